@@ -1,0 +1,86 @@
+"""What the server can see of the sites: their names, declared facts, and `ask`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from fedsift.contract.messages import Reply, Request, SiteFacts, Weights
+
+R = TypeVar("R", bound=Reply)
+
+
+@dataclass(frozen=True)
+class Round:
+    """Where a step stands: `index` within its stage, `number` within the run, both from 0."""
+
+    stage: str
+    index: int
+    number: int
+
+
+class Replies(Mapping[str, R], Generic[R]):
+    """Accepted replies by site, always in the federation's own order, so that sums do not depend on arrival."""
+
+    def __init__(self, replies: Mapping[str, R], refused: Mapping[str, str]) -> None:
+        self._replies = dict(replies)
+        self.refused = dict(refused)
+        """Sites whose reply was set aside or never came, with the reason."""
+
+    def __getitem__(self, site: str) -> R:
+        return self._replies[site]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._replies)
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    @property
+    def sites(self) -> list[str]:
+        return list(self._replies)
+
+
+class Federation(Protocol):
+    """The server's whole view. A method is written against this and nothing else."""
+
+    facts: Mapping[str, SiteFacts]
+    """Declared facts by site name, in a fixed order."""
+    classes: tuple[str, ...]
+    """The federation's class names; label k means classes[k]."""
+    multilabel: bool
+    round: Round
+
+    @property
+    def sites(self) -> list[str]: ...
+
+    def ask(self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None) -> Replies[R]:
+        """Ask sites (all by default) and return what passed the gate; one request for all, or one for each site."""
+        ...
+
+    def initial_weights(self, model: str = "") -> Weights:
+        """Fresh weights of a registered model (the study's own by default), the same for the same seed."""
+        ...
+
+    def random(self, purpose: str) -> np.random.Generator:
+        """The server's generator for this round and purpose."""
+        ...
+
+    def choose(self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose") -> list[str]:
+        """max(1, floor(fraction * n)) sites without replacement, in the federation's order."""
+        ...
+
+    def record(self, **values: Any) -> None:
+        """Keep plain values with this round's line (rounds.jsonl)."""
+        ...
+
+    def record_sites(self, name: str, values: Mapping[str, Any]) -> None:
+        """Keep one value a site under `name`, the latest wins (sites.csv and the report)."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """Say something that a person should know; kept with the run."""
+        ...

@@ -1,0 +1,129 @@
+"""Messages: a `Request` to sites, a `Reply` from one. A reply's fields are *all* that leaves a site."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsift.contract.randomness import numpy_generator, torch_generator
+
+if TYPE_CHECKING:
+    from fedsift.local.site import Site
+
+Weights: TypeAlias = dict[str, Tensor]
+"""A model's state: names to tensors, parameters and buffers, on the CPU."""
+
+R_co = TypeVar("R_co", bound="Reply", covariant=True)
+
+
+@dataclass(frozen=True)
+class SiteFacts:
+    """What a site declares of itself on joining; the server sees this and what `ask` returns, nothing else."""
+
+    name: str
+    samples: int
+    """Training samples."""
+    held_out: int = 0
+    """Samples kept for evaluation at the site."""
+    model: str = ""
+    """The network that the site trains; sites may differ."""
+    annotated: tuple[int, ...] | None = None
+    """Classes that the site annotates at all (None: every class)."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Base of all replies. Every field needs `metadata={"what": ...}`, the line of the disclosure table."""
+
+    def refusal(self, request: Any, facts: SiteFacts) -> str | None:
+        """Why this reply cannot be what `request` asked of that site, or None if it can.
+
+        The gate checks what is common to all replies (finite numbers, right run, stage, round); a reply class checks
+        its own keys, shapes, types and counts here.
+        """
+        return None
+
+
+def disclosed(what: str, **options: Any) -> Any:
+    """A reply's field, with the words that tell a site what it gives away."""
+    return dataclasses.field(metadata={"what": what}, **options)
+
+
+@dataclass(frozen=True)
+class Request(Generic[R_co]):
+    """Base of all requests: what is asked, and how a site answers it."""
+
+    reply_type: ClassVar[type[Reply]] = Reply
+
+    def answer(self, site: Site) -> R_co:
+        """Answer on one site; may read and write `site.notebook`, returns only what may leave."""
+        raise TypeError(f"{type(self).__name__} does not say how a site answers it")
+
+    @classmethod
+    def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
+        """Answer for several sites of one process at once, in the given order.
+
+        An exception is returned in the place of that site's reply, so that one site never spoils another's.
+        """
+        answers: list[Any] = []
+        for request, site in work:
+            try:
+                answers.append(request.answer(site))
+            except Exception as error:  # the boundary: a site's failure is a value, not the run's end
+                answers.append(error)
+        return answers
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When something is asked: it identifies a request and seeds all its randomness."""
+
+    seed: int
+    stage: str
+    round: int
+    """Counted from 0 over the whole run, across stages."""
+    ask: int
+    """Counted from 0 within the round."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.round}.{self.ask}:{self.stage}"
+
+    def numpy(self, who: str, purpose: str) -> np.random.Generator:
+        return numpy_generator(self.seed, who, self.stage, self.round, self.ask, purpose)
+
+    def torch(self, who: str, purpose: str) -> torch.Generator:
+        return torch_generator(self.seed, who, self.stage, self.round, self.ask, purpose)
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A request on its way to one site.
+
+    `expects` is the id of the last request that the coordinator knows this site answered ("" at first): the site
+    continues from the notebook of that moment, or says that it is gone.
+    """
+
+    run: str
+    site: str
+    moment: Moment
+    expects: str
+    request: Request[Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply on its way back, with what the gate needs to see that it belongs to its request."""
+
+    run: str
+    site: str
+    moment_id: str
+    reply: Reply | None
+    failure: str = ""
+    """Why there is no reply; empty when there is one."""
