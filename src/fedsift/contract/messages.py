@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsift.contract.codec import Wire
 from fedsift.contract.randomness import numpy_generator, torch_generator
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ R_co = TypeVar("R_co", bound="Reply", covariant=True)
 
 
 @dataclass(frozen=True)
-class SiteFacts:
+class SiteFacts(Wire):
     """What a site declares of itself on joining; the server sees this and what `ask` returns, nothing else."""
 
     name: str
@@ -38,7 +39,7 @@ class SiteFacts:
 
 
 @dataclass(frozen=True)
-class Reply:
+class Reply(Wire):
     """Base of all replies. Every field needs `metadata={"what": ...}`, the line of the disclosure table."""
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
@@ -56,7 +57,7 @@ def disclosed(what: str, **options: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Request(Generic[R_co]):
+class Request(Wire, Generic[R_co]):
     """Base of all requests: what is asked, and how a site answers it."""
 
     reply_type: ClassVar[type[Reply]] = Reply
@@ -81,7 +82,7 @@ class Request(Generic[R_co]):
 
 
 @dataclass(frozen=True)
-class Moment:
+class Moment(Wire):
     """When something is asked: it identifies a request and seeds all its randomness."""
 
     seed: int
@@ -103,7 +104,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Envelope:
+class Envelope(Wire):
     """A request on its way to one site.
 
     `expects` is the id of the last request that the coordinator knows this site answered ("" at first): the site
@@ -118,7 +119,7 @@ class Envelope:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(Wire):
     """A reply on its way back, with what the gate needs to see that it belongs to its request."""
 
     run: str

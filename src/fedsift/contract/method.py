@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from fedsift.contract.codec import Wire
 from fedsift.contract.federation import Federation
 from fedsift.contract.messages import Request, Weights
 
 
 @dataclass(frozen=True)
-class State:
+class State(Wire):
     """Everything that lasts on the server between rounds: arrays and plain values only.
 
     A method that needs more extends this class; the checkpoint stores whatever fields there are.

@@ -1,0 +1,63 @@
+"""A training plan: every random choice of a site's local training, drawn before it starts.
+
+Both trainers, one site at a time and the stacked cohort, follow the same plan: that is why they agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedsift.local import augment
+from fedsift.local.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step: which samples, how they are augmented, with whom they are mixed."""
+
+    positions: Tensor
+    """int64 `[B]`"""
+    draws: augment.Draws
+    mix_share: float
+    """lambda of mixup; 1.0 when it is off."""
+    mix_with: Tensor | None
+    """int64 `[B]`: the partner of each sample within the batch."""
+    first: bool
+    """Whether it opens a local epoch."""
+
+
+def batch_bounds(n: int, batch_size: int) -> list[tuple[int, int]]:
+    """Batches in order; a last batch of one sample joins its neighbour (batch norm cannot use a single row)."""
+    bounds = [(start, min(start + batch_size, n)) for start in range(0, n, batch_size)]
+    if len(bounds) > 1 and bounds[-1][1] - bounds[-1][0] == 1:
+        bounds[-2:] = [(bounds[-2][0], n)]
+    return bounds
+
+
+def plan(n: int, recipe: Recipe, generator: torch.Generator) -> Iterator[Batch]:
+    """All steps of all epochs for a site of n samples; epochs are drawn one after the other, lazily."""
+    for _ in range(recipe.epochs):
+        order = torch.randperm(n, generator=generator)
+        draws = augment.draw(recipe.augment, n, generator)
+        for start, stop in batch_bounds(n, recipe.batch_size):
+            share, partner = _mixing(stop - start, recipe.mixup, generator)
+            yield Batch(order[start:stop], draws.part(start, stop), share, partner, first=start == 0)
+
+
+def steps(n: int, recipe: Recipe) -> int:
+    """Number of optimisation steps of a site of n samples."""
+    return recipe.epochs * len(batch_bounds(n, recipe.batch_size))
+
+
+def _mixing(size: int, alpha: float, generator: torch.Generator) -> tuple[float, Tensor | None]:
+    if alpha <= 0:
+        return 1.0, None
+    # Beta(a, a) from two Gamma(a) draws; torch's Gamma sampler takes no generator but _standard_gamma does
+    gammas = torch._standard_gamma(torch.full((2,), alpha, dtype=torch.float64), generator=generator)
+    total = float(gammas.sum())
+    share = float(gammas[0]) / total if total > 0 else 0.5
+    return share, torch.randperm(size, generator=generator)

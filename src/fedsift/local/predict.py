@@ -1,0 +1,42 @@
+"""Forward passes without training: logits over a site's samples, in batches, in inference mode."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fedsift.contract.messages import Weights
+from fedsift.local import augment as augmentation
+from fedsift.local.recipe import Augment
+from fedsift.local.site import Samples, Site
+
+BATCH = 500
+"""Larger batches fall out of the processor's cache and are slower."""
+
+
+def logits_of(network: nn.Module, samples: Samples, *, augment: Augment | None = None,
+              generator: torch.Generator | None = None) -> Tensor:
+    """Logits of every sample in order, `[n, K]`, on the CPU."""
+    device = next(network.parameters()).device
+    network.eval()
+    n = len(samples)
+    draws = None
+    if augment is not None and augment.active:
+        assert generator is not None
+        draws = augmentation.draw(augment, n, generator)
+    parts: list[Tensor] = []
+    with torch.inference_mode():
+        for start in range(0, n, BATCH):
+            stop = min(start + BATCH, n)
+            images = samples.take(torch.arange(start, stop)).to(device)
+            if draws is not None and augment is not None:
+                images = augmentation.apply(images, augment, draws.part(start, stop))
+            parts.append(network(images).cpu())
+    # a copy outside inference mode: callers may use it in ordinary autograd code
+    return torch.cat(parts).clone() if parts else torch.empty(0, 0)
+
+
+def site_logits(site: Site, weights: Weights, *, augment: Augment | None = None) -> Tensor:
+    """Logits of the site's training samples under these weights, `[n, K]`."""
+    network = site.network(weights)
+    return logits_of(network, site.samples, augment=augment, generator=site.random("statistics"))

@@ -1,0 +1,208 @@
+"""The requests that most methods share: train, evaluate, measure. A reply's fields are all that leaves the site."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsift.contract.messages import Reply, Request, SiteFacts, Weights, disclosed
+from fedsift.local import losses
+from fedsift.local.dispatch import train_many
+from fedsift.local.predict import logits_of, site_logits
+from fedsift.local.recipe import Augment, Recipe
+from fedsift.local.site import Site
+from fedsift.local.trainer import Job, Result
+from fedsift.signals.confidence import given_label_confidence
+from fedsift.signals.lid import lid
+from fedsift.signals.per_class import per_class_mean
+
+
+def weights_refusal(weights: Any, wanted: Weights) -> str | None:
+    """Why these cannot be new values of that model: keys, shapes (no broadcasting) and dtypes must agree."""
+    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
+        return "the weights are not a dictionary of tensors"
+    if set(weights) != set(wanted):
+        odd = sorted(set(weights) ^ set(wanted))[:3]
+        return f"the weights' keys differ from the model's: {', '.join(odd)}"
+    for name, value in wanted.items():
+        got = weights[name]
+        if got.shape != value.shape:
+            return f"'{name}' has shape {tuple(got.shape)}, the model has {tuple(value.shape)}"
+        if got.dtype != value.dtype:
+            return f"'{name}' is {got.dtype}, the model has {value.dtype}"
+    return None
+
+
+def count_refusal(what: str, count: Any, most: int, least: int = 1) -> str | None:
+    """Why this is no plausible number of the site's samples."""
+    if not isinstance(count, int) or isinstance(count, bool):
+        return f"{what} is {count!r}, not a whole number"
+    if not least <= count <= most:
+        return f"{what} = {count} is outside {least} to {most}, which the site declared"
+    return None
+
+
+@dataclass(frozen=True)
+class Trained(Reply):
+    """What local training gives back."""
+
+    weights: Weights = disclosed("the site's model after local training")
+    samples: int = disclosed("how many samples it trained on")
+    loss: float = disclosed("mean training loss over the local steps")
+    then: tuple[Reply, ...] = disclosed("replies of the measurements asked in the same visit", default=())
+
+    def refusal(self, request: Train, facts: SiteFacts) -> str | None:
+        if len(self.then) != len(request.then):
+            return f"{len(self.then)} follow-up replies to {len(request.then)} follow-up requests"
+        inner = (
+            f"follow-up {type(asked).__name__} was answered by {type(reply).__name__}"
+            if not isinstance(reply, asked.reply_type)
+            else reply.refusal(asked, facts)
+            for asked, reply in zip(request.then, self.then)
+        )
+        return (
+            weights_refusal(self.weights, request.weights)
+            or count_refusal("samples", self.samples, facts.samples)
+            or next((reason for reason in inner if reason), None)
+        )
+
+
+@dataclass(frozen=True)
+class Train(Request[Trained]):
+    """Train the site's network from these weights by this recipe; measure the result in the same visit."""
+
+    reply_type: ClassVar[type[Reply]] = Trained
+
+    weights: Weights
+    recipe: Recipe
+    then: tuple[Request[Any], ...] = ()
+    """Asked of the site right after training; one whose weights are None looks at the model just trained."""
+    teacher: Weights | None = None
+
+    def answer(self, site: Site) -> Trained:
+        [reply] = self.answer_many([(self, site)])
+        if isinstance(reply, Exception):
+            raise reply
+        assert isinstance(reply, Trained)
+        return reply
+
+    @classmethod
+    def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
+        jobs = [Job(site, request.weights, request.recipe, request.teacher) for request, site in work]
+        return [
+            result if isinstance(result, Exception) else _follow_up(request, site, result)
+            for (request, site), result in zip(work, train_many(jobs))
+        ]
+
+
+def _follow_up(request: Train, site: Site, result: Result) -> Trained | Exception:
+    site.workbench["trained"] = result.weights
+    try:
+        then = tuple(follow.answer(site) for follow in request.then)
+    except Exception as error:
+        return error
+    return Trained(result.weights, len(site.samples), result.loss, then)
+
+
+@dataclass(frozen=True)
+class Evaluated(Reply):
+    """Counts on the site's held-out samples; they add up over sites."""
+
+    confusion: Tensor = disclosed("held-out counts by given and predicted class, [K, K] (multi-label: [K, 2, 2])")
+    loss: float = disclosed("mean loss on the held-out samples")
+    samples: int = disclosed("how many held-out samples there are")
+
+    def refusal(self, request: Evaluate, facts: SiteFacts) -> str | None:
+        if self.confusion.dtype != torch.int64 or self.confusion.dim() not in (2, 3) or bool((self.confusion < 0).any()):
+            return "the confusion counts are not a table of whole numbers"
+        return count_refusal("samples", self.samples, max(facts.held_out, 0), least=0)
+
+
+@dataclass(frozen=True)
+class Evaluate(Request[Evaluated]):
+    """Evaluate a model on the site's held-out samples."""
+
+    reply_type: ClassVar[type[Reply]] = Evaluated
+
+    weights: Weights | None
+
+    def answer(self, site: Site) -> Evaluated:
+        k = site.n_classes
+        if site.held_out is None or site.held_out_given is None or len(site.held_out) == 0:
+            shape = (k, 2, 2) if site.multilabel else (k, k)
+            return Evaluated(torch.zeros(shape, dtype=torch.int64), 0.0, 0)
+        logits = logits_of(site.network(site.weights_for(self.weights)), site.held_out)
+        return evaluated(logits, site.held_out_given, multilabel=site.multilabel)
+
+
+def evaluated(logits: Tensor, labels: Tensor, *, multilabel: bool) -> Evaluated:
+    """Counts and mean loss of predictions `[n, K]` against labels."""
+    k = logits.shape[-1]
+    if multilabel:
+        predicted = (logits > 0).to(torch.int64)
+        cell = (torch.arange(k) * 4 + labels * 2 + predicted).reshape(-1)
+        confusion = torch.bincount(cell, minlength=4 * k).reshape(k, 2, 2)
+        loss = losses.binary_cross_entropy(logits, labels.to(logits.dtype)).mean()
+    else:
+        confusion = torch.bincount(labels * k + logits.argmax(-1), minlength=k * k).reshape(k, k)
+        loss = torch.nn.functional.cross_entropy(logits, labels)
+    return Evaluated(confusion, float(loss), len(labels))
+
+
+@dataclass(frozen=True)
+class Indicators(Reply):
+    """A site's noise indicator: one value, or one for each class."""
+
+    values: Tensor = disclosed("the indicator (mean loss, LID or confidence), [K] or [1]")
+    held: Tensor = disclosed("which of these classes the site has samples of, [K] or [1]")
+    samples: int = disclosed("how many samples it was measured on")
+
+    def refusal(self, request: Indicate, facts: SiteFacts) -> str | None:
+        width = request.classes if request.per_class else 1
+        if self.values.shape != (width,) or self.held.shape != (width,):
+            return f"the indicator has shape {tuple(self.values.shape)}, asked were ({width},)"
+        if self.held.dtype != torch.bool or not self.values.is_floating_point():
+            return "the indicator's types are wrong"
+        return count_refusal("samples", self.samples, facts.samples)
+
+
+@dataclass(frozen=True)
+class Indicate(Request[Indicators]):
+    """Measure how badly a model's view and the site's labels disagree (FedNoRo section 4.1, Table 3)."""
+
+    reply_type: ClassVar[type[Reply]] = Indicators
+
+    weights: Weights | None
+    classes: int
+    kind: Literal["loss", "lid", "confidence"] = "loss"
+    per_class: bool = True
+    augment: Augment | None = None
+    """Measure on augmented images, as released code does; None measures on the images themselves."""
+
+    def answer(self, site: Site) -> Indicators:
+        logits = site_logits(site, site.weights_for(self.weights), augment=self.augment)
+        labels = site.labels
+        values = _per_sample(self.kind, logits, labels)
+        if self.per_class:
+            table = per_class_mean(values, np.zeros(len(values), np.int64), labels.numpy(), 1, self.classes)[0]
+        else:
+            table = np.array([values.mean()])
+        held = ~np.isnan(table)
+        return Indicators(
+            torch.from_numpy(np.where(held, table, 0.0)), torch.from_numpy(held), len(labels)
+        )
+
+
+def _per_sample(kind: str, logits: Tensor, labels: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+    if kind == "loss":
+        losses_ = torch.nn.functional.cross_entropy(logits.double(), labels, reduction="none")
+        return losses_.numpy()
+    probabilities = torch.softmax(logits, -1)
+    if kind == "lid":
+        return np.asarray(lid(probabilities.numpy(), k=20), np.float64)
+    return np.asarray(given_label_confidence(probabilities.numpy(), labels.numpy()), np.float64)

@@ -1,0 +1,135 @@
+"""A site as its requests see it: private samples, believed labels, a notebook, and randomness of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsift.contract.messages import Moment, SiteFacts, Weights
+from fedsift.contract.notebook import Notebook
+from fedsift.models import build_model
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Rows of a shared pool of images. `pool`: uint8 `[N, channels, height, width]` or float32 `[N, features]`."""
+
+    pool: Tensor
+    rows: Tensor
+    """int64 `[n]`"""
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+
+    def __len__(self) -> int:
+        return int(self.rows.numel())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.pool.shape[1:])
+
+    def take(self, positions: Tensor) -> Tensor:
+        """Normalised float32 samples at these positions: `[B, *shape]`."""
+        return self.normalise(self.pool[self.rows[positions.to(self.rows.device)]])
+
+    def normalise(self, raw: Tensor) -> Tensor:
+        if raw.dtype != torch.uint8:
+            return raw
+        view = (-1,) + (1,) * (raw.dim() - 2)
+        scale = torch.tensor([1 / (255 * s) for s in self.std], device=raw.device).view(view)
+        shift = torch.tensor([m / s for m, s in zip(self.mean, self.std)], device=raw.device).view(view)
+        return raw.to(torch.float32).mul_(scale).sub_(shift)
+
+
+@dataclass(frozen=True)
+class Compute:
+    """How this process computes; never part of a result's meaning."""
+
+    device: str = "cpu"
+    trainer: Literal["auto", "cohort", "one"] = "auto"
+    workers: int = 0
+    """Worker processes of the in-process engine; 0 trains in this process."""
+
+
+@dataclass
+class Site:
+    """Everything that answering one request may use."""
+
+    facts: SiteFacts
+    samples: Samples
+    given: Tensor
+    """Labels as the site received them: int64 `[n]`, or 0/1 `[n, K]` for multi-label data."""
+    classes: tuple[str, ...]
+    moment: Moment
+    notebook: Notebook = field(default_factory=Notebook)
+    held_out: Samples | None = None
+    held_out_given: Tensor | None = None
+    public: Samples | None = None
+    """Unlabelled samples that every site has (RHFL, FedMD, FedDF)."""
+    multilabel: bool = False
+    compute: Compute = field(default_factory=Compute)
+    workbench: dict[str, Any] = field(default_factory=dict)
+    """Scratch for the parts of one request, e.g. the weights just trained; gone afterwards."""
+
+    @property
+    def name(self) -> str:
+        return self.facts.name
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def labels(self) -> Tensor:
+        """What the site believes now: corrected labels if a method wrote any, else the given ones."""
+        kept = self.notebook.get("labels")
+        return self.given if kept is None else kept
+
+    def believe(self, labels: Tensor) -> None:
+        """Replace the working labels; they stay in the notebook, the given ones stay as they were."""
+        self.notebook["labels"] = labels
+
+    @property
+    def known(self) -> Tensor | None:
+        """`[K]` 1/0: classes that the site annotates, None for all."""
+        if self.facts.annotated is None:
+            return None
+        mask = torch.zeros(self.n_classes)
+        mask[list(self.facts.annotated)] = 1.0
+        return mask
+
+    def label_counts(self) -> Tensor:
+        """Samples of each class under the working labels, int64 `[K]` (positives for multi-label data)."""
+        if self.multilabel:
+            return self.labels.sum(0)
+        return torch.bincount(self.labels, minlength=self.n_classes)
+
+    def random(self, purpose: str) -> torch.Generator:
+        return self.moment.torch(self.name, purpose)
+
+    def numpy_random(self, purpose: str) -> np.random.Generator:
+        return self.moment.numpy(self.name, purpose)
+
+    def network(self, weights: Weights, slot: str = "main") -> nn.Module:
+        """The site's network with these weights. One module lives per `slot` and is loaded anew, so do not keep it."""
+        module = _module(self.facts.model, self.samples.shape, self.n_classes, self.compute.device, slot)
+        module.load_state_dict(weights)
+        return module
+
+    def weights_for(self, weights: Weights | None) -> Weights:
+        """The weights that a request carries, or those that its first part has just trained."""
+        if weights is not None:
+            return weights
+        if "trained" not in self.workbench:
+            raise ValueError("the request carries no weights and nothing was trained before it")
+        trained: Weights = self.workbench["trained"]
+        return trained
+
+
+@lru_cache(maxsize=16)
+def _module(name: str, shape: tuple[int, ...], n_classes: int, device: str, slot: str) -> nn.Module:
+    return build_model(name, shape, n_classes).to(device)
