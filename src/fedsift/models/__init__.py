@@ -1,0 +1,40 @@
+"""Networks as the papers use them, by name; one file a family.
+
+`build_model(name, shape, n_classes, seed)` takes a registered name or `package.module:callable`. Every
+registered network splits into `features(x) -> [B, F]` and `head(features) -> [B, K]`.
+
+Batch norm cannot train on one value a channel: a network whose last map is 1x1 fails on a batch of one
+sample. The trainer therefore joins a last batch of one sample to the batch before it; a caller with a loop of
+its own should too.
+
+Dropout draws from a generator of the site's own after `seed_dropout(module, generator)`.
+"""
+
+from fedsift.models import cnn, lenet, mlp, mobilenet, resnet, shufflenet, vgg  # noqa: F401  (fill the registry)
+from fedsift.models.dropout import Dropout, dropout_mask, seed_dropout
+from fedsift.models.network import Network, has_features, require_features
+from fedsift.models.registry import (
+    Builder,
+    ModelCard,
+    buffers_of,
+    build_model,
+    describe,
+    initial_weights,
+    models,
+)
+
+__all__ = [
+    "Builder",
+    "Dropout",
+    "ModelCard",
+    "Network",
+    "buffers_of",
+    "build_model",
+    "describe",
+    "dropout_mask",
+    "has_features",
+    "initial_weights",
+    "models",
+    "require_features",
+    "seed_dropout",
+]

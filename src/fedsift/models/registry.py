@@ -1,0 +1,125 @@
+"""Names to builders; plug-ins by `module:callable`; deterministic initial weights."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from fedsift.contract import ConfigError, Registry, derive
+
+Builder: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
+"""`build(shape of one sample, number of classes) -> network`."""
+
+models: Registry[Builder] = Registry("model")
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What a person asks of a network before choosing it."""
+
+    name: str
+    summary: str
+    stem: str
+    shape: tuple[int, ...]
+    n_classes: int
+    parameters: int
+    buffers: int
+    bytes: int
+    """Of one message with the whole state: parameters and buffers."""
+
+
+def build_model(name: str, shape: tuple[int, ...], n_classes: int, seed: int) -> nn.Module:
+    """A registered network, or `package.module:callable`, with weights that depend on (name, seed) alone.
+
+    A callable that takes `num_classes` by keyword is called with that; any other with (shape, n_classes).
+    """
+    build = _plug_in(name) if ":" in name else models.get(name)
+    with _own_randomness(derive(seed, "initial weights", name)):
+        network = build(tuple(shape), n_classes)
+    if not isinstance(network, nn.Module):
+        raise ConfigError(f"model '{name}' gave a {type(network).__name__}, not a torch.nn.Module")
+    return network
+
+
+def initial_weights(name: str, shape: tuple[int, ...], n_classes: int, seed: int) -> dict[str, Tensor]:
+    """The state of a fresh network: the same for the same arguments, whatever was drawn before."""
+    state: dict[str, Tensor] = build_model(name, shape, n_classes, seed).state_dict()
+    return {key: value.detach().clone() for key, value in state.items()}
+
+
+def buffers_of(module: nn.Module) -> set[str]:
+    """Names in the module's state that are not parameters (batch-norm statistics and the like)."""
+    parameters = {key for key, _ in module.named_parameters(remove_duplicate=False)}
+    return set(module.state_dict()) - parameters
+
+
+def describe(name: str, shape: tuple[int, ...] | None = None, n_classes: int = 10) -> ModelCard:
+    """Size and stem of a network; without a shape, for the images that its stem is made for."""
+    if shape is None:
+        shape = (3, 224, 224) if name.endswith("-imagenet") else (3, 32, 32)
+    network = build_model(name, shape, n_classes, seed=0)
+    state: dict[str, Tensor] = network.state_dict()
+    buffers = buffers_of(network)
+    builder = _plug_in(name) if ":" in name else models.get(name)
+    return ModelCard(
+        name=name,
+        summary=(inspect.getdoc(builder) or "").partition("\n")[0],
+        stem=str(getattr(network, "stem", "unknown")),
+        shape=tuple(shape),
+        n_classes=n_classes,
+        parameters=sum(value.numel() for key, value in state.items() if key not in buffers),
+        buffers=sum(state[key].numel() for key in buffers),
+        bytes=sum(value.numel() * value.element_size() for value in state.values()),
+    )
+
+
+@contextmanager
+def _own_randomness(seed: int) -> Iterator[None]:
+    """Layers draw from torch's global CPU generator: lend them one, and put the caller's state back."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _plug_in(name: str) -> Builder:
+    module_name, _, attribute = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"model '{name}' cannot be imported ({error}): "
+            "write 'package.module:callable' of something installed"
+        ) from error
+    if not callable(found):
+        raise ConfigError(f"model '{name}' is a {type(found).__name__}, not a callable that builds a network")
+    if not _takes_num_classes(found):
+        return found  # type: ignore[no-any-return]
+
+    def build(shape: tuple[int, ...], n_classes: int) -> nn.Module:
+        network: nn.Module = found(num_classes=n_classes)
+        return network
+
+    build.__doc__ = inspect.getdoc(found)
+    return build
+
+
+def _takes_num_classes(builder: Callable[..., Any]) -> bool:
+    """By name, or through `**options` of a callable that cannot take (shape, n_classes) by position."""
+    try:
+        parameters = inspect.signature(builder).parameters
+    except (TypeError, ValueError):
+        return False
+    if "num_classes" in parameters:
+        return True
+    positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return open_ended and len(positional) < 2
