@@ -50,6 +50,10 @@ class Reply(Wire):
         """
         return None
 
+    def update_norm(self, request: Any) -> float | None:
+        """Length of the change that this reply would make to a model, for replies that carry one."""
+        return None
+
 
 def disclosed(what: str, **options: Any) -> Any:
     """A reply's field, with the words that tell a site what it gives away."""

@@ -32,7 +32,7 @@ class Stage:
     rounds: int
     step: Step
     trains: bool = True
-    """False for a stage that only measures: its round is not evaluated or counted as a training round."""
+    """False for a stage that only measures: the model does not change, so its round is not evaluated."""
 
 
 @dataclass(frozen=True)

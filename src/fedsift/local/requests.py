@@ -72,6 +72,15 @@ class Trained(Reply):
         )
 
 
+    def update_norm(self, request: Train) -> float | None:
+        squares = [
+            (value - request.weights[name]).double().square().sum()
+            for name, value in self.weights.items()
+            if value.is_floating_point()
+        ]
+        return float(torch.stack(squares).sum().sqrt()) if squares else None
+
+
 @dataclass(frozen=True)
 class Train(Request[Trained]):
     """Train the site's network from these weights by this recipe; measure the result in the same visit."""

@@ -1,0 +1,190 @@
+"""The half of a federation that all engines share: asking, gating, counting, recording."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedsift.contract.codec import size_of
+from fedsift.contract.errors import ConfigError, QuorumError
+from fedsift.contract.federation import Replies, Round
+from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request, SiteFacts, Weights
+from fedsift.contract.randomness import derive, numpy_generator
+from fedsift.engines.gate import GateLimits, norm_refusals, refusal
+from fedsift.models import initial_weights
+
+R = TypeVar("R", bound=Reply)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """The study's `[federation]` table: how many replies are enough, and how long to wait for them."""
+
+    quorum: float = 0.5
+    """Share of the asked sites whose replies must be accepted; fewer stop the run, which can be resumed."""
+    deadline: float = 600.0
+    """Seconds to wait for replies (Flower)."""
+    stages: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Other values for a stage by its name, e.g. {"find noisy sites" = {quorum = 1.0}}."""
+
+    def of(self, stage: str) -> tuple[float, float]:
+        own = self.stages.get(stage, {})
+        return own.get("quorum", self.quorum), own.get("deadline", self.deadline)
+
+
+@dataclass
+class RoundLog:
+    """What happened in a round besides the state: this becomes its line in rounds.jsonl."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    asked: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    bytes_down: int = 0
+    bytes_up: int = 0
+    participants: set[str] = field(default_factory=set)
+    warnings: list[str] = field(default_factory=list)
+
+
+class EngineFederation(ABC):
+    """Base of the engines. An engine says how envelopes are delivered; everything else is here."""
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        seed: int,
+        facts: Mapping[str, SiteFacts],
+        classes: tuple[str, ...],
+        multilabel: bool,
+        model: str,
+        shape: tuple[int, ...],
+        limits: GateLimits | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.run = run
+        self.seed = seed
+        self.facts: Mapping[str, SiteFacts] = dict(facts)
+        self.classes = classes
+        self.multilabel = multilabel
+        self.model = model
+        self.shape = shape
+        self.limits = limits or GateLimits()
+        self.patience = patience or Patience()
+        self.round = Round("", 0, 0)
+        self.log = RoundLog()
+        self.accepted: dict[str, str] = {}
+        """The last request of each site whose reply was accepted: its notebook continues from there."""
+        self.site_records: dict[str, dict[str, Any]] = {}
+        """Recorded values by name, then by site."""
+        self._asks = 0
+
+    @abstractmethod
+    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+        """Carry the envelopes to their sites and bring back the answers that came in time."""
+
+    def settle(self, envelope: Envelope) -> None:
+        """Called when a site's answer was accepted, so that the engine can make its notebook the current one."""
+        self.accepted[envelope.site] = envelope.moment.id
+
+    @property
+    def sites(self) -> list[str]:
+        return list(self.facts)
+
+    def begin(self, where: Round) -> None:
+        self.round = where
+        self.log = RoundLog()
+        self._asks = 0
+
+    def ask(self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None) -> Replies[R]:
+        envelopes = self._envelopes(request, sites)
+        quorum, deadline = self.patience.of(self.round.stage)
+        answers = self.deliver(envelopes, deadline)
+        replies: dict[str, R] = {}
+        refused: dict[str, str] = {}
+        for site, envelope in envelopes.items():
+            answer = answers.get(site)
+            reason = refusal(answer, envelope, self.facts[site])
+            if reason is None and answer is not None:
+                replies[site] = answer.reply  # type: ignore[assignment]
+            else:
+                refused[site] = reason or "no reply"
+        for site, reason in norm_refusals(replies, envelopes, self.limits).items():
+            refused[site] = reason
+            del replies[site]
+        self._count(envelopes, replies, refused)
+        needed = max(1, math.ceil(quorum * len(envelopes) - 1e-9))
+        if len(replies) < needed:
+            raise QuorumError(self._quorum_message(needed, len(envelopes), refused))
+        for site in replies:
+            self.settle(envelopes[site])
+        return Replies(replies, refused)
+
+    def _envelopes(
+        self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None
+    ) -> dict[str, Envelope]:
+        if isinstance(request, Mapping):
+            wanted = dict(request)
+        else:
+            wanted = dict.fromkeys(self.sites if sites is None else sites, request)
+        if not wanted:
+            raise ConfigError(f"stage '{self.round.stage}' asks no site at all")
+        unknown = [site for site in wanted if site not in self.facts]
+        if unknown:
+            raise ConfigError(f"stage '{self.round.stage}' asks unknown site '{unknown[0]}'")
+        moment = Moment(self.seed, self.round.stage, self.round.number, self._asks)
+        self._asks += 1
+        return {
+            site: Envelope(self.run, site, moment, self.accepted.get(site, ""), wanted[site])
+            for site in self.facts
+            if site in wanted
+        }
+
+    def _count(
+        self, envelopes: Mapping[str, Envelope], replies: Mapping[str, Reply], refused: Mapping[str, str]
+    ) -> None:
+        sizes: dict[int, int] = {}  # sites often share one request object; measure it once
+        for envelope in envelopes.values():
+            key = id(envelope.request)
+            if key not in sizes:
+                sizes[key] = size_of(envelope.request)
+            self.log.bytes_down += sizes[key]
+        self.log.bytes_up += sum(size_of(reply) for reply in replies.values())
+        self.log.asked += len(envelopes)
+        self.log.participants.update(replies)
+        self.log.refused.update(refused)
+
+    def _quorum_message(self, needed: int, asked: int, refused: Mapping[str, str]) -> str:
+        reasons = "; ".join(f"{site}: {reason}" for site, reason in list(refused.items())[:4])
+        return (
+            f"round {self.round.number} ({self.round.stage}): {asked - len(refused)} of {asked} replies accepted, "
+            f"{needed} needed ({reasons}). Mend the sites and resume, or lower federation.quorum"
+        )
+
+    def initial_weights(self, model: str = "") -> Weights:
+        name = model or self.model
+        return initial_weights(name, self.shape, len(self.classes), derive(self.seed, "initial weights", name))
+
+    def random(self, purpose: str) -> np.random.Generator:
+        return numpy_generator(self.seed, "server", self.round.stage, self.round.number, purpose)
+
+    def choose(self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose") -> list[str]:
+        pool = self.sites if among is None else list(among)
+        count = min(len(pool), max(1, math.floor(fraction * len(pool) + 1e-9)))
+        if count == len(pool):
+            return pool
+        picked = self.random(purpose).choice(len(pool), size=count, replace=False)
+        return [pool[i] for i in sorted(picked)]
+
+    def record(self, **values: Any) -> None:
+        self.log.values.update(values)
+
+    def record_sites(self, name: str, values: Mapping[str, Any]) -> None:
+        self.site_records.setdefault(name, {}).update(values)
+
+    def warn(self, text: str) -> None:
+        self.log.warnings.append(text)

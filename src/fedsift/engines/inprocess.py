@@ -1,0 +1,126 @@
+"""The default engine: all sites in this process, trained together, one copy of the data in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsift.contract.messages import Answer, Envelope, SiteFacts
+from fedsift.contract.notebook import Notebook
+from fedsift.data.dataset import Spread
+from fedsift.engines.federation import EngineFederation
+from fedsift.local.site import Compute, Samples, Site
+
+Tamper = Callable[[Answer], Answer | None]
+
+
+class InProcess(EngineFederation):
+    """Serves requests from a `Spread`. Sites are made when asked, so their number costs nothing."""
+
+    def __init__(
+        self,
+        spread: Spread,
+        *,
+        models: Mapping[str, str] | None = None,
+        compute: Compute | None = None,
+        public: Samples | None = None,
+        tamper: Tamper | None = None,
+        **shared: Any,
+    ) -> None:
+        """`models`: another network for a site, by its name. `tamper`: what a bad wire does to answers, in tests."""
+        self.spread = spread
+        self.compute = compute or Compute()
+        self.public = public
+        self.tamper = tamper
+        self.notebooks: dict[str, dict[str, Any]] = {}
+        """Current pages of the sites that have written any."""
+        self.touched: set[str] = set()
+        """Sites whose pages changed since the last checkpoint."""
+        self._open: dict[str, Notebook] = {}
+        data = spread.dataset
+        self._pool = torch.from_numpy(data.images).to(self.compute.device)
+        super().__init__(
+            facts={site: facts_of(spread, site, (models or {}).get(site, shared["model"])) for site in spread.sites},
+            classes=data.classes,
+            multilabel=data.multilabel,
+            shape=data.shape,
+            **shared,
+        )
+
+    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+        self._open = {}
+        kinds: dict[type, list[tuple[Any, Site]]] = {}
+        for envelope in envelopes.values():
+            kinds.setdefault(type(envelope.request), []).append((envelope.request, self.site(envelope)))
+        answers: dict[str, Answer] = {}
+        for kind, work in kinds.items():
+            for (_, site), outcome in zip(work, kind.answer_many(work)):  # type: ignore[attr-defined]
+                answers[site.name] = self._answer(envelopes[site.name], site, outcome)
+        if self.tamper is None:
+            return answers
+        changed = {site: self.tamper(answer) for site, answer in answers.items()}
+        return {site: answer for site, answer in changed.items() if answer is not None}
+
+    def _answer(self, envelope: Envelope, site: Site, outcome: Any) -> Answer:
+        if isinstance(outcome, Exception):
+            failure = f"the site failed: {type(outcome).__name__}: {outcome}"
+            return Answer(envelope.run, site.name, envelope.moment.id, None, failure)
+        self._open[site.name] = site.notebook
+        return Answer(envelope.run, site.name, envelope.moment.id, outcome)
+
+    def settle(self, envelope: Envelope) -> None:
+        super().settle(envelope)
+        notebook = self._open.pop(envelope.site)
+        if notebook.written:
+            self.notebooks[envelope.site] = notebook.pages()
+            self.touched.add(envelope.site)
+
+    def site(self, envelope: Envelope) -> Site:
+        """The site as this request sees it, with a copy of its notebook."""
+        name, spread = envelope.site, self.spread
+        data = spread.dataset
+        held_out = spread.held_out.get(name)
+        return Site(
+            facts=self.facts[name],
+            samples=self._samples(spread.rows[name]),
+            given=torch.from_numpy(spread.given[name]),
+            classes=data.classes,
+            moment=envelope.moment,
+            notebook=Notebook(self.notebooks.get(name)),
+            held_out=None if held_out is None else self._samples(held_out),
+            held_out_given=None if held_out is None else torch.from_numpy(spread.held_out_given[name]),
+            public=self.public,
+            multilabel=data.multilabel,
+            compute=self.compute,
+        )
+
+    def _samples(self, rows: Any) -> Samples:
+        data = self.spread.dataset
+        return Samples(self._pool, torch.from_numpy(rows), data.mean, data.std)
+
+    def test_set(self) -> tuple[Samples, Tensor] | None:
+        """The central test set, or None when the data has none."""
+        data = self.spread.dataset
+        if len(data.test) == 0:
+            return None
+        return self._samples(data.test), torch.from_numpy(data.labels[data.test])
+
+    def believed(self) -> dict[str, Tensor]:
+        """Working labels of the sites that changed theirs, for the metrics of a simulation."""
+        return {site: pages["labels"] for site, pages in self.notebooks.items() if "labels" in pages}
+
+
+def facts_of(spread: Spread, site: str, model: str) -> SiteFacts:
+    annotated = None
+    if spread.annotated is not None:
+        annotated = tuple(int(k) for k in spread.annotated[site].nonzero()[0])
+    return SiteFacts(
+        name=site,
+        samples=len(spread.rows[site]),
+        held_out=len(spread.held_out.get(site, ())),
+        model=model,
+        annotated=annotated,
+    )
