@@ -42,6 +42,10 @@ class Dataset:
     """Patient, lesion: no group on both sides of a split."""
     sites: NDArray[np.str_] | None = None
     """Natural site of each sample."""
+    given: Labels | None = None
+    """Labels as annotators gave them, when the source brings them beside the true ones."""
+    trusted: bool = True
+    """False when nobody knows how good `labels` are: then there is no truth to measure against."""
     notes: tuple[str, ...] = ()
     """What loading left out or changed, in a person's words."""
 
@@ -62,12 +66,13 @@ class Truth:
     clean: true labels of each site's training rows, in the order of `Spread.rows`.
     level: nominal noise rate of each site (0 for a clean one).
     noisy: sites that the noise model chose (for metrics of detection).
-
+    clean_held_out: true labels of the rows that a site holds out.
     """
 
     clean: dict[str, Labels]
     level: dict[str, float]
     noisy: tuple[str, ...]
+    clean_held_out: dict[str, Labels] = field(default_factory=dict)
 
     def effective_rate(self, site: str, given: Labels) -> float:
         """Share of the site's labels that differ from the truth (entries, for multi-label data)."""
@@ -98,8 +103,8 @@ class Spread:
         """Refuse what no method can use; name the site and the way out."""
         for site in self.sites:
             if len(self.rows[site]) == 0:
-                raise DataError(
-                    f"site '{site}' has no training sample: use fewer sites, another partition, or drop the site"
-                )
+                raise DataError(f"site '{site}' has no training sample: use fewer sites or another partition")
             if len(self.rows[site]) != len(self.given[site]):
-                raise DataError(f"site '{site}' has {len(self.rows[site])} samples but {len(self.given[site])} labels")
+                raise DataError(
+                    f"site '{site}' has {len(self.rows[site])} samples but {len(self.given[site])} labels"
+                )

@@ -1,0 +1,188 @@
+"""A federation's data from source, partition and noise; the same seed gives the same federation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsift.contract.errors import ConfigError, DataError
+from fedsift.contract.randomness import numpy_generator
+from fedsift.data.dataset import Dataset, Labels, Rows, Spread, Truth
+from fedsift.data.noise.base import POOL, Noise, Scene, Spoiled, noises
+from fedsift.data.partitions.base import Partition, Placement, Pool, partitions
+from fedsift.data.sources.base import Source
+from fedsift.data.splits import split
+
+HELD_OUT = 0.2
+"""What sites hold out when the dataset has no test rows and the study does not say."""
+
+
+def build(
+    source: Source | Dataset, partition: Partition, noise: Noise, *, seed: int, held_out: float = 0.0
+) -> Spread:
+    """Load, spread and spoil.
+
+    held_out: share of each site's samples kept for evaluation there; 0 means none, or 20 % when the dataset
+    has no test rows at all. Held-out samples carry given labels too: a site cannot know better.
+    """
+    dataset = source if isinstance(source, Dataset) else source.load()
+    _check(dataset)
+    _check_fit(dataset, partition, noise)
+    share = held_out if held_out > 0 or len(dataset.test) else HELD_OUT
+
+    clean = dataset.labels[dataset.train]
+    spoiled_pool = (
+        _spoil(noise, {POOL: clean}, {POOL: dataset.train}, dataset, seed) if noise.before_partition else None
+    )
+    by = spoiled_pool.given[POOL] if spoiled_pool and partition.by_given_label else clean
+    placement = partition.assign(_pool(dataset, by), _partition_generator(partition, seed))
+    names = placement.names or site_names(len(placement.rows))
+
+    positions = dict(zip(names, placement.rows))
+    rows = {site: dataset.train[positions[site]] for site in names}
+    truth = {site: clean[positions[site]] for site in names}
+    spoiled = (
+        _to_sites(spoiled_pool, positions, truth)
+        if spoiled_pool
+        else _spoil(noise, truth, rows, dataset, seed)
+    )
+    spread = _hold_out(dataset, names, rows, truth, spoiled, share, seed)
+    notes = (*dataset.notes, *placement.notes, *spoiled.notes, *spread.notes, *_absent(spread, placement))
+    spread = replace(spread, notes=notes)
+    spread.check()
+    return spread
+
+
+def site_names(count: int) -> tuple[str, ...]:
+    """site-00, site-01, ...: zero-padded, so that alphabetical order is numerical order."""
+    width = max(2, len(str(count - 1)))
+    return tuple(f"site-{k:0{width}d}" for k in range(count))
+
+
+def _check(dataset: Dataset) -> None:
+    """Labels inside the vocabulary, rows inside the data; the message names sample, site and fix."""
+    if len(dataset.images) != len(dataset.labels):
+        raise DataError(f"{dataset.name}: {len(dataset.images)} images but {len(dataset.labels)} labels")
+    if len(dataset.train) == 0:
+        raise DataError(f"{dataset.name} has no training sample")
+    used = np.concatenate([dataset.train, dataset.test])
+    highest = 1 if dataset.multilabel else dataset.n_classes - 1
+    for labels in (dataset.labels, dataset.given):
+        if labels is None:
+            continue
+        bad = (labels[used] < 0) | (labels[used] > highest)
+        rows = used[bad.any(axis=1) if bad.ndim == 2 else bad]
+        if len(rows):
+            raise DataError(_out_of_range(dataset, int(rows[0]), labels[rows[0]], len(rows)))
+
+
+def _out_of_range(dataset: Dataset, row: int, label: NDArray[np.int64], count: int) -> str:
+    name = str(row) if dataset.ids is None else str(dataset.ids[row])
+    where = "" if dataset.sites is None else f" at site '{dataset.sites[row]}'"
+    more = f" ({count - 1} more)" if count > 1 else ""
+    return (
+        f"{dataset.name}: sample '{name}'{where} has label {label.tolist()}, "
+        f"outside the {dataset.n_classes} classes "
+        f"{', '.join(dataset.classes[:8])}{', ...' if dataset.n_classes > 8 else ''}{more}: "
+        "correct the label or extend `classes`"
+    )
+
+
+def _check_fit(dataset: Dataset, partition: Partition, noise: Noise) -> None:
+    kind = "multilabel" if dataset.multilabel else "multiclass"
+    if kind not in noise.tasks:
+        raise ConfigError(
+            f"noise '{noises.name_of(noise)}' is for {noise.tasks[0]} data; {dataset.name} is {kind}"
+        )
+    if partition.by_given_label and not noise.before_partition:
+        raise ConfigError(
+            f"partition '{partitions.name_of(partition)}' spreads by the given label, "
+            f"so the noise must come first: use a noise with scope = \"pool\" instead of '{noises.name_of(noise)}'"
+        )
+
+
+def _pool(dataset: Dataset, labels: Labels) -> Pool:
+    return Pool(
+        labels=labels,
+        classes=dataset.classes,
+        sites=None if dataset.sites is None else dataset.sites[dataset.train],
+        groups=None if dataset.groups is None else dataset.groups[dataset.train],
+    )
+
+
+def _partition_generator(partition: Partition, seed: int) -> np.random.Generator:
+    return numpy_generator(seed if partition.seed is None else partition.seed, "data", "partition")
+
+
+def _spoil(
+    noise: Noise, clean: Mapping[str, Labels], rows: Mapping[str, Rows], dataset: Dataset, seed: int
+) -> Spoiled:
+    def generator(*path: str | int) -> np.random.Generator:
+        return numpy_generator(seed, "data", "noise", *path)
+
+    return noise.spoil(Scene(clean, dataset.n_classes, generator, rows, dataset))
+
+
+def _to_sites(pool: Spoiled, positions: Mapping[str, Rows], truth: Mapping[str, Labels]) -> Spoiled:
+    """What was spoiled at once, handed to the sites."""
+    given = {site: pool.given[POOL][where] for site, where in positions.items()}
+    wrong = {site: bool((given[site] != truth[site]).any()) for site in positions}
+    return replace(
+        pool,
+        given=given,
+        level=dict.fromkeys(positions, pool.level[POOL]),
+        noisy=tuple(site for site in positions if wrong[site]) if pool.noisy else (),
+    )
+
+
+def _hold_out(
+    dataset: Dataset,
+    names: tuple[str, ...],
+    rows: Mapping[str, Rows],
+    truth: Mapping[str, Labels],
+    spoiled: Spoiled,
+    share: float,
+    seed: int,
+) -> Spread:
+    """Each site's training and held-out parts; no group on both sides."""
+    kept: dict[str, Rows] = {}
+    held: dict[str, Rows] = {}
+    without: list[str] = []
+    for site in names:
+        groups = None if dataset.groups is None else dataset.groups[rows[site]]
+        rng = numpy_generator(seed, "data", "held out", site)
+        kept[site], held[site] = split(spoiled.given[site], share, rng, groups, at_least_one=True)
+        if share > 0 and len(held[site]) == 0:
+            without.append(site)
+    notes = (f"too few samples to hold any out at {', '.join(without)}",) if without else ()
+    known = spoiled.known
+    return Spread(
+        dataset=dataset,
+        sites=names,
+        rows={site: rows[site][kept[site]] for site in names},
+        given={site: spoiled.given[site][kept[site]] for site in names},
+        held_out={site: rows[site][held[site]] for site in names} if share > 0 else {},
+        held_out_given={site: spoiled.given[site][held[site]] for site in names} if share > 0 else {},
+        annotated=spoiled.annotated,
+        truth=Truth(
+            clean={site: truth[site][kept[site]] for site in names},
+            level=dict(spoiled.level),
+            noisy=spoiled.noisy,
+            clean_held_out={site: truth[site][held[site]] for site in names} if share > 0 else {},
+        )
+        if known
+        else None,
+        notes=notes,
+    )
+
+
+def _absent(spread: Spread, placement: Placement) -> list[str]:
+    """Classes that no site holds, in a person's words."""
+    held = np.zeros(spread.dataset.n_classes, np.bool_)
+    for site in spread.sites:
+        labels = spread.given[site]
+        held |= labels.any(axis=0) if labels.ndim == 2 else np.isin(np.arange(len(held)), labels)
+    return [f"no site holds a sample labelled '{spread.dataset.classes[c]}'" for c in np.flatnonzero(~held)]

@@ -1,0 +1,6 @@
+"""How labels are spoiled; a new noise model is one new file, imported here."""
+
+from fedsift.data.noise import clean, fedcorr, matrices
+from fedsift.data.noise.base import POOL, Noise, Scene, Spoiled, noises
+
+__all__ = ["POOL", "Noise", "Scene", "Spoiled", "clean", "fedcorr", "matrices", "noises"]

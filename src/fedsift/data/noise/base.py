@@ -1,0 +1,86 @@
+"""What a noise model is: clean labels in, given labels out, with the nominal level of each site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsift.contract.errors import ConfigError
+from fedsift.contract.registry import Registry
+from fedsift.data.dataset import Dataset, Labels, Rows
+
+noises: Registry[type[Noise]] = Registry("noise model")
+
+POOL = "pool"
+"""The name under which the whole training set is spoiled at once, before it is spread over sites."""
+
+Generators = Callable[..., np.random.Generator]
+"""Names and numbers to a generator: the same names give the same draws, in whatever order."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a noise model sees: each site's clean labels, their rows in the dataset, generators by name.
+
+    clean[site]: `[n]` class numbers or `[n, K]` zeros and ones. rows[site]: rows into `dataset`.
+    """
+
+    clean: Mapping[str, Labels]
+    n_classes: int
+    generator: Generators
+    rows: Mapping[str, Rows] = field(default_factory=dict)
+    dataset: Dataset | None = None
+
+    @property
+    def sites(self) -> list[str]:
+        return list(self.clean)
+
+    @property
+    def multilabel(self) -> bool:
+        return any(labels.ndim == 2 for labels in self.clean.values())
+
+
+@dataclass(frozen=True)
+class Spoiled:
+    """Labels as the sites believe them (`given`), nominal rates (`level`), and the sites that are noisy.
+
+    annotated[site]: boolean `[K]`, classes that the site annotates (None: all of them, everywhere).
+    known: whether the clean labels are the truth; False when nobody knows it.
+    """
+
+    given: dict[str, Labels]
+    level: dict[str, float]
+    noisy: tuple[str, ...]
+    annotated: dict[str, NDArray[np.bool_]] | None = None
+    known: bool = True
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Base of all noise models. Subclasses add the paper's symbols as fields and say how they spoil labels."""
+
+    summary: ClassVar[str] = ""
+    tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
+
+    @property
+    def before_partition(self) -> bool:
+        """True: the whole training set is spoiled once, and then spread (the site is `POOL`)."""
+        return False
+
+    def spoil(self, scene: Scene) -> Spoiled:
+        raise TypeError(f"{type(self).__name__} does not say how it spoils labels")
+
+
+def need_rate(name: str, symbol: str, value: float) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise ConfigError(f"noise '{name}': {symbol} is a rate in [0, 1], not {value}")
+
+
+def need_one_of(name: str, key: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{name}: {key} is one of {', '.join(known)}, not '{value}'")

@@ -1,0 +1,91 @@
+"""FedCorr's heterogeneous noise: a site is noisy by a coin, its level is uniform, its labels are redrawn.
+
+Xu, Chen, Quek, Chong: FedCorr, CVPR 2022, eq. 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedsift.data.dataset import Labels
+from fedsift.data.noise.base import Noise, Scene, Spoiled, need_one_of, need_rate, noises
+from fedsift.data.rounding import floor_count
+
+
+@noises.register("fedcorr")
+@dataclass(frozen=True)
+class FedCorrNoise(Noise):
+    """A site is noisy with probability ρ; its level μ ~ U(τ, 1); a share μ of its labels is drawn anew.
+
+    The new label is uniform over all M classes, the true one included, so a share μ(1 - 1/M) ends up wrong.
+    """
+
+    summary: ClassVar[str] = (
+        "noisy site with probability rho, level U(tau, 1), labels redrawn uniformly (FedCorr)"
+    )
+
+    rho: float = 0.6
+    """Probability that a site is noisy."""
+    tau: float = 0.5
+    """Lower bound of a noisy site's level."""
+    drawn_classes: int = 0
+    """New labels come from the first so many classes (0: all; FedCorr's released code always uses 10)."""
+    sites: str = "bernoulli"
+    """"bernoulli": every site tosses a coin; "exact": ⌊ρN⌋ sites are drawn."""
+    samples: str = "bernoulli"
+    """"bernoulli": every sample tosses a coin; "exact": ⌊μn⌋ samples of the site are drawn."""
+
+    def __post_init__(self) -> None:
+        need_rate("fedcorr", "rho", self.rho)
+        need_rate("fedcorr", "tau", self.tau)
+        for key in ("sites", "samples"):
+            need_one_of("noise 'fedcorr'", key, getattr(self, key), ("bernoulli", "exact"))
+
+    def spoil(self, scene: Scene) -> Spoiled:
+        noisy = choose_noisy_sites(scene, self.rho, exact=self.sites == "exact")
+        level = draw_levels(scene, noisy, self.tau, 1.0)
+        given = {}
+        for site in scene.sites:
+            rng = scene.generator(site, "labels")
+            chosen = choose_samples(len(scene.clean[site]), level[site], rng, exact=self.samples == "exact")
+            given[site] = redraw(scene.clean[site], chosen, self.drawn_classes or scene.n_classes, rng)
+        return Spoiled(given=given, level=level, noisy=noisy)
+
+
+def choose_noisy_sites(scene: Scene, rho: float, *, exact: bool) -> tuple[str, ...]:
+    """Noisy sites in the scene's order: ⌊ρN⌋ of them, or each by its own coin."""
+    if exact:
+        names = sorted(scene.sites)
+        order = scene.generator("all sites", "noisy").permutation(len(names))
+        chosen = {names[k] for k in order[: floor_count(rho * len(names))]}
+        return tuple(site for site in scene.sites if site in chosen)
+    return tuple(site for site in scene.sites if scene.generator(site, "noisy").random() < rho)
+
+
+def draw_levels(scene: Scene, noisy: tuple[str, ...], low: float, high: float) -> dict[str, float]:
+    """μ ~ U(low, high) for noisy sites, 0 for the others."""
+    return {
+        site: low + (high - low) * float(scene.generator(site, "level").random()) if site in noisy else 0.0
+        for site in scene.sites
+    }
+
+
+def choose_samples(
+    n: int, level: float, rng: np.random.Generator, *, exact: bool
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which of n samples are spoiled: ⌊level·n⌋ of them, or each by its own coin."""
+    if not exact:
+        return rng.random(n) < level
+    chosen = np.zeros(n, np.bool_)
+    chosen[rng.permutation(n)[: floor_count(level * n)]] = True
+    return chosen
+
+
+def redraw(
+    labels: Labels, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]], classes: int, rng: np.random.Generator
+) -> Labels:
+    """Chosen labels drawn anew, uniformly from the first `classes` classes."""
+    return np.where(chosen, rng.integers(classes, size=len(labels)), labels).astype(np.int64)

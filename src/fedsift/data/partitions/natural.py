@@ -1,0 +1,39 @@
+"""Sites as they are: from a column of the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedsift.contract.errors import DataError
+from fedsift.data.partitions.base import Partition, Placement, Pool, partitions
+
+
+@partitions.register("natural")
+@dataclass(frozen=True)
+class Natural(Partition):
+    """One site for each value of the source's site column, in alphabetical order."""
+
+    summary: ClassVar[str] = "the sites named in the data's own column"
+
+    minimum: int = 1
+    """Leave out sites with fewer samples than this."""
+
+    def assign(self, pool: Pool, rng: np.random.Generator) -> Placement:
+        if pool.sites is None:
+            raise DataError("partition 'natural' needs a site column, which these data do not have")
+        values, member = np.unique(pool.sites, return_inverse=True)
+        rows = [np.flatnonzero(member == k).astype(np.int64) for k in range(len(values))]
+        kept = [k for k in range(len(values)) if len(rows[k]) >= self.minimum and str(values[k])]
+        notes = tuple(
+            f"site '{values[k]}' has {len(rows[k])} samples, fewer than {self.minimum}: left out"
+            if str(values[k])
+            else f"{len(rows[k])} samples name no site: left out"
+            for k in range(len(values))
+            if k not in kept
+        )
+        if not kept:
+            raise DataError(f"no site has {self.minimum} samples: lower `minimum`")
+        return Placement([rows[k] for k in kept], names=tuple(str(values[k]) for k in kept), notes=notes)

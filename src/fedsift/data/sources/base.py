@@ -1,0 +1,87 @@
+"""What a source is: a description of where samples lie, and `load`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsift.contract.errors import DataError
+from fedsift.contract.registry import Registry
+from fedsift.data.dataset import Dataset, Labels, Rows
+
+sources: Registry[type[Source]] = Registry("dataset")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Base of all sources. Subclasses add their parameters as fields and say how a dataset is loaded."""
+
+    summary: ClassVar[str] = ""
+    kind: ClassVar[str] = "multiclass"
+    """"multiclass", "multilabel" or "either"."""
+    bundled: ClassVar[bool] = False
+    """True when the data come with an installed dependency: nothing to fetch."""
+    licence: ClassVar[str] = ""
+
+    def load(self) -> Dataset:
+        raise TypeError(f"{type(self).__name__} does not say how it loads")
+
+
+def channel_statistics(images: NDArray[Any], rows: Rows) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel over the given rows, on the scale 0..1 for uint8 images.
+
+    images: `[n, channels, height, width]`; read a slice at a time, so that memory stays one copy.
+    Feature rows `[n, features]` are left as they are (mean 0, std 1).
+    """
+    if images.ndim != 4:
+        return (0.0,), (1.0,)
+    scale = 255.0 if images.dtype == np.uint8 else 1.0
+    total = np.zeros(images.shape[1])
+    squares = np.zeros(images.shape[1])
+    for start in range(0, len(rows), 2048):
+        part = images[rows[start : start + 2048]].astype(np.float64) / scale
+        total += part.sum(axis=(0, 2, 3))
+        squares += np.square(part).sum(axis=(0, 2, 3))
+    count = max(1, len(rows) * images.shape[2] * images.shape[3])
+    mean = total / count
+    std = np.sqrt(np.maximum(squares / count - np.square(mean), 1e-12))
+    # Rounded, so that the same pixels give the same numbers whatever the order of summation.
+    return tuple(round(float(m), 6) for m in mean), tuple(max(round(float(s), 6), 1e-3) for s in std)
+
+
+def channels_first(images: NDArray[Any], channels: int | None = None) -> NDArray[Any]:
+    """`[n, h, w]` or `[n, h, w, c]` to `[n, c, h, w]`; `[n, c, h, w]` and `[n, features]` stay."""
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim == 4 and images.shape[-1] in (1, 3, 4) and images.shape[1] not in (1, 3, 4):
+        return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    if images.ndim not in (2, 4):
+        raise DataError(f"images of shape {images.shape} are neither pictures nor rows of features")
+    return images
+
+
+def as_labels(labels: NDArray[Any]) -> Labels:
+    """int64 `[n]`, or `[n, K]` of zeros and ones; `[n, 1]` is flattened."""
+    array = np.asarray(labels)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim not in (1, 2):
+        raise DataError(f"labels of shape {array.shape} are neither [n] nor [n, K]")
+    if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and (array != np.round(array)).any()):
+        raise DataError("labels must be whole numbers; give class names in `classes`")
+    result = array.astype(np.int64)
+    if result.ndim == 2 and not np.isin(result, (0, 1)).all():
+        raise DataError("labels [n, K] must be zeros and ones, one column a class")
+    return result
+
+
+def class_names(labels: Labels, names: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Given names, or the numbers as names."""
+    if names:
+        return tuple(str(name) for name in names)
+    count = labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=0)) + 1
+    return tuple(str(k) for k in range(count))
