@@ -1,0 +1,81 @@
+"""Loss formulas as pure functions over the last axes: `[B, K]` for one site, `[C, B, K]` for a stacked
+cohort.
+"""
+
+from fedsift.local.losses.collaboration import (
+    collaborative,
+    divergence,
+    ensemble_distillation,
+    kl_matrix,
+    mean_scores,
+    score_distance,
+    teacher_weights,
+)
+from fedsift.local.losses.mixing import blend, mixup, take_partners
+from fedsift.local.losses.multiclass import (
+    adjusted_logits,
+    contrastive_cross_entropy,
+    contrastive_penalty,
+    cross_entropy,
+    distillation,
+    double_softmax_bounds,
+    double_softmax_cross_entropy,
+    expected_value,
+    forward_correction,
+    log_prior,
+    reverse_cross_entropy,
+    sample_loss,
+    symmetric_cross_entropy,
+    teacher_probabilities,
+)
+from fedsift.local.losses.multilabel import (
+    Consistency,
+    binary_cross_entropy,
+    class_prior,
+    consistency,
+    missing_class,
+    multilabel_logit_shift,
+    partial_class,
+    shift_of_prior,
+    squared_error,
+)
+from fedsift.local.losses.proximal import distance, proximal, squared_distance
+
+__all__ = [
+    "Consistency",
+    "adjusted_logits",
+    "binary_cross_entropy",
+    "blend",
+    "class_prior",
+    "collaborative",
+    "consistency",
+    "contrastive_cross_entropy",
+    "contrastive_penalty",
+    "cross_entropy",
+    "distance",
+    "distillation",
+    "divergence",
+    "double_softmax_bounds",
+    "double_softmax_cross_entropy",
+    "ensemble_distillation",
+    "expected_value",
+    "forward_correction",
+    "kl_matrix",
+    "log_prior",
+    "mean_scores",
+    "missing_class",
+    "mixup",
+    "multilabel_logit_shift",
+    "partial_class",
+    "proximal",
+    "reverse_cross_entropy",
+    "sample_loss",
+    "score_distance",
+    "shift_of_prior",
+    "squared_distance",
+    "squared_error",
+    "symmetric_cross_entropy",
+    "take_partners",
+    "teacher_probabilities",
+    "teacher_weights",
+]

@@ -1,0 +1,131 @@
+"""Losses for several yes/no labels a sample: logits and targets are `[..., B, K]`, targets 0/1 (or soft)
+floats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedsift.contract.errors import ConfigError
+
+
+def binary_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """-t log sigmoid(z) - (1 - t) log(1 - sigmoid(z)) for every entry, `[..., B, K] -> [..., B, K]`."""
+    return F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+
+
+def class_prior(n_pos: Tensor, n: int | Tensor, clamp: bool = True) -> Tensor:
+    """pi = n_pos / n, `[..., K]`; clamped to [1/(n+1), n/(n+1)] so that a class without positives stays
+    finite.
+    """
+    prior = n_pos / n
+    if not clamp:
+        return prior
+    bound = torch.as_tensor(n, dtype=prior.dtype, device=prior.device)
+    return torch.minimum(torch.maximum(prior, 1 / (bound + 1)), bound / (bound + 1))
+
+
+def shift_of_prior(prior: Tensor) -> Tensor:
+    """log(pi / (1 - pi)): what FedMLP eq. 3 does to a probability, as a shift of its logit."""
+    return torch.logit(prior)
+
+
+def multilabel_logit_shift(n_pos: Tensor, n: int | Tensor, clamp: bool = True) -> Tensor:
+    """log(pi / (1 - pi)) from positive counts `[..., K]` among n samples; sigmoid(z + shift) is FedMLP eq.
+    3.
+    """
+    return shift_of_prior(class_prior(n_pos, n, clamp))
+
+
+def shifted(logits: Tensor, shift: Tensor | None) -> Tensor:
+    """z + shift, or z itself without one; the shift broadcasts: `[K]` or `[C, 1, K]`."""
+    return logits if shift is None else logits + shift
+
+
+def partial_class(
+    logits: Tensor,
+    target: Tensor,
+    active: Tensor,
+    shift: Tensor | None = None,
+    norm: Literal["classes", "active"] = "classes",
+) -> Tensor:
+    """FedMLP's loss on the annotated classes alone (eq. 4): `[..., B, K] -> [..., B]`.
+
+    active: 1 for annotated classes, `[K]` or `[C, 1, K]`. The sum over them is divided by K ("classes", the
+    paper) or by their number ("active", the release); average it over the batch, or sum and divide by the
+    nominal batch size.
+    """
+    losses = torch.where(active != 0, binary_cross_entropy(shifted(logits, shift), target), 0.0).sum(-1)
+    if norm == "classes":
+        return losses / logits.shape[-1]
+    if norm == "active":
+        return losses / (active != 0).sum(-1).clamp(min=1)
+    raise ConfigError(f"norm = '{norm}': choose 'classes' or 'active'")
+
+
+def squared_error(logits: Tensor, global_logits: Tensor) -> Tensor:
+    """(sigmoid(z) - sigmoid(g))^2 for every entry, the global model held constant: `[..., B, K] -> [..., B,
+    K]`.
+    """
+    return (torch.sigmoid(logits) - torch.sigmoid(global_logits.detach())).square()
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """FedMLP's second-stage loss and its parts, each `[...]`: one value a site."""
+
+    loss: Tensor
+    hard_sum: Tensor
+    """Binary cross-entropy over annotated or tagged entries."""
+    soft_sum: Tensor
+    """Squared distance to the global model's probabilities over the others."""
+    n_hard: Tensor
+    n_soft: Tensor
+
+
+def consistency(
+    logits: Tensor,
+    target: Tensor,
+    global_logits: Tensor,
+    mask: Tensor,
+    shift: Tensor | None = None,
+    norm: Literal["joint", "separate"] = "joint",
+    present: Tensor | None = None,
+) -> Consistency:
+    """Labels where they are known, the global model elsewhere (FedMLP section 2.4): `[..., B, K] -> [...]`.
+
+    mask: 1 where annotated or tagged. The adjustment touches the labelled entries alone. "joint" divides
+    the sum of both parts by the number of entries; "separate" averages each over its own entries, an empty
+    part being 0.
+    present: `[..., B]`, 0 for rows that only pad a shorter batch.
+    """
+    hard = mask != 0
+    soft = ~hard
+    if present is not None:
+        real = (present != 0).unsqueeze(-1)
+        hard, soft = hard & real, soft & real
+    hard_sum = torch.where(hard, binary_cross_entropy(shifted(logits, shift), target), 0.0).sum((-2, -1))
+    soft_sum = torch.where(soft, squared_error(logits, global_logits), 0.0).sum((-2, -1))
+    n_hard, n_soft = hard.sum((-2, -1)), soft.sum((-2, -1))
+    if norm == "joint":
+        loss = (hard_sum + soft_sum) / (n_hard + n_soft).clamp(min=1)
+    elif norm == "separate":
+        loss = hard_sum / n_hard.clamp(min=1) + soft_sum / n_soft.clamp(min=1)
+    else:
+        raise ConfigError(f"norm = '{norm}': choose 'joint' or 'separate'")
+    return Consistency(loss, hard_sum, soft_sum, n_hard, n_soft)
+
+
+def missing_class(logits: Tensor, global_logits: Tensor, active: Tensor) -> Tensor:
+    """Mean squared distance to the global model over the classes not annotated: `[..., B, K] -> [..., B]`.
+
+    With `partial_class(norm="active")` on two views this is the first stage of FedMLP's release.
+    """
+    missing = active == 0
+    errors = torch.where(missing, squared_error(logits, global_logits), 0.0).sum(-1)
+    return errors / missing.sum(-1).clamp(min=1)

@@ -1,0 +1,53 @@
+"""Distances between a network and its anchor, summed over all parameter tensors together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedsift.contract.errors import ConfigError
+
+
+def squared_distance(params: Sequence[Tensor], anchors: Sequence[Tensor], lead: int = 0) -> Tensor:
+    """||w - w_g||^2 over all tensors: `[]`, or `[C]` when each tensor has `lead` = 1 cohort axis in front.
+
+    An anchor may lack the cohort axis; then it is the same for all sites.
+    """
+    if not params:
+        raise ConfigError("a proximal term needs at least one parameter tensor")
+    squares = []
+    for param, anchor in zip(params, anchors, strict=True):
+        difference = param - anchor
+        squares.append(difference.reshape(*difference.shape[:lead], -1).square().sum(-1))
+    return torch.stack(squares).sum(0)
+
+
+def distance(params: Sequence[Tensor], anchors: Sequence[Tensor], lead: int = 0) -> Tensor:
+    """||w - w_g||, `[]` or `[C]`; at the anchor the gradient is 0 where that of a plain root would be NaN."""
+    squared = squared_distance(params, anchors, lead)
+    away = squared > 0
+    return torch.where(away, torch.sqrt(torch.where(away, squared, 1.0)), 0.0)
+
+
+def proximal(
+    params: Sequence[Tensor],
+    anchors: Sequence[Tensor],
+    strength: float | Tensor,
+    *,
+    power: int = 2,
+    first_batch: bool = False,
+    lead: int = 0,
+) -> Tensor:
+    """strength * ||w - w_g||^power, `[]` or `[C]`.
+
+    power 2: FedCorr eq. 5 with strength beta * mu_hat, FedProx with strength mu / 2.
+    power 1: FedCorr's release, which leaves the term out on the first batch of every local epoch.
+    strength: one number, or `[C]` for a cohort.
+    """
+    if power == 2:
+        return strength * squared_distance(params, anchors, lead)
+    if power != 1:
+        raise ConfigError(f"prox_power = {power}: choose 1 (the norm) or 2 (its square)")
+    return (0.0 if first_batch else strength) * distance(params, anchors, lead)

@@ -1,0 +1,58 @@
+"""The per-class loss indicator of FedNoRo: one row a site, one column a class (section 4.1, eq. 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedsift.contract.errors import DataError
+
+_CONSTANT = 1e-12
+"""A column that varies by no more says nothing about the sites."""
+
+
+def per_class_mean(losses: ArrayLike, labels: ArrayLike, n_classes: int) -> NDArray[np.float64]:
+    """Mean loss of the samples with each given label, NaN for a class not held: `[n], [n] -> [K]`."""
+    values, given = np.asarray(losses, dtype=np.float64), np.asarray(labels, dtype=np.int64)
+    counts = np.bincount(given, minlength=n_classes)
+    if len(counts) > n_classes:
+        raise DataError(f"label {given.max()} does not fit {n_classes} classes")
+    sums = np.bincount(given, weights=values, minlength=n_classes)
+    means = np.full(n_classes, np.nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    return means
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """A table of sites `[S, K]` made comparable, column by column."""
+
+    filled: NDArray[np.float64]
+    """Missing entries hold the smallest value of their column; NaN where no site holds the class."""
+    values: NDArray[np.float64]
+    """Each column scaled to 0..1; columns that say nothing are 0."""
+    informative: NDArray[np.int64]
+    """Columns that differ between sites, ascending."""
+
+
+def normalise(table: ArrayLike) -> Normalised:
+    """Fill missing entries (NaN) by the column's minimum over sites, then scale each column to 0..1 (eq. 3).
+
+    A column that is constant, or held by no site, becomes 0 and is not `informative`.
+    """
+    raw = np.asarray(table, dtype=np.float64)
+    if np.isinf(raw).any():
+        raise DataError(
+            "a site's per-class loss is infinite: its network has diverged, lower the learning rate"
+        )
+    held = ~np.isnan(raw)
+    low = np.where(held, raw, np.inf).min(axis=0, initial=np.inf)
+    filled = np.where(held, raw, low)
+    filled[:, np.isinf(low)] = np.nan
+    span = np.where(held, raw, -np.inf).max(axis=0, initial=-np.inf) - low
+    differs = span > _CONSTANT
+    values = np.zeros_like(filled)
+    values[:, differs] = (filled[:, differs] - low[differs]) / span[differs]
+    return Normalised(filled, values, np.flatnonzero(differs).astype(np.int64))
