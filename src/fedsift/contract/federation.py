@@ -65,6 +65,10 @@ class Federation(Protocol):
         """Fresh weights of a registered model (the study's own by default), the same for the same seed."""
         ...
 
+    def model_buffers(self, model: str = "") -> list[str]:
+        """Names in that model's weights that are running statistics, not trained parameters."""
+        ...
+
     def random(self, purpose: str) -> np.random.Generator:
         """The server's generator for this round and purpose."""
         ...

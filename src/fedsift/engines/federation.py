@@ -16,7 +16,7 @@ from fedsift.contract.federation import Replies, Round
 from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request, SiteFacts, Weights
 from fedsift.contract.randomness import derive, numpy_generator
 from fedsift.engines.gate import GateLimits, norm_refusals, refusal
-from fedsift.models import initial_weights
+from fedsift.models import buffers_of, build_model, initial_weights
 
 R = TypeVar("R", bound=Reply)
 
@@ -168,6 +168,9 @@ class EngineFederation(ABC):
     def initial_weights(self, model: str = "") -> Weights:
         name = model or self.model
         return initial_weights(name, self.shape, len(self.classes), derive(self.seed, "initial weights", name))
+
+    def model_buffers(self, model: str = "") -> list[str]:
+        return sorted(buffers_of(build_model(model or self.model, self.shape, len(self.classes), seed=0)))
 
     def random(self, purpose: str) -> np.random.Generator:
         return numpy_generator(self.seed, "server", self.round.stage, self.round.number, purpose)

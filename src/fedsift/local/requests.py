@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsift.contract.messages import Reply, Request, SiteFacts, Weights, disclosed
@@ -17,7 +18,7 @@ from fedsift.local.predict import logits_of, site_logits
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.site import Site
 from fedsift.local.trainer import Job, Result
-from fedsift.signals.confidence import given_label_confidence
+from fedsift.signals.confidence import confidence
 from fedsift.signals.lid import lid
 from fedsift.signals.per_class import per_class_mean
 
@@ -198,7 +199,7 @@ class Indicate(Request[Indicators]):
         labels = site.labels
         values = _per_sample(self.kind, logits, labels)
         if self.per_class:
-            table = per_class_mean(values, np.zeros(len(values), np.int64), labels.numpy(), 1, self.classes)[0]
+            table = per_class_mean(values, labels.numpy(), self.classes)
         else:
             table = np.array([values.mean()])
         held = ~np.isnan(table)
@@ -207,11 +208,9 @@ class Indicate(Request[Indicators]):
         )
 
 
-def _per_sample(kind: str, logits: Tensor, labels: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _per_sample(kind: str, logits: Tensor, labels: Tensor) -> NDArray[np.float64]:
     if kind == "loss":
-        losses_ = torch.nn.functional.cross_entropy(logits.double(), labels, reduction="none")
-        return losses_.numpy()
-    probabilities = torch.softmax(logits, -1)
-    if kind == "lid":
-        return np.asarray(lid(probabilities.numpy(), k=20), np.float64)
-    return np.asarray(given_label_confidence(probabilities.numpy(), labels.numpy()), np.float64)
+        per_sample = torch.nn.functional.cross_entropy(logits.double(), labels, reduction="none")
+        return np.asarray(per_sample.numpy())
+    probabilities = torch.softmax(logits, -1).numpy()
+    return lid(probabilities) if kind == "lid" else confidence(probabilities, labels.numpy())

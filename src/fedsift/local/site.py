@@ -132,4 +132,4 @@ class Site:
 
 @lru_cache(maxsize=16)
 def _module(name: str, shape: tuple[int, ...], n_classes: int, device: str, slot: str) -> nn.Module:
-    return build_model(name, shape, n_classes).to(device)
+    return build_model(name, shape, n_classes, seed=0).to(device)

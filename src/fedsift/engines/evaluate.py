@@ -1,0 +1,72 @@
+"""Evaluation after a round: on the central test set when there is one, else at the sites on their held-out parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsift.contract.method import Method
+from fedsift.engines.federation import EngineFederation
+from fedsift.local.predict import logits_of
+from fedsift.local.requests import Evaluate, evaluated
+from fedsift.local.site import Samples
+from fedsift.metrics import accuracy, balanced_accuracy, multilabel_scores, recall_per_class
+from fedsift.models import build_model
+
+
+class Evaluator:
+    """Turns a method's state into a round's metrics."""
+
+    def __init__(self, federation: EngineFederation, test: tuple[Samples, Tensor] | None, device: str = "cpu") -> None:
+        self.federation = federation
+        self.test = test
+        shape, classes = federation.shape, len(federation.classes)
+        self._network = build_model(federation.model, shape, classes, seed=0).to(device)
+
+    def __call__(self, method: Method, state: Any) -> dict[str, Any]:
+        weights = method.model(state)
+        if weights is None:
+            request = method.evaluation(state)
+            return {} if request is None else self._at_sites(request)
+        if self.test is not None:
+            samples, labels = self.test
+            self._network.load_state_dict(weights)
+            return self._central(logits_of(self._network, samples), labels)
+        return self._at_sites(Evaluate(weights))
+
+    def _central(self, logits: Tensor, labels: Tensor) -> dict[str, Any]:
+        counts = evaluated(logits, labels, multilabel=self.federation.multilabel)
+        metrics = self._from_counts(counts.confusion, counts.loss)
+        if self.federation.multilabel:
+            metrics.update(multilabel_scores(labels.numpy(), torch.sigmoid(logits).numpy()))
+        return metrics
+
+    def _at_sites(self, request: Any) -> dict[str, Any]:
+        replies = [reply for reply in self.federation.ask(request).values() if reply.samples]
+        if not replies:
+            return {}
+        total = sum(reply.samples for reply in replies)
+        confusion = torch.stack([reply.confusion for reply in replies]).sum(0)
+        loss = sum(reply.loss * reply.samples for reply in replies) / total
+        return {**self._from_counts(confusion, loss), "evaluated_at": "sites", "evaluated_on": total}
+
+    def _from_counts(self, confusion: Tensor, loss: float) -> dict[str, Any]:
+        """Accuracy, balanced accuracy and recalls from summed counts; multi-label counts are `[K, 2, 2]`."""
+        table = confusion.numpy()
+        if self.federation.multilabel:
+            rates = [balanced_accuracy(table[k]) for k in range(len(table))]
+            known = [rate for rate in rates if rate == rate]
+            correct = table[:, 0, 0].sum() + table[:, 1, 1].sum()
+            return {
+                "loss": loss,
+                "accuracy": float(correct / max(table.sum(), 1)),
+                "bacc": sum(known) / len(known) if known else None,
+            }
+        return {
+            "loss": loss,
+            "accuracy": accuracy(table),
+            "bacc": balanced_accuracy(table),
+            "recall": recall_per_class(table),
+        }

@@ -1,0 +1,212 @@
+"""FedNoRo: Wu et al., Towards Noise-Robust Federated Learning by Addressing Class Imbalance and Label Noise
+Heterogeneity, IJCAI 2023."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsift.aggregate import distance_aware
+from fedsift.contract import ConfigError, Federation, Replies, Stage, State, Weights
+from fedsift.local.objective import CrossEntropy, Distillation, Objective, as_objective
+from fedsift.local.requests import Indicate, Indicators, Trained
+from fedsift.methods.base import TrainingMethod, methods, size_weighted, train_round
+from fedsift.signals.mixture import split_by_vote
+from fedsift.signals.per_class import fill_missing, normalise
+from fedsift.signals.rampup import rampup
+
+
+@dataclass(frozen=True)
+class FedNoRoState(State):
+    """The global model, and what stage 1 found out about the sites."""
+
+    noisy: tuple[str, ...] = ()
+    """S_n: sites of the mixture's noisy component, and those that gave no indicator."""
+    buffers: tuple[str, ...] = ()
+    """Names in the model that are running statistics, not parameters."""
+
+
+@methods.register("fednoro")
+@dataclass(frozen=True)
+class FedNoRo(TrainingMethod):
+    """Warm up, find the noisy sites by their per-class losses, then train them by distillation and trust them less.
+
+    The defaults are what produced the published tables (the released code) where that is safe; `distance = "l2"`,
+    `include_buffers = false`, `votes = 1`, `noisy_by = "norm"` is the method as printed.
+    """
+
+    summary: ClassVar[str] = "Finds noisy sites by per-class losses; distils at them, weighs them by distance"
+    paper: ClassVar[str] = "Wu et al. 2023 (IJCAI)"
+
+    rounds: int = 100
+    """Rounds in all, warm-up included."""
+    warm_up: int = 10
+    """T_1: rounds of FedAvg with logit adjustment before the noisy sites are sought."""
+    tau: float = 1.0
+    """Strength of the logit adjustment in both stages; 0 turns LA off (Tables 3 and 4)."""
+
+    indicator: Literal["loss", "lid", "confidence"] = "loss"
+    """What is measured at the sites (Table 3)."""
+    per_class: bool = True
+    """One indicator for each class, else one mean over all samples (Table 3)."""
+    min_max: bool = True
+    """Scale each class to 0..1 over the sites, eq. 3 (Table 3)."""
+    statistics_on: Literal["eval", "train"] = "eval"
+    """Measure on the images as they are, or augmented as in training (the released code)."""
+    votes: int = 9
+    """Mixture fits with seeds 0..votes-1; the most frequent set of noisy sites wins. The paper prints one fit."""
+    covariance: Literal["full", "tied", "diag", "spherical"] = "full"
+    """Covariance of the mixture."""
+    noisy_by: Literal["sum", "norm"] = "sum"
+    """The noisy component has the larger sum (released code) or norm (paper) of its mean vector."""
+
+    temperature: float = 0.8
+    """T: of the teacher alone, eq. 4."""
+    lambda_max: float = 0.8
+    """lambda_max: final weight of the distillation term, eq. 5."""
+    ramp_begin: int | None = None
+    """Round at which lambda starts to grow; T_1 by default."""
+    ramp_end: int | None = None
+    """Round at which lambda is lambda_max; by default after half of all rounds, 49 for the published 100."""
+    absent: Literal["masked", "zero", "renormalise"] = "masked"
+    """Classes that a site lacks, in the distillation term: left out; as released (same gradient); or left out with the
+    teacher rescaled."""
+
+    distillation: bool = True
+    """L_KL at noisy sites (Table 4)."""
+    distance_aware: bool = True
+    """DaAgg, eqs. 6-7 (Table 4); off is FedAvg's aggregation."""
+    use_noisy_sites: bool = True
+    """False trains on the clean sites alone in stage 2 (Table 4)."""
+    distance: Literal["layer_sum", "l2"] = "layer_sum"
+    """Sum of the tensors' norms (released code) or the norm of all weights as one vector (paper, eq. 6)."""
+    include_buffers: bool = True
+    """Let batch norm's running statistics count in the distance (released code)."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warm_up <= self.rounds:
+            raise ConfigError(f"method.warm_up = {self.warm_up}: it must be between 0 and method.rounds = {self.rounds}")
+        if self.votes < 1:
+            raise ConfigError(f"method.votes = {self.votes}: at least one fit is needed")
+
+    def start(self, federation: Federation) -> FedNoRoState:
+        return FedNoRoState(federation.initial_weights(), buffers=tuple(federation.model_buffers()))
+
+    def stages(self) -> list[Stage]:
+        return [
+            Stage("warm up", self.warm_up, self.train_alike),
+            Stage("find noisy sites", 1, self.find_noisy_sites, trains=False),
+            Stage("robust training", self.rounds - self.warm_up, self.train_robustly),
+        ]
+
+    def adjusted(self) -> CrossEntropy:
+        """Cross-entropy on f(x) + log pi, pi the site's own class prior (section 4.1)."""
+        return CrossEntropy(adjust=self.tau)
+
+    # Stage 1, section 4.1 ------------------------------------------------------------------------------------------
+
+    def train_alike(self, state: FedNoRoState, federation: Federation) -> FedNoRoState:
+        """FedAvg with logit adjustment at every site (eq. 2)."""
+        replies = train_round(federation, state.weights, self.recipe(self.adjusted()))
+        return replace(state, weights=size_weighted(replies))
+
+    def find_noisy_sites(self, state: FedNoRoState, federation: Federation) -> FedNoRoState:
+        """Per-class losses of the warm-up model at every site, then a two-component mixture over the sites."""
+        augment = self.local.augment if self.statistics_on == "train" else None
+        request = Indicate(state.weights, len(federation.classes), self.indicator, self.per_class, augment)
+        replies = federation.ask(request)
+        table = _table(replies) * (-1.0 if self.indicator == "confidence" else 1.0)
+        features = self._features(table, federation)
+        result = split_by_vote(features, range(self.votes), self.noisy_by, self.covariance)
+        found = [replies.sites[i] for i in result.noisy]
+        unmeasured = [site for site in federation.sites if site not in replies]
+        if unmeasured:
+            federation.warn(f"no indicator from {', '.join(unmeasured)}: treated as noisy until the end of the run")
+        if not found:
+            federation.warn("the mixture found no noisy site: stage 2 is FedAvg with logit adjustment")
+        federation.record(noisy_sites=found, unmeasured_sites=unmeasured, votes_for_set=result.votes, votes=self.votes)
+        federation.record_sites("noisy", {site: site in found for site in replies})
+        federation.record_sites("indicator", {s: _without_nan(row) for s, row in zip(replies, table)})
+        federation.record_sites("feature", {s: _without_nan(row) for s, row in zip(replies, features)})
+        return replace(state, noisy=tuple(sorted(found + unmeasured)))
+
+    def _features(self, table: NDArray[np.float64], federation: Federation) -> NDArray[np.float64]:
+        """Fill what a site lacks by the class's smallest value, then eq. 3; classes nobody has are left out."""
+        if self.min_max:
+            result = normalise(table)
+            features, kept = result.values, result.informative
+        else:
+            features = fill_missing(table)
+            kept = np.flatnonzero(~np.isnan(features).any(axis=0))
+        if self.per_class and len(kept) < table.shape[1]:
+            left = [federation.classes[k] for k in range(table.shape[1]) if k not in set(kept)]
+            federation.warn(f"classes that tell no sites apart were left out of the mixture: {', '.join(left)}")
+        return features[:, kept] if len(kept) else np.zeros((len(table), 1))
+
+    # Stage 2, section 4.2 ------------------------------------------------------------------------------------------
+
+    def train_robustly(self, state: FedNoRoState, federation: Federation) -> FedNoRoState:
+        """Cross-entropy at clean sites, eq. 5 at noisy ones, then distance-aware aggregation."""
+        t = self.warm_up + federation.round.index
+        share = self.distillation_share(t)
+        recipes = {
+            site: self.recipe(self.at_noisy_site(share) if site in state.noisy else self.adjusted())
+            for site in self._participants(state, federation)
+        }
+        replies = train_round(federation, state.weights, recipes)
+        federation.record(distillation_share=share)
+        return replace(state, weights=self.aggregate(state, replies, federation))
+
+    def _participants(self, state: FedNoRoState, federation: Federation) -> list[str]:
+        if self.use_noisy_sites:
+            return federation.sites
+        clean = [site for site in federation.sites if site not in state.noisy]
+        if not clean:
+            federation.warn("every site was found noisy: all of them train")
+        return clean or federation.sites
+
+    def distillation_share(self, t: int) -> float:
+        """lambda at round t: a Gaussian ramp-up to lambda_max."""
+        begin = self.warm_up if self.ramp_begin is None else self.ramp_begin
+        end = max(begin, self.rounds // 2 - 1) if self.ramp_end is None else self.ramp_end
+        return rampup(t, begin, end, self.lambda_max) if self.distillation else 0.0
+
+    def at_noisy_site(self, share: float) -> Objective:
+        """L = lambda L_KL(y_p, y_G) + (1 - lambda) L_CE(y_p, y), eq. 5; the teacher is the received global model."""
+        if not self.distillation:
+            return as_objective(self.adjusted())
+        teacher = Distillation(temperature=self.temperature, adjust=self.tau, absent=self.absent)
+        return share * teacher + (1 - share) * self.adjusted()
+
+    def aggregate(self, state: FedNoRoState, replies: Replies[Trained], federation: Federation) -> Weights:
+        """w_g = sum_i N_i e^{-D(i)} w_i / sum_j N_j e^{-D(j)}, eqs. 6-7; without clean or noisy sites it is FedAvg."""
+        if not self.distance_aware:
+            return size_weighted(replies)
+        models = [reply.weights for reply in replies.values()]
+        result = distance_aware(
+            models,
+            [reply.samples for reply in replies.values()],
+            clean=[i for i, site in enumerate(replies) if site not in state.noisy],
+            distance=self.distance,
+            buffers=state.buffers,
+            include_buffers=self.include_buffers,
+        )
+        federation.record_sites("aggregation_weight", dict(zip(replies, result.weights.tolist())))
+        return result.model
+
+    def tiny(self) -> FedNoRo:
+        return replace(self, rounds=3, warm_up=1, ramp_begin=None, ramp_end=None)
+
+
+def _table(replies: Replies[Indicators]) -> NDArray[np.float64]:
+    """`[sites, K]`, NaN where a site does not hold a class."""
+    return np.stack(
+        [np.where(reply.held.numpy(), reply.values.double().numpy(), np.nan) for reply in replies.values()]
+    )
+
+
+def _without_nan(row: NDArray[np.float64]) -> list[float | None]:
+    return [None if np.isnan(value) else float(value) for value in row]

@@ -1,0 +1,5 @@
+"""Studies: the TOML that a person writes, checked and completed."""
+
+from fedsift.study.study import EngineTable, ModelTable, Study, read_toml
+
+__all__ = ["EngineTable", "ModelTable", "Study", "read_toml"]

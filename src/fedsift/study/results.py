@@ -1,0 +1,115 @@
+"""What a finished run leaves behind: sites.csv, summary.json, the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedsift.data.dataset import Spread
+from fedsift.engines.federation import EngineFederation
+from fedsift.engines.inprocess import InProcess
+from fedsift.engines.runfolder import RunFolder
+from fedsift.metrics import best_last, detection
+from fedsift.study.study import Study
+
+CURVES = ("accuracy", "bacc", "auc", "map")
+LAST = 10
+"""Rounds over which "last" is averaged, as FedNoRo's tables do."""
+
+
+def write_results(study: Study, folder: RunFolder, federation: EngineFederation, state: Any) -> dict[str, Any]:
+    rows = folder.rounds()
+    spread = federation.spread if isinstance(federation, InProcess) else None
+    weights = study.method.model(state)
+    if weights is not None:
+        folder.save_model(weights)
+    folder.write_table("sites.csv", site_table(federation, spread, rows))
+    summary = {
+        "study": study.name,
+        "method": study.method_name,
+        "model": study.model.name,
+        "dataset": spread.dataset.name if spread else "",
+        "classes": list(federation.classes),
+        "seed": study.seed,
+        "engine": study.engine.name,
+        "sites": len(federation.sites),
+        **summarise(rows, spread),
+        "notes": list(spread.notes) if spread else [],
+    }
+    folder.write_json("summary.json", summary)
+    return summary
+
+
+def summarise(rows: list[dict[str, Any]], spread: Spread | None) -> dict[str, Any]:
+    """Best and last of every curve, detection against the truth, what travelled, what was refused."""
+    result: dict[str, Any] = {"rounds": len(rows)}
+    for name in CURVES:
+        curve = [row[name] for row in rows if row.get(name) is not None]
+        if curve:
+            found = best_last(curve, last=LAST)
+            where = [row["round"] for row in rows if row.get(name) is not None]
+            result[name] = {
+                "best": found.best,
+                "best_round": where[found.best_round],
+                "last": found.last,
+                "final": curve[-1],
+            }
+    claims = [row["noisy_sites"] for row in rows if row.get("noisy_sites") is not None]
+    if claims:
+        result["noisy_sites_found"] = claims[-1]
+        if spread is not None and spread.truth is not None:
+            result["detection"] = site_detection(spread, claims[-1])
+    result["bytes_down"] = sum(row["bytes_down"] for row in rows)
+    result["bytes_up"] = sum(row["bytes_up"] for row in rows)
+    result["participations"] = sum(row["participants"] for row in rows)
+    result["refused"] = sum(len(row["refused"]) for row in rows)
+    result["seconds"] = round(sum(row["seconds"] for row in rows), 3)
+    result["warnings"] = list(dict.fromkeys(text for row in rows for text in row.get("warnings", ())))
+    return result
+
+
+def site_detection(spread: Spread, claimed: list[str]) -> dict[str, Any]:
+    """Precision and recall of the sites called noisy, against those that the simulation made noisy."""
+    assert spread.truth is not None
+    truth = list(spread.truth.noisy)
+    scores = detection([spread.sites.index(s) for s in truth], [[spread.sites.index(s) for s in claimed]])
+    return {
+        "precision": scores.precision,
+        "recall": scores.recall,
+        "exact": set(truth) == set(claimed),
+        "truth": truth,
+        "missed": sorted(set(truth) - set(claimed)),
+        "false_alarms": sorted(set(claimed) - set(truth)),
+    }
+
+
+def site_table(
+    federation: EngineFederation, spread: Spread | None, rows: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """One line a site: what it declared, what was found and recorded of it, and the truth where it is known."""
+    refused: dict[str, int] = {}
+    for row in rows:
+        for site in row["refused"]:
+            refused[site] = refused.get(site, 0) + 1
+    table = []
+    for site, facts in federation.facts.items():
+        line: dict[str, Any] = {"site": site, "samples": facts.samples, "held_out": facts.held_out, "model": facts.model}
+        line.update({name: values.get(site) for name, values in federation.site_records.items()})
+        line["replies_refused"] = refused.get(site, 0)
+        if spread is not None:
+            line.update(_truth_of(spread, site))
+        table.append(line)
+    return table
+
+
+def _truth_of(spread: Spread, site: str) -> Mapping[str, Any]:
+    given = spread.given[site]
+    counts = given.sum(0) if given.ndim == 2 else np.bincount(given, minlength=spread.dataset.n_classes)
+    line: dict[str, Any] = {"given_label_counts": counts.tolist()}
+    if spread.truth is not None:
+        line["truth_noisy"] = site in spread.truth.noisy
+        line["truth_level"] = spread.truth.level.get(site, 0.0)
+        line["truth_noise_rate"] = spread.truth.effective_rate(site, given)
+    return line

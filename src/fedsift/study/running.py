@@ -1,0 +1,71 @@
+"""From a study to a finished run folder: simulate, resume, write the tables."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedsift.contract.errors import ConfigError, RunError
+from fedsift.data.dataset import Spread
+from fedsift.engines.evaluate import Evaluator
+from fedsift.engines.inprocess import InProcess
+from fedsift.engines.loop import Listener, conduct
+from fedsift.engines.runfolder import RunFolder
+from fedsift.study.results import write_results
+from fedsift.study.study import Study
+
+
+def new_run(study: Study, parent: Path) -> RunFolder:
+    """A fresh folder, named after the day and the study, with the resolved study in it."""
+    slug = re.sub(r"[^a-z0-9]+", "-", study.name.lower()).strip("-") or "study"
+    folder = RunFolder.create(Path(parent), f"{datetime.now():%Y-%m-%d}-{slug}")
+    folder.write_text("study.toml", study.to_toml())
+    return folder
+
+
+def run(study: Study, folder: RunFolder, listen: Listener | None = None, spread: Spread | None = None) -> dict[str, Any]:
+    """Run or go on with a study in its folder; returns the summary."""
+    folder.lock()
+    try:
+        if study.engine.name == "flower":
+            from fedsift.engines.flower import simulate
+
+            return simulate(study, folder, listen)
+        if study.engine.threads:
+            torch.set_num_threads(study.engine.threads)
+        federation = federate(study, study.spread() if spread is None else spread, folder.id)
+        evaluator = Evaluator(federation, federation.test_set(), study.engine.device)
+        state = conduct(study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen)
+        return write_results(study, folder, federation, state)
+    finally:
+        folder.unlock()
+
+
+def federate(study: Study, spread: Spread, run_id: str) -> InProcess:
+    """The in-process federation of a study."""
+    return InProcess(
+        spread,
+        models=study.model.sites,
+        compute=study.engine.compute(),
+        run=run_id,
+        seed=study.seed,
+        model=study.model.name,
+        limits=study.gate,
+        patience=study.federation,
+    )
+
+
+def resume(path: Path, listen: Listener | None = None) -> dict[str, Any]:
+    """Go on with a run that was stopped; a finished one is left as it is."""
+    folder = RunFolder.open(path)
+    if folder.finished:
+        raise RunError(f"{path} is finished; start a new run or read its report")
+    try:
+        study = Study.from_file(folder.study_file)
+    except ConfigError as error:
+        raise RunError(f"{folder.study_file} no longer fits this version: {error}") from error
+    return run(study, folder, listen)

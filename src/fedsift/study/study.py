@@ -1,0 +1,171 @@
+"""A study: one TOML file that says which data, how they are spread and spoiled, which model and method, on what engine."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+
+from fedsift.contract.errors import ConfigError
+from fedsift.contract.method import Method
+from fedsift.contract.registry import nearest
+from fedsift.data.build import build as build_spread
+from fedsift.data.dataset import Spread
+from fedsift.data.noise import Noise, noises
+from fedsift.data.partitions import Partition, partitions
+from fedsift.data.sources import Source, sources
+from fedsift.engines.federation import Patience
+from fedsift.engines.gate import GateLimits
+from fedsift.engines.loop import Schedule
+from fedsift.local.recipe import Recipe
+from fedsift.local.site import Compute
+from fedsift.methods import methods
+from fedsift.models import models
+from fedsift.study.tables import apply_overrides, as_table, build, build_named
+
+OBJECTIVE = frozenset({"objective"})
+
+
+@dataclass(frozen=True)
+class ModelTable:
+    """`[model]`: the network that the sites train."""
+
+    name: str = "cnn"
+    sites: dict[str, str] = field(default_factory=dict)
+    """Another network for a site, by the site's name."""
+
+
+@dataclass(frozen=True)
+class EngineTable:
+    """`[engine]`: where requests are answered, and with what hardware. It never changes a result's meaning."""
+
+    name: Literal["inprocess", "flower"] = "inprocess"
+    device: str = "cpu"
+    trainer: Literal["auto", "cohort", "one"] = "auto"
+    """"cohort" stacks the sites of a round, "one" trains them in turn, "auto" measures and chooses."""
+    workers: int = 0
+    """Worker processes of the in-process engine; 0 trains in this process."""
+    threads: int = 0
+    """Torch threads; 0 leaves the choice to the engine."""
+
+    def compute(self) -> Compute:
+        return Compute(device=self.device, trainer=self.trainer, workers=self.workers)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A whole study, every part checked."""
+
+    source: Source
+    partition: Partition
+    noise: Noise
+    method: Method
+    train: Recipe = field(default_factory=Recipe)
+    model: ModelTable = field(default_factory=ModelTable)
+    engine: EngineTable = field(default_factory=EngineTable)
+    federation: Patience = field(default_factory=Patience)
+    gate: GateLimits = field(default_factory=GateLimits)
+    evaluate: Schedule = field(default_factory=Schedule)
+    name: str = "study"
+    seed: int = 1
+
+    @classmethod
+    def from_file(cls, path: Path, overrides: list[str] | None = None) -> Study:
+        return cls.from_table(apply_overrides(read_toml(path), overrides or []))
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Study:
+        known = ["name", "seed", *_TABLES]
+        for key in table:
+            if key not in known:
+                raise ConfigError(f"unknown key '{key}'.{nearest(key, known)}")
+        for key in _TABLES:
+            if key in table and not isinstance(table[key], Mapping):
+                raise ConfigError(f"'{key}' = {table[key]!r}: it must be a table, e.g. [{key}]")
+        seed = table.get("seed", 1)
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise ConfigError(f"'seed' = {seed!r}: it must be a whole number")
+        train = build(Recipe, _without(table.get("train", {}), "objective", "train"), "train")
+        model = build(ModelTable, table.get("model", {}), "model")
+        for network in (model.name, *model.sites.values()):
+            if ":" not in network:
+                models.get(network)
+        method_table = _without(table.get("method", {"name": "fedavg"}), "local", "method")
+        return cls(
+            source=build_named(sources, table.get("data", {"name": "digits"}), "data"),
+            partition=build_named(partitions, table.get("partition", {"name": "iid", "sites": 10}), "partition"),
+            noise=build_named(noises, table.get("noise", {"name": "clean"}), "noise"),
+            method=build_named(methods, method_table, "method", fixed={"local": train}),
+            train=train,
+            model=model,
+            engine=build(EngineTable, table.get("engine", {}), "engine"),
+            federation=build(Patience, table.get("federation", {}), "federation"),
+            gate=build(GateLimits, table.get("gate", {}), "gate"),
+            evaluate=build(Schedule, table.get("evaluate", {}), "evaluate"),
+            name=str(table.get("name", "study")),
+            seed=seed,
+        )
+
+    def to_table(self) -> dict[str, Any]:
+        """The resolved study, every default written out: it builds the same study again."""
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            "data": {"name": sources.name_of(self.source), **as_table(self.source)},
+            "partition": {"name": partitions.name_of(self.partition), **as_table(self.partition)},
+            "noise": {"name": noises.name_of(self.noise), **as_table(self.noise)},
+            "model": as_table(self.model),
+            "train": as_table(self.train, leave=OBJECTIVE),
+            "method": {"name": self.method_name, **as_table(self.method, leave=frozenset({"local"}))},
+            "engine": as_table(self.engine),
+            "federation": as_table(self.federation),
+            "gate": as_table(self.gate),
+            "evaluate": as_table(self.evaluate),
+        }
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.to_table())
+
+    @property
+    def method_name(self) -> str:
+        return methods.name_of(self.method)
+
+    def spread(self) -> Spread:
+        """Load, spread and spoil the data; refuses a method that cannot handle this kind of label."""
+        spread = build_spread(
+            self.source, self.partition, self.noise, seed=self.seed, held_out=self.evaluate.held_out
+        )
+        kind = "multilabel" if spread.dataset.multilabel else "multiclass"
+        if kind not in self.method.tasks:
+            fitting = [name for name in methods if kind in methods.get(name).tasks]
+            raise ConfigError(
+                f"method '{self.method_name}' is for {' and '.join(self.method.tasks)} labels, "
+                f"'{spread.dataset.name}' is {kind}: use one of {', '.join(fitting)}"
+            )
+        for site in self.model.sites:
+            if site not in spread.sites:
+                raise ConfigError(f"unknown site 'model.sites.{site}'.{nearest(site, list(spread.sites))}")
+        return spread
+
+
+_TABLES = ("data", "partition", "noise", "model", "train", "method", "engine", "federation", "gate", "evaluate")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"study file '{path}' does not exist") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _without(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    """A field that the program fills is no key of the table."""
+    if key in table:
+        raise ConfigError(f"unknown key '{where}.{key}': the method sets it")
+    return table

@@ -1,0 +1,122 @@
+"""TOML tables to dataclasses: every key checked, an unknown one refused with the nearest name, types by pydantic."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedsift.contract.errors import ConfigError
+from fedsift.contract.registry import Registry, nearest
+
+T = TypeVar("T")
+
+
+def build(cls: type[T], table: Mapping[str, Any], where: str, *, fixed: Mapping[str, Any] | None = None) -> T:
+    """An instance of a dataclass from a table. `fixed` fields are set by the program and are not keys."""
+    fixed = dict(fixed or {})
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in fixed and f.init}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in fields:
+            raise ConfigError(f"unknown key '{_join(where, key)}'.{nearest(key, list(fields))}")
+        values[key] = _value(hints[key], value, _join(where, key))
+    missing = [
+        name
+        for name, f in fields.items()
+        if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ConfigError(f"'{_join(where, missing[0])}' is required")
+    return cls(**values, **fixed)
+
+
+def build_named(
+    registry: Registry[Any], table: Mapping[str, Any], where: str, *, fixed: Mapping[str, Any] | None = None
+) -> Any:
+    """An instance of the registered class that the table's `name` chooses."""
+    rest = dict(table)
+    name = rest.pop("name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"'{where}.name' is required: one of {', '.join(registry.names())}")
+    return build(registry.get(name), rest, where, fixed=fixed)
+
+
+def as_table(value: Any, *, leave: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """The table that builds this dataclass again; fields that are None are left out."""
+    table: dict[str, Any] = {}
+    for f in dataclasses.fields(value):
+        item = getattr(value, f.name)
+        if f.name in leave or item is None or not f.init:
+            continue
+        table[f.name] = _plain(item)
+    return table
+
+
+def _plain(item: Any) -> Any:
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        return as_table(item)
+    if isinstance(item, Path):
+        return str(item)
+    if isinstance(item, list | tuple):
+        return [_plain(part) for part in item]
+    if isinstance(item, dict):
+        return {str(key): _plain(part) for key, part in item.items()}
+    return item
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    nested = _dataclass_in(hint)
+    if nested is not None and isinstance(value, Mapping):
+        return build(nested, value, where)
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise ConfigError(f"'{where}' = {value!r}: {problem['msg'].lower()}") from None
+
+
+def _dataclass_in(hint: Any) -> type | None:
+    """The dataclass that a hint means: itself, or the one member of an optional."""
+    candidates = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) else (hint,)
+    for candidate in candidates:
+        if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
+            return candidate
+    return None
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
+
+
+def apply_overrides(table: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """`a.b=value` settings over a table; values are read as TOML, and as plain text where that fails."""
+    import tomllib
+
+    result = _deep_copy(table)
+    for override in overrides:
+        key, sign, text = override.partition("=")
+        if not sign or not key.strip():
+            raise ConfigError(f"'{override}' is not of the form key=value")
+        try:
+            value = tomllib.loads(f"x = {text}")["x"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        *path, last = key.strip().split(".")
+        place = result
+        for part in path:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"'{key}': '{part}' is a value, not a table")
+        place[last] = value
+    return result
+
+
+def _deep_copy(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _deep_copy(value) if isinstance(value, Mapping) else value for key, value in table.items()}
