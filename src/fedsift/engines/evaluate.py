@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +13,14 @@ from fedsift.engines.federation import EngineFederation
 from fedsift.local.predict import logits_of
 from fedsift.local.requests import Evaluate, evaluated
 from fedsift.local.site import Samples
-from fedsift.metrics import accuracy, balanced_accuracy, multilabel_scores, recall_per_class
+from fedsift.metrics import (
+    accuracy,
+    balanced_accuracy,
+    balanced_accuracy_from_counts,
+    mean_of_defined,
+    multilabel_scores,
+    recall_per_class,
+)
 from fedsift.models import build_model
 
 
@@ -40,7 +48,8 @@ class Evaluator:
         counts = evaluated(logits, labels, multilabel=self.federation.multilabel)
         metrics = self._from_counts(counts.confusion, counts.loss)
         if self.federation.multilabel:
-            metrics.update(multilabel_scores(labels.numpy(), torch.sigmoid(logits).numpy()))
+            scores = multilabel_scores(labels.numpy(), torch.sigmoid(logits).numpy())
+            metrics.update(auc=scores.auc, map=scores.map, auc_per_class=scores.auc_per_class)
         return metrics
 
     def _at_sites(self, request: Any) -> dict[str, Any]:
@@ -56,13 +65,12 @@ class Evaluator:
         """Accuracy, balanced accuracy and recalls from summed counts; multi-label counts are `[K, 2, 2]`."""
         table = confusion.numpy()
         if self.federation.multilabel:
-            rates = [balanced_accuracy(table[k]) for k in range(len(table))]
-            known = [rate for rate in rates if rate == rate]
+            counts = np.stack([table[:, 1, 1], table[:, 1, 0], table[:, 0, 0], table[:, 0, 1]])
             correct = table[:, 0, 0].sum() + table[:, 1, 1].sum()
             return {
                 "loss": loss,
                 "accuracy": float(correct / max(table.sum(), 1)),
-                "bacc": sum(known) / len(known) if known else None,
+                "bacc": mean_of_defined(balanced_accuracy_from_counts(counts)),
             }
         return {
             "loss": loss,

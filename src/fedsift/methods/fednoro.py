@@ -15,7 +15,7 @@ from fedsift.local.objective import CrossEntropy, Distillation, Objective, as_ob
 from fedsift.local.requests import Indicate, Indicators, Trained
 from fedsift.methods.base import TrainingMethod, methods, size_weighted, train_round
 from fedsift.signals.mixture import split_by_vote
-from fedsift.signals.per_class import fill_missing, normalise
+from fedsift.signals.per_class import normalise
 from fedsift.signals.rampup import rampup
 
 
@@ -135,12 +135,8 @@ class FedNoRo(TrainingMethod):
 
     def _features(self, table: NDArray[np.float64], federation: Federation) -> NDArray[np.float64]:
         """Fill what a site lacks by the class's smallest value, then eq. 3; classes nobody has are left out."""
-        if self.min_max:
-            result = normalise(table)
-            features, kept = result.values, result.informative
-        else:
-            features = fill_missing(table)
-            kept = np.flatnonzero(~np.isnan(features).any(axis=0))
+        result = normalise(table)
+        features, kept = (result.values if self.min_max else result.filled), result.informative
         if self.per_class and len(kept) < table.shape[1]:
             left = [federation.classes[k] for k in range(table.shape[1]) if k not in set(kept)]
             federation.warn(f"classes that tell no sites apart were left out of the mixture: {', '.join(left)}")
@@ -194,8 +190,8 @@ class FedNoRo(TrainingMethod):
             buffers=state.buffers,
             include_buffers=self.include_buffers,
         )
-        federation.record_sites("aggregation_weight", dict(zip(replies, result.weights.tolist())))
-        return result.model
+        federation.record_sites("aggregation_weight", dict(zip(replies, result.shares.tolist())))
+        return result.weights
 
     def tiny(self) -> FedNoRo:
         return replace(self, rounds=3, warm_up=1, ramp_begin=None, ramp_end=None)

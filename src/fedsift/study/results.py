@@ -11,7 +11,8 @@ from fedsift.data.dataset import Spread
 from fedsift.engines.federation import EngineFederation
 from fedsift.engines.inprocess import InProcess
 from fedsift.engines.runfolder import RunFolder
-from fedsift.metrics import best_last, detection
+from fedsift.metrics import detect_sets
+from fedsift.metrics import summarise as summarise_curve
 from fedsift.study.study import Study
 
 CURVES = ("accuracy", "bacc", "auc", "map")
@@ -48,11 +49,11 @@ def summarise(rows: list[dict[str, Any]], spread: Spread | None) -> dict[str, An
     for name in CURVES:
         curve = [row[name] for row in rows if row.get(name) is not None]
         if curve:
-            found = best_last(curve, last=LAST)
+            found = summarise_curve(curve, last=LAST)
             where = [row["round"] for row in rows if row.get(name) is not None]
             result[name] = {
                 "best": found.best,
-                "best_round": where[found.best_round],
+                "best_round": None if found.best_round is None else where[found.best_round],
                 "last": found.last,
                 "final": curve[-1],
             }
@@ -74,7 +75,7 @@ def site_detection(spread: Spread, claimed: list[str]) -> dict[str, Any]:
     """Precision and recall of the sites called noisy, against those that the simulation made noisy."""
     assert spread.truth is not None
     truth = list(spread.truth.noisy)
-    scores = detection([spread.sites.index(s) for s in truth], [[spread.sites.index(s) for s in claimed]])
+    scores = detect_sets([claimed], truth)
     return {
         "precision": scores.precision,
         "recall": scores.recall,
