@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from fedsift.contract import ConfigError
 from fedsift.models import (
-    Dropout,
     buffers_of,
     build_model,
     describe,
+    dropout_mask,
     has_features,
     initial_weights,
     models,
     require_features,
-    seed_dropout,
+    with_repeatable_dropout,
 )
 
 SMALL = (3, 32, 32)
@@ -146,15 +146,15 @@ def test_buffers_are_what_is_not_a_parameter() -> None:
     assert buffers_of(build_model("lenet5", SMALL, 10, seed=0)) == set()
 
 
-def test_dropout_draws_from_its_own_generator() -> None:
-    network = nn.Sequential(nn.Dropout(0.5), nn.Sequential(Dropout(0.25))).train()
+def test_dropout_can_be_repeated() -> None:
+    network = with_repeatable_dropout(nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.25)))).train()
     x = torch.ones(400, 10)
-    seed_dropout(network, torch.Generator().manual_seed(1))
-    torch.manual_seed(0)
-    first = network(x)
-    torch.manual_seed(99)
-    seed_dropout(network, torch.Generator().manual_seed(1))
-    assert torch.equal(network(x), first)
-    assert first.unique().tolist() == pytest.approx([0.0, 1 / (0.5 * 0.75)])
-    assert abs(float((first > 0).float().mean()) - 0.375) < 0.03
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        dropped = network(x)
+    generator = torch.Generator().manual_seed(4)
+    masks = [dropout_mask((400, 10), p, generator) for p in (0.5, 0.25)]
+    assert torch.equal(dropped, masks[0] * masks[1])
+    assert dropped.unique().tolist() == pytest.approx([0.0, 1 / (0.5 * 0.75)])
+    assert abs(float((dropped > 0).float().mean()) - 0.375) < 0.03
     assert torch.equal(network.eval()(x), x)

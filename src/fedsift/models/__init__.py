@@ -7,11 +7,11 @@ Batch norm cannot train on one value a channel: a network whose last map is 1x1 
 sample. The trainer therefore joins a last batch of one sample to the batch before it; a caller with a loop of
 its own should too.
 
-Dropout draws from a generator of the site's own after `seed_dropout(module, generator)`.
+Dropout layers are exchanged for `Dropout`, whose draws a cohort trainer can repeat site by site.
 """
 
 from fedsift.models import cnn, lenet, mlp, mobilenet, resnet, shufflenet, vgg  # noqa: F401  (fill the registry)
-from fedsift.models.dropout import Dropout, dropout_mask, seed_dropout
+from fedsift.models.dropout import Dropout, dropout_mask, with_repeatable_dropout
 from fedsift.models.network import Network, has_features, require_features
 from fedsift.models.registry import (
     Builder,
@@ -36,5 +36,5 @@ __all__ = [
     "initial_weights",
     "models",
     "require_features",
-    "seed_dropout",
+    "with_repeatable_dropout",
 ]

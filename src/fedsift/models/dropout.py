@@ -1,4 +1,4 @@
-"""Dropout with a generator of its own: a site's masks do not depend on who trains beside it."""
+"""Dropout whose draws can be repeated: a site's masks do not depend on who trains beside it."""
 
 from __future__ import annotations
 
@@ -7,39 +7,31 @@ from torch import Tensor, nn
 
 
 class Dropout(nn.Dropout):
-    """nn.Dropout with an explicit generator; set it with `seed_dropout` before training.
+    """nn.Dropout that draws by `dropout_mask`, so that another trainer can draw the very same masks.
 
-    Without a generator it draws as nn.Dropout does.
+    It draws from torch's own stream, which the trainer seeds for each site.
     """
 
-    generator: torch.Generator | None = None
-
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training or self.p == 0.0 or self.generator is None:
-            return super().forward(input)
-        return input * dropout_mask(input.shape, self.p, self.generator)
+        if not self.training or self.p == 0.0:
+            return input
+        return input * dropout_mask(input.shape, self.p).to(input)
 
 
-def dropout_mask(shape: torch.Size | tuple[int, ...], p: float, generator: torch.Generator) -> Tensor:
-    """0 with probability p, else 1 / (1 - p)."""
+def dropout_mask(
+    shape: torch.Size | tuple[int, ...], p: float, generator: torch.Generator | None = None
+) -> Tensor:
+    """0 with probability p, else 1 / (1 - p); from torch's own stream when no generator is given."""
     if p >= 1.0:
         return torch.zeros(shape)
     kept = torch.rand(shape, generator=generator) >= p
     return kept.to(torch.float32).div_(1.0 - p)
 
 
-def seed_dropout(module: nn.Module, generator: torch.Generator) -> nn.Module:
-    """Let every dropout layer of the module draw from `generator`, in the order in which they run.
-
-    Plain nn.Dropout layers (of plug-in networks) are exchanged for `Dropout`; other kinds are left alone.
-    """
+def with_repeatable_dropout(module: nn.Module) -> nn.Module:
+    """Exchange plain nn.Dropout layers (of plug-in networks) for `Dropout`; other kinds are left alone."""
     for parent in list(module.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Dropout:
-                seeded = Dropout(child.p)
-                seeded.train(child.training)
-                setattr(parent, name, seeded)
-    for layer in module.modules():
-        if isinstance(layer, Dropout):
-            layer.generator = generator
+                setattr(parent, name, Dropout(child.p).train(child.training))
     return module

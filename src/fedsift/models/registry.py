@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsift.contract import ConfigError, Registry, derive
+from fedsift.models.dropout import with_repeatable_dropout
 
 Builder: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
 """`build(shape of one sample, number of classes) -> network`."""
@@ -35,7 +36,7 @@ class ModelCard:
     """Of one message with the whole state: parameters and buffers."""
 
 
-def build_model(name: str, shape: tuple[int, ...], n_classes: int, seed: int) -> nn.Module:
+def build_model(name: str, shape: tuple[int, ...], n_classes: int, seed: int = 0) -> nn.Module:
     """A registered network, or `package.module:callable`, with weights that depend on (name, seed) alone.
 
     A callable that takes `num_classes` by keyword is called with that; any other with (shape, n_classes).
@@ -45,7 +46,7 @@ def build_model(name: str, shape: tuple[int, ...], n_classes: int, seed: int) ->
         network = build(tuple(shape), n_classes)
     if not isinstance(network, nn.Module):
         raise ConfigError(f"model '{name}' gave a {type(network).__name__}, not a torch.nn.Module")
-    return network
+    return with_repeatable_dropout(network)
 
 
 def initial_weights(name: str, shape: tuple[int, ...], n_classes: int, seed: int) -> dict[str, Tensor]:
