@@ -100,7 +100,7 @@ def _check_fit(dataset: Dataset, partition: Partition, noise: Noise) -> None:
     if partition.by_given_label and not noise.before_partition:
         raise ConfigError(
             f"partition '{partitions.name_of(partition)}' spreads by the given label, "
-            f"so the noise must come first: use a noise with scope = \"pool\" instead of '{noises.name_of(noise)}'"
+            f"so the noise must come first: use scope = \"pool\" or another than '{noises.name_of(noise)}'"
         )
 
 

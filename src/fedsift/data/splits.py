@@ -21,8 +21,8 @@ def split(
     """Positions of the larger and of the smaller side, both ascending; the smaller holds about `fraction`.
 
     labels: `[n]` or `[n, K]`. Without groups every class is split in the same proportion. With groups whole
-    groups move, stratified by their most frequent class. At least one sample (group) stays on the larger side; with
-    `at_least_one` the smaller side is only empty when there is nothing to spare.
+    groups move, stratified by their most frequent class. At least one sample (group) stays on the larger
+    side; with `at_least_one` the smaller side is only empty when there is nothing to spare.
     """
     if not 0.0 <= fraction < 1.0:
         raise ConfigError(f"a split takes a fraction in [0, 1), not {fraction}")
@@ -46,7 +46,8 @@ def _strata(labels: Labels) -> NDArray[np.int64]:
         return labels
     frequency = labels.sum(axis=0)
     rank = np.where(labels > 0, frequency[None, :], np.iinfo(np.int64).max)
-    return np.where(labels.any(axis=1), rank.argmin(axis=1), labels.shape[1]).astype(np.int64)
+    strata: NDArray[np.int64] = np.where(labels.any(axis=1), rank.argmin(axis=1), labels.shape[1])
+    return strata
 
 
 def _group_strata(strata: NDArray[np.int64], member: NDArray[np.int64]) -> NDArray[np.int64]:

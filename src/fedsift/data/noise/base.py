@@ -62,7 +62,7 @@ class Spoiled:
 
 @dataclass(frozen=True)
 class Noise:
-    """Base of all noise models. Subclasses add the paper's symbols as fields and say how they spoil labels."""
+    """Base of all noise models. Subclasses add the paper's symbols as fields and say how they spoil."""
 
     summary: ClassVar[str] = ""
     tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
@@ -79,8 +79,3 @@ class Noise:
 def need_rate(name: str, symbol: str, value: float) -> None:
     if not 0.0 <= value <= 1.0:
         raise ConfigError(f"noise '{name}': {symbol} is a rate in [0, 1], not {value}")
-
-
-def need_one_of(name: str, key: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ConfigError(f"{name}: {key} is one of {', '.join(known)}, not '{value}'")

@@ -6,12 +6,14 @@ Xu, Chen, Quek, Chong: FedCorr, CVPR 2022, eq. 4.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedsift.contract.errors import ConfigError
 from fedsift.data.dataset import Labels
-from fedsift.data.noise.base import Noise, Scene, Spoiled, need_one_of, need_rate, noises
+from fedsift.data.noise.base import Noise, Scene, Spoiled, need_rate, noises
 from fedsift.data.rounding import floor_count
 
 
@@ -31,22 +33,25 @@ class FedCorrNoise(Noise):
     """Probability that a site is noisy."""
     tau: float = 0.5
     """Lower bound of a noisy site's level."""
+    upper: float = 1.0
+    """Upper bound of a noisy site's level (FedNoRo's "random" noise has (η_l, η_u) for (tau, upper))."""
     drawn_classes: int = 0
     """New labels come from the first so many classes (0: all; FedCorr's released code always uses 10)."""
-    sites: str = "bernoulli"
+    sites: Literal["bernoulli", "exact"] = "bernoulli"
     """"bernoulli": every site tosses a coin; "exact": ⌊ρN⌋ sites are drawn."""
-    samples: str = "bernoulli"
+    samples: Literal["bernoulli", "exact"] = "bernoulli"
     """"bernoulli": every sample tosses a coin; "exact": ⌊μn⌋ samples of the site are drawn."""
 
     def __post_init__(self) -> None:
         need_rate("fedcorr", "rho", self.rho)
         need_rate("fedcorr", "tau", self.tau)
-        for key in ("sites", "samples"):
-            need_one_of("noise 'fedcorr'", key, getattr(self, key), ("bernoulli", "exact"))
+        need_rate("fedcorr", "upper", self.upper)
+        if self.upper < self.tau:
+            raise ConfigError(f"noise 'fedcorr': upper = {self.upper} is below tau = {self.tau}")
 
     def spoil(self, scene: Scene) -> Spoiled:
         noisy = choose_noisy_sites(scene, self.rho, exact=self.sites == "exact")
-        level = draw_levels(scene, noisy, self.tau, 1.0)
+        level = draw_levels(scene, noisy, self.tau, self.upper)
         given = {}
         for site in scene.sites:
             rng = scene.generator(site, "labels")
@@ -73,9 +78,7 @@ def draw_levels(scene: Scene, noisy: tuple[str, ...], low: float, high: float) -
     }
 
 
-def choose_samples(
-    n: int, level: float, rng: np.random.Generator, *, exact: bool
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def choose_samples(n: int, level: float, rng: np.random.Generator, *, exact: bool) -> NDArray[np.bool_]:
     """Which of n samples are spoiled: ⌊level·n⌋ of them, or each by its own coin."""
     if not exact:
         return rng.random(n) < level
@@ -84,8 +87,6 @@ def choose_samples(
     return chosen
 
 
-def redraw(
-    labels: Labels, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]], classes: int, rng: np.random.Generator
-) -> Labels:
+def redraw(labels: Labels, chosen: NDArray[np.bool_], classes: int, rng: np.random.Generator) -> Labels:
     """Chosen labels drawn anew, uniformly from the first `classes` classes."""
     return np.where(chosen, rng.integers(classes, size=len(labels)), labels).astype(np.int64)

@@ -1,26 +1,26 @@
 """Noise by a transition matrix T[i][j] = P(given j | true i), the same for all sites or before any split.
 
-Fang, Ye: RHFL, CVPR 2022, sec. 4.1; Wang et al.: FedDPCont, sec. 3.4 and 5.2; FedCorr eq. 4.
+Fang, Ye: RHFL, CVPR 2022, sec. 4.1; Di et al.: FedDPCont, sec. 3.4, 5.1 and 5.2; FedCorr eq. 4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import ConfigError
 from fedsift.data.dataset import Labels
-from fedsift.data.noise.base import POOL, Noise, Scene, Spoiled, need_one_of, need_rate, noises
+from fedsift.data.noise.base import Noise, Scene, Spoiled, need_rate, noises
+from fedsift.data.rounding import shares_to_counts
 
 Matrix = NDArray[np.float64]
 
 
 def symmetric_matrix(n_classes: int, rate: float) -> Matrix:
-    """1-μ on the diagonal, μ/(K-1) elsewhere; never the true class. One class has nowhere to flip to."""
+    """1-μ on the diagonal, μ/(K-1) elsewhere; never the true class. A single class has nowhere to flip to."""
     if n_classes == 1:
         return np.ones((1, 1))
     matrix = np.full((n_classes, n_classes), rate / (n_classes - 1))
@@ -29,18 +29,42 @@ def symmetric_matrix(n_classes: int, rate: float) -> Matrix:
 
 
 def pair_matrix(n_classes: int, rate: float) -> Matrix:
-    """Class i becomes i+1 (the last the first) with probability μ."""
+    """Class i becomes i+1, the last the first, with probability μ."""
     return (1.0 - rate) * np.eye(n_classes) + rate * np.roll(np.eye(n_classes), 1, axis=1)
 
 
-def flip(labels: Labels, matrix: Matrix, rng: np.random.Generator) -> Labels:
-    """Every label drawn independently from its class's row."""
-    if len(labels) == 0:
-        return labels.copy()
-    edges = np.cumsum(matrix, axis=1)
-    edges[:, -1] = np.inf  # the last class takes what rounding leaves
-    drawn: Labels = (rng.random(len(labels))[:, None] >= edges[labels]).sum(axis=1).astype(np.int64)
-    return drawn
+def redraw_matrix(n_classes: int, rate: float, drawn_classes: int = 0) -> Matrix:
+    """FedCorr's noise at level μ: (1-μ)I + μ/D on the first D columns (D = 0: all), the true class
+    included."""
+    drawn = drawn_classes or n_classes
+    matrix = (1.0 - rate) * np.eye(n_classes)
+    matrix[:, :drawn] += rate / drawn
+    return matrix
+
+
+def random_matrix(rate: float, offsets: NDArray[Any], shares: NDArray[Any]) -> Matrix:
+    """T_ii = 1-η+offsets_i, kept inside [0, 1]; T_ij = (1-T_ii)·shares_i over j != i in ascending order.
+
+    offsets: `[K]`; shares: `[K, K-1]`, rows that sum to 1.
+    """
+    offsets, shares = np.asarray(offsets, np.float64), np.asarray(shares, np.float64)
+    count = len(offsets)
+    if count == 1:
+        return np.ones((1, 1))
+    kept = np.clip(1.0 - rate + offsets, 0.0, 1.0)
+    matrix = np.zeros((count, count))
+    matrix[~np.eye(count, dtype=np.bool_)] = ((1.0 - kept)[:, None] * shares).ravel()
+    np.fill_diagonal(matrix, kept)
+    return matrix
+
+
+def draw_random_matrix(n_classes: int, rate: float, rng: np.random.Generator, spread: float = 0.05) -> Matrix:
+    """A random matrix with offsets ~ U(-spread, spread) and shares ~ Dir(1) (FedDPCont sec. 5.2,
+    corrected)."""
+    if n_classes == 1:
+        return np.ones((1, 1))
+    offsets = rng.uniform(-spread, spread, n_classes)
+    return random_matrix(rate, offsets, rng.dirichlet(np.ones(n_classes - 1), n_classes))
 
 
 def per_class_rate(matrix: Matrix) -> Matrix:
@@ -54,35 +78,81 @@ def effective_rate(matrix: Matrix, counts: Sequence[float] | NDArray[Any]) -> fl
     return float((weights * per_class_rate(matrix)).sum() / weights.sum())
 
 
+def noisy_class_distribution(matrix: Matrix, counts: Sequence[float] | NDArray[Any]) -> Matrix:
+    """Expected shares of the given labels `[K]`: (counts/Σ)ᵀ T."""
+    weights = np.asarray(counts, np.float64)
+    shares: Matrix = (weights / weights.sum()) @ matrix
+    return shares
+
+
+def openset_estimate(matrix: Matrix, observed: Sequence[int]) -> Matrix:
+    """The best matrix that a site can see when only some classes occur: other columns 0, rows renormalised.
+
+    A row with nothing left stays 0 (FedDPCont sec. 3.4).
+    """
+    seen = np.zeros_like(matrix)
+    seen[:, list(observed)] = np.asarray(matrix)[:, list(observed)]
+    return _rows_to_one(seen)
+
+
+def measured_matrix(clean: Labels, given: Labels, n_classes: int) -> Matrix:
+    """What happened: shares of given labels for each true class `[K, K]`; a class without samples has a
+    zero row."""
+    counts = np.zeros((n_classes, n_classes))
+    np.add.at(counts, (clean, given), 1.0)
+    return _rows_to_one(counts)
+
+
+def _rows_to_one(table: Matrix) -> Matrix:
+    total = table.sum(axis=1, keepdims=True)
+    result: Matrix = table / np.where(total > 0, total, 1.0)
+    return result
+
+
+def flip(labels: Labels, matrix: Matrix, rng: np.random.Generator) -> Labels:
+    """Every label drawn independently from its class's row."""
+    edges = np.cumsum(matrix, axis=1)
+    edges[:, -1] = np.inf  # the last class takes what rounding leaves
+    draws = rng.random(len(labels))
+    given = np.empty_like(labels)
+    for c in np.unique(labels):
+        members = labels == c
+        given[members] = np.searchsorted(edges[c], draws[members], side="right")
+    return given
+
+
+def flip_exactly(labels: Labels, matrix: Matrix, rng: np.random.Generator) -> Labels:
+    """In each class, samples in random order get new labels in the proportions of the class's row."""
+    given = labels.copy()
+    for c in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == c))
+        given[members] = np.repeat(np.arange(len(matrix)), shares_to_counts(matrix[c], len(members)))
+    return given
+
+
 @dataclass(frozen=True)
 class MatrixNoise(Noise):
     """Labels drawn sample by sample from the rows of one matrix for the whole federation."""
 
     rate: float = 0.2
     """Share of labels that flip (μ, η)."""
-    scope: str = "pool"
+    scope: Literal["pool", "site"] = "pool"
     """"pool": all labels at once, before the split (RHFL, FedDPCont); "site": each site on its own."""
-    samples: str = "bernoulli"
+    samples: Literal["bernoulli", "exact"] = "bernoulli"
     """"bernoulli": every sample draws for itself; "exact": each class flips by its row's proportions."""
 
     def __post_init__(self) -> None:
-        name = noises.name_of(self)
-        need_rate(name, "rate", self.rate)
-        need_one_of(f"noise '{name}'", "scope", self.scope, ("pool", "site"))
-        need_one_of(f"noise '{name}'", "samples", self.samples, ("bernoulli", "exact"))
+        need_rate(noises.name_of(self), "rate", self.rate)
 
     @property
     def before_partition(self) -> bool:
         return self.scope == "pool"
 
     def matrix(self, n_classes: int, rng: np.random.Generator) -> Matrix:
+        """T `[K, K]`; only a random one draws."""
         raise TypeError(f"{type(self).__name__} does not say its matrix")
 
     def spoil(self, scene: Scene) -> Spoiled:
-        if scene.multilabel:
-            raise ConfigError(
-                f"noise '{noises.name_of(self)}' needs one label a sample, not multi-label data"
-            )
         matrix = self.matrix(scene.n_classes, scene.generator("all sites", "matrix"))
         draw = flip if self.samples == "bernoulli" else flip_exactly
         given = {
@@ -95,28 +165,10 @@ class MatrixNoise(Noise):
         )
 
 
-def flip_exactly(labels: Labels, matrix: Matrix, rng: np.random.Generator) -> Labels:
-    """In each class, samples in random order get new labels in the proportions of the class's row."""
-    given = labels.copy()
-    for c in np.unique(labels):
-        members = rng.permutation(np.flatnonzero(labels == c))
-        given[members] = np.repeat(np.arange(len(matrix)), shares_to_counts(matrix[c], len(members)))
-    return given
-
-
-def shares_to_counts(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """Whole numbers that sum to `total` and are nearest to total·shares (largest remainders first)."""
-    exact = np.asarray(shares, np.float64) / np.sum(shares) * total
-    counts = np.floor(exact + 1e-9).astype(np.int64)
-    rest = total - int(counts.sum())
-    counts[np.argsort(counts - exact, kind="stable")[:rest]] += 1
-    return counts
-
-
 @noises.register("symmetric")
 @dataclass(frozen=True)
 class Symmetric(MatrixNoise):
-    """A label flips with probability μ to any other class alike, never to the true one (RHFL, FedDPCont)."""
+    """A label flips with probability μ to any other class alike, never to the true one."""
 
     summary: ClassVar[str] = "flips with probability rate to any other class (RHFL, FedDPCont)"
 
@@ -127,7 +179,7 @@ class Symmetric(MatrixNoise):
 @noises.register("pair")
 @dataclass(frozen=True)
 class Pair(MatrixNoise):
-    """A label flips with probability μ to the next class, the last to the first (RHFL)."""
+    """A label flips with probability μ to the next class, the last to the first."""
 
     summary: ClassVar[str] = "flips with probability rate to the next class (RHFL)"
 
@@ -135,14 +187,20 @@ class Pair(MatrixNoise):
         return pair_matrix(n_classes, self.rate)
 
 
-__all__ = [
-    "POOL",
-    "Matrix",
-    "MatrixNoise",
-    "Pair",
-    "Symmetric",
-    "effective_rate",
-    "flip",
-    "pair_matrix",
-    "symmetric_matrix",
-]
+@noises.register("random")
+@dataclass(frozen=True)
+class RandomMatrix(MatrixNoise):
+    """One random matrix for all: T_ii = 1-η±spread, the rest shared out by Dir(1).
+
+    The paper prints η ± 0.05 for the diagonal, which would be the noise rate; this is the evident reading.
+    """
+
+    summary: ClassVar[str] = (
+        "a random transition matrix, diagonal 1 - rate +- spread, rest Dirichlet (FedDPCont)"
+    )
+
+    spread: float = 0.05
+    """Half width of the diagonal's uniform draw."""
+
+    def matrix(self, n_classes: int, rng: np.random.Generator) -> Matrix:
+        return draw_random_matrix(n_classes, self.rate, rng, self.spread)

@@ -112,12 +112,17 @@ def draw_owners(
     n: int, holders: NDArray[np.int64], alpha: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """n independent draws among the holders, shares ~ Dir(α)."""
-    shares = rng.dirichlet(np.full(len(holders), alpha))
+    return holders[rng.choice(len(holders), size=n, p=draw_shares(len(holders), alpha, rng))]
+
+
+def draw_shares(holders: int, alpha: float, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Shares ~ Dir(α); for a tiny α, where every gamma draw underflows, one holder takes all."""
+    shares = rng.dirichlet(np.full(holders, alpha))
     if not np.isfinite(shares).all() or shares.sum() <= 0:
-        # For a tiny α every gamma draw underflows; the limit is one holder taking all.
-        shares = np.zeros(len(holders))
-        shares[rng.integers(len(holders))] = 1.0
-    return holders[rng.choice(len(holders), size=n, p=shares / shares.sum())]
+        shares = np.zeros(holders)
+        shares[rng.integers(holders)] = 1.0
+    result: NDArray[np.float64] = shares / shares.sum()
+    return result
 
 
 def fill_empty(
@@ -127,11 +132,12 @@ def fill_empty(
     sites = len(holds)
     moved: list[int] = []
     for site in np.setdiff1d(np.arange(sites), owner):
-        sizes = np.bincount(owner, minlength=sites)
-        spare = sizes[owner] > 1
+        sizes = np.bincount(owner[owner >= 0], minlength=sites)
+        spare = (owner < 0) | (sizes[owner] > 1)
         fitting = np.flatnonzero(spare & holds[site][labels])
         candidates = fitting if len(fitting) else np.flatnonzero(spare)
-        largest = candidates[sizes[owner[candidates]] == sizes[owner[candidates]].max()]
+        donors = np.where(owner[candidates] < 0, 0, sizes[owner[candidates]])
+        largest = candidates[donors == donors.max()]
         row = int(rng.choice(largest))
         owner[row] = site
         moved.append(row)

@@ -39,17 +39,18 @@ def channel_statistics(images: NDArray[Any], rows: Rows) -> tuple[tuple[float, .
     """
     if images.ndim != 4:
         return (0.0,), (1.0,)
-    scale = 255.0 if images.dtype == np.uint8 else 1.0
+    whole = images.dtype == np.uint8
     total = np.zeros(images.shape[1])
     squares = np.zeros(images.shape[1])
-    for start in range(0, len(rows), 2048):
-        part = images[rows[start : start + 2048]].astype(np.float64) / scale
-        total += part.sum(axis=(0, 2, 3))
-        squares += np.square(part).sum(axis=(0, 2, 3))
+    for start in range(0, len(rows), 512):
+        part = images[rows[start : start + 512]].astype(np.uint32 if whole else np.float64)
+        # Sums of whole numbers are exact, so the same pixels give the same numbers in any order.
+        total += part.sum(axis=(0, 2, 3), dtype=np.uint64 if whole else np.float64)
+        squares += np.square(part).sum(axis=(0, 2, 3), dtype=np.uint64 if whole else np.float64)
     count = max(1, len(rows) * images.shape[2] * images.shape[3])
-    mean = total / count
-    std = np.sqrt(np.maximum(squares / count - np.square(mean), 1e-12))
-    # Rounded, so that the same pixels give the same numbers whatever the order of summation.
+    scale = 255.0 if whole else 1.0
+    mean = total / count / scale
+    std = np.sqrt(np.maximum(squares / count / scale**2 - np.square(mean), 1e-12))
     return tuple(round(float(m), 6) for m in mean), tuple(max(round(float(s), 6), 1e-3) for s in std)
 
 

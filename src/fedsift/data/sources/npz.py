@@ -27,7 +27,7 @@ from fedsift.data.splits import split
 @sources.register("npz")
 @dataclass(frozen=True)
 class Npz(Source):
-    """Arrays `images`, `labels`; optional `test_images`, `test_labels`, `given`, `classes`, `ids`, `site`, `group`.
+    """Arrays `images`, `labels`; if present `test_images`, `test_labels`, `given`, `classes`, `ids`, ....
 
     images: uint8 `[n, h, w]`, `[n, h, w, c]` or `[n, c, h, w]`, or float `[n, features]`.
     labels: `[n]` class numbers or `[n, K]` zeros and ones.
