@@ -45,9 +45,9 @@ def run(study: Study, folder: RunFolder, listen: Listener | None = None, spread:
         folder.unlock()
 
 
-def federate(study: Study, spread: Spread, run_id: str) -> InProcess:
+def federate(study: Study, spread: Spread, run_id: str, kind: type[InProcess] = InProcess) -> InProcess:
     """The in-process federation of a study."""
-    return InProcess(
+    return kind(
         spread,
         models=study.model.sites,
         compute=study.engine.compute(),
@@ -59,8 +59,8 @@ def federate(study: Study, spread: Spread, run_id: str) -> InProcess:
     )
 
 
-def resume(path: Path, listen: Listener | None = None) -> dict[str, Any]:
-    """Go on with a run that was stopped; a finished one is left as it is."""
+def reopen(path: Path) -> tuple[Study, RunFolder]:
+    """The study and folder of a run that was stopped; a finished one is refused."""
     folder = RunFolder.open(path)
     if folder.finished:
         raise RunError(f"{path} is finished; start a new run or read its report")
@@ -68,4 +68,10 @@ def resume(path: Path, listen: Listener | None = None) -> dict[str, Any]:
         study = Study.from_file(folder.study_file)
     except ConfigError as error:
         raise RunError(f"{folder.study_file} no longer fits this version: {error}") from error
+    return study, folder
+
+
+def resume(path: Path, listen: Listener | None = None) -> dict[str, Any]:
+    """Go on with a run that was stopped."""
+    study, folder = reopen(path)
     return run(study, folder, listen)

@@ -1,0 +1,36 @@
+"""`fedsift plan`: what a study will cost and what will leave each site; nothing is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from fedsift.cli.output import print_json, print_table, size_text, stdout, time_text
+from fedsift.study import Study
+from fedsift.study.planning import plan_study
+
+
+def register(app: typer.Typer) -> None:
+    app.command("plan")(plan)
+
+
+def plan(
+    study: Path = typer.Argument(help="The study's TOML file."),
+    overrides: list[str] = typer.Argument(None, help="Settings over the file's: method.rounds=20 ..."),
+    json: bool = typer.Option(False, "--json", help="Print as JSON."),
+) -> None:
+    """Rounds, messages, bytes, minutes, and what leaves each site. A few steps are timed; no run is made."""
+    forecast = plan_study(Study.from_file(study, overrides or []))
+    if json:
+        print_json(forecast.as_dict())
+        return
+    stdout.print(f"[bold]{forecast.headline}[/]", highlight=False)
+    rows = [[s.name, s.rounds, s.messages, size_text(s.bytes_down), size_text(s.bytes_up)] for s in forecast.stages]
+    print_table("stages", ["stage", "rounds", "messages", "to sites", "from sites"], rows)
+    print_table("what leaves a site", ["reply", "field", "what it tells"], forecast.disclosures)
+    stdout.print(
+        f"about {time_text(forecast.seconds)} in process (a forecast from {forecast.timed_steps} timed steps); "
+        f"deployed, each of the {forecast.phases} phases adds 10 s or more", highlight=False)
+    for note in forecast.notes:
+        stdout.print(f"note: {note}", highlight=False)

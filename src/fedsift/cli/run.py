@@ -1,0 +1,56 @@
+"""`fedsift run`: simulate a study on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from fedsift.cli.output import print_json, round_progress, stderr
+from fedsift.contract.errors import FedsiftError
+from fedsift.engines.runfolder import RunFolder
+from fedsift.report import print_summary, write_report
+from fedsift.study import Study
+from fedsift.study.running import new_run
+from fedsift.study.running import run as run_study
+
+
+def register(app: typer.Typer) -> None:
+    app.command("run")(run)
+
+
+def run(
+    study: Path = typer.Argument(help="The study's TOML file."),
+    overrides: list[str] = typer.Argument(None, help="Settings over the file's: method.rounds=20 seed=3 ..."),
+    out: Path = typer.Option(Path("runs"), "--out", help="Where the run's folder is made."),
+    json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
+    profile: bool = typer.Option(False, "--profile", help="Show where the time of a round goes."),
+) -> None:
+    """Simulate a study on this machine. Ctrl-C and crashes are safe: `fedsift resume` goes on."""
+    plan = Study.from_file(study, overrides or [])
+    folder = new_run(plan, out)
+    go(plan, folder, as_json=json, profile=profile)
+
+
+def go(study: Study, folder: RunFolder, *, as_json: bool, done: int = 0, profile: bool = False) -> None:
+    """Run with a progress display, then write and announce the report; shared by `run` and `resume`."""
+    try:
+        with round_progress(study.method_name, study.method.total_rounds, done=done, silent=as_json) as listen:
+            if profile:
+                from fedsift.study.profiling import profiled
+
+                summary = profiled(lambda: run_study(study, folder, listen), folder)
+            else:
+                summary = run_study(study, folder, listen)
+    except KeyboardInterrupt:
+        stderr.print(f"stopped; nothing is lost. Go on with: fedsift resume {folder.path}", highlight=False)
+        raise typer.Exit(130) from None
+    except FedsiftError:
+        if folder.checkpoint_file.is_file():
+            stderr.print(f"go on with: fedsift resume {folder.path}", highlight=False)
+        raise
+    report = write_report(folder.path)
+    if as_json:
+        print_json({**summary, "run": folder.path, "report": report})
+    else:
+        print_summary(folder.path, report)

@@ -1,0 +1,162 @@
+"""A forecast of a study: one round of every stage is tried on a few samples a site, a few steps are timed."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedsift.contract.errors import FedsiftError
+from fedsift.contract.federation import Round
+from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request
+from fedsift.data.dataset import Spread
+from fedsift.engines.inprocess import InProcess
+from fedsift.local.dispatch import train_many
+from fedsift.local.plan import steps
+from fedsift.local.trainer import Job
+from fedsift.study.running import federate
+from fedsift.study.study import Study
+
+TRIAL_SAMPLES = 24
+"""Samples a site in the trial round: enough for mixtures and for every class to be seen somewhere."""
+TIMED_STEPS = 20
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    name: str
+    rounds: int
+    messages: int
+    """Requests to sites in all rounds."""
+    phases: int
+    bytes_down: int
+    bytes_up: int
+
+
+@dataclass(frozen=True)
+class Forecast:
+    headline: str
+    stages: list[StagePlan]
+    disclosures: list[list[str]]
+    """Reply, field, what it tells."""
+    seconds: float
+    timed_steps: int
+    notes: list[str]
+
+    @property
+    def phases(self) -> int:
+        return sum(stage.phases for stage in self.stages)
+
+    def as_dict(self) -> dict[str, Any]:
+        disclosed = [dict(zip(("reply", "field", "what"), row)) for row in self.disclosures]
+        return {**dataclasses.asdict(self), "disclosures": disclosed, "phases": self.phases}
+
+
+class _Watched(InProcess):
+    """An in-process federation that remembers which replies came."""
+
+    def __init__(self, *parts: Any, **options: Any) -> None:
+        super().__init__(*parts, **options)
+        self.seen: dict[str, type[Reply]] = {}
+        self.phases = 0
+
+    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+        self.phases += 1
+        answers = super().deliver(envelopes, deadline)
+        for answer in answers.values():
+            if answer.reply is not None:
+                remember_replies(answer.reply, self.seen)
+        return answers
+
+
+def remember_replies(reply: Reply, seen: dict[str, type[Reply]]) -> None:
+    """Note this reply's class and those of the replies inside it."""
+    seen[type(reply).__name__] = type(reply)
+    for inner in getattr(reply, "then", ()):
+        remember_replies(inner, seen)
+
+
+def disclosure_rows(replies: Mapping[str, type[Reply]]) -> list[list[str]]:
+    """Reply, field and its words, straight from the reply classes: the table cannot drift from the code."""
+    return [
+        [name, field.name, field.metadata.get("what", "")]
+        for name, cls in sorted(replies.items())
+        for field in dataclasses.fields(cls)
+    ]
+
+
+def plan_study(study: Study) -> Forecast:
+    spread = study.spread()
+    notes = list(spread.notes)
+    stages, replies = _try(study, _shrink(spread), notes)
+    round_seconds, timed = _training_time(study, spread)
+    trains = {stage.name: stage.trains for stage in study.method.stages()}
+    shares = {s.name: s.messages / max(1, s.phases * len(spread.sites)) for s in stages}
+    headline = (
+        f"{study.method_name} on {spread.dataset.name}: {len(spread.sites)} sites, "
+        f"{sum(len(rows) for rows in spread.rows.values())} samples, {study.method.total_rounds} rounds"
+    )
+    seconds = sum(round_seconds * s.rounds * shares[s.name] for s in stages if trains[s.name])
+    return Forecast(headline, stages, disclosure_rows(replies), seconds, timed, notes)
+
+
+def _try(study: Study, spread: Spread, notes: list[str]) -> tuple[list[StagePlan], dict[str, type[Reply]]]:
+    """One round of each stage, with one local epoch, on the shrunken data: what is asked, and what comes back."""
+    changes = {"local": dataclasses.replace(study.train, epochs=1)} if hasattr(study.method, "local") else {}
+    method = dataclasses.replace(study.method, **changes)
+    federation = federate(study, spread, "plan", kind=_Watched)
+    assert isinstance(federation, _Watched)
+    federation.begin(Round("start", 0, -1))
+    state = method.start(federation)
+    plans = []
+    for number, stage in enumerate(stage for stage in method.stages() if stage.rounds > 0):
+        federation.begin(Round(stage.name, 0, number))
+        before = federation.phases
+        try:
+            state = stage.step(state, federation)
+        except FedsiftError as error:
+            notes.append(f"stage '{stage.name}' could not be tried on a few samples a site: {error}")
+            continue
+        log, phases = federation.log, federation.phases - before
+        sums = (log.asked, phases, log.bytes_down, log.bytes_up)
+        plans.append(StagePlan(stage.name, stage.rounds, *(stage.rounds * amount for amount in sums)))
+    return plans, federation.seen
+
+
+def _shrink(spread: Spread) -> Spread:
+    """The same sites with their first few samples: messages keep their size, training costs next to nothing."""
+    rows = {site: spread.rows[site][:TRIAL_SAMPLES] for site in spread.sites}
+    given = {site: spread.given[site][:TRIAL_SAMPLES] for site in spread.sites}
+    held = {site: spread.held_out[site][:TRIAL_SAMPLES] for site in spread.held_out}
+    held_given = {site: spread.held_out_given[site][:TRIAL_SAMPLES] for site in spread.held_out_given}
+    return dataclasses.replace(
+        spread, rows=rows, given=given, held_out=held, held_out_given=held_given, truth=None
+    )
+
+
+def _training_time(study: Study, spread: Spread) -> tuple[float, int]:
+    """Seconds for one round in which every site trains, from a few timed steps at the largest site."""
+    largest = max(spread.sites, key=lambda site: len(spread.rows[site]))
+    few = min(len(spread.rows[largest]), TIMED_STEPS * study.train.batch_size)
+    small = dataclasses.replace(
+        spread,
+        rows={**spread.rows, largest: spread.rows[largest][:few]},
+        given={**spread.given, largest: spread.given[largest][:few]},
+    )
+    federation = federate(study, small, "plan")
+    moment = Moment(study.seed, "plan", 0, 0)
+    weights = federation.initial_weights(federation.facts[largest].model)
+    recipe = dataclasses.replace(study.train, epochs=1)
+    envelope = Envelope("plan", largest, moment, "", Request())
+    job = Job(federation.site(envelope), weights, recipe)
+    train_many([job])  # the first run pays for allocation
+    started = time.perf_counter()
+    train_many([job])
+    elapsed = time.perf_counter() - started
+    timed = steps(few, recipe)
+    total_steps = int(np.sum([steps(len(rows), study.train) for rows in spread.rows.values()]))
+    return elapsed / timed * total_steps, timed
