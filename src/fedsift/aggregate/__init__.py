@@ -2,17 +2,39 @@
 
 from fedsift.aggregate.average import average, average_flat, server_step, weighted_average
 from fedsift.aggregate.distance_aware import DistanceAware, distance_aware, pair_distances
+from fedsift.aggregate.drift import (
+    feddyn_cloud,
+    feddyn_correction,
+    feddyn_memory,
+    relative_sizes,
+    scaffold_correction,
+    scaffold_server_variate,
+    scaffold_variate,
+)
+from fedsift.aggregate.residual import ResidualAverage, residual_average
+from fedsift.aggregate.robust import coordinate_median, trimmed_mean
 from fedsift.aggregate.weights import flatten, shares_of, unflatten
 
 __all__ = [
     "DistanceAware",
+    "ResidualAverage",
     "average",
     "average_flat",
+    "coordinate_median",
     "distance_aware",
+    "feddyn_cloud",
+    "feddyn_correction",
+    "feddyn_memory",
     "flatten",
     "pair_distances",
+    "relative_sizes",
+    "residual_average",
+    "scaffold_correction",
+    "scaffold_server_variate",
+    "scaffold_variate",
     "server_step",
     "shares_of",
+    "trimmed_mean",
     "unflatten",
     "weighted_average",
 ]

@@ -13,16 +13,30 @@ _CONSTANT = 1e-12
 """A column that varies by no more says nothing about the sites."""
 
 
+def per_class_sums(
+    losses: ArrayLike, labels: ArrayLike, n_classes: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Sum of losses and number of samples with each given label, `[n], [n] -> [K], [K]`: finite, fit to be
+    sent.
+    """
+    values, given = np.asarray(losses, dtype=np.float64), np.asarray(labels, dtype=np.int64)
+    if len(given) and not 0 <= given.min() <= given.max() < n_classes:
+        raise DataError(f"labels from {given.min()} to {given.max()} do not fit {n_classes} classes")
+    counts = np.bincount(given, minlength=n_classes).astype(np.int64)
+    return np.bincount(given, weights=values, minlength=n_classes).astype(np.float64), counts
+
+
+def means_of_sums(sums: ArrayLike, counts: ArrayLike) -> NDArray[np.float64]:
+    """sums / counts, NaN where the count is 0; any equal shapes."""
+    totals, numbers = np.asarray(sums, dtype=np.float64), np.asarray(counts)
+    means = np.full(totals.shape, np.nan)
+    np.divide(totals, numbers, out=means, where=numbers > 0)
+    return means
+
+
 def per_class_mean(losses: ArrayLike, labels: ArrayLike, n_classes: int) -> NDArray[np.float64]:
     """Mean loss of the samples with each given label, NaN for a class not held: `[n], [n] -> [K]`."""
-    values, given = np.asarray(losses, dtype=np.float64), np.asarray(labels, dtype=np.int64)
-    counts = np.bincount(given, minlength=n_classes)
-    if len(counts) > n_classes:
-        raise DataError(f"label {given.max()} does not fit {n_classes} classes")
-    sums = np.bincount(given, weights=values, minlength=n_classes)
-    means = np.full(n_classes, np.nan)
-    np.divide(sums, counts, out=means, where=counts > 0)
-    return means
+    return means_of_sums(*per_class_sums(losses, labels, n_classes))
 
 
 @dataclass(frozen=True)

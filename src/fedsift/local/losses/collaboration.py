@@ -73,3 +73,11 @@ def score_distance(logits: Tensor, consensus: Tensor) -> Tensor:
 def ensemble_distillation(logits: Tensor, consensus: Tensor) -> Tensor:
     """KL(softmax(consensus) || softmax(z)) (FedDF): `[..., B, K] -> [..., B]`."""
     return divergence(consensus.detach(), logits)
+
+
+def fresh_adam_step(gradient: Tensor, lr: float, eps: float = 1e-8) -> Tensor:
+    """-lr g / (|g| + eps): the first step of a new Adam optimiser, almost -lr sign(g).
+
+    RHFL's release makes a new optimiser for every public batch, so every collaborative step is this one.
+    """
+    return -lr * gradient / (gradient.abs() + eps)

@@ -1,0 +1,79 @@
+"""Corrections of client drift: the update rules of SCAFFOLD and FedDyn, on parameters by name.
+
+Both take the relative size s_k of a site (1 for all in the papers): N_k N / sum N, as FedDyn's release
+weighs sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from fedsift.aggregate.weights import shares_of
+from fedsift.contract.messages import Weights
+
+
+def relative_sizes(sizes: Sequence[float] | None, n_sites: int) -> list[float]:
+    """s_k = N_k N / sum N of every site; 1 for all without sizes."""
+    return [1.0] * n_sites if sizes is None else (shares_of(sizes) * n_sites).tolist()
+
+
+def _each(rule: Callable[..., Tensor], first: Weights, *others: Weights) -> Weights:
+    return {name: rule(tensor, *(other[name] for other in others)) for name, tensor in first.items()}
+
+
+def scaffold_correction(own: Weights, server: Weights, relative_size: float = 1.0) -> Weights:
+    """What a site adds to its gradient: c / s_k - c_k."""
+    return _each(lambda c_k, c: c / relative_size - c_k, own, server)
+
+
+def scaffold_variate(
+    own: Weights, server: Weights, start: Weights, end: Weights, steps: int, lr: float
+) -> Weights:
+    """A site's new control variate (option II): c_k - c + (w - y) / (steps lr), y its model after `steps`
+    steps.
+    """
+    return _each(lambda c_k, c, w, y: c_k - c + (w - y) / (steps * lr), own, server, start, end)
+
+
+def scaffold_server_variate(
+    server: Weights,
+    before: Sequence[Weights],
+    after: Sequence[Weights],
+    relative: Sequence[float],
+    n_sites: int,
+) -> Weights:
+    """c + (1 / N) sum over the round's sites of s_k (c_k+ - c_k); N counts all sites, in the round or not."""
+    updated: Weights = {}
+    for name, variate in server.items():
+        change = torch.zeros_like(variate)
+        for size, old, new in zip(relative, before, after, strict=True):
+            change += size * (new[name] - old[name])
+        updated[name] = variate + change / n_sites
+    return updated
+
+
+def feddyn_correction(current: Weights, cloud: Weights, memory: Weights, alpha: float) -> Weights:
+    """What a site adds to its gradient: alpha_k (v - w + h_k), with alpha_k = alpha / s_k."""
+    return _each(lambda v, w, h: alpha * (v - w + h), current, cloud, memory)
+
+
+def feddyn_memory(memory: Weights, end: Weights, cloud: Weights) -> Weights:
+    """A site's memory after training: h_k + v - w."""
+    return _each(lambda h, v, w: h + v - w, memory, end, cloud)
+
+
+def feddyn_cloud(averaged: Weights, memories: Sequence[Weights], n_sites: int) -> Weights:
+    """The model that the next round starts from: average of the round's models + mean of h over all sites.
+
+    memories: of the sites that have one; the others' are 0 and count in `n_sites`.
+    """
+    cloud: Weights = {}
+    for name, tensor in averaged.items():
+        total = torch.zeros_like(tensor)
+        for memory in memories:
+            total += memory[name]
+        cloud[name] = tensor + total / n_sites
+    return cloud

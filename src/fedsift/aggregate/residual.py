@@ -1,0 +1,118 @@
+"""ARFL's residual-based reweighting: models far from a robust line through all of them count less.
+
+For every coordinate the m values are sorted, a line is fitted on their ranks by repeated medians, and each
+value gets a confidence from its residual. A model's score is the sum of its confidences, weighted by how
+much they spread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedsift.aggregate.average import weighted_average, weighted_sum
+from fedsift.aggregate.robust import middle
+from fedsift.aggregate.weights import Integers, check_alike, flatten, merge_integers, shares_of, unflatten
+from fedsift.contract.messages import Weights
+
+_SLOPES = 1 << 22
+"""Slopes held at a time (m^2 for each coordinate): 32 MB."""
+
+
+@dataclass(frozen=True)
+class ResidualAverage:
+    """The aggregated model with the figures that led to it, in the order of the models."""
+
+    weights: Weights
+    shares: Tensor
+    """Float64 `[m]`, sum 1: proportional to (score / max score)^2."""
+    score: Tensor
+    """Float64 `[m]`."""
+    restricted: Tensor
+    """`[m, P]`: the floating tensors as rows, doubtful values replaced by the line."""
+
+
+def repeated_median_line(ordered: Tensor) -> Tensor:
+    """The line through sorted values on their ranks, `[P, m] -> [P, m]`.
+
+    slope = median_i median_{j != i} (v_i - v_j) / (i - j), intercept = median(v) - slope (m - 1) / 2.
+    """
+    m = ordered.shape[-1]
+    rank = torch.arange(m, dtype=ordered.dtype)
+    others = torch.stack([torch.cat([rank[:i], rank[i + 1 :]]) for i in range(m)]).long()
+    slopes = (ordered.unsqueeze(-1) - ordered[:, others]) / (rank.unsqueeze(-1) - others)
+    slope = middle(middle(slopes.sort(dim=-1).values, -1).sort(dim=-1).values, -1)
+    intercept = middle(ordered, -1) - slope * (m - 1) / 2
+    return intercept.unsqueeze(-1) + slope.unsqueeze(-1) * rank
+
+
+def confidences(residual: Tensor, strength: float) -> Tensor:
+    """omega of every sorted value from its residual, `[P, m] -> [P, m]`: 1 within the bound, falling as
+    1/|e| beyond.
+
+    strength: lambda of the bound lambda sqrt(2 / m) sqrt(1 - H_ii), H the hat matrix of a line over ranks.
+    """
+    m = residual.shape[-1]
+    if m < 3:
+        return torch.ones_like(residual)  # a line passes through two points: there is no residual to judge by
+    size = residual.abs()
+    scale = 1.4826 * (1 + 5 / (m - 1)) * middle(size.sort(dim=-1).values[:, 1:], -1) + 1e-7
+    standardised = size / scale.unsqueeze(-1)
+    centred = torch.arange(m, dtype=residual.dtype) - (m - 1) / 2
+    leverage = 1 / m + centred.square() / centred.square().sum()
+    bound = strength * math.sqrt(2 / m) * torch.sqrt((1 - leverage).clamp(min=0))
+    return torch.where(standardised <= bound, 1.0, bound / standardised)
+
+
+def _reweigh(values: Tensor, strength: float, delta: float) -> tuple[Tensor, Tensor]:
+    """Scores `[m]` and restricted values `[m, P]` of one block of coordinates `[m, P]`."""
+    ordered, owner = values.t().double().sort(dim=-1, stable=True)
+    line = repeated_median_line(ordered)
+    omega = confidences(ordered - line, strength)
+    kept = torch.where(omega < delta, line, ordered)
+    back = owner.argsort(dim=-1)
+    omega_by_model = omega.gather(-1, back)
+    score = (omega_by_model * omega.std(dim=-1, keepdim=True)).sum(0)
+    return score, kept.gather(-1, back).t()
+
+
+def residual_average(
+    models: Sequence[Weights], strength: float = 2.0, delta: float = 0.1, integers: Integers = "max"
+) -> ResidualAverage:
+    """Weighted mean of restricted models, shares proportional to (score / max score)^2; sizes play no role.
+
+    strength: lambda; delta: values with a lower confidence are replaced by the line. Models that are all
+    alike score 0 and are weighed alike.
+    """
+    check_alike(models)
+    m = len(models)
+    names = [name for name, tensor in models[0].items() if tensor.is_floating_point()]
+    equal = shares_of([1.0] * m)
+    if m == 1 or not names:
+        matrix = flatten(models, names) if names else torch.zeros(m, 0)
+        return ResidualAverage(
+            weighted_average(models, equal, integers), equal, torch.zeros(m).double(), matrix
+        )
+    matrix = flatten(models, names)
+    restricted = torch.empty_like(matrix)
+    score = torch.zeros(m, dtype=torch.float64)
+    block = max(1, _SLOPES // (m * m))
+    for start in range(0, matrix.shape[1], block):
+        part, values = _reweigh(matrix[:, start : start + block], strength, delta)
+        score += part
+        restricted[:, start : start + block] = values
+    largest = score.max()
+    squares = (score / largest).square() if largest > 0 else torch.ones_like(score)
+    shares = squares / squares.sum()
+    averaged = unflatten(weighted_sum(list(restricted), shares), models[0], names)
+    merged = {
+        name: averaged[name]
+        if name in averaged
+        else merge_integers([model[name] for model in models], equal, integers)
+        for name in models[0]
+    }
+    return ResidualAverage(merged, shares, score, restricted)

@@ -1,0 +1,149 @@
+"""FedDPCont's private label shares: randomised response and what the server recovers from it (Alg. 1, Def.
+2).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedsift.contract.errors import ConfigError, DataError
+
+
+def response_probabilities(epsilon: float | None, n_classes: int) -> tuple[float, float]:
+    """Chance of releasing the own label, and of one given other label: e^eps and 1 over (e^eps + K - 1).
+
+    Written with e^-eps, so that a huge epsilon cannot overflow. None: no privacy noise, (1, 0).
+    """
+    if epsilon is None:
+        return 1.0, 0.0
+    if not epsilon >= 0:
+        raise ConfigError(f"epsilon = {epsilon}: it must be 0 or more, or none for no privacy noise")
+    small = math.exp(-epsilon)
+    scale = 1.0 + (n_classes - 1) * small
+    return 1.0 / scale, small / scale
+
+
+def response_matrix(epsilon: float | None, n_classes: int) -> NDArray[np.float64]:
+    """T_DP[i][j] = P(released j | own label i), `[K, K]` (Def. 2); symmetric, rows sum to 1."""
+    keep, other = response_probabilities(epsilon, n_classes)
+    matrix = np.full((n_classes, n_classes), other)
+    np.fill_diagonal(matrix, keep)
+    return matrix
+
+
+def inverse_response_matrix(epsilon: float | None, n_classes: int) -> NDArray[np.float64] | None:
+    """(T^T)^-1 = ((e^eps + K - 1) I - J) / (e^eps - 1), `[K, K]`; None for epsilon = 0, where T is
+    singular.
+    """
+    if epsilon is None:
+        return np.eye(n_classes)
+    response_probabilities(epsilon, n_classes)
+    small, gap = math.exp(-epsilon), -math.expm1(-epsilon)
+    if gap == 0:
+        return None
+    return ((1.0 + (n_classes - 1) * small) * np.eye(n_classes) - small) / gap
+
+
+def likelihood_ratio(matrix: ArrayLike) -> float:
+    """The largest ratio of two entries of one column: e^eps at most for an eps-private mechanism; inf with
+    a zero.
+    """
+    entries = np.asarray(matrix, dtype=np.float64)
+    with np.errstate(divide="ignore", over="ignore"):
+        return float((entries.max(axis=0) / entries.min(axis=0)).max())
+
+
+def randomised_response(
+    labels: ArrayLike, epsilon: float | None, n_classes: int, random: np.random.Generator
+) -> NDArray[np.int64]:
+    """Release one randomised label a sample, `[n] -> [n]`: the own one with T_ii, else one of the others at
+    random.
+
+    Release once and keep it: every further release of the same labels adds epsilon to what is given away.
+    """
+    own = np.asarray(labels, dtype=np.int64)
+    keep, _ = response_probabilities(epsilon, n_classes)
+    if n_classes < 2:
+        return own.copy()
+    stays = random.random(own.shape) < keep
+    shift = random.integers(1, n_classes, size=own.shape)
+    return np.where(stays, own, (own + shift) % n_classes)
+
+
+def project_on_simplex(vector: ArrayLike) -> NDArray[np.float64]:
+    """The nearest distribution in Euclidean distance: max(v - theta, 0) with theta such that it sums to 1;
+    `[K] -> [K]`.
+    """
+    v = np.asarray(vector, dtype=np.float64)
+    falling = np.sort(v)[::-1]
+    excess = (np.cumsum(falling) - 1.0) / np.arange(1, len(v) + 1)
+    last = np.flatnonzero(falling > excess)[-1]
+    return np.asarray(np.maximum(v - excess[last], 0.0))
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Label shares recovered from released labels, `[K]` each."""
+
+    released: NDArray[np.float64]
+    """Shares of the released labels."""
+    raw: NDArray[np.float64] | None
+    """(T^T)^-1 released: sums to 1 but may hold negative entries; None for epsilon = 0."""
+    clipped: NDArray[np.float64]
+    """max(raw, 0), rescaled to sum to 1; uniform for epsilon = 0."""
+    projected: NDArray[np.float64]
+    """The distribution nearest to raw; uniform for epsilon = 0."""
+
+
+def _undo_response(released: NDArray[np.float64], epsilon: float | None) -> NDArray[np.float64] | None:
+    """((e^eps + K - 1) p_i - 1) / (e^eps - 1): the inverse matrix times p, without forming it."""
+    if epsilon is None:
+        return released.copy()
+    response_probabilities(epsilon, len(released))
+    small, gap = math.exp(-epsilon), -math.expm1(-epsilon)
+    return ((1.0 + (len(released) - 1) * small) * released - small) / gap if gap > 0 else None
+
+
+def posterior(counts: ArrayLike, epsilon: float | None) -> Posterior:
+    """Global label shares from the summed counts of released labels, `[K]` (Alg. 1 lines 8-10)."""
+    numbers = np.asarray(counts, dtype=np.float64)
+    if numbers.ndim != 1 or not np.isfinite(numbers).all() or (numbers < 0).any() or numbers.sum() <= 0:
+        raise DataError(
+            f"label counts {numbers.tolist()} are no histogram: one count a class, at least one sample"
+        )
+    released = numbers / numbers.sum()
+    raw = _undo_response(released, epsilon)
+    if raw is None:
+        uniform = np.full(len(numbers), 1.0 / len(numbers))
+        return Posterior(released, None, uniform, uniform.copy())
+    positive = np.maximum(raw, 0.0)
+    return Posterior(released, raw, positive / positive.sum(), project_on_simplex(raw))
+
+
+@dataclass(frozen=True)
+class Balance:
+    """How the contrastive loss pushes the classes' logits (beta = 1), in expectation."""
+
+    q: NDArray[np.float64]
+    """Global label shares, `[K]`."""
+    push: NDArray[np.float64]
+    """pi^c - q of every site, `[S, K]`: classes held more than elsewhere go up."""
+    weighted: NDArray[np.float64]
+    """sum_c (N_c / N) (pi^c - q), `[K]`: 0, so the average model keeps the global prior."""
+
+
+def label_balance(label_counts: ArrayLike, q: ArrayLike | None = None) -> Balance:
+    """Expected push of every site from its label counts `[S, K]`; q: shares used instead of the global ones.
+
+    With a site's own shares as q (`[S, K]`) its push is 0.
+    """
+    counts = np.asarray(label_counts, dtype=np.float64)
+    sizes = counts.sum(axis=1, keepdims=True)
+    own = counts / np.where(sizes > 0, sizes, 1.0)
+    shares = counts.sum(axis=0) / sizes.sum() if q is None else np.asarray(q, dtype=np.float64)
+    push = np.where(sizes > 0, own - shares, 0.0)
+    return Balance(shares, push, (sizes / sizes.sum() * push).sum(axis=0))

@@ -1,0 +1,58 @@
+"""FedMLP's prototypes: the mean feature of a class's negatives and positives (eq. 5-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedsift.contract.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """Mean features by class and side; finite everywhere, so that they can be sent."""
+
+    vectors: NDArray[np.float64]
+    """`[K, 2, d]`: side 0 negatives, side 1 positives; zeros where none is held."""
+    held: NDArray[np.bool_]
+    """`[K, 2]`: whether there is one."""
+
+    def get(self, c: int, side: int) -> NDArray[np.float64] | None:
+        return np.asarray(self.vectors[c, side]) if self.held[c, side] else None
+
+
+def local_prototypes(features: ArrayLike, labels: ArrayLike, active: Sequence[int]) -> Prototypes:
+    """Mean feature of the samples with y_c = 0 and with y_c = 1 for every annotated class: `[n, d], [n, K]`
+    (eq. 5).
+    """
+    rows, given = np.asarray(features, dtype=np.float64), np.asarray(labels)
+    vectors = np.zeros((given.shape[1], 2, rows.shape[1]))
+    held = np.zeros((given.shape[1], 2), dtype=np.bool_)
+    for c in active:
+        for side in (0, 1):
+            members = rows[(given[:, c] > 0.5) == bool(side)]
+            if len(members):
+                vectors[c, side], held[c, side] = members.mean(axis=0), True
+    return Prototypes(vectors, held)
+
+
+def global_prototypes(
+    local: Sequence[Prototypes], sizes: ArrayLike, weighting: Literal["equal", "size"] = "size"
+) -> Prototypes:
+    """Average over the sites that hold a side, equal weights (eq. 6) or by size (release); not held if
+    nobody does.
+    """
+    if weighting not in ("equal", "size"):
+        raise ConfigError(f"prototype weighting = '{weighting}': choose 'equal' or 'size'")
+    held = np.stack([one.held for one in local])
+    vectors = np.stack([one.vectors for one in local])
+    weights = np.ones(len(local)) if weighting == "equal" else np.asarray(sizes, dtype=np.float64)
+    shares = weights[:, None, None] * held
+    total = shares.sum(axis=0)
+    found = total > 0
+    sums = (shares[..., None] * vectors).sum(axis=0)
+    return Prototypes(np.where(found[..., None], sums / np.where(found, total, 1.0)[..., None], 0.0), found)
