@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,8 @@ class RoundLog:
     bytes_down: int = 0
     bytes_up: int = 0
     participants: set[str] = field(default_factory=set)
+    replies: dict[str, list[str]] = field(default_factory=dict)
+    """Names of the reply classes that left a site, by the request that asked for them."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -117,6 +120,7 @@ class EngineFederation(ABC):
             refused[site] = reason
             del replies[site]
         self._count(envelopes, replies, refused)
+        self._note_replies(envelopes, answers)
         needed = max(1, math.ceil(quorum * len(envelopes) - 1e-9))
         if len(replies) < needed:
             raise QuorumError(self._quorum_message(needed, len(envelopes), refused))
@@ -158,6 +162,13 @@ class EngineFederation(ABC):
         self.log.participants.update(replies)
         self.log.refused.update(refused)
 
+    def _note_replies(self, envelopes: Mapping[str, Envelope], answers: Mapping[str, Answer]) -> None:
+        """A refused reply has left its site as well, so it counts here."""
+        for site, envelope in envelopes.items():
+            names = self.log.replies.setdefault(type(envelope.request).__name__, [])
+            reply = answers[site].reply if site in answers else None
+            names += [name for name in reply_names(reply) if name not in names]
+
     def _quorum_message(self, needed: int, asked: int, refused: Mapping[str, str]) -> str:
         reasons = "; ".join(f"{site}: {reason}" for site, reason in list(refused.items())[:4])
         return (
@@ -191,3 +202,15 @@ class EngineFederation(ABC):
 
     def warn(self, text: str) -> None:
         self.log.warnings.append(text)
+
+
+def reply_names(value: Any) -> list[str]:
+    """Class names of a reply and of the replies inside it, each once, in the order in which they appear."""
+    if isinstance(value, Reply):
+        inner = [getattr(value, f.name) for f in dataclasses.fields(value)]
+        return list(dict.fromkeys([type(value).__name__, *reply_names(inner)]))
+    if isinstance(value, Mapping):
+        return reply_names(list(value.values()))
+    if isinstance(value, list | tuple):
+        return list(dict.fromkeys(name for item in value for name in reply_names(item)))
+    return []

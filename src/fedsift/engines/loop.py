@@ -100,6 +100,7 @@ def _line(
         **log.values,
         "participants": len(log.participants),
         "refused": log.refused,
+        "replies": log.replies,
         "bytes_down": log.bytes_down,
         "bytes_up": log.bytes_up,
         "warnings": log.warnings,
