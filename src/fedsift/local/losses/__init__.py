@@ -27,7 +27,7 @@ from fedsift.local.losses.multiclass import (
     reverse_cross_entropy,
     sample_loss,
     symmetric_cross_entropy,
-    teacher_probabilities,
+    teacher_log_probabilities,
 )
 from fedsift.local.losses.multilabel import (
     Consistency,
@@ -78,6 +78,6 @@ __all__ = [
     "squared_error",
     "symmetric_cross_entropy",
     "take_partners",
-    "teacher_probabilities",
+    "teacher_log_probabilities",
     "teacher_weights",
 ]

@@ -51,9 +51,15 @@ def adjusted_logits(logits: Tensor, log_prior: Tensor, strength: float = 1.0) ->
     return logits + strength * log_prior if strength else logits
 
 
-def teacher_probabilities(teacher_logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """q = softmax(teacher / T), a constant (FedNoRo eq. 4)."""
-    return F.softmax(teacher_logits.detach() / temperature, dim=-1)
+def teacher_log_probabilities(
+    teacher_logits: Tensor, temperature: float = 1.0, present: Tensor | None = None
+) -> Tensor:
+    """log softmax(teacher / T), a constant (FedNoRo eq. 4): `[..., B, K] -> [..., B, K]`.
+
+    present: true for the classes to rescale on; the others get -inf.
+    """
+    scaled = teacher_logits.detach() / temperature
+    return F.log_softmax(scaled if present is None else torch.where(present, scaled, -math.inf), dim=-1)
 
 
 def distillation(
@@ -76,15 +82,18 @@ def distillation(
     """
     if absent not in ABSENT:
         raise ConfigError(f"absent = '{absent}': choose one of {', '.join(ABSENT)}")
-    log_teacher = F.log_softmax(teacher_logits.detach() / temperature, dim=-1)
     if log_prior is None:
-        return expected_value(log_teacher.exp(), log_teacher - F.log_softmax(logits, dim=-1))
+        log_teacher = teacher_log_probabilities(teacher_logits, temperature)
+        return (log_teacher.exp() * (log_teacher - F.log_softmax(logits, dim=-1))).sum(-1)
     present = (log_prior > -math.inf).expand_as(logits)
     log_student = torch.where(present, F.log_softmax(logits + log_prior, dim=-1), 0.0)
-    if absent == "renormalise":
-        log_teacher = F.log_softmax(torch.where(present, log_teacher, -math.inf), dim=-1)
-    terms = log_teacher.exp() * (log_teacher.clamp(min=torch.finfo(logits.dtype).min) - log_student)
-    return terms.sum(-1) if absent == "zero" else torch.where(present, terms, 0.0).sum(-1)
+    log_teacher = teacher_log_probabilities(
+        teacher_logits, temperature, present if absent == "renormalise" else None
+    )
+    gaps = log_teacher - log_student
+    if absent == "zero":
+        return (log_teacher.exp() * gaps).sum(-1)
+    return torch.where(present, log_teacher.exp() * gaps, 0.0).sum(-1)
 
 
 def reverse_cross_entropy(

@@ -19,6 +19,12 @@ def binary_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits, target, reduction="none")
 
 
+def binary_cross_entropy_where(chosen: Tensor, logits: Tensor, target: Tensor) -> Tensor:
+    """`binary_cross_entropy` of the chosen entries, exactly 0 elsewhere; there even an infinite logit does
+    no harm."""
+    return torch.where(chosen, binary_cross_entropy(torch.where(chosen, logits, 0.0), target), 0.0)
+
+
 def class_prior(n_pos: Tensor, n: int | Tensor, clamp: bool = True) -> Tensor:
     """pi = n_pos / n, `[..., K]`; clamped to [1/(n+1), n/(n+1)] so that a class without positives stays
     finite.
@@ -60,7 +66,7 @@ def partial_class(
     paper) or by their number ("active", the release); average it over the batch, or sum and divide by the
     nominal batch size.
     """
-    losses = torch.where(active != 0, binary_cross_entropy(shifted(logits, shift), target), 0.0).sum(-1)
+    losses = binary_cross_entropy_where(active != 0, shifted(logits, shift), target).sum(-1)
     if norm == "classes":
         return losses / logits.shape[-1]
     if norm == "active":
@@ -109,7 +115,7 @@ def consistency(
     if present is not None:
         real = (present != 0).unsqueeze(-1)
         hard, soft = hard & real, soft & real
-    hard_sum = torch.where(hard, binary_cross_entropy(shifted(logits, shift), target), 0.0).sum((-2, -1))
+    hard_sum = binary_cross_entropy_where(hard, shifted(logits, shift), target).sum((-2, -1))
     soft_sum = torch.where(soft, squared_error(logits, global_logits), 0.0).sum((-2, -1))
     n_hard, n_soft = hard.sum((-2, -1)), soft.sum((-2, -1))
     if norm == "joint":
