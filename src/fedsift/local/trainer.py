@@ -29,6 +29,8 @@ class Job:
     """The frozen teacher of distillation terms; the received weights by default."""
     purpose: str = "train"
     """Names the randomness, so that two trainings of one request differ."""
+    anchor: Weights | None = None
+    """Where proximal terms pull to; the received weights by default (FedDyn moves it at each site)."""
 
     def targets(self) -> Tensor:
         """The site's working labels as dense rows, float32 `[n, K]`."""
@@ -40,6 +42,13 @@ class Job:
     def log_prior(self) -> Tensor:
         """Log of the site's label frequencies, `[1, K]`."""
         return losses.log_prior(self.site.label_counts().to(torch.float32))[None, :]
+
+    def anchors(self, network: nn.Module) -> list[Tensor]:
+        """What proximal terms measure from, one tensor for each trained parameter of the loaded network."""
+        trained = [(name, value.detach()) for name, value in network.named_parameters() if value.requires_grad]
+        if self.anchor is None:
+            return [value.clone() for _, value in trained]
+        return [self.anchor[name].to(value.device) for name, value in trained]
 
     def generator(self) -> torch.Generator:
         return self.site.random(self.purpose)
@@ -63,7 +72,7 @@ def train_one(job: Job) -> Result:
     device = torch.device(site.compute.device)
     network = site.network(job.weights)
     parameters = [p for p in network.parameters() if p.requires_grad]
-    anchors = [p.detach().clone() for p in parameters] if "anchors" in recipe.objective.needs else []
+    anchors = job.anchors(network) if "anchors" in recipe.objective.needs else []
     teacher = _frozen(job) if "teacher" in recipe.objective.needs else None
     prior = job.log_prior().to(device) if "prior" in recipe.objective.needs else None
     targets = job.targets().to(device)
