@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,14 @@ class Draws:
     def part(self, start: int, stop: int) -> Draws:
         return Draws(*(None if value is None else value[start:stop] for value in
                        (self.flip, self.shift, self.angle, self.move)))
+
+    @classmethod
+    def together(cls, parts: Sequence[Draws]) -> Draws:
+        """Several sets of choices one after the other; all were drawn for the same augmentation."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = zip(*((part.flip, part.shift, part.angle, part.move) for part in parts))
+        return cls(*(None if column[0] is None else torch.cat(column) for column in columns))
 
 
 def draw(augment: Augment, n: int, generator: torch.Generator) -> Draws:

@@ -29,11 +29,15 @@ class View:
     present: Tensor
     """`[..., B]`: 1 for a real sample, 0 for the padding of a shorter batch."""
     log_prior: Tensor | None = None
-    """`[..., 1, K]`: log of the site's own label frequencies, -inf for a class it does not hold."""
+    """`[..., 1, K]`, what logit adjustment adds: the log of the site's own label frequencies, -inf for a
+    class it does not hold; for multi-label data the finite log-odds log(pi / (1 - pi)) of each class's positives."""
     teacher: Tensor | None = None
     """`[..., B, K]`: logits of the frozen teacher on the same augmented batch."""
     known: Tensor | None = None
-    """`[..., B, K]`: 1 where the label is annotated (multi-label data), else 0."""
+    """`[..., B, K]`: 1 where the label is annotated or was supplied by a method (multi-label data), else 0;
+    None means that all are."""
+    chance: Tensor | None = None
+    """float64 `[..., B]`: uniform in [0, 1), drawn anew for every sample and epoch (needs "chance")."""
     parameters: Sequence[Tensor] = ()
     """The network's parameters, each with the cohort axis in front if there is one."""
     anchors: Sequence[Tensor] = ()
@@ -52,7 +56,10 @@ class View:
 
 
 class Term(Wire):
-    """Base of all terms. `needs` tells the trainer what to prepare: "prior", "teacher", "anchors"."""
+    """Base of all terms. `needs` tells the trainer what to prepare: "prior", "teacher", "anchors", "chance".
+
+    "known prior" is a prior over the annotated and supplied labels alone; "prior" counts every sample.
+    """
 
     needs: ClassVar[frozenset[str]] = frozenset()
 

@@ -20,7 +20,7 @@ class Batch:
     """One step: which samples, how they are augmented, with whom they are mixed."""
 
     positions: Tensor
-    """int64 `[B]`"""
+    """int64 `[B]`; with several views, all samples of the first view, then all of the second, and so on."""
     draws: augment.Draws
     mix_share: float
     """lambda of mixup; 1.0 when it is off."""
@@ -28,6 +28,8 @@ class Batch:
     """int64 `[B]`: the partner of each sample within the batch."""
     first: bool
     """Whether it opens a local epoch."""
+    chance: Tensor | None = None
+    """float64 `[B]`, uniform in [0, 1): for terms that draw something for each sample."""
 
 
 def batch_bounds(n: int, batch_size: int) -> list[tuple[int, int]]:
@@ -42,15 +44,30 @@ def plan(n: int, recipe: Recipe, generator: torch.Generator) -> Iterator[Batch]:
     """All steps of all epochs for a site of n samples; epochs are drawn one after the other, lazily."""
     for _ in range(recipe.epochs):
         order = torch.randperm(n, generator=generator)
-        draws = augment.draw(recipe.augment, n, generator)
+        views = [augment.draw(recipe.augment, n, generator) for _ in range(recipe.views)]
+        chance = _chance(n, recipe, generator)
         for start, stop in batch_bounds(n, recipe.batch_size):
-            share, partner = _mixing(stop - start, recipe.mixup, generator)
-            yield Batch(order[start:stop], draws.part(start, stop), share, partner, first=start == 0)
+            share, partner = _mixing(recipe.views * (stop - start), recipe.mixup, generator)
+            yield Batch(
+                positions=order[start:stop].repeat(recipe.views),
+                draws=augment.Draws.together([draws.part(start, stop) for draws in views]),
+                mix_share=share,
+                mix_with=partner,
+                first=start == 0,
+                chance=None if chance is None else chance[:, start:stop].reshape(-1),
+            )
 
 
 def steps(n: int, recipe: Recipe) -> int:
     """Number of optimisation steps of a site of n samples."""
     return recipe.epochs * len(batch_bounds(n, recipe.batch_size))
+
+
+def _chance(n: int, recipe: Recipe, generator: torch.Generator) -> Tensor | None:
+    """`[views, n]`, in the order in which the epoch visits the samples; only for objectives that need it."""
+    if "chance" not in recipe.objective.needs:
+        return None
+    return torch.rand((recipe.views, n), generator=generator, dtype=torch.float64)
 
 
 def _mixing(size: int, alpha: float, generator: torch.Generator) -> tuple[float, Tensor | None]:

@@ -45,6 +45,8 @@ class Recipe(Wire):
     weight_decay: float = 0.0
     """L2 in the gradient for sgd and adam, decoupled for adamw."""
     augment: Augment = field(default_factory=Augment)
+    views: int = 1
+    """Independently augmented copies of every sample in a step; the batch is so many times as long."""
     mixup: float = 0.0
     """Beta(mixup, mixup) mixes each batch with a shuffled copy of itself; 0 is off."""
     clip: float = 0.0
@@ -52,7 +54,7 @@ class Recipe(Wire):
     objective: Objective = field(default_factory=lambda: Objective(((1.0, CrossEntropy()),)))
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
+        for name in ("epochs", "batch_size", "views"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"train.{name} = {getattr(self, name)}: it must be at least 1")
         if not self.lr > 0:

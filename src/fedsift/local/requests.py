@@ -55,16 +55,16 @@ class Trained(Reply):
     weights: Weights = disclosed("the site's model after local training")
     samples: int = disclosed("how many samples it trained on")
     loss: float = disclosed("mean training loss over the local steps")
-    then: tuple[Reply, ...] = disclosed("replies of the measurements asked in the same visit", default=())
+    then: tuple[Reply, ...] = disclosed("replies to what else was asked in the same visit", default=())
 
     def refusal(self, request: Train, facts: SiteFacts) -> str | None:
-        if len(self.then) != len(request.then):
-            return f"{len(self.then)} follow-up replies to {len(request.then)} follow-up requests"
+        if len(self.then) != len(request.besides):
+            return f"{len(self.then)} follow-up replies to {len(request.besides)} follow-up requests"
         inner = (
             f"follow-up {type(asked).__name__} was answered by {type(reply).__name__}"
             if not isinstance(reply, asked.reply_type)
             else reply.refusal(asked, facts)
-            for asked, reply in zip(request.then, self.then)
+            for asked, reply in zip(request.besides, self.then)
         )
         return (
             weights_refusal(self.weights, request.weights)
@@ -93,6 +93,13 @@ class Train(Request[Trained]):
     then: tuple[Request[Any], ...] = ()
     """Asked of the site right after training; one whose weights are None looks at the model just trained."""
     teacher: Weights | None = None
+    before: tuple[Request[Any], ...] = ()
+    """Asked of the site right before training; one whose weights are None looks at the model received."""
+
+    @property
+    def besides(self) -> tuple[Request[Any], ...]:
+        """What is asked in the same visit, in the order of the replies in `Trained.then`."""
+        return (*self.before, *self.then)
 
     def answer(self, site: Site) -> Trained:
         [reply] = self.answer_many([(self, site)])
@@ -103,20 +110,32 @@ class Train(Request[Trained]):
 
     @classmethod
     def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
-        jobs = [Job(site, request.weights, request.recipe, request.teacher) for request, site in work]
-        return [
-            result if isinstance(result, Exception) else _follow_up(request, site, result)
-            for (request, site), result in zip(work, train_many(jobs))
-        ]
+        answers: list[Any] = [_prepare(request, site) for request, site in work]
+        ready = [i for i, answer in enumerate(answers) if not isinstance(answer, Exception)]
+        jobs = [Job(work[i][1], work[i][0].weights, work[i][0].recipe, work[i][0].teacher) for i in ready]
+        for i, result in zip(ready, train_many(jobs)):
+            before = answers[i]
+            answers[i] = result if isinstance(result, Exception) else _follow_up(*work[i], result, before)
+        return answers
 
 
-def _follow_up(request: Train, site: Site, result: Result) -> Trained | Exception:
+def _prepare(request: Train, site: Site) -> tuple[Reply, ...] | Exception:
+    """Replies to what is asked before training; a site's failure is its own."""
+    site.workbench["trained"] = request.weights
+    try:
+        return tuple(ahead.answer(site) for ahead in request.before)
+    except Exception as error:
+        return error
+
+
+def _follow_up(request: Train, site: Site, result: Result, before: tuple[Reply, ...]) -> Trained | Exception:
+    """The reply to the whole visit."""
     site.workbench["trained"] = result.weights
     try:
         then = tuple(follow.answer(site) for follow in request.then)
     except Exception as error:
         return error
-    return Trained(result.weights, len(site.samples), result.loss, then)
+    return Trained(result.weights, len(site.samples), result.loss, before + then)
 
 
 @dataclass(frozen=True)

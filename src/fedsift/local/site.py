@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -71,6 +72,10 @@ class Site:
     public: Samples | None = None
     """Unlabelled samples that every site has (RHFL, FedMD, FedDF)."""
     multilabel: bool = False
+    secret: str = ""
+    """Entropy that the site alone knows, for draws that protect its privacy; empty in a simulation."""
+    privacy_budget: float | None = None
+    """Epsilon that the site lets be spent on each of its labels, ever; None: it set no limit of its own."""
     compute: Compute = field(default_factory=Compute)
     workbench: dict[str, Any] = field(default_factory=dict)
     """Scratch for the parts of one request, e.g. the weights just trained; gone afterwards."""
@@ -102,6 +107,14 @@ class Site:
         mask[list(self.facts.annotated)] = 1.0
         return mask
 
+    @property
+    def known_entries(self) -> Tensor | None:
+        """`[n, K]` 1/0: labels that are annotated or that a method supplied (page "known"), None for all."""
+        kept: Tensor | None = self.notebook.get("known")
+        if kept is not None:
+            return kept.to(torch.float32)
+        return None if self.known is None else self.known.expand(len(self.samples), -1)
+
     def label_counts(self) -> Tensor:
         """Samples of each class under the working labels, int64 `[K]` (positives for multi-label data)."""
         if self.multilabel:
@@ -113,6 +126,15 @@ class Site:
 
     def numpy_random(self, purpose: str) -> np.random.Generator:
         return self.moment.numpy(self.name, purpose)
+
+    def private_random(self, purpose: str) -> np.random.Generator:
+        """For draws that protect the site: the same whenever asked, and only who knows `secret` can repeat them.
+
+        In a simulation the secret is empty and the draw follows from the run's seed alone.
+        """
+        path = "\x1f".join((self.secret, str(self.moment.seed), self.name, purpose))
+        key = hashlib.blake2b(path.encode("utf-8"), digest_size=32).digest()
+        return np.random.Generator(np.random.PCG64(int.from_bytes(key, "big")))
 
     def network(self, weights: Weights, slot: str = "main") -> nn.Module:
         """The site's network with these weights. One module lives per `slot` and is loaded anew, so do not keep it."""

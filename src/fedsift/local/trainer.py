@@ -40,8 +40,17 @@ class Job:
         return F.one_hot(labels, self.site.n_classes).to(torch.float32)
 
     def log_prior(self) -> Tensor:
-        """Log of the site's label frequencies, `[1, K]`."""
-        return losses.log_prior(self.site.label_counts().to(torch.float32))[None, :]
+        """What logit adjustment adds, `[1, K]`: log frequencies, or log-odds of positives (multi-label)."""
+        counts = self.site.label_counts().to(torch.float32)
+        if not self.site.multilabel:
+            return losses.log_prior(counts)[None, :]
+        known = self.known() if "known prior" in self.recipe.objective.needs else None
+        among = torch.full_like(counts, len(self.site.samples)) if known is None else known.sum(0)
+        return losses.multilabel_logit_shift(counts, among.clamp(min=1))[None, :]
+
+    def known(self) -> Tensor | None:
+        """1 where a label is annotated or supplied, float32 `[n, K]`; None: all are."""
+        return self.site.known_entries
 
     def anchors(self, network: nn.Module) -> list[Tensor]:
         """What proximal terms measure from, one tensor for each trained parameter of the loaded network."""
@@ -74,10 +83,11 @@ def train_one(job: Job) -> Result:
     parameters = [p for p in network.parameters() if p.requires_grad]
     anchors = job.anchors(network) if "anchors" in recipe.objective.needs else []
     teacher = _frozen(job) if "teacher" in recipe.objective.needs else None
-    prior = job.log_prior().to(device) if "prior" in recipe.objective.needs else None
+    prior = job.log_prior().to(device) if {"prior", "known prior"} & recipe.objective.needs else None
     targets = job.targets().to(device)
     optimiser = make_optimiser(parameters, recipe)
-    known = None if site.known is None else site.known.to(device)
+    known = job.known()
+    known = None if known is None else known.to(device)
     generator = job.generator()
     total = torch.zeros((), device=device)
     count = 0
@@ -94,7 +104,8 @@ def train_one(job: Job) -> Result:
                 present=torch.ones(target.shape[:-1], device=device),
                 log_prior=prior,
                 teacher=_teach(teacher, images),
-                known=None if known is None else known.expand_as(target),
+                known=known_in(batch, known),
+                chance=None if batch.chance is None else batch.chance.to(device),
                 parameters=parameters,
                 anchors=anchors,
                 first_batch=batch.first,
@@ -119,6 +130,16 @@ def prepare(site: Site, batch: Batch, recipe: Recipe, targets: Tensor) -> tuple[
         images = share * images + (1 - share) * images[partner]
         target = share * target + (1 - share) * target[partner]
     return images, target
+
+
+def known_in(batch: Batch, known: Tensor | None) -> Tensor | None:
+    """The mask `[n, K]` for one step, `[B, K]`; a mixed label is known where both its parts are."""
+    if known is None:
+        return None
+    mask = known[batch.positions.to(known.device)]
+    if batch.mix_with is None:
+        return mask
+    return torch.minimum(mask, mask[batch.mix_with.to(mask.device)])
 
 
 def train_each(jobs: Sequence[Job]) -> list[Result | Exception]:
