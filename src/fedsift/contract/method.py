@@ -44,6 +44,9 @@ class Method:
     tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
     """Kinds of label that it handles: "multiclass", "multilabel"."""
 
+    needs: ClassVar[tuple[str, ...]] = ()
+    """What a federation must have besides labelled samples: "public" for a public unlabelled set."""
+
     def start(self, federation: Federation) -> State:
         """The state before the first round."""
         return State(weights=federation.initial_weights())

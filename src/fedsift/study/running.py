@@ -27,8 +27,17 @@ def new_run(study: Study, parent: Path) -> RunFolder:
     return folder
 
 
-def run(study: Study, folder: RunFolder, listen: Listener | None = None, spread: Spread | None = None) -> dict[str, Any]:
-    """Run or go on with a study in its folder; returns the summary."""
+def run(
+    study: Study,
+    folder: RunFolder,
+    listen: Listener | None = None,
+    spread: Spread | None = None,
+    kind: type[InProcess] = InProcess,
+) -> dict[str, Any]:
+    """Run or go on with a study in its folder; returns the summary.
+
+    `spread` saves loading data that the caller has at hand; `kind` lets a caller watch or disturb the messages.
+    """
     folder.lock()
     try:
         if study.engine.name == "flower":
@@ -37,7 +46,7 @@ def run(study: Study, folder: RunFolder, listen: Listener | None = None, spread:
             return simulate(study, folder, listen)
         if study.engine.threads:
             torch.set_num_threads(study.engine.threads)
-        federation = federate(study, study.spread() if spread is None else spread, folder.id)
+        federation = federate(study, study.spread() if spread is None else spread, folder.id, kind)
         evaluator = Evaluator(federation, federation.test_set(), study.engine.device)
         state = conduct(study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen)
         return write_results(study, folder, federation, state)

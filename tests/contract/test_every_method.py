@@ -1,0 +1,202 @@
+"""What every registered method promises; a new method is tested here by being registered."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedsift.contract.codec import pack
+from fedsift.contract.messages import Answer, Envelope, Reply
+from fedsift.engines.inprocess import InProcess
+from fedsift.engines.runfolder import RunFolder
+from fedsift.methods import methods
+from fedsift.study import Study
+from fedsift.study.running import new_run, run
+
+from .federations import assert_close, assert_same_bits, contract_study, outcome, play, tampering
+from .tamper import TAMPERS
+
+ALL = methods.names()
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One honest run of each method, made when first needed."""
+    runs: dict[str, RunFolder] = {}
+
+    def of(name: str) -> RunFolder:
+        if name not in runs:
+            folder = tmp_path_factory.mktemp(f"honest-{name}")
+            runs[name] = play(contract_study(name, folder), folder)
+        return runs[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_runs_every_stage_and_writes_everything(name: str, undisturbed: Any) -> None:
+    folder = undisturbed(name)
+    study = Study.from_file(folder.study_file)
+    rows = folder.rounds()
+    assert [row["round"] for row in rows] == list(range(1, study.method.total_rounds + 1))
+    assert {row["stage"] for row in rows} == {stage.name for stage in study.method.stages() if stage.rounds}
+    assert all(not row["refused"] for row in rows)
+    summary = folder.read_json("summary.json")
+    assert summary["method"] == name
+    assert 0 <= summary["accuracy"]["final"] <= 1
+    assert (folder.path / "sites.csv").read_text().count("\n") == 6
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_resolved_study_builds_the_same_study(name: str, undisturbed: Any) -> None:
+    written = Study.from_file(undisturbed(name).study_file)
+    assert Study.from_table(written.to_table()) == written
+    assert written.to_toml() == undisturbed(name).study_file.read_text()
+
+
+class Shuffled(InProcess):
+    """Serves the sites in another order each time, each alone."""
+
+    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+        order = list(envelopes)
+        random.Random(self.round.number * 7 + 1).shuffle(order)
+        answers: dict[str, Answer] = {}
+        opened = {}
+        for site in order:
+            answers.update(super().deliver({site: envelopes[site]}, deadline))
+            opened.update(self._open)
+        self._open = opened
+        return answers
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_any_order_one_result(name: str, undisturbed: Any, tmp_path: Path) -> None:
+    weights, rows = outcome(undisturbed(name))
+    shuffled, shuffled_rows = outcome(play(contract_study(name, tmp_path), tmp_path, Shuffled))
+    assert_close(weights, shuffled, 1e-5)
+    for row, other in zip(rows, shuffled_rows, strict=True):
+        assert row["stage"] == other["stage"]
+        assert row.get("accuracy") == pytest.approx(other.get("accuracy"), abs=0.005)
+        assert row.get("noisy_sites") == other.get("noisy_sites")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_replies_hold_what_they_declare_and_nothing_else(name: str, tmp_path: Path) -> None:
+    seen: list[tuple[Reply, int]] = []
+
+    class Watched(InProcess):
+        def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+            answers = super().deliver(envelopes, deadline)
+            for site, answer in answers.items():
+                if answer.reply is not None:
+                    seen.append((answer.reply, self.facts[site].samples))
+            return answers
+
+    play(contract_study(name, tmp_path), tmp_path, Watched)
+    assert seen
+    for reply, samples in seen:
+        _inspect(reply, samples)
+
+
+def _inspect(reply: Reply, samples: int) -> None:
+    fields = {field.name: field for field in dataclasses.fields(reply)}
+    assert vars(reply).keys() == fields.keys(), f"{type(reply).__name__} carries undeclared attributes"
+    for field in fields.values():
+        assert field.metadata.get("what"), f"{type(reply).__name__}.{field.name} does not say what it discloses"
+    for inner in getattr(reply, "then", ()):
+        _inspect(inner, samples)
+    _, tensors = pack(reply)
+    for tensor in tensors.values():
+        assert tensor.dim() == 0 or tensor.shape[0] != samples, (
+            f"{type(reply).__name__} has a row for each of the site's {samples} samples"
+        )
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_bad_replies_are_set_aside_and_the_run_goes_on(name: str, tmp_path: Path) -> None:
+    """A different fault in every exchange of the last site; each is refused for its own reason."""
+    expected: list[str] = []
+    kinds = list(TAMPERS.values())
+
+    def spoil(answer: Answer, envelope: Envelope) -> Answer | None:
+        for offset in range(len(kinds)):
+            change, reason = kinds[(len(expected) + offset) % len(kinds)]
+            changed = change(answer)
+            if changed is not None:
+                expected.append(reason)
+                return changed
+        raise AssertionError("nothing in the reply could be spoiled")
+
+    folder = play(contract_study(name, tmp_path), tmp_path, tampering(spoil))
+    reasons = [reason for row in folder.rounds() for reason in row["refused"].values()]
+    assert expected
+    assert reasons
+    for row in folder.rounds():
+        assert set(row["refused"]) <= {"site-04"}
+    assert all(any(word in reason for word in expected) for reason in reasons)
+    assert folder.read_json("summary.json")["refused"] == len(reasons)
+
+
+# Kill and resume ---------------------------------------------------------------------------------------------------
+
+
+def _run_until_killed(path: Path, seconds: float) -> None:
+    """In a child: go on with the run, and die by SIGKILL after so many seconds, wherever that is."""
+    torch.set_num_threads(1)
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    _run_on(path)
+
+
+def _run_on(path: Path) -> None:
+    torch.set_num_threads(1)
+    folder = RunFolder.open(path)
+    run(Study.from_file(folder.study_file), folder)
+    os._exit(0)
+
+
+def _killed_run(name: str, folder: Path, kills: int, whole: float) -> RunFolder:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fedsift.study.running"])
+    made = new_run(contract_study(name, folder), folder)
+    chance = random.Random(kills)
+    killed = 0
+    for _ in range(kills):
+        if made.finished:
+            break
+        child = context.Process(target=_run_until_killed, args=(made.path, chance.uniform(0.05, whole)))
+        child.start()
+        child.join()
+        killed += child.exitcode == -signal.SIGKILL
+    assert killed, "the run was never killed; the test shows nothing"
+    if not made.finished:
+        child = context.Process(target=_run_on, args=(made.path,))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+    return made
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_killed_and_resumed_equals_never_stopped(name: str, tmp_path: Path) -> None:
+    kills = 10 if name == "fednoro" else 2
+    started = time.perf_counter()
+    honest = play(contract_study(name, tmp_path), tmp_path)
+    whole = time.perf_counter() - started
+    resumed = _killed_run(name, tmp_path, kills, whole / (3 if kills > 2 else 1))
+    weights, rows = outcome(honest)
+    again, again_rows = outcome(resumed)
+    assert_same_bits(weights, again)
+    assert rows == again_rows
+    assert (honest.path / "sites.csv").read_text() == (resumed.path / "sites.csv").read_text()
