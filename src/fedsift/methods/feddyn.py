@@ -1,0 +1,163 @@
+"""FedDyn: Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from fedsift.aggregate import average, feddyn_cloud, feddyn_memory, relative_sizes
+from fedsift.contract import ConfigError, Federation, Stage, State, Weights
+from fedsift.contract.codec import Wire
+from fedsift.contract.messages import Reply
+from fedsift.local.dispatch import train_many
+from fedsift.local.objective import Objective, Proximal, Term, as_objective
+from fedsift.local.recipe import Recipe
+from fedsift.local.requests import Train, Trained
+from fedsift.local.site import Site
+from fedsift.local.trainer import Job
+from fedsift.methods.base import TrainingMethod, methods, plain_loss
+
+MEMORY = "feddyn memory"
+"""The notebook page that holds h_k; it never leaves the site."""
+
+
+@dataclass(frozen=True)
+class TrainDynamically(Train):
+    """Train against the site's own memory h_k: the proximal term pulls to w - h_k, then h_k grows by w_k - w.
+
+    The gradient of (alpha_k / 2) ||v - (w - h_k)||^2 is alpha_k (v - w + h_k), FedDyn's correction of the local step.
+    """
+
+    reply_type: ClassVar[type[Reply]] = Trained
+
+    trained_names: tuple[str, ...] = ()
+    """The parameters that have a memory: all of the model but its running statistics."""
+
+    @classmethod
+    def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
+        jobs = [Job(site, ask.weights, ask.recipe, anchor=ask.anchor(site)) for ask, site in work]
+        return [
+            result if isinstance(result, Exception) else ask.remember(site, result.weights, result.loss)
+            for (ask, site), result in zip(work, train_many(jobs))
+        ]
+
+    def memory(self, site: Site) -> Weights:
+        """h_k, zero before the first visit."""
+        kept: Weights | None = site.notebook.get(MEMORY)
+        return kept or {name: self.weights[name].new_zeros(self.weights[name].shape) for name in self.trained_names}
+
+    def anchor(self, site: Site) -> Weights:
+        return {name: self.weights[name] - memory for name, memory in self.memory(site).items()}
+
+    def remember(self, site: Site, trained: Weights, loss: float) -> Trained:
+        site.notebook[MEMORY] = feddyn_memory(self.memory(site), trained, self.weights)
+        return Trained(trained, len(site.samples), loss)
+
+
+@dataclass(frozen=True)
+class Dynamics(Wire):
+    """What FedDyn keeps on the server: the model that sites start from, and the sum of all sites' memories."""
+
+    cloud: Weights
+    """w: the start of the next round; the model to use is the plain average of the last one."""
+    memory: Weights
+    """sum_k h_k over all sites, by the name of each trained parameter."""
+
+
+def begin_dynamics(weights: Weights, buffers: Sequence[str]) -> Dynamics:
+    """Before the first round: start from these weights, no memories."""
+    memory = {name: value.new_zeros(value.shape) for name, value in weights.items() if name not in set(buffers)}
+    return Dynamics(cloud=weights, memory=memory)
+
+
+@dataclass(frozen=True)
+class DynamicRound:
+    """One round of FedDyn, for the method itself and for FedCorr's last stage (Fig. 4)."""
+
+    alpha: float
+    by_size: bool = True
+
+    def objective(self, loss: Term | Objective, alpha_k: float) -> Objective:
+        """Loss + (alpha_k / 2) ||v - anchor||^2."""
+        return as_objective(loss) + alpha_k * Proximal(power=2)
+
+    def __call__(
+        self, federation: Federation, dynamics: Dynamics, recipe: Recipe, chosen: Sequence[str]
+    ) -> tuple[Weights, Dynamics]:
+        """The average of the chosen sites' models, and the dynamics of the next round.
+
+        The server derives the change of h_k from the model that it receives anyway: no memory travels.
+        """
+        sizes = [float(facts.samples) for facts in federation.facts.values()] if self.by_size else None
+        relative = dict(zip(federation.sites, relative_sizes(sizes, len(federation.sites))))
+        names = tuple(dynamics.memory)
+        requests = {
+            site: TrainDynamically(
+                dynamics.cloud,
+                replace(recipe, objective=self.objective(recipe.objective, self.alpha / relative[site])),
+                trained_names=names,
+            )
+            for site in chosen
+        }
+        replies = federation.ask(requests)
+        total = sum(reply.samples for reply in replies.values())
+        federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+        averaged = average([reply.weights for reply in replies.values()])
+        memory = dynamics.memory
+        for reply in replies.values():
+            memory = feddyn_memory(memory, reply.weights, dynamics.cloud)
+        moved = feddyn_cloud({name: averaged[name] for name in names}, [memory], len(federation.sites))
+        return averaged, Dynamics(cloud={**averaged, **moved}, memory=memory)
+
+
+@dataclass(frozen=True)
+class FedDynState(State):
+    """`weights` is the average of the last round's models, the one to evaluate and use."""
+
+    dynamics: Dynamics = field(default_factory=lambda: Dynamics({}, {}))
+
+
+@methods.register("feddyn")
+@dataclass(frozen=True)
+class FedDyn(TrainingMethod):
+    """Each site's loss carries a memory of how far its optimum lies from the others', so that all agree in the end."""
+
+    summary: ClassVar[str] = "Dynamic regularisation: each site remembers its drift and is pulled against it"
+    paper: ClassVar[str] = "Acar et al. 2021"
+    tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
+
+    rounds: int = 100
+    """T: communication rounds."""
+    fraction: float = 1.0
+    """Share of the sites that train in a round."""
+    alpha: float = 0.01
+    """alpha: strength of the regulariser."""
+    by_size: bool = True
+    """alpha_k = alpha / (n_k N / sum n), as released; false uses alpha at every site, as printed."""
+    decay: float = 0.998
+    """The learning rate of round t is lr * decay^t."""
+    clip: float = 10.0
+    """Largest gradient norm of a local step; 0 is off."""
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise ConfigError(f"method.alpha = {self.alpha}: it must be positive; without it use fedavg")
+
+    def start(self, federation: Federation) -> FedDynState:
+        weights = federation.initial_weights()
+        return FedDynState(weights, begin_dynamics(weights, federation.model_buffers()))
+
+    def stages(self) -> list[Stage]:
+        return [Stage("train", self.rounds, self.train)]
+
+    def train(self, state: FedDynState, federation: Federation) -> FedDynState:
+        recipe = self.recipe(
+            plain_loss(federation), lr=self.local.lr * self.decay**federation.round.index, clip=self.clip
+        )
+        one_round = DynamicRound(self.alpha, self.by_size)
+        weights, dynamics = one_round(federation, state.dynamics, recipe, federation.choose(self.fraction))
+        return replace(state, weights=weights, dynamics=dynamics)
+
+    def tiny(self) -> FedDyn:
+        return replace(self, rounds=3, fraction=0.6)
