@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import torch
+
 from fedsift.aggregate import average, feddyn_cloud, feddyn_memory, relative_sizes
 from fedsift.contract import ConfigError, Federation, Stage, State, Weights
 from fedsift.contract.codec import Wire
@@ -26,7 +28,8 @@ MEMORY = "feddyn memory"
 class TrainDynamically(Train):
     """Train against the site's own memory h_k: the proximal term pulls to w - h_k, then h_k grows by w_k - w.
 
-    The gradient of (alpha_k / 2) ||v - (w - h_k)||^2 is alpha_k (v - w + h_k), FedDyn's correction of the local step.
+    The gradient of (alpha_k / 2) ||v - (w - h_k)||^2 is alpha_k (v - w + h_k), FedDyn's correction of a local
+    step.
     """
 
     reply_type: ClassVar[type[Reply]] = Trained
@@ -45,7 +48,7 @@ class TrainDynamically(Train):
     def memory(self, site: Site) -> Weights:
         """h_k, zero before the first visit."""
         kept: Weights | None = site.notebook.get(MEMORY)
-        return kept or {name: self.weights[name].new_zeros(self.weights[name].shape) for name in self.trained_names}
+        return kept or {name: torch.zeros_like(self.weights[name]) for name in self.trained_names}
 
     def anchor(self, site: Site) -> Weights:
         return {name: self.weights[name] - memory for name, memory in self.memory(site).items()}
@@ -57,7 +60,7 @@ class TrainDynamically(Train):
 
 @dataclass(frozen=True)
 class Dynamics(Wire):
-    """What FedDyn keeps on the server: the model that sites start from, and the sum of all sites' memories."""
+    """What FedDyn keeps on the server: the model that sites start from, and the sum of their memories."""
 
     cloud: Weights
     """w: the start of the next round; the model to use is the plain average of the last one."""
@@ -67,7 +70,7 @@ class Dynamics(Wire):
 
 def begin_dynamics(weights: Weights, buffers: Sequence[str]) -> Dynamics:
     """Before the first round: start from these weights, no memories."""
-    memory = {name: value.new_zeros(value.shape) for name, value in weights.items() if name not in set(buffers)}
+    memory = {name: torch.zeros_like(value) for name, value in weights.items() if name not in buffers}
     return Dynamics(cloud=weights, memory=memory)
 
 
@@ -121,7 +124,7 @@ class FedDynState(State):
 @methods.register("feddyn")
 @dataclass(frozen=True)
 class FedDyn(TrainingMethod):
-    """Each site's loss carries a memory of how far its optimum lies from the others', so that all agree in the end."""
+    """Each site remembers how far its optimum lies from the others', and is pulled against it."""
 
     summary: ClassVar[str] = "Dynamic regularisation: each site remembers its drift and is pulled against it"
     paper: ClassVar[str] = "Acar et al. 2021"

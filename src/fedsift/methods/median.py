@@ -19,7 +19,7 @@ def median_of(replies: Replies[Trained]) -> Weights:
 @methods.register("fedmedian")
 @dataclass(frozen=True)
 class FedMedian(TrainingMethod):
-    """FedAvg whose mean is a median: fewer than half of the sites, however far off, cannot carry the model away."""
+    """FedAvg whose mean is a median: a minority of sites, however far off, cannot carry the model away."""
 
     summary: ClassVar[str] = "Coordinate-wise median of the sites' models instead of their mean"
     paper: ClassVar[str] = "Yin et al. 2018"

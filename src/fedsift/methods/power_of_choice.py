@@ -1,5 +1,5 @@
-"""Power-of-choice: Cho et al., Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice
-Selection Strategies, 2020."""
+"""Power-of-choice: Cho et al., Client Selection in Federated Learning: Convergence Analysis and
+Power-of-Choice Selection Strategies, 2020."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from fedsift.signals.counting import floor_count
 
 
 def choose_by_loss(federation: Federation, weights: Weights, fraction: float, pool: int) -> list[str]:
-    """The sites of a round: draw d candidates by size, ask for their mean loss under the global model, keep the m
-    largest.
+    """The sites of a round: draw d candidates by size, ask for their loss under the global model, keep m.
 
     Candidates that do not answer are passed over. A site gives away one number, its mean loss.
     """
