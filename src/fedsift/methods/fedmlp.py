@@ -1,0 +1,286 @@
+"""FedMLP: Sun et al., FedMLP: Federated Multi-Label Medical Image Classification under Task Heterogeneity,
+MICCAI 2024."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsift.contract import ConfigError, Federation, Replies, Reply, Stage, State, Weights
+from fedsift.local.objective import BinaryCrossEntropy, Objective, as_objective
+from fedsift.local.recipe import Augment
+from fedsift.local.requests import Train, Trained
+from fedsift.methods.base import TrainingMethod, methods, size_weighted
+from fedsift.methods.fedmlp_site import (
+    LabelsAndTeacher,
+    MissingToTeacher,
+    PartialClass,
+    Portrait,
+    Portray,
+    TagCounts,
+    TagMissing,
+    annotated_classes,
+    measured_classes,
+)
+from fedsift.signals.prototypes import Prototypes, global_prototypes
+from fedsift.signals.selection import global_difficulty
+
+
+@dataclass(frozen=True)
+class FedMLPState(State):
+    """The global model, and what the sites' models know about the classes."""
+
+    prototypes: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2, 0)))
+    """P_0^c and P_1^c, `[K, 2, F]`; zeros where no site has sent one yet."""
+    held: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 2), np.bool_))
+    """Which of them exist, `[K, 2]`."""
+    difficulty: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """d_c^G, `[K]`: high for a class that is easy to learn."""
+
+
+@methods.register("fedmlp")
+@dataclass(frozen=True)
+class FedMLP(TrainingMethod):
+    """Warm up on the annotated classes alone, then let every site tag its missing labels by prototypes.
+
+    The defaults are the method as printed; where paper and released code differ, the parameter says so.
+    """
+
+    summary: ClassVar[str] = "Every site annotates some classes only; missing labels are tagged by prototypes"
+    paper: ClassVar[str] = "Sun et al. 2024 (MICCAI)"
+    tasks: ClassVar[tuple[str, ...]] = ("multilabel",)
+
+    rounds: int = 500
+    """T: rounds in all, warm-up included."""
+    warm_up: int = 50
+    """t_1: rounds of stage 1."""
+    fraction: float = 1.0
+    """Share of the sites that train in a round; the paper has all of them."""
+    views: int = 2
+    """Independently augmented copies of every image in stage 1 (Alg. 1 line 6); stage 2 uses one."""
+
+    mld: bool = True
+    """Missing-label detection, eqs. 7-9 (Table 3)."""
+    wpc: bool = True
+    """L_WPC, eqs. 3-4 (Table 3); off takes the zeros of missing classes at face value (eq. 1)."""
+    cr: bool = True
+    """Consistency with the global model where no label is known, section 2.4 (Table 3)."""
+    st: bool = True
+    """Self-adaptive thresholds tau = d_c T, eq. 10 (Table 3); off sets d_c = 1, as the released code does."""
+
+    tau: float = 1.0
+    """Strength of the multi-label logit adjustment inside L_WPC, eq. 3; 0 turns it off (released code)."""
+    prior_over: Literal["samples", "known"] = "samples"
+    """pi_c of a missing class: tagged positives among all samples (released code), or among the tagged."""
+    wpc_norm: Literal["known", "classes"] = "known"
+    """Divide L_WPC by the known entries, or by all classes (the paper's 1 / C)."""
+    cr_norm: Literal["joint", "separate"] = "joint"
+    """Average labels and consistency over all entries together (released code), or each over its own."""
+    stage1_consistency: bool = False
+    """Pull missing classes to the global model in stage 1 too, as the released code does."""
+
+    t0: float = 0.005
+    """T_0: share of the samples leaning to "absent" that is tagged 0 each round, before d_c."""
+    t1: float = 0.01
+    """T_1: share of the samples leaning to "present" that is tagged 1 each round, before d_c."""
+    min_select: int = 0
+    """Tag at least so many of each side while any are left; the paper's floor alone stalls, 1 mends it."""
+    low: float = 0.3
+    """L: a prediction below it counts as sure, eq. 10."""
+    high: float = 0.7
+    """R: a prediction above it counts as sure, eq. 10."""
+    difficulty_over: Literal["missing", "active"] = "missing"
+    """d_c over the sites that miss class c (text, released code), or that annotate it (eq. 10 as printed)."""
+    prototype_weights: Literal["size", "equal"] = "size"
+    """Average prototypes by size (released code) or alike (eq. 6); the same for equal sites."""
+    least_members: int = 1
+    """A site withholds a prototype over fewer samples: over one sample it is that sample's features."""
+    statistics_on: Literal["eval", "train"] = "eval"
+    """Measure on the images as they are, or augmented as in training (released code)."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warm_up <= self.rounds:
+            raise ConfigError(f"method.warm_up = {self.warm_up}: it must be from 0 to rounds = {self.rounds}")
+        for name in ("t0", "t1", "low", "high"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"method.{name} = {getattr(self, name)}: it is a share between 0 and 1")
+        for name, least in (("views", 1), ("min_select", 0), ("least_members", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"method.{name} = {getattr(self, name)}: it must be at least {least}")
+
+    def start(self, federation: Federation) -> FedMLPState:
+        weights, k = federation.initial_weights(), len(federation.classes)
+        for c, name in enumerate(federation.classes):
+            if not any(c in annotated_classes(facts, k) for facts in federation.facts.values()):
+                federation.warn(f"no site annotates '{name}': nothing can be learnt about it")
+        width = feature_width(weights)
+        return FedMLPState(weights, np.zeros((k, 2, width)), np.zeros((k, 2), np.bool_), np.ones(k))
+
+    def stages(self) -> list[Stage]:
+        return [
+            Stage("warm up", self.warm_up, self.train_on_annotated),
+            Stage("missing-label detection", self.rounds - self.warm_up, self.train_with_tags),
+        ]
+
+    # Stage 1, section 2.2 ------------------------------------------------------------------------------
+
+    def train_on_annotated(self, state: FedMLPState, federation: Federation) -> FedMLPState:
+        """L_WPC on two views of the annotated classes; the last round also brings the first prototypes."""
+        last = federation.round.index == self.warm_up - 1
+        visit = Train(
+            state.weights,
+            self.recipe(self.first_loss(), views=self.views),
+            then=(self.portray(state),) if last and self.mld else (),
+        )
+        return self.aggregate(state, federation.ask(visit, federation.choose(self.fraction)), federation)
+
+    def partial_loss(self) -> Objective:
+        """L_WPC, eqs. 3-4; eq. 1 when it is switched off."""
+        if not self.wpc:
+            return as_objective(BinaryCrossEntropy())
+        return as_objective(PartialClass(self.tau, self.prior_over, self.wpc_norm))
+
+    def first_loss(self) -> Objective:
+        return self.partial_loss() + MissingToTeacher() if self.stage1_consistency else self.partial_loss()
+
+    # Stage 2, sections 2.3 and 2.4 ---------------------------------------------------------------------
+
+    def train_with_tags(self, state: FedMLPState, federation: Federation) -> FedMLPState:
+        """One visit: tag with the received model, train on labels, tags and teacher, measure the result."""
+        visit = Train(
+            state.weights,
+            self.recipe(self.second_loss()),
+            before=(self.tag_missing(state),) if self.mld else (),
+            then=(self.portray(state),) if self.mld else (),
+        )
+        replies = federation.ask(visit, federation.choose(self.fraction))
+        if self.mld:
+            self.record_tags(replies, federation)
+        return self.aggregate(state, replies, federation)
+
+    def second_loss(self) -> Objective:
+        """Eq. 4 on labels and tags, squared error to the global model elsewhere (section 2.4)."""
+        if not self.cr:
+            return self.partial_loss()
+        return as_objective(LabelsAndTeacher(self.tau if self.wpc else 0.0, self.prior_over, self.cr_norm))
+
+    def tag_missing(self, state: FedMLPState) -> TagMissing:
+        """Eqs. 7-9 with tau_0 = d_c T_0 and tau_1 = d_c T_1."""
+        difficulty = state.difficulty if self.st else np.ones_like(state.difficulty)
+        return TagMissing(
+            weights=None,
+            prototypes=state.prototypes,
+            held=state.held,
+            difficulty=difficulty,
+            t0=self.t0,
+            t1=self.t1,
+            min_select=self.min_select,
+            augment=self.seen_through(),
+        )
+
+    def portray(self, state: FedMLPState) -> Portray:
+        """Eq. 5 and the first half of eq. 10."""
+        k, _, width = state.prototypes.shape
+        return Portray(
+            weights=None,
+            classes=k,
+            width=width,
+            low=self.low,
+            high=self.high,
+            difficulty_over=self.difficulty_over,
+            least_members=self.least_members,
+            augment=self.seen_through(),
+        )
+
+    def seen_through(self) -> Augment | None:
+        return self.local.augment if self.statistics_on == "train" else None
+
+    def record_tags(self, replies: Replies[Trained], federation: Federation) -> None:
+        counts = {site: part for site, part in parts_of(replies) if isinstance(part, TagCounts)}
+        new = sum(count.new for count in counts.values())
+        left = sum(count.left for count in counts.values())
+        federation.record(tags_new=new, tags_left=left)
+        federation.record_sites("tags_left", {site: count.left for site, count in counts.items()})
+        if left and not new:
+            federation.warn(
+                "no site tagged a label in some round though some are left: the floor in tau stalls; "
+                "method.min_select = 1 goes on"
+            )
+
+    # Server, Alg. 1 "Global Aggregation" ---------------------------------------------------------------
+
+    def aggregate(self, state: FedMLPState, replies: Replies[Trained], federation: Federation) -> FedMLPState:
+        """FedAvg; with portraits also eqs. 6 and 10."""
+        total = sum(reply.samples for reply in replies.values())
+        federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+        state = replace(state, weights=size_weighted(replies))
+        portraits = {site: part for site, part in parts_of(replies) if isinstance(part, Portrait)}
+        if not portraits:
+            return state
+        prototypes = self.average_prototypes(portraits, replies, federation)
+        difficulty = self.average_difficulty(state, portraits, replies, federation)
+        federation.record(difficulty=difficulty.tolist())
+        return replace(
+            state,
+            # a side that no reply holds this time keeps its last prototype
+            prototypes=np.where(prototypes.held[..., None], prototypes.vectors, state.prototypes),
+            held=prototypes.held | state.held,
+            difficulty=difficulty,
+        )
+
+    def average_prototypes(
+        self, portraits: dict[str, Portrait], replies: Replies[Trained], federation: Federation
+    ) -> Prototypes:
+        """P_n^c over the sites that annotate c and hold that side, eq. 6."""
+        k = len(federation.classes)
+        local = []
+        for site, portrait in portraits.items():
+            active = annotated_classes(federation.facts[site], k)
+            vectors = np.zeros((k, *portrait.prototypes.shape[1:]))
+            held = np.zeros((k, 2), np.bool_)
+            vectors[active], held[active] = portrait.prototypes.double().numpy(), portrait.held.numpy()
+            local.append(Prototypes(vectors, held))
+        return global_prototypes(local, [replies[site].samples for site in portraits], self.prototype_weights)
+
+    def average_difficulty(
+        self,
+        state: FedMLPState,
+        portraits: dict[str, Portrait],
+        replies: Replies[Trained],
+        federation: Federation,
+    ) -> NDArray[np.float64]:
+        """d_c^G by size, eq. 10; a class that no reply measured keeps its last value."""
+        k = len(federation.classes)
+        local, active = np.zeros((len(portraits), k)), np.zeros((len(portraits), k), np.bool_)
+        measured = np.zeros(k, np.bool_)
+        for row, (site, portrait) in enumerate(portraits.items()):
+            facts = federation.facts[site]
+            classes = measured_classes(facts, k, self.difficulty_over)
+            local[row, classes] = portrait.difficulty.numpy()
+            active[row, annotated_classes(facts, k)] = True
+            measured[classes] = True
+        sizes = [replies[site].samples for site in portraits]
+        average = global_difficulty(local, sizes, active, self.difficulty_over)
+        return np.where(measured, average, state.difficulty)
+
+    def tiny(self) -> FedMLP:
+        return replace(self, rounds=4, warm_up=2, min_select=max(1, self.min_select))
+
+
+def parts_of(replies: Replies[Trained]) -> list[tuple[str, Reply]]:
+    """Everything that was asked beside training, with its site."""
+    return [(site, part) for site, reply in replies.items() for part in reply.then]
+
+
+def feature_width(weights: Weights) -> int:
+    """F: inputs of the network's head."""
+    head = weights.get("head.weight")
+    if head is None or head.dim() != 2:
+        raise ConfigError(
+            "method 'fedmlp' compares features: its network needs a linear layer called 'head' on top of "
+            "features(x); use a registered model, or name the last layer of your own so"
+        )
+    return int(head.shape[1])
