@@ -36,6 +36,12 @@ class SiteFacts(Wire):
     """The network that the site trains; sites may differ."""
     annotated: tuple[int, ...] | None = None
     """Classes that the site annotates at all (None: every class)."""
+    public: int = 0
+    """Public unlabelled samples that the site has."""
+    public_digest: str = ""
+    """Fingerprint of those samples and their order: it must be the same at every site."""
+    test: int = 0
+    """Samples of a common test set that a simulation gave the site, so that its own model can be judged."""
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,9 @@ class Method:
     needs: ClassVar[tuple[str, ...]] = ()
     """What a federation must have besides labelled samples: "public" for a public unlabelled set."""
 
+    mixed_networks: ClassVar[bool] = False
+    """Whether sites may train different networks; a method that averages models needs them alike."""
+
     def start(self, federation: Federation) -> State:
         """The state before the first round."""
         return State(weights=federation.initial_weights())

@@ -81,6 +81,22 @@ class Truth:
 
 
 @dataclass(frozen=True)
+class PublicSet:
+    """Unlabelled samples that every site has; `rows` of `images` (uint8 or float32, as in `Dataset`), in
+    this order."""
+
+    name: str
+    images: NDArray[Any]
+    rows: Rows
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(int(side) for side in self.images.shape[1:])
+
+
+@dataclass(frozen=True)
 class Spread:
     """A dataset spread over sites, with the labels that the sites were given.
 
@@ -97,6 +113,8 @@ class Spread:
     held_out: dict[str, Rows] = field(default_factory=dict)
     held_out_given: dict[str, Labels] = field(default_factory=dict)
     annotated: dict[str, NDArray[np.bool_]] | None = None
+    public: PublicSet | None = None
+    """The same unlabelled samples in the same order at every site."""
     notes: tuple[str, ...] = ()
 
     def check(self) -> None:

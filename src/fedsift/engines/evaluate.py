@@ -37,7 +37,7 @@ class Evaluator:
         weights = method.model(state)
         if weights is None:
             request = method.evaluation(state)
-            return {} if request is None else self._at_sites(request)
+            return {} if request is None else self._at_sites(request, own_models=True)
         if self.test is not None:
             samples, labels = self.test
             self._network.load_state_dict(weights)
@@ -52,14 +52,20 @@ class Evaluator:
             metrics.update(auc=scores.auc, map=scores.map, auc_per_class=scores.auc_per_class)
         return metrics
 
-    def _at_sites(self, request: Any) -> dict[str, Any]:
-        replies = [reply for reply in self.federation.ask(request).values() if reply.samples]
+    def _at_sites(self, request: Any, own_models: bool = False) -> dict[str, Any]:
+        """Summed counts of all sites; for sites with models of their own also the accuracy of each."""
+        replies = {site: reply for site, reply in self.federation.ask(request).items() if reply.samples}
         if not replies:
             return {}
-        total = sum(reply.samples for reply in replies)
-        confusion = torch.stack([reply.confusion for reply in replies]).sum(0)
-        loss = sum(reply.loss * reply.samples for reply in replies) / total
-        return {**self._from_counts(confusion, loss), "evaluated_at": "sites", "evaluated_on": total}
+        total = sum(reply.samples for reply in replies.values())
+        confusion = torch.stack([reply.confusion for reply in replies.values()]).sum(0)
+        loss = sum(reply.loss * reply.samples for reply in replies.values()) / total
+        metrics = {**self._from_counts(confusion, loss), "evaluated_at": "sites", "evaluated_on": total}
+        if own_models:
+            each = {site: self._from_counts(r.confusion, r.loss)["accuracy"] for site, r in replies.items()}
+            self.federation.record_sites("accuracy", each)
+            metrics.update(site_accuracy=each, mean_site_accuracy=sum(each.values()) / len(each))
+        return metrics
 
     def _from_counts(self, confusion: Tensor, loss: float) -> dict[str, Any]:
         """Accuracy, balanced accuracy and recalls from summed counts; multi-label counts are `[K, 2, 2]`."""

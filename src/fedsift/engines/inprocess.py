@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,14 +27,12 @@ class InProcess(EngineFederation):
         *,
         models: Mapping[str, str] | None = None,
         compute: Compute | None = None,
-        public: Samples | None = None,
         tamper: Tamper | None = None,
         **shared: Any,
     ) -> None:
         """`models`: another network for a site, by its name. `tamper`: what a bad wire does to answers, in tests."""
         self.spread = spread
         self.compute = compute or Compute()
-        self.public = public
         self.tamper = tamper
         self.notebooks: dict[str, dict[str, Any]] = {}
         """Current pages of the sites that have written any."""
@@ -42,8 +41,16 @@ class InProcess(EngineFederation):
         self._open: dict[str, Notebook] = {}
         data = spread.dataset
         self._pool = torch.from_numpy(data.images).to(self.compute.device)
+        self.public = self._public()
+        self._test = self.test_set()
+        public: dict[str, Any] = {}
+        if self.public is not None:
+            public = {"public": len(self.public), "public_digest": self.public.digest()}
         super().__init__(
-            facts={site: facts_of(spread, site, (models or {}).get(site, shared["model"])) for site in spread.sites},
+            facts={
+                site: replace(facts_of(spread, site, (models or {}).get(site, shared["model"])), **public)
+                for site in spread.sites
+            },
             classes=data.classes,
             multilabel=data.multilabel,
             shape=data.shape,
@@ -93,6 +100,8 @@ class InProcess(EngineFederation):
             held_out=None if held_out is None else self._samples(held_out),
             held_out_given=None if held_out is None else torch.from_numpy(spread.held_out_given[name]),
             public=self.public,
+            test=None if self._test is None else self._test[0],
+            test_labels=None if self._test is None else self._test[1],
             multilabel=data.multilabel,
             compute=self.compute,
         )
@@ -100,6 +109,14 @@ class InProcess(EngineFederation):
     def _samples(self, rows: Any) -> Samples:
         data = self.spread.dataset
         return Samples(self._pool, torch.from_numpy(rows), data.mean, data.std)
+
+    def _public(self) -> Samples | None:
+        public, data = self.spread.public, self.spread.dataset
+        if public is None:
+            return None
+        shared = public.images is data.images
+        pool = self._pool if shared else torch.from_numpy(public.images).to(self.compute.device)
+        return Samples(pool, torch.from_numpy(public.rows), public.mean, public.std)
 
     def test_set(self) -> tuple[Samples, Tensor] | None:
         """The central test set, or None when the data has none."""
@@ -123,4 +140,5 @@ def facts_of(spread: Spread, site: str, model: str) -> SiteFacts:
         held_out=len(spread.held_out.get(site, ())),
         model=model,
         annotated=annotated,
+        test=len(spread.dataset.test),
     )

@@ -37,6 +37,13 @@ class Samples:
         """Normalised float32 samples at these positions: `[B, *shape]`."""
         return self.normalise(self.pool[self.rows[positions.to(self.rows.device)]])
 
+    def digest(self) -> str:
+        """A fingerprint of the samples, their order and their normalisation: equal sets, equal digests."""
+        hasher = hashlib.blake2b(repr((self.mean, self.std, self.shape)).encode(), digest_size=16)
+        for start in range(0, len(self), 1024):
+            hasher.update(self.pool[self.rows[start : start + 1024]].cpu().numpy().tobytes())
+        return hasher.hexdigest()
+
     def normalise(self, raw: Tensor) -> Tensor:
         if raw.dtype != torch.uint8:
             return raw
@@ -71,6 +78,9 @@ class Site:
     held_out_given: Tensor | None = None
     public: Samples | None = None
     """Unlabelled samples that every site has (RHFL, FedMD, FedDF)."""
+    test: Samples | None = None
+    """In a simulation, the common test set, to judge models that stay at their sites. Nothing trains on it."""
+    test_labels: Tensor | None = None
     multilabel: bool = False
     secret: str = ""
     """Entropy that the site alone knows, for draws that protect its privacy; empty in a simulation."""

@@ -58,7 +58,7 @@ def federate(study: Study, spread: Spread, run_id: str, kind: type[InProcess] = 
     """The in-process federation of a study."""
     return kind(
         spread,
-        models=study.model.sites,
+        models=study.model.of_sites(spread.sites),
         compute=study.engine.compute(),
         run=run_id,
         seed=study.seed,

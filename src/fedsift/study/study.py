@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from fedsift.data.build import build as build_spread
 from fedsift.data.dataset import Spread
 from fedsift.data.noise import Noise, noises
 from fedsift.data.partitions import Partition, partitions
+from fedsift.data.public import Public
 from fedsift.data.sources import Source, sources
 from fedsift.engines.federation import Patience
 from fedsift.engines.gate import GateLimits
@@ -35,8 +36,20 @@ class ModelTable:
     """`[model]`: the network that the sites train."""
 
     name: str = "cnn"
+    cycle: tuple[str, ...] = ()
+    """Networks for the sites in turn, instead of `name`: the first site trains the first, and so on."""
     sites: dict[str, str] = field(default_factory=dict)
-    """Another network for a site, by the site's name."""
+    """Another network for a site, by the site's name; it comes before `cycle`."""
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """Every network that the table names."""
+        return (self.name, *self.cycle, *self.sites.values())
+
+    def of_sites(self, sites: Sequence[str]) -> dict[str, str]:
+        """The network of each site."""
+        turn = self.cycle or (self.name,)
+        return {site: self.sites.get(site, turn[number % len(turn)]) for number, site in enumerate(sites)}
 
 
 @dataclass(frozen=True)
@@ -72,6 +85,7 @@ class Study:
     evaluate: Schedule = field(default_factory=Schedule)
     name: str = "study"
     seed: int = 1
+    public: Public | None = None
 
     @classmethod
     def from_file(cls, path: Path, overrides: list[str] | None = None) -> Study:
@@ -91,15 +105,16 @@ class Study:
             raise ConfigError(f"'seed' = {seed!r}: it must be a whole number")
         train = build(Recipe, _without(table.get("train", {}), "objective", "train"), "train")
         model = build(ModelTable, table.get("model", {}), "model")
-        for network in (model.name, *model.sites.values()):
+        for network in model.networks:
             if ":" not in network:
                 models.get(network)
         method_table = _without(table.get("method", {"name": "fedavg"}), "local", "method")
+        method = build_named(methods, method_table, "method", fixed={"local": train})
         return cls(
             source=build_named(sources, table.get("data", {"name": "digits"}), "data"),
             partition=build_named(partitions, table.get("partition", {"name": "iid", "sites": 10}), "partition"),
             noise=build_named(noises, table.get("noise", {"name": "clean"}), "noise"),
-            method=build_named(methods, method_table, "method", fixed={"local": train}),
+            method=method,
             train=train,
             model=model,
             engine=build(EngineTable, table.get("engine", {}), "engine"),
@@ -108,6 +123,7 @@ class Study:
             evaluate=build(Schedule, table.get("evaluate", {}), "evaluate"),
             name=str(table.get("name", "study")),
             seed=seed,
+            public=_public(table.get("public"), method),
         )
 
     def to_table(self) -> dict[str, Any]:
@@ -120,6 +136,7 @@ class Study:
             "noise": {"name": noises.name_of(self.noise), **as_table(self.noise)},
             "model": as_table(self.model),
             "train": as_table(self.train, leave=OBJECTIVE),
+            **({} if self.public is None else {"public": _public_table(self.public)}),
             "method": {"name": self.method_name, **as_table(self.method, leave=frozenset({"local"}))},
             "engine": as_table(self.engine),
             "federation": as_table(self.federation),
@@ -136,9 +153,13 @@ class Study:
 
     def spread(self) -> Spread:
         """Load, spread and spoil the data; refuses a method that cannot handle this kind of label."""
+        dataset, public = self.source.load(), None
+        if self.public is not None:
+            dataset, public = self.public.take(dataset, self.seed)
         spread = build_spread(
-            self.source, self.partition, self.noise, seed=self.seed, held_out=self.evaluate.held_out
+            dataset, self.partition, self.noise, seed=self.seed, held_out=self.evaluate.held_out
         )
+        spread = replace(spread, public=public)
         kind = "multilabel" if spread.dataset.multilabel else "multiclass"
         if kind not in self.method.tasks:
             fitting = [name for name in methods if kind in methods.get(name).tasks]
@@ -146,13 +167,25 @@ class Study:
                 f"method '{self.method_name}' is for {' and '.join(self.method.tasks)} labels, "
                 f"'{spread.dataset.name}' is {kind}: use one of {', '.join(fitting)}"
             )
+        networks = sorted(set(self.model.of_sites(spread.sites).values()))
+        if len(networks) > 1 and not self.method.mixed_networks:
+            fitting = [name for name in methods if methods.get(name).mixed_networks]
+            raise ConfigError(
+                f"method '{self.method_name}' needs the same network at every site, the study names "
+                f"{', '.join(networks)}: use one, or a method for different networks ({', '.join(fitting)})"
+            )
         for site in self.model.sites:
             if site not in spread.sites:
                 raise ConfigError(f"unknown site 'model.sites.{site}'.{nearest(site, list(spread.sites))}")
         return spread
 
 
-_TABLES = ("data", "partition", "noise", "model", "train", "method", "engine", "federation", "gate", "evaluate")
+_TABLES = (
+    "data", "partition", "noise", "public", "model", "train", "method", "engine", "federation", "gate", "evaluate"
+)  # fmt: skip
+
+PUBLIC_SHARE = 0.1
+"""Of the training pool, set aside for a method that needs public samples when the study names none."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -169,3 +202,21 @@ def _without(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any
     if key in table:
         raise ConfigError(f"unknown key '{where}.{key}': the method sets it")
     return table
+
+
+def _public(table: Mapping[str, Any] | None, method: Method) -> Public | None:
+    """The `[public]` table; `name` chooses a dataset, whose own keys stand beside it."""
+    if table is None:
+        return Public(from_train=PUBLIC_SHARE) if "public" in method.needs else None
+    if "name" not in table:
+        return build(Public, _without(table, "source", "public"), "public")
+    rest = {key: value for key, value in table.items() if key != "samples"}
+    source = build_named(sources, rest, "public")
+    samples = {"samples": table["samples"]} if "samples" in table else {}
+    return build(Public, samples, "public", fixed={"source": source})
+
+
+def _public_table(public: Public) -> dict[str, Any]:
+    if public.source is None:
+        return as_table(public)
+    return {"name": sources.name_of(public.source), "samples": public.samples, **as_table(public.source)}

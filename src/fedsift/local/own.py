@@ -1,0 +1,145 @@
+"""Sites that keep a model of their own: it lives in the notebook (page "model") and never leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedsift.contract.messages import Reply, Request, SiteFacts, Weights, disclosed
+from fedsift.contract.randomness import derive
+from fedsift.local import losses
+from fedsift.local.dispatch import train_many
+from fedsift.local.objective import Objective, View
+from fedsift.local.predict import logits_of, site_logits
+from fedsift.local.recipe import Augment, Recipe
+from fedsift.local.requests import count_refusal, evaluated
+from fedsift.local.site import Site
+from fedsift.local.trainer import Job
+from fedsift.models import initial_weights
+
+MODEL = "model"
+"""The notebook's page with the site's own weights."""
+
+
+def own_model(site: Site) -> Weights:
+    """The site's own weights; before its first training, fresh ones from the run's seed and its name."""
+    kept: Weights | None = site.notebook.get(MODEL)
+    if kept is not None:
+        return kept
+    seed = derive(site.moment.seed, "own model", site.name)
+    return initial_weights(site.facts.model, site.samples.shape, site.n_classes, seed)
+
+
+def keep_model(site: Site, weights: Weights) -> None:
+    site.notebook[MODEL] = weights
+
+
+def mean_objective(
+    site: Site, weights: Weights, objective: Objective, augment: Augment | None = None
+) -> float:
+    """The objective over all of the site's samples, in inference mode: RHFL's L_k (eq. 9).
+
+    Objectives of terms that look at logits and labels alone; `augment` measures on augmented images instead.
+    """
+    logits = site_logits(site, weights, augment=augment).double()
+    labels = site.labels
+    target = labels.double() if site.multilabel else F.one_hot(labels, site.n_classes).double()
+    view = View(logits=logits, target=target, present=torch.ones(len(target), dtype=torch.float64))
+    if "prior" in objective.needs:
+        view.log_prior = losses.log_prior(site.label_counts().double())[None, :]
+    return float(objective.value(view))
+
+
+# Training ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OwnTrained(Reply):
+    """What a site says of training its own model."""
+
+    loss: float = disclosed("mean training loss over the local steps")
+    samples: int = disclosed("how many samples it trained on")
+
+    def refusal(self, request: TrainOwn, facts: SiteFacts) -> str | None:
+        return count_refusal("samples", self.samples, facts.samples)
+
+
+@dataclass(frozen=True)
+class TrainOwn(Request[OwnTrained]):
+    """Train the site's own model by this recipe, and keep it."""
+
+    reply_type: ClassVar[type[Reply]] = OwnTrained
+
+    recipe: Recipe
+
+    def answer(self, site: Site) -> OwnTrained:
+        [reply] = self.answer_many([(self, site)])
+        if isinstance(reply, Exception):
+            raise reply
+        assert isinstance(reply, OwnTrained)
+        return reply
+
+    @classmethod
+    def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
+        results = train_many([Job(site, own_model(site), request.recipe) for request, site in work])
+        answers: list[Any] = []
+        for (_, site), result in zip(work, results):
+            if not isinstance(result, Exception):
+                keep_model(site, result.weights)
+            answers.append(
+                result if isinstance(result, Exception) else OwnTrained(result.loss, len(site.samples))
+            )
+        return answers
+
+
+# Evaluation -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OwnEvaluated(Reply):
+    """Counts of the site's own model; they add up over sites."""
+
+    confusion: Tensor = disclosed("counts by label and predicted class, [K, K] (multi-label: [K, 2, 2])")
+    loss: float = disclosed("mean loss of the site's own model on these samples")
+    samples: int = disclosed("how many samples it was judged on")
+    where: Literal["test set", "held out"] = disclosed("whether these are held-out or common test samples")
+
+    def refusal(self, request: EvaluateOwn, facts: SiteFacts) -> str | None:
+        table = self.confusion
+        if table.dtype != torch.int64 or table.dim() not in (2, 3) or bool((table < 0).any()):
+            return "the confusion counts are not a table of whole numbers"
+        declared = {"test set": facts.test, "held out": facts.held_out}
+        if self.where not in declared:
+            return f"the site's own model was judged on '{self.where}', which nobody asked for"
+        return count_refusal("samples", self.samples, declared[self.where], least=0)
+
+
+@dataclass(frozen=True)
+class EvaluateOwn(Request[OwnEvaluated]):
+    """Judge the site's own model: on a simulation's common test set if there is one, else held out."""
+
+    reply_type: ClassVar[type[Reply]] = OwnEvaluated
+
+    def answer(self, site: Site) -> OwnEvaluated:
+        return judge(site, self.model(site))
+
+    def model(self, site: Site) -> Weights:
+        return own_model(site)
+
+
+def judge(site: Site, weights: Weights) -> OwnEvaluated:
+    where: Literal["test set", "held out"] = "held out"
+    samples, labels = site.held_out, site.held_out_given
+    if site.test is not None and site.test_labels is not None:
+        where, samples, labels = "test set", site.test, site.test_labels
+    k = site.n_classes
+    if samples is None or labels is None or len(samples) == 0:
+        shape = (k, 2, 2) if site.multilabel else (k, k)
+        return OwnEvaluated(torch.zeros(shape, dtype=torch.int64), 0.0, 0, where)
+    found = evaluated(logits_of(site.network(weights), samples), labels, multilabel=site.multilabel)
+    return OwnEvaluated(found.confusion, found.loss, found.samples, where)
