@@ -20,9 +20,13 @@ LAST = 10
 """Rounds over which "last" is averaged, as FedNoRo's tables do."""
 
 
-def write_results(study: Study, folder: RunFolder, federation: EngineFederation, state: Any) -> dict[str, Any]:
+def write_results(
+    study: Study, folder: RunFolder, federation: EngineFederation, state: Any, spread: Spread | None = None
+) -> dict[str, Any]:
+    """`spread`: what a simulation knows of its data; a deployed run has none."""
     rows = folder.rounds()
-    spread = federation.spread if isinstance(federation, InProcess) else None
+    if isinstance(federation, InProcess):
+        spread = federation.spread
     weights = study.method.model(state)
     if weights is not None:
         folder.save_model(weights)
