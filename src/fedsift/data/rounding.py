@@ -8,9 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def floor_count(amount: float) -> int:
-    """⌊amount + 1e-9⌋: forgives one rounding error, so that 0.29·100 = 28.99...96 counts as 29."""
-    return math.floor(amount + 1e-9)
+def floor_count(amount: float, *, forgiving: bool = True) -> int:
+    """⌊amount + 1e-9⌋: forgives one rounding error, so that 0.29·100 = 28.99...96 counts as 29.
+
+    Not forgiving, it is the plain truncation of the papers' released code: 28.
+    """
+    return math.floor(amount + 1e-9 if forgiving else amount)
 
 
 def shares_to_counts(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:

@@ -49,6 +49,13 @@ class FedCorrNoise(Noise):
         if self.upper < self.tau:
             raise ConfigError(f"noise 'fedcorr': upper = {self.upper} is below tau = {self.tau}")
 
+    def expected(self, n_classes: int) -> tuple[float, float, float]:
+        """Mean level of a noisy site, of any site, and mean share of wrong labels, by the definition."""
+        of_noisy = (self.tau + self.upper) / 2
+        # With balanced classes a redrawn label hits the true one in 1 of M cases, whatever `drawn_classes`
+        # is.
+        return of_noisy, self.rho * of_noisy, self.rho * of_noisy * (1 - 1 / n_classes)
+
     def spoil(self, scene: Scene) -> Spoiled:
         noisy = choose_noisy_sites(scene, self.rho, exact=self.sites == "exact")
         level = draw_levels(scene, noisy, self.tau, self.upper)
@@ -60,12 +67,12 @@ class FedCorrNoise(Noise):
         return Spoiled(given=given, level=level, noisy=noisy)
 
 
-def choose_noisy_sites(scene: Scene, rho: float, *, exact: bool) -> tuple[str, ...]:
+def choose_noisy_sites(scene: Scene, rho: float, *, exact: bool, forgiving: bool = True) -> tuple[str, ...]:
     """Noisy sites in the scene's order: ⌊ρN⌋ of them, or each by its own coin."""
     if exact:
         names = sorted(scene.sites)
         order = scene.generator("all sites", "noisy").permutation(len(names))
-        chosen = {names[k] for k in order[: floor_count(rho * len(names))]}
+        chosen = {names[k] for k in order[: floor_count(rho * len(names), forgiving=forgiving)]}
         return tuple(site for site in scene.sites if site in chosen)
     return tuple(site for site in scene.sites if scene.generator(site, "noisy").random() < rho)
 

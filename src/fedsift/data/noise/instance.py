@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,8 @@ class InstanceNoise(Noise):
     """η_u: upper bound of a noisy site's rate."""
     soft_labels: Path | None = None
     """Read soft labels (.npy `[n, C]` or CSV, one row a training sample) instead of training annotators."""
+    counting: Literal["forgiving", "truncated"] = "forgiving"
+    """How ⌊ρK⌋ and ⌊ηN⌋ are counted: forgiving one rounding error, or cut off as in the released code."""
     epochs: int = 10
     """Epochs that an annotator is trained on its site's clean data."""
     lr: float = 0.003
@@ -61,7 +63,8 @@ class InstanceNoise(Noise):
             raise ConfigError(f"noise 'instance': high = {self.high} is below low = {self.low}")
 
     def spoil(self, scene: Scene) -> Spoiled:
-        noisy = choose_noisy_sites(scene, self.rho, exact=True)
+        forgiving = self.counting == "forgiving"
+        noisy = choose_noisy_sites(scene, self.rho, exact=True, forgiving=forgiving)
         level = draw_levels(scene, noisy, self.low, self.high)
         given = {site: labels.copy() for site, labels in scene.clean.items()}
         right: list[float] = []
@@ -69,7 +72,8 @@ class InstanceNoise(Noise):
         for site in noisy:
             soft = stored[scene.rows[site]] if stored is not None else self._annotate(scene, site)
             right.append(float((soft.argmax(axis=1) == scene.clean[site]).mean()))
-            given[site] = spoil_by(soft, scene.clean[site], level[site], scene.generator(site, "labels"))
+            count = floor_count(level[site] * len(soft), forgiving=forgiving)
+            given[site] = spoil_by(soft, scene.clean[site], count, scene.generator(site, "labels"))
         notes = (
             (f"annotators agree with {np.mean(right):.0%} of the true labels on average",) if right else ()
         )
@@ -136,13 +140,13 @@ def draw_without_replacement(weights: Soft, count: int, rng: np.random.Generator
 
 
 def spoil_by(
-    soft: Soft, labels: Labels, rate: float, rng: np.random.Generator, floor: float = FLOOR
+    soft: Soft, labels: Labels, count: int, rng: np.random.Generator, floor: float = FLOOR
 ) -> Labels:
-    """⌊rate·n⌋ labels changed, drawn and replaced by what the soft labels say (Algorithm 1, lines 5-11)."""
+    """`count` labels changed, drawn and replaced by what the soft labels say (Algorithm 1, lines 5-11)."""
     if soft.shape[1] < 2 or len(labels) == 0:
         return labels.copy()
     soft = floored(soft, floor) if floor else soft
-    chosen = draw_without_replacement(draw_weights(soft, labels), floor_count(rate * len(labels)), rng)
+    chosen = draw_without_replacement(draw_weights(soft, labels), count, rng)
     edges = np.cumsum(flip_distribution(soft[chosen], labels[chosen]), axis=1)
     # Draws lie below the row's own total, so rounding never reaches past the last class with any weight.
     draws = rng.random(len(chosen)) * edges[:, -1]

@@ -67,6 +67,11 @@ def draw_random_matrix(n_classes: int, rate: float, rng: np.random.Generator, sp
     return random_matrix(rate, offsets, rng.dirichlet(np.ones(n_classes - 1), n_classes))
 
 
+def random_diagonal_bounds(rate: float, spread: float = 0.05) -> tuple[float, float]:
+    """Where the diagonal of any random matrix lies: 1-η±spread, kept inside [0, 1]."""
+    return max(0.0, 1.0 - rate - spread), min(1.0, 1.0 - rate + spread)
+
+
 def per_class_rate(matrix: Matrix) -> Matrix:
     """1 - T_ii `[K]`."""
     return 1.0 - np.diagonal(matrix)

@@ -1,6 +1,32 @@
-"""Where samples come from; a new source is one new file, imported here."""
+"""Where samples come from; a new source is one new file, imported here, or a plug-in of another package."""
 
-from fedsift.data.sources import digits, folder, npz
+from fedsift.data.sources import (
+    chest,
+    cifar,
+    clothing1m,
+    digits,
+    folder,
+    idx,
+    medical,
+    medmnist,
+    npz,
+    plugins,
+)
 from fedsift.data.sources.base import Source, sources
 
-__all__ = ["Source", "digits", "folder", "npz", "sources"]
+plugins.register_plugins()
+
+__all__ = [
+    "Source",
+    "chest",
+    "cifar",
+    "clothing1m",
+    "digits",
+    "folder",
+    "idx",
+    "medical",
+    "medmnist",
+    "npz",
+    "plugins",
+    "sources",
+]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.contract.errors import DataError
+from fedsift.contract.randomness import numpy_generator
 from fedsift.contract.registry import Registry
 from fedsift.data.dataset import Dataset, Labels, Rows
+from fedsift.data.splits import split
 
 sources: Registry[type[Source]] = Registry("dataset")
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -27,8 +32,40 @@ class Source:
     """True when the data come with an installed dependency: nothing to fetch."""
     licence: ClassVar[str] = ""
 
+    train_limit: int = field(default=0, kw_only=True)
+    """Use so many training samples only, in each class's proportion (0: all)."""
+    test_limit: int = field(default=0, kw_only=True)
+    """Use so many test samples only (0: all)."""
+
     def load(self) -> Dataset:
-        raise TypeError(f"{type(self).__name__} does not say how it loads")
+        """The dataset, cut down to the limits."""
+        dataset = self.read()
+        train = _limited(dataset.labels, dataset.train, self.train_limit, "train")
+        test = _limited(dataset.labels, dataset.test, self.test_limit, "test")
+        return replace(dataset, train=train, test=test)
+
+    def read(self) -> Dataset:
+        """The whole dataset."""
+        raise TypeError(f"{type(self).__name__} does not say how it is read")
+
+
+def _limited(labels: Labels, rows: Rows, limit: int, side: str) -> Rows:
+    """At most `limit` rows, stratified and always the same ones."""
+    if limit <= 0 or limit >= len(rows):
+        return rows
+    rng = numpy_generator("limit", side, limit)
+    _, chosen = split(labels[rows], limit / len(rows), rng)
+    return rows[chosen]
+
+
+def normalisation(
+    images: NDArray[Any], rows: Rows, statistics: str
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each channel: of these rows ("data"), or the usual ones of ImageNet."""
+    if statistics == "imagenet" and images.ndim == 4:
+        channels = images.shape[1]
+        return (IMAGENET_MEAN, IMAGENET_STD) if channels == 3 else ((0.449,), (0.226,))
+    return channel_statistics(images, rows)
 
 
 def channel_statistics(images: NDArray[Any], rows: Rows) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -54,7 +91,7 @@ def channel_statistics(images: NDArray[Any], rows: Rows) -> tuple[tuple[float, .
     return tuple(round(float(m), 6) for m in mean), tuple(max(round(float(s), 6), 1e-3) for s in std)
 
 
-def channels_first(images: NDArray[Any], channels: int | None = None) -> NDArray[Any]:
+def channels_first(images: NDArray[Any]) -> NDArray[Any]:
     """`[n, h, w]` or `[n, h, w, c]` to `[n, c, h, w]`; `[n, c, h, w]` and `[n, features]` stay."""
     if images.ndim == 3:
         return images[:, None]

@@ -27,7 +27,7 @@ class Digits(Source):
     split_seed: int = 0
     """Seed of that split; the study's seed does not move it."""
 
-    def load(self) -> Dataset:
+    def read(self) -> Dataset:
         from sklearn.datasets import load_digits
 
         bunch = load_digits()

@@ -21,7 +21,7 @@ from fedsift.data.sources.annotations import (
     from_names,
     from_sets,
 )
-from fedsift.data.sources.base import Source, channel_statistics, sources
+from fedsift.data.sources.base import Source, normalisation, sources
 from fedsift.data.splits import split
 from fedsift.data.tables import Table, column, read_table
 
@@ -80,6 +80,8 @@ class FolderSource(Source):
     """3 for colour, 1 for grey."""
     fit: Literal["squash", "crop"] = "squash"
     """"squash" the whole picture into the square, or "crop" its centre."""
+    statistics: Literal["data", "imagenet"] = "data"
+    """Mean and deviation for normalising: of these pictures, or ImageNet's."""
     test_fraction: float = 0.0
     """Share to keep for testing when no split column does; whole groups where there are groups."""
     split_seed: int = 0
@@ -89,8 +91,11 @@ class FolderSource(Source):
     cache: Path | None = None
     """Where decoded pictures are kept (default: the user's cache folder)."""
 
-    def load(self) -> Dataset:
-        listing = self.listing()
+    def read(self) -> Dataset:
+        return self.read_listing(self.listing())
+
+    def read_listing(self, listing: Listing) -> Dataset:
+        """Decode what is listed, leave out what cannot be read, and split."""
         decoded = load_pictures(
             listing.pictures, Form(self.size, self.channels, self.fit), cache=self.cache, what=self.path.name
         )
@@ -99,7 +104,7 @@ class FolderSource(Source):
             raise DataError(f"{self.path}: none of {len(listing.pictures)} pictures could be read")
         listing = listing.take(decoded.kept)
         train, test, more = self._split(listing)
-        mean, std = channel_statistics(decoded.images, train)
+        mean, std = normalisation(decoded.images, train, self.statistics)
         return Dataset(
             name=self.path.stem,
             images=decoded.images,
@@ -118,13 +123,14 @@ class FolderSource(Source):
             notes=(*notes, *more),
         )
 
-    def listing(self) -> Listing:
-        """What the table (or the folder's layout) says, before any picture is decoded."""
-        finder_root, table_path = self.path, self._table_path()
-        pictures = find_pictures(finder_root)
+    def listing(self, table: Table | None = None) -> Listing:
+        """What a table (this one, the CSV, or the folder's layout) says, before any picture is decoded."""
+        table_path = None if table is not None else self._table_path()
+        pictures = find_pictures(self.path)
         if not pictures:
             raise DataError(f"there is no picture in {self.path}")
-        table = folder_table(pictures) if table_path is None else read_table(table_path)
+        if table is None:
+            table = folder_table(pictures) if table_path is None else read_table(table_path)
         where = table_path or self.path
         found, missing = self._match(table, Finder(pictures), where)
         notes = (

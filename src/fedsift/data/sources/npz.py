@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ from fedsift.data.splits import split
 @sources.register("npz")
 @dataclass(frozen=True)
 class Npz(Source):
-    """Arrays `images`, `labels`; if present `test_images`, `test_labels`, `given`, `classes`, `ids`, ....
+    """Arrays `images` and `labels`; if there, `test_images`, `test_labels`, `given`, `classes` and more.
 
     images: uint8 `[n, h, w]`, `[n, h, w, c]` or `[n, c, h, w]`, or float `[n, features]`.
     labels: `[n]` class numbers or `[n, K]` zeros and ones.
@@ -42,14 +42,14 @@ class Npz(Source):
     """Name of the array of samples."""
     labels: str = "labels"
     """Name of the array of labels."""
-    site: str = "site"
-    """Name of the array that tells each sample's site, if there is one."""
-    group: str = "group"
-    """Name of the array that tells each sample's group (patient), if there is one."""
-    ids: str = "ids"
-    """Name of the array that names each sample, if there is one."""
     given: str = "given"
     """Name of the array of labels as annotated, when `labels` are the true ones."""
+    ids: str = "ids"
+    """Name of the array that names each sample."""
+    site: str = "site"
+    """Name of the array that tells each sample's site."""
+    group: str = "group"
+    """Name of the array that tells each sample's group (patient)."""
     classes: tuple[str, ...] = ()
     """Classes to keep and their order (default: all, in the file's order)."""
     test_fraction: float = 0.0
@@ -59,46 +59,64 @@ class Npz(Source):
     trusted: bool = True
     """Whether the labels can be taken for the truth."""
 
-    def load(self) -> Dataset:
+    def read(self) -> Dataset:
         arrays = read_arrays(self.path)
-        for name in (self.images, self.labels):
-            if name not in arrays:
+        for key in ("images", "labels", "given", "ids", "site", "group"):
+            name = getattr(self, key)
+            if name in arrays:
+                arrays[key] = arrays[name]
+            elif key in ("images", "labels") or name != key:
                 raise DataError(f"{self.path} has no array '{name}': it holds {', '.join(sorted(arrays))}")
-        images, labels = channels_first(arrays[self.images]), as_labels(arrays[self.labels])
-        if len(images) != len(labels):
-            raise DataError(f"{self.path}: {len(images)} images but {len(labels)} labels")
-        groups, names = arrays.get(self.group), arrays.get("classes")
-        train: Rows
-        if "test_images" in arrays and "test_labels" in arrays:
-            train = np.arange(len(images), dtype=np.int64)
-            images = np.concatenate([images, channels_first(arrays["test_images"])])
-            labels = np.concatenate([labels, as_labels(arrays["test_labels"])])
-            test = np.arange(len(train), len(images), dtype=np.int64)
-        else:
-            train, test = split(
-                labels, self.test_fraction, numpy_generator(self.split_seed, "npz", "split"), groups
-            )
-        if images.dtype != np.uint8:
-            images = images.astype(np.float32)
-        mean, std = channel_statistics(images, train)
-        n = len(images)
-        dataset = Dataset(
-            name=self.path.stem,
-            images=images,
-            labels=labels,
-            classes=class_names(labels, None if names is None else [str(name) for name in names]),
-            train=train,
-            test=test,
-            multilabel=labels.ndim == 2,
-            mean=mean,
-            std=std,
-            ids=_padded(arrays.get(self.ids), n),
-            groups=_padded(groups, n),
-            sites=_padded(arrays.get(self.site), n),
-            given=None if self.given not in arrays else _longer(as_labels(arrays[self.given]), labels),
-            trusted=self.trusted,
-        )
-        return keep_classes(dataset, self.classes)
+        options = ArrayOptions(self.path.stem, self.test_fraction, self.split_seed, self.trusted)
+        return keep_classes(from_arrays(arrays, options), self.classes)
+
+
+@dataclass(frozen=True)
+class ArrayOptions:
+    """What arrays do not say of themselves."""
+
+    name: str
+    test_fraction: float = 0.0
+    split_seed: int = 0
+    trusted: bool = True
+
+
+def from_arrays(arrays: Mapping[str, NDArray[Any]], options: ArrayOptions) -> Dataset:
+    """A dataset from arrays under their usual names."""
+    for name in ("images", "labels"):
+        if name not in arrays:
+            raise DataError(f"{options.name} has no array '{name}': it holds {', '.join(sorted(arrays))}")
+    images, labels = channels_first(np.asarray(arrays["images"])), as_labels(arrays["labels"])
+    if len(images) != len(labels):
+        raise DataError(f"{options.name}: {len(images)} images but {len(labels)} labels")
+    train: Rows
+    if "test_images" in arrays and "test_labels" in arrays:
+        train = np.arange(len(images), dtype=np.int64)
+        images = np.concatenate([images, channels_first(np.asarray(arrays["test_images"]))])
+        labels = np.concatenate([labels, as_labels(arrays["test_labels"])])
+        test = np.arange(len(train), len(images), dtype=np.int64)
+    else:
+        rng = numpy_generator(options.split_seed, "arrays", "split")
+        train, test = split(labels, options.test_fraction, rng, arrays.get("group"))
+    if images.dtype != np.uint8:
+        images = images.astype(np.float32)
+    mean, std = channel_statistics(images, train)
+    return Dataset(
+        name=options.name,
+        images=images,
+        labels=labels,
+        classes=class_names(labels, None if "classes" not in arrays else [str(c) for c in arrays["classes"]]),
+        train=train,
+        test=test,
+        multilabel=labels.ndim == 2,
+        mean=mean,
+        std=std,
+        ids=_column(arrays.get("ids"), len(images)),
+        groups=_column(arrays.get("group"), len(images)),
+        sites=_column(arrays.get("site"), len(images)),
+        given=None if "given" not in arrays else _extended(as_labels(arrays["given"]), labels),
+        trusted=options.trusted,
+    )
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -108,22 +126,26 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, AttributeError) as error:
         raise DataError(f"{path} cannot be read as .npz: {error}") from error
 
 
-def _padded(column: NDArray[Any] | None, n: int) -> NDArray[np.str_] | None:
+def _column(values: NDArray[Any] | None, n: int) -> NDArray[np.str_] | None:
     """A column as text, with empty entries for test rows that it does not cover."""
-    if column is None:
+    if values is None:
         return None
-    text = np.asarray(column).astype(str)
+    text = np.asarray(values).astype(str)
     if len(text) > n:
         raise DataError(f"a column has {len(text)} entries for {n} samples")
     return np.concatenate([text, np.full(n - len(text), "")]) if len(text) < n else text
 
 
-def _longer(given: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+def _extended(given: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """Given labels for training rows, true ones for test rows that `given` does not cover."""
+    if len(given) > len(labels) or given.ndim != labels.ndim:
+        raise DataError(
+            f"given labels of shape {given.shape} do not belong to labels of shape {labels.shape}"
+        )
     return np.concatenate([given, labels[len(given) :]])
 
 
@@ -137,14 +159,13 @@ def keep_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     columns = np.array([dataset.classes.index(name) for name in classes])
     if dataset.multilabel:
         given = None if dataset.given is None else dataset.given[:, columns]
-        return dataclasses.replace(dataset, labels=dataset.labels[:, columns], given=given, classes=classes)
+        return replace(dataset, labels=dataset.labels[:, columns], given=given, classes=classes)
     number = np.full(len(dataset.classes), -1, np.int64)
     number[columns] = np.arange(len(classes))
     labels = number[dataset.labels]
-    train, test = dataset.train[labels[dataset.train] >= 0], dataset.test[labels[dataset.test] >= 0]
+    given = None if dataset.given is None else number[dataset.given]
+    known = labels >= 0 if given is None else (labels >= 0) & (given >= 0)
+    train, test = dataset.train[known[dataset.train]], dataset.test[known[dataset.test]]
     dropped = len(dataset.train) + len(dataset.test) - len(train) - len(test)
     notes = (*dataset.notes, f"{dropped} samples of other classes are left out") if dropped else dataset.notes
-    given = None if dataset.given is None else number[dataset.given]
-    return dataclasses.replace(
-        dataset, labels=labels, given=given, classes=classes, train=train, test=test, notes=notes
-    )
+    return replace(dataset, labels=labels, given=given, classes=classes, train=train, test=test, notes=notes)

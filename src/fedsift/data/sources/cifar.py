@@ -1,0 +1,159 @@
+"""CIFAR-10 and CIFAR-100 in their official layouts: binary or Python pickles (read without running them).
+
+Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsift.contract.errors import DataError
+from fedsift.data.dataset import Dataset, Labels
+from fedsift.data.pickled import read_pickled
+from fedsift.data.places import find
+from fedsift.data.sources.base import Source, normalisation, sources
+
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_NAMES = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel
+can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur
+dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion
+lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree
+pear pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea
+seal shark shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table
+tank telephone television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman
+worm
+"""
+CIFAR100 = tuple(_NAMES.split())
+PIXELS = 3 * 32 * 32
+
+
+@sources.register("cifar10")
+@dataclass(frozen=True)
+class Cifar10(Source):
+    """50,000 training and 10,000 test images of 32x32 pixels in 10 classes."""
+
+    summary: ClassVar[str] = "60,000 colour images, 32x32, 10 classes"
+    licence: ClassVar[str] = "no licence stated; cite Krizhevsky 2009"
+
+    path: Path | None = None
+    """The folder with `data_batch_1.bin` ... or `data_batch_1` ... (default: `cifar10` in the data
+    folders)."""
+    statistics: Literal["data", "imagenet"] = "data"
+    """Mean and deviation for normalising: of these images, or ImageNet's (FedCorr's released code)."""
+
+    def read(self) -> Dataset:
+        root = find("cifar10", self.path, "run `fedsift data get cifar10`")
+        batches = [f"data_batch_{k}" for k in range(1, 6)]
+        if folder := _holding(root, "data_batch_1.bin"):
+            parts = [_binary(folder / f"{name}.bin", 1) for name in [*batches, "test_batch"]]
+        elif folder := _holding(root, "data_batch_1"):
+            parts = [_pickle(folder / name, "labels") for name in [*batches, "test_batch"]]
+        else:
+            raise DataError(f"{root} holds neither data_batch_1.bin nor data_batch_1")
+        return _dataset("cifar10", parts, CIFAR10, self.statistics)
+
+
+@sources.register("cifar100")
+@dataclass(frozen=True)
+class Cifar100(Source):
+    """50,000 training and 10,000 test images of 32x32 pixels in 100 classes."""
+
+    summary: ClassVar[str] = "60,000 colour images, 32x32, 100 classes"
+    licence: ClassVar[str] = "no licence stated; cite Krizhevsky 2009"
+
+    path: Path | None = None
+    """The folder with `train.bin` and `test.bin`, or `train` and `test` (default: `cifar100` in the data
+    folders)."""
+    statistics: Literal["data", "imagenet"] = "data"
+    """Mean and deviation for normalising: of these images, or ImageNet's."""
+
+    def read(self) -> Dataset:
+        root = find("cifar100", self.path, "run `fedsift data get cifar100`")
+        if folder := _holding(root, "train.bin"):
+            parts = [_binary(folder / f"{name}.bin", 2) for name in ("train", "test")]
+        elif folder := _holding(root, "train"):
+            parts = [_pickle(folder / name, "fine_labels") for name in ("train", "test")]
+        else:
+            raise DataError(f"{root} holds neither train.bin nor train")
+        return _dataset("cifar100", parts, CIFAR100, self.statistics)
+
+
+@sources.register("cifar100-public")
+@dataclass(frozen=True)
+class Cifar100Public(Source):
+    """5,000 unlabelled CIFAR-100 images: the public set of RHFL, FedMD and FedDF. Every label is the one
+    class."""
+
+    summary: ClassVar[str] = "5,000 unlabelled CIFAR-100 images, the public set of RHFL, FedMD and FedDF"
+    licence: ClassVar[str] = "no licence stated; cite Krizhevsky 2009"
+
+    path: Path | None = None
+    """An .npz with `images`, or the folder that holds it (default: `cifar100_public` in the data folders)."""
+
+    def read(self) -> Dataset:
+        where = find("cifar100_public", self.path, "save images as an .npz, or use cifar100")
+        file = where if where.is_file() else next(iter(sorted(where.glob("*.npz"))), None)
+        if file is None:
+            raise DataError(f"there is no .npz in {where}")
+        with np.load(file, allow_pickle=False) as archive:
+            images = np.ascontiguousarray(archive["images"].transpose(0, 3, 1, 2))
+        rows = np.arange(len(images), dtype=np.int64)
+        mean, std = normalisation(images, rows, "data")
+        return Dataset(
+            name="cifar100-public",
+            images=images,
+            labels=np.zeros(len(images), np.int64),
+            classes=("unlabelled",),
+            train=rows,
+            test=rows[:0],
+            mean=mean,
+            std=std,
+            trusted=False,
+        )
+
+
+def _holding(root: Path, name: str) -> Path | None:
+    """The folder that holds the file: the root itself or one of its folders."""
+    for folder in [root, *sorted(part for part in root.iterdir() if part.is_dir())]:
+        if (folder / name).is_file():
+            return folder
+    return None
+
+
+def _binary(path: Path, label_bytes: int) -> tuple[NDArray[np.uint8], Labels]:
+    """Records of label bytes (the last one counts) and 3,072 pixels, channels first."""
+    if not path.is_file():
+        raise DataError(f"there is no {path}: the download is incomplete")
+    record = label_bytes + PIXELS
+    data = np.fromfile(path, np.uint8)
+    if len(data) % record:
+        raise DataError(f"{path} has {len(data)} bytes, not a multiple of {record}: the file is damaged")
+    table = data.reshape(-1, record)
+    return table[:, label_bytes:].reshape(-1, 3, 32, 32), table[:, label_bytes - 1].astype(np.int64)
+
+
+def _pickle(path: Path, key: str) -> tuple[NDArray[np.uint8], Labels]:
+    batch: dict[Any, Any] = read_pickled(path)
+    if "data" not in batch or key not in batch:
+        raise DataError(f"{path} has no '{key}': is this the right CIFAR?")
+    return np.asarray(batch["data"], np.uint8).reshape(-1, 3, 32, 32), np.asarray(batch[key], np.int64)
+
+
+def _dataset(
+    name: str, parts: Sequence[tuple[NDArray[np.uint8], Labels]], classes: tuple[str, ...], statistics: str
+) -> Dataset:
+    """Training images in official order first, then the test images, as one array."""
+    images = np.concatenate([part[0] for part in parts])
+    labels = np.concatenate([part[1] for part in parts])
+    count = len(images) - len(parts[-1][0])
+    train, test = np.arange(count, dtype=np.int64), np.arange(count, len(images), dtype=np.int64)
+    mean, std = normalisation(images, train, statistics)
+    ids = np.array([f"train-{k:05d}" for k in range(count)] + [f"test-{k:05d}" for k in range(len(test))])
+    return Dataset(name, images, labels, classes, train, test, mean=mean, std=std, ids=ids)
