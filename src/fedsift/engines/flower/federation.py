@@ -1,0 +1,279 @@
+"""A federation whose sites are Flower nodes. Flower carries messages; the loop, the gate and the state are ours."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsift.contract.errors import ConfigError, QuorumError
+from fedsift.contract.messages import Answer, Envelope
+from fedsift.engines.federation import EngineFederation
+from fedsift.engines.flower.client import MESSAGE_TYPE
+from fedsift.engines.flower.hello import Hello, Introduction, Vacant, disagreement
+from fedsift.engines.flower.records import Packer, unpack
+
+log = logging.getLogger("fedsift.coordinator")
+
+COMES_BACK = frozenset({3, 4, 5, 8})
+"""Flower's error codes of messages and nodes that got lost or crashed; others will not mend by asking again."""
+
+
+CLOCKS_DIFFER = 3600.0
+"""Flower drops a message after its lifetime by each machine's own clock, so lifetimes are an hour longer than needed."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often the coordinator looks, in seconds."""
+
+    poll: float = 1.0
+    """Between two looks for answers."""
+    look_for_nodes: float = 3.0
+    """Between two looks for nodes that joined or came back."""
+    ask_again: float = 60.0
+    """Without an answer the same request is sent again after this time, then twice it, four times, and so on."""
+    absent: float = 30.0
+    """How long a site is waited for that was gone before the request; one that is lost later has until the deadline."""
+
+
+SIMULATED = Pace(poll=0.02, look_for_nodes=1.0, ask_again=600.0, absent=5.0)
+
+
+class Post:
+    """Messages on their way, and which node is which site."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        note: Mapping[str, str],
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.grid, self.note, self.pace = grid, dict(note), pace or Pace()
+        self.clock, self._sleep = clock, sleep
+        self.introductions: dict[str, Introduction] = {}
+        self.node_of: dict[str, int] = {}
+        """The node that last introduced itself as that site: a restarted one may have a new id."""
+        self.refused: dict[str, str] = {}
+        """Nodes that cannot take part, by site or node, with the reason."""
+        self.accept: Callable[[Introduction], str | None] = lambda introduction: None
+        self._greeted: set[int] = set()
+        self._greetings: dict[str, int] = {}
+        self._next_look = 0.0
+
+    def rest(self) -> None:
+        self._sleep(self.pace.poll)
+
+    def send(self, node: int, content: RecordDict, lifetime: float = 0.0) -> str | None:
+        """Hand one message to Flower; its id, or None if Flower did not take it."""
+        message = Message(content, dst_node_id=node, message_type=MESSAGE_TYPE, ttl=lifetime + CLOCKS_DIFFER)
+        ids = [id for id in self.grid.push_messages([message]) if id]
+        return ids[0] if ids else None
+
+    def collect(self, ids: set[str]) -> list[tuple[str, Message]]:
+        """Answers that have come to any of these messages, with the message's id."""
+        if not ids:
+            return []
+        return [(message.metadata.reply_to_message_id, message) for message in self.grid.pull_messages(list(ids))]
+
+    def meet(self) -> list[str]:
+        """Greet nodes not met before and hear those that answer; the sites that are new or have moved."""
+        if self.clock() >= self._next_look:
+            self._next_look = self.clock() + self.pace.look_for_nodes
+            nodes = set(self.grid.get_node_ids())
+            self.node_of = {site: node for site, node in self.node_of.items() if node in nodes}
+            self._greeted &= nodes  # a node that left and returns under its id is met again
+            for node in sorted(nodes - self._greeted):
+                sent = self.send(node, Packer().pack(Hello(), **self.note))
+                if sent is not None:
+                    self._greetings[sent] = node
+                    self._greeted.add(node)
+        arrived = []
+        for id, message in self.collect(set(self._greetings)):
+            site = self._hear(self._greetings.pop(id), message)
+            if site is not None:
+                arrived.append(site)
+        return arrived
+
+    def _hear(self, node: int, message: Message) -> str | None:
+        letter = _read(message)
+        if isinstance(letter, Vacant):
+            return None
+        if not isinstance(letter, Introduction):
+            if _lost(message):
+                self._greeted.discard(node)  # it may answer when it is back
+            self._refuse(f"node {node}", letter.failure if isinstance(letter, Answer) else str(letter))
+            return None
+        site = letter.facts.name
+        reason = letter.refusal(None, letter.facts) or self.accept(letter)
+        if reason is not None:
+            self._refuse(site, reason)
+            return None
+        self.introductions[site] = letter
+        self.node_of[site] = node
+        self.refused.pop(site, None)
+        return site
+
+    def _refuse(self, who: str, reason: str) -> None:
+        self.refused[who] = reason
+        log.warning("%s cannot take part: %s", who, reason)
+
+
+def _read(message: Message) -> Any:
+    """The letter in a message; for an error, the words for it."""
+    if message.has_error():
+        return f"Flower reports error {message.error.code}: {message.error.reason or 'no reason given'}"
+    try:
+        return unpack(message.content)
+    except ValueError as error:
+        return f"the reply cannot be read: {error}"
+
+
+def _lost(message: Message) -> bool:
+    return bool(message.has_error()) and message.error.code in COMES_BACK
+
+
+@dataclass
+class Errand:
+    """One envelope on its way, until it is answered."""
+
+    envelope: Envelope
+    content: RecordDict
+    node: int | None = None
+    """Where it was sent last; None while the site has no node or its message was lost."""
+    due: float = 0.0
+    """When to send it again."""
+    patience: float = 0.0
+    trouble: str = ""
+
+
+class FlowerFederation(EngineFederation):
+    """Serves requests by Flower messages, one for each site, from sites that already introduced themselves."""
+
+    def __init__(self, post: Post, roster: Mapping[str, Introduction], **shared: Any) -> None:
+        """`roster`: the sites of this run, in the federation's order; some may be away for now."""
+        common = next(iter(roster.values()))
+        super().__init__(
+            facts={site: introduction.facts for site, introduction in roster.items()},
+            classes=common.classes,
+            multilabel=common.multilabel,
+            shape=common.shape,
+            **shared,
+        )
+        self.post = post
+        post.accept = lambda own: disagreement(own, common) or self._unexpected(own)
+
+    def _unexpected(self, own: Introduction) -> str | None:
+        """Facts are fixed at the start: counts are checked against them until the end."""
+        known = self.facts.get(own.facts.name)
+        if known is None:
+            return f"site '{own.facts.name}' was not there when the run began"
+        return None if known == own.facts else f"site '{known.name}' came back as {own.facts}, it was {known}"
+
+    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+        post, clock, packer = self.post, self.post.clock, Packer()
+        end = clock() + deadline
+        post.meet()
+        errands = {
+            site: Errand(envelope, packer.pack(envelope, **post.note), patience=post.pace.ask_again)
+            for site, envelope in envelopes.items()
+        }
+        absent_until = {site: clock() + post.pace.absent for site in errands if site not in post.node_of}
+        answers: dict[str, Answer] = {}
+        under_way: dict[str, str] = {}
+        while clock() < end:
+            self._send_due(errands, under_way, end - clock())
+            for id, message in post.collect(set(under_way)):
+                self._receive(under_way.pop(id), message, errands, answers)
+            if not errands:
+                break
+            for site in post.meet():
+                absent_until.pop(site, None)
+                if site in errands:
+                    errands[site].node = None  # it is back, so what it was sent before may be lost
+            if not under_way and all(clock() >= absent_until.get(site, end) for site in errands):
+                break
+            post.rest()
+        for site, errand in errands.items():
+            answers[site] = _failed(errand.envelope, errand.trouble or self._silence(site, deadline))
+        return answers
+
+    def _send_due(self, errands: Mapping[str, Errand], under_way: dict[str, str], left: float) -> None:
+        """Send what was not sent yet, what is to go to another node by now, and what has waited too long."""
+        now = self.post.clock()
+        for site, errand in errands.items():
+            node = self.post.node_of.get(site)
+            if node is None or (node == errand.node and now < errand.due):
+                continue
+            if node == errand.node:
+                errand.patience *= 2
+            id = self.post.send(node, errand.content, left)
+            if id is not None:
+                under_way[id] = site
+                errand.node, errand.due = node, now + errand.patience
+
+    def _receive(self, site: str, message: Message, errands: dict[str, Errand], answers: dict[str, Answer]) -> None:
+        if site not in errands:
+            return  # the copy of a request that was answered already
+        letter = _read(message)
+        if isinstance(letter, Answer):
+            answers[site] = letter
+            del errands[site]
+        elif _lost(message):
+            errands[site].trouble = str(letter)
+            errands[site].due = self.post.clock() + self.post.pace.look_for_nodes
+        else:
+            envelope = errands.pop(site).envelope
+            words = letter if isinstance(letter, str) else f"the node answered with {type(letter).__name__}"
+            answers[site] = _failed(envelope, words)
+
+    def _silence(self, site: str, deadline: float) -> str:
+        if site in self.post.refused:
+            return self.post.refused[site]
+        if site not in self.post.node_of:
+            return "the site has no node: it is not connected"
+        return f"no reply within {deadline:.0f} s"
+
+
+def _failed(envelope: Envelope, reason: str) -> Answer:
+    return Answer(envelope.run, envelope.site, envelope.moment.id, None, reason)
+
+
+def gather(post: Post, wanted: Sequence[str], *, at_least: int, wait: float) -> list[str]:
+    """Wait until the wanted sites have introduced themselves, or until the time is over and there are enough.
+
+    Returns the sites in the federation's order: as wanted, or by name when none is named.
+    """
+    end = post.clock() + wait
+    here: list[str] = []
+    while True:
+        post.meet()
+        here = [site for site in (wanted or sorted(post.introductions)) if site in post.introductions]
+        if len(here) >= (len(wanted) or at_least) or post.clock() >= end:
+            break
+        post.rest()
+    needed = max(1, at_least)
+    if len(here) < needed:
+        reasons = "; ".join(f"{who}: {reason}" for who, reason in list(post.refused.items())[:3])
+        missing = ", ".join(site for site in wanted if site not in here) or f"{needed - len(here)} more"
+        raise QuorumError(
+            f"only {len(here)} of at least {needed} sites joined within {wait:.0f} s, missing: {missing}"
+            f"{f' ({reasons})' if reasons else ''}. Start their nodes, then resume"
+        )
+    return here
+
+
+def agree(roster: Mapping[str, Introduction]) -> None:
+    """Refuse sites that do not speak of the same classes, shape and normalisation."""
+    common = next(iter(roster.values()))
+    for introduction in roster.values():
+        reason = disagreement(introduction, common)
+        if reason is not None:
+            raise ConfigError(reason)
