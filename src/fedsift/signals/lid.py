@@ -12,20 +12,21 @@ from fedsift.contract.errors import ConfigError, DataError
 
 Form = Literal["paper", "official", "guarded"]
 
-_BLOCK = 1 << 22
-"""Distances held at a time: 32 MB."""
+_HELD = 1 << 22
+"""32 MB of distances."""
 
 
-def nearest_distances(points: NDArray[Any], k: int) -> NDArray[np.float64]:
+def nearest_distances(points: NDArray[Any], k: int, held: int = _HELD) -> NDArray[np.float64]:
     """Distances of every row to its min(k, n - 1) nearest other rows, ascending: `[n, d] -> [n, m]`.
 
-    From differences, so that equal rows are at exactly 0; the row itself is left out by its index.
+    From differences, so that equal rows are at exactly 0; the row itself is left out by its index. At most
+    about `held` distances are in memory at a time.
     """
     n = len(points)
     m = min(k, n - 1)
     wide = np.asarray(points, dtype=np.float64)
     nearest = np.empty((n, m))
-    step = max(1, _BLOCK // max(n, 1))
+    step = max(1, held // max(n, 1))
     for start in range(0, n, step):
         block = cdist(wide[start : start + step], wide)
         rows = np.arange(len(block))

@@ -1,0 +1,67 @@
+"""RHFL's confidence weights: the sign cases, and equations 9-13 step by step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsift.contract import ConfigError, DataError
+from fedsift.signals import credibility, shares_of_confidence
+
+
+@given(
+    seed=st.integers(0, 10_000), sites=st.integers(2, 6), mode=st.sampled_from(["official", "abs", "clip"])
+)
+@settings(max_examples=40, deadline=None)
+def test_equations_9_to_13(seed: int, sites: int, mode: str) -> None:
+    rng = np.random.default_rng(seed)
+    before, now = rng.random(sites) + 0.5, rng.random(sites) + 0.5
+    got = credibility(now, before, 0.5, mode)  # type: ignore[arg-type]
+    q, p = 1 / now, before - now
+    f = q * p
+    positive = np.maximum(f, 0)
+    total = {"official": f.sum(), "abs": np.abs(f).sum(), "clip": positive.sum()}[mode]
+    share = (positive if mode == "clip" else f) / total if abs(total) >= 1e-12 else 0 * f
+    w = 1 / (sites - 1) + 0.5 * share
+    np.testing.assert_allclose(got.confidence, f)
+    np.testing.assert_allclose(got.raw, w)
+    np.testing.assert_allclose(got.weights, np.exp(w) / np.exp(w).sum())
+    assert got.weights.sum() == pytest.approx(1.0)
+
+
+def test_first_round_has_no_history() -> None:
+    got = credibility([1.0, 2.0, 4.0])
+    assert got.weights.tolist() == [0.5, 0.5, 0.5]
+    assert got.drop is got.confidence is got.raw is None
+    assert got.quality.tolist() == [1.0, 0.5, 0.25]
+
+
+def test_eta_zero_is_uniform_over_all() -> None:
+    np.testing.assert_allclose(credibility([1.0, 2.0, 3.0], [3.0, 2.0, 1.0], eta=0.0).weights, 1 / 3)
+
+
+def test_when_all_losses_rise() -> None:
+    before, now = [1.0, 1.0, 1.0], [1.1, 1.2, 2.0]
+    official = credibility(now, before, mode="official").weights
+    assert official.argmax() == 2  # as printed, the worst site teaches most
+    assert credibility(now, before, mode="abs").weights.argmin() == 2
+    np.testing.assert_allclose(credibility(now, before, mode="clip").weights, 1 / 3)
+
+
+def test_a_vanishing_normaliser_drops_the_term() -> None:
+    assert shares_of_confidence([0.25, -0.25]).tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(credibility([1.0, 1.0], [1.0, 1.0]).weights, 0.5)
+
+
+def test_one_site_and_a_perfect_one() -> None:
+    assert credibility([1.0], [2.0]).weights.tolist() == [1.0]
+    assert np.isfinite(credibility([0.0, 1.0], [1.0, 1.0]).weights).all()
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(DataError, match="finite"):
+        credibility([1.0, np.nan])
+    with pytest.raises(ConfigError, match="ccr_mode"):
+        credibility([1.0, 2.0], [1.0, 2.0], mode="max")  # type: ignore[arg-type]

@@ -1,0 +1,127 @@
+"""Randomised response and what the server recovers from it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsift.contract import ConfigError, DataError
+from fedsift.signals import (
+    inverse_response_matrix,
+    label_balance,
+    likelihood_ratio,
+    posterior,
+    project_on_simplex,
+    randomised_response,
+    response_matrix,
+    response_probabilities,
+)
+
+
+@given(epsilon=st.floats(0.01, 20), classes=st.integers(2, 30))
+@settings(max_examples=40, deadline=None)
+def test_matrix_and_its_inverse(epsilon: float, classes: int) -> None:
+    t = response_matrix(epsilon, classes)
+    e = math.exp(epsilon)
+    np.testing.assert_allclose(np.diagonal(t), e / (e + classes - 1))
+    np.testing.assert_allclose(t.sum(axis=1), 1.0)
+    assert likelihood_ratio(t) == pytest.approx(e)
+    inverse = inverse_response_matrix(epsilon, classes)
+    assert inverse is not None
+    np.testing.assert_allclose(inverse @ t.T, np.eye(classes), atol=1e-9)
+
+
+def test_extremes_of_epsilon() -> None:
+    np.testing.assert_array_equal(response_matrix(None, 3), np.eye(3))
+    np.testing.assert_allclose(response_matrix(1e6, 3), np.eye(3))
+    inverse = inverse_response_matrix(1e6, 3)
+    assert inverse is not None
+    np.testing.assert_allclose(inverse, np.eye(3))
+    np.testing.assert_allclose(response_matrix(0.0, 4), 0.25)
+    assert inverse_response_matrix(0.0, 4) is None
+    assert likelihood_ratio(np.eye(2)) == math.inf
+    with pytest.raises(ConfigError, match="epsilon"):
+        response_probabilities(-0.1, 3)
+    with pytest.raises(ConfigError, match="epsilon"):
+        response_probabilities(float("nan"), 3)
+
+
+def test_released_labels_follow_the_matrix() -> None:
+    n, classes, epsilon = 40_000, 4, 0.9
+    released = randomised_response(np.full(n, 2), epsilon, classes, np.random.default_rng(0))
+    want = response_matrix(epsilon, classes)[2]
+    got = np.bincount(released, minlength=classes) / n
+    assert (np.abs(got - want) <= 5 * np.sqrt(want * (1 - want) / n)).all()
+
+
+def test_release_without_noise_and_with_one_class() -> None:
+    rng = np.random.default_rng(0)
+    assert randomised_response([0, 1, 2], None, 3, rng).tolist() == [0, 1, 2]
+    assert randomised_response([0, 0], 0.5, 1, rng).tolist() == [0, 0]
+
+
+@given(
+    seed=st.integers(0, 10_000), classes=st.integers(2, 12), epsilon=st.sampled_from([0.01, 0.2, 1.0, 5.0])
+)
+@settings(max_examples=40, deadline=None)
+def test_posterior(seed: int, classes: int, epsilon: float) -> None:
+    counts = np.random.default_rng(seed).integers(1, 200, classes)
+    got = posterior(counts, epsilon)
+    p = counts / counts.sum()
+    np.testing.assert_allclose(
+        got.raw, np.linalg.solve(response_matrix(epsilon, classes).T, p), rtol=1e-6, atol=1e-9
+    )
+    assert got.raw is not None
+    assert got.raw.sum() == pytest.approx(1.0)
+    for shares in (got.clipped, got.projected):
+        assert (shares >= 0).all()
+        assert shares.sum() == pytest.approx(1.0)
+
+
+def test_posterior_recovers_what_was_randomised() -> None:
+    q = np.array([0.5, 0.3, 0.15, 0.05])
+    got = posterior(1e6 * (response_matrix(0.7, 4).T @ q), 0.7)
+    np.testing.assert_allclose(got.raw, q, atol=1e-9)
+    np.testing.assert_allclose(got.clipped, q, atol=1e-9)
+    np.testing.assert_allclose(got.projected, q, atol=1e-9)
+
+
+def test_epsilon_zero_is_uniform_and_none_is_exact() -> None:
+    assert posterior([9, 1], 0.0).raw is None
+    assert posterior([9, 1], 0.0).clipped.tolist() == [0.5, 0.5]
+    assert posterior([9, 1], None).projected.tolist() == pytest.approx([0.9, 0.1])
+
+
+def test_an_empty_or_negative_histogram_is_refused() -> None:
+    for counts in ([0, 0], [-1, 2], [[1, 2]], [np.nan, 1]):
+        with pytest.raises(DataError, match="histogram"):
+            posterior(counts, 1.0)
+
+
+@given(values=st.lists(st.floats(-5, 5), min_size=1, max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_projection_is_the_nearest_distribution(values: list[float]) -> None:
+    v = np.array(values)
+    got = project_on_simplex(v)
+    assert (got >= 0).all()
+    assert got.sum() == pytest.approx(1.0)
+    # Optimality: v - got is the same for all kept entries, and not larger for the others.
+    gap = v - got
+    kept = got > 0
+    np.testing.assert_allclose(gap[kept], gap[kept][0], atol=1e-9)
+    assert (gap[~kept] <= gap[kept][0] + 1e-9).all()
+
+
+def test_the_pushes_of_all_sites_cancel() -> None:
+    counts = np.random.default_rng(0).integers(0, 20, (5, 6))
+    found = label_balance(counts)
+    np.testing.assert_allclose(found.weighted, 0.0, atol=1e-15)
+    np.testing.assert_allclose(found.q, counts.sum(0) / counts.sum())
+    own = counts / counts.sum(1, keepdims=True)
+    assert (label_balance(counts, own).push == 0).all()
+    empty = label_balance([[1, 1], [0, 0]])
+    assert empty.push.tolist() == [[0.0, 0.0], [0.0, 0.0]]
