@@ -1,0 +1,195 @@
+"""Curves by round, with the stages of the run shaded behind them; and one value for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedsift.report.runs import Span
+from fedsift.report.svg import (
+    FULL,
+    HALF,
+    MANY_CLASSES,
+    Markup,
+    Scale,
+    clipped,
+    data_script,
+    empty,
+    every,
+    join,
+    label,
+    line,
+    picture,
+    points,
+    tag,
+    text_width,
+    ticks,
+    whole_ticks,
+)
+
+HEIGHT = 270.0
+LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 24.0, 36.0
+DOTS_UP_TO = 40
+"""Mark the points of curves with no more rounds than this."""
+SERIES = 7
+"""Colours and dashes before they repeat."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """A named curve: (round, value)."""
+
+    name: str
+    values: Sequence[tuple[int, float]]
+
+
+def curve_figure(
+    title: str, series: Sequence[Series], spans: Sequence[Span], *, share: bool = True
+) -> Markup:
+    """A line for each series. `share`: the values are shares of one and read as per cent."""
+    drawn = [one for one in series if one.values]
+    rounds = [r for one in drawn for r, _ in one.values] + [
+        r for span in spans for r in (span.first, span.last)
+    ]
+    values = [v for one in drawn for _, v in one.values]
+    marks = _value_ticks(min(values), max(values), share)
+    across = Scale(min(rounds) - 0.5, max(rounds) + 0.5, LEFT, HALF - RIGHT)
+    up = Scale(marks[0], marks[-1], HEIGHT - BOTTOM, TOP)
+    body = picture(
+        HALF,
+        HEIGHT,
+        f"{title} by round",
+        _shading(spans, across),
+        _axes(marks, up, across, share),
+        join(_curve(one, number, across, up) for number, one in enumerate(series) if one.values),
+        line(0, TOP, 0, HEIGHT - BOTTOM, "cross"),
+    )
+    hover = {
+        "kind": "curve",
+        "low": across.low,
+        "high": across.high,
+        "left": LEFT,
+        "right": HALF - RIGHT,
+        "share": share,
+        "stages": [[span.stage, span.first, span.last] for span in spans],
+        "series": [[one.name, [[r, float(f"{v:.5g}")] for r, v in one.values]] for one in drawn],
+    }
+    return tag("div", body, data_script(hover), class_="plot")
+
+
+def _value_ticks(low: float, high: float, share: bool) -> list[float]:
+    if high - low < 1e-9:
+        low, high = low - 0.02 * max(abs(low), 1.0), high + 0.02 * max(abs(high), 1.0)
+    marks = ticks(low, high)
+    return [mark for mark in marks if -1e-9 <= mark <= 1 + 1e-9] if share and len(marks) > 2 else marks
+
+
+def _shading(spans: Sequence[Span], across: Scale) -> Markup:
+    """Every stage's rounds as a band, its name on top where it fits and else its number in the list below."""
+    parts = []
+    for number, span in enumerate(spans):
+        left, right = across(span.first - 0.5), across(span.last + 0.5)
+        parts.append(
+            empty(
+                "rect",
+                x=left,
+                y=TOP,
+                width=right - left,
+                height=HEIGHT - BOTTOM - TOP,
+                class_=f"band b{number % 2}",
+            )
+        )
+        fits = text_width(span.stage, 10.5) < right - left - 4
+        if fits or right - left >= 9:
+            parts.append(
+                label((left + right) / 2, TOP - 8, span.stage if fits else number + 1, "middle", "stage")
+            )
+    return join(parts)
+
+
+def _axes(marks: Sequence[float], up: Scale, across: Scale, share: bool) -> Markup:
+    step = marks[1] - marks[0] if len(marks) > 1 else 1.0
+    parts = []
+    for mark in marks:
+        words = f"{100 * mark:.{0 if step >= 0.0099 else 1}f}%" if share else f"{mark:.4g}"
+        parts += [
+            line(LEFT, up(mark), HALF - RIGHT, up(mark), "grid"),
+            label(LEFT - 6, up(mark) + 4, words, "end"),
+        ]
+    first, last = round(across.low + 0.5), round(across.high - 0.5)
+    bottom = HEIGHT - BOTTOM
+    parts += [label(across(mark), bottom + 15, mark, "middle") for mark in whole_ticks(first, last)]
+    parts += [line(LEFT, bottom, HALF - RIGHT, bottom, "axis")]
+    parts += [label((LEFT + HALF - RIGHT) / 2, HEIGHT - 4, "round", "middle")]
+    return join(parts)
+
+
+def _curve(one: Series, number: int, across: Scale, up: Scale) -> Markup:
+    xs, ys = [across(r) for r, _ in one.values], [up(v) for _, v in one.values]
+    kind = f"s{number % SERIES}"
+    parts = [empty("polyline", points=points(xs, ys), class_=f"curve {kind}")]
+    if len(xs) <= DOTS_UP_TO:
+        parts += [empty("circle", cx=x, cy=y, r=2.2, class_=f"point {kind}") for x, y in zip(xs, ys)]
+    return join(parts)
+
+
+def class_figure(
+    title: str, classes: Sequence[str], series: Sequence[tuple[str, Sequence[float | None]]]
+) -> Markup:
+    """One value in 0..1 for each class and run: lollipops on a common scale; a class without a value is hatched."""
+    width = HALF if len(classes) <= MANY_CLASSES else FULL
+    left, right, top, plot = 48.0, 8.0, 10.0, 190.0
+    step = (width - left - right) / len(classes)
+    upright, foot = _class_labels(classes, left, step, top + plot)
+    up = Scale(0.0, 1.0, top + plot, top)
+    parts: list[Markup] = []
+    for mark in (0.0, 0.25, 0.5, 0.75, 1.0):
+        parts += [
+            line(left, up(mark), width - right, up(mark), "grid"),
+            label(left - 6, up(mark) + 4, f"{mark:.0%}", "end"),
+        ]
+    gap = min(9.0, step / (len(series) + 1))
+    for number, (_, values) in enumerate(series):
+        for k, value in enumerate(values[: len(classes)]):
+            x = left + (k + 0.5) * step + (number - (len(series) - 1) / 2) * gap
+            parts.append(
+                _lollipop(
+                    x, value, up, number, min(4.5, max(1.6, 0.36 * gap if len(series) > 1 else step / 3))
+                )
+            )
+    body = picture(width, top + plot + foot, title, join(parts), upright)
+    hover = {
+        "kind": "classes",
+        "left": left,
+        "step": step,
+        "names": list(classes),
+        "series": [[name, [None if v is None else round(v, 4) for v in values]] for name, values in series],
+    }
+    return tag("div", body, data_script(hover), class_="plot")
+
+
+def _lollipop(x: float, value: float | None, up: Scale, number: int, radius: float) -> Markup:
+    if value is None:
+        return empty(
+            "rect", x=x - radius, y=up(1.0), width=2 * radius, height=up(0.0) - up(1.0), class_="missing"
+        )
+    kind = f"s{number % SERIES}"
+    dot = empty("circle", cx=x, cy=up(value), r=radius, class_=f"point {kind}")
+    return join([line(x, up(0.0), x, up(value), f"stem {kind}"), dot])
+
+
+def _class_labels(classes: Sequence[str], left: float, step: float, base: float) -> tuple[Markup, float]:
+    """Class names under their columns, turned when they do not fit; and the room that they take."""
+    names = [clipped(name, 22) for name in classes]
+    longest = max(text_width(name) for name in names)
+    if longest <= step - 4:
+        return join(
+            label(left + (k + 0.5) * step, base + 16, name, "middle") for k, name in enumerate(names)
+        ), 26.0
+    nth = every(len(names), step, 12.0)
+    turned = [
+        label(left + (k + 0.5) * step + 4, base + 10, name, "end", turn=-60.0)
+        for k, name in enumerate(names)
+        if k % nth == 0
+    ]
+    return join(turned), 16.0 + longest * 0.87 + 6.0

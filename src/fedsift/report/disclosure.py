@@ -1,0 +1,110 @@
+"""The disclosure table: all that can leave a site, in words, derived from the reply classes themselves."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedsift.contract.messages import Reply, SiteFacts
+
+JOINING = "on joining"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One field that leaves a site."""
+
+    name: str
+    kind: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """A kind of message from a site: when it is sent, and every field that it carries."""
+
+    name: str
+    summary: str
+    when: tuple[str, ...]
+    items: tuple[Item, ...]
+
+
+def disclosures(by_stage: Mapping[str, Sequence[str]] | None) -> list[Disclosure]:
+    """What sites declare on joining, then each reply class with the stages that sent it.
+
+    Without a record of what was sent, every reply class that this version knows is listed.
+    """
+    known = {cls.__name__: cls for cls in reply_classes()}
+    if by_stage is None:
+        return [_facts(), *(_described(cls, ()) for cls in known.values())]
+    names = dict.fromkeys(name for sent in by_stage.values() for name in sent)
+    when = {name: tuple(stage for stage, sent in by_stage.items() if name in sent) for name in names}
+    return [
+        _facts(),
+        *(
+            _described(known[name], when[name]) if name in known else _unknown(name, when[name])
+            for name in names
+        ),
+    ]
+
+
+def reply_classes() -> list[type[Reply]]:
+    """Every reply class of the program, by name."""
+    found: dict[str, type[Reply]] = {}
+    waiting: list[type[Reply]] = [Reply]
+    while waiting:
+        for cls in waiting.pop().__subclasses__():
+            found.setdefault(cls.__name__, cls)
+            waiting.append(cls)
+    return [found[name] for name in sorted(found)]
+
+
+def _described(cls: type[Reply], when: tuple[str, ...]) -> Disclosure:
+    items = [
+        Item(field.name, _kind(field.type), str(field.metadata.get("what", "not described")))
+        for field in dataclasses.fields(cls)
+    ]
+    summary = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
+    return Disclosure(cls.__name__, summary, when, tuple(items))
+
+
+def _unknown(name: str, when: tuple[str, ...]) -> Disclosure:
+    return Disclosure(name, "A reply class that is not installed here: its fields are unknown.", when, ())
+
+
+def _facts() -> Disclosure:
+    """The words are those beside the fields in the source, so that a new fact is never left out of the table."""
+    words = field_words(SiteFacts)
+    items = [
+        Item(
+            field.name, _kind(field.type), words.get(field.name, f"the site's {field.name.replace('_', ' ')}")
+        )
+        for field in dataclasses.fields(SiteFacts)
+    ]
+    return Disclosure("SiteFacts", "What a site declares of itself.", (JOINING,), tuple(items))
+
+
+def field_words(cls: type) -> dict[str, str]:
+    """The string under each field of a dataclass, by the field's name; nothing where the source is not at hand."""
+    try:
+        [definition] = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    body = getattr(definition, "body", [])
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
+
+
+def _kind(annotation: object) -> str:
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
