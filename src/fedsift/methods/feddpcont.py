@@ -1,0 +1,218 @@
+"""FedDPCont: Di et al., Federated Learning with Local Openset Noisy Labels, ECCV 2024."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsift.aggregate import server_step
+from fedsift.contract import ConfigError, Federation, Replies, Stage, State
+from fedsift.local.objective import CrossEntropy, Objective, as_objective
+from fedsift.local.requests import Train
+from fedsift.methods.base import TrainingMethod, methods
+from fedsift.methods.feddpcont_site import (
+    Contrastive,
+    LargestLogit,
+    Released,
+    ReleaseLabels,
+    WatchLogits,
+    loss_of,
+)
+from fedsift.signals.privacy import posterior, project_on_simplex
+
+Recovery = Literal["clip", "project", "raw"]
+
+
+@dataclass(frozen=True)
+class FedDPContState(State):
+    """The global model and the federation's label shares."""
+
+    q: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """P(Y~), `[K]`; empty before the release, and when sites contrast with their own labels."""
+
+
+@methods.register("feddpcont")
+@dataclass(frozen=True)
+class FedDPCont(TrainingMethod):
+    """Sites release their labels once under label differential privacy, then contrast with labels of all.
+
+    A label drawn from the whole federation is probably wrong for a given image, so its loss is subtracted:
+    sites that see a part of the classes only, under noise, do not overfit to them.
+    """
+
+    summary: ClassVar[str] = "Subtracts the loss of labels drawn from the federation's private label shares"
+    paper: ClassVar[str] = "Di et al. 2024 (ECCV)"
+
+    rounds: int = 300
+    """R: communication rounds."""
+    fraction: float = 0.1
+    """lambda: share of the sites that train in a round."""
+    server_lr: float = 1.0
+    """alpha_g: server step (Alg. 2 line 18, its sign and weights mended); 1 is FedAvg's average."""
+
+    epsilon: float | None = 0.81
+    """Privacy loss of the one release, for each label; inf (or None) sends true counts. 0.81 keeps a label of
+    10 with probability 0.2; the paper has 3.21 for 100 classes, 1.17 for 14."""
+    budget: float | None = None
+    """Refuse to spend more than this on a label; a site's own limit holds besides."""
+    recovery: Recovery = "clip"
+    """What makes (T^T)^-1 p a distribution: cut negative shares and rescale, project it, or nothing."""
+
+    beta: float = 1.0
+    """Weight of the contrastive term; 1 in eq. 2, 0 is FedAvg."""
+    beta_warmup: int = 0
+    """Rounds over which beta grows from 0, linearly."""
+    contrast_eps: float = 1e-8
+    """Inside the contrastive term's log(p + eps), which bounds it; 0 is the paper's, unbounded below."""
+    contrast: Literal["sample", "expectation"] = "sample"
+    """Draw y' for every sample and epoch (the paper), or take the mean over y': no sampling noise."""
+    scope: Literal["global", "local"] = "global"
+    """Contrast with labels of the whole federation, or of the site alone: then nothing is released."""
+    watch_logits: bool = False
+    """Ask for the largest logit in every visit, at one forward pass a site."""
+
+    def __post_init__(self) -> None:
+        if self.epsilon is None:
+            object.__setattr__(self, "epsilon", math.inf)  # TOML has no null; both mean no privacy noise
+        for name in ("epsilon", "beta", "beta_warmup", "contrast_eps", "budget"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ConfigError(f"method.{name} = {value}: it must be 0 or more")
+        if not self.server_lr > 0:
+            raise ConfigError(f"method.server_lr = {self.server_lr}: it must be positive")
+        if self.releases and self.budget is not None and self.private_epsilon > self.budget:
+            raise ConfigError(f"method.epsilon = {self.epsilon} is more than method.budget = {self.budget}")
+
+    @property
+    def private_epsilon(self) -> float:
+        assert self.epsilon is not None
+        return self.epsilon
+
+    @property
+    def releases(self) -> bool:
+        """Whether any label information is needed at all."""
+        return self.scope == "global" and self.beta > 0
+
+    def start(self, federation: Federation) -> FedDPContState:
+        return FedDPContState(federation.initial_weights())
+
+    def stages(self) -> list[Stage]:
+        release = [Stage("label release", 1, self.release_labels, trains=False)] if self.releases else []
+        return [*release, Stage("train", self.rounds, self.train)]
+
+    # Label communication, Alg. 1 -----------------------------------------------------------------------
+
+    def release_labels(self, state: FedDPContState, federation: Federation) -> FedDPContState:
+        """Once, before the rounds (Alg. 2 lines 3-6): releasing in every round would spend R epsilon."""
+        request = ReleaseLabels(_finite(self.private_epsilon), len(federation.classes), self.budget)
+        replies = federation.ask(request)
+        raw, q = label_shares(replies.values(), self.recovery)
+        if self.contrast == "sample" and bool((q < 0).any()):
+            raise ConfigError(
+                f"the recovered label shares hold negative entries (least {q.min():.3g}), no label can be "
+                'drawn from them: use method.recovery = "clip" or method.contrast = "expectation"'
+            )
+        self.record_privacy(replies, federation)
+        federation.record(label_shares=q.tolist(), label_shares_shift=float(np.abs(q - raw).sum() / 2))
+        return replace(state, q=q)
+
+    def record_privacy(self, replies: Replies[Released], federation: Federation) -> None:
+        """The ledger: what was spent on each label, by which mechanism, how often."""
+        asked = _finite(self.private_epsilon)
+        spent = {site: reply.epsilon for site, reply in replies.items()}
+        at_site = all(reply.private for reply in replies.values())
+        federation.record(
+            privacy={
+                "mechanism": "randomised response on each label, histogram sent",
+                "epsilon_asked": asked,
+                "epsilon_spent_per_label": _most(spent.values()),
+                "releases_per_label": max(reply.releases for reply in replies.values()),
+                "sites": len(replies),
+                "entropy": "site" if at_site else "run seed (simulation)",
+            }
+        )
+        shown = {site: "none" if epsilon is None else epsilon for site, epsilon in spent.items()}
+        federation.record_sites("label_epsilon_spent", shown)
+        federation.record_sites("label_releases", {site: reply.releases for site, reply in replies.items()})
+        earlier = [site for site, epsilon in spent.items() if epsilon != asked]
+        if earlier:
+            federation.warn(
+                f"{', '.join(earlier)} had released labels before, at another epsilon: that release was used "
+                "and nothing more was spent"
+            )
+        if replies.refused:
+            others = ", ".join(replies.refused)
+            federation.warn(f"no label release from {others}: the label shares are those of the other sites")
+
+    # Contrastive training, Alg. 2 ----------------------------------------------------------------------
+
+    def train(self, state: FedDPContState, federation: Federation) -> FedDPContState:
+        """FedAvg whose sites minimise eq. 2."""
+        beta = self.beta_at(federation.round.index)
+        visit = Train(
+            state.weights,
+            self.recipe(self.loss(state, beta)),
+            then=(WatchLogits(),) if self.watch_logits else (),
+        )
+        replies = federation.ask(visit, federation.choose(self.fraction))
+        sizes = [reply.samples for reply in replies.values()]
+        total = sum(reply.loss * reply.samples for reply in replies.values())
+        federation.record(train_loss=total / sum(sizes), beta=beta)
+        logits = [part.value for r in replies.values() for part in r.then if isinstance(part, LargestLogit)]
+        if logits:
+            federation.record(largest_logit=max(logits))
+        models = [reply.weights for reply in replies.values()]
+        return replace(state, weights=server_step(state.weights, models, sizes, self.server_lr))
+
+    def beta_at(self, t: int) -> float:
+        return self.beta * min(1.0, t / self.beta_warmup) if self.beta_warmup else self.beta
+
+    def loss(self, state: FedDPContState, beta: float) -> Objective:
+        """l(f(x), y~) - beta l(f(x), y'), eq. 2."""
+        if beta == 0:
+            return as_objective(CrossEntropy())
+        q = tuple(state.q.tolist()) if self.scope == "global" else ()
+        return as_objective(Contrastive(q, beta, self.contrast_eps, self.contrast))
+
+    def tiny(self) -> FedDPCont:
+        return replace(self, rounds=3, fraction=1.0)
+
+
+def label_shares(
+    releases: Iterable[Released], recovery: Recovery
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(T^T)^-1 p (Alg. 1 lines 8-9) and the shares q made of it, `[K]` each.
+
+    Counts are pooled by epsilon and weighed by their number. Epsilon 0 tells nothing: all at 0 is uniform.
+    """
+    counts: dict[float | None, NDArray[np.float64]] = {}
+    for reply in releases:
+        own = reply.counts.double().numpy()
+        counts[reply.epsilon] = counts[reply.epsilon] + own if reply.epsilon in counts else own
+    found = [(float(pool.sum()), posterior(pool, epsilon).raw) for epsilon, pool in counts.items()]
+    telling = [(size, raw) for size, raw in found if raw is not None]
+    if not telling:
+        classes = len(next(iter(counts.values())))
+        uniform = np.full(classes, 1.0 / classes)
+        return uniform, uniform
+    raw = np.sum([size * part for size, part in telling], axis=0) / sum(size for size, _ in telling)
+    if recovery == "raw":
+        return raw, raw
+    if recovery == "project":
+        return raw, project_on_simplex(raw)
+    positive = np.maximum(raw, 0.0)
+    return raw, positive / positive.sum()
+
+
+def _finite(epsilon: float) -> float | None:
+    return None if math.isinf(epsilon) else epsilon
+
+
+def _most(spent: Iterable[float | None]) -> float | None:
+    """The largest privacy loss; None (no noise at all) is larger than any."""
+    return _finite(max(loss_of(value) for value in spent))
