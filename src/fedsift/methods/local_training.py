@@ -1,0 +1,45 @@
+"""Local training: every site alone, no federation. The reference that a federation has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from fedsift.contract import Federation, Request, Stage, State
+from fedsift.local.own import EvaluateOwn, TrainOwn
+from fedsift.methods.base import TrainingMethod, methods, plain_loss
+
+
+@methods.register("local")
+@dataclass(frozen=True)
+class LocalTraining(TrainingMethod):
+    """Each site trains its own network on its own labels; a scalar loss is told, so that there is a curve."""
+
+    summary: ClassVar[str] = "No federation: every site trains its own model on its own labels"
+    paper: ClassVar[str] = "RHFL Tables 1-6, 'w/o FL' and 'Baseline'"
+    tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
+    mixed_networks: ClassVar[bool] = True
+
+    rounds: int = 80
+    """Visits to every site, each of train.epochs epochs; RHFL's is 40 of pre-training and 40 more."""
+
+    def start(self, federation: Federation) -> State:
+        return State()
+
+    def stages(self) -> list[Stage]:
+        return [Stage("train", self.rounds, self.train)]
+
+    def train(self, state: State, federation: Federation) -> State:
+        replies = federation.ask(TrainOwn(self.recipe(plain_loss(federation))))
+        total = sum(reply.samples for reply in replies.values())
+        federation.record(train_loss=sum(r.loss * r.samples for r in replies.values()) / total)
+        return state
+
+    def model(self, state: State) -> None:
+        return None
+
+    def evaluation(self, state: State) -> Request[Any]:
+        return EvaluateOwn()
+
+    def tiny(self) -> LocalTraining:
+        return replace(self, rounds=3)

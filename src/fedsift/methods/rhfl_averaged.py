@@ -1,0 +1,97 @@
+"""RHFL's confidence weights with FedAvg: the form in which FedNoRo and FedDPCont compare against RHFL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from fedsift.aggregate import average
+from fedsift.contract import Federation, Stage, State
+from fedsift.local.objective import CrossEntropy, Objective, as_objective
+from fedsift.local.requests import Train
+from fedsift.methods.base import TrainingMethod, methods
+from fedsift.methods.rhfl_site import LOG0, MeasureLoss, PrivateLoss, SymmetricCrossEntropy
+from fedsift.signals.credibility import Mode, credibility
+
+
+@dataclass(frozen=True)
+class RHFLAveragedState(State):
+    """The global model and each site's last known private loss."""
+
+    losses: dict[str, float] = field(default_factory=dict)
+
+
+@methods.register("rhfl-avg")
+@dataclass(frozen=True)
+class RHFLAveraged(TrainingMethod):
+    """FedAvg whose sites train with the symmetric loss and count by client confidence (RHFL eqs. 9-13)."""
+
+    summary: ClassVar[str] = "FedAvg with RHFL's symmetric loss and confidence weights, one network for all"
+    paper: ClassVar[str] = "Fang and Ye 2022 (CVPR), as compared against in FedNoRo and FedDPCont"
+
+    rounds: int = 100
+    """Communication rounds."""
+    fraction: float = 1.0
+    """Share of the sites that train in a round."""
+    sl: bool = True
+    """Symmetric loss; off is cross-entropy."""
+    ccr: bool = True
+    """Confidence weights; off is FedAvg's mean."""
+    by_size: bool = False
+    """Multiply the confidence weights by the sites' sizes; neither paper says."""
+    alpha: float = 0.1
+    """Weight of the cross-entropy."""
+    beta: float = 1.0
+    """Weight of the reverse cross-entropy."""
+    rce_log0: float = LOG0
+    """What log 0 counts as."""
+    eta: float = 0.5
+    """How much confidence counts."""
+    ccr_mode: Mode = "official"
+    """Normaliser of eq. 12, see `rhfl`."""
+
+    def start(self, federation: Federation) -> RHFLAveragedState:
+        return RHFLAveragedState(federation.initial_weights())
+
+    def stages(self) -> list[Stage]:
+        return [Stage("train", self.rounds, self.train)]
+
+    def objective(self) -> Objective:
+        if not self.sl:
+            return as_objective(CrossEntropy())
+        return as_objective(SymmetricCrossEntropy(self.alpha, self.beta, self.rce_log0))
+
+    def train(self, state: RHFLAveragedState, federation: Federation) -> RHFLAveragedState:
+        """Train, tell the trained model's private loss in the same visit, average by confidence."""
+        chosen = federation.choose(self.fraction)
+        measure = (MeasureLoss(None, self.objective()),) if self.ccr else ()
+        replies = federation.ask(Train(state.weights, self.recipe(self.objective()), then=measure), chosen)
+        sizes = {site: float(reply.samples) for site, reply in replies.items()}
+        federation.record(
+            train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / sum(sizes.values())
+        )
+        shares, losses = sizes, state.losses
+        if self.ccr:
+            now = {site: _loss(reply.then[0]) for site, reply in replies.items()}
+            shares = self.confidence(now, state.losses)
+            losses = {**state.losses, **now}
+            if self.by_size:
+                shares = {site: share * sizes[site] for site, share in shares.items()}
+            federation.record_sites("confidence_weight", shares)
+            federation.record_sites("private_loss", now)
+        weights = average([reply.weights for reply in replies.values()], [shares[site] for site in replies])
+        return replace(state, weights=weights, losses=losses)
+
+    def confidence(self, now: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+        """W of eqs. 9-13 over the sites of this round; a site seen for the first time has no drop."""
+        known = [before.get(site, loss) for site, loss in now.items()] if before else None
+        found = credibility(list(now.values()), known, self.eta, self.ccr_mode)
+        return dict(zip(now, found.weights.tolist()))
+
+    def tiny(self) -> RHFLAveraged:
+        return replace(self, rounds=3)
+
+
+def _loss(reply: object) -> float:
+    assert isinstance(reply, PrivateLoss)
+    return reply.value

@@ -1,0 +1,62 @@
+"""RHFL at a site: the symmetric loss that sites train on, and the mean loss by which they are trusted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fedsift.contract import Reply, Request, SiteFacts, Weights, disclosed
+from fedsift.local import losses
+from fedsift.local.objective import Objective, Term, View
+from fedsift.local.own import mean_objective
+from fedsift.local.recipe import Augment
+from fedsift.local.requests import count_refusal
+from fedsift.local.site import Site
+
+LOG0 = math.log(1e-4)
+"""-9.21, what the release takes for log 0."""
+
+
+@dataclass(frozen=True)
+class SymmetricCrossEntropy(Term):
+    """L_sl = alpha L_ce + beta L_rce (eq. 5-7)."""
+
+    alpha: float = 0.1
+    beta: float = 1.0
+    log0: float = LOG0
+
+    def value(self, view: View) -> Tensor:
+        return view.mean(
+            losses.symmetric_cross_entropy(view.logits, view.target, self.alpha, self.beta, self.log0)
+        )
+
+
+@dataclass(frozen=True)
+class PrivateLoss(Reply):
+    """A site's mean loss."""
+
+    value: float = disclosed("mean loss of the model over the site's own samples and labels")
+    samples: int = disclosed("how many samples it was measured on")
+
+    def refusal(self, request: Any, facts: SiteFacts) -> str | None:
+        if not isinstance(self.value, float) or self.value < 0:
+            return f"the private loss is {self.value!r}: it must be a number that is not negative"
+        return count_refusal("samples", self.samples, facts.samples)
+
+
+@dataclass(frozen=True)
+class MeasureLoss(Request[PrivateLoss]):
+    """L_k = mean of the objective over the site's samples (the denominator of eq. 9)."""
+
+    reply_type: ClassVar[type[Reply]] = PrivateLoss
+
+    weights: Weights | None
+    objective: Objective
+    augment: Augment | None = None
+
+    def answer(self, site: Site) -> PrivateLoss:
+        value = mean_objective(site, site.weights_for(self.weights), self.objective, self.augment)
+        return PrivateLoss(value, len(site.samples))
