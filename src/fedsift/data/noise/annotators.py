@@ -21,6 +21,8 @@ from fedsift.data.places import cache_root
 SIDE = 32
 """Larger images are averaged down to this side: an annotator need not be sharp."""
 BATCH = 32
+FORMAT = 1
+"""Part of every cache key: raise it when annotators change."""
 DECIMALS = 4
 """Soft labels are rounded, so that the last bits of another machine's arithmetic change no label."""
 
@@ -86,36 +88,48 @@ def _inputs(images: NDArray[Any]) -> Tensor:
     """Doubles `[n, c, h, w]` or `[n, features]`, each feature or channel standardised over the site."""
     inputs = torch.from_numpy(np.ascontiguousarray(images)).to(torch.float64)
     if inputs.ndim == 4:
-        if max(inputs.shape[2:]) > SIDE:
-            inputs = functional.adaptive_avg_pool2d(inputs, SIDE)
+        side = min(SIDE, *inputs.shape[2:])
+        if inputs.shape[2] != side or inputs.shape[3] != side:
+            inputs = functional.adaptive_avg_pool2d(inputs, side)
         mean, std = inputs.mean((0, 2, 3), keepdim=True), inputs.std((0, 2, 3), keepdim=True)
     else:
         mean, std = inputs.mean(0, keepdim=True), inputs.std(0, keepdim=True, unbiased=False)
     return (inputs - mean) / torch.where(std > 1e-9, std, torch.ones_like(std))
 
 
+class _Patches(nn.Module):
+    """A small convolutional network written as matrix products, which double precision is fast at.
+
+    `[n, c, h, w]` is cut into patches, each embedded; a 3x3 neighbourhood is mixed; the mean is classified.
+    """
+
+    def __init__(self, channels: int, side: int, n_classes: int, width: int) -> None:
+        super().__init__()
+        self.patch = next(size for size in (4, 2, 1) if (side % size == 0 and side >= 4 * size) or size == 1)
+        self.embed = nn.Linear(channels * self.patch**2, width)
+        self.mix = nn.Linear(9 * width, 2 * width)
+        self.classify = nn.Linear(4 * 2 * width, n_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = functional.pixel_unshuffle(images, self.patch)
+        features = functional.relu(self.embed(patches.movedim(1, -1))).movedim(-1, 1)
+        around = functional.unfold(features, 3, padding=1).transpose(1, 2)
+        mixed = (
+            functional.relu(self.mix(around)).transpose(1, 2).reshape(len(images), -1, *features.shape[2:])
+        )
+        output: Tensor = self.classify(functional.adaptive_avg_pool2d(mixed, 2).flatten(1))
+        return output
+
+
 def _network(inputs: Tensor, n_classes: int, width: int) -> nn.Module:
     if inputs.ndim == 2:
-        layers: list[nn.Module] = [
-            nn.Linear(inputs.shape[1], 4 * width),
-            nn.ReLU(),
-            nn.Linear(4 * width, n_classes),
-        ]
+        hidden = 4 * width
+        network: nn.Module = nn.Sequential(
+            nn.Linear(inputs.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, n_classes)
+        )
     else:
-        layers = [
-            nn.Conv2d(inputs.shape[1], width, 3, padding=1),
-            nn.ReLU(),
-            nn.AvgPool2d(2) if min(inputs.shape[2:]) >= 4 else nn.Identity(),
-            nn.Conv2d(width, 2 * width, 3, padding=1),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(4 if min(inputs.shape[2:]) >= 16 else 2),
-            nn.Flatten(),
-            nn.LazyLinear(n_classes),
-        ]
-    network = nn.Sequential(*layers).to(torch.float64)
-    with torch.no_grad():
-        network(inputs[:1])
-    return network
+        network = _Patches(inputs.shape[1], inputs.shape[2], n_classes, width)
+    return network.to(torch.float64)
 
 
 def _initialise(network: nn.Module, generator: torch.Generator) -> None:
@@ -132,7 +146,7 @@ def _initialise(network: nn.Module, generator: torch.Generator) -> None:
 
 def _key(images: NDArray[Any], labels: Labels, n_classes: int, annotator: Annotator, seed: int) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(f"1|{images.shape}|{images.dtype}|{n_classes}|{annotator}|{seed}".encode())
+    digest.update(f"{FORMAT}|{images.shape}|{images.dtype}|{n_classes}|{annotator}|{seed}".encode())
     digest.update(np.ascontiguousarray(images).tobytes())
     digest.update(np.ascontiguousarray(labels).tobytes())
     return digest.hexdigest()

@@ -104,6 +104,8 @@ class FolderSource(Source):
             raise DataError(f"{self.path}: none of {len(listing.pictures)} pictures could be read")
         listing = listing.take(decoded.kept)
         train, test, more = self._split(listing)
+        # Rows follow the pictures' names, so that every table shares one cache; `train` follows the table.
+        train = train[np.argsort(listing.order[train], kind="stable")]
         mean, std = normalisation(decoded.images, train, self.statistics)
         return Dataset(
             name=self.path.stem,
@@ -143,8 +145,10 @@ class FolderSource(Source):
             if not self.true_column
             else self._annotations(table, where, self.true_column, given.classes)
         )
-        return Listing(
-            pictures=list(found.values()),
+        pictures = list(found.values())
+        listing = Listing(
+            order=np.arange(len(pictures), dtype=np.int64),
+            pictures=pictures,
             ids=self._ids(table, where),
             labels=truth.labels,
             given=given.labels if self.true_column else None,
@@ -154,6 +158,8 @@ class FolderSource(Source):
             splits=self._optional(table, "split_column", where),
             notes=tuple(notes),
         ).known(self.unknown, {**truth.unknown, **given.unknown}, self.path.name)
+        by_name = sorted(range(len(listing.pictures)), key=lambda k: listing.pictures[k].name)
+        return listing.take(np.array(by_name, np.int64))
 
     def _table_path(self) -> Path | None:
         if self.table is not None:
@@ -226,8 +232,10 @@ class FolderSource(Source):
 
 @dataclass(frozen=True)
 class Listing:
-    """What is known of each picture before it is decoded."""
+    """What is known of each picture before it is decoded, in the order of the pictures' names."""
 
+    order: Rows
+    """Each picture's place in the table."""
     pictures: list[Picture]
     ids: list[str]
     labels: Labels
@@ -241,6 +249,7 @@ class Listing:
     def take(self, rows: Rows) -> Listing:
         return replace(
             self,
+            order=self.order[rows],
             pictures=[self.pictures[k] for k in rows],
             ids=[self.ids[k] for k in rows],
             labels=self.labels[rows],
