@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -61,8 +61,8 @@ class Method:
         """The global model to evaluate and keep, or None when every site has its own (see `evaluation`)."""
         return dict(state.weights)
 
-    def evaluation(self, state: Any) -> Request[Any] | None:
-        """What to ask the sites for an evaluation when there is no global model."""
+    def evaluation(self, state: Any) -> Request[Any] | Mapping[str, Request[Any]] | None:
+        """What to ask the sites (all alike, or each its own) for an evaluation when there is no global model."""
         return None
 
     def tiny(self) -> Method:

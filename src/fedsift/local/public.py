@@ -285,7 +285,7 @@ class Collaborate(Request[Collaborated]):
         answers: list[Any] = [_caught(_learnt, request, site) for request, site in work]
         losses_of = [0.0] * len(work)
         ready = [
-            i for i, (request, _) in enumerate(work) if request.train and not isinstance(answers[i], Exception)
+            i for i, answer in enumerate(answers) if work[i][0].train and not isinstance(answer, Exception)
         ]
         results = train_many([Job(work[i][1], answers[i], work[i][0].train) for i in ready]) if ready else []
         for i, result in zip(ready, results):

@@ -40,11 +40,11 @@ class RHFLState(State):
 class RHFL(TrainingMethod):
     """Sites with networks of any kind learn from each other's predictions on public samples.
 
-    Each keeps its model. A round: learn from the others (HFL, section 3.1), from each as much as its loss makes it
-    worth (CCR, section 3.3), then train privately with a noise-tolerant loss (SL, section 3.2).
+    Each keeps its model. A round: learn from the others (HFL, section 3.1), from each as much as its loss
+    makes it worth (CCR, section 3.3), then train privately with a noise-tolerant loss (SL, section 3.2).
     """
 
-    summary: ClassVar[str] = "Sites of any network learn from each other on public samples; noisy ones teach less"
+    summary: ClassVar[str] = "Sites of any kind learn from each other on public samples, less from noisy ones"
     paper: ClassVar[str] = "Fang and Ye 2022 (CVPR)"
     needs: ClassVar[tuple[str, ...]] = ("public",)
     mixed_networks: ClassVar[bool] = True
@@ -74,14 +74,14 @@ class RHFL(TrainingMethod):
     eta: float = 0.5
     """eta of eq. 12: how much confidence counts."""
     ccr_mode: Mode = "official"
-    """Normaliser of eq. 12: the sum as printed, of absolute values ("abs"), of falling losses alone ("clip")."""
+    """Normaliser of eq. 12: as printed, by absolute values ("abs"), or by falling losses alone ("clip")."""
     weigh: Literal["teacher", "own"] = "teacher"
     """W_i for teacher i (released), or eq. 14 as printed: the student's own W_k for all of them."""
     statistics_on: Literal["eval", "train"] = "eval"
     """Private losses on the images as they are, or augmented as in training (released)."""
 
     exchange: Literal["epoch", "batch"] = "epoch"
-    """Predictions are exchanged once an epoch (eqs. 1-3), or for every public batch (released): many messages."""
+    """Predictions are exchanged once an epoch (eqs. 1-3), or for every public batch (released)."""
     public_opt: Literal["fresh", "persistent", "sgd"] = "fresh"
     """A new optimiser for every public batch (released), one that lasts for the run, or plain SGD."""
     public_lr: float | None = None
@@ -182,7 +182,7 @@ class RHFL(TrainingMethod):
         ahead: PublicPart | None,
         closing: bool,
     ) -> Collaborate:
-        """What one site is asked: learn, train, show its predictions for what comes next; in closing, its loss."""
+        """What one site is asked: learn, train, show predictions for what comes next; closing, its loss."""
         show = None
         if self.hfl and ahead is not None:
             show = Show(
@@ -201,7 +201,7 @@ class RHFL(TrainingMethod):
         confidence: Mapping[str, float],
         sites: Sequence[str],
     ) -> dict[str, Lesson]:
-        """For every student k the mixture sum_{i != k} a_i p_i of its teachers; without teachers there is none."""
+        """For every student k the mixture sum_{i != k} a_i p_i of its teachers, if it has any."""
         lessons: dict[str, Lesson] = {}
         teachers = [site for site in outputs if not confidence or site in confidence]
         if not self.hfl or not teachers:

@@ -1,0 +1,126 @@
+"""FedDF: Lin et al., Ensemble Distillation for Robust Model Fusion in Federated Learning, NeurIPS 2020."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedsift.aggregate import average
+from fedsift.contract import ConfigError, Federation, Replies, Request, Stage, State, Weights
+from fedsift.local.losses import mean_scores
+from fedsift.local.public import Lesson, PublicPart, Show, public_size
+from fedsift.methods.base import TrainingMethod, methods, plain_loss
+from fedsift.methods.feddf_site import Contribute, Contributed, EvaluateStudent
+
+
+@dataclass(frozen=True)
+class FedDFState(State):
+    """One model for each kind of network, and the ensemble that teaches them."""
+
+    networks: dict[str, str] = field(default_factory=dict)
+    """Each site's network."""
+    models: dict[str, Weights] = field(default_factory=dict)
+    """For each network the average of its sites' models: the student before distillation."""
+    ensemble: Tensor | None = None
+    """Mean logits of all sites' models for the public samples, `[N_0, K]`; None before the first round."""
+    shuffle: int = 0
+    """Number of the public samples' order in which the ensemble is written."""
+    public: int = 0
+
+
+@methods.register("feddf")
+@dataclass(frozen=True)
+class FedDF(TrainingMethod):
+    """FedAvg among sites of the same network; then every average learns from the ensemble of all models.
+
+    The original distils at the server. Here every site distils its group's average itself: public samples, order
+    and weights are the same, so all of a group get the same student, and no site is trusted with it alone.
+    """
+
+    summary: ClassVar[str] = "FedAvg within each network, then distillation of the ensemble on public samples"
+    paper: ClassVar[str] = "Lin et al. 2020; the comparison of RHFL Tables 1 and 4-6"
+    needs: ClassVar[tuple[str, ...]] = ("public",)
+    mixed_networks: ClassVar[bool] = True
+
+    rounds: int = 80
+    """Communication rounds; RHFL's comparison is 40 of pre-training and 40 more."""
+    fraction: float = 1.0
+    """Share of the sites that train in a round."""
+    distil_epochs: int = 1
+    """Passes over the public samples; the original goes on until a validation set says stop."""
+    distil_lr: float | None = None
+    """Step of the distillation; None is train.lr."""
+    distil_clip: float = 5.0
+    """Largest gradient norm of a distillation step; 0 is off."""
+    warm_up: int = 0
+    """First rounds without distillation."""
+
+    def __post_init__(self) -> None:
+        if self.distil_epochs < 1 or self.warm_up < 0:
+            raise ConfigError(
+                f"method.distil_epochs = {self.distil_epochs} must be at least 1, "
+                f"method.warm_up = {self.warm_up} at least 0"
+            )
+
+    def start(self, federation: Federation) -> FedDFState:
+        networks = {site: facts.model for site, facts in federation.facts.items()}
+        models = {name: federation.initial_weights(name) for name in dict.fromkeys(networks.values())}
+        return FedDFState(networks=networks, models=models, public=public_size(federation))
+
+    def stages(self) -> list[Stage]:
+        return [Stage("train", self.rounds, self.train)]
+
+    def train(self, state: FedDFState, federation: Federation) -> FedDFState:
+        """Sites distil and train; then each network's average and the ensemble's scores are made anew."""
+        number = federation.round.index
+        show = None
+        if number + 1 > self.warm_up:
+            part = PublicPart(number, 0, state.public)
+            show = Show(part, len(federation.classes), "logits")
+        recipe, lesson = self.recipe(plain_loss(federation)), self.lesson(state)
+        replies = federation.ask(
+            {
+                site: Contribute(state.models[state.networks[site]], lesson, recipe, show)
+                for site in federation.choose(self.fraction)
+            }
+        )
+        total = sum(reply.samples for reply in replies.values())
+        federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+        scores = [reply.outputs for reply in replies.values() if reply.outputs is not None]
+        ensemble = mean_scores(torch.stack(scores)) if scores else None
+        models = {**state.models, **averages(replies, state.networks)}
+        return replace(state, models=models, ensemble=ensemble, shuffle=number)
+
+    def lesson(self, state: FedDFState) -> Lesson | None:
+        """KL(softmax(mean_k z_k) || student), over the public samples."""
+        if state.ensemble is None:
+            return None
+        recipe = replace(
+            self.local, epochs=self.distil_epochs, lr=self.distil_lr or self.local.lr, clip=self.distil_clip
+        )
+        part = PublicPart(state.shuffle, 0, state.public)
+        return Lesson(part, state.ensemble, "kl", recipe, "visit")
+
+    def model(self, state: FedDFState) -> None:
+        """There is one for each network; they are judged at the sites."""
+        return None
+
+    def evaluation(self, state: FedDFState) -> Mapping[str, Request[Any]]:
+        lesson = self.lesson(state)
+        return {site: EvaluateStudent(state.models[name], lesson) for site, name in state.networks.items()}
+
+    def tiny(self) -> FedDF:
+        return replace(self, rounds=3)
+
+
+def averages(replies: Replies[Contributed], networks: Mapping[str, str]) -> dict[str, Weights]:
+    """For each network that replied, the size-weighted mean of its sites' models."""
+    result: dict[str, Weights] = {}
+    for name in dict.fromkeys(networks[site] for site in replies):
+        group = [reply for site, reply in replies.items() if networks[site] == name]
+        result[name] = average([reply.weights for reply in group], [reply.samples for reply in group])
+    return result

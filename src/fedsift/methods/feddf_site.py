@@ -1,0 +1,104 @@
+"""FedDF at a site: distil the group's average, train it privately, send it back with its public scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fedsift.contract import Reply, Request, SiteFacts, Weights, disclosed
+from fedsift.local.dispatch import train_many
+from fedsift.local.own import OwnEvaluated, judge
+from fedsift.local.public import Lesson, Show, learn
+from fedsift.local.recipe import Recipe
+from fedsift.local.requests import count_refusal, weights_refusal
+from fedsift.local.site import Site
+from fedsift.local.trainer import Job, Result
+
+
+@dataclass(frozen=True)
+class Contributed(Reply):
+    """A site's model and what it predicts for the public samples."""
+
+    weights: Weights = disclosed("the site's model after local training")
+    outputs: Tensor | None = disclosed("that model's logits for the public, unlabelled samples, [N0, K]")
+    samples: int = disclosed("how many samples it trained on")
+    loss: float = disclosed("mean training loss over the local steps")
+
+    def refusal(self, request: Contribute, facts: SiteFacts) -> str | None:
+        problem = weights_refusal(self.weights, request.weights)
+        problem = problem or count_refusal("samples", self.samples, facts.samples)
+        if problem is None and request.show is not None:
+            problem = request.show.refusal(self.outputs)
+        if problem is None and request.show is None and self.outputs is not None:
+            problem = "the reply holds public predictions that were not asked for"
+        return problem
+
+    def update_norm(self, request: Contribute) -> float | None:
+        """Relative to the received weights: the cohort has networks of different sizes."""
+        received = request.weights
+        floats = [name for name, value in self.weights.items() if value.is_floating_point()]
+        change = sum(float((self.weights[name] - received[name]).double().square().sum()) for name in floats)
+        length = sum(float(received[name].double().square().sum()) for name in floats)
+        return math.sqrt(change / length) if length > 0 else None
+
+
+@dataclass(frozen=True)
+class Contribute(Request[Contributed]):
+    """Distil the ensemble into these weights, train them privately, send them with their public scores."""
+
+    reply_type: ClassVar[type[Reply]] = Contributed
+
+    weights: Weights
+    lesson: Lesson | None
+    recipe: Recipe
+    show: Show | None
+
+    def answer(self, site: Site) -> Contributed:
+        [reply] = self.answer_many([(self, site)])
+        if isinstance(reply, Exception):
+            raise reply
+        assert isinstance(reply, Contributed)
+        return reply
+
+    @classmethod
+    def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
+        answers: list[Any] = [_student(request.weights, request.lesson, site) for request, site in work]
+        ready = [i for i, answer in enumerate(answers) if not isinstance(answer, Exception)]
+        results = train_many([Job(work[i][1], answers[i], work[i][0].recipe) for i in ready]) if ready else []
+        for i, result in zip(ready, results):
+            answers[i] = result if isinstance(result, Exception) else _contribution(*work[i], result)
+        return answers
+
+
+def _student(weights: Weights, lesson: Lesson | None, site: Site) -> Weights | Exception:
+    """The group's student. Every site of a group makes the same one: order and dropout are shared."""
+    try:
+        return weights if lesson is None else learn(site, weights, lesson)
+    except Exception as error:
+        return error
+
+
+def _contribution(request: Contribute, site: Site, result: Result) -> Contributed | Exception:
+    try:
+        outputs = None if request.show is None else request.show.outputs(site, result.weights)
+    except Exception as error:
+        return error
+    return Contributed(result.weights, outputs, len(site.samples), result.loss)
+
+
+@dataclass(frozen=True)
+class EvaluateStudent(Request[OwnEvaluated]):
+    """Judge the student that the ensemble makes of these weights."""
+
+    reply_type: ClassVar[type[Reply]] = OwnEvaluated
+
+    weights: Weights
+    lesson: Lesson | None
+
+    def answer(self, site: Site) -> OwnEvaluated:
+        student = self.weights if self.lesson is None else learn(site, self.weights, self.lesson)
+        return judge(site, student)

@@ -1,0 +1,124 @@
+"""FedMD: Li and Wang, Heterogenous Federated Learning via Model Distillation, 2019."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedsift.contract import ConfigError, Federation, Replies, Request, Stage, State
+from fedsift.local.losses import mean_scores
+from fedsift.local.own import EvaluateOwn
+from fedsift.local.public import Collaborate, Collaborated, Lesson, PublicPart, Show, public_size
+from fedsift.local.recipe import Recipe
+from fedsift.methods.base import TrainingMethod, methods, plain_loss
+
+
+@dataclass(frozen=True)
+class FedMDState(State):
+    """The class scores that the sites communicated last; their models the server never sees."""
+
+    public: int = 0
+    """Number of public samples."""
+    scores: dict[str, Tensor] = field(default_factory=dict)
+    """Each site's logits for the public samples that come next, `[n, K]`."""
+
+
+@methods.register("fedmd")
+@dataclass(frozen=True)
+class FedMD(TrainingMethod):
+    """Sites of any network fit the mean of all sites' class scores on public samples, then train privately."""
+
+    summary: ClassVar[str] = "Sites of any kind fit the mean of all class scores on public samples"
+    paper: ClassVar[str] = "Li and Wang 2019; the comparison of RHFL Tables 1 and 4-6"
+    needs: ClassVar[tuple[str, ...]] = ("public",)
+    mixed_networks: ClassVar[bool] = True
+
+    rounds: int = 40
+    """Communication rounds."""
+    pretrain_rounds: int = 4
+    """Visits of private training before the first exchange; 0 starts from random networks."""
+    pretrain_epochs: int = 10
+    """Epochs of each of these visits."""
+    alignment: int = 0
+    """Public samples drawn anew for every round; 0 uses all of them."""
+    digest: Literal["l1", "mse", "kl"] = "l1"
+    """How a site approaches the consensus: absolute or squared difference of logits, or KL of the softmax."""
+    digest_epochs: int = 1
+    """Passes over the public samples of a round."""
+    digest_lr: float | None = None
+    """Step of these passes; None is train.lr."""
+
+    def __post_init__(self) -> None:
+        if self.pretrain_rounds < 0 or self.pretrain_epochs < 1 or self.digest_epochs < 1:
+            raise ConfigError(
+                f"method.pretrain_rounds = {self.pretrain_rounds} must be at least 0, "
+                f"method.pretrain_epochs = {self.pretrain_epochs} and "
+                f"method.digest_epochs = {self.digest_epochs} at least 1"
+            )
+        if self.alignment < 0 or self.alignment == 1:
+            raise ConfigError(f"method.alignment = {self.alignment}: it must be at least 2, or 0 for all")
+
+    def start(self, federation: Federation) -> FedMDState:
+        return FedMDState(public=public_size(federation))
+
+    def stages(self) -> list[Stage]:
+        first = (
+            Stage("pre-train", self.pretrain_rounds, self.pretrain)
+            if self.pretrain_rounds
+            else Stage("first look", 1, self.look, trains=False)
+        )
+        return [first, Stage("collaborate", self.rounds, self.collaborate)]
+
+    def model(self, state: FedMDState) -> None:
+        return None
+
+    def evaluation(self, state: FedMDState) -> Request[Any]:
+        return EvaluateOwn()
+
+    def pretrain(self, state: FedMDState, federation: Federation) -> FedMDState:
+        """Transfer learning without its first half: the public samples have no labels to learn from."""
+        last = federation.round.index + 1 == self.pretrain_rounds
+        recipe = self.recipe(plain_loss(federation), epochs=self.pretrain_epochs)
+        return self.exchange(state, federation, None, recipe, self.part(0, state.public) if last else None)
+
+    def look(self, state: FedMDState, federation: Federation) -> FedMDState:
+        return self.exchange(state, federation, None, None, self.part(0, state.public))
+
+    def collaborate(self, state: FedMDState, federation: Federation) -> FedMDState:
+        """Digest: fit the consensus of the scores. Revisit: private epochs. Communicate: the new scores."""
+        number = federation.round.index
+        lesson = None
+        if state.scores:
+            consensus = mean_scores(torch.stack(list(state.scores.values())))
+            recipe = replace(self.local, epochs=self.digest_epochs, lr=self.digest_lr or self.local.lr)
+            lesson = Lesson(self.part(number, state.public), consensus, self.digest, recipe, "visit")
+        ahead = self.part(number + 1, state.public) if number + 1 < self.rounds else None
+        return self.exchange(state, federation, lesson, self.recipe(plain_loss(federation)), ahead)
+
+    def part(self, number: int, total: int) -> PublicPart:
+        """The public samples of a round, the same at every site."""
+        return PublicPart(number, 0, min(self.alignment, total) if self.alignment else total)
+
+    def exchange(
+        self,
+        state: FedMDState,
+        federation: Federation,
+        lesson: Lesson | None,
+        train: Recipe | None,
+        ahead: PublicPart | None,
+    ) -> FedMDState:
+        show = None if ahead is None else Show(ahead, len(federation.classes), "logits")
+        replies = federation.ask(Collaborate(learn=lesson, train=train, show=show))
+        total = sum(reply.samples for reply in replies.values())
+        federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+        return replace(state, scores=_scores(replies))
+
+    def tiny(self) -> FedMD:
+        return replace(self, rounds=2, pretrain_rounds=1, pretrain_epochs=1)
+
+
+def _scores(replies: Replies[Collaborated]) -> dict[str, Tensor]:
+    return {site: reply.outputs for site, reply in replies.items() if reply.outputs is not None}
