@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 MISSING = "missing: "
@@ -66,6 +67,17 @@ def load(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         body = json.loads(path.read_text(encoding="utf-8"))
         for case in body["cases"]:
             yield body["topic"], case
+
+
+def parameters(folder: Path) -> list[Any]:
+    """One test parameter a case; a folder without any is a mistake, not a pass."""
+    found = [
+        pytest.param(topic, case, id=f"{topic}-{case['op']}-{case['variant']}-{case['name']}")
+        for topic, case in load(folder)
+    ]
+    if not found:
+        raise pytest.UsageError(f"no golden vectors (*.json) in {folder}")
+    return found
 
 
 def listed(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from golden_adapters import all_adapters
-from golden_harness import MISSING, VECTORS, MissingEntry, load, run_case
+from golden_harness import MISSING, VECTORS, MissingEntry, parameters, run_case
 
 TABLE = all_adapters()
 
@@ -17,13 +17,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     chosen = metafunc.config.getoption("--golden")
     folder = Path(chosen) if chosen else VECTORS
-    found = [
-        pytest.param(topic, case, id=f"{topic}-{case['op']}-{case['variant']}-{case['name']}")
-        for topic, case in load(folder)
-    ]
-    if not found:
-        raise pytest.UsageError(f"no golden vectors (*.json) in {folder}")
-    metafunc.parametrize(("topic", "case"), found)
+    metafunc.parametrize(("topic", "case"), parameters(folder))
 
 
 def test_golden(topic: str, case: dict[str, Any]) -> None:

@@ -125,3 +125,9 @@ def test_the_pushes_of_all_sites_cancel() -> None:
     assert (label_balance(counts, own).push == 0).all()
     empty = label_balance([[1, 1], [0, 0]])
     assert empty.push.tolist() == [[0.0, 0.0], [0.0, 0.0]]
+
+
+def test_projection_of_huge_entries() -> None:
+    np.testing.assert_allclose(project_on_simplex([4e17, -4e17, 0.0]), [1.0, 0.0, 0.0])
+    tiny = posterior([3, 2, 1], 1e-17)
+    assert tiny.projected.sum() == pytest.approx(1.0)

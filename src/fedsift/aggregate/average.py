@@ -44,9 +44,7 @@ def average(
 
 
 def average_flat(matrix: Tensor, shares: Tensor) -> Tensor:
-    """The weighted mean of models held as rows, `[C, P], [C] -> [P]`, in float64 and back to the rows'
-    type.
-    """
+    """The weighted mean of models held as rows, `[C, P], [C] -> [P]`, summed in float64."""
     if len(matrix) == 1:
         return matrix[0].clone()
     return weighted_sum(list(matrix), shares).to(matrix.dtype)
@@ -59,8 +57,9 @@ def server_step(
     server_lr: float = 1.0,
     integers: Integers = "max",
 ) -> Weights:
-    """w_g + server_lr * sum_k N_k / N * (w_k - w_g) (FedDPCont Alg. 2 line 18, its sign mended). 1 is the
-    average.
+    """w_g + server_lr * sum_k N_k / N * (w_k - w_g); with server_lr = 1 this is the average.
+
+    FedDPCont Alg. 2 line 18 with its sign mended and weights as in section 3.1.
     """
     averaged = average(models, sizes, integers)
     if server_lr == 1.0:

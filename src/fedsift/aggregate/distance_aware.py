@@ -1,6 +1,4 @@
-"""FedNoRo's distance-aware aggregation: a noisy site counts less the further it is from every clean one
-(eq. 6-7).
-"""
+"""FedNoRo's distance-aware aggregation: noisy sites far from every clean one count less (eq. 6-7)."""
 
 from __future__ import annotations
 
@@ -51,8 +49,9 @@ def squared_distances(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor
 def pair_distances(
     left: Sequence[Weights], right: Sequence[Weights], names: Sequence[str], distance: Distance
 ) -> Tensor:
-    """Distances between models `[L, R]` over the named tensors: one vector ("l2") or the sum of each
-    tensor's norm.
+    """Distances between models over the named tensors, float64 `[L, R]`.
+
+    "l2": all tensors as one vector; "layer_sum": the sum of each tensor's L2 norm.
     """
     if distance not in ("l2", "layer_sum"):
         raise ConfigError(f"distance = '{distance}': choose 'layer_sum' or 'l2'")
@@ -75,8 +74,8 @@ def distance_aware(
 ) -> DistanceAware:
     """Average with shares proportional to N_i e^(-D_i), D_i = d_i / max d (FedNoRo eq. 6-7).
 
-    d_i is the distance of noisy model i to the nearest clean one, 0 for a clean one. `clean`: positions in
-    `models`.
+    d_i is the distance of noisy model i to the nearest clean one, 0 for a clean one.
+    clean: positions in `models`.
     distance and include_buffers: "l2" without buffers is the paper, "layer_sum" with floating buffers
     (running statistics) the release. `buffers` names the tensors that are not parameters; integer ones
     never count. Without a clean site, without a noisy one, or with max d = 0 this is the plain average.

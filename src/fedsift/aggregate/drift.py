@@ -32,9 +32,7 @@ def scaffold_correction(own: Weights, server: Weights, relative_size: float = 1.
 def scaffold_variate(
     own: Weights, server: Weights, start: Weights, end: Weights, steps: int, lr: float
 ) -> Weights:
-    """A site's new control variate (option II): c_k - c + (w - y) / (steps lr), y its model after `steps`
-    steps.
-    """
+    """A site's new control variate (option II): c_k - c + (w - y) / (steps lr), w its start, y its end."""
     return _each(lambda c_k, c, w, y: c_k - c + (w - y) / (steps * lr), own, server, start, end)
 
 

@@ -51,8 +51,7 @@ def repeated_median_line(ordered: Tensor) -> Tensor:
 
 
 def confidences(residual: Tensor, strength: float) -> Tensor:
-    """omega of every sorted value from its residual, `[P, m] -> [P, m]`: 1 within the bound, falling as
-    1/|e| beyond.
+    """omega of every sorted value, `[P, m] -> [P, m]`: 1 within a bound, falling as 1/|e| beyond it.
 
     strength: lambda of the bound lambda sqrt(2 / m) sqrt(1 - H_ii), H the hat matrix of a line over ranks.
     """
@@ -85,8 +84,9 @@ def residual_average(
 ) -> ResidualAverage:
     """Weighted mean of restricted models, shares proportional to (score / max score)^2; sizes play no role.
 
-    strength: lambda; delta: values with a lower confidence are replaced by the line. Models that are all
-    alike score 0 and are weighed alike.
+    strength: lambda; with 2 it takes at least four models to doubt one.
+    delta: values with a lower confidence are replaced by the line.
+    Models that are all alike score 0 and are weighed alike.
     """
     check_alike(models)
     m = len(models)

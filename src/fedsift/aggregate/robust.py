@@ -13,9 +13,7 @@ from fedsift.contract.messages import Weights
 
 
 def middle(ordered: Tensor, dim: int = 0) -> Tensor:
-    """The median along `dim` of values that are sorted already: of an even number, the mean of the two
-    middle ones.
-    """
+    """The median along `dim` of sorted values: of an even number, the mean of the two middle ones."""
     n = ordered.shape[dim]
     upper = ordered.select(dim, n // 2)
     return upper if n % 2 else (ordered.select(dim, n // 2 - 1).double() + upper.double()) / 2

@@ -64,9 +64,7 @@ def combine(
     shares: Tensor,
     integers: Integers = "max",
 ) -> Weights:
-    """Apply `merge` to every floating tensor of all models, the integer rule to the others; names in order,
-    types kept.
-    """
+    """Apply `merge` to every floating tensor and the integer rule to the others; order and types are kept."""
     merged: Weights = {}
     for name, first in models[0].items():
         tensors = [model[name] for model in models]

@@ -1,6 +1,4 @@
-"""Accuracy and its balanced form, all from one confusion matrix, so that counts can be summed over sites
-first.
-"""
+"""Accuracy and its balanced form from a confusion matrix, so that counts can first be summed over sites."""
 
 from __future__ import annotations
 

@@ -21,8 +21,9 @@ class CurveSummary:
 
 
 def summarise(curve: ArrayLike, last: int = 10, from_round: int = 0) -> CurveSummary:
-    """Best, mean of the last `last` rounds (all if fewer), and best from `from_round` on; NaN rounds are
-    passed over.
+    """What a table takes from a curve; rounds without a value (NaN) are passed over.
+
+    last: how many rounds at the end are averaged (all if fewer); from_round: where `best_from` begins.
     """
     values = np.asarray(curve, dtype=np.float64).ravel()
     known = np.flatnonzero(~np.isnan(values))
@@ -39,8 +40,9 @@ def summarise(curve: ArrayLike, last: int = 10, from_round: int = 0) -> CurveSum
 
 
 def targeted_cost(accuracy: Sequence[float], participants: Sequence[int], target: float) -> int | None:
-    """Site participations up to and including the first round with accuracy >= target (FedCorr C.3); None
-    if never.
+    """Participations until the first round with accuracy >= target, this one included; None if never.
+
+    FedCorr C.3 counts every site in every round.
     """
     reached = np.flatnonzero(np.asarray(accuracy, dtype=np.float64) >= target)
     return int(sum(participants[: reached[0] + 1])) if len(reached) else None

@@ -58,9 +58,7 @@ class SampleDetection:
     fn: int
     tn: int
     auroc: float
-    """P(a wrong label scores above a right one), ties one half; NaN without scores or with one kind of
-    label only.
-    """
+    """P(a wrong label scores above a right one), ties one half; NaN if it cannot be told."""
 
     @property
     def precision(self) -> float:
@@ -78,8 +76,9 @@ class SampleDetection:
 def detect_samples(
     wrong: ArrayLike, flagged: ArrayLike, suspicion: ArrayLike | None = None
 ) -> SampleDetection:
-    """Counts of flagged samples, and the ROC area of a score that is high for suspects: boolean `[n]`,
-    `[n]`, `[n]`.
+    """Flagged samples against wrong labels, boolean `[n]` each.
+
+    suspicion: a score `[n]` that is high for suspects, for the ROC area.
     """
     bad = np.asarray(wrong, dtype=np.bool_).ravel()
     marked: NDArray[np.bool_] = np.asarray(flagged, dtype=np.bool_).ravel()

@@ -1,6 +1,4 @@
-"""Metrics for several yes/no labels a sample (FedMLP section 3.2): `[n, K]` labels and scores, macro
-means.
-"""
+"""Metrics for several yes/no labels a sample, `[n, K]`, with macro means (FedMLP section 3.2)."""
 
 from __future__ import annotations
 
@@ -14,8 +12,7 @@ from fedsift.metrics.classification import mean_of_defined
 
 
 def binary_counts(labels: ArrayLike, scores: ArrayLike, threshold: float = 0.5) -> NDArray[np.int64]:
-    """True positives, false negatives, true negatives, false positives of every class at score > threshold:
-    `[4, K]`.
+    """Rows tp, fn, tn, fp of every class at score > threshold: `[n, K], [n, K] -> [4, K]`.
 
     Counts may be summed over sites before `balanced_accuracy_from_counts`.
     """
@@ -82,9 +79,7 @@ class MultilabelScores:
 
 
 def multilabel_scores(labels: ArrayLike, scores: ArrayLike, threshold: float = 0.5) -> MultilabelScores:
-    """BACC at the threshold (strictly above is yes), AUC and average precision of every class: `[n, K], [n,
-    K]`.
-    """
+    """BACC at score > threshold, AUC and average precision of every class: `[n, K], [n, K]`."""
     truth, values = np.asarray(labels), np.asarray(scores, dtype=np.float64)
     bacc = balanced_accuracy_from_counts(binary_counts(truth, values, threshold))
     columns = range(truth.shape[1])

@@ -30,8 +30,9 @@ def small_loss(losses: ArrayLike, rate: float) -> list[int]:
 
 
 def forget_rate(t: float, rate: float, warm: float, form: Literal["paper", "official"] = "paper") -> float:
-    """Share of samples left out at epoch t: rate min(t / warm, 1) ("paper"), rate min(t / (warm - 1), 1)
-    ("official").
+    """Share of samples left out at epoch t (Co-teaching).
+
+    "paper": rate min(t / warm, 1), "official": rate min(t / (warm - 1), 1).
     """
     if form not in ("paper", "official"):
         raise ConfigError(f"forget_rate form = '{form}': choose 'paper' or 'official'")

@@ -33,8 +33,9 @@ class Credibility:
 
 
 def shares_of_confidence(confidence: ArrayLike, mode: Mode = "official") -> NDArray[np.float64]:
-    """F / sum F ("official", as printed), F / sum |F| ("abs"), or the positive part over its sum ("clip"):
-    `[S]`.
+    """Each site's share of the confidence, `[S] -> [S]`.
+
+    "official": F / sum F, as printed; "abs": F / sum |F|; "clip": the positive part of F over its sum.
 
     F may be negative: "official" then favours the site whose loss rose most if all rise, and explodes when
     the sum is small; the other two do not. A sum of 0 gives shares of 0.
@@ -51,9 +52,7 @@ def shares_of_confidence(confidence: ArrayLike, mode: Mode = "official") -> NDAr
 def credibility(
     losses: ArrayLike, previous: ArrayLike | None = None, eta: float = 0.5, mode: Mode = "official"
 ) -> Credibility:
-    """Weights of all sites from their mean losses in this round and the one before (None in the first):
-    `[S]`.
-    """
+    """Weights of all sites from their mean losses, `[S]`; previous: the round before, None in the first."""
     now = np.asarray(losses, dtype=np.float64)
     if not np.isfinite(now).all() or (now < 0).any():
         raise DataError(f"losses {now.tolist()} cannot be weighed: they must be finite and not negative")

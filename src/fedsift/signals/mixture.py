@@ -46,8 +46,9 @@ class Split:
 
 
 def noisy_component(means: ArrayLike, rule: Rule = "sum") -> int:
-    """The component whose mean vector has the larger sum (as released) or L2 norm (as printed), FedNoRo
-    section 4.1.
+    """The component with the larger mean vector (FedNoRo section 4.1).
+
+    rule: larger by its "sum" (as released) or by its L2 "norm" (as printed).
     """
     vectors = np.asarray(means, dtype=np.float64)
     if rule == "sum":

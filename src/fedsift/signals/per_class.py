@@ -16,9 +16,7 @@ _CONSTANT = 1e-12
 def per_class_sums(
     losses: ArrayLike, labels: ArrayLike, n_classes: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Sum of losses and number of samples with each given label, `[n], [n] -> [K], [K]`: finite, fit to be
-    sent.
-    """
+    """Sum of losses and number of samples of each given label, `[n], [n] -> [K], [K]`; always finite."""
     values, given = np.asarray(losses, dtype=np.float64), np.asarray(labels, dtype=np.int64)
     if len(given) and not 0 <= given.min() <= given.max() < n_classes:
         raise DataError(f"labels from {given.min()} to {given.max()} do not fit {n_classes} classes")

@@ -1,6 +1,4 @@
-"""FedDPCont's private label shares: randomised response and what the server recovers from it (Alg. 1, Def.
-2).
-"""
+"""FedDPCont's private label shares: randomised response and its inversion (Alg. 1, Def. 2)."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ def response_matrix(epsilon: float | None, n_classes: int) -> NDArray[np.float64
 
 
 def inverse_response_matrix(epsilon: float | None, n_classes: int) -> NDArray[np.float64] | None:
-    """(T^T)^-1 = ((e^eps + K - 1) I - J) / (e^eps - 1), `[K, K]`; None for epsilon = 0, where T is
-    singular.
-    """
+    """(T^T)^-1 = ((e^eps + K - 1) I - J) / (e^eps - 1), `[K, K]`; None for epsilon = 0 (T is singular)."""
     if epsilon is None:
         return np.eye(n_classes)
     response_probabilities(epsilon, n_classes)
@@ -49,9 +45,7 @@ def inverse_response_matrix(epsilon: float | None, n_classes: int) -> NDArray[np
 
 
 def likelihood_ratio(matrix: ArrayLike) -> float:
-    """The largest ratio of two entries of one column: e^eps at most for an eps-private mechanism; inf with
-    a zero.
-    """
+    """The largest ratio of two entries of one column: e^eps for the response matrix, inf with a zero."""
     entries = np.asarray(matrix, dtype=np.float64)
     with np.errstate(divide="ignore", over="ignore"):
         return float((entries.max(axis=0) / entries.min(axis=0)).max())
@@ -60,8 +54,7 @@ def likelihood_ratio(matrix: ArrayLike) -> float:
 def randomised_response(
     labels: ArrayLike, epsilon: float | None, n_classes: int, random: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Release one randomised label a sample, `[n] -> [n]`: the own one with T_ii, else one of the others at
-    random.
+    """One randomised label a sample, `[n] -> [n]`: the own one with chance T_ii, else any other one.
 
     Release once and keep it: every further release of the same labels adds epsilon to what is given away.
     """
@@ -75,10 +68,9 @@ def randomised_response(
 
 
 def project_on_simplex(vector: ArrayLike) -> NDArray[np.float64]:
-    """The nearest distribution in Euclidean distance: max(v - theta, 0) with theta such that it sums to 1;
-    `[K] -> [K]`.
-    """
+    """The nearest distribution, `[K] -> [K]`: max(v - theta, 0) with theta such that the sum is 1."""
     v = np.asarray(vector, dtype=np.float64)
+    v = v - v.max()  # the projection does not mind a shift, but rounding minds huge entries
     falling = np.sort(v)[::-1]
     excess = (np.cumsum(falling) - 1.0) / np.arange(1, len(v) + 1)
     last = np.flatnonzero(falling > excess)[-1]

@@ -26,9 +26,7 @@ class Prototypes:
 
 
 def local_prototypes(features: ArrayLike, labels: ArrayLike, active: Sequence[int]) -> Prototypes:
-    """Mean feature of the samples with y_c = 0 and with y_c = 1 for every annotated class: `[n, d], [n, K]`
-    (eq. 5).
-    """
+    """Mean feature of each annotated class's negatives and positives (eq. 5): `[n, d], [n, K]`."""
     rows, given = np.asarray(features, dtype=np.float64), np.asarray(labels)
     vectors = np.zeros((given.shape[1], 2, rows.shape[1]))
     held = np.zeros((given.shape[1], 2), dtype=np.bool_)
@@ -43,8 +41,9 @@ def local_prototypes(features: ArrayLike, labels: ArrayLike, active: Sequence[in
 def global_prototypes(
     local: Sequence[Prototypes], sizes: ArrayLike, weighting: Literal["equal", "size"] = "size"
 ) -> Prototypes:
-    """Average over the sites that hold a side, equal weights (eq. 6) or by size (release); not held if
-    nobody does.
+    """Average over the sites that hold a side; not held if nobody does (eq. 6).
+
+    weighting: "equal" as printed, "size" as released.
     """
     if weighting not in ("equal", "size"):
         raise ConfigError(f"prototype weighting = '{weighting}': choose 'equal' or 'size'")

@@ -6,10 +6,9 @@ import math
 
 
 def rampup(t: float, begin: float, end: float, maximum: float = 1.0) -> float:
-    """maximum * exp(-5 (1 - phi)^2) with phi = (clip(t, begin, end) - begin) / (end - begin) (FedNoRo
-    section 4.2).
+    """maximum * exp(-5 (1 - phi)^2), phi the share of the way from begin to end (FedNoRo section 4.2).
 
     It starts at maximum * e^-5, not at 0. With begin = end it is a step from there to the maximum.
     """
-    reached = float(t >= begin) if end <= begin else (min(max(t, begin), end) - begin) / (end - begin)
-    return maximum * math.exp(-5.0 * (1.0 - reached) ** 2)
+    phi = float(t >= begin) if end <= begin else (min(max(t, begin), end) - begin) / (end - begin)
+    return maximum * math.exp(-5.0 * (1.0 - phi) ** 2)

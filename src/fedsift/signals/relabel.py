@@ -16,9 +16,7 @@ Form = Literal["paper", "official"]
 
 
 def cumulative(rounds: ArrayLike) -> NDArray[np.float64]:
-    """Sum of a signal up to and including each iteration, `[T, S] -> [T, S]` (cumulative LID, section
-    3.2).
-    """
+    """Sum of a signal up to each iteration, `[T, S] -> [T, S]` (cumulative LID, section 3.2)."""
     return np.cumsum(np.asarray(rounds, dtype=np.float64), axis=0)
 
 
@@ -118,8 +116,6 @@ def relabel(
 def relabel_all(
     labels: ArrayLike, probabilities: ArrayLike, theta: float, form: Form = "official"
 ) -> Relabelled:
-    """After finetuning: every confident sample takes the global model's label, whatever its loss (section
-    3.3).
-    """
+    """Every confident sample takes the global model's label, whatever its loss (section 3.3)."""
     given, p = _checked(labels, probabilities, form)
     return _take_confident(given, p, np.arange(len(given)), theta, form)

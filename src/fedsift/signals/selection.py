@@ -15,9 +15,7 @@ UNTAGGED = -1
 
 
 def local_difficulty(probabilities: ArrayLike, low: float = 0.3, high: float = 0.7) -> NDArray[np.float64]:
-    """Share of a site's samples with p_c < low or p_c > high (strict), `[n, K] -> [K]`: high means an easy
-    class.
-    """
+    """Share of a site's samples with p_c < low or p_c > high, `[n, K] -> [K]`; large for an easy class."""
     p = np.asarray(probabilities, dtype=np.float64)
     return np.asarray(((p < low) | (p > high)).mean(axis=0)) if len(p) else np.zeros(p.shape[1])
 
@@ -25,8 +23,7 @@ def local_difficulty(probabilities: ArrayLike, low: float = 0.3, high: float = 0
 def global_difficulty(
     local: ArrayLike, sizes: ArrayLike, active: ArrayLike, over: Literal["missing", "active"] = "missing"
 ) -> NDArray[np.float64]:
-    """Size-weighted mean over the sites that miss a class, or annotate it: `[S, K], [S], [S, K] -> [K]`
-    (eq. 10).
+    """Size-weighted mean over the sites that miss a class, or that annotate it (eq. 10): `[S, K] -> [K]`.
 
     active: true where a site annotates a class. A class with no such site gets 1.
     """

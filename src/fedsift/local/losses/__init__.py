@@ -1,6 +1,4 @@
-"""Loss formulas as pure functions over the last axes: `[B, K]` for one site, `[C, B, K]` for a stacked
-cohort.
-"""
+"""Loss formulas over the last axes: `[B, K]` for one site, `[C, B, K]` for a stacked cohort."""
 
 from fedsift.local.losses.collaboration import (
     collaborative,

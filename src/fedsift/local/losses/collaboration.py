@@ -13,9 +13,7 @@ from fedsift.contract.errors import ConfigError
 
 
 def divergence(teacher_logits: Tensor, logits: Tensor) -> Tensor:
-    """KL(softmax(teacher) || softmax(z)), `[..., B, K] -> [..., B]`; the teacher is not held constant
-    here.
-    """
+    """KL(softmax(teacher) || softmax(z)), `[..., B, K] -> [..., B]`; here both sides get gradients."""
     log_teacher, log_student = F.log_softmax(teacher_logits, dim=-1), F.log_softmax(logits, dim=-1)
     return (log_teacher.exp() * (log_teacher - log_student)).sum(-1)
 
@@ -50,8 +48,7 @@ def teacher_weights(
 
 
 def collaborative(logits: Tensor, teachers: Tensor, shares: Tensor) -> Tensor:
-    """sum_i a_i KL(p_i || p) of one student (RHFL eq. 3, 14): student `[B, K]`, teachers `[S, B, K]` ->
-    `[B]`.
+    """sum_i a_i KL(p_i || p) of one student (RHFL eq. 3 and 14): `[B, K], [S, B, K], [S] -> [B]`.
 
     shares: a_i, `[S]`, 0 for the student itself (see `teacher_weights`).
     """
@@ -59,9 +56,7 @@ def collaborative(logits: Tensor, teachers: Tensor, shares: Tensor) -> Tensor:
 
 
 def mean_scores(logits: Tensor) -> Tensor:
-    """The consensus of FedMD and FedDF: the mean logits of all sites, the student included; `[S, B, K] ->
-    [B, K]`.
-    """
+    """Mean logits of all sites, the student included (FedMD, FedDF): `[S, B, K] -> [B, K]`."""
     return logits.detach().mean(0)
 
 

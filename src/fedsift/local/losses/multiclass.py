@@ -1,5 +1,4 @@
-"""Losses for one label a sample. All work over the last axes: logits and targets are `[..., B, K]`, the
-result is `[..., B]`.
+"""Losses for one label a sample: logits and targets are `[..., B, K]`, the result is `[..., B]`.
 
 Targets are dense floats: one-hot, mixed or soft rows. A class prior broadcasts against the logits: `[K]`
 for one site, `[C, 1, K]` for a stacked cohort.
@@ -43,8 +42,7 @@ def log_prior(counts: Tensor) -> Tensor:
 
 
 def adjusted_logits(logits: Tensor, log_prior: Tensor, strength: float = 1.0) -> Tensor:
-    """z + tau log pi (FedNoRo section 4.1). A class not held gets probability exactly 0 and gradient
-    exactly 0.
+    """z + tau log pi (FedNoRo section 4.1): a class not held gets probability 0 and gradient 0, exactly.
 
     strength: tau; at 0 the logits are returned as they are (0 times -inf would not be a number).
     """
@@ -69,15 +67,13 @@ def distillation(
     temperature: float = 1.0,
     absent: str = "masked",
 ) -> Tensor:
-    """KL(softmax(teacher / T) || softmax(z + log pi)), first term of FedNoRo eq. 5: `[..., B, K] -> [...,
-    B]`.
+    """KL(softmax(teacher / T) || softmax(z + log pi)) of FedNoRo eq. 5: `[..., B, K] -> [..., B]`.
 
     The temperature is the teacher's alone, the prior the student's alone. `absent` says what happens to the
     classes whose prior is -inf, where the divergence would be infinite:
 
     "masked"       they are left out of the sum;
-    "zero"         their log-probability counts as 0, so they add q log q (as released; same gradient as
-    "masked");
+    "zero"         their log-probability counts as 0, so they add q log q (as released; the same gradient);
     "renormalise"  they are left out, and the teacher is rescaled to sum to 1 on the others.
     """
     if absent not in ABSENT:
@@ -123,8 +119,7 @@ def symmetric_cross_entropy(
 
 
 def double_softmax_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """log sum_j e^{p_j} - p_y: cross-entropy fed with probabilities instead of logits, `[..., B, K] ->
-    [..., B]`.
+    """log sum_j e^{p_j} - p_y, a cross-entropy fed with probabilities: `[..., B, K] -> [..., B]`.
 
     FedCorr's release ranks samples and fits its mixtures by this bounded loss, see `double_softmax_bounds`.
     """

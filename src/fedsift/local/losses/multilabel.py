@@ -1,6 +1,4 @@
-"""Losses for several yes/no labels a sample: logits and targets are `[..., B, K]`, targets 0/1 (or soft)
-floats.
-"""
+"""Losses for several yes/no labels a sample: logits and 0/1 (or soft) targets are `[..., B, K]`."""
 
 from __future__ import annotations
 
@@ -20,15 +18,12 @@ def binary_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def binary_cross_entropy_where(chosen: Tensor, logits: Tensor, target: Tensor) -> Tensor:
-    """`binary_cross_entropy` of the chosen entries, exactly 0 elsewhere; there even an infinite logit does
-    no harm."""
+    """`binary_cross_entropy` of the chosen entries, exactly 0 elsewhere, even where a logit is infinite."""
     return torch.where(chosen, binary_cross_entropy(torch.where(chosen, logits, 0.0), target), 0.0)
 
 
 def class_prior(n_pos: Tensor, n: int | Tensor, clamp: bool = True) -> Tensor:
-    """pi = n_pos / n, `[..., K]`; clamped to [1/(n+1), n/(n+1)] so that a class without positives stays
-    finite.
-    """
+    """pi = n_pos / n, `[..., K]`, clamped to [1/(n+1), n/(n+1)] so that its logit stays finite."""
     prior = n_pos / n
     if not clamp:
         return prior
@@ -42,9 +37,7 @@ def shift_of_prior(prior: Tensor) -> Tensor:
 
 
 def multilabel_logit_shift(n_pos: Tensor, n: int | Tensor, clamp: bool = True) -> Tensor:
-    """log(pi / (1 - pi)) from positive counts `[..., K]` among n samples; sigmoid(z + shift) is FedMLP eq.
-    3.
-    """
+    """log(pi / (1 - pi)) from positive counts `[..., K]`; sigmoid(z + shift) is FedMLP eq. 3."""
     return shift_of_prior(class_prior(n_pos, n, clamp))
 
 
@@ -75,9 +68,7 @@ def partial_class(
 
 
 def squared_error(logits: Tensor, global_logits: Tensor) -> Tensor:
-    """(sigmoid(z) - sigmoid(g))^2 for every entry, the global model held constant: `[..., B, K] -> [..., B,
-    K]`.
-    """
+    """(sigmoid(z) - sigmoid(g))^2 of every entry, g held constant: `[..., B, K] -> [..., B, K]`."""
     return (torch.sigmoid(logits) - torch.sigmoid(global_logits.detach())).square()
 
 
