@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,24 @@ def train(
     images: NDArray[Any], labels: Labels, n_classes: int, annotator: Annotator, seed: int
 ) -> NDArray[np.float64]:
     """Train in double precision, then predict the same samples."""
+    with _one_thread():
+        return _train(images, labels, n_classes, annotator, seed)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Small products gain nothing from threads, and one thread sums in one order on every machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _train(
+    images: NDArray[Any], labels: Labels, n_classes: int, annotator: Annotator, seed: int
+) -> NDArray[np.float64]:
     inputs, targets = _inputs(images), torch.from_numpy(labels)
     network = _network(inputs, n_classes, annotator.width)
     _initialise(network, torch_generator(seed, "weights"))
