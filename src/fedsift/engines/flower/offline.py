@@ -1,9 +1,11 @@
-"""The switches that keep Flower and Ray on this machine, and the address that is on it."""
+"""The switches that keep Flower and Ray on this machine."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 SWITCHES = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -15,5 +17,9 @@ SWITCHES = {
 
 
 def offline(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment with the four switches set."""
-    return {**os.environ, **SWITCHES, **(more or {})}
+    """This process's environment with the four switches set.
+
+    Flower's programs start one another by name, so the folder of this Python's programs comes first in the path.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {**os.environ, "PATH": path, **SWITCHES, **(more or {})}

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -116,8 +117,10 @@ def _run(
                     outcomes[number] = event["summary"]
                 elif "error" in event:
                     outcomes[number] = _error(event)
+                if len(outcomes) == len(jobs):
+                    break  # Ray takes seconds to say goodbye
         finally:
-            end_session(process)
+            end_session(process, grace=0.0)
     unknown = RunError(f"Flower's simulation ended with code {process.returncode} before the run did; see {log_file}")
     return [outcomes.get(number, unknown) for number in range(len(jobs))]
 
@@ -148,18 +151,17 @@ def _error(event: dict[str, Any]) -> FedsiftError:
 
 def end_session(process: subprocess.Popen[bytes], grace: float = 10.0) -> None:
     """End a process that leads a session, and everything it started that has stayed in that session."""
-    if process.poll() is None:
+    if process.poll() is None and grace > 0:
         process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(grace)
-        except subprocess.TimeoutExpired:
-            process.kill()
+    while members := session_members(process.pid):  # again, until nothing was started in the meantime
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if process.poll() is None:
             process.wait()
-    for pid in session_members(process.pid):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+        time.sleep(POLL)
 
 
 def session_members(session: int) -> list[int]:
