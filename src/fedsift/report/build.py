@@ -13,9 +13,10 @@ FILE = "report.html"
 
 
 def write_report(run: Path, out: Path | None = None, compare: Sequence[Path] = ()) -> Path:
-    """Write the report of a run, finished or not, and return where it is (`report.html` in its folder by default).
+    """Write the report of a run, finished or not, and return where it is.
 
-    `compare`: other runs on the same federation, drawn beside it. An `out` that is a folder gets a `report.html`.
+    out: the file, or a folder that gets a `report.html`; by default that is the run's own folder.
+    compare: other runs on the same federation, drawn beside it.
     """
     text = page(read_run(Path(run)), [read_run(Path(other)) for other in compare or ()])
     target = Path(run) / FILE if out is None else Path(out)

@@ -136,7 +136,7 @@ def _curve(one: Series, number: int, across: Scale, up: Scale) -> Markup:
 def class_figure(
     title: str, classes: Sequence[str], series: Sequence[tuple[str, Sequence[float | None]]]
 ) -> Markup:
-    """One value in 0..1 for each class and run: lollipops on a common scale; a class without a value is hatched."""
+    """One value in 0..1 for each class and run, on a common scale; a class without a value is hatched."""
     width = HALF if len(classes) <= MANY_CLASSES else FULL
     left, right, top, plot = 48.0, 8.0, 10.0, 190.0
     step = (width - left - right) / len(classes)

@@ -78,7 +78,7 @@ def _unknown(name: str, when: tuple[str, ...]) -> Disclosure:
 
 
 def _facts() -> Disclosure:
-    """The words are those beside the fields in the source, so that a new fact is never left out of the table."""
+    """The words are those beside the fields in the source, so that the table never lags behind them."""
     words = field_words(SiteFacts)
     items = [
         Item(
@@ -90,7 +90,7 @@ def _facts() -> Disclosure:
 
 
 def field_words(cls: type) -> dict[str, str]:
-    """The string under each field of a dataclass, by the field's name; nothing where the source is not at hand."""
+    """The string under each field of a dataclass, by its name; none where the source is not at hand."""
     try:
         [definition] = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     except (OSError, SyntaxError, ValueError):

@@ -17,6 +17,7 @@ from fedsift.report.svg import (
     join,
     label,
     picture,
+    points,
     short,
     tag,
     text_width,
@@ -27,6 +28,10 @@ LEVELS = 16
 NAME_LENGTH = 20
 MARK_WIDTH = 34.0
 LEGEND = 34.0
+FLAT_HEAD = 24.0
+"""Room above the cells when the columns' names fit; turned names need more."""
+BOLD = 12.0
+"""The names of noisy sites are bold, so they are as wide as larger type."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +122,15 @@ def dot_plot(title: str, rows: Sequence[Row], columns: Sequence[str]) -> Markup:
 
 def _grid(rows: Sequence[Row], columns: Sequence[str]) -> Grid:
     width = HALF if len(columns) <= MANY_CLASSES else FULL
-    names = max((text_width(clipped(row.name, NAME_LENGTH)) for row in rows), default=0.0) + 8
+    names = max((text_width(clipped(row.name, NAME_LENGTH), BOLD) for row in rows), default=0.0) + 10
     left = names + MARK_WIDTH * len(_marks(rows)) + 4
+    longest = max((text_width(clipped(name, NAME_LENGTH)) for name in columns), default=0.0)
     cell = min(60.0, (width - left - 4) / max(1, len(columns)))
-    return Grid(width, left, _head(columns, cell), cell, _row_height(len(rows)))
+    top = FLAT_HEAD
+    if longest > cell - 2:  # turned by 60 degrees, the last name reaches half its length beyond its column
+        cell = min(60.0, (width - left - 0.5 * longest - 8) / max(1, len(columns)))
+        top = 16.0 + longest * 0.87
+    return Grid(width, left, top, cell, _row_height(len(rows)))
 
 
 def _row_height(count: int) -> float:
@@ -128,11 +138,6 @@ def _row_height(count: int) -> float:
         if count <= most:
             return height
     return max(2.0, 1800 / count)
-
-
-def _head(columns: Sequence[str], cell: float) -> float:
-    longest = max((text_width(clipped(name, NAME_LENGTH)) for name in columns), default=0.0)
-    return 24.0 if longest <= cell - 2 else 16.0 + longest * 0.87
 
 
 def _matrix(
@@ -162,7 +167,7 @@ def _matrix(
 
 def _column_names(columns: Sequence[str], grid: Grid) -> Markup:
     names = [clipped(name, NAME_LENGTH) for name in columns]
-    if grid.top == 24.0:
+    if grid.top == FLAT_HEAD:
         return join(label(grid.x(k) + grid.cell / 2, 16, name, "middle") for k, name in enumerate(names))
     nth = every(len(names), grid.cell, 11.0)
     return join(
@@ -206,8 +211,8 @@ def _mark(name: str, x: float, y: float, radius: float) -> Markup:
     if name == "found":
         return empty("circle", cx=x, cy=y, r=radius, class_="mark")
     r = radius * 1.15
-    corners = f"M{short(x)} {short(y - r)}L{short(x + r)} {short(y)}L{short(x)} {short(y + r)}L{short(x - r)} {short(y)}z"
-    return empty("path", d=corners, class_="mark true")
+    corners = points([x, x + r, x, x - r], [y - r, y, y + r, y])
+    return empty("polygon", points=corners, class_="mark true")
 
 
 def _level(value: float | None, low: float, high: float) -> str:

@@ -1,4 +1,4 @@
-"""What a report needs to know of a run, read from its folder alone. What is missing is noted, never made up."""
+"""What a report needs to know of a run, read from its folder alone; what is missing is noted."""
 
 from __future__ import annotations
 
@@ -170,6 +170,11 @@ def labels_of(runs: Sequence[RunData]) -> list[str]:
     return [f"{n} ({run.id})" if names.count(n) > 1 else n for n, run in zip(names, runs)]
 
 
+def numbers_of(values: Sequence[Any]) -> list[float | None]:
+    """A recorded list as numbers; whatever is none becomes None."""
+    return [float(v) if isinstance(v, int | float) and not isinstance(v, bool) else None for v in values]
+
+
 def _study(text: str, missing: list[str]) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
@@ -213,7 +218,7 @@ def _sites(folder: RunFolder, finished: bool, missing: list[str]) -> list[dict[s
         missing.append("sites.csv is missing: what is known of the sites comes from the checkpoint.")
     else:
         missing.append(
-            "sites.csv is written when the run ends: sample counts, label counts and the truth come then."
+            "sites.csv is written when the run ends: counts of samples and labels and the truth come then."
         )
     return _sites_from_checkpoint(folder)
 
@@ -234,7 +239,7 @@ def _value(text: Any) -> Any:
 
 
 def _sites_from_checkpoint(folder: RunFolder) -> list[dict[str, Any]]:
-    """Sites and their records from the header of the checkpoint; the tensors, which may be large, stay unread."""
+    """Sites and their records from the checkpoint's header; its tensors, which may be large, stay unread."""
     fields = _checkpoint_fields(folder.checkpoint_file)
     try:
         accepted = codec.unpack(fields.get("accepted", {}), {})

@@ -1,4 +1,4 @@
-"""Small pure functions that make SVG and HTML text. Everything that is not made by them is escaped on the way in."""
+"""Small pure functions that make SVG and HTML text; what they did not make themselves they escape."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def clipped(text: str, most: int) -> str:
 
 
 def every(count: int, step: float, least: float) -> int:
-    """Label every n-th of `count` marks that stand `step` apart, so that labels are at least `least` apart."""
+    """Label every n-th of `count` marks that stand `step` apart, so that labels keep `least` apart."""
     return max(1, math.ceil(least / step)) if count and step > 0 else 1
 
 
@@ -140,3 +140,7 @@ class Scale:
 
 def points(xs: Sequence[float], ys: Sequence[float]) -> str:
     return " ".join(f"{short(x)},{short(y)}" for x, y in zip(xs, ys))
+
+
+def figure(drawing: Markup, title: str, note: str = "") -> Markup:
+    return tag("figure", tag("figcaption", tag("b", title), " " if note else "", tag("span", note)), drawing)

@@ -60,7 +60,7 @@ def sites_table(run: RunData) -> Markup:
     )
     rows = [
         [
-            tag("b", line["site"]),
+            tag("b", line["site"], class_="name", title=line["site"]),
             *([badge(line)] if judged else []),
             *(cell_words(name, line.get(name)) for name in columns),
         ]
@@ -70,7 +70,7 @@ def sites_table(run: RunData) -> Markup:
 
 
 def site_columns(run: RunData) -> list[str]:
-    """Columns with a plain value somewhere: the ordinary ones first, then whatever else the method recorded."""
+    """Columns with a plain value somewhere: the ordinary ones, then whatever else the method recorded."""
     present = [
         name
         for name in dict.fromkeys(key for line in run.sites for key in line)
@@ -178,7 +178,7 @@ def _disclosure_words(run: RunData, unknown: bool) -> str:
     if unknown:
         return (
             base
-            + "This run did not record which of them its stages sent, so all that this version knows are listed."
+            + "This run has no record of which of them its stages sent, so every kind known here is listed."
         )
     if not run.finished:
         return base + "Listed are those of the rounds done so far; later stages may send others."

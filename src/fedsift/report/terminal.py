@@ -1,4 +1,4 @@
-"""What the command line says after a run: the report's headline, the figures, the sites, and where the report is."""
+"""What the command line says after a run: the headline, the sites, the figures, and where the report is."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def _figures(out: Console, run: RunData) -> None:
         last = f"mean of the last 10 {percent(scores.get('last'))}"
         out.print(Text(f"{METRICS[name]}: {percent(scores.get('final'))} at the end, {best}, {last}"))
     if run.rounds:
-        sent = f"{size(run.summary.get('bytes_up'))} from the sites, {size(run.summary.get('bytes_down'))} to them"
+        up, down = size(run.summary.get("bytes_up")), size(run.summary.get("bytes_down"))
+        sent = f"{up} from the sites, {down} to them"
         refused = f"{number(run.summary.get('refused'))} replies refused"
         out.print(
             Text(f"{len(run.rounds)} rounds in {duration(run.summary.get('seconds'))}; {sent}; {refused}")

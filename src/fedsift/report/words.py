@@ -8,7 +8,7 @@ from typing import Any
 
 from fedsift.report.runs import RunData, labels_of
 
-SHOWN = 8
+SHOWN = 5
 """Names listed in a sentence before "and so many more"."""
 METRICS = {"accuracy": "Accuracy", "bacc": "BACC", "auc": "AUC", "map": "mAP"}
 METRIC_NOTES = {
@@ -81,9 +81,8 @@ def _finding(run: RunData) -> str:
     if count == 0:
         look = "No site looks noisy" if run.finished else "no site looks noisy"
     else:
-        look = f"{count}{of} sites look noisy: {listed(run.found)}"
-        if count == 1:
-            look = f"1{of} sites looks noisy: {run.found[0]}"
+        sites = "site" if count == 1 and run.site_count in (1, None) else "sites"
+        look = f"{count}{of} {sites} {'looks' if count == 1 else 'look'} noisy: {listed(run.found)}"
     return look + _against_truth(run)
 
 

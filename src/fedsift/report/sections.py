@@ -1,0 +1,143 @@
+"""Sections of the page that compare runs or list what a run left: each a function of the runs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedsift.report.curves import SERIES, Series, class_figure, curve_figure
+from fedsift.report.runs import RunData, labels_of, numbers_of, same_federation
+from fedsift.report.svg import MANY_CLASSES, Markup, figure, join, tag
+from fedsift.report.tables import html_table, sites_table
+from fedsift.report.words import METRIC_NOTES, METRICS, comparison_table, listed, number, percent
+
+
+def comparison(runs: Sequence[RunData]) -> Markup | None:
+    if len(runs) < 2:
+        return None
+    heads, rows = comparison_table(runs)
+    marked = ["", *(join([swatch(i), head]) for i, head in enumerate(heads[1:]))]
+    warning = tag(
+        "p",
+        "These runs differ in seed, data, partition or noise: they are not on the same federation.",
+        class_="alert",
+    )
+    return join(
+        [
+            None if same_federation(runs) else warning,
+            html_table(marked, rows, numeric=" " + "n" * len(runs), kind="runs"),
+        ]
+    )
+
+
+def swatch(number: int) -> Markup:
+    return Markup(
+        f'<svg class="swatch" width="26" height="10" aria-hidden="true">'
+        f'<line x1="1" y1="5" x2="25" y2="5" class="curve s{number % SERIES}"/></svg>'
+    )
+
+
+def legend(names: Sequence[str]) -> Markup | None:
+    if len(names) < 2:
+        return None
+    return tag("p", *(tag("span", swatch(i), name) for i, name in enumerate(names)), class_="legend")
+
+
+def curves(runs: Sequence[RunData]) -> Markup | None:
+    """A panel for each metric, all runs in each; and the losses of the first."""
+    run, names = runs[0], labels_of(runs)
+    figures = []
+    for metric in dict.fromkeys(name for one in runs for name in one.curves):
+        series = [Series(name, one.curve(metric)) for name, one in zip(names, runs)]
+        figures.append(
+            figure(curve_figure(METRICS[metric], series, run.spans()), METRICS[metric], METRIC_NOTES[metric])
+        )
+    losses = [
+        Series("at the sites, in training", run.curve("train_loss")),
+        Series("in evaluation", run.curve("loss")),
+    ]
+    if any(one.values for one in losses):
+        words = f"{run.method}: mean training loss at the sites, and loss in evaluation"
+        drawn = curve_figure("Loss", losses, run.spans(), share=False)
+        figures.append(figure(join([legend([one.name for one in losses]), drawn]), "Loss", words))
+    if not figures:
+        return None
+    figures.append(_stage_list(run, several=len(runs) > 1))
+    return join([legend(names), tag("div", *figures, class_="columns")])
+
+
+def _stage_list(run: RunData, *, several: bool) -> Markup:
+    items = [tag("li", tag("b", span.stage), f", {span.words}") for span in run.spans()]
+    note = f"of {run.method}, shaded in the curves" if several else "shaded in the curves"
+    return figure(tag("ol", *items), "Stages", note)
+
+
+def classes(runs: Sequence[RunData]) -> Markup | None:
+    """Recall (multi-label: AUC) of every class after the last evaluated round."""
+    for key, title in (("recall", "Recall by class"), ("auc_per_class", "AUC by class")):
+        series = [
+            (name, numbers_of(run.last_value(key)))
+            for name, run in zip(labels_of(runs), runs)
+            if isinstance(run.last_value(key), list)
+        ]
+        if not series or not runs[0].classes:
+            continue
+        drawn = class_figure(title, runs[0].classes, series)
+        names = [name for name, _ in series]
+        table = html_table(
+            ["class", "given labels", *names],
+            [
+                [
+                    name,
+                    number(_given(runs[0], k)),
+                    *(percent(values[k]) if k < len(values) else "–" for _, values in series),
+                ]
+                for k, name in enumerate(runs[0].classes)
+            ],
+            kind="sortable",
+            numeric=" n" + "n" * len(series),
+        )
+        chart = join(
+            [legend(names), figure(drawn, title, "after the last evaluated round; hatched: no test sample")]
+        )
+        wide = len(runs[0].classes) > MANY_CLASSES
+        return tag("div", tag("div", chart), tag("div", table), class_="wide" if wide else "columns")
+    return None
+
+
+def _given(run: RunData, k: int) -> int | None:
+    counts = [line.get("given_label_counts") for line in run.sites]
+    known = [values[k] for values in counts if isinstance(values, list) and k < len(values)]
+    return sum(known) if known else None
+
+
+def site_list(run: RunData) -> Markup | None:
+    if not run.sites:
+        return None
+    return join([sites_table(run), tag("p", "A click on a column's head sorts by it.", class_="note screen")])
+
+
+def notes(run: RunData) -> Markup | None:
+    """Warnings with the rounds in which they came up, then what loading the data left out or changed."""
+    where: dict[str, list[int]] = {}
+    for row in run.rounds:
+        for text in row.get("warnings") or ():
+            where.setdefault(str(text), []).append(row["round"])
+    items = [
+        tag("li", text, tag("span", f" (round {_few(at)})", class_="note")) for text, at in where.items()
+    ]
+    items += [tag("li", text) for text in run.summary.get("notes") or ()]
+    return tag("ul", *items) if items else tag("p", "None.")
+
+
+def _few(rounds: Sequence[int]) -> str:
+    return listed([str(number_) for number_ in rounds], 4)
+
+
+def study(run: RunData) -> Markup:
+    words = "The resolved study, every default written out. Saved as a file, it runs again."
+    return join(
+        [
+            tag("p", words),
+            tag("details", tag("summary", "study.toml"), tag("pre", tag("code", run.study_text))),
+        ]
+    )
