@@ -1,0 +1,245 @@
+"""Is there a noisy group at all? One group tested against two, at a stated rate of false alarms.
+
+The papers' two-component mixtures find two groups in any federation, a clean one too. Here a table of
+indicators (one row a site) becomes one score a site, without filling in classes that a site lacks; the best
+split of the scores in two is compared with the best split that a single group of that size gives by chance;
+only if that is rare are the sites of the upper group called noisy.
+
+The statistic is that of SigClust (Liu, Hayes, Nobel and Marron, 2008) in one dimension with mixing
+proportions, its null distribution a parametric bootstrap over single groups of several shapes, of which the
+least favourable counts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedsift.contract.errors import ConfigError, DataError
+
+Array = NDArray[np.float64]
+
+FEWEST = 4
+"""Sites below which no split can be told from chance."""
+_TO_SIGMA = 1.4826
+"""Median absolute deviation to standard deviation, for a normal sample."""
+_WIDEST = 4.0
+"""A single class counts with at most so many robust deviations: a class of two samples must not decide."""
+_POWERS = (0.5, 0.75, 1.0, 1.25, 1.5)
+"""Exponents of the Yeo-Johnson transformation that may straighten a skewed group."""
+_PRIOR = 2.0
+"""Sites' worth of pooled variance that each group's own is shrunk by: two sites alone have no variance."""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What the test says of the sites."""
+
+    noisy: NDArray[np.int64]
+    """Sites of the upper group, ascending; empty when one group explains the scores."""
+    p_value: float
+    """Chance of a split at least as good if all sites were one group; two groups are found at or below the
+    stated false-alarm rate."""
+    probability: Array
+    """`[S]`: probability that a site is noisy, NaN for one without a value. Posterior of the upper group,
+    times the largest probability of two groups that the p-value supports at even odds beforehand."""
+    score: Array
+    """`[S]`: the one-dimensional score that was tested, high for suspects; NaN for a site without a value."""
+
+
+def tested_split(
+    table: ArrayLike, rng: np.random.Generator, false_alarm: float = 0.05, *, draws: int = 999
+) -> Tested:
+    """Part sites into clean and noisy by their indicators `[S, K]`, or find that there is nothing to part.
+
+    table: high values for suspects (losses, LID); NaN where a site does not hold a class. K = 1 is one
+    value a site.
+    false_alarm: largest accepted chance of naming any site in a federation of one group.
+    draws: simulated federations for each null shape.
+    """
+    values = np.asarray(table, dtype=np.float64)
+    if values.ndim != 2:
+        raise DataError(f"a table of sites by classes is needed, got an array of shape {values.shape}")
+    if np.isinf(values).any():
+        raise DataError("a site's indicator is infinite: its network has diverged, lower the learning rate")
+    if not 0 < false_alarm < 1:
+        raise ConfigError(f"false_alarm = {false_alarm}: it must be between 0 and 1")
+    score = site_scores(values)
+    measured = np.flatnonzero(~np.isnan(score))
+    probability = np.full(len(score), np.nan)
+    own = score[measured]
+    if len(own) < FEWEST or np.ptp(own) <= 1e-9 * max(1.0, float(np.abs(own).max())):
+        probability[measured] = 0.0
+        return Tested(np.zeros(0, dtype=np.int64), 1.0, probability, score)
+    p_value = _p_value(own, rng, draws)
+    posterior = _posterior(own)
+    probability[measured] = posterior * two_groups(p_value)
+    noisy = measured[posterior >= 0.5] if p_value <= false_alarm else measured[:0]
+    return Tested(noisy.astype(np.int64), p_value, probability, score)
+
+
+def two_groups(p_value: float) -> float:
+    """Largest probability of the alternative that a p-value supports at even prior odds: 1 / (1 - e p log p).
+
+    The bound of Sellke, Bayarri and Berger (2001); 1/2 from p = 1/e on.
+    """
+    if p_value >= 1 / math.e:
+        return 0.5
+    return 1.0 / (1.0 - math.e * p_value * math.log(p_value))
+
+
+# From a table to one score a site
+# -------------------------------------------------------------------------------
+
+
+def site_scores(table: Array) -> Array:
+    """A site's mean robust deviation over the classes it holds, in units of what one group would show: `[S]`.
+
+    Each class is centred by its median and scaled by its median absolute deviation over the sites that hold
+    it. A mean over fewer classes varies more, so it is divided by sqrt(between + within / classes): a site
+    that holds one class does not stand out for that alone. NaN for a site that holds no usable class.
+    """
+    z = np.column_stack([_deviations(column) for column in table.T]) if table.shape[1] else table
+    held = ~np.isnan(z)
+    count = held.sum(axis=1)
+    known = count > 0
+    if table.shape[1] > 1:
+        z = np.clip(z, -_WIDEST, _WIDEST)
+    sums = np.where(held, z, 0.0).sum(axis=1)
+    mean = np.divide(sums, count, out=np.full(len(z), np.nan), where=known)
+    within, between = _variances(z, held, mean, count)
+    variance = between + within / np.maximum(count, 1)
+    scaled: Array = mean / np.sqrt(np.where(variance > 0, variance, 1.0))
+    return scaled
+
+
+def _deviations(column: Array) -> Array:
+    """Robust z-scores of one class, all NaN where it tells no sites apart or fewer than three hold it."""
+    held = ~np.isnan(column)
+    if held.sum() < 3:
+        return np.full(len(column), np.nan)
+    away = column - np.median(column[held])
+    scale = _TO_SIGMA * float(np.median(np.abs(away[held])))
+    if scale <= 1e-12:  # more than half of the sites agree exactly: fall back on the usual deviation
+        scale = float(away[held].std())
+    return away / scale if scale > 1e-12 else np.full(len(column), np.nan)
+
+
+def _variances(
+    z: Array, held: NDArray[np.bool_], mean: Array, count: NDArray[np.int64]
+) -> tuple[float, float]:
+    """Variance of a class within a site and of a site's true mean between sites, by moments."""
+    known = count > 0
+    spare = int((count[known] - 1).sum())
+    residual = np.where(held, z - np.where(known, mean, 0.0)[:, None], 0.0)
+    within = float((residual**2).sum() / spare) if spare else 0.0
+    if known.sum() < 2:
+        return within, 0.0
+    noise = within * float((1.0 / count[known]).mean())
+    return within, max(0.0, float(mean[known].var(ddof=1)) - noise)
+
+
+# One group against two
+# ------------------------------------------------------------------------------------------
+
+
+def straighten(values: Array) -> Array:
+    """Standardise `[..., S]` and undo a moderate skew by the likeliest Yeo-Johnson power; the order is
+    kept."""
+    z = values - values.mean(axis=-1, keepdims=True)
+    spread = z.std(axis=-1, keepdims=True)
+    z = z / np.where(spread > 0, spread, 1.0)
+    jacobian = (np.sign(z) * np.log1p(np.abs(z))).sum(axis=-1)
+    best = np.full(values.shape[:-1], -np.inf)
+    straight = z
+    for power in _POWERS:
+        up = np.expm1(power * np.log1p(np.maximum(z, 0.0))) / power
+        down = np.expm1((2 - power) * np.log1p(np.maximum(-z, 0.0))) / (2 - power)
+        moved = up - down
+        likelihood = (
+            -z.shape[-1] / 2 * np.log(np.maximum(moved.var(axis=-1), 1e-300)) + (power - 1) * jacobian
+        )
+        better = likelihood > best
+        straight = np.where(better[..., None], moved, straight)
+        best = np.maximum(best, likelihood)
+    return straight
+
+
+def best_split(values: Array) -> tuple[Array, NDArray[np.int64]]:
+    """Log likelihood ratio of the best split of `[..., S]` in a lower and an upper group against one group,
+    and the size of the lower group.
+
+    Both are normal with one variance; a split of n values in n_1 + n_2 has n/2 log(SS / SS_within) +
+    n_1 log(n_1/n) + n_2 log(n_2/n).
+    """
+    ordered = np.sort(values, axis=-1)
+    n = ordered.shape[-1]
+    lower = np.arange(1, n)
+    below = np.cumsum(ordered, axis=-1)[..., :-1]
+    total = ordered.sum(axis=-1, keepdims=True)
+    squares = (ordered**2).sum(axis=-1, keepdims=True)
+    around = squares - total**2 / n
+    within = squares - below**2 / lower - (total - below) ** 2 / (n - lower)
+    # two tight groups can be parted perfectly; a floor keeps the ratio finite
+    ratio = around / np.maximum(within, 1e-9 * around + 1e-300)
+    gain = n / 2 * np.log(ratio) + lower * np.log(lower / n) + (n - lower) * np.log(1 - lower / n)
+    return gain.max(axis=-1), gain.argmax(axis=-1) + 1
+
+
+def _p_value(score: Array, rng: np.random.Generator, draws: int) -> float:
+    """Share of one-group federations with a split as good, for the shape that gives the most (at least
+    1/draws)."""
+    n = len(score)
+    found, _ = best_split(straighten(score))
+    shapes = (
+        rng.standard_normal((draws, n)),
+        rng.standard_t(5, size=(draws, n)),
+        rng.gamma(4.0, size=(draws, n)),
+    )
+    larger = [int((best_split(straighten(shape))[0] >= found).sum()) for shape in shapes]
+    return (1 + max(larger)) / (1 + draws)
+
+
+# The two groups
+# -------------------------------------------------------------------------------------------------
+
+
+def _posterior(score: Array) -> Array:
+    """Probability of the upper of two normal groups with variances of their own, from the best split: `[S]`.
+
+    Expectation-maximisation with each variance shrunk to the pooled one. Scores beyond the groups' means
+    count as the means, so that a wide group never claims the far side of the other.
+    """
+    _, size = best_split(straighten(score))
+    member = np.zeros(len(score))
+    member[np.argsort(score, kind="stable")[int(size) :]] = 1.0
+    mean, share = _moments(score, member)
+    pooled = float(((score - np.where(member > 0, mean[1], mean[0])) ** 2).mean())
+    pooled = max(pooled, 1e-6 * float(score.var()))
+    for _ in range(200):
+        mean, share = _moments(score, member)
+        weight = np.stack([1 - member, member])
+        variance = ((weight * (score - mean[:, None]) ** 2).sum(1) + _PRIOR * pooled) / (
+            weight.sum(1) + _PRIOR
+        )
+        between = np.clip(score, min(mean), max(mean))
+        odds = (
+            np.log(share[1] / share[0])
+            + 0.5 * np.log(variance[0] / variance[1])
+            + (between - mean[0]) ** 2 / (2 * variance[0])
+            - (between - mean[1]) ** 2 / (2 * variance[1])
+        )
+        updated = 1 / (1 + np.exp(-np.clip(odds, -500, 500)))
+        if np.abs(updated - member).max() < 1e-9:
+            break
+        member = updated
+    return updated
+
+
+def _moments(score: Array, member: Array) -> tuple[Array, Array]:
+    weight = np.stack([1 - member, member])
+    total = np.maximum(weight.sum(1), 1e-12)
+    return (weight * score).sum(1) / total, total / len(score)
