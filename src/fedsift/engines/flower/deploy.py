@@ -41,7 +41,7 @@ def write_app(study: Study, out: Path, *, sites: tuple[str, ...] = (), trial: Pa
     files: list[Path] = []
     federation: dict[str, Any] = {"sites": list(sites), "at_least": len(sites) or 2, "wait": 600.0}
     if spread is not None and trial is not None:
-        files = export_sites(spread, study.model.sites, trial / "sites")
+        files = export_sites(spread, study.model.of_sites(spread.sites), trial / "sites", simulated=False)
         federation |= {"sites": list(spread.sites), "at_least": len(spread.sites), "wait": 300.0}
         federation |= _export_test(spread, trial)
     texts = {

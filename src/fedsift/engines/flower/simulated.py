@@ -69,7 +69,7 @@ def _prepare(number: int, path: Path, sites: Path) -> tuple[Study, RunFolder, Sp
     folder = RunFolder.open(path)
     study = Study.from_file(folder.study_file)
     spread = study.spread()
-    export_sites(spread, study.model.sites, path / "sites")
+    export_sites(spread, study.model.of_sites(spread.sites), path / "sites")
     (sites / str(number)).symlink_to((path / "sites").resolve(), target_is_directory=True)
     return study, folder, spread
 

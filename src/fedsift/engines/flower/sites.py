@@ -15,6 +15,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -59,10 +61,19 @@ class SiteFile:
     notebook: Path = Path("notebook")
     model: str = ""
     """Another network than the study's."""
-    annotated: tuple[str, ...] = ()
-    """Classes that the site annotates at all; none named means every class."""
+    annotated: tuple[str, ...] | None = None
+    """Classes that the site annotates at all; without this key, every class."""
     public: dict[str, Any] = field(default_factory=dict)
-    """A dataset's table for unlabelled samples that every site has."""
+    """A dataset's table for unlabelled samples that every site has, the same in the same order."""
+    public_mean: tuple[float, ...] = ()
+    """How the public samples are normalised; `mean` and `std` by default."""
+    public_std: tuple[float, ...] = ()
+    test: dict[str, Any] = field(default_factory=dict)
+    """Simulations only: a dataset's table for the common test set, to judge models that stay at their sites."""
+    privacy_budget: float | None = None
+    """Epsilon that may ever be spent on each label; without this key the site sets no limit of its own."""
+    secret: bool = True
+    """Whether the site draws privacy noise from entropy of its own; a simulation draws from the run's seed."""
     device: str = "cpu"
 
 
@@ -77,22 +88,30 @@ class SiteRoom:
     held_out: Samples | None
     held_out_given: Tensor | None
     public: Samples | None
+    public_digest: str
+    test: Samples | None
+    test_labels: Tensor | None
+    secret: str = field(repr=False)
 
     def facts(self, model: str) -> SiteFacts:
         """What the site declares; `model` is the study's network, which a site may replace by its own."""
-        annotated = tuple(sorted(self.file.classes.index(name) for name in self.file.annotated)) or None
+        named = self.file.annotated
+        annotated = None if named is None else tuple(sorted(self.file.classes.index(name) for name in named))
         return SiteFacts(
             name=self.file.name,
             samples=len(self.samples),
             held_out=0 if self.held_out is None else len(self.held_out),
             model=self.file.model or model,
             annotated=annotated,
+            public=0 if self.public is None else len(self.public),
+            public_digest=self.public_digest,
+            test=0 if self.test is None else len(self.test),
         )
 
     def introduction(self, model: str) -> Introduction:
         file = self.file
         return Introduction(
-            self.facts(model), file.classes, file.multilabel, self.samples.shape, self.samples.mean, self.samples.std
+            self.facts(model), file.classes, file.multilabel, self.samples.shape, file.mean, file.std
         )
 
     def site(self, moment: Moment, notebook: Notebook, model: str) -> Site:
@@ -107,7 +126,11 @@ class SiteRoom:
             held_out=self.held_out,
             held_out_given=self.held_out_given,
             public=self.public,
+            test=self.test,
+            test_labels=self.test_labels,
             multilabel=self.file.multilabel,
+            secret=self.secret,
+            privacy_budget=self.file.privacy_budget,
             compute=Compute(device=self.file.device),
         )
 
@@ -138,10 +161,8 @@ def _open_site(path: Path, stamp: tuple[int, ...]) -> SiteRoom:
     if len(train) == 0:
         raise DataError(f"site '{file.name}' has no training sample: check the [data] table of {path}")
     pool = torch.from_numpy(dataset.images).to(file.device)
-    public = None
-    if file.public:
-        other = _load(file.public, path, file.classes)
-        public = _samples(torch.from_numpy(other.images).to(file.device), other.train, file)
+    public = _public(file, path)
+    test = _common_test(file, path)
     return SiteRoom(
         file=file,
         notebook=path.parent / file.notebook,
@@ -150,7 +171,45 @@ def _open_site(path: Path, stamp: tuple[int, ...]) -> SiteRoom:
         held_out=_samples(pool, held, file) if len(held) else None,
         held_out_given=torch.from_numpy(labels[held]) if len(held) else None,
         public=public,
+        public_digest="" if public is None else public.digest(),
+        test=None if test is None else test[0],
+        test_labels=None if test is None else test[1],
+        secret=own_secret(path.parent / file.notebook) if file.secret else "",
     )
+
+
+def _public(file: SiteFile, path: Path) -> Samples | None:
+    if not file.public:
+        return None
+    data = _load(file.public, path, file.classes)
+    pool = torch.from_numpy(data.images).to(file.device)
+    mean, std = file.public_mean or file.mean, file.public_std or file.std
+    return Samples(pool, torch.from_numpy(data.train), mean, std)
+
+
+def _common_test(file: SiteFile, path: Path) -> tuple[Samples, Tensor] | None:
+    if not file.test:
+        return None
+    data = _load(file.test, path, file.classes)
+    pool = torch.from_numpy(data.images).to(file.device)
+    return _samples(pool, data.train, file), torch.from_numpy(_in_vocabulary(data, file)[data.train])
+
+
+def own_secret(notebook: Path) -> str:
+    """Entropy that only this site knows, drawn once and kept beside its notebook."""
+    file = notebook / "secret"
+    notebook.mkdir(parents=True, exist_ok=True)
+    if not file.is_file():
+        beside = notebook / f"secret.{os.getpid()}.new"
+        beside.write_text(secrets.token_hex(32), "ascii")
+        beside.chmod(0o600)
+        try:
+            os.link(beside, file)  # the first of two processes wins; both then read the same
+        except FileExistsError:
+            pass
+        finally:
+            beside.unlink()
+    return file.read_text("ascii").strip()
 
 
 def read_site_file(path: Path) -> SiteFile:
@@ -161,7 +220,7 @@ def read_site_file(path: Path) -> SiteFile:
         raise ConfigError(f"{path}: 'name' is empty; the federation knows a site by its name")
     if len(set(file.classes)) != len(file.classes) or not file.classes:
         raise ConfigError(f"{path}: 'classes' must name every class of the federation once")
-    for name in file.annotated:
+    for name in file.annotated or ():
         if name not in file.classes:
             raise ConfigError(f"{path}: 'annotated' names '{name}', which is not one of 'classes'")
     return file
@@ -185,9 +244,7 @@ def _load(table: Mapping[str, Any], site_file: Path, classes: tuple[str, ...]) -
         if isinstance(value := getattr(source, f.name), Path)
     }
     dataset = dataclasses.replace(source, **here).load()
-    if dataset.given is not None:
-        dataset = dataclasses.replace(dataset, labels=dataset.given)
-    return dataset
+    return dataset if dataset.given is None else dataclasses.replace(dataset, labels=dataset.given)
 
 
 def _in_vocabulary(dataset: Dataset, file: SiteFile) -> Labels:
@@ -218,18 +275,39 @@ def _samples(pool: Tensor, rows: Rows, file: SiteFile) -> Samples:
 # Sites from a study's own data, for simulations and trials -----------------------------------------------------------
 
 
-def export_sites(spread: Spread, models: Mapping[str, str], folder: Path) -> list[Path]:
-    """One folder a site, with its site.toml and its samples, in the federation's order. The truth stays behind."""
+def export_sites(spread: Spread, models: Mapping[str, str], folder: Path, *, simulated: bool = True) -> list[Path]:
+    """One folder a site, with its site.toml and its samples, in the federation's order. The truth stays behind.
+
+    `simulated` sites also get what no real one has: the common test set, and draws that follow from the run's seed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    common = _export_common(spread, folder, simulated)
     files = []
     for number, site in enumerate(spread.sites):
         place = folder / f"{number:05d}-{safe_name(site)}"
         if not (place / SITE_FILE).is_file():
-            _export(spread, site, models.get(site, ""), place)
+            _export(spread, site, {"model": models.get(site, ""), **common}, place)
         files.append(place / SITE_FILE)
     return files
 
 
-def _export(spread: Spread, site: str, model: str, place: Path) -> None:
+def _export_common(spread: Spread, folder: Path, simulated: bool) -> dict[str, Any]:
+    """What all sites share, written once beside their folders; the keys that point to it."""
+    data, public = spread.dataset, spread.public
+    keys: dict[str, Any] = {} if not simulated else {"secret": False}
+    if simulated and len(data.test):
+        arrays = {"images": data.images[data.test], "labels": data.labels[data.test], "classes": np.array(data.classes)}
+        _save_arrays(folder / "test.npz", arrays)
+        keys["test"] = {"name": "npz", "path": "../test.npz"}
+    if public is not None:
+        unlabelled = np.zeros(len(public.rows), np.int64)
+        _save_arrays(folder / "public.npz", {"images": public.images[public.rows], "labels": unlabelled})
+        keys |= {"public": {"name": "npz", "path": "../public.npz"}}
+        keys |= {"public_mean": list(public.mean), "public_std": list(public.std)}
+    return keys
+
+
+def _export(spread: Spread, site: str, keys: Mapping[str, Any], place: Path) -> None:
     data = spread.dataset
     place.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {
@@ -240,9 +318,7 @@ def _export(spread: Spread, site: str, model: str, place: Path) -> None:
     held_out = spread.held_out.get(site, np.zeros(0, np.int64))
     if len(held_out):
         arrays |= {"test_images": data.images[held_out], "test_labels": spread.held_out_given[site]}
-    with (place / "data.npz.tmp").open("wb") as file:
-        np.savez(file, **arrays)
-    (place / "data.npz.tmp").replace(place / "data.npz")
+    _save_arrays(place / "data.npz", arrays)
     table: dict[str, Any] = {
         "name": site,
         "classes": list(data.classes),
@@ -251,9 +327,18 @@ def _export(spread: Spread, site: str, model: str, place: Path) -> None:
         "std": list(data.std),
         "held_out": 0.0,
         "notebook": "notebook",
-        "model": model,
+        **keys,
         "data": {"name": "npz", "path": "data.npz"},
     }
     if spread.annotated is not None:
         table["annotated"] = [data.classes[k] for k in np.flatnonzero(spread.annotated[site])]
     write_atomically(place / SITE_FILE, tomli_w.dumps(table).encode("utf-8"))
+
+
+def _save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    if path.is_file():
+        return
+    beside = path.with_name(f"{path.name}.tmp")
+    with beside.open("wb") as file:
+        np.savez(file, **arrays)
+    beside.replace(path)

@@ -1,0 +1,312 @@
+"""How requests reach their sites through a grid that loses, delays, spoils and renames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Error, Message
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedsift.contract.errors import ConfigError, QuorumError
+from fedsift.contract.federation import Round
+from fedsift.contract.messages import Answer, Envelope, SiteFacts
+from fedsift.engines.federation import Patience
+from fedsift.engines.flower.federation import FlowerFederation, Pace, Post, agree, gather
+from fedsift.engines.flower.hello import Hello, Introduction, Vacant
+from fedsift.engines.flower.records import note_of, pack, unpack
+from fedsift.local.requests import Evaluate, Evaluated
+
+SITES = ("north", "south", "west")
+
+
+@pytest.fixture(autouse=True)
+def _inside_a_run() -> Iterator[None]:
+    """Flower makes messages only inside a process of a run; it keeps the run's number in this place."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    yield
+    TaskIdentity._run_id = TaskIdentity._node_id = TaskIdentity._task_id = None
+
+
+def introduction(site: str, **changes: Any) -> Introduction:
+    facts = changes.pop("facts", SiteFacts(site, 10, held_out=4, model="mlp"))
+    told = {"classes": ("a", "b"), "multilabel": False, "shape": (4,), "mean": (0.5,), "std": (0.5,)}
+    return Introduction(facts, **{**told, **changes})
+
+
+def counts(site: str) -> Evaluated:
+    """A reply that tells which site gave it."""
+    return Evaluated(torch.eye(2, dtype=torch.int64), float(SITES.index(site)), 2)
+
+
+@dataclass
+class Node:
+    """A Flower node as the grid sees it: what it answers, and after how long."""
+
+    site: str
+    delay: float = 0.0
+    says: Callable[[Any], Any] | None = None
+    """Another answer than the usual one; None is silence, an `Error` is Flower's."""
+
+    def answer(self, letter: Any) -> Any:
+        if self.says is not None:
+            return self.says(letter)
+        if isinstance(letter, Hello):
+            return introduction(self.site)
+        return Answer(letter.run, self.site, letter.moment.id, counts(self.site))
+
+
+@dataclass
+class FakeGrid:
+    """A grid with a clock of its own: sleeping moves it, and things happen when their time comes."""
+
+    nodes: dict[int, Node]
+    now: float = 0.0
+    sent: list[tuple[float, int, Any]] = field(default_factory=list)
+    waiting: dict[str, tuple[float, Message]] = field(default_factory=dict)
+    plans: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    pulled: list[list[str]] = field(default_factory=list)
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        self.plans.append((when, action))
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        for plan in [plan for plan in self.plans if plan[0] <= self.now]:
+            self.plans.remove(plan)
+            plan[1]()
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            id = f"message-{len(self.sent)}"
+            node = message.metadata.dst_node_id
+            letter = unpack(message.content)
+            self.sent.append((self.now, node, letter))
+            message.metadata.__dict__["_message_id"] = id
+            if node in self.nodes:
+                self._plan_answer(id, node, letter, message)
+            ids.append(id)
+        return ids
+
+    def _plan_answer(self, id: str, node: int, letter: Any, message: Message) -> None:
+        answer = self.nodes[node].answer(letter)
+        if answer is None:
+            return
+        content = answer if isinstance(answer, Error) else pack(answer)
+        self.waiting[id] = (self.now + self.nodes[node].delay, Message(content, reply_to=message))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        ids = list(message_ids)
+        self.pulled.append(ids)
+        ready = [id for id in reversed(ids) if id in self.waiting and self.waiting[id][0] <= self.now]
+        return [self.waiting.pop(id)[1] for id in ready]
+
+    def requests_to(self, node: int) -> list[tuple[float, Envelope]]:
+        return [(when, letter) for when, to, letter in self.sent if to == node and isinstance(letter, Envelope)]
+
+
+def grid_of(*sites: str) -> FakeGrid:
+    return FakeGrid({100 + number: Node(site) for number, site in enumerate(sites or SITES)})
+
+
+def post_of(grid: FakeGrid, **pace: float) -> Post:
+    speeds = {"poll": 1.0, "look_for_nodes": 3.0, "ask_again": 60.0, "absent": 30.0, **pace}
+    return Post(grid, {"model": "mlp"}, Pace(**speeds), clock=lambda: grid.now, sleep=grid.sleep)  # type: ignore[arg-type]
+
+
+def federation_of(grid: FakeGrid, deadline: float = 100.0, quorum: float = 0.5, **pace: float) -> FlowerFederation:
+    post = post_of(grid, **pace)
+    gather(post, SITES, at_least=3, wait=50.0)
+    roster = {site: post.introductions[site] for site in SITES}
+    federation = FlowerFederation(
+        post, roster, run="run", seed=1, model="mlp", patience=Patience(quorum=quorum, deadline=deadline)
+    )
+    federation.begin(Round("train", 0, 0))
+    return federation
+
+
+def ask(federation: FlowerFederation) -> Any:
+    return federation.ask(Evaluate({"w": torch.zeros(3)}))
+
+
+def test_every_site_is_asked_once_and_answers_come_in_the_federations_order() -> None:
+    grid = grid_of("west", "north", "south")
+    replies = ask(federation_of(grid))
+    assert replies.sites == list(SITES)
+    assert [reply.loss for reply in replies.values()] == [0.0, 1.0, 2.0]
+    assert [len(grid.requests_to(node)) for node in grid.nodes] == [1, 1, 1]
+
+
+def test_a_slow_site_is_waited_for_and_a_late_one_is_not() -> None:
+    grid = grid_of()
+    federation = federation_of(grid, deadline=50.0)
+    grid.nodes[101].delay, grid.nodes[102].delay = 40.0, 70.0
+    replies = ask(federation)
+    assert replies.sites == ["north", "south"]
+    assert replies.refused == {"west": "no reply within 50 s"}
+
+
+def test_the_late_reply_is_no_answer_to_the_next_question() -> None:
+    grid = grid_of()
+    federation = federation_of(grid, deadline=50.0)
+    grid.nodes[102].delay = 70.0
+    ask(federation)
+    grid.nodes[102].delay = 0.0
+    grid.pulled.clear()
+    late = {id for id in grid.waiting}
+    assert ask(federation).sites == list(SITES)
+    assert not any(late & set(ids) for ids in grid.pulled)
+
+
+def test_an_error_of_the_site_is_final_and_names_flowers_code() -> None:
+    grid = grid_of()
+    federation = federation_of(grid)
+    grid.nodes[100].says = lambda letter: Error(code=2, reason="it raised")
+    replies = ask(federation)
+    assert replies.refused == {"north": "Flower reports error 2: it raised"}
+    assert grid.now < 20.0
+
+
+def test_a_failure_that_the_site_reports_is_its_answer() -> None:
+    grid = grid_of()
+    federation = federation_of(grid)
+    grid.nodes[100].says = lambda letter: Answer("run", "north", letter.moment.id, None, "NotebookGone: it is gone")
+    assert ask(federation).refused == {"north": "NotebookGone: it is gone"}
+
+
+def test_a_reply_that_cannot_be_read_is_set_aside() -> None:
+    grid = grid_of()
+    federation = federation_of(grid)
+    grid.nodes[100].says = lambda letter: Hello()
+    assert "Hello" in ask(federation).refused["north"]
+
+
+def test_a_site_that_comes_back_as_another_node_is_asked_the_same_again() -> None:
+    grid = grid_of()
+    federation = federation_of(grid)
+    grid.nodes[101].says = lambda letter: None  # it takes the request and dies
+
+    def restart() -> None:
+        grid.nodes[777] = Node("south")  # the dead node is still listed for a while
+
+    grid.at(grid.now + 20.0, restart)
+    replies = ask(federation)
+    assert replies.sites == list(SITES)
+    assert replies.refused == {}
+    [(_, first)], [(_, second)] = grid.requests_to(101), grid.requests_to(777)
+    assert first.moment == second.moment
+    assert first.expects == second.expects
+    assert federation.post.node_of["south"] == 777
+    assert grid.now < 40.0
+
+
+def test_a_site_that_comes_back_under_its_old_id_is_asked_again() -> None:
+    grid = grid_of()
+    federation = federation_of(grid, ask_again=1000.0)
+    grid.nodes[101].says = lambda letter: None
+    grid.at(grid.now + 10.0, lambda: grid.nodes.pop(101) and None)
+    grid.at(grid.now + 20.0, lambda: grid.nodes.update({101: Node("south")}))
+    assert ask(federation).sites == list(SITES)
+    assert len(grid.requests_to(101)) == 2
+
+
+def test_a_silent_site_is_asked_again_more_and_more_patiently() -> None:
+    grid = grid_of()
+    federation = federation_of(grid, deadline=500.0)
+    began = grid.now
+    grid.nodes[101].says = lambda letter: None
+    ask(federation)
+    asked = [round(when - began) for when, _ in grid.requests_to(101)]
+    assert asked == [0, 60, 180, 420]
+
+
+def test_a_lost_message_is_sent_again_soon() -> None:
+    grid = grid_of()
+    federation = federation_of(grid)
+    answers: list[Any] = [Error(code=5, reason="node unavailable")]
+    usual = Node("south")
+    grid.nodes[101].says = lambda letter: answers.pop() if answers else usual.answer(letter)
+    assert ask(federation).sites == list(SITES)
+    assert grid.now < 30.0
+
+
+def test_a_site_that_was_gone_before_is_waited_for_briefly_one_lost_now_until_the_deadline() -> None:
+    grid = grid_of()
+    federation = federation_of(grid, deadline=400.0)
+    del grid.nodes[102]
+    grid.sleep(10.0)
+    began = grid.now
+    replies = ask(federation)
+    assert replies.refused == {"west": "the site has no node: it is not connected"}
+    assert 30.0 <= grid.now - began < 40.0
+    grid.nodes[101].says = lambda letter: None
+    began = grid.now
+    with pytest.raises(QuorumError):
+        ask(federation_with_quorum(federation, 0.9))
+    assert grid.now - began >= 400.0
+
+
+def federation_with_quorum(federation: FlowerFederation, quorum: float) -> FlowerFederation:
+    federation.patience = Patience(quorum=quorum, deadline=federation.patience.deadline)
+    return federation
+
+
+def test_a_node_that_changes_its_facts_or_its_classes_is_not_taken_back() -> None:
+    grid = grid_of()
+    federation = federation_of(grid, deadline=60.0)
+    del grid.nodes[101]
+    other = introduction("south", facts=SiteFacts("south", 11, held_out=4, model="mlp"))
+    grid.nodes[300] = Node("south", says=lambda letter: other if isinstance(letter, Hello) else None)
+    grid.sleep(10.0)
+    assert "samples=11" in ask(federation).refused["south"]
+    assert not grid.requests_to(300)
+
+
+def test_strangers_and_vacant_nodes_are_not_asked() -> None:
+    grid = grid_of()
+    federation = federation_of(grid)
+    grid.nodes[300] = Node("east")
+    grid.nodes[301] = Node("", says=lambda letter: Vacant())
+    grid.sleep(10.0)
+    assert ask(federation).sites == list(SITES)
+    assert not grid.requests_to(300)
+    assert not grid.requests_to(301)
+
+
+def test_what_the_coordinator_tells_besides_is_the_studys_network() -> None:
+    grid = grid_of()
+    seen: list[dict[str, str]] = []
+    push = grid.push_messages
+
+    def watch(messages: Iterable[Message]) -> Iterable[str]:
+        seen.extend(note_of(message.content) for message in messages)
+        return push(messages)
+
+    grid.push_messages = watch  # type: ignore[method-assign]
+    ask(federation_of(grid))
+    assert seen == [{"model": "mlp"}] * 6
+
+
+def test_gathering_waits_for_named_sites_and_says_who_is_missing() -> None:
+    grid = grid_of("north", "south")
+    grid.nodes[400] = Node("west", says=lambda letter: Answer("", "", "", None, "DataError: no file"))
+    with pytest.raises(QuorumError, match=r"2 of at least 3.*missing: west.*no file"):
+        gather(post_of(grid), SITES, at_least=3, wait=20.0)
+    assert grid.now >= 20.0
+    assert gather(post_of(grid_of("north", "south")), SITES, at_least=2, wait=20.0) == ["north", "south"]
+
+
+def test_without_names_whoever_comes_takes_part_by_name() -> None:
+    assert gather(post_of(grid_of("west", "north")), (), at_least=2, wait=20.0) == ["north", "west"]
+
+
+def test_sites_that_disagree_stop_the_run_at_once() -> None:
+    with pytest.raises(ConfigError, match="'south' has classes b, a"):
+        agree({"north": introduction("north"), "south": introduction("south", classes=("b", "a"))})

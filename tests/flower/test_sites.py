@@ -1,0 +1,204 @@
+"""A site's file and data, and the site's answers without any Flower process."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+import torch
+
+from fedsift.contract.codec import digest_of
+from fedsift.contract.errors import ConfigError, DataError
+from fedsift.contract.messages import Answer, Envelope, Moment
+from fedsift.contract.notebook import Notebook
+from fedsift.data.dataset import PublicSet, Spread
+from fedsift.engines.flower.client import SIMULATED_SITES, answer, site_path
+from fedsift.engines.flower.hello import Hello, Introduction
+from fedsift.engines.flower.sites import export_sites, open_site, own_secret
+from fedsift.engines.inprocess import InProcess
+from fedsift.local.recipe import Recipe
+from fedsift.local.requests import Evaluate, Train
+from fedsift.models import initial_weights
+from fedsift.study import Study
+
+BASE: dict[str, Any] = {
+    "name": "north",
+    "classes": ["a", "b", "c"],
+    "held_out": 0.0,
+    "data": {"name": "npz", "path": "data.npz"},
+}
+
+
+def write_site(folder: Path, arrays: dict[str, Any] | None = None, **changes: Any) -> Path:
+    given = {
+        "images": np.arange(6 * 4, dtype=np.uint8).reshape(6, 1, 2, 2),
+        "labels": np.array([0, 1, 1, 0, 1, 0]),
+        "classes": np.array(["a", "b"]),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "data.npz", **(given if arrays is None else arrays))
+    (folder / "site.toml").write_text(tomli_w.dumps({**BASE, **changes}), "utf-8")
+    return folder / "site.toml"
+
+
+@pytest.fixture(scope="module")
+def spread() -> Spread:
+    study = Study.from_table(
+        {
+            "partition": {"name": "bernoulli-dirichlet", "sites": 3, "p": 0.7, "alpha": 1.0},
+            "noise": {"name": "fedcorr", "rho": 1.0, "tau": 0.5},
+            "evaluate": {"held_out": 0.1},
+        }
+    )
+    return study.spread()
+
+
+def test_an_exported_site_is_the_site_that_the_in_process_engine_serves(spread: Spread, tmp_path: Path) -> None:
+    federation = InProcess(spread, run="run", seed=1, model="mlp")
+    moment = Moment(1, "train", 0, 0)
+    for name, path in zip(spread.sites, export_sites(spread, {}, tmp_path)):
+        mine = open_site(path).site(moment, Notebook(), "mlp")
+        theirs = federation.site(Envelope("run", name, moment, "", Evaluate(None)))
+        everything = torch.arange(len(theirs.samples))
+        assert mine.facts == theirs.facts
+        assert torch.equal(mine.samples.take(everything), theirs.samples.take(everything))
+        assert torch.equal(mine.given, theirs.given)
+        assert mine.held_out is not None
+        assert theirs.held_out is not None
+        held = torch.arange(len(theirs.held_out))
+        assert torch.equal(mine.held_out.take(held), theirs.held_out.take(held))
+        assert torch.equal(mine.held_out_given, theirs.held_out_given)
+        assert mine.test is not None
+        assert theirs.test is not None
+        tested = torch.arange(len(theirs.test))
+        assert torch.equal(mine.test.take(tested), theirs.test.take(tested))
+        assert torch.equal(mine.test_labels, theirs.test_labels)
+        assert mine.secret == theirs.secret == ""
+
+
+def test_a_public_set_is_the_same_at_every_site(spread: Spread, tmp_path: Path) -> None:
+    public = PublicSet("p", spread.dataset.images, np.array([5, 3, 9]), (0.1,), (0.2,))
+    with_public = dataclasses.replace(spread, public=public)
+    federation = InProcess(with_public, run="run", seed=1, model="mlp")
+    files = export_sites(with_public, {}, tmp_path)
+    assert {open_site(path).facts("mlp").public_digest for path in files} == {
+        federation.facts[site].public_digest for site in spread.sites
+    }
+
+
+def test_a_trial_site_has_no_test_set_and_a_secret_of_its_own(spread: Spread, tmp_path: Path) -> None:
+    first, second, _ = (open_site(path) for path in export_sites(spread, {}, tmp_path, simulated=False))
+    assert first.test is None
+    assert len(first.secret) == 64
+    assert first.secret != second.secret
+    place = tmp_path / "00000-site-00" / "notebook"
+    assert own_secret(place) == first.secret
+    assert (place / "secret").stat().st_mode & 0o777 == 0o600
+    assert first.secret not in repr(first)
+
+
+def test_the_truth_is_not_exported(spread: Spread, tmp_path: Path) -> None:
+    [first, *_] = export_sites(spread, {}, tmp_path)
+    with np.load(first.parent / "data.npz") as arrays:
+        assert set(arrays.files) == {"images", "labels", "classes", "test_images", "test_labels"}
+        assert np.array_equal(arrays["labels"], spread.given[spread.sites[0]])
+    assert "truth" not in first.read_text("utf-8")
+
+
+def test_a_site_may_lack_classes_of_the_federation(tmp_path: Path) -> None:
+    room = open_site(write_site(tmp_path, classes=["b", "c", "a"]))
+    assert room.given.tolist() == [2, 0, 0, 2, 0, 2]
+    assert room.introduction("mlp").classes == ("b", "c", "a")
+
+
+def test_a_share_is_held_out_for_evaluation(tmp_path: Path) -> None:
+    room = open_site(write_site(tmp_path, held_out=0.34))
+    assert (len(room.samples), room.facts("mlp").held_out) == (4, 2)
+
+
+def test_changed_data_are_read_again(tmp_path: Path) -> None:
+    path = write_site(tmp_path)
+    assert open_site(path) is open_site(path)
+    first = open_site(path)
+    write_site(tmp_path, {"images": np.zeros((2, 1, 2, 2), np.uint8), "labels": np.array([0, 1])}, classes=["0", "1"])
+    assert len(first.samples) == 6
+    assert len(open_site(path).samples) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "words"),
+    [
+        ({"nmae": "x"}, ConfigError, "nmae.*name"),
+        ({"name": " "}, ConfigError, "'name' is empty"),
+        ({"classes": ["a", "a"]}, ConfigError, "once"),
+        ({"annotated": ["z"]}, ConfigError, "'z'"),
+        ({"classes": ["a", "c"]}, DataError, "'north'.*class 'b'"),
+        ({"multilabel": True}, DataError, "'north'.*one label"),
+        ({"data": {"name": "npz", "path": "nowhere.npz"}}, DataError, "nowhere.npz"),
+        ({"data": {"name": "nzp"}}, ConfigError, "nzp"),
+    ],
+)
+def test_mistakes_in_a_site_file_are_named(tmp_path: Path, changes: dict[str, Any], kind: type, words: str) -> None:
+    with pytest.raises(kind, match=f"(?s){words}"):
+        open_site(write_site(tmp_path, **changes))
+
+
+def test_a_missing_site_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"site\.toml' does not exist"):
+        open_site(tmp_path / "site.toml")
+
+
+def train(site: str = "north", run: str = "run", expects: str = "") -> Envelope:
+    weights = initial_weights("mlp", (1, 2, 2), 3, seed=1)
+    return Envelope(run, site, Moment(1, "train", 0, 0), expects, Train(weights, Recipe()))
+
+
+def test_a_site_introduces_itself(tmp_path: Path) -> None:
+    reply = answer(Hello(), write_site(tmp_path), "mlp", "session")
+    assert isinstance(reply, Introduction)
+    assert (reply.facts.name, reply.facts.samples, reply.facts.model) == ("north", 6, "mlp")
+
+
+def test_the_notebook_is_on_disk_before_the_answer_is_out(tmp_path: Path) -> None:
+    path = write_site(tmp_path)
+    reply = answer(train(), path, "mlp", "session")
+    assert isinstance(reply, Answer)
+    assert reply.failure == ""
+    assert (tmp_path / "notebook" / "run" / "0.0.answer").is_file()
+    again = answer(train(), path, "mlp", "another session")
+    assert digest_of(again) == digest_of(reply)
+
+
+def test_a_request_for_another_site_is_refused(tmp_path: Path) -> None:
+    reply = answer(train(site="south"), write_site(tmp_path), "mlp", "session")
+    assert "this is 'north'" in reply.failure
+
+
+def test_a_lost_notebook_is_reported_by_its_name(tmp_path: Path) -> None:
+    reply = answer(train(expects="7.0:train"), write_site(tmp_path), "mlp", "session")
+    assert reply.reply is None
+    assert reply.failure.startswith("NotebookGone: site 'north'")
+
+
+def test_the_text_of_an_unforeseen_error_stays_at_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_site(tmp_path, data={"name": "npz", "path": "patient-4711.npz"})
+    monkeypatch.delenv(SIMULATED_SITES, raising=False)
+    assert answer(Hello(), path, "mlp", "").failure == "the site failed: DataError; its own log says more"
+    monkeypatch.setenv(SIMULATED_SITES, str(tmp_path))
+    assert "4711" in answer(Hello(), path, "mlp", "").failure
+
+
+def test_a_node_knows_its_site_from_its_own_settings_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = {"federation": "../../etc"}
+    assert site_path({"site": "/data/site.toml", "partition-id": 1}, note) == Path("/data/site.toml")
+    monkeypatch.delenv(SIMULATED_SITES, raising=False)
+    with pytest.raises(ConfigError, match="node-config"):
+        site_path({"partition-id": 0}, note)
+    monkeypatch.setenv(SIMULATED_SITES, str(tmp_path))
+    (tmp_path / "etc" / "00000-a").mkdir(parents=True)
+    assert site_path({"partition-id": 0}, note) == tmp_path / "etc" / "00000-a" / "site.toml"
+    assert site_path({"partition-id": 1}, note) is None
