@@ -49,6 +49,8 @@ def build(
         if spoiled_pool
         else _spoil(noise, truth, rows, dataset, seed)
     )
+    if spoiled.annotated is None:
+        spoiled = replace(spoiled, annotated=_declared(dataset, names))
     spread = _hold_out(dataset, names, rows, truth, spoiled, share, seed)
     notes = (*dataset.notes, *placement.notes, *spoiled.notes, *spread.notes, *_absent(spread, placement))
     spread = replace(spread, notes=notes)
@@ -136,6 +138,16 @@ def _to_sites(pool: Spoiled, positions: Mapping[str, Rows], truth: Mapping[str, 
         level=dict.fromkeys(positions, pool.level[POOL]),
         noisy=tuple(site for site in positions if wrong[site]) if pool.noisy else (),
     )
+
+
+def _declared(dataset: Dataset, names: tuple[str, ...]) -> dict[str, NDArray[np.bool_]] | None:
+    """Masks of the classes that natural sites declare, when multi-label sites do not all annotate all of
+    them."""
+    declared = dataset.site_classes
+    if not dataset.multilabel or declared is None or not all(site in declared for site in names):
+        return None
+    masks = {site: np.isin(np.array(dataset.classes), np.array(declared[site])) for site in names}
+    return None if all(mask.all() for mask in masks.values()) else masks
 
 
 def _hold_out(

@@ -42,6 +42,9 @@ class Dataset:
     """Patient, lesion: no group on both sides of a split."""
     sites: NDArray[np.str_] | None = None
     """Natural site of each sample."""
+    site_classes: dict[str, tuple[str, ...]] | None = None
+    """Classes that each natural site declares, by name and in its own order (None: all of them
+    everywhere)."""
     given: Labels | None = None
     """Labels as annotators gave them, when the source brings them beside the true ones."""
     trusted: bool = True

@@ -11,6 +11,7 @@ from fedsift.data.sources import (
     medmnist,
     npz,
     plugins,
+    sites,
 )
 from fedsift.data.sources.base import Source, sources
 
@@ -28,5 +29,6 @@ __all__ = [
     "medmnist",
     "npz",
     "plugins",
+    "sites",
     "sources",
 ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,13 +127,13 @@ class FolderSource(Source):
 
     def listing(self, table: Table | None = None) -> Listing:
         """What a table (this one, the CSV, or the folder's layout) says, before any picture is decoded."""
-        table_path = None if table is not None else self._table_path()
+        found_table = None if table is not None else self.table_path()
         pictures = find_pictures(self.path)
         if not pictures:
             raise DataError(f"there is no picture in {self.path}")
         if table is None:
-            table = folder_table(pictures) if table_path is None else read_table(table_path)
-        where = table_path or self.path
+            table = folder_table(pictures) if found_table is None else read_table(found_table)
+        where = found_table or self.path
         found, missing = self._match(table, Finder(pictures), where)
         notes = (
             [f"{len(missing)} pictures of the table are not there, e.g. '{missing[0]}'"] if missing else []
@@ -161,7 +161,8 @@ class FolderSource(Source):
         by_name = sorted(range(len(listing.pictures)), key=lambda k: listing.pictures[k].name)
         return listing.take(np.array(by_name, np.int64))
 
-    def _table_path(self) -> Path | None:
+    def table_path(self) -> Path | None:
+        """The CSV that `listing` reads, if there is one."""
         if self.table is not None:
             return self.table
         if not self.path.is_dir():
@@ -276,6 +277,42 @@ class Listing:
             f"{int(bad.sum())} samples have labels outside the vocabulary and are dropped: {words}",
         )
         return replace(self.take(np.flatnonzero(~bad)), notes=notes)
+
+
+def join_listings(listings: Mapping[str, Listing], notes: Sequence[str] = ()) -> Listing:
+    """Several sites' listings, in the same classes, as one; names are told apart by their site."""
+    parts = list(listings.values())
+    for key in ("given", "groups", "splits"):
+        if len({getattr(part, key) is None for part in parts}) > 1:
+            lacking = [site for site, part in listings.items() if getattr(part, key) is None]
+            raise DataError(
+                f"site '{lacking[0]}' has no column for {key}, others have: give all sites the same columns"
+            )
+
+    def joined(key: str) -> NDArray[Any] | None:
+        columns = [getattr(part, key) for part in parts]
+        return None if columns[0] is None else np.concatenate(columns)
+
+    named = [[f"{site}/{name}" for name in part.ids] for site, part in listings.items()]
+    sited_groups = [
+        np.array([f"{site}/{group}" for group in part.groups]) if part.groups is not None else None
+        for site, part in listings.items()
+    ]
+    count = sum(len(part.pictures) for part in parts)
+    return Listing(
+        order=np.arange(count, dtype=np.int64),
+        pictures=[picture for part in parts for picture in part.pictures],
+        ids=[name for names in named for name in names],
+        labels=np.concatenate([part.labels for part in parts]),
+        given=joined("given"),
+        classes=parts[0].classes,
+        sites=joined("sites"),
+        groups=None
+        if parts[0].groups is None
+        else np.concatenate([g for g in sited_groups if g is not None]),
+        splits=joined("splits"),
+        notes=(*(f"{site}: {note}" for site, part in listings.items() for note in part.notes), *notes),
+    )
 
 
 def folder_table(pictures: Sequence[Picture]) -> Table:
