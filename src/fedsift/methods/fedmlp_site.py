@@ -181,9 +181,7 @@ class TagMissing(Request[TagCounts]):
         return TagCounts(new, int((tags[:, missing] == UNTAGGED).sum()))
 
 
-def _tag_pages(
-    site: Site, n: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
+def _tag_pages(site: Site, n: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
     """Copies of the notebook's pages, `[n, K]` each; empty ones at first."""
     shape = (n, site.n_classes)
     if TAGS not in site.notebook:

@@ -1,0 +1,131 @@
+"""Sites, views and a federation small enough to compute by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedsift.contract import Replies, Reply, Request, Round, SiteFacts, Weights
+from fedsift.contract.messages import Moment
+from fedsift.contract.notebook import Notebook
+from fedsift.local.objective import View
+from fedsift.local.site import Samples, Site
+from fedsift.models.network import Network
+
+
+class Plain(Network):
+    """A network whose features are its inputs."""
+
+    def __init__(self, inputs: int, n_classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(inputs, n_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        return x
+
+
+def plain(shape: tuple[int, ...], n_classes: int) -> Plain:
+    return Plain(shape[0], n_classes)
+
+
+PLAIN = f"{__name__}:plain"
+
+
+def plain_weights(rows: Sequence[Sequence[float]], bias: Sequence[float] | None = None) -> Weights:
+    """Weights of `plain`: one row a class."""
+    return {
+        "head.weight": torch.tensor(rows, dtype=torch.float32),
+        "head.bias": torch.zeros(len(rows)) if bias is None else torch.tensor(bias, dtype=torch.float32),
+    }
+
+
+def site(
+    samples: Sequence[Sequence[float]],
+    given: Sequence[Any],
+    *,
+    classes: int,
+    annotated: tuple[int, ...] | None = None,
+    notebook: Notebook | None = None,
+    seed: int = 1,
+    round_: int = 0,
+    ask: int = 0,
+    name: str = "here",
+    **more: Any,
+) -> Site:
+    pool = torch.tensor(samples, dtype=torch.float32)
+    labels = torch.tensor(given, dtype=torch.int64)
+    return Site(
+        facts=SiteFacts(name, len(pool), model=PLAIN, annotated=annotated),
+        samples=Samples(pool, torch.arange(len(pool))),
+        given=labels,
+        classes=tuple(f"c{k}" for k in range(classes)),
+        moment=Moment(seed, "stage", round_, ask),
+        notebook=notebook if notebook is not None else Notebook(),
+        multilabel=labels.dim() == 2,
+        **more,
+    )
+
+
+def view(logits: Any, target: Any, **more: Any) -> View:
+    z = torch.as_tensor(logits, dtype=torch.float64)
+    given = {
+        key: None if value is None else torch.as_tensor(value, dtype=torch.float64)
+        for key, value in more.items()
+    }
+    present = given.pop("present", None)
+    return View(
+        logits=z,
+        target=torch.as_tensor(target, dtype=torch.float64),
+        present=torch.ones(z.shape[:-1], dtype=torch.float64) if present is None else present,
+        **given,  # type: ignore[arg-type]
+    )
+
+
+class StubFederation:
+    """Hands every request to a function instead of to sites, and keeps what was asked and recorded."""
+
+    def __init__(
+        self,
+        facts: Sequence[SiteFacts],
+        classes: int,
+        answer: Callable[[str, Request[Any]], Reply | None],
+        weights: Weights | None = None,
+    ) -> None:
+        self.facts: Mapping[str, SiteFacts] = {fact.name: fact for fact in facts}
+        self.classes = tuple(f"c{k}" for k in range(classes))
+        self.multilabel = True
+        self.round = Round("stage", 0, 0)
+        self.answer = answer
+        self.weights = weights or plain_weights([[0.0, 0.0]] * classes)
+        self.asked: list[Request[Any]] = []
+        self.recorded: dict[str, Any] = {}
+        self.recorded_sites: dict[str, Any] = {}
+        self.warnings: list[str] = []
+
+    @property
+    def sites(self) -> list[str]:
+        return list(self.facts)
+
+    def ask(self, request: Any, sites: Sequence[str] | None = None) -> Replies[Any]:
+        self.asked.append(request)
+        answers = {name: self.answer(name, request) for name in (self.sites if sites is None else sites)}
+        good = {name: reply for name, reply in answers.items() if reply is not None}
+        return Replies(good, {name: "no reply" for name, reply in answers.items() if reply is None})
+
+    def initial_weights(self, model: str = "") -> Weights:
+        return self.weights
+
+    def choose(self, fraction: float, **options: Any) -> list[str]:
+        return self.sites[: max(1, int(fraction * len(self.sites)))]
+
+    def record(self, **values: Any) -> None:
+        self.recorded.update(values)
+
+    def record_sites(self, name: str, values: Mapping[str, Any]) -> None:
+        self.recorded_sites[name] = dict(values)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)

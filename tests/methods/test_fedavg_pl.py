@@ -1,0 +1,69 @@
+"""FedAvg-PL's loss against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedsift.methods.fedavg_pl import FedAvgPL, PositiveWeighted
+
+from .by_hand import site, view
+
+LOG2 = math.log(2)
+
+
+def test_only_annotated_classes_count() -> None:
+    at = view([[0.0, 3.0], [0.0, -1.0]], [[1, 0], [0, 0]], known=[[1, 0], [1, 0]])
+    assert PositiveWeighted().value(at).item() == pytest.approx(LOG2)
+    face_value = (2 * LOG2 + math.log1p(math.exp(3)) + math.log1p(math.exp(-1))) / 4
+    assert PositiveWeighted(partial=False).value(at).item() == pytest.approx(face_value)
+
+
+def test_positives_weigh_one_over_their_share() -> None:
+    # pi = 1/4: log-odds -log 3; the positive counts 4 times
+    at = view([[0.0], [0.0]], [[1], [0]], known=[[1], [1]], log_prior=[[-math.log(3)]])
+    assert PositiveWeighted(weigh=True).value(at).item() == pytest.approx((4 * LOG2 + LOG2) / 2)
+    assert PositiveWeighted(weigh=True).needs == {"prior"}
+    assert PositiveWeighted().needs == frozenset()
+
+
+def test_a_site_that_annotates_everything_trains_on_everything() -> None:
+    at = view([[0.0, 0.0]], [[1, 0]])
+    assert PositiveWeighted().value(at).item() == pytest.approx(LOG2)
+
+
+def test_padding_does_not_count() -> None:
+    at = view([[0.0, 0.0], [9.0, 9.0]], [[1, 0], [0, 0]], known=[[1, 0], [1, 1]], present=[1, 0])
+    assert PositiveWeighted().value(at).item() == pytest.approx(LOG2)
+
+
+def test_weight_from_a_sites_labels() -> None:
+    """One positive of four: N / n_c = 4; no positive: N + 1 = 5, which no sample uses."""
+    from fedsift.local.objective import as_objective
+    from fedsift.local.recipe import Recipe
+    from fedsift.local.trainer import Job
+
+    at = site([[0.0]] * 4, [[1, 0], [0, 0], [0, 0], [0, 0]], classes=2)
+    recipe = Recipe(objective=as_objective(PositiveWeighted(weigh=True)))
+    weights = 1 / Job(at, {}, recipe).log_prior().sigmoid()
+    assert weights.tolist()[0] == pytest.approx([4.0, 5.0])
+
+
+def test_switches_reach_the_loss() -> None:
+    class Asked(Exception):
+        pass
+
+    class Federation:
+        def choose(self, fraction: float) -> list[str]:
+            return ["a"]
+
+        def ask(self, request: object, sites: object) -> None:
+            raise Asked(request.recipe.objective.terms)  # type: ignore[attr-defined]
+
+    from fedsift.contract import State
+
+    method = FedAvgPL(partial=False, pos_weight=True)
+    with pytest.raises(Asked) as caught:
+        method.train(State(), Federation())  # type: ignore[arg-type]
+    assert caught.value.args[0] == ((1.0, PositiveWeighted(partial=False, weigh=True)),)
