@@ -1,4 +1,4 @@
-"""What a site does for FedCorr: score its model, split and correct its labels. Losses and labels stay there."""
+"""What a site does for FedCorr: score its model, split and correct its labels. Both stay there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedsift.signals.relabel import Form, Relabelled, relabel, relabel_all
 LOSSES = "fedcorr losses"
 """The notebook page of the per-sample losses of the last visit, under the labels of that time."""
 HIGHEST_LID = 100.0
-"""A guarded LID is no larger: equidistant neighbours would give a million, and one sample decide for a site."""
+"""A guarded LID is no larger: equidistant neighbours would give a million and decide for a site."""
 
 SampleLoss = Literal["ce_on_softmax", "ce"]
 

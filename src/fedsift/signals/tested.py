@@ -26,7 +26,7 @@ FEWEST = 4
 """Sites below which no split can be told from chance."""
 _TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for a normal sample."""
-_WIDEST = 4.0
+_WIDEST = 10.0
 """A single class counts with at most so many robust deviations: a class of two samples must not decide."""
 _POWERS = (0.5, 0.75, 1.0, 1.25, 1.5)
 """Exponents of the Yeo-Johnson transformation that may straighten a skewed group."""

@@ -13,6 +13,7 @@ from fedsift.engines.inprocess import InProcess
 from fedsift.engines.runfolder import RunFolder
 from fedsift.metrics import detect_sets
 from fedsift.metrics import summarise as summarise_curve
+from fedsift.study.corrections import summarise_corrections
 from fedsift.study.study import Study
 
 CURVES = ("accuracy", "bacc", "auc", "map")
@@ -41,10 +42,20 @@ def write_results(
         "engine": study.engine.name,
         "sites": len(federation.sites),
         **summarise(rows, spread),
+        **_corrections(federation),
         "notes": list(spread.notes) if spread else [],
     }
     folder.write_json("summary.json", summary)
     return summary
+
+
+def _corrections(federation: EngineFederation) -> dict[str, Any]:
+    """What became of the labels, for methods that touch them in a simulation."""
+    if not isinstance(federation, InProcess):
+        return {}
+    levels = federation.site_records.get("noise_level")
+    found = summarise_corrections(federation.spread, federation.notebooks, levels)
+    return {} if found is None else {"corrections": found}
 
 
 def summarise(rows: list[dict[str, Any]], spread: Spread | None) -> dict[str, Any]:
