@@ -35,7 +35,9 @@ def nearest_distances(points: NDArray[Any], k: int, held: int = _HELD) -> NDArra
     return nearest
 
 
-def lid(points: ArrayLike, k: int = 20, form: Form = "guarded", eps: float = 1e-6) -> NDArray[np.float64]:
+def lid(
+    points: ArrayLike, k: int = 20, form: Form = "guarded", eps: float = 1e-6, floor: float = 0.0
+) -> NDArray[np.float64]:
     """LID of every row of `points` among the others, `[n, K] -> [n]`; a site's score is the mean.
 
     points: softmax rows. Give them in float32, as the paper's experiments did: how many rows saturate to
@@ -43,8 +45,8 @@ def lid(points: ArrayLike, k: int = 20, form: Form = "guarded", eps: float = 1e-
     form: "paper" -m / sum_i log(r_i / r_m); "official" -k / (sum_i log(r_i / (r_m + eps)) + eps), k as
     asked for even with fewer neighbours; "guarded" the same with m, the neighbours there are.
 
-    A neighbour at distance 0 gives 0 (the limit), and so does a single row. Equidistant neighbours give inf
-    ("paper").
+    floor: smaller distances count as this one; without it a neighbour at distance 0 gives 0 (the limit). A
+    single row gives 0. Equidistant neighbours give inf ("paper").
     """
     rows = np.asarray(points)
     if rows.ndim != 2:
@@ -55,7 +57,7 @@ def lid(points: ArrayLike, k: int = 20, form: Form = "guarded", eps: float = 1e-
         raise DataError("LID needs finite predictions: the network's outputs contain NaN or infinity")
     if len(rows) < 2:
         return np.zeros(len(rows))
-    radii = nearest_distances(rows, k)
+    radii = np.maximum(nearest_distances(rows, k), floor)
     m = radii.shape[1]
     scores = np.zeros(len(rows))
     apart = radii[:, 0] > 0
