@@ -103,6 +103,8 @@ class FedCorr(TrainingMethod):
     """k: neighbours of the LID estimate, eq. 2."""
     lid_form: LidForm = "guarded"
     """"guarded" counts the neighbours there are and caps estimates; "official" and "paper" as they are."""
+    lid_floor: float = 0.0
+    """Smaller distances count as this one. 0, as released: a prediction that has a duplicate scores 0."""
     score: Score = "completed"
     """What the mixture over sites sees: the cumulative LID with missed iterations filled in; as published
     ("cumulative"), which lets a newcomer pass as clean; "mean"; or the "latest" LID (Fig. 3 left)."""
@@ -212,7 +214,9 @@ class FedCorr(TrainingMethod):
         """
         if not sites:
             return state
-        score = ScoreModel(None, self.lid_k, self.lid_form, self.sample_loss, self._statistics())
+        score = ScoreModel(
+            None, self.lid_k, self.lid_form, self.lid_floor, self.sample_loss, self._statistics()
+        )
         requests = {
             site: Train(state.weights, self.local_recipe(state.level.get(site, 0.0)), then=(score,))
             for site in sites

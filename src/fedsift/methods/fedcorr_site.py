@@ -57,6 +57,7 @@ class ScoreModel(Request[Scored]):
     weights: Weights | None = None
     k: int = 20
     form: LidForm = "guarded"
+    floor: float = 0.0
     sample_loss: SampleLoss = "ce_on_softmax"
     augment: Augment | None = None
     """Measure on augmented images, as released; None measures on the images themselves."""
@@ -64,7 +65,7 @@ class ScoreModel(Request[Scored]):
     def answer(self, site: Site) -> Scored:
         logits = site_logits(site, site.weights_for(self.weights), augment=self.augment)
         # float32: how many predictions saturate to the same vector, and so score 0, depends on the precision
-        scores = lid(torch.softmax(logits.float(), -1).numpy(), self.k, self.form)
+        scores = lid(torch.softmax(logits.float(), -1).numpy(), self.k, self.form, floor=self.floor)
         if self.form == "guarded":
             scores = np.clip(scores, 0.0, HIGHEST_LID)
         site.notebook[LOSSES] = losses_of(logits, site.labels, self.sample_loss)
