@@ -62,7 +62,7 @@ class Method:
         return dict(state.weights)
 
     def evaluation(self, state: Any) -> Request[Any] | Mapping[str, Request[Any]] | None:
-        """What to ask the sites (all alike, or each its own) for an evaluation when there is no global model."""
+        """What to ask the sites (all, or each its own) for an evaluation without a global model."""
         return None
 
     def tiny(self) -> Method:

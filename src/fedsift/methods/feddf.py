@@ -37,8 +37,8 @@ class FedDFState(State):
 class FedDF(TrainingMethod):
     """FedAvg among sites of the same network; then every average learns from the ensemble of all models.
 
-    The original distils at the server. Here every site distils its group's average itself: public samples, order
-    and weights are the same, so all of a group get the same student, and no site is trusted with it alone.
+    The original distils at the server. Here every site distils its group's average itself: public samples,
+    order and weights are the same, so all of a group get the same student, and none is trusted with it alone.
     """
 
     summary: ClassVar[str] = "FedAvg within each network, then distillation of the ensemble on public samples"

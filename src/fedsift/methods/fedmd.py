@@ -29,7 +29,7 @@ class FedMDState(State):
 @methods.register("fedmd")
 @dataclass(frozen=True)
 class FedMD(TrainingMethod):
-    """Sites of any network fit the mean of all sites' class scores on public samples, then train privately."""
+    """Sites of any network fit the mean of all class scores on public samples, then train privately."""
 
     summary: ClassVar[str] = "Sites of any kind fit the mean of all class scores on public samples"
     paper: ClassVar[str] = "Li and Wang 2019; the comparison of RHFL Tables 1 and 4-6"
