@@ -111,7 +111,7 @@ def _lesson(recipe: Recipe, optimiser: Any) -> Lesson:
 
 
 def test_a_fresh_adam_takes_a_full_step_for_every_batch() -> None:
-    """The first step of Adam is -lr g / (|g| + eps): two batches from scratch are two steps of the same length."""
+    """Adam's first step is -lr g / (|g| + eps): two batches from scratch are two steps of one length."""
     rows = torch.ones(4, 1)
     lesson = _lesson(Recipe(batch_size=2, optimiser="adam", lr=0.01), "batch")
     here = site(rows, [0, 0, 0, 0], rows, weights={"weight": torch.zeros(2, 1)})
@@ -149,7 +149,9 @@ def test_a_persistent_optimiser_lives_on_in_the_notebook() -> None:
     for _ in range(2):
         for start in (0, 2):
             order = torch.arange(start, start + 2)
-            loss = _lesson(recipe, "run").value(student(part.images(here, order)), _lesson(recipe, "run").target[order])
+            loss = _lesson(recipe, "run").value(
+                student(part.images(here, order)), _lesson(recipe, "run").target[order]
+            )
             adam.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             adam.step()
@@ -206,8 +208,9 @@ def test_a_site_without_an_earlier_loss_has_no_confidence_of_its_own() -> None:
     state = RHFLState(outputs=outputs, losses={"a": 1.0, "b": 1.0, "c": 1.0}, earlier={"a": 2.0, "b": 2.0})
     found = RHFL(eta=1.0).confidence(state, federation())
     high, low = math.exp(0.5 + 0.5), math.exp(0.5)
-    assert found == pytest.approx({"a": high / (2 * high + low), "b": high / (2 * high + low),
-                                   "c": low / (2 * high + low)})
+    assert found == pytest.approx(
+        {"a": high / (2 * high + low), "b": high / (2 * high + low), "c": low / (2 * high + low)}
+    )
 
 
 @pytest.mark.parametrize(
@@ -244,7 +247,9 @@ class Plain:
 
     def __init__(self, fed: InProcess, refresh: bool) -> None:
         self.refresh = refresh
-        self.sites = [fed.site(Envelope("r", name, Moment(3, "", 0, 0), "", Collaborate())) for name in fed.sites]
+        self.sites = [
+            fed.site(Envelope("r", name, Moment(3, "", 0, 0), "", Collaborate())) for name in fed.sites
+        ]
         self.networks = []
         for own in self.sites:
             network = torch.nn.Linear(3, 3, bias=False) if own.facts.model == LINEAR else _wide()
@@ -282,7 +287,9 @@ class Plain:
                 adam = torch.optim.Adam(network.parameters(), 0.05)
                 log_p = F.log_softmax(network(images[batch]), -1)
                 loss = sum(
-                    trust[i] * F.kl_div(log_p, p, reduction="batchmean") for i, p in enumerate(teachers) if i != k
+                    trust[i] * F.kl_div(log_p, p, reduction="batchmean")
+                    for i, p in enumerate(teachers)
+                    if i != k
                 )
                 adam.zero_grad()
                 loss.backward()  # type: ignore[union-attr]
@@ -336,7 +343,7 @@ def test_epoch_and_batch_exchange_differ_only_where_there_are_several_batches() 
 
 
 def test_one_exchange_a_round() -> None:
-    """One ask a round, and only predictions, scalars and a mixture travel: the models are nowhere in the messages."""
+    """One ask a round; a mixture goes to the sites, predictions and scalars come back, and no model."""
     asked: list[Envelope] = []
 
     class Watched(InProcess):

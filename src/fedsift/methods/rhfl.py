@@ -211,9 +211,7 @@ class RHFL(TrainingMethod):
             shares = self.shares(site, teachers, confidence).to(stacked.dtype)
             if bool((shares != 0).any()):
                 target = torch.einsum("s,snk->nk", shares, stacked)
-                lessons[site] = Lesson(
-                    part, target, "mixture", self.public_recipe(), _LIFE[self.public_opt]
-                )
+                lessons[site] = Lesson(part, target, "mixture", self.public_recipe(), _LIFE[self.public_opt])
         return lessons
 
     def shares(self, student: str, teachers: Sequence[str], confidence: Mapping[str, float]) -> Tensor:

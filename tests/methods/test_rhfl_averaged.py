@@ -1,0 +1,85 @@
+"""RHFL's confidence with FedAvg: weights by hand, and every switch."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from fedsift.engines.inprocess import InProcess
+from fedsift.local.recipe import Recipe
+from fedsift.methods.rhfl_averaged import RHFLAveraged
+
+from .rhfl_small import federation, play, spread
+
+BASE = RHFLAveraged(rounds=3, local=Recipe(batch_size=4, lr=0.2))
+
+
+def test_the_first_round_weighs_all_alike_and_later_ones_by_confidence() -> None:
+    """L: 2 -> 1 gives F = 1; 2 -> 1.6 gives F = 0.25; w = 1 + 0.5 F / 1.25 for two sites."""
+    first = BASE.confidence({"a": 2.0, "b": 2.0}, {})
+    assert first["a"] == first["b"]
+    found = BASE.confidence({"a": 1.0, "b": 1.6}, {"a": 2.0, "b": 2.0})
+    high, low = math.exp(1 + 0.4), math.exp(1 + 0.1)
+    assert found == pytest.approx({"a": high / (high + low), "b": low / (high + low)})
+    # a site that joins later has no drop yet: F = 0 for it
+    late = BASE.confidence({"a": 1.0, "b": 1.6}, {"a": 2.0})
+    assert late == pytest.approx(
+        {"a": math.exp(1.5) / (math.exp(1.5) + math.e), "b": math.e / (math.exp(1.5) + math.e)}
+    )
+
+
+def test_the_average_uses_these_weights() -> None:
+    seen: list[dict[str, Any]] = []
+
+    class Watched(InProcess):
+        def deliver(self, envelopes: Any, deadline: float) -> Any:
+            answers = super().deliver(envelopes, deadline)
+            seen.append({name: answer.reply for name, answer in answers.items()})
+            return answers
+
+    fed = federation(kind=Watched)
+    state = play(dataclasses.replace(BASE, rounds=2), fed)
+    losses = [{name: reply.then[0].value for name, reply in round_.items()} for round_ in seen]
+    shares = BASE.confidence(losses[1], losses[0])
+    expected = sum(shares[name] * reply.weights["weight"] for name, reply in seen[1].items())
+    assert isinstance(expected, torch.Tensor)
+    assert torch.allclose(state.weights["weight"], expected, atol=1e-6)
+    assert state.losses == pytest.approx(losses[1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rounds": 4},
+        {"fraction": 0.5},
+        {"sl": False},
+        {"ccr": False},
+        {"by_size": True},
+        {"alpha": 1.0},
+        {"beta": 0.1},
+        {"rce_log0": -4.0},
+        {"eta": 5.0},
+    ],
+    ids=str,
+)
+def test_every_switch_does_something(change: dict[str, Any]) -> None:
+    data = spread()
+    rows = {**data.rows, "site-0": data.rows["site-0"][:2]}
+    given = {**data.given, "site-0": data.given["site-0"][:2]}
+    data = dataclasses.replace(data, rows=rows, given=given)
+    results = [play(method, federation(data)) for method in (BASE, dataclasses.replace(BASE, **change))]
+    one, two = (state.weights["weight"] for state in results)
+    assert float((one - two).abs().max()) > 1e-6
+
+
+def test_ccr_mode_guards_against_rising_losses() -> None:
+    before, now = dict.fromkeys("abc", 1.0), {"a": 2.0, "b": 1.1, "c": 0.9}
+    leaders = {}
+    for mode in ("official", "abs", "clip"):
+        found = RHFLAveraged(ccr_mode=mode).confidence(now, before)  # type: ignore[arg-type]
+        leaders[mode] = max(found, key=lambda s: found[s])
+    assert leaders == {"official": "a", "abs": "c", "clip": "c"}
