@@ -73,7 +73,7 @@ def _sample_detection(
 ) -> dict[str, Any]:
     """Flagged samples of all sites against wrong given labels; a site without flags flagged nothing.
 
-    auroc: over all samples that have a suspicion; auroc_within_sites: the mean of the sites' own.
+    auroc: over all labels that have a suspicion; auroc_within_sites: the mean of the sites' own.
     """
     wrong: list[NDArray[np.bool_]] = []
     marked: list[NDArray[np.bool_]] = []
@@ -85,8 +85,9 @@ def _sample_detection(
         marked.append(_page(notebooks, site, "flagged", unmarked).astype(np.bool_).ravel())
         unscored = np.full(bad.shape, np.nan)
         suspicion = _page(notebooks, site, "suspicion", unscored).astype(np.float64)
-        if not np.isnan(suspicion).any():
-            scored.append((bad.ravel(), suspicion.ravel()))
+        judged = ~np.isnan(suspicion)
+        if judged.any():
+            scored.append((bad[judged], suspicion[judged]))
     found = detect_samples(np.concatenate(wrong), np.concatenate(marked))
     own = [area for bad, score in scored if not np.isnan(area := roc_area(bad, score))]
     pooled = float("nan")

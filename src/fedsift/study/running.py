@@ -44,8 +44,8 @@ def run(
             from fedsift.engines.flower import simulate
 
             return simulate(study, folder, listen)
-        if study.engine.threads:
-            torch.set_num_threads(study.engine.threads)
+        # one thread unless asked: more are slower on busy cores and change the last bits of the weights
+        torch.set_num_threads(study.engine.threads or 1)
         federation = federate(study, study.spread() if spread is None else spread, folder.id, kind)
         evaluator = Evaluator(federation, federation.test_set(), study.engine.device)
         state = conduct(study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen)
