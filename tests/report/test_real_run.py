@@ -1,4 +1,4 @@
-"""Reports of runs that really trained: digits, six sites, FedNoRo; one to its end, one stopped by silent sites."""
+"""Reports of runs that really trained on digits: one to its end, one stopped by silent sites."""
 
 from __future__ import annotations
 

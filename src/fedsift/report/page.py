@@ -22,6 +22,7 @@ from fedsift.report.words import (
     progress,
     size,
 )
+from fedsift.study.results import LAST
 
 LONG_HEADLINE = 90
 HATCH = Markup(
@@ -124,7 +125,7 @@ def tiles(run: RunData) -> Markup:
     for name in run.curves:
         scores = run.summary.get(name) or {}
         under = f"best {percent(scores.get('best'))} in round {scores.get('best_round')}"
-        under += f" · last 10: {percent(scores.get('last'))}"
+        under += f" · last {LAST}: {percent(scores.get('last'))}"
         found.append(tile(METRICS[name], percent(scores.get("final")), under))
     if run.detection is not None:
         noisy = plural(len(run.detection.get("truth") or ()), "noisy site")

@@ -23,6 +23,7 @@ from fedsift.report.words import (
     size,
     verdict,
 )
+from fedsift.study.results import LAST
 
 SITES_SHOWN = 25
 STYLES = {
@@ -100,7 +101,7 @@ def _figures(out: Console, run: RunData) -> None:
     for name in run.curves:
         scores = run.summary.get(name) or {}
         best = f"best {percent(scores.get('best'))} in round {scores.get('best_round')}"
-        last = f"mean of the last 10 {percent(scores.get('last'))}"
+        last = f"mean of the last {LAST} {percent(scores.get('last'))}"
         out.print(Text(f"{METRICS[name]}: {percent(scores.get('final'))} at the end, {best}, {last}"))
     if run.rounds:
         up, down = size(run.summary.get("bytes_up")), size(run.summary.get("bytes_down"))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedsift.report.runs import RunData, labels_of
+from fedsift.study.results import LAST
 
 SHOWN = 5
 """Names listed in a sentence before "and so many more"."""
@@ -123,7 +124,7 @@ def comparison_line(runs: Sequence[RunData]) -> str:
     if any(score is None for score in scores):
         return ""
     ends = ", ".join(f"{label} {percent(score)}" for label, score in zip(labels_of(runs), scores))
-    return f"{METRICS[name]}, mean of the last 10 evaluated rounds: {ends}."
+    return f"{METRICS[name]}, mean of the last {LAST} evaluated rounds: {ends}."
 
 
 def comparison_table(runs: Sequence[RunData]) -> tuple[list[str], list[list[str]]]:
@@ -131,7 +132,7 @@ def comparison_table(runs: Sequence[RunData]) -> tuple[list[str], list[list[str]
     heads = ["", *(n if run.finished else f"{n}, not finished" for n, run in zip(labels_of(runs), runs))]
     rows = [["rounds", *(str(len(run.rounds)) for run in runs)]]
     for name in dict.fromkeys(name for run in runs for name in run.curves):
-        for key, words in (("final", "at the end"), ("last", "mean of the last 10"), ("best", "best")):
+        for key, words in (("final", "at the end"), ("last", f"mean of the last {LAST}"), ("best", "best")):
             scores = [percent((run.summary.get(name) or {}).get(key)) for run in runs]
             rows.append([f"{METRICS[name]}, {words}", *scores])
     rows.append(["noisy sites found", *(_found_words(run) for run in runs)])
