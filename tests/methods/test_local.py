@@ -22,7 +22,7 @@ BASE = LocalTraining(rounds=2, local=Recipe(batch_size=4, lr=0.5))
 
 
 def test_a_site_alone_by_hand() -> None:
-    """Four samples in one batch, two rounds: two plain gradient steps of cross-entropy from the site's own start."""
+    """Four samples in one batch, two rounds: two gradient steps of cross-entropy from its own start."""
     fed = federation()
     play(BASE, fed)
     for name in fed.sites:
