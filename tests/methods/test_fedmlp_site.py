@@ -18,7 +18,8 @@ from fedsift.local.requests import Train
 from fedsift.local.site import Site
 from fedsift.local.trainer import Job, known_in
 from fedsift.methods.fedmlp_site import (
-    TAG_SCORE,
+    FLAGGED,
+    SUSPICION,
     TAGGED_IN,
     TAGS,
     LabelsAndTeacher,
@@ -221,9 +222,15 @@ def test_the_surest_of_each_side_are_tagged() -> None:
     assert at.known_entries is not None
     assert at.known_entries.tolist() == [[1, 0], [1, 1], [1, 1], [1, 0]]
     assert at.notebook[TAGGED_IN].tolist() == [[-1, -1], [-1, 7], [-1, 7], [-1, -1]]
-    length = math.hypot(1.0, 0.1)
-    assert at.notebook[TAG_SCORE][1, 1].item() == pytest.approx(0.9 / length, rel=1e-6)
-    assert at.notebook[TAG_SCORE][2, 1].item() == pytest.approx(-0.9 / length, rel=1e-6)
+    assert at.notebook[FLAGGED].tolist() == [[False, False], [False, False], [False, True], [False, False]]
+    z = [
+        0.8 / math.hypot(1, 0.2),
+        0.9 / math.hypot(1, 0.1),
+        -0.9 / math.hypot(1, 0.1),
+        -0.7 / math.hypot(1, 0.3),
+    ]
+    assert at.notebook[SUSPICION][:, 1].tolist() == pytest.approx([-value for value in z], rel=1e-6)
+    assert at.notebook[SUSPICION][:, 0].isnan().all()
     assert at.given.tolist() == [[1, 0], [0, 0], [1, 0], [0, 0]]
 
 
@@ -238,6 +245,9 @@ def test_tags_are_for_good() -> None:
     assert request(t0=1.0, t1=1.0, prototypes=PROTOTYPES[:, ::-1]).answer(later) == TagCounts(2, 0)
     assert later.notebook[TAGS][:, 1].tolist() == [1, 0, 1, 0]
     assert later.notebook[TAGGED_IN][:, 1].tolist() == [9, 0, 0, 9]
+    # the two that were open lean the other way now; the suspicion of the tagged ones is that of their tagging
+    signs = later.notebook[SUSPICION][:, 1].sign().tolist()
+    assert signs == [1, -1, 1, -1]
     assert before[TAGS][:, 1].tolist() == [-1, 0, 1, -1], "an older copy of the notebook changed"
 
 

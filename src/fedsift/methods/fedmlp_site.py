@@ -23,8 +23,10 @@ TAGS = "fedmlp: tags"
 """int8 `[n, K]`: 0 or 1 for good, -1 for an entry of a missing class that is not tagged yet."""
 TAGGED_IN = "fedmlp: tagged in round"
 """int32 `[n, K]`: the round of each tag, -1 without one."""
-TAG_SCORE = "fedmlp: score"
-"""float32 `[n, K]`: Z of each tag at that time, 0 without one."""
+SUSPICION = "suspicion"
+"""float32 `[n, K]`: -Z, high for a 0 that is probably a 1; frozen once tagged, NaN if never looked at."""
+FLAGGED = "flagged"
+"""bool `[n, K]`: zeros of missing classes that were tagged 1."""
 
 
 # Losses ------------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ class TagMissing(Request[TagCounts]):
         n, missing = len(site.samples), missing_classes(site.facts, site.n_classes)
         if not missing:
             return TagCounts(0, 0)
-        tags, when, score = _tag_pages(site, n)
+        tags, when, suspicion = _tag_pages(site, n)
         network = site.network(site.weights_for(self.weights))
         features, _ = features_of(
             network, site.samples, augment=self.augment, generator=site.random("tagging")
@@ -175,9 +177,9 @@ class TagMissing(Request[TagCounts]):
             fresh = np.concatenate([found.negative, found.positive])
             tags[:, c] = found.tags
             when[fresh, c] = site.moment.round
-            score[fresh, c] = found.score[fresh]
+            suspicion[:, c] = np.where(np.isnan(found.score), suspicion[:, c], -found.score)
             new += len(fresh)
-        _keep_tags(site, tags, when, score, missing)
+        _keep_tags(site, tags, when, suspicion, missing)
         return TagCounts(new, int((tags[:, missing] == UNTAGGED).sum()))
 
 
@@ -188,24 +190,24 @@ def _tag_pages(site: Site, n: int) -> tuple[NDArray[np.int64], NDArray[np.int32]
         return (
             np.full(shape, UNTAGGED, np.int64),
             np.full(shape, -1, np.int32),
-            np.zeros(shape, np.float32),
+            np.full(shape, np.nan, np.float32),
         )
-    pages = (site.notebook[page].numpy() for page in (TAGS, TAGGED_IN, TAG_SCORE))
-    tags, when, score = pages
-    return tags.astype(np.int64), when.copy(), score.copy()
+    tags, when, suspicion = (site.notebook[page].numpy() for page in (TAGS, TAGGED_IN, SUSPICION))
+    return tags.astype(np.int64), when.copy(), suspicion.copy()
 
 
 def _keep_tags(
     site: Site,
     tags: NDArray[np.int64],
     when: NDArray[np.int32],
-    score: NDArray[np.float32],
+    suspicion: NDArray[np.float32],
     missing: list[int],
 ) -> None:
     """Write the pages, the mask of known labels, and the labels with every tag in its place."""
     site.notebook[TAGS] = torch.from_numpy(tags.astype(np.int8))
     site.notebook[TAGGED_IN] = torch.from_numpy(when)
-    site.notebook[TAG_SCORE] = torch.from_numpy(score)
+    site.notebook[SUSPICION] = torch.from_numpy(suspicion)
+    site.notebook[FLAGGED] = torch.from_numpy(tags == 1)
     known = np.ones(tags.shape, np.bool_)
     known[:, missing] = tags[:, missing] != UNTAGGED
     labels = site.given.clone()
