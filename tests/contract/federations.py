@@ -29,8 +29,14 @@ def multilabel_file(folder: Path) -> Path:
     images = (digits.images * (255 / 16)).astype(np.uint8)
     labels = np.stack([np.isin(digits.target, DIGITS_WITH[k]) for k in range(len(ATTRIBUTES))], axis=1)
     path = folder / "findings.npz"
-    np.savez(path, images=images[:1200], labels=labels[:1200].astype(np.int64), test_images=images[1200:],
-             test_labels=labels[1200:].astype(np.int64), classes=np.array(ATTRIBUTES))
+    np.savez(
+        path,
+        images=images[:1200],
+        labels=labels[:1200].astype(np.int64),
+        test_images=images[1200:],
+        test_labels=labels[1200:].astype(np.int64),
+        classes=np.array(ATTRIBUTES),
+    )
     return path
 
 

@@ -89,8 +89,11 @@ def missing_key(answer: Answer) -> Answer | None:
 
 def huge(answer: Answer) -> Answer | None:
     """An update that is finite and well-formed, but a thousand times too long."""
-    reply, hit = _first(answer.reply, lambda v: isinstance(v, dict) and len(v) > 0,
-                        lambda w: {k: t * 1000 if t.is_floating_point() else t for k, t in w.items()})
+    reply, hit = _first(
+        answer.reply,
+        lambda v: isinstance(v, dict) and len(v) > 0,
+        lambda w: {k: t * 1000 if t.is_floating_point() else t for k, t in w.items()},
+    )
     return _with_reply(answer, reply) if hit else None
 
 

@@ -114,7 +114,9 @@ def _inspect(reply: Reply, samples: int) -> None:
     fields = {field.name: field for field in dataclasses.fields(reply)}
     assert vars(reply).keys() == fields.keys(), f"{type(reply).__name__} carries undeclared attributes"
     for field in fields.values():
-        assert field.metadata.get("what"), f"{type(reply).__name__}.{field.name} does not say what it discloses"
+        assert field.metadata.get("what"), (
+            f"{type(reply).__name__}.{field.name} does not say what it discloses"
+        )
     for inner in getattr(reply, "then", ()):
         _inspect(inner, samples)
     _, tensors = pack(reply)

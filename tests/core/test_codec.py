@@ -30,10 +30,12 @@ class CodecSample(Wire):
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.tuples(inner, inner)
-    | st.dictionaries(st.text(), inner, max_size=3)
-    | st.dictionaries(st.integers(), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(), inner, max_size=3)
+        | st.dictionaries(st.integers(), inner, max_size=2)
+    ),
     max_leaves=12,
 )
 
@@ -44,7 +46,9 @@ def test_plain_values_survive(value: Any) -> None:
     assert codec.from_bytes(codec.to_bytes(value)) == value
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.bfloat16]
+)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3)])
 def test_tensors_survive_with_dtype_and_shape(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = torch.ones(shape).to(dtype)
@@ -66,7 +70,11 @@ def test_one_tensor_twice_views_and_arrays() -> None:
 
 
 def test_requests_survive_whole() -> None:
-    recipe = Recipe(epochs=2, augment=Augment(flip=True, crop=4), objective=0.25 * CrossEntropy(adjust=1.0) + Distillation())
+    recipe = Recipe(
+        epochs=2,
+        augment=Augment(flip=True, crop=4),
+        objective=0.25 * CrossEntropy(adjust=1.0) + Distillation(),
+    )
     request = Train({"w": torch.randn(2, 3)}, recipe)
     back = codec.from_bytes(codec.to_bytes(request))
     assert back.recipe == recipe

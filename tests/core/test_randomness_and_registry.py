@@ -18,8 +18,10 @@ def test_seeds_are_the_same_on_every_machine() -> None:
     assert derive(1, "a") == int.from_bytes(digest, "big") // 2 == 2969518301517151295
 
 
-@given(st.lists(st.text(max_size=5) | st.integers(0, 9), min_size=1, max_size=4),
-       st.lists(st.text(max_size=5) | st.integers(0, 9), min_size=1, max_size=4))
+@given(
+    st.lists(st.text(max_size=5) | st.integers(0, 9), min_size=1, max_size=4),
+    st.lists(st.text(max_size=5) | st.integers(0, 9), min_size=1, max_size=4),
+)
 def test_different_paths_give_different_seeds(one: list[str | int], two: list[str | int]) -> None:
     joined = ["\x1f" in part for part in [*one, *two] if isinstance(part, str)]
     if one != two and not any(joined):

@@ -53,7 +53,9 @@ def test_notebooks_of_a_killed_round_are_ignored(tmp_path: Path) -> None:
     made = folder(tmp_path)
     made.append_round({"round": 1})
     made.checkpoint(point(1), {"a": {"n": 1}}, {"a"})
-    codec.save(made.path / "notebooks/a/2.safetensors", {"n": 2})  # written, then killed before the checkpoint
+    codec.save(
+        made.path / "notebooks/a/2.safetensors", {"n": 2}
+    )  # written, then killed before the checkpoint
     restored = RunFolder.open(made.path).restore()
     assert restored is not None
     assert restored[1]["a"] == {"n": 1}
@@ -116,5 +118,10 @@ def test_site_names_become_safe_and_distinct_file_names() -> None:
 
 
 def test_plain_makes_json_without_nan() -> None:
-    value = {"a": math.nan, "b": [np.float64(1.5), np.int64(2), np.array([1.0, math.inf])], 3: {"x"}, "p": Path("a")}
+    value = {
+        "a": math.nan,
+        "b": [np.float64(1.5), np.int64(2), np.array([1.0, math.inf])],
+        3: {"x"},
+        "p": Path("a"),
+    }
     assert plain(value) == {"a": None, "b": [1.5, 2, [1.0, None]], "3": ["x"], "p": "a"}

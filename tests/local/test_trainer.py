@@ -7,7 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsift.local.objective import BinaryCrossEntropy, CrossEntropy, Distillation, Objective, Proximal, Term, as_objective
+from fedsift.local.objective import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Distillation,
+    Objective,
+    Proximal,
+    Term,
+    as_objective,
+)
 from fedsift.local.plan import batch_bounds, plan, steps
 from fedsift.local.recipe import Recipe
 from fedsift.local.trainer import Job, train_one
@@ -24,21 +32,29 @@ def softmax(z: np.ndarray) -> np.ndarray:
     return e / e.sum(-1, keepdims=True)
 
 
-def one_step(objective: Term | Objective, weights: dict[str, Tensor], **recipe: object) -> dict[str, np.ndarray]:
-    job = Job(make_site(X, Y, 3), weights, Recipe(batch_size=4, lr=LR, objective=as_objective(objective), **recipe))  # type: ignore[arg-type]
+def one_step(
+    objective: Term | Objective, weights: dict[str, Tensor], **recipe: object
+) -> dict[str, np.ndarray]:
+    job = Job(
+        make_site(X, Y, 3), weights, Recipe(batch_size=4, lr=LR, objective=as_objective(objective), **recipe)
+    )  # type: ignore[arg-type]
     return {name: value.double().numpy() for name, value in train_one(job).weights.items()}
 
 
 def by_hand(weights: dict[str, Tensor], gradient_of_logits: np.ndarray) -> dict[str, np.ndarray]:
     """w - lr * dL/dw for z = W x + b and a given dL/dz `[B, K]`."""
     return {
-        "layer.weight": weights["layer.weight"].double().numpy() - LR * gradient_of_logits.T @ X.double().numpy(),
+        "layer.weight": weights["layer.weight"].double().numpy()
+        - LR * gradient_of_logits.T @ X.double().numpy(),
         "layer.bias": weights["layer.bias"].double().numpy() - LR * gradient_of_logits.sum(0),
     }
 
 
 def logits(weights: dict[str, Tensor]) -> np.ndarray:
-    return X.double().numpy() @ weights["layer.weight"].double().numpy().T + weights["layer.bias"].double().numpy()
+    return (
+        X.double().numpy() @ weights["layer.weight"].double().numpy().T
+        + weights["layer.bias"].double().numpy()
+    )
 
 
 def check(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
@@ -142,7 +158,9 @@ def test_mixup_mixes_images_and_targets_alike() -> None:
     z = x @ w["layer.weight"].double().numpy().T + w["layer.bias"].double().numpy()
     g = (softmax(z) - t) / 4
     got = train_one(job).weights
-    np.testing.assert_allclose(got["layer.weight"].numpy(), w["layer.weight"].numpy() - LR * g.T @ x, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        got["layer.weight"].numpy(), w["layer.weight"].numpy() - LR * g.T @ x, rtol=1e-4, atol=1e-6
+    )
 
 
 def test_clip_limits_the_step() -> None:
@@ -159,9 +177,18 @@ def test_training_leaves_global_state_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize(("n", "size", "want"), [
-    (1, 4, [1]), (4, 4, [4]), (5, 4, [5]), (6, 4, [4, 2]), (9, 4, [4, 5]), (3, 1, [1, 2]), (0, 4, []),
-])
+@pytest.mark.parametrize(
+    ("n", "size", "want"),
+    [
+        (1, 4, [1]),
+        (4, 4, [4]),
+        (5, 4, [5]),
+        (6, 4, [4, 2]),
+        (9, 4, [4, 5]),
+        (3, 1, [1, 2]),
+        (0, 4, []),
+    ],
+)
 def test_batches_never_end_on_a_single_row(n: int, size: int, want: list[int]) -> None:
     assert [stop - start for start, stop in batch_bounds(n, size)] == want
     assert steps(n, Recipe(epochs=3, batch_size=size)) == 3 * len(want)

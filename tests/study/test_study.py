@@ -23,9 +23,15 @@ def test_defaults_are_a_working_study() -> None:
     [
         ({"metod": {}}, "unknown key 'metod'. Did you mean 'method'?"),
         ({"method": {"name": "fednorro"}}, "unknown method 'fednorro'. Did you mean 'fednoro'?"),
-        ({"method": {"name": "fednoro", "warmup": 3}}, "unknown key 'method.warmup'. Did you mean 'warm_up'?"),
+        (
+            {"method": {"name": "fednoro", "warmup": 3}},
+            "unknown key 'method.warmup'. Did you mean 'warm_up'?",
+        ),
         ({"method": {"name": "fednoro", "rounds": "ten"}}, "'method.rounds' = 'ten'"),
-        ({"method": {"name": "fednoro", "rounds": 5}}, "method.warm_up = 10: it must be between 0 and method.rounds = 5"),
+        (
+            {"method": {"name": "fednoro", "rounds": 5}},
+            "method.warm_up = 10: it must be between 0 and method.rounds = 5",
+        ),
         ({"method": {"name": "fednoro", "indicator": "los"}}, "'method.indicator' = 'los'"),
         ({"method": {"rounds": 3}}, "'method.name' is required"),
         ({"train": {"lr": -1.0}}, "train.lr = -1.0: it must be positive"),

@@ -31,7 +31,9 @@ def demo(
         noisy = len(spread.truth.noisy) if spread.truth else 0
         stdout.print(
             f"{len(spread.dataset.train)} handwritten digits at {len(spread.sites)} sites; "
-            f"{noisy} of the sites have wrong labels, and the methods are not told which.", highlight=False)
+            f"{noisy} of the sites have wrong labels, and the methods are not told which.",
+            highlight=False,
+        )
     runs, summaries = [], []
     for study in studies:
         folder = new_run(study, out)

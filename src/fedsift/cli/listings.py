@@ -32,8 +32,15 @@ def list_methods(
             cells = [[row["name"], row["default"], row["meaning"]] for row in rows]
             print_table(f"{name}: {methods.get(name).summary}", ["parameter", "default", "meaning"], cells)
         return
-    entries = [{"name": key, "for": list(methods.get(key).tasks), "paper": methods.get(key).paper,
-                "summary": methods.get(key).summary} for key in methods]
+    entries = [
+        {
+            "name": key,
+            "for": list(methods.get(key).tasks),
+            "paper": methods.get(key).paper,
+            "summary": methods.get(key).summary,
+        }
+        for key in methods
+    ]
     if json:
         print_json(entries)
     else:

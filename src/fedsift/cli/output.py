@@ -9,7 +9,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from fedsift.engines.loop import Listener
@@ -58,7 +65,9 @@ def round_progress(title: str, total: int, *, done: int = 0, silent: bool = Fals
         def listen(row: dict[str, Any]) -> None:
             progress.update(task, completed=row["round"], news=news_of(row))
             for site, reason in row["refused"].items():
-                progress.console.print(f"[yellow]round {row['round']}: set aside {site}:[/] {reason}", highlight=False)
+                progress.console.print(
+                    f"[yellow]round {row['round']}: set aside {site}:[/] {reason}", highlight=False
+                )
             for warning in row["warnings"]:
                 progress.console.print(f"[yellow]round {row['round']}:[/] {warning}", highlight=False)
 
@@ -78,7 +87,9 @@ class _PlainProgress:
             return
         self.last = now
         extra = "".join(f"; set aside {site}: {reason}" for site, reason in row["refused"].items())
-        stderr.print(f"{self.title} {row['round']}/{self.total} {news_of(row)}{extra}", highlight=False, soft_wrap=True)
+        stderr.print(
+            f"{self.title} {row['round']}/{self.total} {news_of(row)}{extra}", highlight=False, soft_wrap=True
+        )
 
 
 def news_of(row: dict[str, Any]) -> str:

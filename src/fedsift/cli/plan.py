@@ -26,11 +26,16 @@ def plan(
         print_json(forecast.as_dict())
         return
     stdout.print(f"[bold]{forecast.headline}[/]", highlight=False)
-    rows = [[s.name, s.rounds, s.messages, size_text(s.bytes_down), size_text(s.bytes_up)] for s in forecast.stages]
+    rows = [
+        [s.name, s.rounds, s.messages, size_text(s.bytes_down), size_text(s.bytes_up)]
+        for s in forecast.stages
+    ]
     print_table("stages", ["stage", "rounds", "messages", "to sites", "from sites"], rows)
     print_table("what leaves a site", ["reply", "field", "what it tells"], forecast.disclosures)
     stdout.print(
         f"about {time_text(forecast.seconds)} in process (a forecast from {forecast.timed_steps} timed steps); "
-        f"deployed, each of the {forecast.phases} phases adds 10 s or more", highlight=False)
+        f"deployed, each of the {forecast.phases} phases adds 10 s or more",
+        highlight=False,
+    )
     for note in forecast.notes:
         stdout.print(f"note: {note}", highlight=False)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from fedsift.cli.output import print_json, round_progress, stderr
 from fedsift.contract.errors import FedsiftError
+from fedsift.engines.loop import Listener
 from fedsift.engines.runfolder import RunFolder
 from fedsift.report import print_summary, write_report
 from fedsift.study import Study
@@ -24,24 +26,21 @@ def run(
     overrides: list[str] = typer.Argument(None, help="Settings over the file's: method.rounds=20 seed=3 ..."),
     out: Path = typer.Option(Path("runs"), "--out", help="Where the run's folder is made."),
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
-    profile: bool = typer.Option(False, "--profile", help="Show where the time of a round goes."),
 ) -> None:
     """Simulate a study on this machine. Ctrl-C and crashes are safe: `fedsift resume` goes on."""
     plan = Study.from_file(study, overrides or [])
     folder = new_run(plan, out)
-    go(plan, folder, as_json=json, profile=profile)
+    go(plan, folder, as_json=json)
 
 
-def go(study: Study, folder: RunFolder, *, as_json: bool, done: int = 0, profile: bool = False) -> None:
+def go(study: Study, folder: RunFolder, *, as_json: bool, done: int = 0) -> None:
     """Run with a progress display, then write and announce the report; shared by `run` and `resume`."""
     try:
-        with round_progress(study.method_name, study.method.total_rounds, done=done, silent=as_json) as listen:
-            if profile:
-                from fedsift.study.profiling import profiled
-
-                summary = profiled(lambda: run_study(study, folder, listen), folder)
-            else:
-                summary = run_study(study, folder, listen)
+        with round_progress(
+            study.method_name, study.method.total_rounds, done=done, silent=as_json
+        ) as listen:
+            engine = _simulate_on_flower if study.engine.name == "flower" else run_study
+            summary = engine(study, folder, listen)
     except KeyboardInterrupt:
         stderr.print(f"stopped; nothing is lost. Go on with: fedsift resume {folder.path}", highlight=False)
         raise typer.Exit(130) from None
@@ -54,3 +53,10 @@ def go(study: Study, folder: RunFolder, *, as_json: bool, done: int = 0, profile
         print_json({**summary, "run": folder.path, "report": report})
     else:
         print_summary(folder.path, report)
+
+
+def _simulate_on_flower(study: Study, folder: RunFolder, listen: Listener) -> dict[str, Any]:
+    """Imported when asked for: the flower extra may not be installed."""
+    from fedsift.engines.flower import simulate
+
+    return simulate(study, folder, listen)

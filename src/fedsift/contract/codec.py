@@ -34,7 +34,9 @@ class Wire:
         super().__init_subclass__(**options)
         other = Wire._known.get(cls.__name__)
         if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise TypeError(f"two stored classes are called {cls.__name__}: {other.__module__} and {cls.__module__}")
+            raise TypeError(
+                f"two stored classes are called {cls.__name__}: {other.__module__} and {cls.__module__}"
+            )
         Wire._known[cls.__name__] = cls
 
 
@@ -61,8 +63,8 @@ def _pack(value: Any, tensors: dict[str, Tensor]) -> Tree:
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
             return {key: _pack(item, tensors) for key, item in value.items()}
         return {"$dict": [[_pack(key, tensors), _pack(item, tensors)] for key, item in value.items()]}
-    if isinstance(value, Wire) and dataclasses.is_dataclass(value):
-        fields = {f.name: _pack(getattr(value, f.name), tensors) for f in dataclasses.fields(value)}
+    if isinstance(value, Wire):
+        fields = {f.name: _pack(getattr(value, f.name), tensors) for f in dataclasses.fields(value)}  # type: ignore[arg-type]
         return {"$class": type(value).__name__, "fields": fields}
     raise TypeError(f"a {type(value).__name__} can be neither stored nor sent")
 

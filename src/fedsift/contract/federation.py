@@ -57,7 +57,9 @@ class Federation(Protocol):
     @property
     def sites(self) -> list[str]: ...
 
-    def ask(self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None) -> Replies[R]:
+    def ask(
+        self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None
+    ) -> Replies[R]:
         """Ask sites (all by default) and return what passed the gate; one request for all, or one for each site."""
         ...
 
@@ -73,7 +75,9 @@ class Federation(Protocol):
         """The server's generator for this round and purpose."""
         ...
 
-    def choose(self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose") -> list[str]:
+    def choose(
+        self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose"
+    ) -> list[str]:
         """max(1, floor(fraction * n)) sites without replacement, in the federation's order."""
         ...
 

@@ -27,7 +27,9 @@ from fedsift.models import build_model
 class Evaluator:
     """Turns a method's state into a round's metrics."""
 
-    def __init__(self, federation: EngineFederation, test: tuple[Samples, Tensor] | None, device: str = "cpu") -> None:
+    def __init__(
+        self, federation: EngineFederation, test: tuple[Samples, Tensor] | None, device: str = "cpu"
+    ) -> None:
         self.federation = federation
         self.test = test
         shape, classes = federation.shape, len(federation.classes)

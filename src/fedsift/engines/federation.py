@@ -103,7 +103,9 @@ class EngineFederation(ABC):
         self.log = RoundLog()
         self._asks = 0
 
-    def ask(self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None) -> Replies[R]:
+    def ask(
+        self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None
+    ) -> Replies[R]:
         envelopes = self._envelopes(request, sites)
         quorum, deadline = self.patience.of(self.round.stage)
         answers = self.deliver(envelopes, deadline)
@@ -178,7 +180,9 @@ class EngineFederation(ABC):
 
     def initial_weights(self, model: str = "") -> Weights:
         name = model or self.model
-        return initial_weights(name, self.shape, len(self.classes), derive(self.seed, "initial weights", name))
+        return initial_weights(
+            name, self.shape, len(self.classes), derive(self.seed, "initial weights", name)
+        )
 
     def model_buffers(self, model: str = "") -> list[str]:
         return sorted(buffers_of(build_model(model or self.model, self.shape, len(self.classes), seed=0)))
@@ -186,7 +190,9 @@ class EngineFederation(ABC):
     def random(self, purpose: str) -> np.random.Generator:
         return numpy_generator(self.seed, "server", self.round.stage, self.round.number, purpose)
 
-    def choose(self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose") -> list[str]:
+    def choose(
+        self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose"
+    ) -> list[str]:
         pool = self.sites if among is None else list(among)
         count = min(len(pool), max(1, math.floor(fraction * len(pool) + 1e-9)))
         if count == len(pool):

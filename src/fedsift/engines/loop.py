@@ -58,7 +58,9 @@ def conduct(
     return state
 
 
-def _begin(method: Method, federation: EngineFederation, folder: RunFolder) -> tuple[Any, int, dict[str, Any]]:
+def _begin(
+    method: Method, federation: EngineFederation, folder: RunFolder
+) -> tuple[Any, int, dict[str, Any]]:
     restored = folder.restore()
     if restored is None:
         federation.begin(Round("start", 0, -1))
@@ -86,7 +88,11 @@ def _line(
     tallies: dict[str, Any],
 ) -> dict[str, Any]:
     log = federation.log
-    for key, amount in (("bytes_down", log.bytes_down), ("bytes_up", log.bytes_up), ("refused", len(log.refused))):
+    for key, amount in (
+        ("bytes_down", log.bytes_down),
+        ("bytes_up", log.bytes_up),
+        ("refused", len(log.refused)),
+    ):
         tallies[key] = tallies.get(key, 0) + amount
     tallies["participations"] = tallies.get("participations", 0) + len(log.participants)
     seen = tallies.setdefault("refusals", {})

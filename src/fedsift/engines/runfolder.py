@@ -137,7 +137,9 @@ class RunFolder:
                 break  # the line that a kill cut short; the checkpoint does not count it
         return rows
 
-    def checkpoint(self, point: Checkpoint, notebooks: Mapping[str, dict[str, Any]], touched: set[str]) -> None:
+    def checkpoint(
+        self, point: Checkpoint, notebooks: Mapping[str, dict[str, Any]], touched: set[str]
+    ) -> None:
         """Write what changed, then the checkpoint that refers to it, then drop what nothing refers to any more."""
         for site in sorted(touched):
             name = f"notebooks/{safe_name(site)}/{point.rounds_done}.safetensors"
@@ -146,7 +148,9 @@ class RunFolder:
         files = dict(self._notebook_files)
         codec.save(
             self.checkpoint_file,
-            Checkpoint(point.rounds_done, point.state, point.accepted, point.site_records, files, point.tallies),
+            Checkpoint(
+                point.rounds_done, point.state, point.accepted, point.site_records, files, point.tallies
+            ),
         )
         for site in touched:
             keep = files[site]
@@ -165,7 +169,9 @@ class RunFolder:
         point: Checkpoint = codec.load(self.checkpoint_file)
         rows = self.rounds()[: point.rounds_done]
         if len(rows) < point.rounds_done:
-            raise RunError(f"{self.rounds_file} has {len(rows)} lines, the checkpoint counts {point.rounds_done}")
+            raise RunError(
+                f"{self.rounds_file} has {len(rows)} lines, the checkpoint counts {point.rounds_done}"
+            )
         self.write_text("rounds.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         self._notebook_files = dict(point.notebooks)
         return point, {site: codec.load(self.path / name) for site, name in point.notebooks.items()}

@@ -27,8 +27,12 @@ class Draws:
     """float `[n, 2]`: share of the side, horizontal then vertical"""
 
     def part(self, start: int, stop: int) -> Draws:
-        return Draws(*(None if value is None else value[start:stop] for value in
-                       (self.flip, self.shift, self.angle, self.move)))
+        return Draws(
+            *(
+                None if value is None else value[start:stop]
+                for value in (self.flip, self.shift, self.angle, self.move)
+            )
+        )
 
     @classmethod
     def together(cls, parts: Sequence[Draws]) -> Draws:
@@ -76,7 +80,11 @@ def _flip_and_crop(images: Tensor, draws: Draws, padding: int) -> Tensor:
         columns = columns + shift[:, 1:]
     which = torch.arange(batch, device=device)[:, None, None]
     # indexing with the channel axis between index axes puts it last; move it back
-    return images.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+    return (
+        images.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]]
+        .permute(0, 3, 1, 2)
+        .contiguous()
+    )
 
 
 def _affine(images: Tensor, angle: Tensor, move: Tensor) -> Tensor:

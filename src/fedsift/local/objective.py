@@ -156,7 +156,9 @@ class Distillation(Term):
             assert view.log_prior is not None
             prior = view.log_prior * self.adjust
         return view.mean(
-            losses.distillation(view.logits, view.teacher, prior, temperature=self.temperature, absent=self.absent)
+            losses.distillation(
+                view.logits, view.teacher, prior, temperature=self.temperature, absent=self.absent
+            )
         )
 
 

@@ -72,7 +72,6 @@ class Trained(Reply):
             or next((reason for reason in inner if reason), None)
         )
 
-
     def update_norm(self, request: Train) -> float | None:
         squares = [
             (value - request.weights[name]).double().square().sum()
@@ -142,12 +141,18 @@ def _follow_up(request: Train, site: Site, result: Result, before: tuple[Reply, 
 class Evaluated(Reply):
     """Counts on the site's held-out samples; they add up over sites."""
 
-    confusion: Tensor = disclosed("held-out counts by given and predicted class, [K, K] (multi-label: [K, 2, 2])")
+    confusion: Tensor = disclosed(
+        "held-out counts by given and predicted class, [K, K] (multi-label: [K, 2, 2])"
+    )
     loss: float = disclosed("mean loss on the held-out samples")
     samples: int = disclosed("how many held-out samples there are")
 
     def refusal(self, request: Evaluate, facts: SiteFacts) -> str | None:
-        if self.confusion.dtype != torch.int64 or self.confusion.dim() not in (2, 3) or bool((self.confusion < 0).any()):
+        if (
+            self.confusion.dtype != torch.int64
+            or self.confusion.dim() not in (2, 3)
+            or bool((self.confusion < 0).any())
+        ):
             return "the confusion counts are not a table of whole numbers"
         return count_refusal("samples", self.samples, max(facts.held_out, 0), least=0)
 
@@ -222,9 +227,7 @@ class Indicate(Request[Indicators]):
         else:
             table = np.array([values.mean()])
         held = ~np.isnan(table)
-        return Indicators(
-            torch.from_numpy(np.where(held, table, 0.0)), torch.from_numpy(held), len(labels)
-        )
+        return Indicators(torch.from_numpy(np.where(held, table, 0.0)), torch.from_numpy(held), len(labels))
 
 
 def _per_sample(kind: str, logits: Tensor, labels: Tensor) -> NDArray[np.float64]:

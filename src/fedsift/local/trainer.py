@@ -54,7 +54,9 @@ class Job:
 
     def anchors(self, network: nn.Module) -> list[Tensor]:
         """What proximal terms measure from, one tensor for each trained parameter of the loaded network."""
-        trained = [(name, value.detach()) for name, value in network.named_parameters() if value.requires_grad]
+        trained = [
+            (name, value.detach()) for name, value in network.named_parameters() if value.requires_grad
+        ]
         if self.anchor is None:
             return [value.clone() for _, value in trained]
         return [self.anchor[name].to(value.device) for name, value in trained]

@@ -32,7 +32,10 @@ def plain_loss(federation: Federation) -> Term:
 
 
 def train_round(
-    federation: Federation, weights: Weights, recipe: Recipe | Mapping[str, Recipe], sites: Sequence[str] | None = None
+    federation: Federation,
+    weights: Weights,
+    recipe: Recipe | Mapping[str, Recipe],
+    sites: Sequence[str] | None = None,
 ) -> Replies[Trained]:
     """Ask sites to train from these weights; records their mean training loss."""
     if isinstance(recipe, Mapping):
@@ -46,4 +49,6 @@ def train_round(
 
 def size_weighted(replies: Replies[Trained]) -> Weights:
     """FedAvg's aggregation: w = sum_k (n_k / n) w_k over the replies (FedNoRo eq. 2)."""
-    return average([reply.weights for reply in replies.values()], [reply.samples for reply in replies.values()])
+    return average(
+        [reply.weights for reply in replies.values()], [reply.samples for reply in replies.values()]
+    )

@@ -88,7 +88,9 @@ class FedNoRo(TrainingMethod):
 
     def __post_init__(self) -> None:
         if not 0 <= self.warm_up <= self.rounds:
-            raise ConfigError(f"method.warm_up = {self.warm_up}: it must be between 0 and method.rounds = {self.rounds}")
+            raise ConfigError(
+                f"method.warm_up = {self.warm_up}: it must be between 0 and method.rounds = {self.rounds}"
+            )
         if self.votes < 1:
             raise ConfigError(f"method.votes = {self.votes}: at least one fit is needed")
 
@@ -124,10 +126,14 @@ class FedNoRo(TrainingMethod):
         found = [replies.sites[i] for i in result.noisy]
         unmeasured = [site for site in federation.sites if site not in replies]
         if unmeasured:
-            federation.warn(f"no indicator from {', '.join(unmeasured)}: treated as noisy until the end of the run")
+            federation.warn(
+                f"no indicator from {', '.join(unmeasured)}: treated as noisy until the end of the run"
+            )
         if not found:
             federation.warn("the mixture found no noisy site: stage 2 is FedAvg with logit adjustment")
-        federation.record(noisy_sites=found, unmeasured_sites=unmeasured, votes_for_set=result.votes, votes=self.votes)
+        federation.record(
+            noisy_sites=found, unmeasured_sites=unmeasured, votes_for_set=result.votes, votes=self.votes
+        )
         federation.record_sites("noisy", {site: site in found for site in replies})
         federation.record_sites("indicator", {s: _without_nan(row) for s, row in zip(replies, table)})
         federation.record_sites("feature", {s: _without_nan(row) for s, row in zip(replies, features)})
@@ -139,7 +145,9 @@ class FedNoRo(TrainingMethod):
         features, kept = (result.values if self.min_max else result.filled), result.informative
         if self.per_class and len(kept) < table.shape[1]:
             left = [federation.classes[k] for k in range(table.shape[1]) if k not in set(kept)]
-            federation.warn(f"classes that tell no sites apart were left out of the mixture: {', '.join(left)}")
+            federation.warn(
+                f"classes that tell no sites apart were left out of the mixture: {', '.join(left)}"
+            )
         return features[:, kept] if len(kept) else np.zeros((len(table), 1))
 
     # Stage 2, section 4.2 ------------------------------------------------------------------------------------------

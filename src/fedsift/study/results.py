@@ -111,7 +111,12 @@ def site_table(
             refused[site] = refused.get(site, 0) + 1
     table = []
     for site, facts in federation.facts.items():
-        line: dict[str, Any] = {"site": site, "samples": facts.samples, "held_out": facts.held_out, "model": facts.model}
+        line: dict[str, Any] = {
+            "site": site,
+            "samples": facts.samples,
+            "held_out": facts.held_out,
+            "model": facts.model,
+        }
         line.update({name: values.get(site) for name, values in federation.site_records.items()})
         line["replies_refused"] = refused.get(site, 0)
         if spread is not None:

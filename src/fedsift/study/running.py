@@ -34,16 +34,12 @@ def run(
     spread: Spread | None = None,
     kind: type[InProcess] = InProcess,
 ) -> dict[str, Any]:
-    """Run or go on with a study in its folder; returns the summary.
+    """Run or go on with a study in its folder, in this process; returns the summary.
 
     `spread` saves loading data that the caller has at hand; `kind` lets a caller watch or disturb the messages.
     """
     folder.lock()
     try:
-        if study.engine.name == "flower":
-            from fedsift.engines.flower import simulate
-
-            return simulate(study, folder, listen)
         # one thread unless asked: more are slower on busy cores and change the last bits of the weights
         torch.set_num_threads(study.engine.threads or 1)
         federation = federate(study, study.spread() if spread is None else spread, folder.id, kind)

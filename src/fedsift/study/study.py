@@ -112,7 +112,9 @@ class Study:
         method = build_named(methods, method_table, "method", fixed={"local": train})
         return cls(
             source=build_named(sources, table.get("data", {"name": "digits"}), "data"),
-            partition=build_named(partitions, table.get("partition", {"name": "iid", "sites": 10}), "partition"),
+            partition=build_named(
+                partitions, table.get("partition", {"name": "iid", "sites": 10}), "partition"
+            ),
             noise=build_named(noises, table.get("noise", {"name": "clean"}), "noise"),
             method=method,
             train=train,

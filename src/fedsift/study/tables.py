@@ -30,7 +30,9 @@ def build(cls: type[T], table: Mapping[str, Any], where: str, *, fixed: Mapping[
     missing = [
         name
         for name, f in fields.items()
-        if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        if name not in values
+        and f.default is dataclasses.MISSING
+        and f.default_factory is dataclasses.MISSING
     ]
     if missing:
         raise ConfigError(f"'{_join(where, missing[0])}' is required")
@@ -84,7 +86,9 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 
 def _dataclass_in(hint: Any) -> type | None:
     """The dataclass that a hint means: itself, or the one member of an optional."""
-    candidates = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) else (hint,)
+    candidates = (
+        typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) else (hint,)
+    )
     for candidate in candidates:
         if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
             return candidate

@@ -1,0 +1,5 @@
+"""`python -m fedsift` is the `fedsift` command."""
+
+from fedsift.cli import main
+
+main()
