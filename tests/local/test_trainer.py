@@ -79,7 +79,7 @@ def test_logit_adjustment_uses_the_sites_own_frequencies_and_spares_absent_class
 
 
 def test_distillation_from_the_received_model() -> None:
-    """At the first step student = teacher: the KL gradient is S * softmax(z + m) - q on present classes (S: their mass)."""
+    """At the first step student = teacher; the KL gradient is S * softmax(z + m) - q on present classes."""
     w = linear_weights(3, 3)
     z = logits(w)
     q = softmax(z / 0.8)

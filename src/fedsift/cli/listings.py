@@ -25,7 +25,7 @@ def list_methods(
 ) -> None:
     """List the methods, or one method's parameters with their meaning."""
     if name:
-        rows = [parameter for parameter in _parameters(methods.get(name))]
+        rows = _parameters(methods.get(name))
         if json:
             print_json({"name": name, "summary": methods.get(name).summary, "parameters": rows})
         else:

@@ -7,6 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Hashable
 from functools import lru_cache
+from itertools import pairwise
 
 
 @lru_cache(maxsize=256)
@@ -22,7 +23,7 @@ def field_docs(cls: Hashable) -> dict[str, str]:
         except (OSError, TypeError, SyntaxError):
             continue
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for statement, following in zip(body, body[1:]):
+        for statement, following in pairwise(body):
             if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
                 continue
             if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):

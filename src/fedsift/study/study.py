@@ -1,4 +1,4 @@
-"""A study: one TOML file that says which data, how they are spread and spoiled, which model and method, on what engine."""
+"""A study: one TOML file that says which data, how spread and spoiled, which model and method, on what engine."""
 
 from __future__ import annotations
 
