@@ -1,0 +1,108 @@
+"""One network for C sites at once: parameters `[C, ...]`, every layer run for all sites in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedsift.contract.messages import Weights
+from fedsift.local.stacked import layout
+from fedsift.local.stacked.operations import Pass, Unstackable
+from fedsift.local.stacked.program import compile_program
+
+
+class StackedNetwork:
+    """The stacked form of a network; raises `Unstackable` with the reason when it has none.
+
+    Sites of unequal length are kept longest first: `activate(k)` narrows every tensor to the first k sites,
+    and the others keep the values they had.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._programs = {train: compile_program(module, train) for train in (True, False)}
+        self._trainable = [name for name, value in module.named_parameters() if value.requires_grad]
+        self._transposed = {
+            f"{name}.weight" for name, part in module.named_modules() if isinstance(part, nn.Linear)
+        }
+        _refuse_unusual_state(module)
+        self.batch_norms = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
+        """Whether a batch of one row cannot be trained on."""
+        self._all: dict[str, Tensor] = {}
+        self._active: dict[str, Tensor] = {}
+        self.sites = 0
+        """Active sites."""
+
+    def load(self, weights: Sequence[Weights]) -> None:
+        """One state a site, in the cohort's order; all sites become active."""
+        shared = all(own is weights[0] for own in weights)
+        self._all = {}
+        for name, first in weights[0].items():
+            stacked = (
+                first.detach().unsqueeze(0).expand(len(weights), *first.shape)
+                if shared
+                else torch.stack([own[name].detach() for own in weights])
+            )
+            if name in self._transposed:
+                stacked = stacked.transpose(1, 2)
+            self._all[name] = stacked.clone(memory_format=torch.contiguous_format)
+        self.activate(len(weights))
+
+    def activate(self, sites: int) -> None:
+        """Go on with the first `sites` sites. Parameters are new leaves over the same memory."""
+        self.sites = sites
+        self._active = {name: value[:sites] for name, value in self._all.items()}
+        for name in self._trainable:
+            self._active[name] = self._active[name].detach().requires_grad_()
+
+    def parameters(self) -> list[Tensor]:
+        """Trainable parameters of the active sites, `[C, ...]` each, in the network's own order."""
+        return [self._active[name] for name in self._trainable]
+
+    def weights(self) -> list[Weights]:
+        """The state of every loaded site, active or not; copies."""
+        total = len(next(iter(self._all.values()))) if self._all else 0
+        names = list(self._all)
+        own = [
+            value.transpose(1, 2) if name in self._transposed else value for name, value in self._all.items()
+        ]
+        return [
+            {
+                name: value[site].clone(memory_format=torch.contiguous_format)
+                for name, value in zip(names, own)
+            }
+            for site in range(total)
+        ]
+
+    def forward(
+        self,
+        x: Tensor,
+        present: Tensor | None = None,
+        *,
+        train: bool,
+        generators: Sequence[torch.Generator] = (),
+    ) -> Tensor:
+        """Samples `[C, B, *shape]` of the active sites to logits `[C, B, K]`.
+
+        present: `[C, B]`, 1 for real rows, which come first; None when all are. Rows of padding give numbers
+        that mean nothing. generators: one a site, for dropout.
+        """
+        if x.shape[0] != self.sites:
+            raise ValueError(f"samples of {x.shape[0]} sites for {self.sites} active ones")
+        inputs = layout.images_from_samples(x) if x.dim() == 5 else x
+        if inputs.dim() not in (3, 4):
+            raise Unstackable(f"samples of shape {tuple(x.shape[2:])} are neither images nor vectors")
+        return self._programs[train](Pass(self.sites, train, self._active, present, generators), inputs)
+
+
+def _refuse_unusual_state(module: nn.Module) -> None:
+    """Tied weights and other devices would need care that the one-site trainer already has."""
+    names = [name for name, _ in module.named_parameters()]
+    if names != [name for name, _ in module.named_parameters(remove_duplicate=False)]:
+        raise Unstackable("two layers share a weight")
+    for name, value in module.named_parameters():
+        if not value.is_floating_point() or value.device.type != "cpu":
+            raise Unstackable(f"'{name}' is {value.dtype} on {value.device}")
+    if not set(names) <= set(module.state_dict()):
+        raise Unstackable("some parameters are not part of the state")

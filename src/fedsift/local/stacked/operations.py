@@ -1,0 +1,229 @@
+"""The stacked form of each kind of layer and function, found by its type.
+
+A builder looks at one layer once, refuses what has no stacked form (`Unstackable`), and returns an operation
+that runs it for all active sites. Images are 4-dimensional, vectors 3-dimensional (see `layout`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsift.local.stacked import layout
+from fedsift.local.stacked.norm import masked_batch_norm
+from fedsift.models.dropout import Dropout, dropout_mask
+
+
+class Unstackable(Exception):
+    """The network, or a layer of it, has no stacked form; one site at a time is the way."""
+
+
+@dataclass
+class Pass:
+    """One forward pass over the active sites."""
+
+    sites: int
+    train: bool
+    state: Mapping[str, Tensor]
+    """Parameters and buffers of the active sites by name, `[C, ...]`; linear weights are `[C, in, out]`."""
+    present: Tensor | None = None
+    """float `[C, B]`, 1 for real rows (they come first) and 0 for padding; None when every row is real."""
+    generators: Sequence[torch.Generator] = ()
+    """One for each active site; dropout draws from it."""
+
+
+Operation: TypeAlias = Callable[[Pass, Tensor], Tensor]
+LayerBuilder: TypeAlias = Callable[[Any, str], Operation]
+
+LAYERS: dict[type[nn.Module], LayerBuilder] = {}
+
+
+def layer(*kinds: type[nn.Module]) -> Callable[[LayerBuilder], LayerBuilder]:
+    """Register a builder `(layer, its name) -> operation` for exactly these types."""
+
+    def keep(build: LayerBuilder) -> LayerBuilder:
+        LAYERS.update(dict.fromkeys(kinds, build))
+        return build
+
+    return keep
+
+
+def build_layer(module: nn.Module, name: str) -> Operation:
+    kind = type(module)
+    if kind in ELEMENTWISE:
+        return lambda at, x: module(x)
+    if kind not in LAYERS:
+        raise Unstackable(f"layer '{name}' is a {kind.__name__}, which has no stacked form")
+    return LAYERS[kind](module, name)
+
+
+ELEMENTWISE: frozenset[type[nn.Module]] = frozenset(
+    {
+        nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU,
+        nn.Mish, nn.Softplus, nn.Softsign, nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.LogSigmoid,
+        nn.Identity,
+    }
+)  # fmt: skip
+"""Layers without weights that treat every number alike: they need no stacked form."""
+
+
+def images_only(x: Tensor, name: str) -> Tensor:
+    if x.dim() != 4:
+        raise Unstackable(f"layer '{name}' is given something else than images")
+    return x
+
+
+def vectors_only(x: Tensor, name: str) -> Tensor:
+    if x.dim() != 3:
+        raise Unstackable(f"layer '{name}' is given something else than one vector a sample")
+    return x
+
+
+@layer(nn.Conv2d)
+def convolution(conv: nn.Conv2d, name: str) -> Operation:
+    if conv.padding_mode != "zeros":
+        raise Unstackable(f"layer '{name}' pads by '{conv.padding_mode}'")
+    biased = conv.bias is not None
+
+    def run(at: Pass, x: Tensor) -> Tensor:
+        weight = at.state[f"{name}.weight"]
+        bias = at.state[f"{name}.bias"].flatten() if biased else None
+        return F.conv2d(
+            images_only(x, name),
+            weight.flatten(0, 1),
+            bias,
+            conv.stride,
+            conv.padding,
+            conv.dilation,
+            conv.groups * at.sites,
+        )
+
+    return run
+
+
+@layer(nn.Linear)
+def linear(_: nn.Linear, name: str) -> Operation:
+    def run(at: Pass, x: Tensor) -> Tensor:
+        weight, bias = at.state[f"{name}.weight"], at.state.get(f"{name}.bias")
+        if bias is None:
+            return torch.bmm(vectors_only(x, name), weight)
+        return torch.baddbmm(bias.unsqueeze(1), vectors_only(x, name), weight)
+
+    return run
+
+
+@layer(nn.BatchNorm2d, nn.BatchNorm1d)
+def batch_norm(norm: nn.BatchNorm2d | nn.BatchNorm1d, name: str) -> Operation:
+    if norm.momentum is None:
+        raise Unstackable(f"layer '{name}' keeps a cumulative average (momentum=None)")
+    momentum = float(norm.momentum)
+    tracked, affine = norm.track_running_stats, norm.affine
+
+    def run(at: Pass, x: Tensor) -> Tensor:
+        values = layout.columns_from_vectors(x) if x.dim() == 3 else x
+        mean = at.state[f"{name}.running_mean"].flatten() if tracked else None
+        variance = at.state[f"{name}.running_var"].flatten() if tracked else None
+        weight = at.state[f"{name}.weight"].flatten() if affine else None
+        bias = at.state[f"{name}.bias"].flatten() if affine else None
+        by_batch = at.train or not tracked
+        if at.train and tracked:
+            at.state[f"{name}.num_batches_tracked"].add_(1)
+        if by_batch and at.present is not None:
+            values = masked_batch_norm(values, at.present, mean, variance, weight, bias, momentum, norm.eps)
+        else:
+            values = F.batch_norm(values, mean, variance, weight, bias, by_batch, momentum, norm.eps)
+        return layout.vectors_from_columns(values, at.sites) if x.dim() == 3 else values
+
+    return run
+
+
+@layer(nn.GroupNorm)
+def group_norm(norm: nn.GroupNorm, name: str) -> Operation:
+    affine = norm.affine
+
+    def run(at: Pass, x: Tensor) -> Tensor:
+        values = layout.columns_from_vectors(x) if x.dim() == 3 else x
+        weight = at.state[f"{name}.weight"].flatten() if affine else None
+        bias = at.state[f"{name}.bias"].flatten() if affine else None
+        values = F.group_norm(values, norm.num_groups * at.sites, weight, bias, norm.eps)
+        return layout.vectors_from_columns(values, at.sites) if x.dim() == 3 else values
+
+    return run
+
+
+@layer(nn.LayerNorm)
+def layer_norm(norm: nn.LayerNorm, name: str) -> Operation:
+    if len(norm.normalized_shape) != 1:
+        raise Unstackable(f"layer '{name}' normalises over {len(norm.normalized_shape)} axes")
+
+    def run(at: Pass, x: Tensor) -> Tensor:
+        values = F.layer_norm(vectors_only(x, name), norm.normalized_shape, eps=norm.eps)
+        if f"{name}.weight" in at.state:
+            values = values * at.state[f"{name}.weight"].unsqueeze(1)
+        if f"{name}.bias" in at.state:
+            values = values + at.state[f"{name}.bias"].unsqueeze(1)
+        return values
+
+    return run
+
+
+@layer(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
+def pooling(pool: nn.Module, name: str) -> Operation:
+    if getattr(pool, "return_indices", False):
+        raise Unstackable(f"layer '{name}' returns indices")
+    # Pooling works channel by channel, so that a cohort's images are pooled as any others.
+    return lambda at, x: pool(images_only(x, name))
+
+
+@layer(nn.ChannelShuffle)
+def channel_shuffle(shuffle: nn.ChannelShuffle, name: str) -> Operation:
+    groups = int(shuffle.groups)
+
+    def run(at: Pass, x: Tensor) -> Tensor:
+        own = layout.pixels(images_only(x, name), at.sites)
+        grouped = own.reshape(*own.shape[:-1], groups, own.shape[-1] // groups)
+        return layout.images_from_pixels(grouped.transpose(-1, -2).flatten(-2))
+
+    return run
+
+
+@layer(nn.Flatten)
+def flatten_layer(flat: nn.Flatten, name: str) -> Operation:
+    if (flat.start_dim, flat.end_dim) != (1, -1):
+        raise Unstackable(f"layer '{name}' flattens axes {flat.start_dim} to {flat.end_dim}")
+    return flatten
+
+
+def flatten(at: Pass, x: Tensor) -> Tensor:
+    return layout.vectors_from_images(x, at.sites) if x.dim() == 4 else x
+
+
+@layer(Dropout)
+def dropout(drop: Dropout, name: str) -> Operation:
+    """Each site draws for its own real rows, as it would alone."""
+
+    def run(at: Pass, x: Tensor) -> Tensor:
+        if not at.train or drop.p == 0.0:
+            return x
+        if len(at.generators) < at.sites:
+            raise ValueError("dropout in a cohort needs one generator for each site")
+        masks = x.new_zeros(_own_shape(x, at.sites))
+        rows = [masks.shape[1]] * at.sites if at.present is None else at.present.sum(-1).int().tolist()
+        for site, real in enumerate(rows):
+            masks[site, :real] = dropout_mask((real, *masks.shape[2:]), drop.p, at.generators[site])
+        return x * (layout.images_from_samples(masks) if x.dim() == 4 else masks)
+
+    return run
+
+
+def _own_shape(x: Tensor, sites: int) -> tuple[int, ...]:
+    """`[C, B, ...]` of stacked values."""
+    if x.dim() == 3:
+        return tuple(x.shape)
+    rows, channels, height, width = x.shape
+    return sites, rows, channels // sites, height, width

@@ -1,0 +1,152 @@
+"""From a network to a list of stacked operations: traced once with torch.fx for each mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from fedsift.local.stacked.functions import FUNCTIONS, METHODS
+from fedsift.local.stacked.operations import Pass, Unstackable, build_layer
+from fedsift.models.dropout import Dropout
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation: `slots[result] = run(pass, arguments)`; a `Slot` among the arguments is looked up."""
+
+    run: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+    result: int
+    frees: tuple[int, ...]
+    """Slots that nobody reads later, so that their memory can be reused at once."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    index: int
+
+
+@dataclass(frozen=True)
+class Program:
+    steps: tuple[Step, ...]
+    slots: int
+    output: int
+
+    def __call__(self, at: Pass, x: Tensor) -> Tensor:
+        values: list[Any] = [None] * self.slots
+        values[0] = x
+        for step in self.steps:
+            arguments = [_look_up(value, values) for value in step.arguments]
+            options = {key: _look_up(value, values) for key, value in step.options.items()}
+            values[step.result] = step.run(at, *arguments, **options)
+            for index in step.frees:
+                values[index] = None
+        logits: Tensor = values[self.output]
+        if logits.dim() != 3:
+            raise Unstackable("the network does not return one row of logits a sample")
+        return logits
+
+
+def _look_up(value: Any, values: list[Any]) -> Any:
+    if isinstance(value, Slot):
+        return values[value.index]
+    if isinstance(value, list):
+        return [_look_up(item, values) for item in value]
+    return value
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, Dropout) or super().is_leaf_module(m, module_qualified_name)
+
+
+def compile_program(module: nn.Module, train: bool) -> Program:
+    """The stacked program of a network in the given mode; the network's own mode is put back."""
+    _refuse_hooks(module)
+    modes = {part: part.training for part in module.modules()}
+    module.train(train)
+    try:
+        graph = _Tracer().trace(module)
+    except Unstackable:
+        raise
+    except Exception as error:  # whatever user code raises when fed a proxy
+        raise Unstackable(f"the network cannot be traced: {error}") from error
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+    parts = dict(module.named_modules())
+    _pool_before_relu(graph, parts)
+    return _assemble(graph, parts)
+
+
+def _refuse_hooks(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks:
+            raise Unstackable(f"layer '{name}' has hooks")
+
+
+def _assemble(graph: fx.Graph, parts: dict[str, nn.Module]) -> Program:
+    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    if len(inputs) != 1:
+        raise Unstackable(f"the network takes {len(inputs)} inputs")
+    [output] = [node for node in graph.nodes if node.op == "output"]
+    if not isinstance(output.args[0], fx.Node):
+        raise Unstackable("the network returns something else than logits")
+    slots = {node: index for index, node in enumerate([*inputs, *nodes])}
+    last_reader: dict[fx.Node, fx.Node] = {}
+    for node in [*nodes, output]:
+        last_reader.update(dict.fromkeys(node.all_input_nodes, node))
+    steps = []
+    for node in nodes:
+        frees = tuple(slots[used] for used in node.all_input_nodes if last_reader[used] is node)
+        arguments = tuple(_with_slots(value, slots) for value in node.args)
+        options = {key: _with_slots(value, slots) for key, value in node.kwargs.items()}
+        steps.append(Step(_operation(node, parts), arguments, options, slots[node], frees))
+    return Program(tuple(steps), len(slots), slots[output.args[0]])
+
+
+def _with_slots(value: Any, slots: dict[fx.Node, int]) -> Any:
+    if isinstance(value, fx.Node):
+        return Slot(slots[value])
+    if isinstance(value, list | tuple):
+        return [_with_slots(item, slots) for item in value]
+    return value
+
+
+def _operation(node: fx.Node, parts: dict[str, nn.Module]) -> Callable[..., Any]:
+    if node.op == "call_module":
+        return build_layer(parts[str(node.target)], str(node.target))
+    if node.op == "call_function" and node.target in FUNCTIONS:
+        return FUNCTIONS[node.target]
+    if node.op == "call_method" and node.target in METHODS:
+        return METHODS[str(node.target)]
+    raise Unstackable(f"'{node.target}' ({node.op.replace('_', ' ')}) has no stacked form")
+
+
+def _pool_before_relu(graph: fx.Graph, parts: dict[str, nn.Module]) -> None:
+    """maxpool(relu(x)) = relu(maxpool(x)): the same numbers for a quarter of the element-wise work."""
+    for pool in list(graph.nodes):
+        if not (pool.op == "call_module" and isinstance(parts[str(pool.target)], nn.MaxPool2d)):
+            continue
+        relu = pool.args[0]
+        if not _is_relu(relu, parts) or len(relu.users) != 1:
+            continue
+        pool.replace_input_with(relu, relu.args[0])
+        pool.replace_all_uses_with(relu, delete_user_cb=lambda user, relu=relu: user is not relu)
+        relu.replace_input_with(relu.args[0], pool)
+        pool.append(relu)
+
+
+def _is_relu(node: Any, parts: dict[str, nn.Module]) -> bool:
+    if not isinstance(node, fx.Node):
+        return False
+    if node.op == "call_module":
+        return type(parts[str(node.target)]) is nn.ReLU
+    return node.op == "call_function" and node.target in (F.relu, torch.relu) and len(node.args) == 1
