@@ -51,7 +51,11 @@ class Tested:
 
 
 def tested_split(
-    table: ArrayLike, rng: np.random.Generator, false_alarm: float = 0.05, *, draws: int = 999
+    table: ArrayLike,
+    rng: np.random.Generator,
+    false_alarm: float = 0.05,  # noqa: PT028  (no test of pytest's)
+    *,
+    draws: int = 999,  # noqa: PT028
 ) -> Tested:
     """Part sites into clean and noisy by their indicators `[S, K]`, or find that there is nothing to part.
 
@@ -165,7 +169,7 @@ def straighten(values: Array) -> Array:
         better = likelihood > best
         straight = np.where(better[..., None], moved, straight)
         best = np.maximum(best, likelihood)
-    return straight
+    return np.asarray(straight)
 
 
 def best_split(values: Array) -> tuple[Array, NDArray[np.int64]]:
@@ -236,7 +240,7 @@ def _posterior(score: Array) -> Array:
         if np.abs(updated - member).max() < 1e-9:
             break
         member = updated
-    return updated
+    return np.asarray(updated)
 
 
 def _moments(score: Array, member: Array) -> tuple[Array, Array]:
