@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,48 +49,71 @@ def main(plan_file: Path) -> None:
     _end_with_parent(int(plan["parent"]))
     torch.set_num_threads(1)
     events = Events(Path(plan["events"]))
-    jobs = [_prepare(number, Path(path), Path(plan["sites"])) for number, path in enumerate(plan["folders"])]
+    jobs = _prepared([Path(path) for path in plan["folders"]], Path(plan["sites"]), events)
     app = ServerApp()
 
     @app.main()
     def conduct_all(grid: Grid, context: Context) -> None:
-        for number, (study, folder, spread) in enumerate(jobs):
-            _conduct(number, study, folder, spread, grid, events)
+        for job in jobs:
+            _conduct(job, grid, events)
 
-    run_simulation(
-        server_app=app,
-        client_app=client_app,
-        num_supernodes=max(len(spread.sites) for _, _, spread in jobs),
-        backend_config=plan["backend"],
-    )
+    if jobs:
+        run_simulation(
+            server_app=app,
+            client_app=client_app,
+            num_supernodes=max(len(job.spread.sites) for job in jobs),
+            backend_config=plan["backend"],
+        )
 
 
-def _prepare(number: int, path: Path, sites: Path) -> tuple[Study, RunFolder, Spread]:
-    """A study with its data written out as site folders in its run folder, where their notebooks will lie too."""
+@dataclass(frozen=True)
+class SimulatedJob:
+    """One study that is ready to run."""
+
+    number: int
+    study: Study
+    folder: RunFolder
+    spread: Spread
+
+
+def _prepared(folders: list[Path], sites: Path, events: Events) -> list[SimulatedJob]:
+    """The studies whose data could be loaded; the others' errors are told."""
+    jobs = []
+    for number, path in enumerate(folders):
+        try:
+            jobs.append(_prepare(number, path, sites))
+        except FedsiftError as error:
+            events.tell(job=number, error=type(error).__name__, text=str(error))
+    return jobs
+
+
+def _prepare(number: int, path: Path, sites: Path) -> SimulatedJob:
+    """A study with its data written out as site folders in its run folder, where their notebooks lie too."""
     folder = RunFolder.open(path)
     study = Study.from_file(folder.study_file)
     spread = study.spread()
     export_sites(spread, study.model.of_sites(spread.sites), path / "sites")
     (sites / str(number)).symlink_to((path / "sites").resolve(), target_is_directory=True)
-    return study, folder, spread
+    return SimulatedJob(number, study, folder, spread)
 
 
-def _conduct(number: int, study: Study, folder: RunFolder, spread: Spread, grid: Grid, events: Events) -> None:
+def _conduct(job: SimulatedJob, grid: Grid, events: Events) -> None:
     def listen(row: dict[str, Any]) -> None:
-        events.tell(job=number, round=row)
+        events.tell(job=job.number, round=row)
 
-    sites = FederationFile(spread.sites, at_least=len(spread.sites), wait=JOIN_SECONDS)
-    note = {"federation": str(number)}
+    sites = FederationFile(job.spread.sites, at_least=len(job.spread.sites), wait=JOIN_SECONDS)
+    note = {"federation": str(job.number)}
     try:
         summary = run_on_grid(
-            grid, study, folder, sites, note=note, pace=SIMULATED, spread=spread, listen=listen
+            grid, job.study, job.folder, sites, note=note, pace=SIMULATED, spread=job.spread, listen=listen
         )
     except FedsiftError as error:
-        events.tell(job=number, error=type(error).__name__, text=str(error))
+        events.tell(job=job.number, error=type(error).__name__, text=str(error))
     except Exception as error:
-        events.tell(job=number, error="RunError", text=f"{type(error).__name__}: {error}", where=traceback.format_exc())
+        traceback.print_exc()
+        events.tell(job=job.number, error="RunError", text=f"{type(error).__name__}: {error}")
     else:
-        events.tell(job=number, summary=summary)
+        events.tell(job=job.number, summary=summary)
 
 
 def _end_with_parent(parent: int) -> None:
