@@ -116,6 +116,9 @@ class RunFolder:
             writer.writerow({key: _cell(row.get(key)) for key in columns})
         return self.write_text(name, text.getvalue())
 
+    def forget(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
     def read_json(self, name: str) -> Any:
         file = self.path / name
         return json.loads(file.read_text("utf-8")) if file.is_file() else None

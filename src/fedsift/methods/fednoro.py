@@ -17,6 +17,9 @@ from fedsift.methods.base import TrainingMethod, methods, size_weighted, train_r
 from fedsift.signals.mixture import split_by_vote
 from fedsift.signals.per_class import normalise
 from fedsift.signals.rampup import rampup
+from fedsift.signals.tested import tested_split
+
+Table = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,11 @@ class FedNoRo(TrainingMethod):
     """Scale each class to 0..1 over the sites, eq. 3 (Table 3)."""
     statistics_on: Literal["eval", "train"] = "eval"
     """Measure on the images as they are, or augmented as in training (the released code)."""
+    detection: Literal["paper", "tested"] = "paper"
+    """"paper": a two-component mixture, which finds noisy sites in any federation. "tested": first asks whether
+    there are two groups at all (signals/tested.py)."""
+    false_alarm: float = 0.05
+    """Largest chance that "tested" names any site of a clean federation."""
     votes: int = 9
     """Mixture fits with seeds 0..votes-1; the most frequent set of noisy sites wins. The paper prints one fit."""
     covariance: Literal["full", "tied", "diag", "spherical"] = "full"
@@ -121,9 +129,8 @@ class FedNoRo(TrainingMethod):
         request = Indicate(state.weights, len(federation.classes), self.indicator, self.per_class, augment)
         replies = federation.ask(request)
         table = _table(replies) * (-1.0 if self.indicator == "confidence" else 1.0)
-        features = self._features(table, federation)
-        result = split_by_vote(features, range(self.votes), self.noisy_by, self.covariance)
-        found = [replies.sites[i] for i in result.noisy]
+        split = self._by_test if self.detection == "tested" else self._by_mixture
+        found = [replies.sites[i] for i in split(table, replies.sites, federation)]
         unmeasured = [site for site in federation.sites if site not in replies]
         if unmeasured:
             federation.warn(
@@ -131,15 +138,27 @@ class FedNoRo(TrainingMethod):
             )
         if not found:
             federation.warn("the mixture found no noisy site: stage 2 is FedAvg with logit adjustment")
-        federation.record(
-            noisy_sites=found, unmeasured_sites=unmeasured, votes_for_set=result.votes, votes=self.votes
-        )
+        federation.record(noisy_sites=found, unmeasured_sites=unmeasured)
         federation.record_sites("noisy", {site: site in found for site in replies})
         federation.record_sites("indicator", {s: _without_nan(row) for s, row in zip(replies, table)})
-        federation.record_sites("feature", {s: _without_nan(row) for s, row in zip(replies, features)})
         return replace(state, noisy=tuple(sorted(found + unmeasured)))
 
-    def _features(self, table: NDArray[np.float64], federation: Federation) -> NDArray[np.float64]:
+    def _by_mixture(self, table: Table, sites: list[str], federation: Federation) -> NDArray[np.int64]:
+        """A mixture over the sites' vectors, fitted once for every vote; the most frequent noisy set wins."""
+        features = self._features(table, federation)
+        result = split_by_vote(features, range(self.votes), self.noisy_by, self.covariance)
+        federation.record(votes=self.votes, votes_for_set=result.votes)
+        federation.record_sites("feature", {site: _without_nan(row) for site, row in zip(sites, features)})
+        return result.noisy
+
+    def _by_test(self, table: Table, sites: list[str], federation: Federation) -> NDArray[np.int64]:
+        """One group against two, at a stated false-alarm rate; missing classes are left out, not filled."""
+        result = tested_split(table, federation.random("tested detection"), self.false_alarm)
+        federation.record(p_value=result.p_value, false_alarm=self.false_alarm)
+        federation.record_sites("noisy_probability", dict(zip(sites, _without_nan(result.probability))))
+        return result.noisy
+
+    def _features(self, table: Table, federation: Federation) -> Table:
         """Fill what a site lacks by the class's smallest value, then eq. 3; classes nobody has are left out."""
         result = normalise(table)
         features, kept = (result.values if self.min_max else result.filled), result.informative
@@ -205,12 +224,12 @@ class FedNoRo(TrainingMethod):
         return replace(self, rounds=3, warm_up=1, ramp_begin=None, ramp_end=None)
 
 
-def _table(replies: Replies[Indicators]) -> NDArray[np.float64]:
+def _table(replies: Replies[Indicators]) -> Table:
     """`[sites, K]`, NaN where a site does not hold a class."""
     return np.stack(
         [np.where(reply.held.numpy(), reply.values.double().numpy(), np.nan) for reply in replies.values()]
     )
 
 
-def _without_nan(row: NDArray[np.float64]) -> list[float | None]:
+def _without_nan(row: Table) -> list[float | None]:
     return [None if np.isnan(value) else float(value) for value in row]

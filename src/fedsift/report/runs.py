@@ -145,6 +145,9 @@ def read_run(path: Path) -> RunData:
     sites = _sites(folder, finished, missing)
     if not rounds:
         missing.append("No round is finished yet: there are no curves and no measurements.")
+    failure = folder.read_json("failure.json")
+    if failure:
+        missing.insert(0, f"The run stopped: {failure.get('error', 'no reason was written')}")
     return RunData(
         path=folder.path.absolute(),
         study=study,

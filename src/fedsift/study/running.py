@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedsift.contract.errors import ConfigError, RunError
+from fedsift.contract.errors import ConfigError, FedsiftError, RunError
 from fedsift.data.dataset import Spread
 from fedsift.engines.evaluate import Evaluator
 from fedsift.engines.inprocess import InProcess
@@ -39,6 +39,7 @@ def run(
     `spread` saves loading data that the caller has at hand; `kind` lets a caller watch or disturb the messages.
     """
     folder.lock()
+    folder.forget("failure.json")
     try:
         # one thread unless asked: more are slower on busy cores and change the last bits of the weights
         torch.set_num_threads(study.engine.threads or 1)
@@ -46,6 +47,9 @@ def run(
         evaluator = Evaluator(federation, federation.test_set(), study.engine.device)
         state = conduct(study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen)
         return write_results(study, folder, federation, state)
+    except FedsiftError as error:
+        folder.write_json("failure.json", {"error": str(error), "exit_code": error.exit_code})
+        raise
     finally:
         folder.unlock()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -108,7 +109,10 @@ class Study:
         for network in model.networks:
             if ":" not in network:
                 models.get(network)
-        method_table = _without(table.get("method", {"name": "fedavg"}), "local", "method")
+        method_table = _detection_for_own_labels(
+            _without(table.get("method", {"name": "fedavg"}), "local", "method"),
+            own_labels="noise" not in table,
+        )
         method = build_named(methods, method_table, "method", fixed={"local": train})
         return cls(
             source=build_named(sources, table.get("data", {"name": "digits"}), "data"),
@@ -188,6 +192,16 @@ _TABLES = (
 
 PUBLIC_SHARE = 0.1
 """Of the training pool, set aside for a method that needs public samples when the study names none."""
+
+
+def _detection_for_own_labels(table: Mapping[str, Any], *, own_labels: bool) -> Mapping[str, Any]:
+    """Labels that nobody spoiled on purpose may well be clean, and the papers' mixtures find noise in any
+    federation: for a person's own labels a method that can test for noise first does so unless told otherwise."""
+    name = table.get("name")
+    if not own_labels or name not in methods or "detection" in table:
+        return table
+    can_test = any(f.name == "detection" for f in dataclasses.fields(methods.get(name)))
+    return {**table, "detection": "tested"} if can_test else table
 
 
 def read_toml(path: Path) -> dict[str, Any]:
