@@ -16,6 +16,10 @@ class Clean(Noise):
     summary: ClassVar[str] = "labels as they are, taken for the truth"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
 
+    @property
+    def before_partition(self) -> bool:
+        return True
+
     def spoil(self, scene: Scene) -> Spoiled:
         known = scene.dataset is None or scene.dataset.trusted
         return Spoiled(
@@ -37,6 +41,10 @@ class AsGiven(Noise):
 
     summary: ClassVar[str] = "labels as annotated; the truth is unknown unless the source brings it"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
+
+    @property
+    def before_partition(self) -> bool:
+        return True
 
     def spoil(self, scene: Scene) -> Spoiled:
         annotations = None if scene.dataset is None else scene.dataset.given

@@ -31,6 +31,8 @@ class Source:
     bundled: ClassVar[bool] = False
     """True when the data come with an installed dependency: nothing to fetch."""
     licence: ClassVar[str] = ""
+    folder: ClassVar[str] = ""
+    """Its folder below the data folders, for sources that look there when no path is given."""
 
     train_limit: int = field(default=0, kw_only=True)
     """Use so many training samples only, in each class's proportion (0: all)."""

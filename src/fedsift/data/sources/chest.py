@@ -48,6 +48,7 @@ class ChestXray14(PictureSource):
     summary: ClassVar[str] = "chest X-rays, 14 findings, multi-label, split by patient (NIH ChestX-ray14)"
     kind: ClassVar[str] = "multilabel"
     licence: ClassVar[str] = "NIH: free use with credit; cite Wang 2017"
+    folder: ClassVar[str] = "nih_cxr14"
 
     size: int = 64
     """Side of the decoded pictures in pixels; an .npz keeps its own."""

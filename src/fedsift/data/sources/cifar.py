@@ -41,6 +41,7 @@ class Cifar10(Source):
 
     summary: ClassVar[str] = "60,000 colour images, 32x32, 10 classes"
     licence: ClassVar[str] = "no licence stated; cite Krizhevsky 2009"
+    folder: ClassVar[str] = "cifar10"
 
     path: Path | None = None
     """The folder with `data_batch_1.bin` ... or `data_batch_1` ... (default: `cifar10` in the data
@@ -49,7 +50,7 @@ class Cifar10(Source):
     """Mean and deviation for normalising: of these images, or ImageNet's (FedCorr's released code)."""
 
     def read(self) -> Dataset:
-        root = find("cifar10", self.path, "run `fedsift data get cifar10`")
+        root = find(self.folder, self.path, "run `fedsift data get cifar10`")
         batches = [f"data_batch_{k}" for k in range(1, 6)]
         if folder := _holding(root, "data_batch_1.bin"):
             parts = [_binary(folder / f"{name}.bin", 1) for name in [*batches, "test_batch"]]
@@ -67,6 +68,7 @@ class Cifar100(Source):
 
     summary: ClassVar[str] = "60,000 colour images, 32x32, 100 classes"
     licence: ClassVar[str] = "no licence stated; cite Krizhevsky 2009"
+    folder: ClassVar[str] = "cifar100"
 
     path: Path | None = None
     """The folder with `train.bin` and `test.bin`, or `train` and `test` (default: `cifar100` in the data
@@ -75,7 +77,7 @@ class Cifar100(Source):
     """Mean and deviation for normalising: of these images, or ImageNet's."""
 
     def read(self) -> Dataset:
-        root = find("cifar100", self.path, "run `fedsift data get cifar100`")
+        root = find(self.folder, self.path, "run `fedsift data get cifar100`")
         if folder := _holding(root, "train.bin"):
             parts = [_binary(folder / f"{name}.bin", 2) for name in ("train", "test")]
         elif folder := _holding(root, "train"):
@@ -93,12 +95,13 @@ class Cifar100Public(Source):
 
     summary: ClassVar[str] = "5,000 unlabelled CIFAR-100 images, the public set of RHFL, FedMD and FedDF"
     licence: ClassVar[str] = "no licence stated; cite Krizhevsky 2009"
+    folder: ClassVar[str] = "cifar100_public"
 
     path: Path | None = None
     """An .npz with `images`, or the folder that holds it (default: `cifar100_public` in the data folders)."""
 
     def read(self) -> Dataset:
-        where = find("cifar100_public", self.path, "save images as an .npz, or use cifar100")
+        where = find(self.folder, self.path, "save images as an .npz, or use cifar100")
         file = where if where.is_file() else next(iter(sorted(where.glob("*.npz"))), None)
         if file is None:
             raise DataError(f"there is no .npz in {where}")

@@ -49,6 +49,7 @@ class Clothing1M(PictureSource):
 
     summary: ClassVar[str] = "1,000,000 web pictures of clothes with real noise, 14 classes, clean test set"
     licence: ClassVar[str] = "research use by agreement with the authors"
+    folder: ClassVar[str] = "clothing1m"
 
     size: int = 224
     """Side of the decoded pictures in pixels; 224 needs 150 GB of cache for all, so see `a_class`."""
@@ -56,7 +57,7 @@ class Clothing1M(PictureSource):
     """Use so many training pictures of each class, drawn at random (0: all)."""
 
     def read(self) -> Dataset:
-        root = find("clothing1m", self.path, "ask its authors for Clothing1M")
+        root = find(self.folder, self.path, "ask its authors for Clothing1M")
         lists = root / "annotations" if (root / "annotations").is_dir() else root
         table = self._table(lists)
         folder = FolderSource(

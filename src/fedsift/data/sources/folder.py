@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -157,6 +157,7 @@ class FolderSource(Source):
             groups=self._optional(table, "group_column", where),
             splits=self._optional(table, "split_column", where),
             notes=tuple(notes),
+            missing=tuple(missing),
         ).known(self.unknown, {**truth.unknown, **given.unknown}, self.path.name)
         by_name = sorted(range(len(listing.pictures)), key=lambda k: listing.pictures[k].name)
         return listing.take(np.array(by_name, np.int64))
@@ -246,6 +247,10 @@ class Listing:
     groups: NDArray[np.str_] | None
     splits: NDArray[np.str_] | None
     notes: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    """References of the table that lead to no picture."""
+    outside: dict[str, int] = field(default_factory=dict)
+    """Labels outside the vocabulary, with how often each occurs; their samples were dropped."""
 
     def take(self, rows: Rows) -> Listing:
         return replace(
@@ -276,7 +281,7 @@ class Listing:
             *self.notes,
             f"{int(bad.sum())} samples have labels outside the vocabulary and are dropped: {words}",
         )
-        return replace(self.take(np.flatnonzero(~bad)), notes=notes)
+        return replace(self.take(np.flatnonzero(~bad)), notes=notes, outside=unknown)
 
 
 def join_listings(listings: Mapping[str, Listing], notes: Sequence[str] = ()) -> Listing:
@@ -312,6 +317,8 @@ def join_listings(listings: Mapping[str, Listing], notes: Sequence[str] = ()) ->
         else np.concatenate([g for g in sited_groups if g is not None]),
         splits=joined("splits"),
         notes=(*(f"{site}: {note}" for site, part in listings.items() for note in part.notes), *notes),
+        missing=tuple(f"{site}/{name}" for site, part in listings.items() for name in part.missing),
+        outside={name: count for part in parts for name, count in part.outside.items()},
     )
 
 

@@ -46,6 +46,7 @@ class Ham10000(PictureSource):
 
     summary: ClassVar[str] = "10,015 skin lesions, 7 classes, four natural sites, split by lesion"
     licence: ClassVar[str] = "CC BY-NC 4.0; cite Tschandl 2018"
+    folder: ClassVar[str] = "ham10000"
 
     test_fraction: float = 0.2
     """Share kept for testing, whole lesions, when no table gives a split."""
@@ -53,7 +54,7 @@ class Ham10000(PictureSource):
     """Split anew by `test_fraction` even if a table gives a split."""
 
     def read(self) -> Dataset:
-        root = find("ham10000", self.path, "get HAM10000 from https://doi.org/10.7910/DVN/DBW86T")
+        root = find(self.folder, self.path, "get HAM10000 from https://doi.org/10.7910/DVN/DBW86T")
         metadata = first(root, "HAM10000_metadata*")
         table = metadata if self.own_split else first(root, "*split*.csv") or metadata
         if table is None:
@@ -82,6 +83,7 @@ class Isic2019(PictureSource):
 
     summary: ClassVar[str] = "25,331 skin lesions, 8 classes (ISIC 2019 training set)"
     licence: ClassVar[str] = "CC BY-NC 4.0"
+    folder: ClassVar[str] = "isic2019"
 
     size: int = 224
     """Side of the decoded pictures in pixels."""
@@ -89,7 +91,9 @@ class Isic2019(PictureSource):
     """Share kept for testing."""
 
     def read(self) -> Dataset:
-        root = find("isic2019", self.path, "get ISIC 2019 from https://challenge.isic-archive.com/data/#2019")
+        root = find(
+            self.folder, self.path, "get ISIC 2019 from https://challenge.isic-archive.com/data/#2019"
+        )
         truth = first(root, "*GroundTruth*.csv")
         if truth is None:
             raise DataError(f"there is no ISIC_2019_Training_GroundTruth.csv in {root}")
@@ -130,6 +134,7 @@ class Ich(PictureSource):
     summary: ClassVar[str] = "CT slices with bleeding in the head, 5 subtypes, from two CSV lists and PNGs"
     kind: ClassVar[str] = "either"
     licence: ClassVar[str] = "RSNA 2019 challenge terms"
+    folder: ClassVar[str] = "ich"
 
     size: int = 224
     """Side of the decoded pictures in pixels."""
@@ -139,7 +144,7 @@ class Ich(PictureSource):
     """3 for the usual three windows, 1 for grey."""
 
     def read(self) -> Dataset:
-        root = find("ich", self.path, "bring the RSNA 2019 slices and the lists train.csv and test.csv")
+        root = find(self.folder, self.path, "bring the RSNA 2019 slices and the lists train.csv and test.csv")
         table: Table = {name: [] for name in ("id", "split", *ICH)}
         for side in ("train", "test"):
             part = read_table(root / f"{side}.csv")

@@ -33,6 +33,7 @@ class MedMnist(Source):
     summary: ClassVar[str] = "any two-dimensional MedMNIST dataset from its .npz file"
     kind: ClassVar[str] = "either"
     licence: ClassVar[str] = "CC BY 4.0 (DermaMNIST: CC BY-NC 4.0)"
+    folder: ClassVar[str] = "medmnist"
 
     dataset: str = "dermamnist"
     """Which one: the name of the file without `.npz`."""
@@ -44,7 +45,7 @@ class MedMnist(Source):
     """Where the validation images go."""
 
     def read(self) -> Dataset:
-        where = find("medmnist", self.path, f"run `fedsift data get {self.dataset}`")
+        where = find(self.folder, self.path, f"run `fedsift data get {self.dataset}`")
         arrays = read_arrays(where if where.is_file() else where / f"{self.dataset}.npz")
         sides = [side for side in ("train", "val", "test") if f"{side}_images" in arrays]
         if "train" not in sides:

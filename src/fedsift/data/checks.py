@@ -1,0 +1,251 @@
+"""The doctor's checks: each looks at one thing and returns what it found."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsift.data.dataset import Dataset
+from fedsift.data.images import Form, load_pictures
+from fedsift.data.labelspace import look_alikes
+from fedsift.data.sources.folder import FolderSource
+from fedsift.data.sources.sites import SitesSource
+from fedsift.data.tables import read_table
+
+EXAMPLES = 5
+IMBALANCE = 10.0
+"""A largest class so many times the smallest is worth a word."""
+TINY = 10
+"""A site with fewer training samples is worth a word."""
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found."""
+
+    code: str
+    severity: Severity
+    text: str
+    fix: str
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SiteSummary:
+    """One site in numbers; classes by name."""
+
+    name: str
+    train: int
+    test: int
+    counts: dict[str, int]
+    absent: tuple[str, ...]
+
+
+# Files
+
+
+def check_files(source: FolderSource) -> list[Finding]:
+    """Unreadable and missing pictures, labels outside the vocabulary, empty sites."""
+    findings: list[Finding] = []
+    if isinstance(source, SitesSource):
+        listings, _, empty = source.listing_by_site()
+        missing = [f"{site}/{name}" for site, listing in listings.items() for name in listing.missing]
+        outside = Counter({name: count for part in listings.values() for name, count in part.outside.items()})
+        pictures = [picture for listing in listings.values() for picture in listing.pictures]
+        findings += [
+            Finding("empty-site", "warning", f"site '{site}' is empty", "remove it or add its data", (site,))
+            for site in empty
+        ]
+    else:
+        listing = source.listing()
+        missing, outside, pictures = list(listing.missing), Counter(listing.outside), listing.pictures
+        findings += _emptied_sites(source, listing.sites)
+    decoded = load_pictures(
+        sorted(pictures, key=lambda picture: (str(picture.root), picture.name)),
+        Form(source.size, source.channels, source.fit),
+        cache=source.cache,
+        what=source.path.name,
+    )
+    if decoded.broken:
+        words = tuple(f"{name}: {reason}" for name, reason in decoded.broken)
+        text = f"{len(words)} of {len(pictures)} pictures cannot be read; they are left out"
+        findings.append(Finding("unreadable", "warning", text, "repair or remove them", words))
+    if missing:
+        text = f"{len(missing)} pictures of the table are not there"
+        findings.append(
+            Finding("missing-file", "warning", text, "add them or remove their rows", tuple(missing))
+        )
+    if outside:
+        words = tuple(f"{name} ({count})" for name, count in outside.most_common())
+        text = f"{sum(outside.values())} samples have labels outside the vocabulary; they are left out"
+        findings.append(Finding("unknown-label", "warning", text, "correct them or extend `classes`", words))
+    return findings
+
+
+def _emptied_sites(source: FolderSource, sites: NDArray[np.str_] | None) -> list[Finding]:
+    """Sites that the table names but of which no picture is there."""
+    table = source.table_path()
+    if sites is None or table is None:
+        return []
+    named = {name for name in read_table(table).get(source.site_column, []) if name}
+    gone = sorted(named - {str(site) for site in sites})
+    return [
+        Finding(
+            "empty-site",
+            "warning",
+            f"no picture of site '{site}' is there",
+            "add them or drop the site",
+            (site,),
+        )
+        for site in gone
+    ]
+
+
+# Samples
+
+
+def check_duplicates(dataset: Dataset) -> list[Finding]:
+    """The same content twice: across the split (a leak), across sites, or with two labels."""
+    same: dict[bytes, list[int]] = defaultdict(list)
+    used = np.sort(np.concatenate([dataset.train, dataset.test]))
+    for row in used:
+        same[hashlib.blake2b(np.ascontiguousarray(dataset.images[row]).data, digest_size=16).digest()].append(
+            int(row)
+        )
+    groups = [rows for rows in same.values() if len(rows) > 1]
+    test = set(dataset.test.tolist())
+    across = [g for g in groups if 0 < sum(row in test for row in g) < len(g)]
+    findings = []
+    if across:
+        text = f"{len(across)} pictures are in training and in test: the test would be too kind"
+        findings.append(_duplicate(dataset, "duplicate-across-splits", "warning", text, across))
+    if dataset.sites is not None:
+        names = dataset.sites
+        between = [g for g in groups if g not in across and len({str(names[row]) for row in g}) > 1]
+        if between:
+            text = f"{len(between)} pictures are at more than one site"
+            findings.append(_duplicate(dataset, "duplicate-across-sites", "warning", text, between))
+    labels = dataset.labels if dataset.given is None else dataset.given
+    torn = [g for g in groups if len({tuple(np.atleast_1d(labels[row])) for row in g}) > 1]
+    if torn:
+        text = f"{len(torn)} pictures have two different labels"
+        findings.append(_duplicate(dataset, "conflicting-labels", "warning", text, torn))
+    inside = len(groups) - len(across)
+    if inside:
+        text = f"{inside} pictures occur more than once on one side of the split"
+        findings.append(
+            _duplicate(dataset, "duplicate", "note", text, [g for g in groups if g not in across])
+        )
+    return findings
+
+
+def _duplicate(
+    dataset: Dataset, code: str, severity: Severity, text: str, groups: list[list[int]]
+) -> Finding:
+    words = tuple(" = ".join(sample_name(dataset, row) for row in group) for group in groups)
+    return Finding(code, severity, text, "keep one of each", words)
+
+
+def sample_name(dataset: Dataset, row: int) -> str:
+    return str(row) if dataset.ids is None else str(dataset.ids[row])
+
+
+def check_groups(dataset: Dataset) -> list[Finding]:
+    if dataset.groups is None:
+        return []
+    torn = sorted(
+        set(dataset.groups[dataset.train].tolist()) & set(dataset.groups[dataset.test].tolist()) - {""}
+    )
+    if not torn:
+        return []
+    text = f"{len(torn)} groups (patients, lesions) are on both sides of the split"
+    fix = "drop the split column and set test_fraction: then whole groups are split"
+    return [Finding("group-on-both-sides", "warning", text, fix, tuple(map(str, torn)))]
+
+
+# Classes and sites
+
+
+def class_counts(dataset: Dataset, rows: NDArray[np.int64]) -> dict[str, int]:
+    labels = (dataset.labels if dataset.given is None else dataset.given)[rows]
+    counts = labels.sum(axis=0) if labels.ndim == 2 else np.bincount(labels, minlength=dataset.n_classes)
+    return {name: int(count) for name, count in zip(dataset.classes, counts)}
+
+
+def check_names(dataset: Dataset) -> list[Finding]:
+    """Class names that look like a misspelling of a more frequent one."""
+    rows = np.concatenate([dataset.train, dataset.test])
+    counts = {name: count for name, count in class_counts(dataset, rows).items() if count}
+    return [
+        Finding(
+            "look-alike",
+            "warning",
+            f"class '{rare}' ({counts[rare]} samples) looks like '{usual}' ({counts[usual]} samples)",
+            "if it is a misspelling, correct it; else name all classes in `classes`",
+            (rare,),
+        )
+        for rare, usual in look_alikes(counts)
+    ]
+
+
+def summarise_sites(dataset: Dataset) -> list[SiteSummary]:
+    if dataset.sites is None:
+        return []
+    summaries = []
+    for site in sorted({str(name) for name in dataset.sites if str(name)}):
+        train = dataset.train[dataset.sites[dataset.train] == site]
+        test = dataset.test[dataset.sites[dataset.test] == site]
+        counts = class_counts(dataset, train)
+        absent = tuple(name for name, count in counts.items() if count == 0)
+        summaries.append(SiteSummary(site, len(train), len(test), counts, absent))
+    return summaries
+
+
+def check_sites(dataset: Dataset, sites: Sequence[SiteSummary]) -> list[Finding]:
+    findings = []
+    for site in sites:
+        if site.train == 0:
+            text = f"site '{site.name}' has no training sample"
+            findings.append(Finding("empty-site", "warning", text, "add data or drop the site", (site.name,)))
+        elif site.train < TINY:
+            text = f"site '{site.name}' has {site.train} training samples"
+            fix = "its updates will be noisy; a natural partition can leave it out with `minimum`"
+            findings.append(Finding("tiny-site", "note", text, fix, (site.name,)))
+        if site.absent and site.train:
+            words = f"{', '.join(site.absent[:EXAMPLES])}{', ...' if len(site.absent) > EXAMPLES else ''}"
+            text = f"site '{site.name}' lacks {len(site.absent)} of {len(site.counts)} classes: {words}"
+            fix = "nothing to mend; prefer methods that mask absent classes (fedla, fednoro)"
+            findings.append(Finding("absent-class", "note", text, fix, site.absent))
+    if len(dataset.train) == 0:
+        findings.append(Finding("no-train", "error", "there is no training sample", "check the split column"))
+    elif dataset.n_classes < 2 and not dataset.multilabel:
+        findings.append(Finding("one-class", "error", "all samples have one class", "check the label column"))
+    return findings
+
+
+def check_balance(dataset: Dataset) -> list[Finding]:
+    counts = class_counts(dataset, dataset.train)
+    held = {name: count for name, count in counts.items() if count}
+    nobody = tuple(name for name, count in counts.items() if not count)
+    findings = []
+    if nobody:
+        text = f"no training sample has class {', '.join(nobody[:EXAMPLES])}"
+        findings.append(
+            Finding("class-without-samples", "warning", text, "drop it from `classes` or add samples", nobody)
+        )
+    if held and max(held.values()) >= IMBALANCE * min(held.values()):
+        most, least = max(held, key=lambda name: held[name]), min(held, key=lambda name: held[name])
+        ratio = held[most] / held[least]
+        text = f"'{most}' ({held[most]}) is {ratio:.0f} times as frequent as '{least}' ({held[least]})"
+        findings.append(
+            Finding("imbalance", "note", text, "judge by balanced accuracy; fedla and fednoro adjust for it")
+        )
+    return findings

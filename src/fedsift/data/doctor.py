@@ -1,0 +1,182 @@
+"""What is wrong with data before any training: every finding with its severity, examples and the way out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fedsift.contract.errors import DataError
+from fedsift.data.checks import (
+    Finding,
+    SiteSummary,
+    check_balance,
+    check_duplicates,
+    check_files,
+    check_groups,
+    check_names,
+    check_sites,
+    class_counts,
+    summarise_sites,
+)
+from fedsift.data.dataset import Dataset
+from fedsift.data.sources.base import Source
+from fedsift.data.sources.folder import FolderSource
+from fedsift.data.sources.npz import Npz
+from fedsift.data.sources.sites import SitesSource, site_folders
+
+UNUSABLE = 3
+"""Exit code: the data cannot be used at all (as every data error)."""
+FOUND = 7
+"""Exit code: the data can be used, but something should be looked at first."""
+MIXTURE_METHODS = {"fednoro": 4, "fedcorr": 4}
+"""Fewest sites among which two groups can be told apart."""
+LID_NEIGHBOURS = 20
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will need on this machine."""
+
+    image_bytes: int
+    """Memory (and cache on disk) for the decoded images, one copy."""
+    first_load_seconds: float
+    """Reading and decoding everything, measured here; later starts read the cache."""
+    epoch_seconds: float
+    """One pass of a small network over all training samples, extrapolated from a few batches."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether a method fits these data, and why not or with what care."""
+
+    method: str
+    fits: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that the doctor says."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    train: int
+    test: int
+    counts: dict[str, int]
+    sites: tuple[SiteSummary, ...]
+    findings: tuple[Finding, ...]
+    estimate: Estimate
+    annotates_all: bool = True
+    """False when some site does not annotate some class."""
+
+    @property
+    def exit_code(self) -> int:
+        worst = {finding.severity for finding in self.findings}
+        return UNUSABLE if "error" in worst else FOUND if "warning" in worst else 0
+
+
+def kind_at(path: Path) -> type[Npz] | type[FolderSource]:
+    """The kind of source that a path most likely is: an .npz, a folder of sites, a folder or zip of pictures."""
+    if not path.exists():
+        raise DataError(f"there is no {path}")
+    if path.suffix == ".npz":
+        return Npz
+    own_table = path.is_dir() and any(path.glob("*.csv"))
+    if path.is_dir() and not own_table and any(any(part.glob("*.csv")) for part in site_folders(path)):
+        return SitesSource
+    return FolderSource
+
+
+def examine(source: Source) -> Report:
+    """Load what can be loaded and look at it from every side; nothing broken is fatal."""
+    findings: list[Finding] = []
+    start = time.perf_counter()
+    if isinstance(source, FolderSource):
+        source = replace(source, unknown="drop")
+        findings += check_files(source)
+    dataset = source.load()
+    seconds = time.perf_counter() - start
+    findings += check_duplicates(dataset)
+    findings += check_groups(dataset)
+    findings += check_names(dataset)
+    sites = summarise_sites(dataset)
+    findings += check_sites(dataset, sites)
+    findings += check_balance(dataset)
+    if len(dataset.test) == 0:
+        text = "there is no test split: every site will hold out a fifth of its samples"
+        findings.append(
+            Finding("no-test", "note", text, "give a split column or test_fraction to decide yourself")
+        )
+    order = {"error": 0, "warning": 1, "note": 2}
+    return Report(
+        name=dataset.name,
+        kind="multilabel" if dataset.multilabel else "multiclass",
+        shape=dataset.shape,
+        train=len(dataset.train),
+        test=len(dataset.test),
+        counts=class_counts(dataset, dataset.train),
+        sites=tuple(sites),
+        findings=tuple(sorted(findings, key=lambda finding: order[finding.severity])),
+        estimate=Estimate(int(dataset.images.nbytes), round(seconds, 2), epoch_seconds(dataset)),
+        annotates_all=not any(
+            set(dataset.classes) - set(names) for names in (dataset.site_classes or {}).values()
+        ),
+    )
+
+
+def epoch_seconds(dataset: Dataset, batches: int = 3, batch: int = 32) -> float:
+    """Seconds for one pass of a small network over the training samples, from a few timed batches."""
+    import torch
+    from torch import nn
+
+    rows = dataset.train[:batch]
+    if len(rows) == 0:
+        return 0.0
+    inputs = torch.from_numpy(np.ascontiguousarray(dataset.images[rows])).float()
+    if inputs.ndim == 4:
+        network = nn.Sequential(
+            nn.Conv2d(inputs.shape[1], 8, 3, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(4),
+            nn.Flatten(),
+            nn.Linear(128, 2),
+        )
+    else:
+        network = nn.Sequential(nn.Linear(inputs.shape[1], 64), nn.ReLU(), nn.Linear(64, 2))
+    times = []
+    for _ in range(batches + 1):
+        start = time.perf_counter()
+        network(inputs).square().mean().backward()
+        times.append(time.perf_counter() - start)
+    return round(min(times) * len(dataset.train) / len(rows), 3)
+
+
+def fitting(report: Report, catalogue: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]) -> list[Fit]:
+    """Which methods fit. catalogue: a method's label kinds and needs (such as "public") by its name."""
+    return [Fit(name, *_fit(report, name, *catalogue[name])) for name in sorted(catalogue)]
+
+
+def _fit(report: Report, name: str, tasks: Iterable[str], needs: Iterable[str]) -> tuple[bool, str]:
+    if report.kind not in tasks:
+        return False, f"it is for {' and '.join(tasks)} labels; these are {report.kind}"
+    sites = [site for site in report.sites if site.train]
+    reasons = []
+    if name in MIXTURE_METHODS and sites and len(sites) < MIXTURE_METHODS[name]:
+        return (
+            False,
+            f"it tells noisy from clean sites by a mixture; {len(sites)} sites are too few (4 at least)",
+        )
+    if name in ("fedmlp", "fedavg-pl") and report.annotates_all:
+        reasons.append("made for sites that annotate some classes only; here every site annotates all")
+    if "public" in needs:
+        reasons.append("it sets aside a public set unless [public] names one of the same shape")
+    if name.startswith("fedcorr") and any(site.train <= LID_NEIGHBOURS for site in sites):
+        reasons.append(f"sites with {LID_NEIGHBOURS} samples or fewer give a coarse LID")
+    if len(sites) == 1:
+        reasons.append("one site alone gains nothing from federation")
+    return True, "; ".join(reasons)

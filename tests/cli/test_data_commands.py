@@ -1,0 +1,87 @@
+"""The data commands: what they print, as tables and as JSON, and how they exit."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fedsift.cli.main import app
+from fedsift.contract import ConfigError, DataError
+from tests.data.pictures_on_disk import labelled_folder
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDSIFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FEDSIFT_DATA", raising=False)
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def test_doctor_prints_findings_and_exits_with_seven(tmp_path):
+    root = labelled_folder(tmp_path / "mine", 30, split=lambda k: "test" if k % 3 == 0 else "train")
+    (root / "pictures" / "p004.png").write_bytes(b"broken")
+    text = run("doctor", str(root), "size=8", code=7)
+    assert "1 of 30 pictures cannot be read" in text
+    assert "pictures/p004.png" in text
+    report = json.loads(run("doctor", str(root), "size=8", "--json", code=7))
+    assert report["exit_code"] == 7
+    assert report["findings"][0]["code"] == "unreadable"
+    assert {method["method"] for method in report["methods"]} >= {"fedavg", "fednoro"}
+    with pytest.raises(ConfigError, match="unknown key 'lable_column'"):
+        run("doctor", str(root), "lable_column=x")
+    with pytest.raises(DataError, match="there is no"):
+        run("doctor", str(tmp_path / "nowhere"))
+
+
+def test_doctor_reads_a_study(tmp_path):
+    (tmp_path / "s.toml").write_text('[data]\nname = "digits"\n')
+    report = json.loads(run("doctor", str(tmp_path / "s.toml"), "--json"))
+    assert (report["name"], report["train"], report["exit_code"]) == ("digits", 1348, 0)
+
+
+def test_scenarios_are_listed_and_shown(tmp_path):
+    entries = json.loads(run("scenarios", "--match", "late-joiner", "--json"))
+    assert [entry["name"] for entry in entries] == ["extra/late-joiner-small"]
+    assert "fedmlp/ich-missing-4" in run("scenarios", "--match", "fedmlp/ich")
+    picture, copy = tmp_path / "p.html", tmp_path / "study.toml"
+    text = run("scenarios", "show", "extra/freeloader-small", "--html", str(picture), "--save", str(copy))
+    assert "site-19" in text
+    assert "freeloader" in text
+    assert picture.stat().st_size > 1_000_000
+    assert "freeloader" in copy.read_text()
+    shown = json.loads(run("scenarios", "show", "extra/freeloader-small", "noise.count=3", "--json"))
+    assert len(shown["federation"]["noisy"]) == 3
+    assert shown["study"]["noise"]["count"] == 3
+
+
+def test_a_scenario_whose_data_are_not_here_says_how_to_get_them():
+    shown = json.loads(run("scenarios", "show", "fedcorr/cifar10-iid-0.6-0.5", "--json"))
+    assert shown["federation"] is None
+    assert "fedsift data get cifar10" in shown["reason"]
+
+
+def test_datasets_partitions_and_noises():
+    entries = {entry["name"]: entry for entry in json.loads(run("datasets", "--json"))}
+    assert entries["digits"]["where"] == "bundled"
+    assert entries["cifar10"]["where"] == "fedsift data get cifar10"
+    fields = json.loads(run("datasets", "folder", "--json"))["fields"]
+    assert all(field["meaning"] for field in fields)
+    for kind in ("partitions", "noises"):
+        for entry in json.loads(run(kind, "--json")):
+            assert entry["what"]
+            assert all(field["meaning"] for field in json.loads(run(kind, entry["name"], "--json"))["fields"])
+    assert "bernoulli-dirichlet" in run("partitions")
+
+
+def test_data_get_names_what_must_be_fetched_by_hand():
+    with pytest.raises(DataError, match="by hand"):
+        run("data", "get", "clothing1m")

@@ -1,0 +1,72 @@
+"""Pictures of a federation: the numbers behind them, the figure and the text."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedsift.data import build, noises, partitions, sources
+from fedsift.data.pictures import figure_of, portrait_of, text_of, write_html
+from tests.data.test_build import toy
+
+
+def digits_spread(sites: int = 6, noise: str = "fedcorr", **options):
+    partition = partitions.get("bernoulli-dirichlet")(sites=sites, p=0.5)
+    return build(sources.get("digits")(), partition, noises.get(noise)(**options), seed=2)
+
+
+def test_counts_confusion_and_rates_agree_with_the_spread():
+    spread = digits_spread()
+    portrait = portrait_of(spread)
+    assert portrait.counts.sum() == portrait.sizes.sum() == 1348
+    assert portrait.confusion.sum() == 1348
+    wrong = portrait.confusion.sum() - np.trace(portrait.confusion)
+    assert portrait.overall_rate == pytest.approx(wrong / 1348)
+    for k, site in enumerate(spread.sites):
+        assert portrait.counts[k].tolist() == np.bincount(spread.given[site], minlength=10).tolist()
+
+
+def test_the_figure_is_one_file_without_network(tmp_path):
+    figure = figure_of(portrait_of(digits_spread()), "digits")
+    assert len(figure.data) == 4
+    write_html(figure, tmp_path / "f.html")
+    text = (tmp_path / "f.html").read_text(encoding="utf-8")
+    assert "site-00" in text
+    assert 'src="http' not in text
+    assert figure_of(portrait_of(digits_spread(80)), "many").data[0].type == "heatmap"
+
+
+def drawn(spread) -> str:
+    console = Console(file=io.StringIO(), width=140)
+    console.print(text_of(portrait_of(spread), "a federation"))
+    return console.file.getvalue()
+
+
+def test_the_text_names_sites_rates_and_confusion():
+    text = drawn(digits_spread())
+    assert "site-05" in text
+    assert "nominal" in text
+    assert "true labels (rows)" in text
+    assert "of all labels differ from the truth" in text
+    assert "... and 20 more sites" in drawn(digits_spread(60))
+
+
+def test_multi_label_and_unknown_truth():
+    labels = np.zeros((24, 4), np.int64)
+    labels[:, 1:] = 1
+    multi = replace(toy(24, classes=4), labels=labels, multilabel=True)
+    spread = build(multi, partitions.get("iid")(sites=2), noises.get("class-missing")(missing=2), seed=1)
+    portrait = portrait_of(spread)
+    assert portrait.confusion.shape == (4, 3)
+    assert portrait.confusion[:, 2].sum() == 0
+    lost = sum(int((spread.truth.clean[s] != spread.given[s]).sum()) for s in spread.sites)
+    assert portrait.confusion[:, 1].sum() == lost
+    assert "x" in drawn(spread)
+    unknown = build(toy(24, trusted=False), partitions.get("iid")(sites=2), noises.get("clean")(), seed=1)
+    assert portrait_of(unknown).overall_rate is None
+    assert len(figure_of(portrait_of(unknown), "own").data) == 1
+    assert "nominal" not in drawn(unknown)
