@@ -1,0 +1,53 @@
+"""Two engines, one result: every registered method, in process and under Flower's simulation, with one Flower start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedsift.engines.runfolder import RunFolder
+from fedsift.methods import methods
+from fedsift.study.running import new_run
+
+from .federations import assert_close, contract_study, outcome, play
+
+pytest.importorskip("flwr", reason="the Flower engine is an extra: pip install 'fedsift[flower]'")
+pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'fedsift[flower]'")
+
+pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower")]
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def on_flower(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[RunFolder, Any]]:
+    """Every method's run under one start of Flower, with its summary or error."""
+    from fedsift.engines.flower import simulate_many
+
+    place = tmp_path_factory.mktemp("flower")
+    studies = [contract_study(name, place) for name in methods]
+    folders = [new_run(study, place) for study in studies]
+    outcomes = simulate_many(list(zip(studies, folders)))
+    return dict(zip(methods, zip(folders, outcomes)))
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_flower_equals_in_process(
+    name: str, on_flower: dict[str, tuple[RunFolder, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, summary = on_flower[name]
+    assert isinstance(summary, dict), summary
+    place = tmp_path_factory.mktemp("inprocess")
+    here = play(contract_study(name, place), place)
+    weights, rows = outcome(here)
+    there, flower_rows = outcome(folder)
+    assert_close(weights, there, 1e-5)
+    assert len(rows) == len(flower_rows)
+    for row, other in zip(rows, flower_rows, strict=True):
+        assert row["stage"] == other["stage"]
+        assert row["participants"] == other["participants"]
+        assert not other["refused"]
+        assert row.get("noisy_sites") == other.get("noisy_sites")
+        for metric in ("accuracy", "bacc", "train_loss"):
+            assert other.get(metric) == pytest.approx(row.get(metric), abs=1e-4), metric
