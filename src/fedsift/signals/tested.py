@@ -201,7 +201,7 @@ def _p_value(score: Array, rng: np.random.Generator, draws: int) -> float:
     shapes = (
         rng.standard_normal((draws, n)),
         rng.standard_t(5, size=(draws, n)),
-        rng.gamma(4.0, size=(draws, n)),
+        rng.gamma(3.0, size=(draws, n)),
     )
     larger = [int((best_split(straighten(shape))[0] >= found).sum()) for shape in shapes]
     return (1 + max(larger)) / (1 + draws)

@@ -1,0 +1,254 @@
+"""One group against two: rates over many simulated federations, and odd cases by hand."""
+
+from __future__ import annotations
+
+import math
+import time
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedsift.contract.errors import ConfigError, DataError
+from fedsift.signals import tested
+from fedsift.signals.mixture import split_by_vote, split_values
+from fedsift.signals.per_class import normalise
+
+Table = NDArray[np.float64]
+CLASSES = 10
+
+
+def federation(
+    rng: np.random.Generator, sites: int, noisy: int, low: float = 0.3, high: float = 0.5, effect: float = 0.1
+) -> tuple[Table, NDArray[np.bool_]]:
+    """Mean losses by class of sites that lack a fifth of the classes and hold the others unevenly.
+
+    A right label costs an exponential loss (each class its own mean, each site `effect` harder or easier), a wrong
+    one 1 to 3 more; noisy sites have a share between `low` and `high` of wrong labels.
+    """
+    bad = np.zeros(sites, dtype=bool)
+    bad[rng.choice(sites, noisy, replace=False)] = True
+    hardness = rng.uniform(0.1, 1.0, CLASSES)
+    table = np.full((sites, CLASSES), np.nan)
+    for site in range(sites):
+        held = rng.permutation(CLASSES)[: rng.binomial(CLASSES - 1, 0.8) + 1]
+        counts = rng.multinomial(600, rng.dirichlet(np.ones(len(held))))
+        level = rng.uniform(low, high) if bad[site] else 0.0
+        scale = hardness[held] * np.exp(rng.normal(0, effect))
+        wrong = rng.binomial(counts, level)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = (rng.gamma(np.maximum(counts, 1), scale) + wrong * rng.uniform(1.8, 2.2)) / counts
+        table[site, held] = np.where(counts > 0, means, np.nan)
+    return table, bad
+
+
+def papers_split(table: Table) -> NDArray[np.int64]:
+    """FedNoRo's: fill by the column minimum, scale to 0..1, nine mixtures and a vote."""
+    filled = normalise(table)
+    return split_by_vote(filled.values[:, filled.informative]).noisy
+
+
+@cache
+def false_alarms(sites: int, effect: float) -> float:
+    alarms = 0
+    for seed in range(200):
+        rng = np.random.default_rng((sites, seed))
+        table, _ = federation(rng, sites, 0, effect=effect)
+        alarms += len(tested.tested_split(table, rng, 0.05, draws=199).noisy) > 0
+    return alarms / 200
+
+
+@pytest.mark.parametrize("sites", [10, 20])
+@pytest.mark.parametrize("effect", [0.1, 0.3])
+def test_clean_federations_raise_no_more_alarms_than_stated(sites: int, effect: float) -> None:
+    assert false_alarms(sites, effect) <= 0.05
+
+
+@pytest.mark.parametrize("sites", [10, 20])
+def test_the_papers_split_alarms_always(sites: int) -> None:
+    tables = [federation(np.random.default_rng((sites, seed)), sites, 0)[0] for seed in range(10)]
+    assert all(len(papers_split(table)) for table in tables)
+
+
+@pytest.mark.parametrize("shape", ["normal", "t5", "gamma"])
+@pytest.mark.parametrize("sites", [10, 20])
+def test_one_value_a_site_keeps_the_rate_whatever_the_shape(shape: str, sites: int) -> None:
+    alarms = 0
+    for seed in range(200):
+        rng = np.random.default_rng((7, sites, seed))
+        draw = {
+            "normal": lambda r: r.normal(5, 2, sites),
+            "t5": lambda r: r.standard_t(5, sites),
+            "gamma": lambda r: r.gamma(4.0, 3.0, sites),
+        }[shape]
+        alarms += len(tested.tested_split(draw(rng)[:, None], rng, 0.05, draws=199).noisy) > 0
+    assert alarms / 200 <= 0.05
+
+
+@pytest.mark.parametrize("level", [(0.3, 0.5), (0.5, 0.7)])
+@pytest.mark.parametrize("sites", [10, 20])
+def test_recall_at_40_percent_noisy_sites_is_no_worse_than_the_papers(
+    sites: int, level: tuple[float, float]
+) -> None:
+    ours, theirs, right, named = 0, 0, 0, 0
+    noisy = int(0.4 * sites)
+    for seed in range(40):
+        rng = np.random.default_rng((11, sites, seed))
+        table, bad = federation(rng, sites, noisy, *level)
+        found = tested.tested_split(table, rng, draws=499).noisy
+        ours += int(bad[found].sum())
+        theirs += int(bad[papers_split(table)].sum())
+        right, named = right + int(bad[found].sum()), named + len(found)
+    assert ours >= theirs
+    assert ours >= 0.9 * 40 * noisy
+    assert right >= 0.98 * named
+
+
+def test_recall_of_one_value_a_site_at_40_percent() -> None:
+    """LID scores: clean sites at 10 +- 0.5, noisy ones at 14 to 18."""
+    ours = theirs = 0
+    for seed in range(40):
+        rng = np.random.default_rng((13, seed))
+        scores = rng.normal(10, 0.5, 20)
+        scores[:8] += rng.uniform(4, 8, 8)
+        ours += int((tested.tested_split(scores[:, None], rng, draws=499).noisy < 8).sum())
+        theirs += int((split_values(scores).noisy < 8).sum())
+    assert ours >= theirs
+    assert ours == 40 * 8
+
+
+def test_it_is_fast() -> None:
+    table, _ = federation(np.random.default_rng(1), 20, 8)
+    started = time.process_time()
+    tested.tested_split(table, np.random.default_rng(2))
+    assert time.process_time() - started < 1.0
+
+
+# Scores
+
+
+def test_lacking_a_class_is_neither_good_nor_bad() -> None:
+    """A site whose values are all in the middle scores in the middle, however few classes it holds. Filling by the
+    column's minimum would make the one that lacks most look cleanest."""
+    rng = np.random.default_rng(5)
+    table = rng.normal(0, 1, (12, 6))
+    table[0] = np.median(table[1:], axis=0)
+    few = table.copy()
+    few[0, 1:] = np.nan
+    whole, part = tested.site_scores(table), tested.site_scores(few)
+    assert abs(whole[0]) < 0.3
+    assert abs(part[0]) < 0.3
+    assert normalise(few).values[0].sum() < normalise(table).values[0].sum() - 1
+
+
+def test_a_site_with_one_class_needs_to_be_further_out() -> None:
+    """The same mean deviation counts less from one class than from six."""
+    table = np.random.default_rng(6).normal(0, 1, (40, 6))
+    table[0] = table[1] = 1.5
+    table[1, 1:] = np.nan
+    score = tested.site_scores(table)
+    assert 1 < score[1] < 0.7 * score[0]
+
+
+def test_one_class_counts_with_its_place_only_so_far() -> None:
+    rng = np.random.default_rng(8)
+    table = rng.normal(0, 1, (12, 5))
+    table[0, 0] = 1e6
+    assert abs(tested.site_scores(table)[0]) < 10
+
+
+def test_scores_do_not_depend_on_the_classes_units() -> None:
+    table, _ = federation(np.random.default_rng(3), 15, 5)
+    scaled = table * np.linspace(1, 50, CLASSES) + np.linspace(-3, 3, CLASSES)
+    np.testing.assert_allclose(tested.site_scores(scaled), tested.site_scores(table), rtol=1e-9)
+
+
+# The test itself
+
+
+def test_best_split_by_hand() -> None:
+    """(0, 0, 4, 4) about 2: SS = 16, perfectly parted; (0, 1, 4, 5): SS = 17, within 1, gain 2 log 17 - 4 log 2."""
+    gain, size = tested.best_split(np.array([0.0, 1.0, 4.0, 5.0]))
+    assert gain == pytest.approx(2 * math.log(17) - 4 * math.log(2))
+    assert size == 2
+    assert tested.best_split(np.array([4.0, 0.0, 0.0, 0.0]))[1] == 3
+
+
+def test_straightening_keeps_order_and_removes_skew() -> None:
+    values = np.random.default_rng(4).gamma(2.0, size=200)
+    straight = tested.straighten(values)
+    assert (np.argsort(straight) == np.argsort(values)).all()
+
+    def skew(x: Table) -> float:
+        return float((((x - x.mean()) / x.std()) ** 3).mean())
+
+    assert abs(skew(straight)) < abs(skew(values)) / 2
+
+
+def test_the_probability_of_two_groups() -> None:
+    """Sellke, Bayarri and Berger: p = 0.05 supports at most 1 / (1 + 0.407) = 0.711."""
+    assert tested.two_groups(0.05) == pytest.approx(0.711, abs=1e-3)
+    assert tested.two_groups(0.5) == 0.5
+    assert tested.two_groups(0.001) > 0.98
+
+
+def test_probabilities_rise_with_the_score() -> None:
+    scores = np.array([1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 9.0, 9.5, 10.0, 10.6])
+    found = tested.tested_split(scores[:, None], np.random.default_rng(1))
+    assert found.noisy.tolist() == [6, 7, 8, 9]
+    order = np.argsort(scores)
+    assert (np.diff(found.probability[order]) >= -1e-12).all()
+    assert found.probability[9] > 0.9
+    assert found.probability[0] < 0.01
+
+
+def test_a_stricter_rate_asks_for_more_evidence() -> None:
+    rng = np.random.default_rng(21)
+    scores = np.concatenate([rng.normal(0, 1, 6), rng.normal(5.5, 1, 4)])[:, None]
+    found = tested.tested_split(scores, np.random.default_rng(1), 0.5)
+    assert len(found.noisy)
+    assert not len(tested.tested_split(scores, np.random.default_rng(1), found.p_value / 2).noisy)
+
+
+def test_the_same_generator_gives_the_same_answer() -> None:
+    table, _ = federation(np.random.default_rng(2), 12, 4)
+    one, two = (tested.tested_split(table, np.random.default_rng(9)) for _ in range(2))
+    assert one.p_value == two.p_value
+    np.testing.assert_array_equal(one.probability, two.probability)
+
+
+# Odd cases
+
+
+@pytest.mark.parametrize("table", [np.ones((8, 3)), np.zeros((3, 2)), np.zeros((0, 2)), np.zeros((5, 0))])
+def test_nothing_to_part(table: Table) -> None:
+    found = tested.tested_split(table, np.random.default_rng(1))
+    assert found.noisy.tolist() == []
+    assert found.p_value == 1.0
+    assert len(found.probability) == len(table)
+
+
+def test_a_site_without_values_is_neither_clean_nor_noisy() -> None:
+    table, _ = federation(np.random.default_rng(4), 12, 4)
+    table[3] = np.nan
+    found = tested.tested_split(table, np.random.default_rng(1))
+    assert np.isnan(found.probability[3])
+    assert 3 not in found.noisy
+
+
+def test_a_class_that_two_sites_hold_says_nothing() -> None:
+    table = np.random.default_rng(1).normal(size=(10, 4))
+    table[2:, 0] = np.nan
+    table[0, 0] = 1e9
+    np.testing.assert_allclose(tested.site_scores(table), tested.site_scores(table[:, 1:]), rtol=1e-12)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    rng = np.random.default_rng(1)
+    with pytest.raises(DataError, match="sites by classes"):
+        tested.tested_split(np.zeros(5), rng)
+    with pytest.raises(DataError, match="infinite"):
+        tested.tested_split(np.array([[1.0], [np.inf]]), rng)
+    with pytest.raises(ConfigError, match="false_alarm = 0"):
+        tested.tested_split(np.zeros((5, 1)), rng, 0.0)
