@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from golden_harness import Adapters
 
 from fedsift.data.noise import instance, matrices
 from fedsift.data.noise.class_missing import draw_masks
@@ -24,6 +25,8 @@ from fedsift.data.rounding import floor_count, shares_to_counts
 
 Inputs = dict[str, Any]
 DRAWS = 40_000
+
+_adapters = Adapters()
 
 
 class Measured(float):
@@ -69,6 +72,7 @@ def exactly_once(rows: list[Any], n: int) -> bool:
     return bool(np.array_equal(np.sort(np.concatenate(rows)), np.arange(n)))
 
 
+@_adapters.add("partitions", "iid", "paper", "official", "both")
 def iid(inputs: Inputs, variant: str) -> Inputs:
     n, partition = (
         inputs["n_samples"],
@@ -84,6 +88,7 @@ def iid(inputs: Inputs, variant: str) -> Inputs:
     }
 
 
+@_adapters.add("partitions", "bernoulli_dirichlet", "paper", "official", "both")
 def bernoulli_dirichlet(inputs: Inputs, variant: str) -> Inputs:
     sites, classes, p, alpha = (inputs[key] for key in ("n_clients", "n_classes", "p", "alpha"))
     n, holders = inputs["samples_per_class"], inputs["holders"]
@@ -112,6 +117,7 @@ def bernoulli_dirichlet(inputs: Inputs, variant: str) -> Inputs:
     }
 
 
+@_adapters.add("partitions", "class_without_holder", "paper", "guarded")
 def class_without_holder(inputs: Inputs, variant: str) -> Inputs:
     labels = np.repeat(np.arange(8), 10)
     if inputs["scheme"] == "bernoulli_dirichlet":
@@ -126,6 +132,7 @@ def class_without_holder(inputs: Inputs, variant: str) -> Inputs:
     }
 
 
+@_adapters.add("partitions", "openset_rows", "paper")
 def openset_rows(inputs: Inputs, variant: str) -> Inputs:
     classes, q = inputs["n_classes"], inputs["q"]
     rows = open_set.draw_open_rows(np.full((DRAWS, classes), q), generator(2))
@@ -138,6 +145,7 @@ def openset_rows(inputs: Inputs, variant: str) -> Inputs:
     }
 
 
+@_adapters.add("partitions", "openset_uniform", "paper")
 def openset_uniform(inputs: Inputs, variant: str) -> Inputs:
     rng = generator(3)
     counts = [open_set.uniform_counts(inputs["class_samples"], inputs["holders"], rng) for _ in range(50)]
@@ -146,6 +154,7 @@ def openset_uniform(inputs: Inputs, variant: str) -> Inputs:
     return {"size_min": int(np.min(counts)), "size_max": int(np.max(counts)), "assigned": totals.pop()}
 
 
+@_adapters.add("partitions", "openset_dirichlet", "paper")
 def openset_dirichlet(inputs: Inputs, variant: str) -> Inputs:
     rng = generator(4)
     drawn = np.array([shares.draw_shares(inputs["holders"], 1.0, rng) for _ in range(DRAWS)])
@@ -158,6 +167,7 @@ def openset_dirichlet(inputs: Inputs, variant: str) -> Inputs:
     }
 
 
+@_adapters.add("partitions", "overlapping", "paper", "official", "both")
 def overlapping(inputs: Inputs, variant: str) -> Inputs:
     rng = generator(5)
     draws = [draw_sample(inputs["pool"], inputs["size"], rng) for _ in range(220)]
@@ -173,6 +183,7 @@ def overlapping(inputs: Inputs, variant: str) -> Inputs:
     }
 
 
+@_adapters.add("partitions", "missing_labels", "paper", "guarded")
 def missing_labels(inputs: Inputs, variant: str) -> Inputs:
     sites, classes, missing = (inputs[key] for key in ("n_clients", "n_classes", "missing"))
     masks = np.array([draw_masks(sites, classes, missing, generator(6, seed)) for seed in range(200)])
@@ -185,6 +196,7 @@ def missing_labels(inputs: Inputs, variant: str) -> Inputs:
     }
 
 
+@_adapters.add("noise_matrices", "matrix", "paper", "official", "both")
 def matrix(inputs: Inputs, variant: str) -> Inputs:
     classes, rate, counts = inputs["n_classes"], inputs["rate"], inputs["class_counts"]
     built = {
@@ -200,11 +212,13 @@ def matrix(inputs: Inputs, variant: str) -> Inputs:
     }
 
 
+@_adapters.add("noise_matrices", "random_matrix", "corrected")
 def random_matrix(inputs: Inputs, variant: str) -> Inputs:
     built = matrices.random_matrix(inputs["rate"], inputs["offsets"], inputs["shares"])
     return {"T": built.tolist(), "row_sums": built.sum(axis=1).tolist()}
 
 
+@_adapters.add("noise_matrices", "random_matrix_constraints", "corrected")
 def random_matrix_constraints(inputs: Inputs, variant: str) -> Inputs:
     low, high = matrices.random_diagonal_bounds(inputs["rate"])
     drawn = np.array(
@@ -225,16 +239,19 @@ def random_matrix_constraints(inputs: Inputs, variant: str) -> Inputs:
     }
 
 
+@_adapters.add("noise_matrices", "fedcorr_clients", "paper", "both")
 def fedcorr_clients(inputs: Inputs, variant: str) -> Inputs:
     noise = FedCorrNoise(rho=inputs["rho"], tau=inputs["tau"])
     of_noisy, level, wrong = noise.expected(inputs["n_classes"])
     return {"mean_level_of_noisy": of_noisy, "mean_level": level, "mean_wrong_share": wrong}
 
 
+@_adapters.add("noise_matrices", "openset_estimate", "paper")
 def openset_estimate(inputs: Inputs, variant: str) -> Inputs:
     return {"T_observed": matrices.openset_estimate(np.array(inputs["T"]), inputs["observed"]).tolist()}
 
 
+@_adapters.add("h_idn_noise", "probabilities", "paper", "both", "guarded")
 def probabilities(inputs: Inputs, variant: str) -> Inputs:
     soft, labels = np.array(inputs["soft_labels"]), np.array(inputs["labels"])
     if inputs.get("floor") is not None:
@@ -246,6 +263,7 @@ def probabilities(inputs: Inputs, variant: str) -> Inputs:
     }
 
 
+@_adapters.add("h_idn_noise", "marginals", "paper", "both", "guarded")
 def marginals(inputs: Inputs, variant: str) -> Inputs:
     soft, labels, rate = np.array(inputs["soft_labels"]), np.array(inputs["labels"]), inputs["rate"]
     rng = generator(8)
@@ -265,27 +283,11 @@ def marginals(inputs: Inputs, variant: str) -> Inputs:
     }
 
 
+@_adapters.add("h_idn_noise", "counts", "guarded", "official")
 def counts(inputs: Inputs, variant: str) -> Inputs:
     pairs = zip(inputs["rate"], inputs["size"])
     forgiving = variant != "official"
     return {"count": [floor_count(rate * size, forgiving=forgiving) for rate, size in pairs]}
 
 
-ADAPTERS: dict[tuple[str, str], Callable[[Inputs, str], Inputs]] = {
-    ("partitions", "iid"): iid,
-    ("partitions", "bernoulli_dirichlet"): bernoulli_dirichlet,
-    ("partitions", "class_without_holder"): class_without_holder,
-    ("partitions", "openset_rows"): openset_rows,
-    ("partitions", "openset_uniform"): openset_uniform,
-    ("partitions", "openset_dirichlet"): openset_dirichlet,
-    ("partitions", "overlapping"): overlapping,
-    ("partitions", "missing_labels"): missing_labels,
-    ("noise_matrices", "matrix"): matrix,
-    ("noise_matrices", "random_matrix"): random_matrix,
-    ("noise_matrices", "random_matrix_constraints"): random_matrix_constraints,
-    ("noise_matrices", "fedcorr_clients"): fedcorr_clients,
-    ("noise_matrices", "openset_estimate"): openset_estimate,
-    ("h_idn_noise", "probabilities"): probabilities,
-    ("h_idn_noise", "marginals"): marginals,
-    ("h_idn_noise", "counts"): counts,
-}
+ADAPTERS = _adapters.table
