@@ -102,13 +102,15 @@ class Show(Wire):
     mode: Literal["eval", "train"] = "eval"
     """Batch norm by its running statistics, or by those of each batch (as when the release takes a step)."""
     batch_size: int = BATCH
+    """Of the batches in mode "train"; in mode "eval" it makes no difference."""
 
     def outputs(self, site: Site, weights: Weights) -> Tensor:
         """float32 `[n, K]`, in the part's order."""
         network = site.network(weights).train(self.mode == "train")
         parts: list[Tensor] = []
+        size = self.batch_size if self.mode == "train" else BATCH
         with torch.no_grad(), _dropout(site, "show", self.part.shuffle):
-            for start, stop in batch_bounds(len(self.part), self.batch_size):
+            for start, stop in batch_bounds(len(self.part), size):
                 parts.append(network(self.part.images(site, torch.arange(start, stop))).cpu())
         logits = torch.cat(parts)
         return torch.softmax(logits, -1) if self.kind == "probabilities" else logits
