@@ -48,7 +48,9 @@ class Processes:
 
     def fedsift(self, log: str, *arguments: str | Path, module: Path | None = None) -> subprocess.Popen[bytes]:
         """`module`: a file to import first, e.g. one with a method of its own."""
-        before = "" if module is None else f"import sys; sys.path.insert(0, {str(module.parent)!r}); import {module.stem}; "
+        before = ""
+        if module is not None:
+            before = f"import sys; sys.path.insert(0, {str(module.parent)!r}); import {module.stem}; "
         with (self.folder / f"{log}.log").open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-c", before + CLI, *map(str, arguments)],

@@ -17,7 +17,8 @@ from fedsift.contract.messages import Answer, Envelope, SiteFacts
 from fedsift.engines.federation import Patience
 from fedsift.engines.flower.federation import FlowerFederation, Pace, Post, agree, gather
 from fedsift.engines.flower.hello import Hello, Introduction, Vacant
-from fedsift.engines.flower.records import note_of, pack, unpack
+from fedsift.engines.flower.letters import Letter
+from fedsift.engines.flower.records import pack, unpack
 from fedsift.local.requests import Evaluate, Evaluated
 
 SITES = ("north", "south", "west")
@@ -160,7 +161,7 @@ def test_the_late_reply_is_no_answer_to_the_next_question() -> None:
     ask(federation)
     grid.nodes[102].delay = 0.0
     grid.pulled.clear()
-    late = {id for id in grid.waiting}
+    late = set(grid.waiting)
     assert ask(federation).sites == list(SITES)
     assert not any(late & set(ids) for ids in grid.pulled)
 
@@ -286,7 +287,7 @@ def test_what_the_coordinator_tells_besides_is_the_studys_network() -> None:
     push = grid.push_messages
 
     def watch(messages: Iterable[Message]) -> Iterable[str]:
-        seen.extend(note_of(message.content) for message in messages)
+        seen.extend(Letter.from_records(message.content).note for message in messages)
         return push(messages)
 
     grid.push_messages = watch  # type: ignore[method-assign]

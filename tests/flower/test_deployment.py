@@ -75,7 +75,8 @@ def test_a_deployed_run_survives_the_loss_of_a_site_and_equals_the_simulation(tm
     with Processes(tmp_path) as processes:
 
         def start_site(number: int) -> Any:
-            return processes.fedsift(f"site-{number}", "flower", "site", sites[number], "--superlink", address, "--insecure")
+            command = ("flower", "site", sites[number], "--superlink", address, "--insecure")
+            return processes.fedsift(f"site-{number}", *command)
 
         try:
             processes.fedsift("superlink", "flower", "superlink", "--insecure", "--port", address.rpartition(":")[2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -166,8 +165,8 @@ serve(store(Path(sys.argv[1])), envelope(1, expects="0.0:train"), page="1")
 @pytest.mark.parametrize("write", [1, 2])
 def test_a_kill_between_two_writes_loses_nothing(tmp_path: Path, write: int) -> None:
     serve(store(tmp_path), envelope(0), page="0")
-    here = str(Path(__file__).parent)
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), str(write), here], env=os.environ, check=False)
+    arguments = [str(tmp_path), str(write), str(Path(__file__).parent)]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert store(tmp_path).pages("0.0:train") == {"page": "0"}
     assert store(tmp_path).versions() == ["0.0:train"]

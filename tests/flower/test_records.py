@@ -10,7 +10,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fedsift.contract.codec import digest_of
 from fedsift.contract.messages import Answer, Envelope, Moment, SiteFacts
 from fedsift.engines.flower.hello import Hello, Introduction, disagreement
-from fedsift.engines.flower.records import Packer, note_of, pack, unpack
+from fedsift.engines.flower.letters import Letter
+from fedsift.engines.flower.records import Packer, pack, unpack
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Evaluate, Train, Trained
 
@@ -61,7 +62,7 @@ def test_a_request_for_many_sites_is_packed_once() -> None:
 
 
 def test_notes_travel_beside_the_letter() -> None:
-    assert note_of(pack(Hello(), model="cnn")) == {"model": "cnn"}
+    assert Letter.from_records(pack(Hello(), model="cnn")).note == {"model": "cnn"}
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,9 @@ def test_the_simulation_equals_the_in_process_run_even_after_a_kill(tmp_path: Pa
     for (_, folder), method, summary in zip(jobs, methods, outcomes):
         assert isinstance(summary, dict)
         assert lines(folder) == lines(expected[method])
-        assert relative_difference(folder.path / "model.safetensors", expected[method].path / "model.safetensors") <= 1e-5
-        assert (folder.path / "sites.csv").read_text() == (expected[method].path / "sites.csv").read_text()
+        mine, theirs = folder.path, expected[method].path
+        assert relative_difference(mine / "model.safetensors", theirs / "model.safetensors") <= 1e-5
+        assert (mine / "sites.csv").read_text() == (theirs / "sites.csv").read_text()
     assert outcomes[1]["detection"]["truth"]  # the launcher knows the truth; the sites' folders do not
     assert isinstance(outcomes[2], ConfigError)
     [first_site] = sorted((half_way.path / "sites").glob("00000-*"))

@@ -16,7 +16,8 @@ from fedsift.contract.errors import ConfigError, DataError
 from fedsift.contract.messages import Answer, Envelope, Moment
 from fedsift.contract.notebook import Notebook
 from fedsift.data.dataset import PublicSet, Spread
-from fedsift.engines.flower.client import SIMULATED_SITES, answer, site_path
+from fedsift.engines.flower.answering import answer
+from fedsift.engines.flower.client import SIMULATED_SITES, site_path
 from fedsift.engines.flower.hello import Hello, Introduction
 from fedsift.engines.flower.sites import export_sites, open_site, own_secret
 from fedsift.engines.inprocess import InProcess
@@ -196,7 +197,7 @@ def test_a_node_knows_its_site_from_its_own_settings_alone(tmp_path: Path, monke
     note = {"federation": "../../etc"}
     assert site_path({"site": "/data/site.toml", "partition-id": 1}, note) == Path("/data/site.toml")
     monkeypatch.delenv(SIMULATED_SITES, raising=False)
-    with pytest.raises(ConfigError, match="node-config"):
+    with pytest.raises(ConfigError, match="fedsift flower site"):
         site_path({"partition-id": 0}, note)
     monkeypatch.setenv(SIMULATED_SITES, str(tmp_path))
     (tmp_path / "etc" / "00000-a").mkdir(parents=True)

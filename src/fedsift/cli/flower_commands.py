@@ -68,7 +68,9 @@ def site(
     home: Path = HOME,
 ) -> None:
     """Check this site's data, then join and answer requests until stopped."""
-    command = launch.site_command(site_file, superlink, insecure=insecure, ca=ca, key=key)
+    place = launch.new_socket()
+    command = launch.site_command(site_file, superlink, insecure=insecure, ca=ca, key=key, worker=place)
+    launch.start_worker(site_file, place)
     launch.become(command, home or site_file.resolve().parent / ".flower")
 
 

@@ -47,10 +47,8 @@ def write_app(study: Study, out: Path, *, sites: tuple[str, ...] = (), trial: Pa
     texts = {
         "pyproject.toml": tomli_w.dumps(_project(study, out.name)),
         f"{PACKAGE}/__init__.py": f'"""The Flower app of study {_words(study.name)}: all of it is in fedsift."""\n',
-        f"{PACKAGE}/client.py": '"""The site\'s side."""\n\nfrom fedsift.engines.flower.client import app\n\n__all__ = ["app"]\n',
-        f"{PACKAGE}/server.py": (
-            '"""The coordinator\'s side."""\n\nfrom fedsift.engines.flower.server import app\n\n__all__ = ["app"]\n'
-        ),
+        f"{PACKAGE}/client.py": _MODULE.format(words="The site's side.", side="client"),
+        f"{PACKAGE}/server.py": _MODULE.format(words="The coordinator's side.", side="server"),
         "study.toml": study.to_toml(),
         FEDERATION_FILE: _FEDERATION_WORDS + tomli_w.dumps(federation),
         "site.template.toml": site_template(spread),
@@ -101,6 +99,14 @@ def _export_test(spread: Spread, trial: Path) -> dict[str, Any]:
     np.savez(path, images=data.images[data.test], labels=data.labels[data.test], classes=np.array(data.classes))
     return {"test": {"name": "npz", "path": str(path)}}
 
+
+_MODULE = '''\
+"""{words}"""
+
+from fedsift.engines.flower.{side} import app
+
+__all__ = ["app"]
+'''
 
 _FEDERATION_WORDS = """\
 # Whom the coordinator waits for.
@@ -185,9 +191,9 @@ fedsift flower start {name} --run-folder runs/first --superlink 127.0.0.1:8000 -
 _README = """\
 # {study}
 
-A Flower app that runs **{method}** ({rounds} rounds, network `{model}`) across sites with fedsift. Data never travel: every
-site answers requests from its own disk, and the list at the end is all that leaves it. The tables `[data]`,
-`[partition]` and `[noise]` of study.toml are for simulations; a deployed site uses its own `site.toml`.
+A Flower app that runs **{method}** ({rounds} rounds, network `{model}`) across sites with fedsift. Data never
+travel: every site answers requests from its own disk, and the list at the end is all that leaves it. The tables
+`[data]`, `[partition]` and `[noise]` of study.toml are for simulations; a deployed site uses its own `site.toml`.
 
 Everybody needs Python 3.11 or newer and `pip install 'fedsift[flower]'`, the same version everywhere.
 
@@ -195,8 +201,8 @@ Everybody needs Python 3.11 or newer and `pip install 'fedsift[flower]'`, the sa
 
 {trial}
 
-Each command in its own terminal, run from the folder that holds `{name}/`. Without encryption these commands refuse any
-address but the machine's own.
+Each command in its own terminal, run from the folder that holds `{name}/`. Without encryption these commands refuse
+any address but the machine's own.
 
 ## The coordinator
 
@@ -217,9 +223,9 @@ fedsift flower register node.pub --superlink fed.example.org:8000 --ca ca.crt   
 fedsift flower start {name} --run-folder runs/first --superlink fed.example.org:8000 --ca ca.crt
 ```
 
-Edit `{name}/federation.toml` first: the sites' names, how many must be there, a test set if you have one. The run folder
-lies on the machine where the SuperLink runs. Progress is shown; `fedsift report runs/first` writes the report. After a
-crash or Ctrl-C, the same `start` goes on from the last finished round.
+Edit `{name}/federation.toml` first: the sites' names, how many must be there, a test set if you have one. Start the run
+on the machine where the SuperLink runs: the run folder lies there. Progress is shown and the report is written. After
+a crash or Ctrl-C, the same `start` goes on from the last finished round.
 
 ## A site
 
@@ -236,9 +242,12 @@ Then, and after every restart:
 fedsift flower site site.toml --superlink fed.example.org:8000 --ca ca.crt --key node
 ```
 
-The data are checked before anything connects. The site may restart at any time: it is known by its name, continues from
-its notebook, and answers a repeated request as before. Back up the notebook folder; without it the site is set aside for
-the rest of the run, and the coordinator is told so.
+The data are checked before anything connects. The site may restart at any time: it is known by its name, continues
+from its notebook, and answers a repeated request as before. Back up the notebook folder; without it the site is set
+aside for the rest of the run, and the coordinator is told so.
+
+Know what you join: Flower sends this app's code (two files that import fedsift) to every site and runs it there. Join
+only a coordinator whom you trust with that.
 
 ## What leaves a site
 

@@ -25,7 +25,7 @@ COMES_BACK = frozenset({3, 4, 5, 8})
 
 
 CLOCKS_DIFFER = 3600.0
-"""Flower drops a message after its lifetime by each machine's own clock, so lifetimes are an hour longer than needed."""
+"""Flower drops a message after its lifetime by each machine's own clock, so lifetimes are an hour longer."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the `fedsift flower` commands start: Flower's own programs, offline, and never in the open without encryption."""
+"""What the `fedsift flower` commands start: Flower's own programs, offline, never in the open without encryption."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ CONNECTION = "fedsift"
 LOG_FILE = "flower.log"
 POLL = 0.5
 SUPERLINK_STARTS = 60.0
+BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+"""Flower's parts on one machine ask each other for work this often (seconds); the other polls are built in."""
 
 
 def on_this_machine(host: str) -> bool:
@@ -93,22 +96,53 @@ def superlink_command(
 
 
 def site_command(
-    site_file: Path, superlink: str, *, insecure: bool, ca: Path | None, key: Path | None, port: int = 0
+    site_file: Path,
+    superlink: str,
+    *,
+    insecure: bool,
+    ca: Path | None,
+    key: Path | None,
+    port: int = 0,
+    worker: Path | None = None,
 ) -> list[str]:
-    """A site's node. The site's file and data are read first, so that mistakes show before anything connects."""
+    """A site's node. The site's file and data are read first, so that mistakes show before anything connects.
+
+    `worker`: the socket of the process that answers for the site.
+    """
     refuse_in_the_open(host_of(superlink), insecure)
     open_site(site_file)
-    place = str(site_file.resolve())
-    if '"' in place:
-        raise ConfigError(f"{place}: Flower cannot carry a path with quotes; rename the folder")
+    settings = _quoted("site", site_file.resolve())
+    if worker is not None:
+        settings += f" {_quoted('worker', worker)}"
     command = [program("flower-supernode"), "--superlink", superlink, "--host", "127.0.0.1"]
-    command += ["--port", str(port or free_port()), "--node-config", f'site="{place}"']
+    command += ["--port", str(port or free_port()), "--node-config", settings]
     if insecure:
         return [*command, "--insecure"]
     if ca is None or key is None:
         raise ConfigError("a site needs --ca and --key, or --insecure for a trial on 127.0.0.1")
     command += ["--root-certificates", str(existing(ca, "the CA certificate"))]
     return [*command, "--auth-supernode-private-key", str(existing(key, "the site's private key"))]
+
+
+def _quoted(key: str, path: Path) -> str:
+    if '"' in str(path):
+        raise ConfigError(f"{path}: Flower cannot carry a path with quotes; rename the folder")
+    return f'{key}="{path}"'
+
+
+def new_socket() -> Path:
+    """A place for the site's socket in a folder that only this user can enter."""
+    return Path(tempfile.mkdtemp(prefix="fedsift-site-")) / "door"
+
+
+def start_worker(site_file: Path, place: Path) -> None:
+    """Start the process that holds the site's data; it ends with this one, whatever program this one becomes."""
+    command = [sys.executable, "-m", "fedsift.engines.flower.worker", str(site_file.resolve()), str(place)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=offline())
+    while not place.exists():
+        if process.poll() is not None:
+            raise RunError(f"the site's process ended with code {process.returncode} before it could answer")
+        time.sleep(0.1)
 
 
 def free_port() -> int:
@@ -120,7 +154,7 @@ def free_port() -> int:
 def become(command: list[str], home: Path) -> NoReturn:
     """Replace this process by the program: its signals and its end are then the program's own."""
     home.mkdir(parents=True, exist_ok=True)
-    os.execve(command[0], command, offline({"FLWR_HOME": str(home.resolve())}))
+    os.execve(command[0], command, offline({"FLWR_HOME": str(home.resolve()), **BRISK}))
 
 
 def write_connection(home: Path, superlink: str, *, insecure: bool, ca: Path | None) -> None:

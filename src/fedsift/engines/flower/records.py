@@ -1,23 +1,15 @@
-"""Messages as Flower records: the JSON tree in one record, all tensors as one array of bytes in another.
-
-The tensors of a request are the same for every site, the tree is not (it names the site). Flower stores by content,
-so in this form a model that goes to a hundred sites is uploaded and kept once.
-"""
+"""Values to letters and back. No pickles: see `contract.codec`."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, RecordDict
 from torch import Tensor
 
 from fedsift.contract import codec
-
-TREE = "tree"
-TENSORS = "tensors"
-NOTE = "note"
+from fedsift.engines.flower.letters import Letter, tensors_record
 
 
 class Packer:
@@ -28,17 +20,14 @@ class Packer:
 
     def pack(self, value: Any, **note: str) -> RecordDict:
         tree, tensors = codec.pack(value)
-        records = RecordDict({TREE: ConfigRecord({TREE: json.dumps(tree)}), NOTE: ConfigRecord(dict(note))})
-        if tensors:
-            records[TENSORS] = self._record(list(tensors.values()))
-        return records
+        shared = self._record(list(tensors.values())) if tensors else None
+        return Letter(json.dumps(tree), b"", note).to_records(shared)
 
     def _record(self, tensors: list[Tensor]) -> ArrayRecord:
         for known, record in self._known:
             if len(known) == len(tensors) and all(_same(a, b) for a, b in zip(known, tensors)):
                 return record
-        blob = codec.to_bytes({str(number): tensor for number, tensor in enumerate(tensors)})
-        record = ArrayRecord({TENSORS: Array(np.frombuffer(blob, dtype=np.uint8))})
+        record = tensors_record(_bytes(tensors))
         self._known.append((tensors, record))
         return record
 
@@ -48,26 +37,28 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.dtype == b.dtype and a.stride() == b.stride()
 
 
-def pack(value: Any, **note: str) -> RecordDict:
-    return Packer().pack(value, **note)
+def _bytes(tensors: list[Tensor]) -> bytes:
+    return codec.to_bytes({str(number): tensor for number, tensor in enumerate(tensors)})
 
 
-def unpack(records: RecordDict) -> Any:
-    """The value that `pack` was given; raises ValueError on anything else."""
+def letter_of(value: Any) -> Letter:
+    tree, tensors = codec.pack(value)
+    return Letter(json.dumps(tree), _bytes(list(tensors.values())) if tensors else b"")
+
+
+def value_of(letter: Letter) -> Any:
+    """The value that `letter_of` was given; raises ValueError on anything else."""
     try:
-        tree = json.loads(str(records.config_records[TREE][TREE]))
-        tensors: dict[str, Tensor] = {}
-        if TENSORS in records.array_records:
-            tensors = codec.from_bytes(records.array_records[TENSORS][TENSORS].numpy().tobytes())
-        return codec.unpack(tree, tensors)
+        return codec.unpack(json.loads(letter.tree), codec.from_bytes(letter.tensors) if letter.tensors else {})
     except ValueError:
         raise
     except Exception as error:  # the bytes come from another machine and may be anything
         raise ValueError(f"the message cannot be read: {type(error).__name__}: {error}") from error
 
 
-def note_of(records: RecordDict) -> dict[str, str]:
-    """The plain words beside the value."""
-    if NOTE not in records.config_records:
-        return {}
-    return {str(key): str(value) for key, value in records.config_records[NOTE].items()}
+def pack(value: Any, **note: str) -> RecordDict:
+    return Packer().pack(value, **note)
+
+
+def unpack(records: RecordDict) -> Any:
+    return value_of(Letter.from_records(records))

@@ -243,7 +243,8 @@ def _load(table: Mapping[str, Any], site_file: Path, classes: tuple[str, ...]) -
         for f in dataclasses.fields(source)
         if isinstance(value := getattr(source, f.name), Path)
     }
-    dataset = dataclasses.replace(source, **here).load()
+    located: Source = dataclasses.replace(source, **here)  # type: ignore[arg-type]
+    dataset = located.load()
     return dataset if dataset.given is None else dataclasses.replace(dataset, labels=dataset.given)
 
 

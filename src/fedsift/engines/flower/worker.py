@@ -1,0 +1,67 @@
+"""The process that stays at a deployed site: it holds the data in memory and answers what Flower's processes bring.
+
+    python -m fedsift.engines.flower.worker SITE.toml SOCKET
+
+It ends with the process that started it, the site's Flower node. Losing it loses nothing: what it answered is on disk,
+and Flower's own process answers in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+from fedsift.engines.flower.answering import answer_letter
+from fedsift.engines.flower.letters import Letter
+from fedsift.engines.flower.sites import open_site
+from fedsift.engines.flower.wire import DECLINED, receive_letter, send_letter
+
+log = logging.getLogger("fedsift.site")
+
+
+def serve(site_file: Path, place: Path) -> None:
+    """Answer letters one after the other until this process is ended."""
+    open_site(site_file)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.bind(str(place))
+        place.chmod(0o600)
+        door.listen()
+        while True:
+            channel, _ = door.accept()
+            with channel:
+                try:
+                    send_letter(channel, _reply(receive_letter(channel), site_file))
+                except OSError:
+                    log.warning("a request's process ended before it was answered")
+
+
+def _reply(letter: Letter, site_file: Path) -> Letter:
+    try:
+        return answer_letter(letter, site_file, letter.note.get("session", ""))
+    except Exception as error:  # an app may bring requests that only its own process knows
+        log.info("left to Flower's own process: %s", error)
+        return Letter("", note={DECLINED: "yes"})
+
+
+def end_with(parent: int, place: Path) -> None:
+    """Leave when the parent has."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        shutil.rmtree(place.parent, ignore_errors=True)
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    end_with(os.getppid(), Path(sys.argv[2]))
+    serve(Path(sys.argv[1]), Path(sys.argv[2]))

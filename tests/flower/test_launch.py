@@ -1,0 +1,164 @@
+"""The deployed app's folder and the commands that start Flower's programs."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_sites import write_site
+from typer.testing import CliRunner
+
+from fedsift.cli.main import app
+from fedsift.contract.errors import ConfigError, DataError, RunError
+from fedsift.engines.flower import launch
+from fedsift.engines.flower.deploy import write_app
+from fedsift.engines.flower.offline import SWITCHES, offline
+from fedsift.engines.flower.server import read_federation_file
+from fedsift.engines.flower.sites import open_site
+from fedsift.study import Study
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An app with a trial on the study's own data."""
+    folder = tmp_path_factory.mktemp("deployed")
+    study = Study.from_table(
+        {"partition": {"name": "iid", "sites": 3}, "model": {"name": "mlp"}, "method": {"name": "fednoro"}}
+    )
+    write_app(study, folder / "app", trial=folder / "trial")
+    return folder
+
+
+def test_the_app_holds_what_flower_needs_and_nothing_of_the_data(deployed: Path) -> None:
+    project = tomllib.loads((deployed / "app" / "pyproject.toml").read_text("utf-8"))
+    parts = project["tool"]["flwr"]["app"]["components"]
+    assert parts == {"serverapp": "fedsift_app.server:app", "clientapp": "fedsift_app.client:app"}
+    assert project["tool"]["flwr"]["app"]["config"] == {"run-folder": ""}
+    assert "federation.toml" in project["tool"]["flwr"]["app"]["fab-exclude"]
+    suffixes = {file.suffix for file in (deployed / "app").rglob("*") if file.is_file()}
+    assert suffixes == {".toml", ".py", ".md"}
+    assert Study.from_file(deployed / "app" / "study.toml").method_name == "fednoro"
+
+
+def test_the_federation_file_and_the_trials_sites_are_ready(deployed: Path) -> None:
+    federation = read_federation_file(deployed / "app" / "federation.toml")
+    assert federation.sites == ("site-00", "site-01", "site-02")
+    assert Path(federation.test["path"]).is_file()
+    sites = sorted((deployed / "trial" / "sites").glob("*/site.toml"))
+    assert [open_site(path).file.name for path in sites] == list(federation.sites)
+
+
+def test_the_site_template_is_a_site_file(deployed: Path) -> None:
+    template = tomllib.loads((deployed / "app" / "site.template.toml").read_text("utf-8"))
+    assert template["classes"] == [str(k) for k in range(10)]
+    with pytest.raises(DataError, match="images"):  # all that is missing are the data
+        open_site(deployed / "app" / "site.template.toml")
+
+
+def test_the_readme_lists_every_field_that_leaves_and_the_exact_commands(deployed: Path) -> None:
+    text = (deployed / "app" / "README.md").read_text("utf-8")
+    for row in ("| Introduction | facts |", "| Indicators | values |", "| Trained | weights |"):
+        assert row in text
+    assert "| Evaluated |" not in text  # the coordinator has a test set
+    for command in ("superlink", "site", "start app", "register"):
+        assert f"fedsift flower {command}" in text
+
+
+@pytest.mark.parametrize("name", ["my_app", "1app", "a" * 33, "an app"])
+def test_names_that_flower_refuses_are_refused_first(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="hyphens"):
+        write_app(Study.from_table({}), tmp_path / name)
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="not empty"):
+        write_app(Study.from_table({}), tmp_path / "app")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "fed.example.org", "::"])
+def test_an_insecure_superlink_off_loopback_is_refused(host: str) -> None:
+    result = runner.invoke(app, ["flower", "superlink", "--insecure", "--host", host])
+    assert isinstance(result.exception, ConfigError)
+    assert "in the clear" in str(result.exception)
+    assert result.exception.exit_code == 2
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])
+def test_on_loopback_a_trial_needs_no_encryption(host: str) -> None:
+    command = launch.superlink_command(host, 8000, insecure=True, ca=None, certificate=None, key=None)
+    assert "--insecure" in command
+    assert "--disable-runtime-dependency-installation" in command
+
+
+def test_with_certificates_only_registered_sites_may_join(tmp_path: Path) -> None:
+    files = {}
+    for name in ("ca", "certificate", "key"):
+        files[name] = tmp_path / name
+        files[name].touch()
+    command = launch.superlink_command("0.0.0.0", 8000, insecure=False, **files)
+    assert "--enable-supernode-auth" in command
+    assert "--insecure" not in command
+    with pytest.raises(ConfigError, match="does not exist"):
+        launch.superlink_command("0.0.0.0", 8000, insecure=False, **{**files, "key": tmp_path / "none"})
+    with pytest.raises(ConfigError, match="--certificate"):
+        launch.superlink_command("0.0.0.0", 8000, insecure=False, ca=None, certificate=None, key=None)
+
+
+def test_a_site_is_checked_before_it_connects(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"insecure": True, "ca": None, "key": None}
+    path = write_site(tmp_path / "a site")
+    command = launch.site_command(path, "127.0.0.1:8000", worker=Path("/x/door"), **options)
+    assert command[command.index("--node-config") + 1] == f'site="{path.resolve()}" worker="/x/door"'
+    with pytest.raises(ConfigError, match="in the clear"):
+        launch.site_command(path, "10.0.0.1:8000", **options)
+    with pytest.raises(ConfigError, match="host:port"):
+        launch.site_command(path, "127.0.0.1", **options)
+    with pytest.raises(ConfigError, match="--key"):
+        launch.site_command(path, "10.0.0.1:8000", insecure=False, ca=None, key=None)
+    with pytest.raises(DataError, match=r"nowhere\.npz"):
+        launch.site_command(
+            write_site(tmp_path / "b", data={"name": "npz", "path": "nowhere.npz"}), "127.0.0.1:8000", **options
+        )
+
+
+def test_the_four_switches_are_always_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")
+    environment = offline({"FLWR_HOME": "here"})
+    assert len(SWITCHES) == 4
+    assert SWITCHES.items() <= environment.items()
+    assert environment["FLWR_HOME"] == "here"
+
+
+def test_a_run_folder_takes_the_apps_study_once(deployed: Path, tmp_path: Path) -> None:
+    folder = launch.prepare_run(deployed / "app", tmp_path / "runs" / "first")
+    assert folder.study_file.read_text() == (deployed / "app" / "study.toml").read_text()
+    assert launch.prepare_run(deployed / "app", folder.path).path == folder.path
+    folder.write_json("summary.json", {})
+    with pytest.raises(RunError, match="finished"):
+        launch.prepare_run(deployed / "app", folder.path)
+    with pytest.raises(ConfigError, match="fedsift deploy"):
+        launch.prepare_run(tmp_path, tmp_path / "runs" / "second")
+
+
+def test_no_superlink_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunError, match="start it first"):
+        launch.wait_for(f"127.0.0.1:{launch.free_port()}", seconds=0.0)
+
+
+def test_deploy_and_its_errors_from_the_command_line(tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text('[model]\nname = "mlp"\n[method]\nname = "fedavg"\n')
+    named = ["--site", "north", "--site", "south"]
+    done = runner.invoke(app, ["deploy", str(study), "--out", str(tmp_path / "app"), *named])
+    assert done.exit_code == 0, done.output
+    federation = read_federation_file(tmp_path / "app" / "federation.toml")
+    assert (federation.sites, federation.at_least) == (("north", "south"), 2)
+    assert "| Evaluated |" in (tmp_path / "app" / "README.md").read_text()
+    wrong = runner.invoke(app, ["deploy", str(study), "method.nmae=1", "--out", str(tmp_path / "other")])
+    assert isinstance(wrong.exception, ConfigError)

@@ -1,0 +1,68 @@
+"""The process that stays at a site: same answers, gone with its node, and nothing lost without it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from processes import wait_until
+from test_sites import train, write_site
+
+from fedsift.contract.codec import digest_of
+from fedsift.engines.flower import worker
+from fedsift.engines.flower.answering import answer
+from fedsift.engines.flower.hello import Hello, Introduction
+from fedsift.engines.flower.letters import Letter
+from fedsift.engines.flower.records import letter_of, value_of
+from fedsift.engines.flower.wire import call_worker
+
+
+@pytest.fixture
+def door() -> Iterator[Path]:
+    """A short path: sockets allow about a hundred characters."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "door"
+
+
+def serve(site_file: Path, door: Path) -> None:
+    threading.Thread(target=worker.serve, args=(site_file, door), daemon=True).start()
+    wait_until(door.exists, 20, "the site's socket")
+
+
+def test_the_worker_answers_as_the_site_itself_would(tmp_path: Path, door: Path) -> None:
+    serve(write_site(tmp_path / "a"), door)
+    for asked in (Hello(), train()):
+        letter = letter_of(asked).with_note(model="mlp", session="1")
+        reply = call_worker(door, letter)
+        assert reply is not None
+        direct = answer(asked, write_site(tmp_path / f"b-{type(asked).__name__}"), "mlp", "1")
+        assert digest_of(value_of(reply)) == digest_of(direct)
+    assert (tmp_path / "a" / "notebook" / "run" / "0.0.answer").is_file()
+
+
+def test_the_socket_is_for_this_user_alone(tmp_path: Path, door: Path) -> None:
+    serve(write_site(tmp_path), door)
+    assert door.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("letter", [Letter("{"), Letter('{"$class": "OnlyTheAppKnows", "fields": {}}')])
+def test_a_request_that_the_worker_does_not_know_is_left_to_others(tmp_path: Path, door: Path, letter: Letter) -> None:
+    serve(write_site(tmp_path), door)
+    assert call_worker(door, letter) is None
+    again = call_worker(door, letter_of(Hello()).with_note(model="mlp"))
+    assert again is not None
+    assert isinstance(value_of(again), Introduction)
+
+
+def test_without_a_worker_there_is_no_answer_and_no_error(door: Path) -> None:
+    assert call_worker(door, letter_of(Hello())) is None
+
+
+def test_flowers_short_lived_process_imports_no_torch() -> None:
+    code = "import sys, fedsift.engines.flower.client; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
