@@ -26,6 +26,9 @@ class StackedNetwork:
         self._transposed = {
             f"{name}.weight" for name, part in module.named_modules() if isinstance(part, nn.Linear)
         }
+        self._kernels = {
+            f"{name}.weight" for name, part in module.named_modules() if isinstance(part, nn.Conv2d)
+        }
         _refuse_unusual_state(module)
         self.batch_norms = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
         """Whether a batch of one row cannot be trained on."""
@@ -36,18 +39,34 @@ class StackedNetwork:
 
     def load(self, weights: Sequence[Weights]) -> None:
         """One state a site, in the cohort's order; all sites become active."""
-        shared = all(own is weights[0] for own in weights)
-        self._all = {}
-        for name, first in weights[0].items():
-            stacked = (
-                first.detach().unsqueeze(0).expand(len(weights), *first.shape)
-                if shared
-                else torch.stack([own[name].detach() for own in weights])
-            )
-            if name in self._transposed:
-                stacked = stacked.transpose(1, 2)
-            self._all[name] = stacked.clone(memory_format=torch.contiguous_format)
+        self._all = {
+            name: self._own_memory(name, value.expand(len(weights), *value.shape[1:]))
+            for name, value in self._stack(weights, list(weights[0])).items()
+        }
         self.activate(len(weights))
+
+    def arrange(self, weights: Sequence[Weights]) -> list[Tensor]:
+        """Other weights in the order and layout of `parameters()`; `[1, ...]` when all sites have the same object."""
+        return list(self._stack(weights, self._trainable).values())
+
+    def _own_memory(self, name: str, value: Tensor) -> Tensor:
+        """A copy in the memory order in which gradients will come: kernels of images have their channels last."""
+        if name not in self._kernels:
+            return value.clone(memory_format=torch.contiguous_format)
+        return (
+            value.permute(0, 1, 3, 4, 2).clone(memory_format=torch.contiguous_format).permute(0, 1, 4, 2, 3)
+        )
+
+    def _stack(self, weights: Sequence[Weights], names: Sequence[str]) -> dict[str, Tensor]:
+        shared = all(own is weights[0] for own in weights)
+        stacked = {
+            name: torch.stack([own[name].detach() for own in (weights[:1] if shared else weights)])
+            for name in names
+        }
+        return {
+            name: value.transpose(1, 2).contiguous() if name in self._transposed else value
+            for name, value in stacked.items()
+        }
 
     def activate(self, sites: int) -> None:
         """Go on with the first `sites` sites. Parameters are new leaves over the same memory."""
@@ -85,7 +104,7 @@ class StackedNetwork:
     ) -> Tensor:
         """Samples `[C, B, *shape]` of the active sites to logits `[C, B, K]`.
 
-        present: `[C, B]`, 1 for real rows, which come first; None when all are. Rows of padding give numbers
+        present: `[C, B]`, 1 for real rows; None when all are. Rows of padding give numbers
         that mean nothing. generators: one a site, for dropout.
         """
         if x.shape[0] != self.sites:

@@ -22,6 +22,7 @@ def masked_batch_norm(
     statistics are updated in place as nn.BatchNorm does (the unbiased variance enters). Rows of padding are
     scaled like the others; as nothing reads them they pass no gradient on.
     """
+    present = present.to(x.dtype)
     sites = present.shape[0]
     own = (x.shape[0], sites, -1)
     share = (present / present.sum(-1, keepdim=True)).t().unsqueeze(-1)  # [B, C, 1]

@@ -32,7 +32,7 @@ class Pass:
     state: Mapping[str, Tensor]
     """Parameters and buffers of the active sites by name, `[C, ...]`; linear weights are `[C, in, out]`."""
     present: Tensor | None = None
-    """float `[C, B]`, 1 for real rows (they come first) and 0 for padding; None when every row is real."""
+    """float `[C, B]`, 1 for real rows and 0 for padding; None when every row is real."""
     generators: Sequence[torch.Generator] = ()
     """One for each active site; dropout draws from it."""
 
@@ -213,9 +213,10 @@ def dropout(drop: Dropout, name: str) -> Operation:
         if len(at.generators) < at.sites:
             raise ValueError("dropout in a cohort needs one generator for each site")
         masks = x.new_zeros(_own_shape(x, at.sites))
-        rows = [masks.shape[1]] * at.sites if at.present is None else at.present.sum(-1).int().tolist()
-        for site, real in enumerate(rows):
-            masks[site, :real] = dropout_mask((real, *masks.shape[2:]), drop.p, at.generators[site])
+        real = torch.ones(masks.shape[:2], dtype=torch.bool) if at.present is None else at.present != 0
+        for site, rows in enumerate(real.sum(-1).tolist()):
+            drawn = dropout_mask((rows, *masks.shape[2:]), drop.p, at.generators[site])
+            masks[site, real[site]] = drawn.to(masks.dtype)
         return x * (layout.images_from_samples(masks) if x.dim() == 4 else masks)
 
     return run

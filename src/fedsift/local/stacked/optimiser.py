@@ -22,7 +22,7 @@ class StackedOptimiser:
     def step(self, gradients: Sequence[Tensor]) -> None:
         """One update of all active sites by gradients `[C, ...]`."""
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient
+            parameter.grad = _in_memory_order(gradient, parameter)
         self._optimiser.step()
         for parameter in self._parameters:
             parameter.grad = None
@@ -36,6 +36,14 @@ class StackedOptimiser:
                 key: _first(value, sites) for key, value in self._optimiser.state[old].items()
             }
         self._parameters, self._optimiser = list(parameters), fresh
+
+
+def _in_memory_order(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """Fused updates walk over memory and do not look at strides: both must lie alike."""
+    strides = zip(gradient.stride(), parameter.stride(), parameter.shape)
+    if all(own == wanted or size == 1 for own, wanted, size in strides):
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
 
 
 def _first(value: Any, sites: int) -> Any:

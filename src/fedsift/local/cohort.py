@@ -1,0 +1,254 @@
+"""The cohort trainer: many sites at once, with the interface and the results of the one-site trainer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedsift.contract.messages import Weights
+from fedsift.local.objective import Objective, View
+from fedsift.local.plan import batch_bounds, steps
+from fedsift.local.recipe import Recipe
+from fedsift.local.stacked import StackedNetwork, StackedOptimiser, Unstackable, clip_gradients
+from fedsift.local.stacked.batches import CohortBatches, CohortStep
+from fedsift.local.trainer import Job, Result, train_each
+from fedsift.models import build_model
+
+log = logging.getLogger(__name__)
+
+COHORT = 10
+"""Sites trained together: more no longer gain, and their activations leave the processor's cache."""
+
+
+def train_cohort(jobs: Sequence[Job], size: int = COHORT) -> list[Result | Exception]:
+    """Train all jobs, alike ones together; the order of the results is that of the jobs.
+
+    What cannot be stacked is trained one site at a time.
+    """
+    results: list[Result | Exception | None] = [None] * len(jobs)
+    alone: list[int] = []
+    for group in _groups(jobs, alone):
+        for start in range(0, len(group), size):
+            part = group[start : start + size]
+            try:
+                trained = _train_stacked([jobs[i] for i in part])
+            except Exception as error:  # alone, each site has its own chance and its own error
+                _say_once(jobs[part[0]].site.facts.model, f"{type(error).__name__}: {error}")
+                alone += part
+            else:
+                for index, result in zip(part, trained):
+                    results[index] = result
+    for index, outcome in zip(alone, train_each([jobs[i] for i in alone])):
+        results[index] = outcome
+    return [result for result in results if result is not None]
+
+
+def can_stack(job: Job) -> bool:
+    """Whether the job can be part of a cohort at all."""
+    site = job.site
+    if site.compute.device != "cpu" or len(site.samples) == 0:
+        return False
+    try:
+        network = stacked_network(site.facts.model, site.samples.shape, site.n_classes)
+    except Unstackable as reason:
+        _say_once(site.facts.model, str(reason))
+        return False
+    # A batch of one row trains with running statistics, row by row: the one-site trainer knows how.
+    smallest = min(stop - start for start, stop in batch_bounds(len(site.samples), job.recipe.batch_size))
+    return smallest * job.recipe.views > 1 or not network.batch_norms
+
+
+@lru_cache(maxsize=16)
+def stacked_network(model: str, shape: tuple[int, ...], n_classes: int, slot: str = "main") -> StackedNetwork:
+    """The stacked form of a model; one lives per `slot` and is loaded anew."""
+    module = build_model(model, shape, n_classes)
+    network = StackedNetwork(module)
+    _check_forward(network, module, shape)
+    return network
+
+
+def _check_forward(network: StackedNetwork, module: nn.Module, shape: tuple[int, ...]) -> None:
+    """A network from elsewhere may do what tracing does not see: its stacked form must give the same logits."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, *shape, generator=generator)
+    network.load([module.state_dict()] * 2)
+    with torch.inference_mode():
+        got = network.forward(x, train=False)
+        expected = module.eval()(x.flatten(0, 1)).view_as(got)
+    if not torch.allclose(got, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())):
+        raise Unstackable("its stacked form does not give the network's own logits")
+
+
+@lru_cache(maxsize=64)
+def _say_once(model: str, reason: str) -> None:
+    log.info("'%s' is trained one site at a time: %s", model, reason)
+
+
+# Which jobs go together ------------------------------------------------------------------------------------
+
+
+def _groups(jobs: Sequence[Job], alone: list[int]) -> list[list[int]]:
+    """Indices of jobs that share network and recipe, longest training first; the others go to `alone`."""
+    groups: list[list[int]] = []
+    for index, job in enumerate(jobs):
+        if not can_stack(job):
+            alone.append(index)
+            continue
+        home = next((group for group in groups if _alike(jobs[group[0]], job)), None)
+        if home is None:
+            groups.append([index])
+        else:
+            home.append(index)
+    for group in groups:
+        group.sort(key=lambda i: -steps(len(jobs[i].site.samples), jobs[i].recipe))
+    return groups
+
+
+def _alike(a: Job, b: Job) -> bool:
+    """Whether two jobs can be one cohort: equal but for samples, weights and the sizes of their loss terms."""
+    own, other = a.site, b.site
+    if (own.facts.model, own.samples.shape, own.classes) != (
+        other.facts.model,
+        other.samples.shape,
+        other.classes,
+    ):
+        return False
+    if (a.teacher is None) != (b.teacher is None) or own.multilabel != other.multilabel:
+        return False
+    if a.recipe is b.recipe:
+        return True
+    try:
+        return bool(_without_sizes(a.recipe) == _without_sizes(b.recipe))
+    except (RuntimeError, ValueError, TypeError):  # a term that holds tensors cannot say whether it is equal
+        return False
+
+
+def _without_sizes(recipe: Recipe) -> Recipe:
+    """The recipe with every weight that is not 0 set to 1: the weights of a cohort's terms may differ by site."""
+    terms = tuple((float(weight != 0), term) for weight, term in recipe.objective.terms)
+    return replace(recipe, objective=Objective(terms))
+
+
+# Training ----------------------------------------------------------------------------------------------------
+
+
+def _train_stacked(jobs: Sequence[Job]) -> list[Result]:
+    """Train one cohort; jobs are alike and ordered longest first."""
+    site, recipe = jobs[0].site, jobs[0].recipe
+    batches = CohortBatches(jobs)
+    network = stacked_network(site.facts.model, site.samples.shape, site.n_classes)
+    network.load([job.weights for job in jobs])
+    optimiser = StackedOptimiser(network.parameters(), lambda values: make_fused_optimiser(values, recipe))
+    look = _Look(jobs, network)
+    generators = [job.site.random(f"{job.purpose}: dropout") for job in jobs]
+    totals = torch.zeros(len(jobs))
+    for step in batches:
+        if step.sites < network.sites:
+            network.activate(step.sites)
+            optimiser.narrow(network.parameters())
+        logits = network.forward(
+            step.samples, None if step.full else step.present, train=True, generators=generators[: step.sites]
+        )
+        losses = look.losses(step, logits)
+        gradients: Sequence[Tensor] = torch.autograd.grad(losses.sum(), network.parameters())
+        optimiser.step(clip_gradients(gradients, recipe.clip) if recipe.clip else gradients)
+        totals[: step.sites] += losses.detach()
+    return [
+        Result(weights, float(total) / count, count)
+        for weights, total, count in zip(network.weights(), totals, batches.steps)
+    ]
+
+
+class _Look:
+    """What the objective sees of each step, for all sites of a cohort."""
+
+    def __init__(self, jobs: Sequence[Job], network: StackedNetwork) -> None:
+        self._network = network
+        needs = jobs[0].recipe.objective.needs
+        weights = torch.tensor([[weight for weight, _ in job.recipe.objective.terms] for job in jobs])
+        self._terms = [
+            (weights[:, i], term)
+            for i, (weight, term) in enumerate(jobs[0].recipe.objective.terms)
+            if weight != 0
+        ]
+        self._prior = (
+            torch.stack([job.log_prior() for job in jobs]) if {"prior", "known prior"} & needs else None
+        )
+        self._anchors = _anchors(jobs, network) if "anchors" in needs else []
+        self._teach = _teacher(jobs) if "teacher" in needs else None
+
+    def losses(self, step: CohortStep, logits: Tensor) -> Tensor:
+        """The objective of each active site, `[k]`."""
+        k = step.sites
+        view = View(
+            logits=logits,
+            target=step.target,
+            present=step.present,
+            log_prior=None if self._prior is None else self._prior[:k],
+            teacher=None if self._teach is None else self._teach(step),
+            known=step.known,
+            chance=step.chance,
+            parameters=self._network.parameters(),
+            anchors=[anchor[:k] if len(anchor) > 1 else anchor for anchor in self._anchors],
+            first_batch=bool(step.first[0]),
+        )
+        values = self._value(view, k)
+        if bool((step.first == step.first[0]).all()):
+            return values
+        # sites open their epochs at different steps: evaluate both ways and let each take its own
+        other = self._value(replace(view, first_batch=not view.first_batch), k)
+        return torch.where(step.first == step.first[0], values, other)
+
+    def _value(self, view: View, sites: int) -> Tensor:
+        total = torch.zeros(sites)
+        for weights, term in self._terms:
+            total = total + weights[:sites] * term.value(view)
+        return total
+
+
+def _anchors(jobs: Sequence[Job], network: StackedNetwork) -> list[Tensor]:
+    """Where proximal terms pull to, in the order of the network's parameters; `[1, ...]` when all sites share it."""
+    return network.arrange([job.weights if job.anchor is None else job.anchor for job in jobs])
+
+
+def _teacher(jobs: Sequence[Job]) -> Callable[[CohortStep], Tensor]:
+    """Logits `[k, B, K]` of the frozen teachers: one network for all sites where they share it, else a stacked one."""
+    weights: list[Weights] = [job.teacher or job.weights for job in jobs]
+    site = jobs[0].site
+    if all(own is weights[0] for own in weights):
+        shared = site.network(weights[0], slot="teacher").eval().requires_grad_(False)
+
+        def teach(step: CohortStep) -> Tensor:
+            images = step.by_site
+            if images.dim() == 4:
+                images = images.contiguous(memory_format=torch.channels_last)
+            with torch.no_grad():
+                logits: Tensor = shared(images)
+            return logits.view(step.sites, -1, logits.shape[-1])
+
+        return teach
+    stacked = stacked_network(site.facts.model, site.samples.shape, site.n_classes, slot="teacher")
+    stacked.load(weights)
+
+    def teach_each(step: CohortStep) -> Tensor:
+        if step.sites < stacked.sites:
+            stacked.activate(step.sites)
+        with torch.no_grad():
+            return stacked.forward(step.samples, train=False)
+
+    return teach_each
+
+
+def make_fused_optimiser(parameters: list[Tensor], recipe: Recipe) -> torch.optim.Optimizer:
+    """As the one-site trainer's, in one pass over memory."""
+    shared: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay, "fused": True}
+    if recipe.optimiser == "sgd":
+        return torch.optim.SGD(parameters, momentum=recipe.momentum, **shared)
+    kind = torch.optim.Adam if recipe.optimiser == "adam" else torch.optim.AdamW
+    return kind(parameters, **shared)
