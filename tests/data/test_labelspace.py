@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift.contract import DataError
@@ -14,6 +14,7 @@ names = st.lists(st.sampled_from(["ant", "bee", "cat", "dog", "eel", "fox"]), mi
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "c"]), names, min_size=1), st.randoms())
+@settings(deadline=None)
 def test_order_of_sites_and_names_never_matters(declared, random):
     shuffled = {
         site: random.sample(own, len(own))

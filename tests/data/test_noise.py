@@ -63,6 +63,8 @@ def test_random_matrix_noise_follows_its_drawn_matrix(rate):
     matrix = noise.matrix(5, scene.generator("all sites", "matrix"))
     assert np.abs(np.diagonal(matrix) - (1 - rate)).max() <= 0.05
     measured = m.measured_matrix(clean, noise.spoil(scene).given[POOL], 5)
+    given_labels = noise.spoil(scene).given[POOL]
+    within_three_errors((given_labels != clean).sum(), len(clean), m.effective_rate(matrix, [1] * 5))
     error = np.sqrt(matrix * (1 - matrix) / 20_000)
     assert (np.abs(measured - matrix) <= 4 * error + 1e-12).all()
 

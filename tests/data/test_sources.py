@@ -94,6 +94,12 @@ def test_npz_errors_name_the_array_and_the_file(tmp_path):
         load("npz", path=tmp_path / "d.npz")
 
 
+def test_a_path_may_start_at_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    np.savez(tmp_path / "mine.npz", images=np.zeros((4, 2, 2), np.uint8), labels=[0, 1, 0, 1])
+    assert len(load("npz", path=Path("~/mine.npz")).train) == 4
+
+
 def test_npz_of_features_and_multi_label(tmp_path):
     np.savez(
         tmp_path / "f.npz",
@@ -498,6 +504,8 @@ def test_a_plug_in_is_two_functions_behind_an_entry_point(monkeypatch, tmp_path)
         dataset = load("toy-plugin", test_fraction=0.25)
         assert dataset.classes == ("x", "y")
         assert len(dataset.test) == 2
+        assert sources.get("toy-plugin").about() == "toy"
+        assert "broken" in sources.get("half").about()
         with pytest.raises(DataError, match="has no function 'describe'"):
             load("half")
     finally:

@@ -68,6 +68,7 @@ def test_counts_forgive_one_rounding_error():
 
 
 @given(st.lists(st.floats(0.001, 10), min_size=1, max_size=20), st.integers(0, 500))
+@settings(deadline=None)
 def test_shares_become_whole_numbers_that_sum_up(shares, total):
     array = np.array(shares)
     counts = shares_to_counts(array, total)

@@ -233,7 +233,7 @@ def list_datasets(
     for key in sources:
         cls = sources.get(key)
         entries.append({"name": key, "labels": cls.kind, "where": _where(key, cls), "licence": cls.licence,
-                        "what": cls.summary})  # fmt: skip
+                        "what": cls.about()})  # fmt: skip
     if json:
         print_json(entries)
     else:

@@ -69,7 +69,7 @@ def check_files(source: FolderSource) -> list[Finding]:
         missing, outside, pictures = list(listing.missing), Counter(listing.outside), listing.pictures
         findings += _emptied_sites(source, listing.sites)
     decoded = load_pictures(
-        sorted(pictures, key=lambda picture: (str(picture.root), picture.name)),
+        pictures,  # in the order in which they are loaded afterwards, so that they are decoded once
         Form(source.size, source.channels, source.fit),
         cache=source.cache,
         what=source.path.name,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,6 +39,17 @@ class Source:
     """Use so many training samples only, in each class's proportion (0: all)."""
     test_limit: int = field(default=0, kw_only=True)
     """Use so many test samples only (0: all)."""
+
+    def __post_init__(self) -> None:
+        for part in fields(self):
+            value = getattr(self, part.name)
+            if isinstance(value, Path):
+                object.__setattr__(self, part.name, value.expanduser())
+
+    @classmethod
+    def about(cls) -> str:
+        """One line for listings."""
+        return cls.summary
 
     def load(self) -> Dataset:
         """The dataset, cut down to the limits."""

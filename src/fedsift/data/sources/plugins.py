@@ -40,6 +40,14 @@ class PluginSource(Source):
     trusted: bool = True
     """Whether the labels can be taken for the truth."""
 
+    @classmethod
+    def about(cls) -> str:
+        """What the plug-in says of itself, or why it cannot."""
+        try:
+            return str(plugin(cls.entry).describe())
+        except Exception as error:  # a foreign package's failure must not hide the other datasets
+            return f"plug-in {cls.entry.value} is broken: {error}"
+
     def read(self) -> Dataset:
         loaded = plugin(self.entry).load(self.path)
         if isinstance(loaded, Dataset):
