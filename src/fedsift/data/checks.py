@@ -79,13 +79,13 @@ def check_files(source: FolderSource) -> list[Finding]:
         text = f"{len(words)} of {len(pictures)} pictures cannot be read; they are left out"
         findings.append(Finding("unreadable", "warning", text, "repair or remove them", words))
     if missing:
-        text = f"{len(missing)} pictures of the table are not there"
+        text = f"{counted(len(missing), 'picture')} of the table not there"
         findings.append(
             Finding("missing-file", "warning", text, "add them or remove their rows", tuple(missing))
         )
     if outside:
         words = tuple(f"{name} ({count})" for name, count in outside.most_common())
-        text = f"{sum(outside.values())} samples have labels outside the vocabulary; they are left out"
+        text = f"{counted(sum(outside.values()), 'sample')} with labels outside the vocabulary; left out"
         findings.append(Finding("unknown-label", "warning", text, "correct them or extend `classes`", words))
     return findings
 
@@ -125,22 +125,22 @@ def check_duplicates(dataset: Dataset) -> list[Finding]:
     across = [g for g in groups if 0 < sum(row in test for row in g) < len(g)]
     findings = []
     if across:
-        text = f"{len(across)} pictures are in training and in test: the test would be too kind"
+        text = f"{counted(len(across), 'picture')} both in training and in test: the test would be too kind"
         findings.append(_duplicate(dataset, "duplicate-across-splits", "warning", text, across))
     if dataset.sites is not None:
         names = dataset.sites
         between = [g for g in groups if g not in across and len({str(names[row]) for row in g}) > 1]
         if between:
-            text = f"{len(between)} pictures are at more than one site"
+            text = f"{counted(len(between), 'picture')} at more than one site"
             findings.append(_duplicate(dataset, "duplicate-across-sites", "warning", text, between))
     labels = dataset.labels if dataset.given is None else dataset.given
     torn = [g for g in groups if len({tuple(np.atleast_1d(labels[row])) for row in g}) > 1]
     if torn:
-        text = f"{len(torn)} pictures have two different labels"
+        text = f"{counted(len(torn), 'picture')} with two different labels"
         findings.append(_duplicate(dataset, "conflicting-labels", "warning", text, torn))
     inside = len(groups) - len(across)
     if inside:
-        text = f"{inside} pictures occur more than once on one side of the split"
+        text = f"{counted(inside, 'picture')} more than once on one side of the split"
         findings.append(
             _duplicate(dataset, "duplicate", "note", text, [g for g in groups if g not in across])
         )
@@ -152,6 +152,11 @@ def _duplicate(
 ) -> Finding:
     words = tuple(" = ".join(sample_name(dataset, row) for row in group) for group in groups)
     return Finding(code, severity, text, "keep one of each", words)
+
+
+def counted(number: int, thing: str) -> str:
+    """'1 picture', '2 pictures'."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def sample_name(dataset: Dataset, row: int) -> str:
@@ -166,7 +171,7 @@ def check_groups(dataset: Dataset) -> list[Finding]:
     )
     if not torn:
         return []
-    text = f"{len(torn)} groups (patients, lesions) are on both sides of the split"
+    text = f"{counted(len(torn), 'group')} (patient, lesion) on both sides of the split"
     fix = "drop the split column and set test_fraction: then whole groups are split"
     return [Finding("group-on-both-sides", "warning", text, fix, tuple(map(str, torn)))]
 
@@ -188,7 +193,7 @@ def check_names(dataset: Dataset) -> list[Finding]:
         Finding(
             "look-alike",
             "warning",
-            f"class '{rare}' ({counts[rare]} samples) looks like '{usual}' ({counts[usual]} samples)",
+            f"class '{rare}' ({counted(counts[rare], 'sample')}) looks like '{usual}' ({counts[usual]})",
             "if it is a misspelling, correct it; else name all classes in `classes`",
             (rare,),
         )
@@ -216,7 +221,7 @@ def check_sites(dataset: Dataset, sites: Sequence[SiteSummary]) -> list[Finding]
             text = f"site '{site.name}' has no training sample"
             findings.append(Finding("empty-site", "warning", text, "add data or drop the site", (site.name,)))
         elif site.train < TINY:
-            text = f"site '{site.name}' has {site.train} training samples"
+            text = f"site '{site.name}' has {counted(site.train, 'training sample')} only"
             fix = "its updates will be noisy; a natural partition can leave it out with `minimum`"
             findings.append(Finding("tiny-site", "note", text, fix, (site.name,)))
         if site.absent and site.train:
