@@ -4,7 +4,7 @@ wrong with it."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedCo
 from rich.progress import Progress as Bar
 from rich.syntax import Syntax
 
-from fedsift.cli.output import print_json, size_text, stderr, stdout, time_text
-from fedsift.cli.output import print_table as print_marked_table
+from fedsift.cli.output import print_json, print_table, size_text, stderr, stdout, time_text
 from fedsift.contract.errors import ConfigError, DataError
 from fedsift.contract.fielddocs import field_docs
 from fedsift.contract.registry import Registry
@@ -34,11 +33,6 @@ from fedsift.study.tables import apply_overrides, build
 JSON = typer.Option(False, "--json", help="Print as JSON.")
 SHOWN = 5
 COLOURS = {"error": "bold red", "warning": "yellow", "note": "dim"}
-
-
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table of plain text: brackets in a cell, such as `[n, K]`, are not markup."""
-    print_marked_table(escape(title), columns, [[escape(str(cell)) for cell in row] for row in rows])
 
 
 def register(app: typer.Typer) -> None:

@@ -51,10 +51,13 @@ def superlink(
     ca: Path = CA,
     certificate: Path = typer.Option(None, "--certificate", help="This machine's certificate (PEM)."),
     key: Path = typer.Option(None, "--key", help="The certificate's private key."),
+    database: Path = typer.Option(None, "--database", help="A file that remembers sites and keys over restarts."),
     home: Path = HOME,
 ) -> None:
     """Start the meeting point; the coordinator's machine runs it."""
-    command = launch.superlink_command(host, port, insecure=insecure, ca=ca, certificate=certificate, key=key)
+    command = launch.superlink_command(
+        host, port, insecure=insecure, ca=ca, certificate=certificate, key=key, database=database
+    )
     launch.become(command, home or Path(".flower-superlink"))
 
 
@@ -88,7 +91,9 @@ def register_site(
 @flower.command()
 def start(
     app: Path = typer.Argument(help="The app's folder, made by `fedsift deploy`."),
-    run_folder: Path = typer.Option(..., "--run-folder", help="The run's folder; an unfinished one is gone on with."),
+    run_folder: Path = typer.Option(
+        ..., "--run-folder", help="The run's folder; an unfinished one is gone on with."
+    ),
     superlink: str = SUPERLINK,
     insecure: bool = INSECURE,
     ca: Path = CA,
@@ -104,8 +109,11 @@ def start(
         stderr.print("stopped; nothing is lost. The same command goes on", highlight=False)
         raise typer.Exit(130) from None
     except FedsiftError:
-        stderr.print(f"the same command goes on from the last finished round; log: {folder.path / launch.LOG_FILE}",
-                     highlight=False, soft_wrap=True)
+        stderr.print(
+            f"the same command goes on from the last finished round; log: {folder.path / launch.LOG_FILE}",
+            highlight=False,
+            soft_wrap=True,
+        )
         raise
     report = write_report(folder.path)
     if json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 
@@ -35,8 +34,7 @@ def fedsift(
 
 
 for _name in COMMANDS:
-    if importlib.util.find_spec(f"fedsift.cli.{_name}"):
-        importlib.import_module(f"fedsift.cli.{_name}").register(app)
+    importlib.import_module(f"fedsift.cli.{_name}").register(app)
 
 
 def main() -> None:

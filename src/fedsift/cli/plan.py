@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    study: Path = typer.Argument(help="The study's TOML file."),
+    study: Path = typer.Argument(help="The study's TOML file, or a scenario by name."),
     overrides: list[str] = typer.Argument(None, help="Settings over the file's: method.rounds=20 ..."),
     json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:

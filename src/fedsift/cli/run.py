@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    study: Path = typer.Argument(help="The study's TOML file."),
+    study: Path = typer.Argument(help="The study's TOML file, or a scenario by name."),
     overrides: list[str] = typer.Argument(None, help="Settings over the file's: method.rounds=20 seed=3 ..."),
     out: Path = typer.Option(Path("runs"), "--out", help="Where the run's folder is made."),
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),

@@ -11,6 +11,7 @@ import torch
 
 from fedsift.contract.errors import ConfigError, FedsiftError, RunError
 from fedsift.data.dataset import Spread
+from fedsift.data.ledger import ledger
 from fedsift.engines.evaluate import Evaluator
 from fedsift.engines.inprocess import InProcess
 from fedsift.engines.loop import Listener, conduct
@@ -44,6 +45,8 @@ def run(
         # one thread unless asked: more are slower on busy cores and change the last bits of the weights
         torch.set_num_threads(study.engine.threads or 1)
         federation = federate(study, study.spread() if spread is None else spread, folder.id, kind)
+        if federation.spread.truth is not None:
+            ledger(federation.spread).save(folder.path / "truth.csv")
         evaluator = Evaluator(federation, federation.test_set(), study.engine.device)
         state = conduct(study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen)
         return write_results(study, folder, federation, state)

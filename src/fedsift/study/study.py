@@ -18,6 +18,7 @@ from fedsift.data.build import build as build_spread
 from fedsift.data.dataset import Spread
 from fedsift.data.noise import Noise, noises
 from fedsift.data.partitions import Partition, partitions
+from fedsift.data.presets import preset_names, preset_table
 from fedsift.data.public import Public
 from fedsift.data.sources import Source, sources
 from fedsift.engines.federation import Patience
@@ -90,7 +91,11 @@ class Study:
 
     @classmethod
     def from_file(cls, path: Path, overrides: list[str] | None = None) -> Study:
-        return cls.from_table(apply_overrides(read_toml(path), overrides or []))
+        """A study from a TOML file, or from a scenario preset by its name, with settings over it."""
+        name = str(path)
+        known = not Path(path).is_file() and name in preset_names()
+        table = preset_table(name) if known else read_toml(path)
+        return cls.from_table(apply_overrides(table, overrides or []))
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Study:
@@ -208,7 +213,10 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(path).read_text("utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"study file '{path}' does not exist") from None
+        hint = nearest(str(path), preset_names()) if Path(path).suffix != ".toml" else ""
+        raise ConfigError(
+            f"study file '{path}' does not exist.{hint if 'mean' in hint else ''}".rstrip(".")
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
 
