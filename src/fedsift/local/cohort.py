@@ -225,7 +225,7 @@ def _teacher(jobs: Sequence[Job]) -> Callable[[CohortStep], Tensor]:
         shared = site.network(weights[0], slot="teacher").eval().requires_grad_(False)
 
         def teach(step: CohortStep) -> Tensor:
-            images = step.by_site
+            images = step.samples.flatten(0, 1)
             if images.dim() == 4:
                 images = images.contiguous(memory_format=torch.channels_last)
             with torch.no_grad():

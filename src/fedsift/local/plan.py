@@ -40,21 +40,49 @@ def batch_bounds(n: int, batch_size: int) -> list[tuple[int, int]]:
     return bounds
 
 
-def plan(n: int, recipe: Recipe, generator: torch.Generator) -> Iterator[Batch]:
-    """All steps of all epochs for a site of n samples; epochs are drawn one after the other, lazily."""
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of a site of n samples, everything in the order in which it visits them."""
+
+    order: Tensor
+    """int64 `[n]`"""
+    draws: list[augment.Draws]
+    """One for each view."""
+    chance: Tensor | None
+    """float64 `[views, n]`"""
+    bounds: list[tuple[int, int]]
+    """Where each batch starts and stops."""
+    mixing: list[tuple[float, Tensor | None]]
+    """For each batch: lambda of mixup, and each row's partner among the rows of all views."""
+
+
+def epochs(n: int, recipe: Recipe, generator: torch.Generator) -> Iterator[Epoch]:
+    """All epochs of a site of n samples, drawn one after the other, lazily."""
+    bounds = batch_bounds(n, recipe.batch_size)
     for _ in range(recipe.epochs):
-        order = torch.randperm(n, generator=generator)
-        views = [augment.draw(recipe.augment, n, generator) for _ in range(recipe.views)]
-        chance = _chance(n, recipe, generator)
-        for start, stop in batch_bounds(n, recipe.batch_size):
-            share, partner = _mixing(recipe.views * (stop - start), recipe.mixup, generator)
+        yield Epoch(
+            order=torch.randperm(n, generator=generator),
+            draws=[augment.draw(recipe.augment, n, generator) for _ in range(recipe.views)],
+            chance=_chance(n, recipe, generator),
+            bounds=bounds,
+            mixing=[
+                _mixing(recipe.views * (stop - start), recipe.mixup, generator) for start, stop in bounds
+            ],
+        )
+
+
+def plan(n: int, recipe: Recipe, generator: torch.Generator) -> Iterator[Batch]:
+    """All steps of all epochs for a site of n samples."""
+    for epoch in epochs(n, recipe, generator):
+        for (start, stop), (share, partner) in zip(epoch.bounds, epoch.mixing):
+            chance = None if epoch.chance is None else epoch.chance[:, start:stop].reshape(-1)
             yield Batch(
-                positions=order[start:stop].repeat(recipe.views),
-                draws=augment.Draws.together([draws.part(start, stop) for draws in views]),
+                positions=epoch.order[start:stop].repeat(recipe.views),
+                draws=augment.Draws.together([draws.part(start, stop) for draws in epoch.draws]),
                 mix_share=share,
                 mix_with=partner,
                 first=start == 0,
-                chance=None if chance is None else chance[:, start:stop].reshape(-1),
+                chance=chance,
             )
 
 

@@ -1,0 +1,130 @@
+"""Images of a cohort from bytes to the training layout: crop, flip, mix, interleave and normalise without a loop.
+
+A pixel is four bytes, moved as one whole number: its channels, and a 1 that says "this is image". Padding is 0 in
+all four. Interleaving the sites is then one transposition of whole numbers, and normalising is one small matrix product
+whose rows are (scale, ..., -shift): the padding becomes exactly 0, as it must after normalisation.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedsift.local.augment import Draws
+from fedsift.local.recipe import Augment
+from fedsift.local.site import Samples
+
+MAX_CHANNELS = 3
+LARGEST_PACKED_POOL = 512 * 2**20
+"""Bytes; a larger pool is packed cohort by cohort."""
+
+
+class PixelSource:
+    """The samples of a cohort, packed; row numbers count through its sites one after the other."""
+
+    def __init__(self, samples: Sequence[Samples], augment: Augment) -> None:
+        self._channels = samples[0].shape[0]
+        self._padding = augment.crop
+        self._matrix = _normalisation(samples)
+        pool = samples[0].pool
+        shared = all(own.pool is pool for own in samples)
+        packed = packed_pool(pool) if shared else None
+        if packed is not None:
+            self._pixels, self._rows = packed, torch.cat([own.rows for own in samples])
+        else:
+            self._pixels = torch.cat([pack(own.pool.index_select(0, own.rows)) for own in samples])
+            self._rows = torch.arange(len(self._pixels))
+
+    @staticmethod
+    def fits(samples: Sequence[Samples], augment: Augment) -> bool:
+        """Whether these are images of bytes whose augmentation only moves pixels."""
+        return not augment.affine and all(
+            own.pool.dtype == torch.uint8 and own.pool.dim() == 4 and own.shape[0] <= MAX_CHANNELS
+            for own in samples
+        )
+
+    def take(
+        self, rows: Tensor, draws: Draws, sites: int, mix: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        """`[sites * B]` row numbers to augmented, normalised images `[sites, B, ch, H, W]` in the cohort's order.
+
+        mix: partner of each row within `[sites * B]`, and each site's own share `[sites]`.
+        """
+        images = self._pixels.index_select(0, self._rows.index_select(0, rows))
+        if draws.shift is not None:
+            images = _crop(images, draws.shift, self._padding)
+        if draws.flip is not None:
+            turned = draws.flip.nonzero().flatten()
+            images.index_copy_(0, turned, images.index_select(0, turned).flip(-1))
+        values = _interleaved(images, sites)
+        if mix is not None:
+            partner, share = mix
+            shares = share.repeat_interleave(4)
+            others = _interleaved(images.index_select(0, partner), sites)
+            values = shares * values + (1 - shares) * others
+        height, width = images.shape[1:]
+        matrix = self._matrix[: 4 * sites, : self._channels * sites]
+        pixels = (values @ matrix).view(-1, height, width, sites, self._channels)
+        return pixels.permute(3, 0, 4, 1, 2)
+
+
+def pack(images: Tensor) -> Tensor:
+    """Bytes `[n, ch, H, W]` to one int32 a pixel, `[n, H, W]`: channels, then a 1, then zeros."""
+    n, channels, height, width = images.shape
+    packed = torch.zeros(n, height, width, 4, dtype=torch.uint8)
+    for channel in range(channels):
+        packed[..., channel] = images[:, channel]
+    packed[..., channels] = 1
+    return packed.view(torch.int32).squeeze(-1)
+
+
+_PACKED: list[tuple[weakref.ref[Tensor], Tensor]] = []
+"""The pool that was packed last, with its packed form; gone with the pool."""
+
+
+def packed_pool(pool: Tensor) -> Tensor | None:
+    """All images of a pool, packed once and kept while the pool lives; None when that takes too much memory."""
+    if _PACKED and _PACKED[0][0]() is pool:
+        return _PACKED[0][1]
+    if pool[:, 0].numel() * 4 > LARGEST_PACKED_POOL:
+        return None
+    packed = torch.cat([pack(part) for part in torch.split(pool, 4096)])
+    _PACKED[:] = [(weakref.ref(pool, lambda _: _PACKED.clear()), packed)]
+    return packed
+
+
+def _crop(images: Tensor, shift: Tensor, padding: int) -> Tensor:
+    """Windows of the padded images `[n, H, W]` that start at `shift` `[n, 2]`."""
+    n, height, width = images.shape
+    padded = torch.nn.functional.pad(images, (padding,) * 4)
+    high, wide = padded.shape[1:]
+    corners = torch.arange(n) * (high * wide) + shift[:, 0] * wide + shift[:, 1]
+    starts = corners[:, None] + torch.arange(height) * wide
+    # overlapping windows of one row each: row `start` of this view is `padded.flatten()[start : start + width]`
+    windows = padded.as_strided((padded.numel() - width + 1, width), (1, 1))
+    return windows.index_select(0, starts.flatten()).view(n, height, width)
+
+
+def _interleaved(images: Tensor, sites: int) -> Tensor:
+    """int32 `[sites * B, H, W]` to the bytes of all sites side by side, float `[B * H * W, 4 * sites]`."""
+    own = images.view(sites, -1, *images.shape[1:])
+    return own.permute(1, 2, 3, 0).contiguous().view(torch.uint8).view(-1, 4 * sites).to(torch.float32)
+
+
+def _normalisation(samples: Sequence[Samples]) -> Tensor:
+    """Block matrix `[4 * C, ch * C]`: x * scale - shift for the pixels of each site, as `Samples.normalise` does."""
+    channels = samples[0].shape[0]
+    matrix = torch.zeros(len(samples), 4, len(samples), channels)
+    for site, own in enumerate(samples):
+        for channel, (mean, std) in enumerate(zip(_each(own.mean, channels), _each(own.std, channels))):
+            matrix[site, channel, site, channel] = 1 / (255 * std)
+            matrix[site, channels, site, channel] = -mean / std
+    return matrix.view(4 * len(samples), channels * len(samples))
+
+
+def _each(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """One value a channel; a single one stands for all."""
+    return values * channels if len(values) == 1 else values
