@@ -41,7 +41,8 @@ def test_the_app_holds_what_flower_needs_and_nothing_of_the_data(deployed: Path)
     assert "federation.toml" in project["tool"]["flwr"]["app"]["fab-exclude"]
     suffixes = {file.suffix for file in (deployed / "app").rglob("*") if file.is_file()}
     assert suffixes == {".toml", ".py", ".md"}
-    assert Study.from_file(deployed / "app" / "study.toml").method_name == "fednoro"
+    study = Study.from_file(deployed / "app" / "study.toml")
+    assert (study.method_name, study.engine.name) == ("fednoro", "flower")
 
 
 def test_the_federation_file_and_the_trials_sites_are_ready(deployed: Path) -> None:

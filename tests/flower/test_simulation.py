@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedsift.contract.errors import ConfigError
+from fedsift.contract.errors import ConfigError, RunError
 from fedsift.engines.flower import simulate, simulate_many, simulation
 from fedsift.engines.flower.notebooks import NotebookStore
 from fedsift.engines.runfolder import RunFolder
@@ -105,3 +105,11 @@ def test_without_flower_the_error_says_what_to_install(tmp_path: Path, monkeypat
     study = study_of("fedavg", "flower")
     with pytest.raises(ConfigError, match=r"pip install 'fedsift\[flower\]'"):
         simulate(study, new_run(study, tmp_path))
+
+
+def test_a_deployed_run_is_not_gone_on_with_as_a_simulation(tmp_path: Path) -> None:
+    study = study_of("fedavg", "flower")
+    folder = new_run(study, tmp_path)
+    folder.write_text("federation.toml", "sites = []\n")
+    with pytest.raises(RunError, match="fedsift flower start"):
+        simulate(study, folder)

@@ -18,6 +18,7 @@ from fedsift.data.noise import noises
 from fedsift.data.partitions import partitions
 from fedsift.data.sources import sources
 from fedsift.engines.flower.hello import Introduction
+from fedsift.engines.flower.simulation import FEDERATION_FILE
 from fedsift.engines.flower.sites import export_sites
 from fedsift.local.requests import Evaluated
 from fedsift.study.planning import disclosure_rows, plan_study
@@ -25,7 +26,6 @@ from fedsift.study.study import ModelTable, Study
 from fedsift.study.tables import build_named
 
 PACKAGE = "fedsift_app"
-FEDERATION_FILE = "federation.toml"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")
 
 
@@ -49,7 +49,7 @@ def write_app(study: Study, out: Path, *, sites: tuple[str, ...] = (), trial: Pa
         f"{PACKAGE}/__init__.py": f'"""The Flower app of study {_words(study.name)}: all of it is in fedsift."""\n',
         f"{PACKAGE}/client.py": _MODULE.format(words="The site's side.", side="client"),
         f"{PACKAGE}/server.py": _MODULE.format(words="The coordinator's side.", side="server"),
-        "study.toml": study.to_toml(),
+        "study.toml": dataclasses.replace(study, engine=dataclasses.replace(study.engine, name="flower")).to_toml(),
         FEDERATION_FILE: _FEDERATION_WORDS + tomli_w.dumps(federation),
         "site.template.toml": site_template(spread),
         "README.md": readme(study, out.name, files, leaves(study, central_test=bool(federation.get("test")))),
@@ -218,7 +218,7 @@ openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -days 825 -extfile nam
 Give `ca.crt` to every site (never `ca.key`), get every site's `node.pub`. Then:
 
 ```
-fedsift flower superlink --host 0.0.0.0 --port 8000 --ca ca.crt --certificate server.crt --key server.key
+fedsift flower superlink --host 0.0.0.0 --ca ca.crt --certificate server.crt --key server.key --database sites.db
 fedsift flower register node.pub --superlink fed.example.org:8000 --ca ca.crt        # once for each site
 fedsift flower start {name} --run-folder runs/first --superlink fed.example.org:8000 --ca ca.crt
 ```

@@ -19,16 +19,14 @@ import tomli_w
 
 from fedsift.contract import errors
 from fedsift.contract.errors import ConfigError, FedsiftError, RunError
-from fedsift.engines.flower.deploy import FEDERATION_FILE
 from fedsift.engines.flower.offline import offline
-from fedsift.engines.flower.simulation import end_session, require_flower
+from fedsift.engines.flower.simulation import FEDERATION_FILE, LOG_FILE, end_session, require_flower
 from fedsift.engines.flower.sites import open_site
 from fedsift.engines.loop import Listener
 from fedsift.engines.runfolder import RunFolder
 from fedsift.study.study import Study
 
 CONNECTION = "fedsift"
-LOG_FILE = "flower.log"
 POLL = 0.5
 SUPERLINK_STARTS = 60.0
 BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
@@ -77,12 +75,24 @@ def existing(path: Path | None, what: str) -> Path | None:
 
 
 def superlink_command(
-    host: str, port: int, *, insecure: bool, ca: Path | None, certificate: Path | None, key: Path | None
+    host: str,
+    port: int,
+    *,
+    insecure: bool,
+    ca: Path | None,
+    certificate: Path | None,
+    key: Path | None,
+    database: Path | None = None,
 ) -> list[str]:
-    """The meeting point. With TLS, only sites whose key was registered may join."""
+    """The meeting point. With TLS, only sites whose key was registered may join.
+
+    `database`: a file that remembers nodes and registered keys; without it a restart forgets them.
+    """
     refuse_in_the_open(host, insecure)
     command = [program("flower-superlink"), "--host", host, "--port", str(port)]
     command.append("--disable-runtime-dependency-installation")
+    if database is not None:
+        command += ["--database", str(database.resolve())]
     if insecure:
         return [*command, "--insecure"]
     if ca is None or certificate is None or key is None:
@@ -294,4 +304,4 @@ def _stop(log_file: Path, from_here: int, environment: dict[str, str]) -> None:
         )
 
 
-__all__ = ["become", "prepare_run", "register", "site_command", "start", "superlink_command"]
+__all__ = ["LOG_FILE", "become", "prepare_run", "register", "site_command", "start", "superlink_command"]

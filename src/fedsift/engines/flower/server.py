@@ -20,6 +20,7 @@ from fedsift.data.sources import sources
 from fedsift.engines.evaluate import Evaluator
 from fedsift.engines.flower.federation import SIMULATED, FlowerFederation, Pace, Post, agree, gather
 from fedsift.engines.flower.hello import Introduction
+from fedsift.engines.flower.simulation import FEDERATION_FILE
 from fedsift.engines.loop import Listener, conduct
 from fedsift.engines.runfolder import RunFolder
 from fedsift.local.site import Samples
@@ -28,7 +29,6 @@ from fedsift.study.running import reopen
 from fedsift.study.study import Study, read_toml
 from fedsift.study.tables import build, build_named
 
-FEDERATION_FILE = "federation.toml"
 ROSTER_FILE = "roster.safetensors"
 ERROR_FILE = "error.json"
 

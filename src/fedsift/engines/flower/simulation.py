@@ -26,6 +26,8 @@ from fedsift.study.study import Study
 ACTORS = 2
 OBJECT_STORE = 128 * 2**20
 LOG_FILE = "flower.log"
+FEDERATION_FILE = "federation.toml"
+"""In the folder of a deployed run: whom its coordinator waits for."""
 POLL = 0.05
 
 
@@ -36,6 +38,8 @@ def simulate(study: Study, folder: RunFolder, listen: Listener | None = None) ->
         if listen is not None:
             listen(row)
 
+    if (folder.path / FEDERATION_FILE).is_file():
+        raise RunError(f"{folder.path} is a run across real sites: go on with `fedsift flower start`")
     [outcome] = simulate_many([(study, folder)], told)
     if isinstance(outcome, FedsiftError):
         raise outcome
