@@ -239,6 +239,7 @@ def test_a_stall_is_told_and_a_class_without_annotator_too() -> None:
     _, federation = after_first_round(FedMLP(), new=0)
     assert any("min_select" in text for text in federation.warnings)
     assert any("no site annotates 'c2'" in text for text in federation.warnings)
+    assert len(federation.warnings) == 2
     _, moving = after_first_round(FedMLP(), new=1)
     assert not any("min_select" in text for text in moving.warnings)
     assert moving.recorded["tags_new"] == 3

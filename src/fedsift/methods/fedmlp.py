@@ -113,9 +113,6 @@ class FedMLP(TrainingMethod):
 
     def start(self, federation: Federation) -> FedMLPState:
         weights, k = federation.initial_weights(), len(federation.classes)
-        for c, name in enumerate(federation.classes):
-            if not any(c in annotated_classes(facts, k) for facts in federation.facts.values()):
-                federation.warn(f"no site annotates '{name}': nothing can be learnt about it")
         width = feature_width(weights)
         return FedMLPState(weights, np.zeros((k, 2, width)), np.zeros((k, 2), np.bool_), np.ones(k))
 
@@ -216,6 +213,8 @@ class FedMLP(TrainingMethod):
         """FedAvg; with portraits also eqs. 6 and 10."""
         total = sum(reply.samples for reply in replies.values())
         federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+        if federation.round.number == 0:
+            warn_of_gaps(federation)
         state = replace(state, weights=size_weighted(replies))
         portraits = {site: part for site, part in parts_of(replies) if isinstance(part, Portrait)}
         if not portraits:
@@ -268,6 +267,14 @@ class FedMLP(TrainingMethod):
 
     def tiny(self) -> FedMLP:
         return replace(self, rounds=4, warm_up=2, min_select=max(1, self.min_select))
+
+
+def warn_of_gaps(federation: Federation) -> None:
+    """Say which classes no site annotates."""
+    seen = {c for facts in federation.facts.values() for c in annotated_classes(facts, len(federation.classes))}
+    for c, name in enumerate(federation.classes):
+        if c not in seen:
+            federation.warn(f"no site annotates '{name}': nothing can be learnt about it")
 
 
 def parts_of(replies: Replies[Trained]) -> list[tuple[str, Reply]]:
