@@ -10,7 +10,7 @@ its own should too.
 Dropout layers are exchanged for `Dropout`, whose draws a cohort trainer can repeat site by site.
 """
 
-from fedsift.models import cnn, lenet, mlp, mobilenet, resnet, shufflenet, vgg  # noqa: F401  (fill the registry)
+from fedsift.models import cnn, head, lenet, mlp, mobilenet, resnet, shufflenet, vgg  # noqa: F401  (fill the registry)
 from fedsift.models.dropout import Dropout, dropout_mask, with_repeatable_dropout
 from fedsift.models.network import Network, has_features, require_features
 from fedsift.models.registry import (

@@ -41,7 +41,7 @@ def build_model(name: str, shape: tuple[int, ...], n_classes: int, seed: int = 0
 
     A callable that takes `num_classes` by keyword is called with that; any other with (shape, n_classes).
     """
-    build = _plug_in(name) if ":" in name else models.get(name)
+    build = _builder(name)
     with _own_randomness(derive(seed, "initial weights", name)):
         network = build(tuple(shape), n_classes)
     if not isinstance(network, nn.Module):
@@ -68,7 +68,7 @@ def describe(name: str, shape: tuple[int, ...] | None = None, n_classes: int = 1
     network = build_model(name, shape, n_classes, seed=0)
     state: dict[str, Tensor] = network.state_dict()
     buffers = buffers_of(network)
-    builder = _plug_in(name) if ":" in name else models.get(name)
+    builder = _builder(name)
     return ModelCard(
         name=name,
         summary=(inspect.getdoc(builder) or "").partition("\n")[0],
@@ -87,6 +87,12 @@ def _own_randomness(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
+
+
+def _builder(name: str) -> Builder:
+    if name.startswith("features:"):
+        return models.get("linear")  # the federation trains a head; the sites embed their samples beforehand
+    return _plug_in(name) if ":" in name else models.get(name)
 
 
 def _plug_in(name: str) -> Builder:

@@ -24,6 +24,7 @@ from fedsift.data.sources import Source, sources
 from fedsift.engines.federation import Patience
 from fedsift.engines.gate import GateLimits
 from fedsift.engines.loop import Schedule
+from fedsift.local.features import is_features, with_features
 from fedsift.local.recipe import Recipe
 from fedsift.local.site import Compute
 from fedsift.methods import methods
@@ -162,6 +163,15 @@ class Study:
     def method_name(self) -> str:
         return methods.name_of(self.method)
 
+    def _embedded(self, spread: Spread) -> Spread:
+        """Features in place of pictures when the model is a head on frozen features; labels are spoiled before."""
+        names = [name for name in (self.model.name, *self.model.sites.values()) if is_features(name)]
+        if not names:
+            return spread
+        if len(set(names)) > 1 or spread.public is not None:
+            raise ConfigError("frozen features serve one extractor and no public set: use another model")
+        return replace(spread, dataset=with_features(spread.dataset, names[0], device=self.engine.device))
+
     def spread(self) -> Spread:
         """Load, spread and spoil the data; refuses a method that cannot handle this kind of label."""
         dataset, public = self.source.load(), None
@@ -170,7 +180,7 @@ class Study:
         spread = build_spread(
             dataset, self.partition, self.noise, seed=self.seed, held_out=self.evaluate.held_out
         )
-        spread = replace(spread, public=public)
+        spread = self._embedded(replace(spread, public=public))
         kind = "multilabel" if spread.dataset.multilabel else "multiclass"
         if kind not in self.method.tasks:
             fitting = [name for name in methods if kind in methods.get(name).tasks]
