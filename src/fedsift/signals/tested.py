@@ -24,10 +24,10 @@ Array = NDArray[np.float64]
 
 FEWEST = 4
 """Sites below which no split can be told from chance."""
-_TO_SIGMA = 1.4826
-"""Median absolute deviation to standard deviation, for a normal sample."""
-_WIDEST = 10.0
-"""A single class counts with at most so many robust deviations: a class of two samples must not decide."""
+_TO_SIGMA = 0.8862
+"""Mean difference of two values to standard deviation, for a normal sample: sqrt(pi) / 2."""
+_WIDEST = 3.0
+"""A single class counts with at most so many deviations: a class of two samples must not decide."""
 _POWERS = (0.5, 0.75, 1.0, 1.25, 1.5)
 """Exponents of the Yeo-Johnson transformation that may straighten a skewed group."""
 _PRIOR = 2.0
@@ -95,55 +95,96 @@ def two_groups(p_value: float) -> float:
     return 1.0 / (1.0 - math.e * p_value * math.log(p_value))
 
 
-# From a table to one score a site
-# -------------------------------------------------------------------------------
+# From a table to one score a site -------------------------------------------------------------------------------
 
 
 def site_scores(table: Array) -> Array:
-    """A site's mean robust deviation over the classes it holds, in units of what one group would show: `[S]`.
+    """A site's effect in the table, over the classes that it holds, in units of what one group would show: `[S]`.
 
-    Each class is centred by its median and scaled by its median absolute deviation over the sites that hold
-    it. A mean over fewer classes varies more, so it is divided by sqrt(between + within / classes): a site
-    that holds one class does not stand out for that alone. NaN for a site that holds no usable class.
+    Each class is scaled over the sites that hold it, then fitted as class + site: a site's effect is the weighted
+    mean of what its classes show beyond their own level. A class counts by how well it agrees with a site's other
+    classes. An effect measured on fewer classes varies more, so it is divided by sqrt(between + within / classes):
+    a site that holds one class does not stand out for that alone. NaN for a site that holds no usable class.
     """
-    z = np.column_stack([_deviations(column) for column in table.T]) if table.shape[1] else table
+    z = np.column_stack([_scaled(column) for column in table.T]) if table.shape[1] else table
     held = ~np.isnan(z)
-    count = held.sum(axis=1)
-    known = count > 0
     if table.shape[1] > 1:
         z = np.clip(z, -_WIDEST, _WIDEST)
-    sums = np.where(held, z, 0.0).sum(axis=1)
-    mean = np.divide(sums, count, out=np.full(len(z), np.nan), where=known)
-    within, between = _variances(z, held, mean, count)
-    variance = between + within / np.maximum(count, 1)
-    scaled: Array = mean / np.sqrt(np.where(variance > 0, variance, 1.0))
-    return scaled
+    z = np.where(held, z, 0.0)
+    weight = held.astype(np.float64)
+    residual, effect = _fit_two_way(z, held, weight)
+    for _ in range(2 if table.shape[1] > 1 else 0):
+        weight = held * _agreement(residual + effect[:, None], held, weight)
+        residual, effect = _fit_two_way(z, held, weight)
+    return _in_units_of_one_group(residual, effect, weight)
 
 
-def _deviations(column: Array) -> Array:
-    """Robust z-scores of one class, all NaN where it tells no sites apart or fewer than three hold it."""
+def _scaled(column: Array) -> Array:
+    """One class centred and scaled by the mean difference of two sites, which a minority far off moves little.
+
+    All NaN where it tells no sites apart or fewer than three hold it.
+    """
     held = ~np.isnan(column)
-    if held.sum() < 3:
+    n = int(held.sum())
+    if n < 3:
         return np.full(len(column), np.nan)
-    away = column - np.median(column[held])
-    scale = _TO_SIGMA * float(np.median(np.abs(away[held])))
-    if scale <= 1e-12:  # more than half of the sites agree exactly: fall back on the usual deviation
-        scale = float(away[held].std())
-    return away / scale if scale > 1e-12 else np.full(len(column), np.nan)
+    ordered = np.sort(column[held])
+    difference = float((2 * np.arange(1, n + 1) - n - 1) @ ordered) * 2 / (n * (n - 1))
+    if difference <= 1e-12:
+        return np.full(len(column), np.nan)
+    return (column - np.median(ordered)) / (difference * _TO_SIGMA)
 
 
-def _variances(
-    z: Array, held: NDArray[np.bool_], mean: Array, count: NDArray[np.int64]
-) -> tuple[float, float]:
-    """Variance of a class within a site and of a site's true mean between sites, by moments."""
-    known = count > 0
-    spare = int((count[known] - 1).sum())
-    residual = np.where(held, z - np.where(known, mean, 0.0)[:, None], 0.0)
-    within = float((residual**2).sum() / spare) if spare else 0.0
-    if known.sum() < 2:
-        return within, 0.0
-    noise = within * float((1.0 / count[known]).mean())
-    return within, max(0.0, float(mean[known].var(ddof=1)) - noise)
+def _fit_two_way(z: Array, held: NDArray[np.bool_], weight: Array) -> tuple[Array, Array]:
+    """z = class + site + residual by weighted least squares in turns: residuals `[S, K]` and site effects `[S]`."""
+    effect = np.zeros(len(z))
+    residual = z
+    for _ in range(50):
+        level = np.where(held, z - effect[:, None], 0.0).sum(0) / np.maximum(held.sum(0), 1)
+        beyond = np.where(held, z - level, 0.0)
+        updated = (weight * beyond).sum(1) / np.maximum(weight.sum(1), 1e-12)
+        residual = np.where(held, beyond - updated[:, None], 0.0)
+        moved = float(np.abs(updated - effect).max(initial=0.0))
+        effect = updated
+        if moved < 1e-9:
+            break
+    return residual, effect
+
+
+def _agreement(beyond: Array, held: NDArray[np.bool_], weight: Array) -> Array:
+    """Weight of each class `[K]`: by its correlation r with the same sites' other classes, (0.05 + r^2)/(1.1 - r^2).
+
+    A class that shows the site's effect clearly counts up to ten times more than one that shows none of it.
+    """
+    total, mass = (weight * beyond).sum(1), weight.sum(1)
+    result = np.full(held.shape[1], 0.05 / 1.1)
+    for k in range(held.shape[1]):
+        others = mass - weight[:, k]
+        both = held[:, k] & (others > 1e-12)
+        if both.sum() < FEWEST:
+            continue
+        rest = (total - weight[:, k] * beyond[:, k])[both] / others[both]
+        own = beyond[both, k]
+        if np.ptp(rest) > 1e-12 and np.ptp(own) > 1e-12:
+            r = max(0.0, float(np.corrcoef(own, rest)[0, 1]))
+            result[k] = (0.05 + r * r) / (1.1 - r * r)
+    return result
+
+
+def _in_units_of_one_group(residual: Array, effect: Array, weight: Array) -> Array:
+    """Effects over sqrt(between + within / classes), the variances by moments; NaN where nothing is held."""
+    mass = weight.sum(1)
+    known = mass > 0
+    classes = np.divide(mass**2, (weight**2).sum(1), out=np.ones(len(mass)), where=known)
+    spare = float((classes[known] - 1).sum())
+    shares = np.divide(weight, mass[:, None], out=np.zeros_like(weight), where=known[:, None])
+    within = float((shares * residual**2 * classes[:, None]).sum() / spare) if spare > 1e-9 else 0.0
+    between = 0.0
+    if known.sum() > 1:
+        between = max(0.0, float(effect[known].var(ddof=1)) - within * float((1 / classes[known]).mean()))
+    variance = between + within / classes
+    scaled: Array = effect / np.sqrt(np.where(variance > 0, variance, 1.0))
+    return np.where(known, scaled, np.nan)
 
 
 # One group against two
