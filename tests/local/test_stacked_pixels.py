@@ -66,6 +66,13 @@ def test_images_are_those_of_one_site_at_a_time(
             assert torch.allclose(step.target[site][real], target, rtol=1e-6, atol=1e-6)
 
 
+def test_one_site_alone() -> None:
+    [job] = make_jobs(3, Augment(flip=True, crop=2))[:1]
+    for step, batch in zip(CohortBatches([job]), plan(len(job.site.samples), job.recipe, job.generator())):
+        images, _ = prepare(job.site, batch, job.recipe, job.targets())
+        assert torch.allclose(step.samples[0], images, rtol=1e-5, atol=1e-5)
+
+
 def test_padding_is_exactly_zero() -> None:
     jobs = make_jobs(3, Augment(crop=4))
     black = [torch.zeros_like(job.site.samples.pool) for job in jobs]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import torch
@@ -26,16 +27,20 @@ COHORT = 10
 """Sites trained together: more no longer gain, and their activations leave the processor's cache."""
 
 
-def train_cohort(jobs: Sequence[Job], size: int = COHORT) -> list[Result | Exception]:
+def train_cohort(
+    jobs: Sequence[Job], size: int | Callable[[Sequence[Job]], int] = COHORT
+) -> list[Result | Exception]:
     """Train all jobs, alike ones together; the order of the results is that of the jobs.
 
-    What cannot be stacked is trained one site at a time.
+    size: how many at once, or how to find it out for alike jobs. What cannot be stacked is trained by the one-site
+    trainer.
     """
     results: list[Result | Exception | None] = [None] * len(jobs)
     alone: list[int] = []
     for group in _groups(jobs, alone):
-        for start in range(0, len(group), size):
-            part = group[start : start + size]
+        together = size if isinstance(size, int) else size([jobs[i] for i in group])
+        for start in range(0, len(group), together):
+            part = group[start : start + together]
             try:
                 trained = _train_stacked([jobs[i] for i in part])
             except Exception as error:  # alone, each site has its own chance and its own error
@@ -140,29 +145,52 @@ def _without_sizes(recipe: Recipe) -> Recipe:
 
 def _train_stacked(jobs: Sequence[Job]) -> list[Result]:
     """Train one cohort; jobs are alike and ordered longest first."""
-    site, recipe = jobs[0].site, jobs[0].recipe
-    batches = CohortBatches(jobs)
-    network = stacked_network(site.facts.model, site.samples.shape, site.n_classes)
-    network.load([job.weights for job in jobs])
-    optimiser = StackedOptimiser(network.parameters(), lambda values: make_fused_optimiser(values, recipe))
-    look = _Look(jobs, network)
-    generators = [job.site.random(f"{job.purpose}: dropout") for job in jobs]
+    training = _Training(jobs)
     totals = torch.zeros(len(jobs))
-    for step in batches:
-        if step.sites < network.sites:
-            network.activate(step.sites)
-            optimiser.narrow(network.parameters())
-        logits = network.forward(
-            step.samples, None if step.full else step.present, train=True, generators=generators[: step.sites]
-        )
-        losses = look.losses(step, logits)
-        gradients: Sequence[Tensor] = torch.autograd.grad(losses.sum(), network.parameters())
-        optimiser.step(clip_gradients(gradients, recipe.clip) if recipe.clip else gradients)
-        totals[: step.sites] += losses.detach()
+    for step in training.batches:
+        totals[: step.sites] += training.step(step)
     return [
         Result(weights, float(total) / count, count)
-        for weights, total, count in zip(network.weights(), totals, batches.steps)
+        for weights, total, count in zip(training.network.weights(), totals, training.batches.steps)
     ]
+
+
+def try_steps(jobs: Sequence[Job], steps: int) -> Iterator[int]:
+    """Make a few steps of a cohort for the clock's sake; yields the samples of each. Nothing is kept."""
+    training = _Training(jobs)
+    for step in islice(training.batches, steps):
+        training.step(step)
+        yield int(step.present.sum())
+
+
+class _Training:
+    """A cohort in training: its network, optimiser and objective."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        site, recipe = jobs[0].site, jobs[0].recipe
+        self.batches = CohortBatches(jobs)
+        self.network = stacked_network(site.facts.model, site.samples.shape, site.n_classes)
+        self.network.load([job.weights for job in jobs])
+        self._optimiser = StackedOptimiser(
+            self.network.parameters(), lambda values: make_fused_optimiser(values, recipe)
+        )
+        self._look = _Look(jobs, self.network)
+        self._generators = [job.site.random(f"{job.purpose}: dropout") for job in jobs]
+        self._clip = recipe.clip
+
+    def step(self, step: CohortStep) -> Tensor:
+        """One update of the active sites; returns their losses `[k]`."""
+        network = self.network
+        if step.sites < network.sites:
+            network.activate(step.sites)
+            self._optimiser.narrow(network.parameters())
+        present = None if step.full else step.present
+        generators = self._generators[: step.sites]
+        logits = network.forward(step.samples, present, train=True, generators=generators)
+        losses = self._look.losses(step, logits)
+        gradients: Sequence[Tensor] = torch.autograd.grad(losses.sum(), network.parameters())
+        self._optimiser.step(clip_gradients(gradients, self._clip) if self._clip else gradients)
+        return losses.detach()
 
 
 class _Look:

@@ -1,12 +1,100 @@
-"""Which trainer serves a set of jobs. Results do not depend on the choice; time does."""
+"""Which trainer serves a set of jobs. Results do not depend on the choice; time does.
+
+Small networks and small batches are fastest stacked, large ones one site at a time. Where the line runs is a matter of
+the machine, so the first jobs of a kind are timed both ways for a few steps, and the winner is kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
+from fedsift.local.cohort import COHORT, train_cohort, try_steps
 from fedsift.local.trainer import Job, Result, train_each
+from fedsift.models import build_model
+
+log = logging.getLogger(__name__)
+
+TRIAL_STEPS = 4
+"""Timed steps of each way; the first is not counted."""
+CLEARLY = 1.1
+"""Stack only where it is so many times as fast: near the line, one site at a time needs less memory."""
+LARGE = 3_000_000
+"""Networks with more parameters are never stacked: one site's work alone already fills the processor."""
+
+_sizes: dict[str, int] = {}
 
 
 def train_many(jobs: Sequence[Job]) -> list[Result | Exception]:
     """Train all jobs, in the order given."""
-    return train_each(jobs)
+    if not jobs:
+        return []
+    trainer = jobs[0].site.compute.trainer
+    if trainer == "one":
+        return train_each(jobs)
+    return train_cohort(jobs, COHORT if trainer == "cohort" else cohort_size)
+
+
+def cohort_size(jobs: Sequence[Job]) -> int:
+    """How many of these alike jobs to train together; measured once for each kind of job, then remembered."""
+    if len(jobs) == 1:
+        return 1
+    kind = _kind(jobs[0])
+    if kind not in _sizes:
+        try:
+            _sizes[kind] = _measure(kind, jobs[:COHORT])
+        except Exception:  # training itself will say what is wrong, site by site
+            return 1
+    return _sizes[kind]
+
+
+def decisions() -> dict[str, int]:
+    """Cohort sizes chosen so far, by kind of job: kept with a run, they make a resumed run choose alike."""
+    return dict(_sizes)
+
+
+def recall(decided: Mapping[str, int]) -> None:
+    """Take over choices made earlier."""
+    _sizes.update(decided)
+
+
+def _kind(job: Job) -> str:
+    site, recipe = job.site, job.recipe
+    shape = "x".join(str(side) for side in site.samples.shape)
+    terms = "+".join(sorted(type(term).__name__ for weight, term in recipe.objective.terms if weight != 0))
+    return f"{site.facts.model} {shape} batch {recipe.batch_size * recipe.views} {recipe.optimiser} {terms}"
+
+
+def _measure(kind: str, jobs: Sequence[Job]) -> int:
+    if _parameters(jobs[0].site.facts.model, jobs[0].site.samples.shape, jobs[0].site.n_classes) > LARGE:
+        return 1
+    alone = _seconds_a_sample(jobs[:1])
+    together = _seconds_a_sample(jobs)
+    size = COHORT if alone > CLEARLY * together else 1
+    log.info(
+        "%s: %s (stacking %d sites takes %.2f of the time of one by one)",
+        kind,
+        f"cohorts of {COHORT}" if size > 1 else "one site at a time",
+        len(jobs),
+        together / alone,
+    )
+    return size
+
+
+def _seconds_a_sample(jobs: Sequence[Job]) -> float:
+    """The fastest of a few steps, divided by the samples that it trained on."""
+    times: list[tuple[float, int]] = []
+    started = time.perf_counter()
+    for samples in try_steps(jobs, TRIAL_STEPS):
+        now = time.perf_counter()
+        times.append((now - started, samples))
+        started = now
+    counted = times[1:] or times
+    return min(seconds / samples for seconds, samples in counted)
+
+
+@lru_cache(maxsize=16)
+def _parameters(model: str, shape: tuple[int, ...], n_classes: int) -> int:
+    return sum(value.numel() for value in build_model(model, shape, n_classes).parameters())

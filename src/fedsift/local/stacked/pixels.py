@@ -111,7 +111,8 @@ def _crop(images: Tensor, shift: Tensor, padding: int) -> Tensor:
 def _interleaved(images: Tensor, sites: int) -> Tensor:
     """int32 `[sites * B, H, W]` to the bytes of all sites side by side, float `[B * H * W, 4 * sites]`."""
     own = images.view(sites, -1, *images.shape[1:])
-    return own.permute(1, 2, 3, 0).contiguous().view(torch.uint8).view(-1, 4 * sites).to(torch.float32)
+    beside = own.permute(1, 2, 3, 0).reshape(-1)
+    return beside.view(torch.uint8).view(-1, 4 * sites).to(torch.float32)
 
 
 def _normalisation(samples: Sequence[Samples]) -> Tensor:
