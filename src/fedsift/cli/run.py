@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from fedsift.cli.output import print_json, round_progress, stderr
+from fedsift.cli.output import print_json, print_table, round_progress, stderr
 from fedsift.contract.errors import FedsiftError
 from fedsift.engines.loop import Listener
 from fedsift.engines.runfolder import RunFolder
@@ -26,11 +26,14 @@ def run(
     overrides: list[str] = typer.Argument(None, help="Settings over the file's: method.rounds=20 seed=3 ..."),
     out: Path = typer.Option(Path("runs"), "--out", help="Where the run's folder is made."),
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
+    profile: bool = typer.Option(False, "--profile", help="Show where the time of the rounds went."),
 ) -> None:
     """Simulate a study on this machine. Ctrl-C and crashes are safe: `fedsift resume` goes on."""
     plan = Study.from_file(study, overrides or [])
     folder = new_run(plan, out)
     go(plan, folder, as_json=json)
+    if profile and not json:
+        _print_profile(folder)
 
 
 def go(study: Study, folder: RunFolder, *, as_json: bool, done: int = 0) -> None:
@@ -53,6 +56,12 @@ def go(study: Study, folder: RunFolder, *, as_json: bool, done: int = 0) -> None
         print_json({**summary, "run": folder.path, "report": report})
     else:
         print_summary(folder.path, report)
+
+
+def _print_profile(folder: RunFolder) -> None:
+    rows = folder.read_json("timings.json") or []
+    cells = [[row["part"], f"{row['seconds']:.2f} s", f"{100 * row['share']:.1f} %"] for row in rows]
+    print_table("where the time went", ["part", "seconds", "share"], cells)
 
 
 def _simulate_on_flower(study: Study, folder: RunFolder, listen: Listener) -> dict[str, Any]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Hashable
-from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 
-@lru_cache(maxsize=256)
-def field_docs(cls: Hashable) -> dict[str, str]:
+def field_docs(cls: type[Any]) -> dict[str, str]:
     """Field names to the string literal that follows them in the class body; base classes included."""
     docs: dict[str, str] = {}
-    assert isinstance(cls, type)
     for base in reversed(cls.__mro__):
         if base is object or base.__module__ == "builtins":
             continue

@@ -17,6 +17,7 @@ from fedsift.contract.federation import Replies, Round
 from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request, SiteFacts, Weights
 from fedsift.contract.randomness import derive, numpy_generator
 from fedsift.engines.gate import GateLimits, norm_refusals, refusal
+from fedsift.engines.stopwatch import Stopwatch
 from fedsift.models import buffers_of, build_model, initial_weights
 
 R = TypeVar("R", bound=Reply)
@@ -78,6 +79,7 @@ class EngineFederation(ABC):
         self.shape = shape
         self.limits = limits or GateLimits()
         self.patience = patience or Patience()
+        self.watch = Stopwatch()
         self.round = Round("", 0, 0)
         self.log = RoundLog()
         self.accepted: dict[str, str] = {}
@@ -108,14 +110,28 @@ class EngineFederation(ABC):
     ) -> Replies[R]:
         envelopes = self._envelopes(request, sites)
         quorum, deadline = self.patience.of(self.round.stage)
-        answers = self.deliver(envelopes, deadline)
-        replies: dict[str, R] = {}
+        with self.watch(f"sites: {_kinds(envelopes)}"):
+            answers = self.deliver(envelopes, deadline)
+        with self.watch("gate and counting"):
+            replies, refused = self._gate(envelopes, answers)
+        needed = max(1, math.ceil(quorum * len(envelopes) - 1e-9))
+        if len(replies) < needed:
+            raise QuorumError(self._quorum_message(needed, len(envelopes), refused))
+        for site in replies:
+            self.settle(envelopes[site])
+        return Replies(replies, refused)
+
+    def _gate(
+        self, envelopes: Mapping[str, Envelope], answers: Mapping[str, Answer]
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Part the answers into replies that may be used and reasons why the others may not."""
+        replies: dict[str, Any] = {}
         refused: dict[str, str] = {}
         for site, envelope in envelopes.items():
             answer = answers.get(site)
             reason = refusal(answer, envelope, self.facts[site])
             if reason is None and answer is not None:
-                replies[site] = answer.reply  # type: ignore[assignment]
+                replies[site] = answer.reply
             else:
                 refused[site] = reason or "no reply"
         for site, reason in norm_refusals(replies, envelopes, self.limits).items():
@@ -123,12 +139,7 @@ class EngineFederation(ABC):
             del replies[site]
         self._count(envelopes, replies, refused)
         self._note_replies(envelopes, answers)
-        needed = max(1, math.ceil(quorum * len(envelopes) - 1e-9))
-        if len(replies) < needed:
-            raise QuorumError(self._quorum_message(needed, len(envelopes), refused))
-        for site in replies:
-            self.settle(envelopes[site])
-        return Replies(replies, refused)
+        return replies, refused
 
     def _envelopes(
         self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None
@@ -220,3 +231,7 @@ def reply_names(value: Any) -> list[str]:
     if isinstance(value, list | tuple):
         return list(dict.fromkeys(name for item in value for name in reply_names(item)))
     return []
+
+
+def _kinds(envelopes: Mapping[str, Envelope]) -> str:
+    return " and ".join(sorted({type(envelope.request).__name__ for envelope in envelopes.values()}))

@@ -49,13 +49,25 @@ def conduct(
             started = time.perf_counter()
             federation.begin(Round(stage.name, index, number - 1))
             state = stage.step(state, federation)
-            metrics = evaluate(method, state) if _due(stage, index, schedule) else {}
+            metrics = _evaluated(federation, evaluate, method, state) if _due(stage, index, schedule) else {}
             row = _line(federation, stage, number, metrics, time.perf_counter() - started, tallies)
-            folder.append_round(row)
-            _checkpoint(folder, federation, state, number, tallies)
+            with federation.watch("checkpoint"):
+                folder.append_round(row)
+                _checkpoint(folder, federation, state, number, tallies)
+            federation.watch.whole += time.perf_counter() - started
             if listen is not None:
                 listen(row)
+    folder.write_json("timings.json", federation.watch.table())
     return state
+
+
+def _evaluated(
+    federation: EngineFederation, evaluate: Evaluator, method: Method, state: Any
+) -> dict[str, Any]:
+    if evaluate.test is None:
+        return evaluate(method, state)  # asked of the sites, and timed as such
+    with federation.watch("evaluation"):
+        return evaluate(method, state)
 
 
 def _begin(

@@ -213,7 +213,7 @@ def _detection_for_own_labels(table: Mapping[str, Any], *, own_labels: bool) -> 
     """Labels that nobody spoiled on purpose may well be clean, and the papers' mixtures find noise in any
     federation: for a person's own labels a method that can test for noise first does so unless told otherwise."""
     name = table.get("name")
-    if not own_labels or name not in methods or "detection" in table:
+    if not own_labels or not isinstance(name, str) or name not in methods or "detection" in table:
         return table
     can_test = any(f.name == "detection" for f in dataclasses.fields(methods.get(name)))
     return {**table, "detection": "tested"} if can_test else table
