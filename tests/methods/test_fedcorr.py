@@ -130,6 +130,19 @@ def test_drawing_with_replacement_misses_sites_and_counts_doubles_twice() -> Non
     assert twice.weights["w"].item() == pytest.approx((1 + 2 + 2) / 3)
 
 
+def test_the_switch_for_replacement_reaches_the_visits() -> None:
+    sizes = {f"s{i}": 10 for i in range(50)}
+    visited = {}
+    for replaced in (False, True):
+        federation = Scripted(sizes, answering(dict.fromkeys(sizes, 1.0)), weights())
+        state = small(stage1_replace=replaced, visit_fraction=0.1).begin_iteration(
+            FedCorrState(), federation.at(0)
+        )
+        visited[replaced] = len({site for sites in state.visits for site in sites})
+    assert visited[False] == 50
+    assert visited[True] < 50
+
+
 def test_a_site_that_is_away_misses_the_iteration_and_no_more() -> None:
     federation = Scripted(SIZES, answering(silent=("s4",)), weights())
     state = play(small(visit_fraction=1 / 6), federation, "pre-processing")
@@ -179,6 +192,10 @@ def test_mixup_stages(stages: str, first: float, later: float) -> None:
     shares = [own.recipe.mixup for _, _, own in federation.log if isinstance(own, Train)]
     assert set(shares[:12]) == {first}
     assert set(shares[12:]) == {later}
+
+
+def test_mixups_alpha_is_the_methods_own() -> None:
+    assert small(mixup=0.4).local_recipe(0.0).mixup == 0.4
 
 
 def test_logit_adjustment_reaches_all_stages() -> None:
@@ -278,6 +295,20 @@ def test_the_tested_split_leaves_a_clean_federation_alone() -> None:
     play(small(detection="tested", iterations=1), federation, "pre-processing")
     assert federation.recorded["two_groups_p_value"] < 0.05
     assert federation.recorded_sites["noisy_probability"]["s0"] > 0.8
+
+
+def test_the_false_alarm_rate_is_shared_by_the_iterations() -> None:
+    """Scores whose one-group chance lies between 0.2 and 1: named at 1 for one iteration, not at 0.2 each for five."""
+    names = [f"s{i}" for i in range(20)]
+    lids = {name: float(v) for name, v in zip(names, np.random.default_rng(3).normal(5, 1, 20))}
+    found = {}
+    for rate, iterations in ((0.999, 1), (0.999, 5)):
+        federation = Scripted(dict.fromkeys(names, 10), answering(lids), weights())
+        method = small(detection="tested", iterations=iterations, false_alarm=rate)
+        found[iterations] = method.find_noisy_sites(FedCorrState(lids=(lids,)), federation.at(0))
+        assert 0.2 < federation.recorded["two_groups_p_value"] < 0.999
+    assert found[1]
+    assert not found[5]
 
 
 def test_late_joiners_are_visited_from_their_iteration_on_and_judged_fairly() -> None:
@@ -405,6 +436,10 @@ def test_usual_training_by_four_algorithms() -> None:
     small(fraction=1 / 3, usual="poc", poc_pool=6).train_as_usual(state, federation.at(0))
     assert federation.asked_of(Indicate) == SITES
     assert federation.asked_of(Train) == ["s4", "s5"]  # the largest losses
+
+    federation = Scripted(sizes, answering(), weights())
+    small(fraction=1 / 3, usual="poc", poc_pool=3).train_as_usual(state, federation.at(0))
+    assert len(federation.asked_of(Indicate)) == 3
 
     federation = Scripted(sizes, answering(), weights())
     method = small(fraction=1.0, usual="feddyn", usual_lr=0.1, feddyn_decay=0.5, feddyn_alpha=0.2)
