@@ -13,7 +13,7 @@ import torch
 from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import NotebookGone, RunError
 from fedsift.contract.messages import Answer, Envelope, Moment
-from fedsift.engines.flower.notebooks import NotebookStore
+from fedsift.engines.flower.notebooks import NotebookStore, UnknownPages
 from fedsift.local.requests import Evaluate
 
 
@@ -99,6 +99,25 @@ def test_pages_of_an_older_request_stay_while_they_are_the_current_ones(tmp_path
         serve(notes, envelope(number, expects=f"{number - 1}.0:train"))
     assert (notes.folder / "0.0.pages").is_file()
     assert notes.pages("3.0:train") == {"page": "old but current"}
+
+
+def test_a_process_that_does_not_know_what_was_answered_can_still_go_on_from_it(tmp_path: Path) -> None:
+    """An app may bring requests of its own; the process that stays at the site does not know their classes."""
+    serve(store(tmp_path), envelope(0), page="kept")
+    file = store(tmp_path).folder / "0.0.answer"
+    foreign = file.read_bytes().replace(b"Answer", b"Foreig")
+    assert foreign != file.read_bytes()
+    file.write_bytes(foreign)
+    notebook, _ = store(tmp_path).open(envelope(1, expects="0.0:train"))
+    assert notebook["page"] == "kept"
+
+
+def test_pages_of_a_class_that_is_not_loaded_are_not_called_gone(tmp_path: Path) -> None:
+    serve(store(tmp_path), envelope(0), page=Evaluate(None))
+    file = store(tmp_path).folder / "0.0.pages"
+    file.write_bytes(file.read_bytes().replace(b"Evaluate", b"Evaluato"))
+    with pytest.raises(UnknownPages, match="Evaluato"):
+        store(tmp_path).open(envelope(1, expects="0.0:train"))
 
 
 @pytest.mark.parametrize("lost", ["0.0.answer", "0.0.pages"])

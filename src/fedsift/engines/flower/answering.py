@@ -16,7 +16,7 @@ from fedsift.contract.messages import Answer, Envelope
 from fedsift.engines.flower.client import SIMULATED_SITES
 from fedsift.engines.flower.hello import Hello, Vacant
 from fedsift.engines.flower.letters import Letter
-from fedsift.engines.flower.notebooks import NotebookStore
+from fedsift.engines.flower.notebooks import NotebookStore, UnknownPages
 from fedsift.engines.flower.records import letter_of, value_of
 from fedsift.engines.flower.sites import SiteRoom, open_site
 
@@ -44,6 +44,8 @@ def answer(asked: Any, path: Path, model: str, session: str) -> Any:
         if site != room.file.name:
             raise RunError(f"the request is for site '{site}', this is '{room.file.name}'")
         return _answer(asked, room, model, session)
+    except UnknownPages:
+        raise  # not this site's failure: the app's own process may know them
     except Exception as error:  # the boundary: a site's failure is a value, not the run's end
         log.exception("request '%s' of run '%s' failed", moment, run)
         return Answer(run, site, moment, None, _words(error))

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from fedsift.contract import codec
 from fedsift.contract.codec import Wire
 from fedsift.contract.errors import NotebookGone, RunError
@@ -26,6 +29,10 @@ from fedsift.engines.runfolder import safe_name
 
 ANSWER = ".answer"
 PAGES = ".pages"
+
+
+class UnknownPages(Exception):
+    """The notebook holds a class that this process has not loaded; another process may know it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,8 @@ class Version(Wire):
     """The file with the pages of this moment; "" while nothing was ever written."""
     session: str
     """The start of the coordinator that asked."""
-    answer: Answer
+    answer: Tensor
+    """The answer's bytes, uint8: who only needs the pages need not know its class."""
 
 
 class NotebookStore:
@@ -63,7 +71,8 @@ class NotebookStore:
         version = self._version(envelope.moment.id)
         if version is None or version.digest != digest or not self._has_pages(version):
             return None
-        return version.answer
+        answer: Answer = codec.from_bytes(version.answer.numpy().tobytes())
+        return answer
 
     def open(self, envelope: Envelope) -> tuple[Notebook, str]:
         """The notebook to continue from, and the file that holds its pages; raises `NotebookGone`."""
@@ -74,8 +83,9 @@ class NotebookStore:
             version = self._version(envelope.expects)
             if version is not None:
                 return Notebook(codec.load(self.folder / version.pages) if version.pages else None), version.pages
-        except RunError:
-            pass  # pages that cannot be read are gone all the same
+        except RunError as error:  # pages that cannot be read are gone all the same
+            if "unknown class" in str(error):
+                raise UnknownPages(str(error)) from error
         raise NotebookGone(
             f"site '{self.site}' no longer has its notebook of request '{envelope.expects}' in run '{self.run}': "
             "restore the site's notebook folder from a copy, or start a new run"
@@ -100,7 +110,8 @@ class NotebookStore:
         if notebook.written:
             pages = _file(envelope.moment.id, PAGES)
             codec.save(self.folder / pages, notebook.pages())
-        version = Version(envelope.moment.id, digest, pages, self.session, answer)
+        content = torch.frombuffer(bytearray(codec.to_bytes(answer)), dtype=torch.uint8)
+        version = Version(envelope.moment.id, digest, pages, self.session, content)
         codec.save(self.folder / _file(envelope.moment.id, ANSWER), version)
 
     def prune(self, envelope: Envelope) -> None:
