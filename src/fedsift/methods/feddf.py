@@ -100,7 +100,10 @@ class FedDF(TrainingMethod):
         if state.ensemble is None:
             return None
         recipe = replace(
-            self.local, epochs=self.distil_epochs, lr=self.distil_lr or self.local.lr, clip=self.distil_clip
+            self.local,
+            epochs=self.distil_epochs,
+            lr=self.local.lr if self.distil_lr is None else self.distil_lr,
+            clip=self.distil_clip,
         )
         part = PublicPart(state.shuffle, 0, state.public)
         return Lesson(part, state.ensemble, "kl", recipe, "visit")

@@ -93,7 +93,11 @@ class FedMD(TrainingMethod):
         lesson = None
         if state.scores:
             consensus = mean_scores(torch.stack(list(state.scores.values())))
-            recipe = replace(self.local, epochs=self.digest_epochs, lr=self.digest_lr or self.local.lr)
+            recipe = replace(
+                self.local,
+                epochs=self.digest_epochs,
+                lr=self.local.lr if self.digest_lr is None else self.digest_lr,
+            )
             lesson = Lesson(self.part(number, state.public), consensus, self.digest, recipe, "visit")
         ahead = self.part(number + 1, state.public) if number + 1 < self.rounds else None
         return self.exchange(state, federation, lesson, self.recipe(plain_loss(federation)), ahead)

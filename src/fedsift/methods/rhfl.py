@@ -230,7 +230,7 @@ class RHFL(TrainingMethod):
 
     def public_recipe(self) -> Recipe:
         """The step of eqs. 3 and 14: one pass over the public samples."""
-        recipe = replace(self.local, epochs=1, lr=self.public_lr or self.local.lr)
+        recipe = replace(self.local, epochs=1, lr=self.local.lr if self.public_lr is None else self.public_lr)
         return replace(recipe, optimiser="sgd", momentum=0.0) if self.public_opt == "sgd" else recipe
 
     # SL, section 3.2 ----------------------------------------------------------------------------------
