@@ -84,7 +84,8 @@ def main() -> None:
         print(
             f"{row['sites']:>6} sites: a round {row['round_seconds'] * 1000:.0f} ms "
             f"(quartiles {row['round_quartiles'][0] * 1000:.0f}-{row['round_quartiles'][1] * 1000:.0f}), "
-            f"spread in {row['build_seconds']:.2f} s, {row['peak_mb_beyond_the_data']:.0f} MB beyond the {row['data_mb']:.0f} MB of data"
+            f"spread in {row['build_seconds']:.2f} s, "
+            f"{row['peak_mb_beyond_the_data']:.0f} MB beyond the {row['data_mb']:.0f} MB of data"
         )
     print(f"10,000 against 100 sites: {rows[-1]['round_seconds'] / rows[0]['round_seconds']:.2f}x a round")
     if options.out:

@@ -52,7 +52,7 @@ def contract_table(name: str, folder: Path, **changes: Any) -> dict[str, Any]:
         "model": {"name": "cnn"},
         "train": {"epochs": 1, "batch_size": 32, "lr": 0.05, "momentum": 0.5},
         "method": {"name": name},
-        "engine": {"threads": 1},
+        "engine": {"threads": 1, "trainer": "cohort"},
     }
     if "multiclass" not in method.tasks:
         table["data"] = {"name": "npz", "path": str(multilabel_file(folder))}

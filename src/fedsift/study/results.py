@@ -11,6 +11,7 @@ from fedsift.data.dataset import Spread
 from fedsift.engines.federation import EngineFederation
 from fedsift.engines.inprocess import InProcess
 from fedsift.engines.runfolder import RunFolder
+from fedsift.local.dispatch import decisions
 from fedsift.metrics import detect_sets
 from fedsift.metrics import summarise as summarise_curve
 from fedsift.study.corrections import summarise_corrections
@@ -41,6 +42,7 @@ def write_results(
         "seed": study.seed,
         "engine": study.engine.name,
         "sites": len(federation.sites),
+        "trainers": decisions(),
         **summarise(rows, spread),
         **_corrections(federation),
         "notes": list(spread.notes) if spread else [],
