@@ -23,12 +23,17 @@ LAST = 10
 
 
 def write_results(
-    study: Study, folder: RunFolder, federation: EngineFederation, state: Any, spread: Spread | None = None
+    study: Study,
+    folder: RunFolder,
+    federation: EngineFederation,
+    state: Any,
+    spread: Spread | None = None,
+    notebooks: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """`spread`: what a simulation knows of its data; a deployed run has none."""
+    """`spread`, `notebooks`: what a simulation knows of its data and its sites; a deployed run has neither."""
     rows = folder.rounds()
     if isinstance(federation, InProcess):
-        spread = federation.spread
+        spread, notebooks = federation.spread, federation.notebooks
     weights = study.method.model(state)
     if weights is not None:
         folder.save_model(weights)
@@ -44,19 +49,21 @@ def write_results(
         "sites": len(federation.sites),
         "trainers": decisions(),
         **summarise(rows, spread),
-        **_corrections(federation),
+        **_corrections(federation, spread, notebooks),
         "notes": list(spread.notes) if spread else [],
     }
     folder.write_json("summary.json", summary)
     return summary
 
 
-def _corrections(federation: EngineFederation) -> dict[str, Any]:
+def _corrections(
+    federation: EngineFederation, spread: Spread | None, notebooks: Mapping[str, Mapping[str, Any]] | None
+) -> dict[str, Any]:
     """What became of the labels, for methods that touch them in a simulation."""
-    if not isinstance(federation, InProcess):
+    if spread is None or notebooks is None:
         return {}
     levels = federation.site_records.get("noise_level")
-    found = summarise_corrections(federation.spread, federation.notebooks, levels)
+    found = summarise_corrections(spread, notebooks, levels)
     return {} if found is None else {"corrections": found}
 
 
