@@ -267,6 +267,30 @@ def test_a_noisy_site_without_an_estimate_does_not_pass_for_clean() -> None:
     assert "s5" not in method.clean_sites(state, federation)
 
 
+def test_a_lone_noisy_site_that_falls_silent_does_not_stop_the_run() -> None:
+    lids = {**dict.fromkeys(SITES, 1.0), "s5": 9.0}
+
+    def answer(name: str, request: Request[Any]) -> Reply | None:
+        corrects = isinstance(request, CorrectLabels | RelabelConfident)
+        return None if name == "s5" and corrects else answering(lids)(name, request)
+
+    federation = Scripted(SIZES, answer, weights())
+    state = play(small(), federation)
+    assert state.level["s5"] == 1.0
+    assert federation.warnings.count("s5 did not answer: its labels stay as they are this time") == 3
+    silent = Scripted(SIZES, lambda name, request: None, weights())
+    with pytest.raises(QuorumError):
+        small().relabel_the_rest(replace(state, noisy=("s4", "s5")), silent.at(0))
+
+
+def test_a_noisy_site_that_missed_the_latest_iteration_keeps_its_level() -> None:
+    federation = Scripted(SIZES, answering(silent=("s5",)), weights())
+    before = FedCorrState(lids=(LIDS, {k: v for k, v in LIDS.items() if k != "s5"}), level={"s5": 0.7})
+    after = small(score="latest").judge(before, federation.at(0))
+    assert after.noisy == ("s4",)
+    assert after.level["s5"] == 0.7
+
+
 def test_cumulative_and_latest_lid_judge_differently() -> None:
     """s4 was noisy in the first iteration only: the sum remembers it, the latest value does not."""
     first, second = {**dict.fromkeys(SITES, 1.0), "s4": 9.0}, {**dict.fromkeys(SITES, 1.0), "s5": 3.0}

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedsift.aggregate import average
-from fedsift.contract import ConfigError, Federation, QuorumError, Replies, Stage, State
+from fedsift.contract import ConfigError, Federation, QuorumError, Replies, Request, Stage, State
 from fedsift.contract.registry import nearest
 from fedsift.local.objective import CrossEntropy, Objective, Proximal, as_objective
 from fedsift.local.recipe import Augment, Recipe
@@ -247,7 +247,8 @@ class FedCorr(TrainingMethod):
         noisy = self.find_noisy_sites(state, federation)
         asked = [site for site in noisy if site in state.lids[-1]]
         replies = self._correct(state, federation, asked) if asked else {}
-        level = dict.fromkeys(_measured(state), 0.0)
+        judged = state.lids[-1] if self.score == "latest" else _measured(state)
+        level = {**state.level, **dict.fromkeys(judged, 0.0)}
         for site in noisy:
             # without an estimate of its own, a noisy site must not pass for clean
             level[site] = replies[site].level if site in replies else state.level.get(site, 0.0) or 1.0
@@ -273,7 +274,9 @@ class FedCorr(TrainingMethod):
         federation.record_sites("noisy_probability", {sites[i]: float(found.probability[i]) for i in known})
         return [sites[i] for i in found.noisy]
 
-    def _correct(self, state: FedCorrState, federation: Federation, sites: list[str]) -> Replies[Corrected]:
+    def _correct(
+        self, state: FedCorrState, federation: Federation, sites: list[str]
+    ) -> Mapping[str, Corrected]:
         request = CorrectLabels(
             state.weights,
             ratio=self.ratio,
@@ -284,7 +287,7 @@ class FedCorr(TrainingMethod):
             sample_loss=self.sample_loss,
             augment=self._statistics(),
         )
-        return federation.ask(request, sites)
+        return _ask_noisy(federation, request, sites)
 
     # Stage 2, section 3.3, Algorithm 1 lines 14-18 --------------------------------------------------------
 
@@ -322,7 +325,7 @@ class FedCorr(TrainingMethod):
         request = RelabelConfident(
             state.weights, self.theta, self.relabel_form, self.sample_loss, self._statistics()
         )
-        federation.record(**_counts(federation.ask(request, rest)))
+        federation.record(**_counts(_ask_noisy(federation, request, rest)))
         return state
 
     # Stage 3, section 3.4, Algorithm 1 lines 19-21 --------------------------------------------------------
@@ -388,6 +391,19 @@ def _with_replacement(
         left = [site for site in left if site not in drawn]
         dealt.append(drawn)
     return tuple(dealt)
+
+
+def _ask_noisy(
+    federation: Federation, request: Request[Corrected], sites: list[str]
+) -> Mapping[str, Corrected]:
+    """Ask noisy sites to correct labels. One site alone that does not answer must not stop the federation."""
+    try:
+        return federation.ask(request, sites)
+    except QuorumError:
+        if len(sites) > 1:
+            raise
+        federation.warn(f"{sites[0]} did not answer: its labels stay as they are this time")
+        return {}
 
 
 def _lids(replies: Replies[Trained]) -> dict[str, float]:
