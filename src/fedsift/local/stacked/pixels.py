@@ -41,10 +41,7 @@ class PixelSource:
     @staticmethod
     def fits(samples: Sequence[Samples], augment: Augment) -> bool:
         """Whether these are images of bytes whose augmentation only moves pixels."""
-        return not augment.affine and all(
-            own.pool.dtype == torch.uint8 and own.pool.dim() == 4 and own.shape[0] <= MAX_CHANNELS
-            for own in samples
-        )
+        return not augment.affine and all(can_pack(own.pool) for own in samples)
 
     def take(
         self, rows: Tensor, draws: Draws, sites: int, mix: tuple[Tensor, Tensor] | None = None
@@ -92,8 +89,29 @@ def packed_pool(pool: Tensor) -> Tensor | None:
     if pool[:, 0].numel() * 4 > LARGEST_PACKED_POOL:
         return None
     packed = torch.cat([pack(part) for part in torch.split(pool, 4096)])
-    _PACKED[:] = [(weakref.ref(pool, lambda _: _PACKED.clear()), packed)]
+    keep_packed(pool, packed)
     return packed
+
+
+def keep_packed(pool: Tensor, packed: Tensor) -> None:
+    """Remember the packed form of a pool, in place of any other."""
+    _PACKED[:] = [(weakref.ref(pool, _gone), packed)]
+
+
+def forget_packed(pool: Tensor) -> None:
+    """Free the packed form of a pool, if it is kept."""
+    if _PACKED and _PACKED[0][0]() is pool:
+        _PACKED.clear()
+
+
+def _gone(pool: weakref.ref[Tensor]) -> None:
+    if _PACKED and _PACKED[0][0] is pool:
+        _PACKED.clear()
+
+
+def can_pack(pool: Tensor) -> bool:
+    """Whether these are images of bytes with few enough channels."""
+    return pool.dtype == torch.uint8 and pool.dim() == 4 and pool.shape[1] <= MAX_CHANNELS
 
 
 def _crop(images: Tensor, shift: Tensor, padding: int) -> Tensor:
