@@ -32,6 +32,7 @@ STUDY: dict[str, Any] = {
     "train": {"epochs": 1, "batch_size": 16, "lr": 0.05},
     "method": {"name": "fednoro-diary", "rounds": 2, "warm_up": 1},
     "federation": {"quorum": 1.0, "deadline": 240},
+    "engine": {"trainer": "one"},
 }
 """Every site must answer in every round: the run can only end if the site that lost power came back."""
 

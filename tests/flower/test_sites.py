@@ -19,7 +19,8 @@ from fedsift.data.dataset import PublicSet, Spread
 from fedsift.engines.flower.answering import answer
 from fedsift.engines.flower.client import SIMULATED_SITES, site_path
 from fedsift.engines.flower.hello import Hello, Introduction
-from fedsift.engines.flower.sites import export_sites, open_site, own_secret
+from fedsift.engines.flower.notebooks import NotebookStore
+from fedsift.engines.flower.sites import export_sites, open_site, own_secret, read_notebooks
 from fedsift.engines.inprocess import InProcess
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Evaluate, Train
@@ -203,3 +204,31 @@ def test_a_node_knows_its_site_from_its_own_settings_alone(tmp_path: Path, monke
     (tmp_path / "etc" / "00000-a").mkdir(parents=True)
     assert site_path({"partition-id": 0}, note) == tmp_path / "etc" / "00000-a" / "site.toml"
     assert site_path({"partition-id": 1}, note) is None
+
+
+def test_pictures_become_features_at_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fedsift.local.features as features
+
+    def three_means() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+
+    monkeypatch.setattr(features, "_extractor", lambda name: features.Extractor(three_means()))
+    monkeypatch.setattr(features, "cache_root", lambda: tmp_path / "cache")
+    path = write_site(tmp_path / "site")
+    room = open_site(path, "features:three-means")
+    assert room.samples.shape == (3,)
+    assert room.introduction("features:three-means").facts.model == "features:three-means"
+    assert open_site(path, "mlp").samples.shape == (1, 2, 2)
+
+
+def test_notebooks_of_simulated_sites_can_be_read_afterwards(tmp_path: Path) -> None:
+    path = write_site(tmp_path)
+    store = NotebookStore(tmp_path / "notebook", "run", "north")
+    asked = train()
+    with store.locked():
+        notebook, base = store.open(asked)
+        notebook["labels"] = torch.tensor([1, 0])
+        store.keep(asked, "digest", notebook, base, Answer("run", "north", asked.moment.id, None))
+    found = read_notebooks([path], "run", {"north": asked.moment.id})
+    assert found["north"]["labels"].tolist() == [1, 0]
+    assert read_notebooks([path], "run", {}) == {}

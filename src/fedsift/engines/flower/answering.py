@@ -36,11 +36,11 @@ def answer(asked: Any, path: Path, model: str, session: str) -> Any:
     run, site, moment = "", "", ""
     try:
         if isinstance(asked, Hello):
-            return open_site(path).introduction(model)
+            return open_site(path, model).introduction(model)
         if not isinstance(asked, Envelope):
             raise RunError(f"a {type(asked).__name__} is nothing that a site answers")
         run, site, moment = asked.run, asked.site, asked.moment.id
-        room = open_site(path)
+        room = open_site(path, model)
         if site != room.file.name:
             raise RunError(f"the request is for site '{site}', this is '{room.file.name}'")
         return _answer(asked, room, model, session)

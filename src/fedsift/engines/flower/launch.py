@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 
 import tomli_w
 
-from fedsift.contract import errors
 from fedsift.contract.errors import ConfigError, FedsiftError, RunError
 from fedsift.engines.flower.offline import offline
 from fedsift.engines.flower.simulation import FEDERATION_FILE, LOG_FILE, end_session, require_flower
@@ -224,7 +223,7 @@ def start(
     environment = offline({"FLWR_HOME": str(home.resolve())})
     place = str(folder.path.resolve())
     command = [program("flwr"), "run", str(app.resolve()), CONNECTION, "--stream", "-c", f'run-folder="{place}"']
-    (folder.path / "error.json").unlink(missing_ok=True)
+    folder.forget("failure.json")
     log_file = folder.path / LOG_FILE
     from_here = log_file.stat().st_size if log_file.is_file() else 0
     with log_file.open("ab") as log:
@@ -266,7 +265,7 @@ def _follow(folder: RunFolder, process: subprocess.Popen[bytes], listen: Listene
                 told = row["round"]
                 if listen is not None:
                     listen(row)
-        if ended or folder.finished or (folder.path / "error.json").is_file():
+        if ended or folder.finished or (folder.path / "failure.json").is_file():
             return
         time.sleep(POLL)
 
@@ -284,11 +283,16 @@ def _outcome(folder: RunFolder, log_file: Path) -> dict[str, Any]:
     summary = folder.read_json("summary.json")
     if summary is not None:
         return dict(summary)
-    trouble = folder.read_json("error.json")
+    trouble = folder.read_json("failure.json")
     if trouble is not None:
-        kind: type[FedsiftError] = getattr(errors, trouble["error"], RunError)
-        raise kind(trouble["text"])
+        raise _of_code(int(trouble["exit_code"]))(trouble["error"])
     raise RunError(f"the run ended before it was finished; {log_file} says more. Start it again to go on")
+
+
+def _of_code(exit_code: int) -> type[FedsiftError]:
+    """The kind of error that ends with this code."""
+    kinds = [kind for kind in FedsiftError.__subclasses__() if kind.exit_code == exit_code]
+    return kinds[0] if kinds else RunError
 
 
 def _stop(log_file: Path, from_here: int, environment: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from fedsift.engines.evaluate import Evaluator
 from fedsift.engines.flower.federation import SIMULATED, FlowerFederation, Pace, Post, agree, gather
 from fedsift.engines.flower.hello import Introduction
 from fedsift.engines.flower.simulation import FEDERATION_FILE
+from fedsift.engines.flower.sites import read_notebooks
 from fedsift.engines.loop import Listener, conduct
 from fedsift.engines.runfolder import RunFolder
+from fedsift.local.features import with_features
 from fedsift.local.site import Samples
 from fedsift.study.results import write_results
 from fedsift.study.running import reopen
@@ -30,7 +33,7 @@ from fedsift.study.study import Study, read_toml
 from fedsift.study.tables import build, build_named
 
 ROSTER_FILE = "roster.safetensors"
-ERROR_FILE = "error.json"
+FAILURE_FILE = "failure.json"
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,10 @@ def run_on_grid(
     note: dict[str, str] | None = None,
     pace: Pace | None = None,
     spread: Spread | None = None,
+    site_files: Sequence[Path] = (),
     listen: Listener | None = None,
 ) -> dict[str, Any]:
-    """Run or go on with a study over Flower; `spread` is what a simulation knows besides."""
+    """Run or go on with a study over Flower; `spread` and `site_files` are what a simulation knows besides."""
     post = Post(grid, {"model": study.model.name, **(note or {})}, pace)
     roster = call_the_roll(post, folder, federation_file, study.federation.quorum)
     federation = FlowerFederation(
@@ -80,7 +84,8 @@ def run_on_grid(
     test = _test_of(spread) if spread is not None else _own_test(federation_file, next(iter(roster.values())), folder)
     evaluator = Evaluator(federation, test)
     state = conduct(study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen)
-    return write_results(study, folder, federation, state, spread)
+    notebooks = read_notebooks(site_files, folder.id, federation.accepted) if site_files else None
+    return write_results(study, folder, federation, state, spread, notebooks)
 
 
 def call_the_roll(
@@ -112,7 +117,7 @@ def _own_test(file: FederationFile, common: Introduction, folder: RunFolder) -> 
     """The coordinator's own labelled samples, if it has any: the test part of its dataset, or all of it."""
     if not file.test:
         return None
-    data = build_named(sources, file.test, "test").load()
+    data = with_features(build_named(sources, file.test, "test").load(), common.facts.model)
     if data.classes != common.classes or data.shape != common.shape:
         raise ConfigError(
             f"the test set of {folder.path / FEDERATION_FILE} has classes {', '.join(data.classes)} and shape "
@@ -142,10 +147,10 @@ def main(grid: Grid, context: Context) -> None:
     study, folder = reopen(Path(place))
     folder.lock()
     try:
-        (folder.path / ERROR_FILE).unlink(missing_ok=True)
+        folder.forget(FAILURE_FILE)
         run_on_grid(grid, study, folder, read_federation_file(folder.path / FEDERATION_FILE))
     except FedsiftError as error:
-        folder.write_json(ERROR_FILE, {"error": type(error).__name__, "text": str(error)})
+        folder.write_json(FAILURE_FILE, {"error": str(error), "exit_code": error.exit_code})
         raise
     finally:
         folder.unlock()

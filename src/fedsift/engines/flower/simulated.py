@@ -23,6 +23,7 @@ from flwr.simulation import run_simulation
 
 from fedsift.contract.errors import FedsiftError
 from fedsift.data.dataset import Spread
+from fedsift.data.ledger import ledger
 from fedsift.engines.flower.client import app as client_app
 from fedsift.engines.flower.server import SIMULATED, FederationFile, run_on_grid
 from fedsift.engines.flower.sites import export_sites
@@ -74,6 +75,7 @@ class SimulatedJob:
     study: Study
     folder: RunFolder
     spread: Spread
+    site_files: list[Path]
 
 
 def _prepared(folders: list[Path], sites: Path, events: Events) -> list[SimulatedJob]:
@@ -92,9 +94,11 @@ def _prepare(number: int, path: Path, sites: Path) -> SimulatedJob:
     folder = RunFolder.open(path)
     study = Study.from_file(folder.study_file)
     spread = study.spread()
-    export_sites(spread, study.model.of_sites(spread.sites), path / "sites")
+    files = export_sites(spread, study.model.of_sites(spread.sites), path / "sites")
+    if spread.truth is not None:
+        ledger(spread).save(path / "truth.csv")
     (sites / str(number)).symlink_to((path / "sites").resolve(), target_is_directory=True)
-    return SimulatedJob(number, study, folder, spread)
+    return SimulatedJob(number, study, folder, spread, files)
 
 
 def _conduct(job: SimulatedJob, grid: Grid, events: Events) -> None:
@@ -105,7 +109,15 @@ def _conduct(job: SimulatedJob, grid: Grid, events: Events) -> None:
     note = {"federation": str(job.number)}
     try:
         summary = run_on_grid(
-            grid, job.study, job.folder, sites, note=note, pace=SIMULATED, spread=job.spread, listen=listen
+            grid,
+            job.study,
+            job.folder,
+            sites,
+            note=note,
+            pace=SIMULATED,
+            spread=job.spread,
+            site_files=job.site_files,
+            listen=listen,
         )
     except FedsiftError as error:
         events.tell(job=job.number, error=type(error).__name__, text=str(error))

@@ -40,7 +40,11 @@ def simulate(study: Study, folder: RunFolder, listen: Listener | None = None) ->
 
     if (folder.path / FEDERATION_FILE).is_file():
         raise RunError(f"{folder.path} is a run across real sites: go on with `fedsift flower start`")
-    [outcome] = simulate_many([(study, folder)], told)
+    folder.lock()
+    try:
+        [outcome] = simulate_many([(study, folder)], told)
+    finally:
+        folder.unlock()
     if isinstance(outcome, FedsiftError):
         raise outcome
     return outcome
@@ -60,6 +64,7 @@ def simulate_many(
         plan = _plan(jobs, place)
         (place / "plan.json").write_text(json.dumps(plan), "utf-8")
         for study, folder in jobs:
+            folder.forget("failure.json")
             if not folder.study_file.is_file():
                 folder.write_text("study.toml", study.to_toml())
         return _run(place, plan, jobs, listen)
@@ -120,7 +125,9 @@ def _run(
                 elif "summary" in event:
                     outcomes[number] = event["summary"]
                 elif "error" in event:
-                    outcomes[number] = _error(event)
+                    outcomes[number] = failure = _error(event)
+                    said = {"error": str(failure), "exit_code": failure.exit_code}
+                    jobs[number][1].write_json("failure.json", said)
                 if len(outcomes) == len(jobs):
                     break  # Ray takes seconds to say goodbye
         finally:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -37,7 +37,9 @@ from fedsift.data.dataset import Dataset, Labels, Rows, Spread
 from fedsift.data.sources import Source, sources
 from fedsift.data.splits import split
 from fedsift.engines.flower.hello import Introduction
+from fedsift.engines.flower.notebooks import NotebookStore
 from fedsift.engines.runfolder import safe_name
+from fedsift.local.features import is_features, with_features
 from fedsift.local.site import Compute, Samples, Site
 from fedsift.study.study import read_toml
 from fedsift.study.tables import build, build_named
@@ -135,10 +137,15 @@ class SiteRoom:
         )
 
 
-def open_site(path: Path) -> SiteRoom:
-    """Read a site.toml and its data; kept in memory while neither the file nor its arrays change."""
+def open_site(path: Path, model: str = "") -> SiteRoom:
+    """Read a site.toml and its data; kept in memory while neither the file nor its arrays change.
+
+    `model`: the study's network; when it is a head on frozen features, the site's pictures become features here.
+    """
     path = Path(path).resolve()
-    return _open_site(path, _stamp(path))
+    file = read_site_file(path)
+    network = file.model or model
+    return _open_site(path, _stamp(path), network if is_features(network) else "")
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -149,9 +156,9 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=256)
-def _open_site(path: Path, stamp: tuple[int, ...]) -> SiteRoom:
+def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
     file = read_site_file(path)
-    dataset = _load(file.data, path, file.classes)
+    dataset = with_features(_load(file.data, path, file.classes), features, device=file.device)
     labels = _in_vocabulary(dataset, file)
     train, held = dataset.train, dataset.test
     if len(held) == 0 and file.held_out > 0:
@@ -271,6 +278,16 @@ def _in_vocabulary(dataset: Dataset, file: SiteFile) -> Labels:
 
 def _samples(pool: Tensor, rows: Rows, file: SiteFile) -> Samples:
     return Samples(pool, torch.from_numpy(rows), file.mean, file.std)
+
+
+def read_notebooks(files: Iterable[Path], run: str, accepted: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Pages of simulated sites as they stand, by site: what only a simulation may look at."""
+    notebooks = {}
+    for path in files:
+        file = read_site_file(path)
+        store = NotebookStore(path.parent / file.notebook, run, file.name)
+        notebooks[file.name] = store.pages(accepted[file.name]) if file.name in accepted else {}
+    return {site: pages for site, pages in notebooks.items() if pages}
 
 
 # Sites from a study's own data, for simulations and trials -----------------------------------------------------------

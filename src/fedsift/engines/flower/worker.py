@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fedsift.engines.flower.answering import answer_letter
 from fedsift.engines.flower.letters import Letter
-from fedsift.engines.flower.sites import open_site
+from fedsift.engines.flower.sites import read_site_file
 from fedsift.engines.flower.wire import DECLINED, receive_letter, send_letter
 
 log = logging.getLogger("fedsift.site")
@@ -27,7 +27,7 @@ log = logging.getLogger("fedsift.site")
 
 def serve(site_file: Path, place: Path) -> None:
     """Answer letters one after the other until this process is ended."""
-    open_site(site_file)
+    read_site_file(site_file)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.bind(str(place))
         place.chmod(0o600)
