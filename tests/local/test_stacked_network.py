@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -37,15 +38,25 @@ def cohort_of(network: nn.Module, sites: int) -> list[nn.Module]:
     return copies
 
 
-def sgd(parameters: list[Tensor]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.003, momentum=0.5, weight_decay=1e-3)
+Options = dict[str, Any]
+SGD: Options = {"kind": "sgd", "lr": 0.003, "momentum": 0.5, "weight_decay": 1e-3}
+
+
+def torchs_own(parameters: list[Tensor], options: Options) -> torch.optim.Optimizer:
+    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    return kinds[options["kind"]](parameters, **{k: v for k, v in options.items() if k != "kind"})
 
 
 def train_alone(
-    network: nn.Module, samples: Tensor, labels: Tensor, rows: list[int], make=sgd, clip: float = 0.0
+    network: nn.Module,
+    samples: Tensor,
+    labels: Tensor,
+    rows: list[int],
+    options: Options = SGD,
+    clip: float = 0.0,
 ) -> None:
     """Steps over `samples[t, :rows[t]]`; a site with fewer entries in `rows` stops earlier."""
-    optimiser = make([p for p in network.parameters() if p.requires_grad])
+    optimiser = torchs_own([p for p in network.parameters() if p.requires_grad], options)
     network.train()
     for x, y, real in zip(samples, labels, rows):
         optimiser.zero_grad()
@@ -61,13 +72,13 @@ def train_stacked(
     samples: Tensor,
     labels: Tensor,
     rows: list[list[int]],
-    make=sgd,
+    options: Options = SGD,
     clip: float = 0.0,
 ) -> list[dict[str, Tensor]]:
     """The same for all sites at once; sites are ordered longest first. samples: `[C, steps, B, *shape]`."""
     stacked = StackedNetwork(network)
     stacked.load(starts)
-    optimiser = StackedOptimiser(stacked.parameters(), make)
+    optimiser = StackedOptimiser(stacked.parameters(), **options)
     generators = [torch.Generator().manual_seed(100 + site) for site in range(len(starts))]
     for step in range(len(rows[0])):
         active = sum(len(own) > step for own in rows)
@@ -103,7 +114,7 @@ def assert_same_training(
     *,
     dtype: torch.dtype = torch.float64,
     tolerance: float = 1e-9,
-    make=sgd,
+    options: Options = SGD,
     clip: float = 0.0,
     batch: int = 4,
 ) -> None:
@@ -111,11 +122,11 @@ def assert_same_training(
     alone = cohort_of(network, len(rows))
     starts = [{key: value.clone() for key, value in own.state_dict().items()} for own in alone]
     samples, labels = make_data(len(rows), len(rows[0]), batch, shape, dtype)
-    together = train_stacked(network, starts, samples, labels, rows, make, clip)
+    together = train_stacked(network, starts, samples, labels, rows, options, clip)
     for site, own in enumerate(alone):
         with torch.random.fork_rng():
             torch.manual_seed(100 + site)
-            train_alone(own, samples[site], labels[site], rows[site], make, clip)
+            train_alone(own, samples[site], labels[site], rows[site], options, clip)
         assert_same_state(together[site], own.state_dict(), tolerance)
 
 
@@ -164,19 +175,19 @@ def test_single_precision(name: str, tolerance: float) -> None:
     assert_same_training(network, (3, 32, 32), rows, dtype=torch.float32, tolerance=tolerance, batch=8)
 
 
-OPTIMISERS = {
-    "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
-    "sgd, momentum, decay": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
-    "adam": lambda p: torch.optim.Adam(p, lr=1e-3, weight_decay=5e-4),
-    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3, weight_decay=0.1),
+OPTIMISERS: dict[str, Options] = {
+    "sgd": {"kind": "sgd", "lr": 0.05},
+    "sgd, momentum, decay": {"kind": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.01},
+    "adam": {"kind": "adam", "lr": 1e-3, "weight_decay": 5e-4},
+    "adamw": {"kind": "adamw", "lr": 1e-3, "weight_decay": 0.1},
 }
 
 
-@pytest.mark.parametrize("make", OPTIMISERS.values(), ids=OPTIMISERS.keys())
-def test_optimisers_leave_finished_sites_alone(make) -> None:
+@pytest.mark.parametrize("options", OPTIMISERS.values(), ids=OPTIMISERS.keys())
+def test_optimisers_leave_finished_sites_alone(options: Options) -> None:
     network = build_model("resnet8-cifar", (1, 8, 8), CLASSES)
     rows = [[4] * 8, [4, 4, 3, 4, 2], [4, 4, 3, 4, 2], [2]]
-    assert_same_training(network, (1, 8, 8), rows, make=make)
+    assert_same_training(network, (1, 8, 8), rows, options=options)
 
 
 def test_gradient_clipping_is_per_site() -> None:

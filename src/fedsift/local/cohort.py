@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -172,7 +171,11 @@ class _Training:
         self.network = stacked_network(site.facts.model, site.samples.shape, site.n_classes)
         self.network.load([job.weights for job in jobs])
         self._optimiser = StackedOptimiser(
-            self.network.parameters(), lambda values: make_fused_optimiser(values, recipe)
+            self.network.parameters(),
+            recipe.optimiser,
+            lr=recipe.lr,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
         )
         self._look = _Look(jobs, self.network)
         self._generators = [job.site.random(f"{job.purpose}: dropout") for job in jobs]
@@ -271,12 +274,3 @@ def _teacher(jobs: Sequence[Job]) -> Callable[[CohortStep], Tensor]:
             return stacked.forward(step.samples, train=False)
 
     return teach_each
-
-
-def make_fused_optimiser(parameters: list[Tensor], recipe: Recipe) -> torch.optim.Optimizer:
-    """As the one-site trainer's, in one pass over memory."""
-    shared: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay, "fused": True}
-    if recipe.optimiser == "sgd":
-        return torch.optim.SGD(parameters, momentum=recipe.momentum, **shared)
-    kind = torch.optim.Adam if recipe.optimiser == "adam" else torch.optim.AdamW
-    return kind(parameters, **shared)

@@ -1,41 +1,94 @@
-"""torch.optim on stacked parameters: its formulas are element-wise, so one fused call serves all sites."""
+"""torch.optim on stacked parameters: its formulas are element-wise, so one fused call serves all sites.
+
+The functional forms are called, not the classes: creating a torch.optim.Optimizer imports the compiler first, which
+takes a process about as long as importing torch itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Literal
 
 import torch
 from torch import Tensor
-
-MakeOptimiser: TypeAlias = Callable[[list[Tensor]], torch.optim.Optimizer]
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
 
 
 class StackedOptimiser:
-    """An optimiser whose cohort may shrink: sites that have finished are neither updated nor decayed."""
+    """SGD, Adam or AdamW with torch's defaults, for a cohort that may shrink.
 
-    def __init__(self, parameters: Sequence[Tensor], make: MakeOptimiser) -> None:
-        self._make = make
+    Sites that have finished are neither updated nor decayed. All active sites have made the same number of steps.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        kind: Literal["sgd", "adam", "adamw"] = "sgd",
+        *,
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> None:
         self._parameters = list(parameters)
-        self._optimiser = make(self._parameters)
+        self._update: Callable[[list[Tensor]], None] = self._sgd
+        self._lr, self._momentum, self._weight_decay = lr, momentum, weight_decay
+        self._means: list[Tensor] = []
+        self._squares: list[Tensor] = []
+        self._buffers: list[Tensor | None] = [None] * len(self._parameters)
+        if kind != "sgd":
+            self._update = self._adam
+            self._adam_form: Callable[..., None] = adam if kind == "adam" else adamw
+            self._means = [torch.zeros_like(value) for value in self._parameters]
+            self._squares = [torch.zeros_like(value) for value in self._parameters]
+            self._steps = [torch.zeros((), dtype=torch.float32) for _ in self._parameters]
 
+    @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
         """One update of all active sites by gradients `[C, ...]`."""
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = _in_memory_order(gradient, parameter)
-        self._optimiser.step()
-        for parameter in self._parameters:
-            parameter.grad = None
+        pairs = zip(gradients, self._parameters, strict=True)
+        self._update([_in_memory_order(gradient, value) for gradient, value in pairs])
 
     def narrow(self, parameters: Sequence[Tensor]) -> None:
         """Go on with fewer sites: `parameters` are the first sites' of those so far; their state stays."""
         sites = len(parameters[0])
-        fresh = self._make(list(parameters))
-        for old, new in zip(self._parameters, parameters, strict=True):
-            fresh.state[new] = {
-                key: _first(value, sites) for key, value in self._optimiser.state[old].items()
-            }
-        self._parameters, self._optimiser = list(parameters), fresh
+        self._parameters = list(parameters)
+        self._means = [value[:sites] for value in self._means]
+        self._squares = [value[:sites] for value in self._squares]
+        self._buffers = [None if value is None else value[:sites] for value in self._buffers]
+
+    def _sgd(self, gradients: list[Tensor]) -> None:
+        sgd(
+            self._parameters,
+            gradients,
+            self._buffers,
+            fused=True,
+            weight_decay=self._weight_decay,
+            momentum=self._momentum,
+            lr=self._lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+
+    def _adam(self, gradients: list[Tensor]) -> None:
+        self._adam_form(
+            self._parameters,
+            gradients,
+            self._means,
+            self._squares,
+            [],
+            self._steps,
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self._lr,
+            weight_decay=self._weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
 
 
 def _in_memory_order(gradient: Tensor, parameter: Tensor) -> Tensor:
@@ -44,11 +97,6 @@ def _in_memory_order(gradient: Tensor, parameter: Tensor) -> Tensor:
     if all(own == wanted or size == 1 for own, wanted, size in strides):
         return gradient
     return torch.empty_like(parameter).copy_(gradient)
-
-
-def _first(value: Any, sites: int) -> Any:
-    """Moments have the cohort axis; the step count has none, as active sites have all made the same steps."""
-    return value[:sites] if isinstance(value, Tensor) and value.dim() > 0 else value
 
 
 def clip_gradients(gradients: Sequence[Tensor], largest: float) -> list[Tensor]:
