@@ -92,6 +92,17 @@ def test_a_round_keeps_its_base_until_a_newer_round_asks(tmp_path: Path) -> None
     assert {file.name for file in notes.folder.iterdir()} == {".lock", "4.1.answer", "4.1.pages", "5.0.answer"}
 
 
+def test_answers_of_a_finished_round_take_no_room(tmp_path: Path) -> None:
+    notes, asked = store(tmp_path), envelope(0)
+    answer = Answer("run", "north", asked.moment.id, None, "x" * 100_000)
+    with notes.locked():
+        notes.keep(asked, digest_of(asked), notes.open(asked)[0], "", answer)
+    assert notes.repeated(asked, digest_of(asked)) == answer
+    serve(notes, envelope(1, expects="0.0:train"))
+    assert (notes.folder / "0.0.answer").stat().st_size < 1000
+    assert notes.repeated(asked, digest_of(asked)) is None
+
+
 def test_pages_of_an_older_request_stay_while_they_are_the_current_ones(tmp_path: Path) -> None:
     notes = store(tmp_path)
     serve(notes, envelope(0), page="old but current")

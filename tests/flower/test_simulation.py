@@ -115,3 +115,10 @@ def test_a_deployed_run_is_not_gone_on_with_as_a_simulation(tmp_path: Path) -> N
     folder.write_text("federation.toml", "sites = []\n")
     with pytest.raises(RunError, match="fedsift flower start"):
         simulate(study, folder)
+
+
+def test_another_device_than_the_processor_is_refused(tmp_path: Path) -> None:
+    study = study_of("fedavg", "flower")
+    study = dataclasses.replace(study, engine=dataclasses.replace(study.engine, device="cuda"))
+    with pytest.raises(ConfigError, match="trains on the CPU"):
+        simulate(study, new_run(study, tmp_path))

@@ -13,7 +13,7 @@ import fcntl
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Version(Wire):
     session: str
     """The start of the coordinator that asked."""
     answer: Tensor
-    """The answer's bytes, uint8: who only needs the pages need not know its class."""
+    """The answer's bytes, uint8: who only needs the pages need not know its class. Empty once its round is over."""
 
 
 class NotebookStore:
@@ -70,6 +70,8 @@ class NotebookStore:
         """The stored answer, if this very request was answered before."""
         version = self._version(envelope.moment.id)
         if version is None or version.digest != digest or not self._has_pages(version):
+            return None
+        if version.answer.numel() == 0:
             return None
         answer: Answer = codec.from_bytes(version.answer.numpy().tobytes())
         return answer
@@ -122,6 +124,8 @@ class NotebookStore:
         base = self._version(envelope.expects) if envelope.expects else None
         needed = set() if base is None else {_moment(base.id), _moment(base.pages or base.id)}
         self._forget(lambda moment: moment not in needed)
+        if base is not None:  # its pages may be asked for again, its answer (a whole model, perhaps) never
+            codec.save(self.folder / _file(base.id, ANSWER), replace(base, answer=torch.empty(0, dtype=torch.uint8)))
         for leftover in self.folder.glob("*.tmp"):
             leftover.unlink(missing_ok=True)
 

@@ -58,6 +58,12 @@ def simulate_many(
     `listen` is told the number of the study and each finished round's line.
     """
     require_flower()
+    for study, _ in jobs:
+        if study.engine.device != "cpu":
+            raise ConfigError(
+                f"engine.device = '{study.engine.device}': Flower's simulation trains on the CPU; "
+                "use engine.name = \"inprocess\", or deploy (a real site names its device in site.toml)"
+            )
     place = Path(tempfile.mkdtemp(prefix="fedsift-"))
     try:
         (place / "sites").mkdir()
