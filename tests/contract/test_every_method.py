@@ -154,17 +154,22 @@ def test_bad_replies_are_set_aside_and_the_run_goes_on(name: str, tmp_path: Path
 # Kill and resume ---------------------------------------------------------------------------------------------------
 
 
-def _run_until_killed(path: Path, seconds: float) -> None:
-    """In a child: go on with the run, and die by SIGKILL after so many seconds, wherever that is."""
-    torch.set_num_threads(1)
+def _run_until_killed(path: Path, seconds: float, rounds: int) -> None:
+    """In a child: go on with the run, and die by SIGKILL after so many seconds, wherever that is, or rounds."""
     threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    _run_on(path)
+    _run_on(path, rounds)
 
 
-def _run_on(path: Path) -> None:
+def _run_on(path: Path, rounds: int | None = None) -> None:
     torch.set_num_threads(1)
     folder = RunFolder.open(path)
-    run(Study.from_file(folder.study_file), folder)
+    left = iter(range(rounds or 0, 0, -1))
+
+    def listen(row: dict[str, Any]) -> None:
+        if rounds is not None and next(left) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    run(Study.from_file(folder.study_file), folder, listen)
     os._exit(0)
 
 
@@ -177,7 +182,8 @@ def _killed_run(name: str, folder: Path, kills: int, whole: float) -> RunFolder:
     for _ in range(kills):
         if made.finished:
             break
-        child = context.Process(target=_run_until_killed, args=(made.path, chance.uniform(0.05, whole)))
+        fate = (made.path, chance.uniform(0.05, whole), chance.choice((1, 1, 2)))
+        child = context.Process(target=_run_until_killed, args=fate)
         child.start()
         child.join()
         killed += child.exitcode == -signal.SIGKILL
