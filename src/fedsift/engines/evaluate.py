@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedsift.contract.method import Method
 from fedsift.engines.federation import EngineFederation
-from fedsift.local.predict import logits_of
 from fedsift.local.requests import Evaluate, evaluated
-from fedsift.local.site import Samples
+from fedsift.local.site import Compute, Samples
+from fedsift.local.workers import predict
 from fedsift.metrics import (
     accuracy,
     balanced_accuracy,
@@ -21,19 +21,20 @@ from fedsift.metrics import (
     multilabel_scores,
     recall_per_class,
 )
-from fedsift.models import build_model
 
 
 class Evaluator:
     """Turns a method's state into a round's metrics."""
 
     def __init__(
-        self, federation: EngineFederation, test: tuple[Samples, Tensor] | None, device: str = "cpu"
+        self,
+        federation: EngineFederation,
+        test: tuple[Samples, Tensor] | None,
+        compute: Compute | None = None,
     ) -> None:
         self.federation = federation
         self.test = test
-        shape, classes = federation.shape, len(federation.classes)
-        self._network = build_model(federation.model, shape, classes, seed=0).to(device)
+        self.compute = compute or Compute()
 
     def __call__(self, method: Method, state: Any) -> dict[str, Any]:
         weights = method.model(state)
@@ -42,8 +43,9 @@ class Evaluator:
             return {} if request is None else self._at_sites(request, own_models=True)
         if self.test is not None:
             samples, labels = self.test
-            self._network.load_state_dict(weights)
-            return self._central(logits_of(self._network, samples), labels)
+            classes = len(self.federation.classes)
+            logits = predict(self.federation.model, weights, samples, classes, self.compute)
+            return self._central(logits, labels)
         return self._at_sites(Evaluate(weights))
 
     def _central(self, logits: Tensor, labels: Tensor) -> dict[str, Any]:

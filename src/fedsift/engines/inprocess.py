@@ -14,6 +14,7 @@ from fedsift.contract.notebook import Notebook
 from fedsift.data.dataset import Spread
 from fedsift.engines.federation import EngineFederation
 from fedsift.local.site import Compute, Samples, Site
+from fedsift.local.workers import answer_many
 
 Tamper = Callable[[Answer], Answer | None]
 
@@ -64,7 +65,7 @@ class InProcess(EngineFederation):
             kinds.setdefault(type(envelope.request), []).append((envelope.request, self.site(envelope)))
         answers: dict[str, Answer] = {}
         for kind, work in kinds.items():
-            for (_, site), outcome in zip(work, kind.answer_many(work)):  # type: ignore[attr-defined]
+            for (_, site), outcome in zip(work, answer_many(kind, work)):
                 answers[site.name] = self._answer(envelopes[site.name], site, outcome)
         if self.tamper is None:
             return answers

@@ -47,7 +47,7 @@ def run(
         federation = federate(study, study.spread() if spread is None else spread, folder.id, kind)
         if federation.spread.truth is not None:
             ledger(federation.spread).save(folder.path / "truth.csv")
-        evaluator = Evaluator(federation, federation.test_set(), study.engine.device)
+        evaluator = Evaluator(federation, federation.test_set(), study.engine.compute())
         state = conduct(study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen)
         return write_results(study, folder, federation, state)
     except FedsiftError as error:
