@@ -133,7 +133,7 @@ class SiteRoom:
             multilabel=self.file.multilabel,
             secret=self.secret,
             privacy_budget=self.file.privacy_budget,
-            compute=Compute(device=self.file.device),
+            compute=Compute(device=self.file.device, trainer="one"),  # a cohort of one only costs
         )
 
 
