@@ -63,6 +63,12 @@ def contract_table(name: str, folder: Path, **changes: Any) -> dict[str, Any]:
     return table
 
 
+ALONE = {"threads": 1, "trainer": "one"}
+"""Engine settings under which a site's result is the same to the last bit, whoever else is served with it. Stacked
+cohorts agree within float tolerance, tested step by step elsewhere; over whole runs a ReLU at its kink may turn
+the last bit into more."""
+
+
 def contract_study(name: str, folder: Path, **changes: Any) -> Study:
     study = Study.from_table(contract_table(name, folder, **changes))
     return dataclasses.replace(study, method=study.method.tiny())

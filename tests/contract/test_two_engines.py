@@ -11,7 +11,7 @@ from fedsift.engines.runfolder import RunFolder
 from fedsift.methods import methods
 from fedsift.study.running import new_run
 
-from .federations import assert_close, contract_study, outcome, play
+from .federations import ALONE, assert_close, contract_study, outcome, play
 
 pytest.importorskip("flwr", reason="the Flower engine is an extra: pip install 'fedsift[flower]'")
 pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'fedsift[flower]'")
@@ -26,7 +26,7 @@ def on_flower(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[RunFo
     from fedsift.engines.flower import simulate_many
 
     place = tmp_path_factory.mktemp("flower")
-    studies = [contract_study(name, place) for name in methods]
+    studies = [contract_study(name, place, engine=ALONE) for name in methods]
     folders = [new_run(study, place) for study in studies]
     outcomes = simulate_many(list(zip(studies, folders)))
     return dict(zip(methods, zip(folders, outcomes)))
@@ -39,7 +39,7 @@ def test_flower_equals_in_process(
     folder, summary = on_flower[name]
     assert isinstance(summary, dict), summary
     place = tmp_path_factory.mktemp("inprocess")
-    here = play(contract_study(name, place), place)
+    here = play(contract_study(name, place, engine=ALONE), place)
     weights, rows = outcome(here)
     there, flower_rows = outcome(folder)
     assert_close(weights, there, 1e-5)

@@ -46,7 +46,9 @@ class Processes:
         self.folder = folder
         self.started: list[subprocess.Popen[bytes]] = []
 
-    def fedsift(self, log: str, *arguments: str | Path, module: Path | None = None) -> subprocess.Popen[bytes]:
+    def fedsift(
+        self, log: str, *arguments: str | Path, module: Path | None = None
+    ) -> subprocess.Popen[bytes]:
         """`module`: a file to import first, e.g. one with a method of its own."""
         before = ""
         if module is not None:
@@ -65,8 +67,10 @@ class Processes:
 
     def logs(self) -> str:
         """The ends of all logs, to read after a failure."""
-        return "\n".join(f"== {file.name}\n{file.read_text('utf-8', errors='replace')[-2000:]}"
-                         for file in sorted(self.folder.glob("**/*.log")))
+        return "\n".join(
+            f"== {file.name}\n{file.read_text('utf-8', errors='replace')[-2000:]}"
+            for file in sorted(self.folder.glob("**/*.log"))
+        )
 
     def __enter__(self) -> Processes:
         return self

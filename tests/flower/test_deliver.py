@@ -110,7 +110,9 @@ class FakeGrid:
         return [self.waiting.pop(id)[1] for id in ready]
 
     def requests_to(self, node: int) -> list[tuple[float, Envelope]]:
-        return [(when, letter) for when, to, letter in self.sent if to == node and isinstance(letter, Envelope)]
+        return [
+            (when, letter) for when, to, letter in self.sent if to == node and isinstance(letter, Envelope)
+        ]
 
 
 def grid_of(*sites: str) -> FakeGrid:
@@ -122,7 +124,9 @@ def post_of(grid: FakeGrid, **pace: float) -> Post:
     return Post(grid, {"model": "mlp"}, Pace(**speeds), clock=lambda: grid.now, sleep=grid.sleep)  # type: ignore[arg-type]
 
 
-def federation_of(grid: FakeGrid, deadline: float = 100.0, quorum: float = 0.5, **pace: float) -> FlowerFederation:
+def federation_of(
+    grid: FakeGrid, deadline: float = 100.0, quorum: float = 0.5, **pace: float
+) -> FlowerFederation:
     post = post_of(grid, **pace)
     gather(post, SITES, at_least=3, wait=50.0)
     roster = {site: post.introductions[site] for site in SITES}
@@ -178,7 +182,9 @@ def test_an_error_of_the_site_is_final_and_names_flowers_code() -> None:
 def test_a_failure_that_the_site_reports_is_its_answer() -> None:
     grid = grid_of()
     federation = federation_of(grid)
-    grid.nodes[100].says = lambda letter: Answer("run", "north", letter.moment.id, None, "NotebookGone: it is gone")
+    grid.nodes[100].says = lambda letter: Answer(
+        "run", "north", letter.moment.id, None, "NotebookGone: it is gone"
+    )
     assert ask(federation).refused == {"north": "NotebookGone: it is gone"}
 
 

@@ -124,7 +124,9 @@ def test_a_site_is_checked_before_it_connects(tmp_path: Path) -> None:
         launch.site_command(path, "10.0.0.1:8000", insecure=False, ca=None, key=None)
     with pytest.raises(DataError, match=r"nowhere\.npz"):
         launch.site_command(
-            write_site(tmp_path / "b", data={"name": "npz", "path": "nowhere.npz"}), "127.0.0.1:8000", **options
+            write_site(tmp_path / "b", data={"name": "npz", "path": "nowhere.npz"}),
+            "127.0.0.1:8000",
+            **options,
         )
 
 

@@ -89,7 +89,12 @@ def test_a_round_keeps_its_base_until_a_newer_round_asks(tmp_path: Path) -> None
     assert notes.versions() == ["0.0:train", "4.0:train", "4.1:train"]
     serve(notes, envelope(5, expects="4.1:train"))
     assert notes.versions() == ["4.1:train", "5.0:train"]
-    assert {file.name for file in notes.folder.iterdir()} == {".lock", "4.1.answer", "4.1.pages", "5.0.answer"}
+    assert {file.name for file in notes.folder.iterdir()} == {
+        ".lock",
+        "4.1.answer",
+        "4.1.pages",
+        "5.0.answer",
+    }
 
 
 def test_answers_of_a_finished_round_take_no_room(tmp_path: Path) -> None:

@@ -102,7 +102,9 @@ def test_the_simulation_equals_the_in_process_run_even_after_a_kill(tmp_path: Pa
     assert kept[-1].startswith("3.0:")
 
 
-def test_without_flower_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_flower_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(simulation, "find_spec", lambda name: None)
     study = study_of("fedavg", "flower")
     with pytest.raises(ConfigError, match=r"pip install 'fedsift\[flower\]'"):

@@ -59,7 +59,9 @@ def spread() -> Spread:
     return study.spread()
 
 
-def test_an_exported_site_is_the_site_that_the_in_process_engine_serves(spread: Spread, tmp_path: Path) -> None:
+def test_an_exported_site_is_the_site_that_the_in_process_engine_serves(
+    spread: Spread, tmp_path: Path
+) -> None:
     federation = InProcess(spread, run="run", seed=1, model="mlp")
     moment = Moment(1, "train", 0, 0)
     for name, path in zip(spread.sites, export_sites(spread, {}, tmp_path)):
@@ -126,7 +128,9 @@ def test_changed_data_are_read_again(tmp_path: Path) -> None:
     path = write_site(tmp_path)
     assert open_site(path) is open_site(path)
     first = open_site(path)
-    write_site(tmp_path, {"images": np.zeros((2, 1, 2, 2), np.uint8), "labels": np.array([0, 1])}, classes=["0", "1"])
+    write_site(
+        tmp_path, {"images": np.zeros((2, 1, 2, 2), np.uint8), "labels": np.array([0, 1])}, classes=["0", "1"]
+    )
     assert len(first.samples) == 6
     assert len(open_site(path).samples) == 2
 
@@ -144,7 +148,9 @@ def test_changed_data_are_read_again(tmp_path: Path) -> None:
         ({"data": {"name": "nzp"}}, ConfigError, "nzp"),
     ],
 )
-def test_mistakes_in_a_site_file_are_named(tmp_path: Path, changes: dict[str, Any], kind: type, words: str) -> None:
+def test_mistakes_in_a_site_file_are_named(
+    tmp_path: Path, changes: dict[str, Any], kind: type, words: str
+) -> None:
     with pytest.raises(kind, match=f"(?s){words}"):
         open_site(write_site(tmp_path, **changes))
 
@@ -186,7 +192,9 @@ def test_a_lost_notebook_is_reported_by_its_name(tmp_path: Path) -> None:
     assert reply.failure.startswith("NotebookGone: site 'north'")
 
 
-def test_the_text_of_an_unforeseen_error_stays_at_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_of_an_unforeseen_error_stays_at_the_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_site(tmp_path, data={"name": "npz", "path": "patient-4711.npz"})
     monkeypatch.delenv(SIMULATED_SITES, raising=False)
     assert answer(Hello(), path, "mlp", "").failure == "the site failed: DataError; its own log says more"
@@ -194,7 +202,9 @@ def test_the_text_of_an_unforeseen_error_stays_at_the_site(tmp_path: Path, monke
     assert "4711" in answer(Hello(), path, "mlp", "").failure
 
 
-def test_a_node_knows_its_site_from_its_own_settings_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_knows_its_site_from_its_own_settings_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     note = {"federation": "../../etc"}
     assert site_path({"site": "/data/site.toml", "partition-id": 1}, note) == Path("/data/site.toml")
     monkeypatch.delenv(SIMULATED_SITES, raising=False)

@@ -51,7 +51,9 @@ def test_the_socket_is_for_this_user_alone(tmp_path: Path, door: Path) -> None:
 
 
 @pytest.mark.parametrize("letter", [Letter("{"), Letter('{"$class": "OnlyTheAppKnows", "fields": {}}')])
-def test_a_request_that_the_worker_does_not_know_is_left_to_others(tmp_path: Path, door: Path, letter: Letter) -> None:
+def test_a_request_that_the_worker_does_not_know_is_left_to_others(
+    tmp_path: Path, door: Path, letter: Letter
+) -> None:
     serve(write_site(tmp_path), door)
     assert call_worker(door, letter) is None
     again = call_worker(door, letter_of(Hello()).with_note(model="mlp"))

@@ -155,7 +155,7 @@ def test_low_confidence_means_noisy() -> None:
 
 
 def test_guards_of_detection() -> None:
-    alike = Scripted({s: (1.0, 2.0, None) for s in SITES})
+    alike = Scripted(dict.fromkeys(SITES, (1.0, 2.0, None)))
     state = FedNoRo().find_noisy_sites(FedNoRoState(), alike)
     assert state.noisy == ()
     assert any("found no noisy site" in w for w in alike.warnings)

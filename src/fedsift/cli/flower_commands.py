@@ -51,7 +51,9 @@ def superlink(
     ca: Path = CA,
     certificate: Path = typer.Option(None, "--certificate", help="This machine's certificate (PEM)."),
     key: Path = typer.Option(None, "--key", help="The certificate's private key."),
-    database: Path = typer.Option(None, "--database", help="A file that remembers sites and keys over restarts."),
+    database: Path = typer.Option(
+        None, "--database", help="A file that remembers sites and keys over restarts."
+    ),
     home: Path = HOME,
 ) -> None:
     """Start the meeting point; the coordinator's machine runs it."""

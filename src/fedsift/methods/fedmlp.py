@@ -271,7 +271,9 @@ class FedMLP(TrainingMethod):
 
 def warn_of_gaps(federation: Federation) -> None:
     """Say which classes no site annotates."""
-    seen = {c for facts in federation.facts.values() for c in annotated_classes(facts, len(federation.classes))}
+    seen = {
+        c for facts in federation.facts.values() for c in annotated_classes(facts, len(federation.classes))
+    }
     for c, name in enumerate(federation.classes):
         if c not in seen:
             federation.warn(f"no site annotates '{name}': nothing can be learnt about it")

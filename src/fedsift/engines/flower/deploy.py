@@ -29,7 +29,9 @@ PACKAGE = "fedsift_app"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")
 
 
-def write_app(study: Study, out: Path, *, sites: tuple[str, ...] = (), trial: Path | None = None) -> list[Path]:
+def write_app(
+    study: Study, out: Path, *, sites: tuple[str, ...] = (), trial: Path | None = None
+) -> list[Path]:
     """Write the app directory; with `trial`, also the study's own data as site folders there.
 
     Returns the trial's site files, in the federation's order.
@@ -49,7 +51,9 @@ def write_app(study: Study, out: Path, *, sites: tuple[str, ...] = (), trial: Pa
         f"{PACKAGE}/__init__.py": f'"""The Flower app of study {_words(study.name)}: all of it is in fedsift."""\n',
         f"{PACKAGE}/client.py": _MODULE.format(words="The site's side.", side="client"),
         f"{PACKAGE}/server.py": _MODULE.format(words="The coordinator's side.", side="server"),
-        "study.toml": dataclasses.replace(study, engine=dataclasses.replace(study.engine, name="flower")).to_toml(),
+        "study.toml": dataclasses.replace(
+            study, engine=dataclasses.replace(study.engine, name="flower")
+        ).to_toml(),
         FEDERATION_FILE: _FEDERATION_WORDS + tomli_w.dumps(federation),
         "site.template.toml": site_template(spread),
         "README.md": readme(study, out.name, files, leaves(study, central_test=bool(federation.get("test")))),
@@ -96,7 +100,9 @@ def _export_test(spread: Spread, trial: Path) -> dict[str, Any]:
     if len(data.test) == 0:
         return {}
     path = (trial / "test.npz").resolve()
-    np.savez(path, images=data.images[data.test], labels=data.labels[data.test], classes=np.array(data.classes))
+    np.savez(
+        path, images=data.images[data.test], labels=data.labels[data.test], classes=np.array(data.classes)
+    )
     return {"test": {"name": "npz", "path": str(path)}}
 
 
@@ -172,11 +178,18 @@ def readme(study: Study, name: str, trial_sites: list[Path], rows: list[list[str
     table = "\n".join(f"| {reply} | {field} | {what} |" for reply, field, what in rows)
     trial = _TRIAL.format(
         name=name,
-        nodes="\n".join(f"fedsift flower site {file} --superlink 127.0.0.1:8000 --insecure" for file in trial_sites)
+        nodes="\n".join(
+            f"fedsift flower site {file} --superlink 127.0.0.1:8000 --insecure" for file in trial_sites
+        )
         or "fedsift flower site SITE.toml --superlink 127.0.0.1:8000 --insecure     # once for each site",
     )
     return _README.format(
-        name=name, study=_words(study.name), method=study.method_name, model=study.model.name, trial=trial, table=table,
+        name=name,
+        study=_words(study.name),
+        method=study.method_name,
+        model=study.model.name,
+        trial=trial,
+        table=table,
         rounds=study.method.total_rounds,
     )
 

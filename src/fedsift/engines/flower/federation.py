@@ -81,7 +81,9 @@ class Post:
         """Answers that have come to any of these messages, with the message's id."""
         if not ids:
             return []
-        return [(message.metadata.reply_to_message_id, message) for message in self.grid.pull_messages(list(ids))]
+        return [
+            (message.metadata.reply_to_message_id, message) for message in self.grid.pull_messages(list(ids))
+        ]
 
     def meet(self) -> list[str]:
         """Greet nodes not met before and hear those that answer; the sites that are new or have moved."""
@@ -219,7 +221,9 @@ class FlowerFederation(EngineFederation):
                 under_way[id] = site
                 errand.node, errand.due = node, now + errand.patience
 
-    def _receive(self, site: str, message: Message, errands: dict[str, Errand], answers: dict[str, Answer]) -> None:
+    def _receive(
+        self, site: str, message: Message, errands: dict[str, Errand], answers: dict[str, Answer]
+    ) -> None:
         if site not in errands:
             return  # the copy of a request that was answered already
         letter = _read(message)

@@ -17,7 +17,9 @@ class Introduction(Reply):
     multilabel: bool = disclosed("whether a sample may have several labels")
     shape: tuple[int, ...] = disclosed("the shape of one sample")
     mean: tuple[float, ...] = disclosed("the mean that the site normalises by (the same at every site)")
-    std: tuple[float, ...] = disclosed("the standard deviation that the site normalises by (the same at every site)")
+    std: tuple[float, ...] = disclosed(
+        "the standard deviation that the site normalises by (the same at every site)"
+    )
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
         return None if self.facts.samples > 0 else f"site '{self.facts.name}' has no training sample"
@@ -46,7 +48,9 @@ def disagreement(own: Introduction, common: Introduction) -> str | None:
     if own.multilabel != common.multilabel:
         return f"{where} and the federation differ on whether a sample may have several labels"
     if own.shape != common.shape:
-        return f"{where} has samples of shape {own.shape}, the federation {common.shape}: bring them to one size"
+        return (
+            f"{where} has samples of shape {own.shape}, the federation {common.shape}: bring them to one size"
+        )
     if own.mean != common.mean or own.std != common.std:
         return (
             f"{where} normalises by mean {own.mean} and std {own.std}, the federation by {common.mean} "

@@ -95,13 +95,19 @@ def superlink_command(
     if insecure:
         return [*command, "--insecure"]
     if ca is None or certificate is None or key is None:
-        raise ConfigError("a SuperLink needs --ca, --certificate and --key, or --insecure for a trial on 127.0.0.1")
+        raise ConfigError(
+            "a SuperLink needs --ca, --certificate and --key, or --insecure for a trial on 127.0.0.1"
+        )
     files = {
         "--ssl-ca-certfile": existing(ca, "the CA certificate"),
         "--ssl-certfile": existing(certificate, "the certificate"),
         "--ssl-keyfile": existing(key, "the certificate's key"),
     }
-    return [*command, *(part for flag, path in files.items() for part in (flag, str(path))), "--enable-supernode-auth"]
+    return [
+        *command,
+        *(part for flag, path in files.items() for part in (flag, str(path))),
+        "--enable-supernode-auth",
+    ]
 
 
 def site_command(
@@ -222,13 +228,25 @@ def start(
     wait_for(superlink)
     environment = offline({"FLWR_HOME": str(home.resolve())})
     place = str(folder.path.resolve())
-    command = [program("flwr"), "run", str(app.resolve()), CONNECTION, "--stream", "-c", f'run-folder="{place}"']
+    command = [
+        program("flwr"),
+        "run",
+        str(app.resolve()),
+        CONNECTION,
+        "--stream",
+        "-c",
+        f'run-folder="{place}"',
+    ]
     folder.forget("failure.json")
     log_file = folder.path / LOG_FILE
     from_here = log_file.stat().st_size if log_file.is_file() else 0
     with log_file.open("ab") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
             start_new_session=True,
         )
         try:
@@ -304,7 +322,11 @@ def _stop(log_file: Path, from_here: int, environment: dict[str, str]) -> None:
     with suppress(subprocess.TimeoutExpired):
         subprocess.run(
             [program("flwr"), "stop", found[1], CONNECTION],
-            env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=30,
+            check=False,
         )
 
 

@@ -84,7 +84,9 @@ class NotebookStore:
         try:
             version = self._version(envelope.expects)
             if version is not None:
-                return Notebook(codec.load(self.folder / version.pages) if version.pages else None), version.pages
+                return Notebook(
+                    codec.load(self.folder / version.pages) if version.pages else None
+                ), version.pages
         except RunError as error:  # pages that cannot be read are gone all the same
             if "unknown class" in str(error):
                 raise UnknownPages(str(error)) from error
@@ -125,7 +127,9 @@ class NotebookStore:
         needed = set() if base is None else {_moment(base.id), _moment(base.pages or base.id)}
         self._forget(lambda moment: moment not in needed)
         if base is not None:  # its pages may be asked for again, its answer (a whole model, perhaps) never
-            codec.save(self.folder / _file(base.id, ANSWER), replace(base, answer=torch.empty(0, dtype=torch.uint8)))
+            codec.save(
+                self.folder / _file(base.id, ANSWER), replace(base, answer=torch.empty(0, dtype=torch.uint8))
+            )
         for leftover in self.folder.glob("*.tmp"):
             leftover.unlink(missing_ok=True)
 
@@ -139,7 +143,9 @@ class NotebookStore:
 
     def versions(self) -> list[str]:
         """Ids of the requests whose answers are kept, in the order in which they were asked."""
-        files = sorted((file for file in self._files() if file.suffix == ANSWER), key=lambda file: _moment(file.name))
+        files = sorted(
+            (file for file in self._files() if file.suffix == ANSWER), key=lambda file: _moment(file.name)
+        )
         return [version.id for file in files if (version := self._read(file)) is not None]
 
     def _forget(self, unwanted: Callable[[tuple[int, int]], bool]) -> None:

@@ -34,7 +34,12 @@ class Packer:
 
 def _same(a: Tensor, b: Tensor) -> bool:
     """Whether these are the same memory, not merely equal."""
-    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.dtype == b.dtype and a.stride() == b.stride()
+    return (
+        a.data_ptr() == b.data_ptr()
+        and a.shape == b.shape
+        and a.dtype == b.dtype
+        and a.stride() == b.stride()
+    )
 
 
 def _bytes(tensors: list[Tensor]) -> bytes:
@@ -49,7 +54,9 @@ def letter_of(value: Any) -> Letter:
 def value_of(letter: Letter) -> Any:
     """The value that `letter_of` was given; raises ValueError on anything else."""
     try:
-        return codec.unpack(json.loads(letter.tree), codec.from_bytes(letter.tensors) if letter.tensors else {})
+        return codec.unpack(
+            json.loads(letter.tree), codec.from_bytes(letter.tensors) if letter.tensors else {}
+        )
     except ValueError:
         raise
     except Exception as error:  # the bytes come from another machine and may be anything

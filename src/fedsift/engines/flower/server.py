@@ -81,7 +81,11 @@ def run_on_grid(
         limits=study.gate,
         patience=study.federation,
     )
-    test = _test_of(spread) if spread is not None else _own_test(federation_file, next(iter(roster.values())), folder)
+    test = (
+        _test_of(spread)
+        if spread is not None
+        else _own_test(federation_file, next(iter(roster.values())), folder)
+    )
     evaluator = Evaluator(federation, test)
     state = conduct(study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen)
     notebooks = read_notebooks(site_files, folder.id, federation.accepted) if site_files else None

@@ -62,7 +62,7 @@ def simulate_many(
         if study.engine.device != "cpu":
             raise ConfigError(
                 f"engine.device = '{study.engine.device}': Flower's simulation trains on the CPU; "
-                "use engine.name = \"inprocess\", or deploy (a real site names its device in site.toml)"
+                'use engine.name = "inprocess", or deploy (a real site names its device in site.toml)'
             )
     place = Path(tempfile.mkdtemp(prefix="fedsift-"))
     try:
@@ -138,7 +138,9 @@ def _run(
                     break  # Ray takes seconds to say goodbye
         finally:
             end_session(process, grace=0.0)
-    unknown = RunError(f"Flower's simulation ended with code {process.returncode} before the run did; see {log_file}")
+    unknown = RunError(
+        f"Flower's simulation ended with code {process.returncode} before the run did; see {log_file}"
+    )
     return [outcomes.get(number, unknown) for number in range(len(jobs))]
 
 

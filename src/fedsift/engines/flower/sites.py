@@ -1,15 +1,15 @@
 """A site's own description, `site.toml`, and its data as requests see them.
 
-    name = "north"                       # how the federation knows this site
-    classes = ["benign", "malignant"]    # the same names in the same order at every site
-    mean = [0.5]                         # how pixels are normalised, the same at every site
-    std = [0.5]
-    held_out = 0.2                       # share kept for evaluation here, when the data have no test part
-    notebook = "notebook"                # where this site keeps its own notes; never leaves
+name = "north"                       # how the federation knows this site
+classes = ["benign", "malignant"]    # the same names in the same order at every site
+mean = [0.5]                         # how pixels are normalised, the same at every site
+std = [0.5]
+held_out = 0.2                       # share kept for evaluation here, when the data have no test part
+notebook = "notebook"                # where this site keeps its own notes; never leaves
 
-    [data]                               # any dataset of `fedsift datasets`; paths are relative to this file
-    name = "npz"
-    path = "data.npz"
+[data]                               # any dataset of `fedsift datasets`; paths are relative to this file
+name = "npz"
+path = "data.npz"
 """
 
 from __future__ import annotations
@@ -163,7 +163,9 @@ def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
     train, held = dataset.train, dataset.test
     if len(held) == 0 and file.held_out > 0:
         groups = None if dataset.groups is None else dataset.groups[train]
-        larger, smaller = split(labels[train], file.held_out, numpy_generator(0, file.name, "held out"), groups)
+        larger, smaller = split(
+            labels[train], file.held_out, numpy_generator(0, file.name, "held out"), groups
+        )
         train, held = train[larger], train[smaller]
     if len(train) == 0:
         raise DataError(f"site '{file.name}' has no training sample: check the [data] table of {path}")
@@ -259,7 +261,9 @@ def _in_vocabulary(dataset: Dataset, file: SiteFile) -> Labels:
     """The labels as numbers of the federation's classes."""
     if dataset.multilabel != file.multilabel:
         kind = "several labels" if dataset.multilabel else "one label"
-        raise DataError(f"site '{file.name}': its data have {kind} a sample, its site.toml says otherwise (multilabel)")
+        raise DataError(
+            f"site '{file.name}': its data have {kind} a sample, its site.toml says otherwise (multilabel)"
+        )
     unknown = [name for name in dataset.classes if name not in file.classes]
     if unknown:
         raise DataError(
@@ -293,7 +297,9 @@ def read_notebooks(files: Iterable[Path], run: str, accepted: Mapping[str, str])
 # Sites from a study's own data, for simulations and trials -----------------------------------------------------------
 
 
-def export_sites(spread: Spread, models: Mapping[str, str], folder: Path, *, simulated: bool = True) -> list[Path]:
+def export_sites(
+    spread: Spread, models: Mapping[str, str], folder: Path, *, simulated: bool = True
+) -> list[Path]:
     """One folder a site, with its site.toml and its samples, in the federation's order. The truth stays behind.
 
     `simulated` sites also get what no real one has: the common test set, and draws that follow from the run's seed.
@@ -314,7 +320,11 @@ def _export_common(spread: Spread, folder: Path, simulated: bool) -> dict[str, A
     data, public = spread.dataset, spread.public
     keys: dict[str, Any] = {} if not simulated else {"secret": False}
     if simulated and len(data.test):
-        arrays = {"images": data.images[data.test], "labels": data.labels[data.test], "classes": np.array(data.classes)}
+        arrays = {
+            "images": data.images[data.test],
+            "labels": data.labels[data.test],
+            "classes": np.array(data.classes),
+        }
         _save_arrays(folder / "test.npz", arrays)
         keys["test"] = {"name": "npz", "path": "../test.npz"}
     if public is not None:
