@@ -41,6 +41,7 @@ def conduct(
     """Run a method from its last checkpoint, or from the start, to its end. Returns the final state."""
     schedule = schedule or Schedule()
     state, done, tallies = _begin(method, federation, folder)
+    said_at_start = federation.log.warnings
     number = 0
     for stage in method.stages():
         for index in range(stage.rounds):
@@ -49,6 +50,8 @@ def conduct(
                 continue
             started = time.perf_counter()
             federation.begin(Round(stage.name, index, number - 1))
+            federation.log.warnings += said_at_start
+            said_at_start = []
             state = stage.step(state, federation)
             metrics = _evaluated(federation, evaluate, method, state) if _due(stage, index, schedule) else {}
             row = _line(federation, stage, number, metrics, time.perf_counter() - started, tallies)

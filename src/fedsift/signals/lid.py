@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.spatial.distance import cdist
 
 from fedsift.contract.errors import ConfigError, DataError
 
@@ -22,6 +21,8 @@ def nearest_distances(points: NDArray[Any], k: int, held: int = _HELD) -> NDArra
     From differences, so that equal rows are at exactly 0; the row itself is left out by its index. At most
     about `held` distances are in memory at a time.
     """
+    from scipy.spatial.distance import cdist  # imported when needed: it slows every start otherwise
+
     n = len(points)
     m = min(k, n - 1)
     wide = np.asarray(points, dtype=np.float64)

@@ -10,8 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import GaussianMixture
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from fedsift.contract.errors import ConfigError, DataError
@@ -65,6 +63,10 @@ def _fit(
 
     On one thread: the tables are small, a pool of threads would only disturb the training around it.
     """
+    # imported when needed: scikit-learn would add most of a second to every start of the command line
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture
+
     mixture = GaussianMixture(2, covariance_type=covariance, reg_covar=reg_covar, random_state=seed)
     with _threads().limit(limits=1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the last iterate still parts the groups
