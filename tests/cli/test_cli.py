@@ -104,7 +104,14 @@ def test_a_finished_run_is_not_run_again(finished: Path) -> None:
 def test_interrupt_is_safe_and_resume_goes_on(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(STUDY)
     words = [sys.executable, "-m", "fedsift", "run", "study.toml", "method.rounds=400", "method.warm_up=399"]
-    process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        words,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a suite started in the background ignores Ctrl-C, and so would its children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("runs/*/checkpoint.safetensors")):
         assert process.poll() is None

@@ -116,16 +116,16 @@ def test_refused_replies_do_not_move_the_notebook(tmp_path: Path) -> None:
     from fedsift.contract.messages import Reply, Request, disclosed
 
     @dataclasses.dataclass(frozen=True)
-    class Noted(Reply):
+    class AskCount(Reply):
         count: float = disclosed("how often the site was asked")
 
     @dataclasses.dataclass(frozen=True)
-    class Note(Request[Noted]):
-        reply_type = Noted
+    class CountAsks(Request[AskCount]):
+        reply_type = AskCount
 
-        def answer(self, site: Any) -> Noted:
+        def answer(self, site: Any) -> AskCount:
             site.notebook["count"] = site.notebook.get("count", 0) + 1
-            return Noted(float(site.notebook["count"]))
+            return AskCount(float(site.notebook["count"]))
 
     study = short_study(tmp_path)
     lost = {1}
@@ -136,7 +136,7 @@ def test_refused_replies_do_not_move_the_notebook(tmp_path: Path) -> None:
     federation.begin(Round("notes", 0, 0))
     counts = []
     for _ in range(3):
-        counts.append({site: reply.count for site, reply in federation.ask(Note()).items()})
+        counts.append({site: reply.count for site, reply in federation.ask(CountAsks()).items()})
     assert counts[0]["site-04"] == 1.0
     assert "site-04" not in counts[1]
     assert counts[2]["site-04"] == 2.0
