@@ -3,7 +3,8 @@
     python benchmarks/papers/run.py TABLE.toml [--seeds 1 2 3] [--out RESULTS.json] [KEY=VALUE ...]
 
 A table names a scenario preset, settings over it (`set`), and its rows, each a label and settings of its own.
-Results are kept as data after every run, so a stopped table goes on where it was. Data are found as always (FEDSIFT_DATA).
+Results are kept as data after every run, so a stopped table goes on where it was. Data are found as always, by
+FEDSIFT_DATA.
 """
 
 from __future__ import annotations
