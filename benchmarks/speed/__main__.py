@@ -1,0 +1,168 @@
+"""`python -m benchmarks.speed`: fedsift beside plain PyTorch, research code and Flower, alternating in one run.
+
+Ratios travel between machines, seconds do not: every ratio is taken within one turn of all sides, and the median and
+quartiles over the turns are shown. Run it on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.speed.figure import bar_chart
+from benchmarks.speed.process import Side
+from benchmarks.speed.workload import WORKLOADS, Workload
+
+RESULTS = Path(__file__).parent / "results"
+OURS = "fedsift, 2 processes"
+SIDES = {
+    "w1": [
+        "research, 1 thread",
+        "research, 2 threads",
+        "plain, 1 thread",
+        "plain, 2 processes",
+        "flower",
+        "fedsift, 1 process",
+        OURS,
+    ],
+    "w2-resnet8": ["research, 1 thread", "plain, 1 thread", "plain, 2 threads", "plain, 2 processes", OURS],
+    "w2-resnet18": ["plain, 1 thread", "plain, 2 threads", "plain, 2 processes", OURS],
+}
+WHOLE_RUN_ROUNDS = 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS), help=f"of {', '.join(WORKLOADS)}")
+    parser.add_argument("--turns", type=int, default=7, help="turns of all sides")
+    parser.add_argument("--sides", default="", help="only these, separated by ';'")
+    parser.add_argument(
+        "--whole-runs", type=int, default=0, help=f"also time runs of {WHOLE_RUN_ROUNDS} rounds"
+    )
+    parser.add_argument("--sweep", action="store_true", help="also vary sites a round, batch size and model")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in options.workloads:
+        sides = options.sides.split(";") if options.sides else SIDES[name]
+        result = compare(WORKLOADS[name], available(sides), options.turns)
+        if options.whole_runs:
+            wanted = [side for side in (OURS, "flower") if side in available(sides)]
+            result["whole_runs"] = whole_runs(WORKLOADS[name], wanted, options.whole_runs)
+        save(result, options.out / name)
+    if options.sweep:
+        save(
+            {"workload": "sweep", "machine": machine(), "points": sweep(options.turns)}, options.out / "sweep"
+        )
+
+
+def available(sides: list[str]) -> list[str]:
+    """Without Flower's side where Flower is not installed."""
+    has_flower = find_spec("flwr") is not None and find_spec("ray") is not None
+    return [side for side in sides if side != "flower" or has_flower]
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def compare(work: Workload, names: list[str], turns: int) -> dict[str, Any]:
+    """All sides, alternating; the first two rounds of each warm up."""
+    sides = [Side(name, work) for name in names]
+    try:
+        for side in sides:
+            side.round()
+            side.round()
+        seconds: dict[str, list[float]] = {name: [] for name in names}
+        for turn in range(turns):
+            for side in sides[turn % len(sides) :] + sides[: turn % len(sides)]:
+                seconds[side.name].append(side.round())
+        memory = {side.name: round(side.memory()) for side in sides}
+    finally:
+        for side in sides:
+            side.end()
+    print(
+        f"\n{work.name}: {work.model}, batches of {work.batch}, {work.chosen} sites x {work.samples} images"
+    )
+    result = {"workload": work.name, "machine": machine(), "turns": turns, "sides": {}}
+    for name in names:
+        ratios = (
+            [theirs / own for theirs, own in zip(seconds[name], seconds[OURS])] if OURS in seconds else []
+        )
+        row = {"seconds": quartiles(seconds[name]), "memory_mb": memory[name]}
+        if ratios:
+            row["times_ours"] = quartiles(ratios)
+        result["sides"][name] = row
+        print(
+            f"  {name:34s} {_three(row['seconds'])} s {_three(row.get('times_ours'))} x ours, {memory[name]} MB"
+        )
+    return result
+
+
+def whole_runs(work: Workload, names: list[str], times: int) -> dict[str, Any]:
+    """Seconds from the start of the process to the end of its 20th round."""
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(times):
+        for name in names:
+            side = Side(name, work)
+            try:
+                for _ in range(WHOLE_RUN_ROUNDS):
+                    side.round()
+                seconds[name].append(side.age)
+            finally:
+                side.end()
+    for name in names:
+        print(f"  {WHOLE_RUN_ROUNDS} rounds with start-up, {name:20s} {_three(quartiles(seconds[name]))} s")
+    return {name: quartiles(values) for name, values in seconds.items()}
+
+
+def sweep(turns: int) -> list[dict[str, Any]]:
+    """Ours against the best plain loop, one thing varied at a time."""
+    base = WORKLOADS["w1"]
+    points: list[tuple[str, Any, Workload]] = []
+    for chosen in (2, 5, 10, 20, 40):
+        points.append(("sites a round", chosen, Workload("sweep", base.model, 10, 200, chosen=chosen)))
+    for batch in (5, 10, 20, 50, 100):
+        points.append(("batch size", batch, Workload("sweep", base.model, batch, 200)))
+    for model in ("mlp", "lenet5", "cnn", "resnet8-cifar", "shufflenet-g2-cifar", "mobilenetv2-cifar"):
+        points.append(("model", model, Workload("sweep", model, 16, 48)))
+    found = []
+    for what, value, work in points:
+        print(f"\n{what} = {value}", end="")
+        sides = compare(work, ["plain, 2 processes", OURS], turns)["sides"]
+        found.append({"what": what, "value": value, **sides["plain, 2 processes"], "ours": sides[OURS]})
+    return found
+
+
+def save(result: dict[str, Any], path: Path) -> None:
+    path.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    if "sides" in result:
+        path.with_suffix(".svg").write_text(bar_chart(result))
+    print(f"  written: {path.with_suffix('.json')}")
+
+
+def quartiles(values: list[float]) -> list[float]:
+    """Lower quartile, median, upper quartile."""
+    if len(values) == 1:
+        return [round(values[0], 4)] * 3
+    return [round(value, 4) for value in statistics.quantiles(values, n=4, method="inclusive")]
+
+
+def _three(values: list[float] | None) -> str:
+    return "" if values is None else f"{values[1]:7.3f} ({values[0]:.3f}-{values[2]:.3f})"
+
+
+if __name__ == "__main__":
+    main()
