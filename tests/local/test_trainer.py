@@ -208,3 +208,18 @@ def _fresh(site: object) -> dict[str, Tensor]:
     from fedsift.models import initial_weights
 
     return initial_weights(NORM, (3,), 3, seed=0)
+
+
+def test_an_adjusted_teacher_leaves_its_equal_alone() -> None:
+    """Student = teacher, temperature 1, classes 3 : 1. Both adjusted:
+    nothing moves. As published, the rare class rises."""
+    w = linear_weights(3, 3)
+    site = make_site(X, torch.tensor([0, 0, 0, 2]), 3)
+    moved = {}
+    for adjusted in (True, False):
+        term = Distillation(temperature=1.0, adjust_teacher=adjusted)
+        recipe = Recipe(batch_size=4, lr=LR, objective=as_objective(term))
+        moved[adjusted] = (train_one(Job(site, w, recipe)).weights["layer.bias"] - w["layer.bias"]).numpy()
+    np.testing.assert_allclose(moved[True], 0.0, atol=1e-7)
+    assert moved[False][2] > 1e-3
+    assert moved[False][0] < -1e-3

@@ -60,7 +60,7 @@ def can_stack(job: Job) -> bool:
         return False
     try:
         network = stacked_network(site.facts.model, site.samples.shape, site.n_classes)
-    except Unstackable as reason:
+    except Exception as reason:  # a network from elsewhere may raise anything; alone it may still train
         _say_once(site.facts.model, str(reason))
         return False
     # A batch of one row trains with running statistics, row by row: the one-site trainer knows how.

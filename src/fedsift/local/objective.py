@@ -142,6 +142,9 @@ class Distillation(Term):
 
     temperature: float = 0.8
     adjust: float = 1.0
+    adjust_teacher: bool = False
+    """Give the teacher the same adjustment. As published it has none, so a student that equals its teacher is still
+    pushed towards the site's rare classes, round after round."""
     absent: str = "masked"
     """What happens to classes that the site does not hold: "masked", "zero" (same gradient) or "renormalise"."""
 
@@ -155,10 +158,13 @@ class Distillation(Term):
         if self.adjust:
             assert view.log_prior is not None
             prior = view.log_prior * self.adjust
+        teacher = view.teacher
+        if self.adjust_teacher and prior is not None:
+            teacher = teacher + prior.clamp(
+                min=-30.0
+            )  # a class that the site lacks: no mass, and no infinity
         return view.mean(
-            losses.distillation(
-                view.logits, view.teacher, prior, temperature=self.temperature, absent=self.absent
-            )
+            losses.distillation(view.logits, teacher, prior, temperature=self.temperature, absent=self.absent)
         )
 
 

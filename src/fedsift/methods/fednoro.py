@@ -79,6 +79,9 @@ class FedNoRo(TrainingMethod):
     """Round at which lambda starts to grow; T_1 by default."""
     ramp_end: int | None = None
     """Round at which lambda is lambda_max; by default after half of all rounds, 49 for the published 100."""
+    adjust_teacher: bool = False
+    """Adjust the teacher's logits by the site's prior too. As published only the student's are, which pushes rare
+    classes up at every distilling site; where most sites distil and classes are very uneven, that runs away."""
     absent: Literal["masked", "zero", "renormalise"] = "masked"
     """Classes that a site lacks, in the distillation term: left out; as released (same gradient); or left out with the
     teacher rescaled."""
@@ -201,7 +204,7 @@ class FedNoRo(TrainingMethod):
         """L = lambda L_KL(y_p, y_G) + (1 - lambda) L_CE(y_p, y), eq. 5; the teacher is the received global model."""
         if not self.distillation:
             return as_objective(self.adjusted())
-        teacher = Distillation(temperature=self.temperature, adjust=self.tau, absent=self.absent)
+        teacher = Distillation(self.temperature, self.tau, self.adjust_teacher, self.absent)
         return share * teacher + (1 - share) * self.adjusted()
 
     def aggregate(self, state: FedNoRoState, replies: Replies[Trained], federation: Federation) -> Weights:

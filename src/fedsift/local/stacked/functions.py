@@ -27,6 +27,13 @@ def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return run
 
 
+def add_in_place(at: Pass, left: Tensor, right: Any) -> Any:
+    """left + right in left's memory, unless the sum is larger than left."""
+    if isinstance(right, Tensor) and right.shape == left.shape:
+        return left.add_(right)
+    return FUNCTIONS[torch.add](at, left, right)
+
+
 def _flatten(at: Pass, x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     if (start_dim, end_dim) not in ((1, -1), (1, 3)):
         raise Unstackable(f"flatten of axes {start_dim} to {end_dim}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from fedsift.local.stacked.functions import FUNCTIONS, METHODS
+from fedsift.local.stacked.functions import FUNCTIONS, METHODS, add_in_place
 from fedsift.local.stacked.operations import Pass, Unstackable, build_layer
 from fedsift.models.dropout import Dropout
 
@@ -108,7 +109,8 @@ def _assemble(graph: fx.Graph, parts: dict[str, nn.Module]) -> Program:
         frees = tuple(slots[used] for used in node.all_input_nodes if last_reader[used] is node)
         arguments = tuple(_with_slots(value, slots) for value in node.args)
         options = {key: _with_slots(value, slots) for key, value in node.kwargs.items()}
-        steps.append(Step(_operation(node, parts), arguments, options, slots[node], frees))
+        run = _in_place(node, parts) or _operation(node, parts)
+        steps.append(Step(run, arguments, options, slots[node], frees))
     return Program(tuple(steps), len(slots), slots[output.args[0]])
 
 
@@ -128,6 +130,28 @@ def _operation(node: fx.Node, parts: dict[str, nn.Module]) -> Callable[..., Any]
     if node.op == "call_method" and node.target in METHODS:
         return METHODS[str(node.target)]
     raise Unstackable(f"'{node.target}' ({node.op.replace('_', ' ')}) has no stacked form")
+
+
+def _in_place(node: fx.Node, parts: dict[str, nn.Module]) -> Callable[..., Any] | None:
+    """A form of ReLU or addition that overwrites its first argument, where nobody else will read that."""
+    if _is_relu(node, parts) and _may_be_overwritten(node.args[0], parts):
+        return lambda at, x, **_: torch.relu_(x)
+    adds = node.op == "call_function" and node.target in (operator.add, operator.iadd, torch.add)
+    if adds and len(node.args) == 2 and not node.kwargs and _may_be_overwritten(node.args[0], parts):
+        return add_in_place
+    return None
+
+
+def _may_be_overwritten(value: Any, parts: dict[str, nn.Module]) -> bool:
+    """Whether a result has one reader, and its own gradient is found without looking at it again."""
+    if not isinstance(value, fx.Node) or len(value.users) != 1:
+        return False
+    if value.op == "call_module":
+        return type(parts[str(value.target)]) in OVERWRITABLE
+    return value.op == "call_function" and value.target in (operator.add, operator.iadd, torch.add, torch.cat)
+
+
+OVERWRITABLE = (nn.Conv2d, nn.Linear, nn.BatchNorm2d, nn.BatchNorm1d, nn.GroupNorm, nn.MaxPool2d)
 
 
 def _pool_before_relu(graph: fx.Graph, parts: dict[str, nn.Module]) -> None:
