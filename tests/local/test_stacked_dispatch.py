@@ -38,15 +38,15 @@ def test_a_trainer_can_be_forced(monkeypatch: pytest.MonkeyPatch, trainer: str, 
     assert decisions() == {}
 
 
-@pytest.mark.parametrize(("together", "size"), [(0.5, cohort.COHORT), (0.95, 1), (2.0, 1)])
+@pytest.mark.parametrize(("times", "size"), [((1.0, 0.5), cohort.COHORT), ((1.0, 0.97), 1), ((1.0, 2.0), 1)])
 def test_the_faster_way_is_chosen_and_remembered(
-    monkeypatch: pytest.MonkeyPatch, together: float, size: int
+    monkeypatch: pytest.MonkeyPatch, times: tuple[float, float], size: int
 ) -> None:
     asked: list[int] = []
 
     def clock(jobs: list[Job]) -> float:
         asked.append(len(jobs))
-        return together if len(jobs) > 1 else 1.0
+        return times[len(jobs) > 1]
 
     monkeypatch.setattr(dispatch, "_seconds_a_sample", clock)
     jobs = make_jobs(3, Augment())
@@ -54,6 +54,12 @@ def test_the_faster_way_is_chosen_and_remembered(
     assert cohort_size(jobs) == size
     assert asked == [1, 3]
     assert list(decisions().values()) == [size]
+
+
+def test_the_smallest_of_nearly_equal_cohorts_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {1: 2.0, 4: 1.04, 10: 1.0}
+    monkeypatch.setattr(dispatch, "_seconds_a_sample", lambda jobs: times[len(jobs)])
+    assert cohort_size(4 * make_jobs(3, Augment())) == 4
 
 
 def test_choices_can_be_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Which trainer serves a set of jobs. Results do not depend on the choice; time does.
 
 Small networks and small batches are fastest stacked, large ones one site at a time. Where the line runs is a matter of
-the machine, so the first jobs of a kind are timed both ways for a few steps, and the winner is kept.
+the machine, so the first jobs of a kind are timed for a few steps in cohorts of several sizes, and the winner is kept.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ log = logging.getLogger(__name__)
 
 TRIAL_STEPS = 4
 """Timed steps of each way; the first is not counted."""
-CLEARLY = 1.1
-"""Stack only where it is so many times as fast: near the line, one site at a time needs less memory."""
+TRIAL_SECONDS = 1.0
+"""No further step is tried after this."""
+SIZES = (1, 4, COHORT)
+"""Cohorts that are tried: large networks fill the processor alone, small ones need company."""
+NEARLY = 1.05
+"""The smallest cohort that takes at most so many times the best time is chosen: it needs the least memory."""
 LARGE = 3_000_000
 """Networks with more parameters are never stacked: one site's work alone already fills the processor."""
 
@@ -70,15 +74,20 @@ def _kind(job: Job) -> str:
 def _measure(kind: str, jobs: Sequence[Job]) -> int:
     if _parameters(jobs[0].site.facts.model, jobs[0].site.samples.shape, jobs[0].site.n_classes) > LARGE:
         return 1
-    alone = _seconds_a_sample(jobs[:1])
-    together = _seconds_a_sample(jobs)
-    size = COHORT if alone > CLEARLY * together else 1
+    tried: dict[int, float] = {}
+    for size in SIZES:
+        if size > len(jobs) and size != COHORT:
+            continue
+        tried[size] = _seconds_a_sample(jobs[:size])
+        if tried[size] > min(tried.values()):
+            break  # more of them will not be faster either
+    best = min(tried.values())
+    size = next(size for size, seconds in tried.items() if seconds <= NEARLY * best)
     log.info(
-        "%s: %s (stacking %d sites takes %.2f of the time of one by one)",
+        "%s: %s (%s)",
         kind,
-        f"cohorts of {COHORT}" if size > 1 else "one site at a time",
-        len(jobs),
-        together / alone,
+        f"cohorts of {size}" if size > 1 else "one site at a time",
+        ", ".join(f"{size}: {1e6 * seconds:.0f} us a sample" for size, seconds in tried.items()),
     )
     return size
 
@@ -86,10 +95,12 @@ def _measure(kind: str, jobs: Sequence[Job]) -> int:
 def _seconds_a_sample(jobs: Sequence[Job]) -> float:
     """The fastest of a few steps, divided by the samples that it trained on."""
     times: list[tuple[float, int]] = []
-    started = time.perf_counter()
+    began = started = time.perf_counter()
     for samples in try_steps(jobs, TRIAL_STEPS):
         now = time.perf_counter()
         times.append((now - started, samples))
+        if len(times) > 1 and now - began > TRIAL_SECONDS:
+            break
         started = now
     counted = times[1:] or times
     return min(seconds / samples for seconds, samples in counted)
