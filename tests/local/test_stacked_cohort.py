@@ -202,7 +202,9 @@ def test_sizes_of_terms_may_differ_by_site(monkeypatch: pytest.MonkeyPatch) -> N
     """FedCorr pulls each site with a strength of its own; sites without any pull are a cohort of their own."""
     cohorts: list[int] = []
     train = cohort._train_stacked
-    monkeypatch.setattr(cohort, "_train_stacked", lambda jobs: cohorts.append(len(jobs)) or train(jobs))
+    monkeypatch.setattr(
+        cohort, "_train_stacked", lambda jobs, last: cohorts.append(len(jobs)) or train(jobs, last)
+    )
     jobs = [
         Job(site, some_weights(), recipe(CrossEntropy() + pull * Proximal()))
         for site, pull in zip(make_sites((8, 9, 10, 11, 12)), (0.3, 0.0, 0.7, 0.0, 0.1))
@@ -217,6 +219,11 @@ def test_a_sites_result_does_not_depend_on_its_cohort() -> None:
     for ours, theirs in zip(whole, pairs):
         for name, value in ours.weights.items():
             assert torch.allclose(value, theirs.weights[name], rtol=1e-9, atol=1e-12)
+
+
+def test_channels_first_is_only_another_memory_order() -> None:
+    jobs = [Job(site, some_weights(), recipe(momentum=0.5)) for site in make_sites()]
+    assert_alike(jobs, size=cohort.ALONE)
 
 
 def test_vectors_train_alike() -> None:

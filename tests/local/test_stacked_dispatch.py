@@ -31,7 +31,9 @@ def with_trainer(jobs: list[Job], trainer: str) -> list[Job]:
 def test_a_trainer_can_be_forced(monkeypatch: pytest.MonkeyPatch, trainer: str, stacked: bool) -> None:
     called: list[int] = []
     train = cohort._train_stacked
-    monkeypatch.setattr(cohort, "_train_stacked", lambda jobs: called.append(len(jobs)) or train(jobs))
+    monkeypatch.setattr(
+        cohort, "_train_stacked", lambda jobs, last: called.append(len(jobs)) or train(jobs, last)
+    )
     results = train_many(with_trainer(make_jobs(3, Augment()), trainer))
     assert all(isinstance(result, Result) for result in results)
     assert called == ([3] if stacked else [])
@@ -44,7 +46,7 @@ def test_the_faster_way_is_chosen_and_remembered(
 ) -> None:
     asked: list[int] = []
 
-    def clock(jobs: list[Job]) -> float:
+    def clock(jobs: list[Job], channels_last: bool) -> float:
         asked.append(len(jobs))
         return times[len(jobs) > 1]
 
@@ -52,19 +54,19 @@ def test_the_faster_way_is_chosen_and_remembered(
     jobs = make_jobs(3, Augment())
     assert cohort_size(jobs) == size
     assert cohort_size(jobs) == size
-    assert asked == [1, 3]
+    assert asked == [1, 1, 3]
     assert list(decisions().values()) == [size]
 
 
 def test_the_smallest_of_nearly_equal_cohorts_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {1: 2.0, 4: 1.04, 10: 1.0}
-    monkeypatch.setattr(dispatch, "_seconds_a_sample", lambda jobs: times[len(jobs)])
+    monkeypatch.setattr(dispatch, "_seconds_a_sample", lambda jobs, last: times[len(jobs)])
     assert cohort_size(4 * make_jobs(3, Augment())) == 4
 
 
 def test_choices_can_be_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = make_jobs(3, Augment())
-    monkeypatch.setattr(dispatch, "_seconds_a_sample", lambda jobs: pytest.fail("measured again"))
+    monkeypatch.setattr(dispatch, "_seconds_a_sample", lambda *_: pytest.fail("measured again"))
     recall({dispatch._kind(jobs[0]): 7})
     assert cohort_size(jobs) == 7
 
@@ -90,8 +92,15 @@ def test_a_single_job_is_not_measured() -> None:
 
 def test_large_networks_are_never_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "LARGE", 10)
-    monkeypatch.setattr(dispatch, "_seconds_a_sample", lambda jobs: pytest.fail("measured"))
-    assert cohort_size(make_jobs(3, Augment())) == 1
+    asked: list[tuple[int, bool]] = []
+
+    def clock(jobs: list[Job], channels_last: bool) -> float:
+        asked.append((len(jobs), channels_last))
+        return 2.0 if channels_last else 1.0
+
+    monkeypatch.setattr(dispatch, "_seconds_a_sample", clock)
+    assert cohort_size(make_jobs(3, Augment())) == cohort.ALONE
+    assert asked == [(1, True), (1, False)]
 
 
 def test_kinds_differ_by_what_changes_the_time() -> None:
@@ -102,7 +111,7 @@ def test_kinds_differ_by_what_changes_the_time() -> None:
 
 
 def test_an_error_while_measuring_is_left_to_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    def clock(jobs: list[Job]) -> float:
+    def clock(jobs: list[Job], channels_last: bool) -> float:
         raise RuntimeError("no clock today")
 
     monkeypatch.setattr(dispatch, "_seconds_a_sample", clock)

@@ -22,6 +22,7 @@ from fedsift.models import build_model
 
 log = logging.getLogger(__name__)
 
+ALONE = 0
 COHORT = 10
 """Sites trained together: more no longer gain, and their activations leave the processor's cache."""
 
@@ -31,17 +32,17 @@ def train_cohort(
 ) -> list[Result | Exception]:
     """Train all jobs, alike ones together; the order of the results is that of the jobs.
 
-    size: how many at once, or how to find it out for alike jobs. What cannot be stacked is trained by the one-site
-    trainer.
+    size: how many at once, or how to find it out for alike jobs; ALONE is one at a time with the channels of images
+    first in memory, for networks that like it so. What cannot be stacked is trained by the one-site trainer.
     """
     results: list[Result | Exception | None] = [None] * len(jobs)
     alone: list[int] = []
     for group in _groups(jobs, alone):
         together = size if isinstance(size, int) else size([jobs[i] for i in group])
-        for start in range(0, len(group), together):
-            part = group[start : start + together]
+        for start in range(0, len(group), max(together, 1)):
+            part = group[start : start + max(together, 1)]
             try:
-                trained = _train_stacked([jobs[i] for i in part])
+                trained = _train_stacked([jobs[i] for i in part], together != ALONE)
             except Exception as error:  # alone, each site has its own chance and its own error
                 _say_once(jobs[part[0]].site.facts.model, f"{type(error).__name__}: {error}")
                 alone += part
@@ -69,10 +70,12 @@ def can_stack(job: Job) -> bool:
 
 
 @lru_cache(maxsize=16)
-def stacked_network(model: str, shape: tuple[int, ...], n_classes: int, slot: str = "main") -> StackedNetwork:
+def stacked_network(
+    model: str, shape: tuple[int, ...], n_classes: int, slot: str = "main", channels_last: bool = True
+) -> StackedNetwork:
     """The stacked form of a model; one lives per `slot` and is loaded anew."""
     module = build_model(model, shape, n_classes)
-    network = StackedNetwork(module)
+    network = StackedNetwork(module, channels_last)
     _check_forward(network, module, shape)
     return network
 
@@ -142,9 +145,9 @@ def _without_sizes(recipe: Recipe) -> Recipe:
 # Training ----------------------------------------------------------------------------------------------------
 
 
-def _train_stacked(jobs: Sequence[Job]) -> list[Result]:
+def _train_stacked(jobs: Sequence[Job], channels_last: bool = True) -> list[Result]:
     """Train one cohort; jobs are alike and ordered longest first."""
-    training = _Training(jobs)
+    training = _Training(jobs, channels_last)
     totals = torch.zeros(len(jobs))
     for step in training.batches:
         totals[: step.sites] += training.step(step)
@@ -154,9 +157,9 @@ def _train_stacked(jobs: Sequence[Job]) -> list[Result]:
     ]
 
 
-def try_steps(jobs: Sequence[Job], steps: int) -> Iterator[int]:
+def try_steps(jobs: Sequence[Job], steps: int, channels_last: bool) -> Iterator[int]:
     """Make a few steps of a cohort for the clock's sake; yields the samples of each. Nothing is kept."""
-    training = _Training(jobs)
+    training = _Training(jobs, channels_last)
     for step in islice(training.batches, steps):
         training.step(step)
         yield int(step.present.sum())
@@ -165,10 +168,12 @@ def try_steps(jobs: Sequence[Job], steps: int) -> Iterator[int]:
 class _Training:
     """A cohort in training: its network, optimiser and objective."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job], channels_last: bool) -> None:
         site, recipe = jobs[0].site, jobs[0].recipe
         self.batches = CohortBatches(jobs)
-        self.network = stacked_network(site.facts.model, site.samples.shape, site.n_classes)
+        self.network = stacked_network(
+            site.facts.model, site.samples.shape, site.n_classes, channels_last=channels_last
+        )
         self.network.load([job.weights for job in jobs])
         self._optimiser = StackedOptimiser(
             self.network.parameters(),

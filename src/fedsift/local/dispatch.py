@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from fedsift.local.cohort import COHORT, train_cohort, try_steps
+from fedsift.local.cohort import ALONE, COHORT, train_cohort, try_steps
 from fedsift.local.trainer import Job, Result, train_each
 from fedsift.models import build_model
 
@@ -21,12 +21,12 @@ TRIAL_STEPS = 4
 """Timed steps of each way; the first is not counted."""
 TRIAL_SECONDS = 1.0
 """No further step is tried after this."""
-SIZES = (1, 4, COHORT)
+SIZES = (1, ALONE, 4, COHORT)
 """Cohorts that are tried: large networks fill the processor alone, small ones need company."""
 NEARLY = 1.05
 """The smallest cohort that takes at most so many times the best time is chosen: it needs the least memory."""
 LARGE = 3_000_000
-"""Networks with more parameters are never stacked: one site's work alone already fills the processor."""
+"""Networks with more parameters are trained one by one: one site's work alone already fills the processor."""
 
 _sizes: dict[str, int] = {}
 
@@ -43,9 +43,9 @@ def train_many(jobs: Sequence[Job]) -> list[Result | Exception]:
 
 def cohort_size(jobs: Sequence[Job]) -> int:
     """How many of these alike jobs to train together; measured once for each kind of job, then remembered."""
-    if len(jobs) == 1:
-        return 1
     kind = _kind(jobs[0])
+    if len(jobs) == 1:
+        return ALONE if _sizes.get(kind) == ALONE else 1
     if kind not in _sizes:
         try:
             _sizes[kind] = _measure(kind, jobs[:COHORT])
@@ -72,31 +72,33 @@ def _kind(job: Job) -> str:
 
 
 def _measure(kind: str, jobs: Sequence[Job]) -> int:
-    if _parameters(jobs[0].site.facts.model, jobs[0].site.samples.shape, jobs[0].site.n_classes) > LARGE:
-        return 1
+    site = jobs[0].site
+    large = _parameters(site.facts.model, site.samples.shape, site.n_classes) > LARGE
     tried: dict[int, float] = {}
     for size in SIZES:
-        if size > len(jobs) and size != COHORT:
+        if (size > 1 and large) or (size > len(jobs) and size != COHORT):
             continue
-        tried[size] = _seconds_a_sample(jobs[:size])
-        if tried[size] > min(tried.values()):
+        tried[size] = _seconds_a_sample(jobs[: max(size, 1)], size != ALONE)
+        if size > 1 and tried[size] > min(tried.values()):
             break  # more of them will not be faster either
     best = min(tried.values())
     size = next(size for size, seconds in tried.items() if seconds <= NEARLY * best)
-    log.info(
-        "%s: %s (%s)",
-        kind,
-        f"cohorts of {size}" if size > 1 else "one site at a time",
-        ", ".join(f"{size}: {1e6 * seconds:.0f} us a sample" for size, seconds in tried.items()),
-    )
+    times = ", ".join(f"{_words(size)} {1e6 * seconds:.0f} us a sample" for size, seconds in tried.items())
+    log.info("%s: %s (%s)", kind, _words(size), times)
     return size
 
 
-def _seconds_a_sample(jobs: Sequence[Job]) -> float:
+def _words(size: int) -> str:
+    if size > 1:
+        return f"cohorts of {size}"
+    return "one site at a time" if size == 1 else "one site at a time, channels first"
+
+
+def _seconds_a_sample(jobs: Sequence[Job], channels_last: bool) -> float:
     """The fastest of a few steps, divided by the samples that it trained on."""
     times: list[tuple[float, int]] = []
     began = started = time.perf_counter()
-    for samples in try_steps(jobs, TRIAL_STEPS):
+    for samples in try_steps(jobs, TRIAL_STEPS, channels_last):
         now = time.perf_counter()
         times.append((now - started, samples))
         if len(times) > 1 and now - began > TRIAL_SECONDS:
