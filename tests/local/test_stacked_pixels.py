@@ -113,3 +113,9 @@ def test_training_from_bytes(options: dict[str, float]) -> None:
         assert isinstance(theirs, Result)
         for name, value in theirs.weights.items():
             assert float((ours.weights[name] - value).norm() / value.norm()) < 1e-5
+
+
+def test_efficiency_counts_padding() -> None:
+    # batches of the two epochs of 9, 7 and 4 samples: 4 5 4 5, 4 3 4 3 and 4 4; steps are 4, 5, 4 and 5 rows wide
+    assert CohortBatches(make_jobs(3, Augment())).efficiency == pytest.approx(40 / (12 + 15 + 8 + 10))
+    assert CohortBatches(make_jobs(3, Augment())[:1]).efficiency == 1.0

@@ -157,12 +157,15 @@ def _train_stacked(jobs: Sequence[Job], channels_last: bool = True) -> list[Resu
     ]
 
 
-def try_steps(jobs: Sequence[Job], steps: int, channels_last: bool) -> Iterator[int]:
-    """Make a few steps of a cohort for the clock's sake; yields the samples of each. Nothing is kept."""
+def try_steps(jobs: Sequence[Job], steps: int, channels_last: bool) -> Iterator[float]:
+    """Make a few steps of a cohort for the clock's sake. Nothing is kept.
+
+    Yields how many samples each would have trained on if it were as well filled as all steps are on average.
+    """
     training = _Training(jobs, channels_last)
     for step in islice(training.batches, steps):
         training.step(step)
-        yield int(step.present.sum())
+        yield step.present.numel() * training.batches.efficiency
 
 
 class _Training:

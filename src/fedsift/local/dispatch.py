@@ -96,7 +96,7 @@ def _words(size: int) -> str:
 
 def _seconds_a_sample(jobs: Sequence[Job], channels_last: bool) -> float:
     """The fastest of a few steps, divided by the samples that it trained on."""
-    times: list[tuple[float, int]] = []
+    times: list[tuple[float, float]] = []
     began = started = time.perf_counter()
     for samples in try_steps(jobs, TRIAL_STEPS, channels_last):
         now = time.perf_counter()

@@ -91,6 +91,13 @@ class CohortBatches:
         self._chance = torch.cat(chances, dim=1) if chances else None
         self._mixing = [[part for epoch in own for part in epoch.mixing] for own in plans]
 
+    @property
+    def efficiency(self) -> float:
+        """Share of all computed rows that are real: unequal batches are padded to the longest of their step."""
+        active = self._rows > 0
+        padded = (active * self._rows.max(1, keepdim=True).values).sum()
+        return float(self._rows.sum() / padded)
+
     def __iter__(self) -> Iterator[CohortStep]:
         rows = self._rows.tolist()
         for step in range(len(rows)):
