@@ -49,7 +49,7 @@ POOL = 20_000
 WORKLOADS = {
     "w1": Workload("w1", "lenet5", batch=10, samples=500),
     "w2-resnet8": Workload("w2-resnet8", "resnet8-cifar", batch=16, samples=96),
-    "w2-resnet18": Workload("w2-resnet18", "resnet18-cifar", batch=16, samples=16, chosen=4),
+    "w2-resnet18": Workload("w2-resnet18", "resnet18-cifar", batch=16, samples=64, chosen=2),
 }
 
 
