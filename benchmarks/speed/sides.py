@@ -17,7 +17,7 @@ from fedsift.contract.messages import Moment, SiteFacts
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train
 from fedsift.local.site import Compute, Samples, Site
-from fedsift.local.workers import answer_many
+from fedsift.local.workers import answer_many, start_workers
 from fedsift.models import build_model, initial_weights
 
 Round = Callable[[int], None]
@@ -96,12 +96,13 @@ def plain_workers(work: Workload) -> Round:
 def ours(work: Workload, workers: int, trainer: str = "auto") -> Round:
     """fedsift's own round: a `Train` request answered by all chosen sites, then averaged."""
     torch.set_num_threads(1)
+    compute = Compute(trainer=trainer, workers=workers)  # type: ignore[arg-type]
+    start_workers(compute)
     images, labels = make_pool()
     weights = initial_weights(work.model, SHAPE, CLASSES, 0)
     recipe = Recipe(
         batch_size=work.batch, lr=work.lr, momentum=work.momentum, augment=Augment(flip=True, crop=PADDING)
     )
-    compute = Compute(trainer=trainer, workers=workers)  # type: ignore[arg-type]
 
     def site_of(number: int, site: int) -> Site:
         rows = work.rows(site)

@@ -213,6 +213,24 @@ def test_sizes_of_terms_may_differ_by_site(monkeypatch: pytest.MonkeyPatch) -> N
     assert sorted(cohorts) == [2, 3]
 
 
+@pytest.mark.parametrize(
+    ("sites", "size", "parts"),
+    [
+        (5, 4, [5]),
+        (10, 4, [5, 5]),
+        (6, 4, [3, 3]),
+        (7, 1, [1] * 7),
+        (3, 10, [3]),
+        (25, 10, [12, 13]),
+        (1, 4, [1]),
+    ],
+)
+def test_cohorts_are_of_nearly_one_size(sites: int, size: int, parts: list[int]) -> None:
+    split = cohort._parts(list(range(sites)), size)
+    assert [len(part) for part in split] == parts
+    assert [index for part in split for index in part] == list(range(sites))
+
+
 def test_a_sites_result_does_not_depend_on_its_cohort() -> None:
     jobs = [Job(site, some_weights(), recipe()) for site in make_sites()]
     whole, pairs = assert_alike(jobs), assert_alike(jobs, size=2)

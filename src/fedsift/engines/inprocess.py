@@ -14,7 +14,7 @@ from fedsift.contract.notebook import Notebook
 from fedsift.data.dataset import Spread
 from fedsift.engines.federation import EngineFederation
 from fedsift.local.site import Compute, Samples, Site
-from fedsift.local.workers import answer_many
+from fedsift.local.workers import answer_many, start_workers
 
 Tamper = Callable[[Answer], Answer | None]
 
@@ -34,6 +34,7 @@ class InProcess(EngineFederation):
         """`models`: another network for a site, by its name. `tamper`: what a bad wire does to answers, in tests."""
         self.spread = spread
         self.compute = compute or Compute()
+        start_workers(self.compute)
         self.tamper = tamper
         self.notebooks: dict[str, dict[str, Any]] = {}
         """Current pages of the sites that have written any."""

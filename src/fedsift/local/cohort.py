@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -32,15 +32,14 @@ def train_cohort(
 ) -> list[Result | Exception]:
     """Train all jobs, alike ones together; the order of the results is that of the jobs.
 
-    size: how many at once, or how to find it out for alike jobs; ALONE is one at a time with the channels of images
-    first in memory, for networks that like it so. What cannot be stacked is trained by the one-site trainer.
+    size: about how many at once, or how to find it out for alike jobs; ALONE is one at a time with the channels of
+    images first in memory, for networks that like it so. What cannot be stacked is trained by the one-site trainer.
     """
     results: list[Result | Exception | None] = [None] * len(jobs)
     alone: list[int] = []
     for group in _groups(jobs, alone):
         together = size if isinstance(size, int) else size([jobs[i] for i in group])
-        for start in range(0, len(group), max(together, 1)):
-            part = group[start : start + max(together, 1)]
+        for part in _parts(group, max(together, 1)):
             try:
                 trained = _train_stacked([jobs[i] for i in part], together != ALONE)
             except Exception as error:  # alone, each site has its own chance and its own error
@@ -115,6 +114,13 @@ def _groups(jobs: Sequence[Job], alone: list[int]) -> list[list[int]]:
     for group in groups:
         group.sort(key=lambda i: -steps(len(jobs[i].site.samples), jobs[i].recipe))
     return groups
+
+
+def _parts(group: list[int], size: int) -> list[list[int]]:
+    """Cohorts of about `size`, as equal as they can be: one with a single site left over would cost a whole pass."""
+    count = max(1, round(len(group) / size))
+    bounds = [len(group) * number // count for number in range(count + 1)]
+    return [group[start:stop] for start, stop in pairwise(bounds)]
 
 
 def _alike(a: Job, b: Job) -> bool:

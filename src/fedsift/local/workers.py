@@ -180,6 +180,12 @@ class Workers:
             raise
         return results
 
+    def start(self) -> None:
+        """Start the processes that do not run yet, without waiting for them."""
+        for slot, worker in enumerate(self._workers):
+            if worker is None:
+                self._workers[slot] = Worker()
+
     def _lend(self, pools: Sequence[Tensor]) -> None:
         new = [pool for pool in pools if not any(known.tensor is pool for known in self._pools)]
         if len(self._pools) + len(new) > MOST_POOLS:
@@ -241,6 +247,12 @@ def workers(count: int) -> Workers:
         _current = Workers(count)
         atexit.register(_current.close)
     return _current
+
+
+def start_workers(compute: Compute) -> None:
+    """Let the processes that these settings ask for start now, while the caller still loads its data."""
+    if compute.workers > 1 and compute.device == "cpu":
+        workers(compute.workers).start()
 
 
 def close_workers() -> None:
