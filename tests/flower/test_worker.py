@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import tempfile
@@ -59,6 +60,18 @@ def test_a_request_that_the_worker_does_not_know_is_left_to_others(
     again = call_worker(door, letter_of(Hello()).with_note(model="mlp"))
     assert again is not None
     assert isinstance(value_of(again), Introduction)
+
+
+def test_a_door_that_is_seen_takes_calls(tmp_path: Path) -> None:
+    site_file = write_site(tmp_path / "site")
+    for turn in range(30):
+        with tempfile.TemporaryDirectory() as folder:
+            door = Path(folder) / f"door{turn}"
+            threading.Thread(target=worker.serve, args=(site_file, door), daemon=True).start()
+            while not door.exists():
+                pass
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+                channel.connect(str(door))
 
 
 def test_without_a_worker_there_is_no_answer_and_no_error(door: Path) -> None:

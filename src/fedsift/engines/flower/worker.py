@@ -29,9 +29,12 @@ def serve(site_file: Path, place: Path) -> None:
     """Answer letters one after the other until this process is ended."""
     read_site_file(site_file)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.bind(str(place))
-        place.chmod(0o600)
+        # The name appears only when calls are taken: whoever sees the door may knock.
+        unfinished = place.with_name(f"{place.name}.new")
+        door.bind(str(unfinished))
+        unfinished.chmod(0o600)
         door.listen()
+        unfinished.replace(place)
         while True:
             channel, _ = door.accept()
             with channel:
