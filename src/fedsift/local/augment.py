@@ -27,12 +27,15 @@ class Draws:
     """float `[n, 2]`: share of the side, horizontal then vertical"""
 
     def part(self, start: int, stop: int) -> Draws:
-        return Draws(
-            *(
-                None if value is None else value[start:stop]
-                for value in (self.flip, self.shift, self.angle, self.move)
-            )
-        )
+        return self._look_up(slice(start, stop))
+
+    def at(self, step: int) -> Draws:
+        """One step's choices, where these are tables of several steps."""
+        return self._look_up(step)
+
+    def _look_up(self, place: int | slice) -> Draws:
+        columns = (self.flip, self.shift, self.angle, self.move)
+        return Draws(*(None if value is None else value[place] for value in columns))
 
     @classmethod
     def together(cls, parts: Sequence[Draws]) -> Draws:

@@ -15,6 +15,10 @@ from fedsift.local.stacked.pixels import PixelSource
 from fedsift.local.trainer import Job
 
 
+ROWS_AT_ONCE = 16_384
+"""Rows whose targets, draws and places are looked up in one call; images are made step by step."""
+
+
 @dataclass(frozen=True)
 class CohortStep:
     """One optimisation step of the k sites that are still training; B counts all views of the longest batch."""
@@ -99,34 +103,54 @@ class CohortBatches:
         return float(self._rows.sum() / padded)
 
     def __iter__(self) -> Iterator[CohortStep]:
-        rows = self._rows.tolist()
-        for step in range(len(rows)):
-            sites = sum(count > step for count in self.steps)
-            yield self._step(step, sites, rows[step][:sites])
+        for start, stop, sites, width in self._blocks():
+            yield from self._block(start, stop, sites, width)
 
-    def _step(self, step: int, sites: int, rows: list[int]) -> CohortStep:
-        width, views = max(rows), self._recipe.views
-        visits = self._visits[step, :sites, :width]
-        at = self._samples_visited[visits].repeat(1, views)  # [k, B]
-        mix = self._mix(step, sites, width) if self._recipe.mixup > 0 else None
-        target = self._targets[at]
-        known = None if self._known is None else self._known[at]
-        if mix is not None:
-            partner, share = mix[0], mix[1].view(-1, 1, 1)
-            target = share * target + (1 - share) * _partners_of(target, partner)
-            known = None if known is None else torch.minimum(known, _partners_of(known, partner))
-        chance = None if self._chance is None else self._chance[:, visits].transpose(0, 1).flatten(1)
-        present = torch.arange(width) < self._rows[step, :sites, None]
-        return CohortStep(
-            sites=sites,
-            samples=self._samples(at, visits, mix),
-            target=target,
-            present=present.to(target.dtype).repeat(1, views),
-            full=min(rows) == width,
-            known=known,
-            chance=chance,
-            first=self._first[step, :sites],
+    def _blocks(self) -> Iterator[tuple[int, int, int, int]]:
+        """Runs of steps with the same active sites and the same width, each short enough to be looked up at once."""
+        widths = self._rows.max(1).values.tolist()
+        sites = (self._rows > 0).sum(1).tolist()
+        start = 0
+        for step in range(1, len(widths) + 1):
+            rows = (step - start) * sites[start] * widths[start] * self._recipe.views
+            ends = step == len(widths) or (sites[step], widths[step]) != (sites[start], widths[start])
+            if ends or rows >= ROWS_AT_ONCE:
+                yield start, step, sites[start], widths[start]
+                start = step
+
+    def _block(self, start: int, stop: int, sites: int, width: int) -> Iterator[CohortStep]:
+        """Steps `start` to `stop`, S of them: small tables `[S, k, ...]` are looked up in one call for all."""
+        views, nothing = self._recipe.views, [None] * (stop - start)
+        visits = self._visits[start:stop, :sites, :width]
+        at = self._samples_visited[visits].repeat(1, 1, views)
+        real = torch.arange(width) < self._rows[start:stop, :sites, None]
+        draws = _at_visits(self._draws, visits)
+        columns = zip(
+            at.unbind(),
+            self._targets[at].unbind(),
+            real.to(self._targets.dtype).repeat(1, 1, views).unbind(),
+            real.flatten(1).all(1).tolist(),
+            nothing if self._known is None else self._known[at].unbind(),
+            nothing if self._chance is None else self._chance_at(visits).unbind(),
+            self._first[start:stop, :sites].unbind(),
+            nothing if self._pixels is None else self._pixels.windows(at.flatten(1), draws),
         )
+        for number, (own, target, present, full, known, chance, first, window) in enumerate(columns):
+            mix = self._mix(start + number, sites, width) if self._recipe.mixup > 0 else None
+            if mix is not None:
+                partner, share = mix[0], mix[1].view(-1, 1, 1)
+                target = share * target + (1 - share) * _partners_of(target, partner)
+                known = None if known is None else torch.minimum(known, _partners_of(known, partner))
+            if window is not None and self._pixels is not None:
+                samples = self._pixels.take(window, sites, mix)
+            else:
+                samples = self._samples(own, draws.at(number), mix)
+            yield CohortStep(sites, samples, target, present, full, known, chance, first)
+
+    def _chance_at(self, visits: Tensor) -> Tensor:
+        """`[S, k, B]`, all rows of the first view, then of the second."""
+        assert self._chance is not None
+        return self._chance[:, visits].permute(1, 2, 0, 3).flatten(2)
 
     def _mix(self, step: int, sites: int, width: int) -> tuple[Tensor, Tensor]:
         """Each row's partner in `[k * B]`, and each site's share `[k]`; padding is its own partner's first row."""
@@ -143,12 +167,9 @@ class CohortBatches:
             shares[site] = share
         return partners.flatten(), shares
 
-    def _samples(self, at: Tensor, visits: Tensor, mix: tuple[Tensor, Tensor] | None) -> Tensor:
+    def _samples(self, at: Tensor, draws: augment.Draws, mix: tuple[Tensor, Tensor] | None) -> Tensor:
         """Augmented, mixed samples of one step, `[k, B, *shape]` in the cohort's memory order."""
         sites = len(at)
-        draws = _at_visits(self._draws, visits)
-        if self._pixels is not None:
-            return self._pixels.take(at.flatten(), draws, sites, mix)
         raw = [self._jobs[site].site.samples.take(at[site] - self._offsets[site]) for site in range(sites)]
         samples = augment.apply(torch.cat(raw), self._recipe.augment, draws)
         if mix is not None:
@@ -163,12 +184,12 @@ def _partners_of(values: Tensor, partner: Tensor) -> Tensor:
 
 
 def _at_visits(draws: list[augment.Draws], visits: Tensor) -> augment.Draws:
-    """The choices of one step for `[k, views, rows]`, flattened."""
+    """The choices of S steps, `[S, k * views * rows]` each."""
     columns = {}
     for name in ("flip", "shift", "angle", "move"):
         own = [getattr(view, name) for view in draws]
         columns[name] = (
-            None if own[0] is None else torch.stack([view[visits] for view in own], 1).flatten(0, 2)
+            None if own[0] is None else torch.stack([view[visits] for view in own], 2).flatten(1, 3)
         )
     return augment.Draws(**columns)
 

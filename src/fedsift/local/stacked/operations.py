@@ -85,10 +85,10 @@ def vectors_only(x: Tensor, name: str) -> Tensor:
 
 
 @layer(nn.Conv2d)
-def convolution(conv: nn.Conv2d, name: str) -> Operation:
+def convolution(conv: nn.Conv2d, name: str, with_bias: bool = True) -> Operation:
     if conv.padding_mode != "zeros":
         raise Unstackable(f"layer '{name}' pads by '{conv.padding_mode}'")
-    biased = conv.bias is not None
+    biased = with_bias and conv.bias is not None
 
     def run(at: Pass, x: Tensor) -> Tensor:
         weight = at.state[f"{name}.weight"]
@@ -104,6 +104,11 @@ def convolution(conv: nn.Conv2d, name: str) -> Operation:
         )
 
     return run
+
+
+def with_bias(operation: Operation, name: str) -> Operation:
+    """An operation that makes new images, then the bias of the layer `name` in their memory."""
+    return lambda at, x: operation(at, x).add_(at.state[f"{name}.bias"].view(1, -1, 1, 1))
 
 
 @layer(nn.Linear)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,17 @@ from fedsift.local.site import Samples
 MAX_CHANNELS = 3
 LARGEST_PACKED_POOL = 512 * 2**20
 """Bytes; a larger pool is packed cohort by cohort."""
+
+
+class Window(NamedTuple):
+    """What one step looks at."""
+
+    rows: Tensor
+    """int64 `[n]`: images of the pool."""
+    starts: Tensor | None
+    """int64 `[n * H]`: where the lines of the crops start."""
+    turned: Tensor | None
+    """int64: which of the n are flipped."""
 
 
 class PixelSource:
@@ -43,19 +55,31 @@ class PixelSource:
         """Whether these are images of bytes whose augmentation only moves pixels."""
         return not augment.affine and all(can_pack(own.pool) for own in samples)
 
-    def take(
-        self, rows: Tensor, draws: Draws, sites: int, mix: tuple[Tensor, Tensor] | None = None
-    ) -> Tensor:
-        """`[sites * B]` row numbers to augmented, normalised images `[sites, B, ch, H, W]` in the cohort's order.
+    def windows(self, rows: Tensor, draws: Draws) -> list[Window]:
+        """What S steps look at: row numbers `[S, n]` and their draws, `[S, n]` each."""
+        nothing = [None] * len(rows)
+        counts = [] if draws.flip is None else draws.flip.sum(1).tolist()
+        turned = nothing if draws.flip is None else draws.flip.nonzero()[:, 1].split(counts)
+        starts = nothing if draws.shift is None else self._starts(draws.shift).unbind()
+        return [Window(*window) for window in zip(self._rows[rows].unbind(), starts, turned)]
+
+    def _starts(self, shift: Tensor) -> Tensor:
+        """Where each line of each cropped image starts among the pixels of the padded images, `[S, n * H]`."""
+        height, width = self._pixels.shape[1:]
+        high, wide = height + 2 * self._padding, width + 2 * self._padding
+        corners = torch.arange(shift.shape[1]) * (high * wide) + shift[..., 0] * wide + shift[..., 1]
+        return (corners[..., None] + torch.arange(height) * wide).flatten(1)
+
+    def take(self, window: Window, sites: int, mix: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Augmented, normalised images `[sites, B, ch, H, W]` in the cohort's order, of n = sites * B rows.
 
         mix: partner of each row within `[sites * B]`, and each site's own share `[sites]`.
         """
-        images = self._pixels.index_select(0, self._rows.index_select(0, rows))
-        if draws.shift is not None:
-            images = _crop(images, draws.shift, self._padding)
-        if draws.flip is not None:
-            turned = draws.flip.nonzero().flatten()
-            images.index_copy_(0, turned, images.index_select(0, turned).flip(-1))
+        images = self._pixels.index_select(0, window.rows)
+        if window.starts is not None:
+            images = _crop(images, window.starts, self._padding)
+        if window.turned is not None:
+            images.index_copy_(0, window.turned, images.index_select(0, window.turned).flip(-1))
         values = _interleaved(images, sites)
         if mix is not None:
             partner, share = mix
@@ -114,16 +138,13 @@ def can_pack(pool: Tensor) -> bool:
     return pool.dtype == torch.uint8 and pool.dim() == 4 and pool.shape[1] <= MAX_CHANNELS
 
 
-def _crop(images: Tensor, shift: Tensor, padding: int) -> Tensor:
-    """Windows of the padded images `[n, H, W]` that start at `shift` `[n, 2]`."""
+def _crop(images: Tensor, starts: Tensor, padding: int) -> Tensor:
+    """Windows of the padded images `[n, H, W]`, given where each of their lines starts, `[n * H]`."""
     n, height, width = images.shape
     padded = torch.nn.functional.pad(images, (padding,) * 4)
-    high, wide = padded.shape[1:]
-    corners = torch.arange(n) * (high * wide) + shift[:, 0] * wide + shift[:, 1]
-    starts = corners[:, None] + torch.arange(height) * wide
-    # overlapping windows of one row each: row `start` of this view is `padded.flatten()[start : start + width]`
-    windows = padded.as_strided((padded.numel() - width + 1, width), (1, 1))
-    return windows.index_select(0, starts.flatten()).view(n, height, width)
+    # overlapping windows of one line each: row `start` of this view is `padded.flatten()[start : start + width]`
+    lines = padded.as_strided((padded.numel() - width + 1, width), (1, 1))
+    return lines.index_select(0, starts).view(n, height, width)
 
 
 def _interleaved(images: Tensor, sites: int) -> Tensor:

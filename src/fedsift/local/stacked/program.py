@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from fedsift.local.stacked.functions import FUNCTIONS, METHODS, add_in_place
-from fedsift.local.stacked.operations import Pass, Unstackable, build_layer
+from fedsift.local.stacked.operations import Pass, Unstackable, build_layer, convolution, with_bias
 from fedsift.models.dropout import Dropout
 
 
@@ -83,6 +83,7 @@ def compile_program(module: nn.Module, train: bool) -> Program:
             part.training = mode
     parts = dict(module.named_modules())
     _pool_before_relu(graph, parts)
+    _bias_after_pool(graph, parts)
     return _assemble(graph, parts)
 
 
@@ -124,7 +125,11 @@ def _with_slots(value: Any, slots: dict[fx.Node, int]) -> Any:
 
 def _operation(node: fx.Node, parts: dict[str, nn.Module]) -> Callable[..., Any]:
     if node.op == "call_module":
-        return build_layer(parts[str(node.target)], str(node.target))
+        name = str(node.target)
+        if node.meta.get(BIAS_LATER):
+            return convolution(parts[name], name, with_bias=False)
+        run = build_layer(parts[name], name)
+        return with_bias(run, node.meta[BIAS_OF]) if BIAS_OF in node.meta else run
     if node.op == "call_function" and node.target in FUNCTIONS:
         return FUNCTIONS[node.target]
     if node.op == "call_method" and node.target in METHODS:
@@ -166,6 +171,23 @@ def _pool_before_relu(graph: fx.Graph, parts: dict[str, nn.Module]) -> None:
         pool.replace_all_uses_with(relu, delete_user_cb=lambda user, relu=relu: user is not relu)
         relu.replace_input_with(relu.args[0], pool)
         pool.append(relu)
+
+
+BIAS_LATER, BIAS_OF = "bias later", "bias of"
+
+
+def _bias_after_pool(graph: fx.Graph, parts: dict[str, nn.Module]) -> None:
+    """maxpool(x + bias) = maxpool(x) + bias: a quarter of the sums that the bias's gradient takes."""
+    for pool in graph.nodes:
+        if not (pool.op == "call_module" and isinstance(parts[str(pool.target)], nn.MaxPool2d)):
+            continue
+        conv = pool.args[0]
+        if conv.op != "call_module" or len(conv.users) != 1:
+            continue
+        layer = parts[str(conv.target)]
+        if type(layer) is nn.Conv2d and layer.bias is not None:
+            conv.meta[BIAS_LATER] = True
+            pool.meta[BIAS_OF] = str(conv.target)
 
 
 def _is_relu(node: Any, parts: dict[str, nn.Module]) -> bool:
