@@ -70,6 +70,21 @@ def test_a_study_trains_on_features_and_embeds_once(tmp_path: Path, monkeypatch:
     assert summary["model"] == "features:tests.local.test_features:means@16"
 
 
+def test_rows_beyond_a_limit_are_not_embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSIFT_CACHE", str(tmp_path / "cache"))
+    name = "features:tests.local.test_features:means@16"
+    limited = Study.from_table(
+        {"data": {"name": "digits", "train_limit": 100, "test_limit": 40}}
+    ).source.load()
+    CALLS["count"] = 0
+    few = with_features(limited, name).images
+    assert CALLS["count"] == 140
+    whole = with_features(Study.from_table({}).source.load(), name).images
+    rows = np.union1d(limited.train, limited.test)
+    np.testing.assert_allclose(few[rows], whole[rows], atol=1e-6)  # every row under its own number
+    assert not np.delete(few, rows, axis=0).any()
+
+
 def test_other_pictures_other_cache(tmp_path: Path) -> None:
     study = Study.from_table({})
     dataset = study.source.load()

@@ -89,16 +89,26 @@ def with_features(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """The dataset with rows of features in place of its pictures; others than `features:` models change nothing."""
+    """The dataset with rows of features in place of its pictures; others than `features:` models change nothing.
+
+    Only rows for training and testing are embedded: a limit on the samples saves that time as well.
+    """
     if not is_features(model) or dataset.images.ndim == 2:
         return dataset
     name, side = _parse(model)
-    file = (cache or cache_root()) / "features" / f"{_key(dataset.images, name, side)}.npy"
+    used = np.union1d(dataset.train, dataset.test)
+    pictures = dataset.images if len(used) == len(dataset.images) else dataset.images[used]
+    file = (cache or cache_root()) / "features" / f"{_key(pictures, name, side)}.npy"
     if file.is_file():
         features = np.load(file, mmap_mode="c")
     else:
-        features = embed(dataset.images, _extractor(name), side, device=device, progress=progress)
+        features = embed(pictures, _extractor(name), side, device=device, progress=progress)
         _keep(file, features)
+    if len(features) < len(dataset.images):
+        # rows keep their numbers: those that a limit left out are never read and cost no memory as zeros
+        whole = np.zeros((len(dataset.images), features.shape[1]), features.dtype)
+        whole[used] = features
+        features = whole
     return replace(dataset, images=features, mean=(0.0,), std=(1.0,))
 
 
