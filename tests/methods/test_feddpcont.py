@@ -174,6 +174,19 @@ def test_negative_shares_are_cut_projected_or_left() -> None:
     np.testing.assert_allclose(label_shares(counts, "project")[1], [0.875, 0.125, 0])
 
 
+def test_shrunken_shares_keep_what_noise_cannot_explain() -> None:
+    # T_ii = 3/5, T_ij = 1/5: noise (0.24 + 0.32) / (10 * 0.16) = 0.35; ||raw - 1/3||^2 = 19/24
+    kept = (19 / 24 - 0.35) / (19 / 24)
+    expected = 1 / 3 + kept * (np.array([1, 0.25, -0.25]) - 1 / 3)
+    np.testing.assert_allclose(label_shares([released([6, 3, 1])], "shrink")[1], expected)
+    exact = [released([6, 3, 1], None)]
+    np.testing.assert_allclose(label_shares(exact, "shrink")[1], [0.6, 0.3, 0.1])
+    # half of the labels came without noise, so a quarter of it is left
+    raw, q = label_shares([released([6, 3, 1]), *exact], "shrink")
+    energy = float(((raw - 1 / 3) ** 2).sum())
+    np.testing.assert_allclose(q, 1 / 3 + (energy - 0.35 / 4) / energy * (raw - 1 / 3))
+
+
 def test_releases_at_different_epsilons_are_undone_apart() -> None:
     raw, _ = label_shares(
         [released([4, 4, 2]), released([0, 0, 10], None), released([90, 0, 0], 0.0)], "clip"
@@ -182,7 +195,7 @@ def test_releases_at_different_epsilons_are_undone_apart() -> None:
 
 
 def test_epsilon_0_everywhere_is_uniform() -> None:
-    for recovery in ("clip", "project", "raw"):
+    for recovery in ("clip", "project", "shrink", "raw"):
         _, q = label_shares([released([9, 0, 0], 0.0)], recovery)  # type: ignore[arg-type]
         np.testing.assert_allclose(q, [1 / 3] * 3)
 

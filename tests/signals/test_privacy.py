@@ -18,7 +18,9 @@ from fedsift.signals import (
     project_on_simplex,
     randomised_response,
     response_matrix,
+    response_noise,
     response_probabilities,
+    shrink_to_uniform,
 )
 
 
@@ -131,3 +133,31 @@ def test_projection_of_huge_entries() -> None:
     np.testing.assert_allclose(project_on_simplex([4e17, -4e17, 0.0]), [1.0, 0.0, 0.0])
     tiny = posterior([3, 2, 1], 1e-17)
     assert tiny.projected.sum() == pytest.approx(1.0)
+
+
+def test_noise_of_the_recovered_shares_as_simulated() -> None:
+    rng = np.random.default_rng(1)
+    labels = np.repeat([0, 1, 2, 3], [60, 30, 10, 0])
+    truth = np.bincount(labels, minlength=4) / 100
+    errors = []
+    for _ in range(2000):
+        counts = np.bincount(randomised_response(labels, 1.0, 4, rng), minlength=4)
+        raw = posterior(counts, 1.0).raw
+        assert raw is not None
+        errors.append(float(((raw - truth) ** 2).sum()))
+    assert np.mean(errors) == pytest.approx(response_noise(1.0, 4, 100), rel=0.05)
+    assert response_noise(None, 4, 100) == 0.0
+    assert response_noise(0.0, 4, 100) == math.inf
+
+
+def test_shrinking_between_all_and_nothing() -> None:
+    even = [0.25] * 4
+    np.testing.assert_allclose(shrink_to_uniform([0.7, 0.2, 0.1, 0.0], 0.0), [0.7, 0.2, 0.1, 0.0])
+    np.testing.assert_allclose(
+        shrink_to_uniform([0.3, 0.2, 0.26, 0.24], 0.01), even
+    )  # all of it can be noise
+    np.testing.assert_allclose(shrink_to_uniform([9.0, -8.0, 0.0, 0.0], math.inf), even)
+    # entries far out of any distribution: at most 3/4 of signal is believed
+    wild = shrink_to_uniform([6.0, -5.5, 0.25, 0.25], 10.0)
+    cut = np.maximum(0.25 + np.array([5.75, -5.75, 0, 0]) * 0.75 / 10.75, 0)
+    np.testing.assert_allclose(wild, cut / cut.sum())

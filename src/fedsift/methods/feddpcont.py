@@ -23,9 +23,9 @@ from fedsift.methods.feddpcont_site import (
     WatchLogits,
     loss_of,
 )
-from fedsift.signals.privacy import posterior, project_on_simplex
+from fedsift.signals.privacy import posterior, project_on_simplex, response_noise, shrink_to_uniform
 
-Recovery = Literal["clip", "project", "raw"]
+Recovery = Literal["clip", "project", "shrink", "raw"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ class FedDPCont(TrainingMethod):
     budget: float | None = None
     """Refuse to spend more than this on a label; a site's own limit holds besides."""
     recovery: Recovery = "clip"
-    """What makes (T^T)^-1 p a distribution: cut negative shares and rescale, project it, or nothing."""
+    """What makes (T^T)^-1 p a distribution: cut negative shares and rescale, project it, draw it towards equal
+    shares by as much as the privacy noise could have moved it, or nothing."""
 
     beta: float = 1.0
     """Weight of the contrastive term; 1 in eq. 2, 0 is FedAvg."""
@@ -200,11 +201,16 @@ def label_shares(
         classes = len(next(iter(counts.values())))
         uniform = np.full(classes, 1.0 / classes)
         return uniform, uniform
-    raw = np.sum([size * part for size, part in telling], axis=0) / sum(size for size, _ in telling)
+    total = sum(size for size, _ in telling)
+    raw = np.sum([size * part for size, part in telling], axis=0) / total
     if recovery == "raw":
         return raw, raw
     if recovery == "project":
         return raw, project_on_simplex(raw)
+    if recovery == "shrink":
+        parts = [(float(pool.sum()), epsilon) for epsilon, pool in counts.items() if epsilon != 0]
+        noise = sum((size / total) ** 2 * response_noise(epsilon, len(raw), size) for size, epsilon in parts)
+        return raw, shrink_to_uniform(raw, noise)
     positive = np.maximum(raw, 0.0)
     return raw, positive / positive.sum()
 

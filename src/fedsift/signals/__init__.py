@@ -24,7 +24,9 @@ from fedsift.signals.privacy import (
     project_on_simplex,
     randomised_response,
     response_matrix,
+    response_noise,
     response_probabilities,
+    shrink_to_uniform,
 )
 from fedsift.signals.prototypes import Prototypes, global_prototypes, local_prototypes
 from fedsift.signals.rampup import rampup
@@ -69,8 +71,10 @@ __all__ = [
     "relabel_all",
     "relabel_sites",
     "response_matrix",
+    "response_noise",
     "response_probabilities",
     "shares_of_confidence",
+    "shrink_to_uniform",
     "site_confidence",
     "site_lid",
     "small_loss",

@@ -77,6 +77,33 @@ def project_on_simplex(vector: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(np.maximum(v - excess[last], 0.0))
 
 
+def response_noise(epsilon: float | None, n_classes: int, samples: float) -> float:
+    """E ||raw - pi||^2: how far recovered shares lie from the true ones pi, by the randomisation alone.
+
+    (T_ii (1 - T_ii) + (K - 1) T_ij (1 - T_ij)) / (n (T_ii - T_ij)^2), whatever pi is; inf for epsilon = 0.
+    """
+    keep, other = response_probabilities(epsilon, n_classes)
+    spread = keep * (1.0 - keep) + (n_classes - 1) * other * (1.0 - other)
+    return spread / (samples * (keep - other) ** 2) if keep > other else math.inf
+
+
+def shrink_to_uniform(raw: ArrayLike, noise: float) -> NDArray[np.float64]:
+    """1 / K + s (raw - 1 / K) with s = A / (A + noise), `[K] -> [K]`; negative shares are then cut.
+
+    A estimates ||pi - 1 / K||^2, what there is to know beyond equal shares: ||raw - 1 / K||^2 - noise, at
+    least 0 and at most 1 - 1 / K, the most that a distribution can have. Without noise raw stays as it is.
+    """
+    shares = np.asarray(raw, dtype=np.float64)
+    equal = 1.0 / len(shares)
+    if math.isinf(noise):
+        return np.full(len(shares), equal)
+    away = shares - equal
+    signal = min(max(float(away @ away) - noise, 0.0), 1.0 - equal)
+    kept = signal / (signal + noise) if noise > 0 else 1.0
+    positive = np.maximum(equal + kept * away, 0.0)
+    return np.asarray(positive / positive.sum())
+
+
 @dataclass(frozen=True)
 class Posterior:
     """Label shares recovered from released labels, `[K]` each."""
