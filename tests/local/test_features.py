@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedsift.contract.errors import ConfigError
 from fedsift.local import features
 from fedsift.local.features import Extractor, embed, with_features
+from fedsift.models import build_model
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
 
@@ -106,6 +107,26 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Study.from_table({"model": {"name": "features:nowhere:gone"}}).spread()
     with pytest.raises(ConfigError, match="not one row a picture"):
         embed(np.zeros((1, 3, 8, 8), np.uint8), Extractor(Maps()), 16)
+
+
+def test_a_head_may_have_a_hidden_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSIFT_CACHE", str(tmp_path / "cache"))
+    name = "features:tests.local.test_features:means@16"
+    straight, bent = build_model(name, (15,), 10), build_model(f"{name}+6", (15,), 10)
+    assert sum(p.numel() for p in straight.parameters()) == 15 * 10 + 10
+    assert sum(p.numel() for p in bent.parameters()) == 15 * 6 + 6 + 6 * 10 + 10
+    x = torch.randn(4, 15)
+    assert (bent.features(x) >= 0).all()
+    assert torch.equal(bent(x), bent.head(bent.features(x)))
+    CALLS["count"] = 0
+    spread = Study.from_table(digits_table(tmp_path)).spread()
+    study = Study.from_table(digits_table(tmp_path, name=f"{name}+6"))
+    np.testing.assert_array_equal(study.spread().dataset.images, spread.dataset.images)
+    assert CALLS["count"] == len(spread.dataset.images)  # the head is no part of the cache's key
+    assert run(study, new_run(study, tmp_path), spread=spread)["model"] == f"{name}+6"
+    for wrong in ("+", "+0", "+many"):
+        with pytest.raises(ConfigError, match="no number of hidden units"):
+            build_model(name + wrong, (15,), 10)
 
 
 def test_rows_of_features_pass_unchanged() -> None:

@@ -1,8 +1,9 @@
-"""Frozen features: every sample is embedded once by a pretrained network, and only a linear head is trained.
+"""Frozen features: every sample is embedded once by a pretrained network, and only a head is trained.
 
-`model.name = "features:efficientnet-lite0"`, with `@SIDE` for another picture size, or
-`"features:package.module:callable"`, where the callable gives a network from normalised pictures `[B, 3, S, S]`
-to features `[B, F]`. Features are kept on disk under the pictures' own content, so a second start reads them.
+`model.name = "features:efficientnet-lite0"`, with `@SIDE` for another picture size and `+HIDDEN` for a head with a
+hidden layer of so many units instead of a linear one, or `"features:package.module:callable"`, where the callable gives
+a network from normalised pictures `[B, 3, S, S]` to features `[B, F]`. Features are kept on disk under the pictures'
+own content, so a second start reads them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fedsift.contract.errors import ConfigError
 from fedsift.contract.registry import Registry
 from fedsift.data.dataset import Dataset
 from fedsift.data.places import cache_root
-from fedsift.models.head import PREFIX
+from fedsift.models.head import PREFIX, parse_features
 
 BATCH = 64
 SIDE = 128
@@ -95,7 +96,8 @@ def with_features(
     """
     if not is_features(model) or dataset.images.ndim == 2:
         return dataset
-    name, side = _parse(model)
+    name, side, _ = parse_features(model)
+    side = side or SIDE
     used = np.union1d(dataset.train, dataset.test)
     pictures = dataset.images if len(used) == len(dataset.images) else dataset.images[used]
     file = (cache or cache_root()) / "features" / f"{_key(pictures, name, side)}.npy"
@@ -140,13 +142,6 @@ def embed(
             if progress is not None:
                 progress(min(start + BATCH, len(images)), len(images))
     return np.concatenate(parts)
-
-
-def _parse(model: str) -> tuple[str, int]:
-    name, _, side = model.removeprefix(PREFIX).partition("@")
-    if side and not (side.isdigit() and int(side) >= 8):
-        raise ConfigError(f"model '{model}': '@{side}' is no picture size, write e.g. '@{SIDE}'")
-    return name, int(side or SIDE)
 
 
 def _extractor(name: str) -> Extractor:

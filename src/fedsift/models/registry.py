@@ -91,7 +91,10 @@ def _own_randomness(seed: int) -> Iterator[None]:
 
 def _builder(name: str) -> Builder:
     if name.startswith("features:"):
-        return models.get("linear")  # the federation trains a head; the sites embed their samples beforehand
+        # the federation trains a head; the sites embed their samples beforehand
+        from fedsift.models.head import head_of  # here, for it registers its own network with this module
+
+        return head_of(name)
     return _plug_in(name) if ":" in name else models.get(name)
 
 
