@@ -85,13 +85,18 @@ def compare(work: Workload, names: list[str], turns: int) -> dict[str, Any]:
         for side in sides:
             side.round()
             side.round()
+            side.pause()
         seconds: dict[str, list[float]] = {name: [] for name in names}
         for turn in range(turns):
             for side in sides[turn % len(sides) :] + sides[: turn % len(sides)]:
+                side.wake()
+                side.round()  # not counted: after a pause the caches are another side's
                 seconds[side.name].append(side.round())
+                side.pause()
         memory = {side.name: round(side.memory()) for side in sides}
     finally:
         for side in sides:
+            side.wake()
             side.end()
     print(
         f"\n{work.name}: {work.model}, batches of {work.batch}, {work.chosen} sites x {work.samples} images"

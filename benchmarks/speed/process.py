@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -41,6 +43,18 @@ class Side:
         self._answers = os.fdopen(read)
         if not name.startswith("flower"):
             self._answer()
+
+    def pause(self) -> None:
+        """Keep the whole tree of processes from running: some sides have daemons that never rest."""
+        self._signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, what: signal.Signals) -> None:
+        for pid in _tree(self._process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, what)
 
     def round(self) -> float:
         """Seconds of one round."""

@@ -82,7 +82,9 @@ def _measure(kind: str, jobs: Sequence[Job]) -> int:
         if size > 1 and tried[size] > min(tried.values()):
             break  # more of them will not be faster either
     best = min(tried.values())
-    size = next(size for size, seconds in tried.items() if seconds <= NEARLY * best)
+    near = [size for size, seconds in tried.items() if seconds <= NEARLY * best]
+    fewest = min(max(size, 1) for size in near)
+    size = min((size for size in near if max(size, 1) == fewest), key=lambda size: tried[size])
     times = ", ".join(f"{_words(size)} {1e6 * seconds:.0f} us a sample" for size, seconds in tried.items())
     log.info("%s: %s (%s)", kind, _words(size), times)
     return size
