@@ -28,6 +28,7 @@ SIDES = {
         "plain, 1 thread",
         "plain, 2 processes",
         "flower",
+        "pfl-research, 1 process",
         "fedsift, 1 process",
         OURS,
     ],
@@ -65,9 +66,9 @@ def main() -> None:
 
 
 def available(sides: list[str]) -> list[str]:
-    """Without Flower's side where Flower is not installed."""
-    has_flower = find_spec("flwr") is not None and find_spec("ray") is not None
-    return [side for side in sides if side != "flower" or has_flower]
+    """Without the sides whose frameworks are not installed."""
+    needs = {"flower": ("flwr", "ray"), "pfl-research, 1 process": ("pfl",)}
+    return [side for side in sides if all(find_spec(module) for module in needs.get(side, ()))]
 
 
 def machine() -> dict[str, Any]:

@@ -18,9 +18,10 @@ from fedsift.models import initial_weights
 
 Next = Callable[[], bool]
 """Waits until the next round may start; False ends the run."""
+Finished = Callable[[], None]
 
 
-def run_flower(work: Workload, proceed: Next, finished: Callable[[], None], actors: int = 2) -> None:
+def run_flower(work: Workload, proceed: Next, finished: Finished, actors: int = 2) -> None:
     """Rounds of `work` under Flower, one whenever `proceed` lets it; `finished` is told after each."""
     server, client = ServerApp(), ClientApp()
 

@@ -23,7 +23,7 @@ OFFLINE = {
 
 
 class Side:
-    """A running side. Flower's is ready only with its first round, so readiness is not waited for there."""
+    """A running side. Other frameworks' are ready only with their first round, so nobody waits for that there."""
 
     def __init__(self, name: str, work: Workload) -> None:
         self.name = name
@@ -41,7 +41,7 @@ class Side:
         )
         os.close(write)
         self._answers = os.fdopen(read)
-        if not name.startswith("flower"):
+        if not name.startswith(("flower", "pfl")):
             self._answer()
 
     def pause(self) -> None:

@@ -18,8 +18,8 @@ def say(**facts: object) -> None:
 def main() -> None:
     name, text = sys.argv[1:3]
     work = Workload.from_json(text)
-    if name.startswith("flower"):
-        _flower(work)
+    if name.startswith(("flower", "pfl")):
+        _framework(name, work)
         return
     from benchmarks.speed.sides import SIDES
 
@@ -33,8 +33,12 @@ def main() -> None:
         say(seconds=time.perf_counter() - started)
 
 
-def _flower(work: Workload) -> None:
-    from benchmarks.speed.flower_side import run_flower
+def _framework(name: str, work: Workload) -> None:
+    """Flower and pfl-research own their loops: they ask whether they may go on."""
+    if name.startswith("flower"):
+        from benchmarks.speed.flower_side import run_flower as run
+    else:
+        from benchmarks.speed.pfl_side import run_pfl as run
 
     started = 0.0
 
@@ -44,7 +48,7 @@ def _flower(work: Workload) -> None:
         started = time.perf_counter()
         return line.strip() == "go"
 
-    run_flower(work, proceed, lambda: say(seconds=time.perf_counter() - started))
+    run(work, proceed, lambda: say(seconds=time.perf_counter() - started))
 
 
 if __name__ == "__main__":
