@@ -70,14 +70,7 @@ class Side:
 
     def memory(self) -> float:
         """Megabytes of the whole tree of processes, shared pages counted once."""
-        total = 0
-        for pid in _tree(self._process.pid):
-            try:
-                lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            except OSError:
-                continue
-            total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-        return total / 1024
+        return memory_of_tree(self._process.pid)
 
     def end(self) -> None:
         assert self._process.stdin is not None
@@ -110,6 +103,18 @@ os.set_inheritable(3, False)
 from benchmarks.speed.side_main import main
 main()
 """
+
+
+def memory_of_tree(root: int) -> float:
+    """Megabytes of a process and all its descendants, shared pages counted once."""
+    total = 0
+    for pid in _tree(root):
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total / 1024
 
 
 def _tree(root: int) -> list[int]:
