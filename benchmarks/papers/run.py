@@ -2,7 +2,8 @@
 
     python benchmarks/papers/run.py TABLE.toml [--seeds 1 2 3] [--out RESULTS.json] [KEY=VALUE ...]
 
-A table names a scenario preset, settings over it (`set`), and its rows, each a label and settings of its own.
+A table names a scenario preset, settings over it (`set`), and its rows, each a label and settings of its own, and
+the figures that are summed up: `metric` for one, `metrics` for several, each with its mean and standard deviation.
 Results are kept as data after every run, so a stopped table goes on where it was. Data are found as always, by
 FEDSIFT_DATA.
 """
@@ -65,6 +66,13 @@ def summarise(results: dict[str, dict[str, Any]], metric: str, part: str) -> dic
     return lines
 
 
+def summaries(results: dict[str, dict[str, Any]], metrics: list[str], part: str) -> dict[str, dict[str, Any]]:
+    """One figure: a line for each row. Several: the same for each figure by its name."""
+    if len(metrics) == 1:
+        return summarise(results, metrics[0], part)
+    return {metric: summarise(results, metric, part) for metric in metrics}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -78,33 +86,34 @@ def main() -> None:
     out = options.out or options.table.parent / "results" / f"{options.table.stem}.json"
     kept: dict[str, Any] = json.loads(out.read_text("utf-8")) if out.is_file() else {}
     results: dict[str, dict[str, Any]] = kept.get("results", {})
-    metric, part = table.get("metric", "accuracy"), table.get("part", "last")
+    part = table.get("part", "last")
+    metrics: list[str] = table.get("metrics", [table.get("metric", "accuracy")])
     for seed in options.seeds:
         for row in table["rows"]:
             seeds = results.setdefault(row["label"], {})
             if str(seed) in seeds:
                 continue
             seeds[str(seed)] = measure(table, row, seed, options.settings)
-            figures = seeds[str(seed)].get(metric, {})
-            print(
-                f"seed {seed}  {row['label']:<28} {metric} {figures}  {seeds[str(seed)]['minutes']} min",
-                flush=True,
-            )
+            figures = "  ".join(f"{metric} {seeds[str(seed)].get(metric, {})}" for metric in metrics)
+            print(f"seed {seed}  {row['label']:<28} {figures}  {seeds[str(seed)]['minutes']} min", flush=True)
             data = {
                 "table": options.table.name,
                 "what": table["what"],
                 "preset": table["preset"],
-                "metric": metric,
+                "metric": metrics[0] if len(metrics) == 1 else metrics,
                 "part": part,
                 "settings": options.settings,
-                "summary": summarise(results, metric, part),
+                "summary": summaries(results, metrics, part),
                 "results": results,
             }
             write_atomically(out, (json.dumps(data, indent=2) + "\n").encode())
-    for label, line in summarise(results, metric, part).items():
-        if line:
-            sd = "" if line["sd"] is None else f" ± {100 * line['sd']:.1f}"
-            print(f"{label:<30} {metric} ({part}) {100 * line['mean']:.1f}{sd}  over {line['seeds']} seeds")
+    for metric in metrics:
+        for label, line in summarise(results, metric, part).items():
+            if line:
+                sd = "" if line["sd"] is None else f" ± {100 * line['sd']:.1f}"
+                print(
+                    f"{label:<30} {metric} ({part}) {100 * line['mean']:.1f}{sd}  over {line['seeds']} seeds"
+                )
 
 
 if __name__ == "__main__":
