@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fedsift.contract import ConfigError
 from fedsift.data.noise.instance import InstanceNoise
 from fedsift.data.presets import preset_names, preset_summary, preset_table, preset_text, write_preset
+from fedsift.local.features import is_features
+from fedsift.local.recipe import Augment
 from fedsift.study.study import Study
 
 NAMES = preset_names()
@@ -83,6 +87,16 @@ def test_settings_are_the_papers():
         450,
         450,
     )
+
+
+@pytest.mark.parametrize("rho", [0.4, 0.6])
+def test_twins_on_frozen_features_keep_the_papers_sites_noise_and_optimiser(rho):
+    full = Study.from_table(preset_table(f"fednoro/isic-{rho}-0.5-0.7"))
+    twin = Study.from_table(preset_table(f"fednoro/isic-{rho}-0.5-0.7-features"))
+    assert is_features(twin.model.name)
+    assert (twin.partition, twin.noise) == (full.partition, full.noise)
+    # the pictures are embedded once, so there is nothing left to augment
+    assert twin.train == replace(full.train, augment=Augment())
 
 
 def test_small_twins_that_need_nothing_can_be_built():
