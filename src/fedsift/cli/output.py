@@ -35,10 +35,11 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table of plain text: brackets in a cell, such as `[n, K]`, are not markup."""
+    """A table of plain text: brackets in a cell, such as `[n, K]`, are not markup. Names, in the first column, stay whole."""
     table = Table(title=escape(title), title_justify="left", header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for number, column in enumerate(columns):
+        longest = max((len(str(row[number])) for row in rows), default=0)
+        table.add_column(column, overflow="fold", no_wrap=number == 0 and longest <= stdout.width // 2)
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row))
     stdout.print(table)
