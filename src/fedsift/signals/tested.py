@@ -34,13 +34,18 @@ _WIDEST = 3.0
 _POWERS = (0.5, 0.75, 1.0, 1.25, 1.5)
 """Exponents of the Yeo-Johnson transformation that may straighten a skewed group."""
 _DIFFICULTY = 0.1
-"""Variance of the share by which clean sites' losses are thought to differ: a third up or down."""
+"""Least variance of the share by which clean sites' losses are thought to differ: a third up or down."""
+_CAUTION = 3.0
+"""Times the variance seen, where that is more: a difficulty taken for too small would pass for wrong labels."""
 _COARSENESS = 0.5
 """Losses below this part of a typical class's are not told apart any better: one easy class must not decide."""
 _TAIL = 4.0
 """Degrees of freedom of a single entry's error: a class of two samples at a site strays far."""
 _CLEAN_QUANTILE = 0.4
 """A class's level without wrong labels: most sites are thought clean, so it lies below the median."""
+_SKEW_OF_VALUES, _SKEW_OF_LOSSES = 3.0, 5.0
+"""Shape of the most skewed single group allowed for, a gamma distribution: values as they come may be more skewed
+than what is left of losses without the sites' difficulty."""
 _PRIOR = 2.0
 """Sites' worth of pooled variance that each group's own is shrunk by: two sites alone have no variance."""
 
@@ -91,7 +96,7 @@ def tested_split(
     if len(own) < FEWEST or np.ptp(own) <= 1e-9 * max(1.0, float(np.abs(own).max())):
         probability[measured] = 0.0
         return Tested(np.zeros(0, dtype=np.int64), 1.0, probability, score)
-    p_value = _p_value(own, rng, draws)
+    p_value = _p_value(own, rng, draws, _SKEW_OF_LOSSES if losses else _SKEW_OF_VALUES)
     posterior = _posterior(own)
     probability[measured] = posterior * two_groups(p_value)
     noisy = measured[posterior >= 0.5] if p_value <= false_alarm else measured[:0]
@@ -116,9 +121,9 @@ def excess_losses(table: Array) -> Array:
 
     Fitted is loss = level_k (1 + difficulty_s + error) + excess_s, for losses `[S, K]` of no negative value. Over the
     level, an excess has slope 1 / level_k and a difficulty is a constant, which is how they are told apart; the
-    difficulty is random with a fixed variance, so that a site of one class has a score too, an uncertain one. Errors
-    have long tails (t with 4 degrees of freedom). Scores are in units of sqrt(between + uncertainty^2), NaN for a
-    site that holds no usable class: one that three sites hold and most of them at a loss.
+    difficulty is random, its variance taken large, so that a site of one class has a score too, an uncertain one.
+    Errors have long tails (t with 4 degrees of freedom). Scores are in units of sqrt(between + uncertainty^2), NaN for
+    a site that holds no usable class: one that three sites hold and most of them at a loss.
     """
     level, held = _levels(table)
     known: NDArray[np.bool_] = np.asarray(held.any(1))
@@ -129,16 +134,18 @@ def excess_losses(table: Array) -> Array:
     lowest = level / 4
     trust, variance = held.astype(np.float64), 0.05
     spare = max(float(held.sum() - 2 * known.sum() - held.any(0).sum()), held.sum() / 4)
-    excess, precision = np.zeros(len(table)), np.zeros(len(table))
+    excess, precision, variety = np.zeros(len(table)), np.zeros(len(table)), _DIFFICULTY
     for _ in range(6):
         slope = unit / level
         coarse = 1 + (_COARSENESS * slope) ** 2
         ratio = np.where(held, loss / level - 1, 0.0)
         weight = trust / (variance * coarse)
-        excess, precision = _slopes(ratio, slope, weight)
+        excess, precision = _slopes(ratio, slope, weight, variety)
         excess -= np.quantile(excess[known], _CLEAN_QUANTILE)
         rest = np.where(held, ratio - excess[:, None] * slope, 0.0)
-        difficulty = _DIFFICULTY * (weight * rest).sum(1) / (1 + _DIFFICULTY * weight.sum(1))
+        mass, total = weight.sum(1), (weight * rest).sum(1)
+        difficulty = variety * total / (1 + variety * mass)
+        variety = max(_DIFFICULTY, _CAUTION * _spread(total[known] / mass[known]) ** 2)
         error = np.where(held, rest - difficulty[:, None], 0.0) / np.sqrt(coarse)
         trust = held * (_TAIL + 1) / (_TAIL + error**2 / variance)
         variance = max(float((trust * error**2).sum()) / spare, 1e-5)
@@ -162,10 +169,16 @@ def _levels(table: Array) -> tuple[Array, NDArray[np.bool_]]:
     return level, held
 
 
-def _slopes(ratio: Array, slope: Array, weight: Array) -> tuple[Array, Array]:
-    """Generalised least squares of each row on `slope` with a random intercept: `[S]` and its precision `[S]`."""
+def _spread(values: Array) -> float:
+    """Standard deviation of a normal sample by the median deviation from the median."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+
+
+def _slopes(ratio: Array, slope: Array, weight: Array, variety: float) -> tuple[Array, Array]:
+    """Generalised least squares of each row on `slope` with a random intercept of variance `variety`: `[S]`, and
+    its precision `[S]`."""
     mass, first, second = weight.sum(1), (weight * slope).sum(1), (weight * slope**2).sum(1)
-    shrink = _DIFFICULTY / (1 + _DIFFICULTY * mass)
+    shrink = variety / (1 + variety * mass)
     precision = second - shrink * first**2
     top = (weight * slope * ratio).sum(1) - shrink * first * (weight * ratio).sum(1)
     return top / np.maximum(precision, 1e-12), precision
@@ -322,7 +335,7 @@ def best_split(values: Array) -> tuple[Array, NDArray[np.int64]]:
     return gain.max(axis=-1), gain.argmax(axis=-1) + 1
 
 
-def _p_value(score: Array, rng: np.random.Generator, draws: int) -> float:
+def _p_value(score: Array, rng: np.random.Generator, draws: int, skew: float) -> float:
     """Share of one-group federations with a split as good, for the shape that gives the most (at least
     1/draws)."""
     n = len(score)
@@ -330,7 +343,7 @@ def _p_value(score: Array, rng: np.random.Generator, draws: int) -> float:
     shapes = (
         rng.standard_normal((draws, n)),
         rng.standard_t(5, size=(draws, n)),
-        rng.gamma(3.0, size=(draws, n)),
+        rng.gamma(skew, size=(draws, n)),
     )
     larger = [int((best_split(straighten(shape))[0] >= found).sum()) for shape in shapes]
     return (1 + max(larger)) / (1 + draws)
