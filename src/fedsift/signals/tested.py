@@ -7,6 +7,7 @@ only if that is rare are the sites of the upper group called noisy.
 
 Losses by class tell a site with wrong labels from one with difficult samples: difficulty multiplies every
 class's loss, a wrong label adds about the same to each, so it shows most where the model knows a class best.
+Where all classes are known alike that says nothing, so losses are also scored as any other table.
 
 The statistic is that of SigClust (Liu, Hayes, Nobel and Marron, 2008) in one dimension with mixing
 proportions, its null distribution a parametric bootstrap over single groups of several shapes, of which the
@@ -46,6 +47,8 @@ _CLEAN_QUANTILE = 0.4
 _SKEW_OF_VALUES, _SKEW_OF_LOSSES = 3.0, 5.0
 """Shape of the most skewed single group allowed for, a gamma distribution: values as they come may be more skewed
 than what is left of losses without the sites' difficulty."""
+_SHARE_OF_EXCESS = 2 / 3
+"""Of the false alarms allowed, what the excess of losses may use up; the rest is for the sites' effects."""
 _PRIOR = 2.0
 """Sites' worth of pooled variance that each group's own is shrunk by: two sites alone have no variance."""
 
@@ -57,13 +60,13 @@ class Tested:
     noisy: NDArray[np.int64]
     """Sites of the upper group, ascending; empty when one group explains the scores."""
     p_value: float
-    """Chance of a split at least as good if all sites were one group; two groups are found at or below the
-    stated false-alarm rate."""
+    """Chance of a split at least as good if all sites were one group, corrected where two scores were tried;
+    two groups are found at or below the stated false-alarm rate."""
     probability: Array
     """`[S]`: probability that a site is noisy, NaN for one without a value. Posterior of the upper group,
     times the largest probability of two groups that the p-value supports at even odds beforehand."""
     score: Array
-    """`[S]`: the one-dimensional score that was tested, high for suspects; NaN for a site without a value."""
+    """`[S]`: the one-dimensional score that decided, high for suspects; NaN for a site without a value."""
 
 
 def tested_split(
@@ -76,8 +79,8 @@ def tested_split(
     """Part sites into clean and noisy by their indicators `[S, K]`, or find that there is nothing to part.
 
     table: high values for suspects (losses, LID); NaN where a site does not hold a class. K = 1 is one
-    value a site. Several columns without a negative value are read as losses (`excess_losses`), others as
-    they come (`site_scores`).
+    value a site. Several columns without a negative value are read as losses and scored in two ways
+    (`excess_losses`, `site_scores`), which share the false alarms; others as they come (`site_scores`).
     false_alarm: largest accepted chance of naming any site in a federation of one group.
     draws: simulated federations for each null shape.
     """
@@ -88,19 +91,39 @@ def tested_split(
         raise DataError("a site's indicator is infinite: its network has diverged, lower the learning rate")
     if not 0 < false_alarm < 1:
         raise ConfigError(f"false_alarm = {false_alarm}: it must be between 0 and 1")
-    losses = values.shape[1] > 1 and not (values < 0).any()
-    score = excess_losses(values) if losses else site_scores(values)
+    if values.shape[1] > 1 and not (values < 0).any():
+        looks = [
+            _look(excess_losses(values), rng, draws, _SKEW_OF_LOSSES, _SHARE_OF_EXCESS),
+            _look(site_scores(values), rng, draws, _SKEW_OF_VALUES, 1 - _SHARE_OF_EXCESS),
+        ]
+    else:
+        looks = [_look(site_scores(values), rng, draws, _SKEW_OF_VALUES, 1.0)]
+    best = min(looks, key=lambda look: look.corrected)
+    p_value = min(1.0, best.corrected)
+    noisy = np.flatnonzero(best.posterior >= 0.5) if p_value <= false_alarm else np.zeros(0)
+    return Tested(noisy.astype(np.int64), p_value, best.posterior * two_groups(p_value), best.score)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One score's answer."""
+
+    score: Array
+    posterior: Array
+    """Of the upper group; 0 where nothing can be parted, NaN without a value."""
+    corrected: float
+    """The p-value over this score's share of the false alarms, after Bonferroni; may exceed 1."""
+
+
+def _look(score: Array, rng: np.random.Generator, draws: int, skew: float, share: float) -> _Look:
     measured = np.flatnonzero(~np.isnan(score))
-    probability = np.full(len(score), np.nan)
+    posterior = np.full(len(score), np.nan)
     own = score[measured]
     if len(own) < FEWEST or np.ptp(own) <= 1e-9 * max(1.0, float(np.abs(own).max())):
-        probability[measured] = 0.0
-        return Tested(np.zeros(0, dtype=np.int64), 1.0, probability, score)
-    p_value = _p_value(own, rng, draws, _SKEW_OF_LOSSES if losses else _SKEW_OF_VALUES)
-    posterior = _posterior(own)
-    probability[measured] = posterior * two_groups(p_value)
-    noisy = measured[posterior >= 0.5] if p_value <= false_alarm else measured[:0]
-    return Tested(noisy.astype(np.int64), p_value, probability, score)
+        posterior[measured] = 0.0
+        return _Look(score, posterior, 1.0 / share)
+    posterior[measured] = _posterior(own)
+    return _Look(score, posterior, _p_value(own, rng, draws, skew) / share)
 
 
 def two_groups(p_value: float) -> float:
