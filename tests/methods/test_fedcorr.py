@@ -539,3 +539,20 @@ def test_without_correction_no_label_changes(tmp_path: Path) -> None:
     made = study(correction=False, fine_tuning_rounds=1, usual_rounds=1, iterations=1)
     overall = run(made, new_run(made, tmp_path))["corrections"]["overall"]
     assert overall["touched"] == 0
+
+
+def test_a_study_visits_one_site_a_round_unless_told_otherwise() -> None:
+    def visits(method: dict[str, object], partition: dict[str, object]) -> float:
+        study = Study.from_table({"method": {"name": "fedcorr", **method}, "partition": partition})
+        assert isinstance(study.method, FedCorr)
+        again = Study.from_table(study.to_table())
+        assert isinstance(again.method, FedCorr)
+        assert again.method.visit_fraction == study.method.visit_fraction
+        return study.method.visit_fraction
+
+    assert visits({}, {"name": "iid", "sites": 8}) == 1 / 8
+    assert visits({"visit_fraction": 0.5}, {"name": "iid", "sites": 8}) == 0.5
+    assert visits({}, {"name": "natural"}) == FedCorr().visit_fraction
+    assert Study.from_table(
+        {"partition": {"name": "iid", "sites": 7}}
+    ).method.rounds  # no such setting: no harm

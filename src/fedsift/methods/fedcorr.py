@@ -75,8 +75,8 @@ class FedCorr(TrainingMethod):
     iterations: int = 5
     """T_1: times that every site is visited in the first stage."""
     visit_fraction: float = 0.01
-    """Share of the sites visited in one round of the first stage; 1/N in the paper. 0.1 is Table 6's "w/o
-    fraction scheduling"."""
+    """Share of the sites visited in one round of the first stage; 1/N in the paper, and in a study that says how
+    many sites there are and no more. 0.1 is Table 6's "w/o fraction scheduling"."""
     stage1_replace: bool = False
     """Draw a visit's sites with replacement, as released: with several sites a visit, some are missed."""
     fine_tuning_rounds: int = 500

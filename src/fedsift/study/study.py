@@ -115,16 +115,16 @@ class Study:
         for network in model.networks:
             if ":" not in network:
                 models.get(network)
+        partition = build_named(partitions, table.get("partition", {"name": "iid", "sites": 10}), "partition")
         method_table = _detection_for_own_labels(
             _without(table.get("method", {"name": "fedavg"}), "local", "method"),
             own_labels="noise" not in table,
         )
+        method_table = _one_site_a_visit(method_table, getattr(partition, "sites", None))
         method = build_named(methods, method_table, "method", fixed={"local": train})
         return cls(
             source=build_named(sources, table.get("data", {"name": "digits"}), "data"),
-            partition=build_named(
-                partitions, table.get("partition", {"name": "iid", "sites": 10}), "partition"
-            ),
+            partition=partition,
             noise=build_named(noises, table.get("noise", {"name": "clean"}), "noise"),
             method=method,
             train=train,
@@ -217,6 +217,16 @@ def _detection_for_own_labels(table: Mapping[str, Any], *, own_labels: bool) -> 
         return table
     can_test = any(f.name == "detection" for f in dataclasses.fields(methods.get(name)))
     return {**table, "detection": "tested"} if can_test else table
+
+
+def _one_site_a_visit(table: Mapping[str, Any], sites: object) -> Mapping[str, Any]:
+    """A method that visits a share of the sites in turn visits one at a time, 1/N, where the partition says how
+    many there are and nobody says otherwise."""
+    name = table.get("name")
+    if not isinstance(sites, int) or sites < 1 or not isinstance(name, str) or name not in methods:
+        return table
+    visits = any(f.name == "visit_fraction" for f in dataclasses.fields(methods.get(name)))
+    return {**table, "visit_fraction": 1 / sites} if visits and "visit_fraction" not in table else table
 
 
 def read_toml(path: Path) -> dict[str, Any]:
