@@ -91,8 +91,8 @@ def compare(work: Workload, names: list[str], turns: int) -> dict[str, Any]:
         for turn in range(turns):
             for side in sides[turn % len(sides) :] + sides[: turn % len(sides)]:
                 side.wake()
-                side.round()  # not counted: after a pause the caches are another side's
-                seconds[side.name].append(side.round())
+                side.round()  # not counted: after a pause the caches, and even the memory, are another side's
+                seconds[side.name].append(side.round(again=True))
                 side.pause()
         memory = {side.name: round(side.memory()) for side in sides}
     finally:

@@ -56,10 +56,10 @@ class Side:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, what)
 
-    def round(self) -> float:
-        """Seconds of one round."""
+    def round(self, again: bool = False) -> float:
+        """Seconds of one round, of the next sites or of those of the last round again."""
         assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
+        self._process.stdin.write("again\n" if again else "go\n")
         self._process.stdin.flush()
         return float(self._answer()["seconds"])
 

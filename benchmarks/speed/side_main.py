@@ -1,4 +1,5 @@
-"""One side in a process of its own: it prepares, says so, and trains a round for every line that it reads."""
+"""One side in a process of its own: it prepares, says so, and trains a round for every line that it reads ("again":
+the same sites as before)."""
 
 from __future__ import annotations
 
@@ -25,9 +26,11 @@ def main() -> None:
 
     run = SIDES[name](work)
     say(ready=True)
-    for number, line in enumerate(sys.stdin):
+    number = -1
+    for line in sys.stdin:
         if line.strip() == "end":
             break
+        number += line.strip() != "again"
         started = time.perf_counter()
         run(number)
         say(seconds=time.perf_counter() - started)
@@ -46,7 +49,7 @@ def _framework(name: str, work: Workload) -> None:
         nonlocal started
         line = sys.stdin.readline()
         started = time.perf_counter()
-        return line.strip() == "go"
+        return line.strip() in ("go", "again")
 
     run(work, proceed, lambda: say(seconds=time.perf_counter() - started))
 

@@ -160,8 +160,8 @@ def test_registered_networks_train_alike(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", models.names())
 def test_every_registered_network_trains_alike_for_20_steps(name: str) -> None:
-    """With a small step: at 0.003 MobileNetV2 is chaotic on such small images, and a difference of 1e-16 after the first
-    step, rounding alone, grows sevenfold with every further one."""
+    """With a small step: at 0.003 MobileNetV2 is chaotic on such small images, and a difference of 1e-16 after the
+    first step, rounding alone, grows sevenfold with every further one."""
     side = 64 if name.endswith("imagenet") else 16
     network = build_model(name, (3, side, side), CLASSES)
     gentle: Options = {**SGD, "lr": 5e-4}

@@ -35,7 +35,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table of plain text: brackets in a cell, such as `[n, K]`, are not markup. Names, in the first column, stay whole."""
+    """A table of plain text: brackets in a cell, such as `[n, K]`, are not markup. Names, to the left, stay whole."""
     table = Table(title=escape(title), title_justify="left", header_style="bold")
     for number, column in enumerate(columns):
         longest = max((len(str(row[number])) for row in rows), default=0)

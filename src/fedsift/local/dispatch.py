@@ -12,21 +12,22 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from fedsift.local.cohort import ALONE, COHORT, train_cohort, try_steps
+from fedsift.local.site import Site
 from fedsift.local.trainer import Job, Result, train_each
 from fedsift.models import build_model
 
 log = logging.getLogger(__name__)
 
-TRIAL_STEPS = 4
+TRIAL_STEPS = 6
 """Timed steps of each way; the first is not counted."""
 TRIAL_SECONDS = 1.0
 """No further step is tried after this."""
 SIZES = (1, ALONE, 4, COHORT)
 """Cohorts that are tried: large networks fill the processor alone, small ones need company."""
-NEARLY = 1.05
+NEARLY = 1.02
 """The smallest cohort that takes at most so many times the best time is chosen: it needs the least memory."""
 LARGE = 3_000_000
-"""Networks with more parameters are trained one by one: one site's work alone already fills the processor."""
+"""Networks with more parameters are trained one by one, by all threads: one site's work already fills the processor."""
 
 _sizes: dict[str, int] = {}
 
@@ -71,9 +72,16 @@ def _kind(job: Job) -> str:
     return f"{site.facts.model} {shape} batch {recipe.batch_size * recipe.views} {recipe.optimiser} {terms}"
 
 
+def is_large(site: Site) -> bool:
+    """Whether one site's network alone fills the processor."""
+    try:
+        return _parameters(site.facts.model, site.samples.shape, site.n_classes) > LARGE
+    except Exception:  # training itself will say what is wrong, site by site
+        return False
+
+
 def _measure(kind: str, jobs: Sequence[Job]) -> int:
-    site = jobs[0].site
-    large = _parameters(site.facts.model, site.samples.shape, site.n_classes) > LARGE
+    large = is_large(jobs[0].site)
     tried: dict[int, float] = {}
     for size in SIZES:
         if (size > 1 and large) or (size > len(jobs) and size != COHORT):

@@ -15,7 +15,8 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from io import BytesIO
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 from fedsift.contract.errors import RunError
 from fedsift.contract.messages import Weights
 from fedsift.contract.notebook import Notebook
-from fedsift.local.dispatch import decisions, recall
+from fedsift.local.dispatch import decisions, is_large, recall
 from fedsift.local.predict import logits_of
 from fedsift.local.shared_pools import SharedPool, share
 from fedsift.local.site import Compute, Samples, Site
@@ -301,7 +302,12 @@ def answer_many(kind: type, work: Sequence[tuple[Any, Site]]) -> list[Any]:
     Afterwards each site of `work` has the notebook that answering left.
     """
     count = work[0][1].compute.workers if work else 0
-    if count < 2 or len(work) < 2 or work[0][1].compute.device != "cpu":
+    if count < 2 or work[0][1].compute.device != "cpu":
+        return list(kind.answer_many(work))  # type: ignore[attr-defined]
+    if any(is_large(site) for _, site in work):
+        with threads(count):
+            return list(kind.answer_many(work))  # type: ignore[attr-defined]
+    if len(work) < 2:
         return list(kind.answer_many(work))  # type: ignore[attr-defined]
     shares = spread([len(site.samples) for _, site in work], count)
     calls = [(kind, [work[index] for index in own]) for own in shares]
@@ -314,6 +320,17 @@ def answer_many(kind: type, work: Sequence[tuple[Any, Site]]) -> list[Any]:
                 site.notebook = Notebook(pages)
                 site.notebook.written = True
     return outcomes
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let this process compute with so many threads: a large network fills them better than several processes would."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(before, count))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def spread(sizes: Sequence[int], count: int) -> list[list[int]]:

@@ -14,7 +14,6 @@ from fedsift.local.stacked.layout import empty_samples
 from fedsift.local.stacked.pixels import PixelSource
 from fedsift.local.trainer import Job
 
-
 ROWS_AT_ONCE = 16_384
 """Rows whose targets, draws and places are looked up in one call; images are made step by step."""
 

@@ -85,10 +85,14 @@ def vectors_only(x: Tensor, name: str) -> Tensor:
 
 
 @layer(nn.Conv2d)
-def convolution(conv: nn.Conv2d, name: str, with_bias: bool = True) -> Operation:
+def convolution(conv: nn.Conv2d, name: str) -> Operation:
+    return convolve(conv, name, conv.bias is not None)
+
+
+def convolve(conv: nn.Conv2d, name: str, biased: bool) -> Operation:
+    """A convolution with its bias, or without it where somebody else adds it later (`with_bias`)."""
     if conv.padding_mode != "zeros":
         raise Unstackable(f"layer '{name}' pads by '{conv.padding_mode}'")
-    biased = with_bias and conv.bias is not None
 
     def run(at: Pass, x: Tensor) -> Tensor:
         weight = at.state[f"{name}.weight"]

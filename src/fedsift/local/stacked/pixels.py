@@ -59,7 +59,7 @@ class PixelSource:
         """What S steps look at: row numbers `[S, n]` and their draws, `[S, n]` each."""
         nothing = [None] * len(rows)
         counts = [] if draws.flip is None else draws.flip.sum(1).tolist()
-        turned = nothing if draws.flip is None else draws.flip.nonzero()[:, 1].split(counts)
+        turned = nothing if draws.flip is None else torch.split(draws.flip.nonzero()[:, 1], counts)
         starts = nothing if draws.shift is None else self._starts(draws.shift).unbind()
         return [Window(*window) for window in zip(self._rows[rows].unbind(), starts, turned)]
 

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from fedsift.local.stacked.functions import FUNCTIONS, METHODS, add_in_place
-from fedsift.local.stacked.operations import Pass, Unstackable, build_layer, convolution, with_bias
+from fedsift.local.stacked.operations import Pass, Unstackable, build_layer, convolve, with_bias
 from fedsift.models.dropout import Dropout
 
 
@@ -126,9 +126,10 @@ def _with_slots(value: Any, slots: dict[fx.Node, int]) -> Any:
 def _operation(node: fx.Node, parts: dict[str, nn.Module]) -> Callable[..., Any]:
     if node.op == "call_module":
         name = str(node.target)
-        if node.meta.get(BIAS_LATER):
-            return convolution(parts[name], name, with_bias=False)
-        run = build_layer(parts[name], name)
+        part = parts[name]
+        if isinstance(part, nn.Conv2d) and node.meta.get(BIAS_LATER):
+            return convolve(part, name, biased=False)
+        run = build_layer(part, name)
         return with_bias(run, node.meta[BIAS_OF]) if BIAS_OF in node.meta else run
     if node.op == "call_function" and node.target in FUNCTIONS:
         return FUNCTIONS[node.target]
