@@ -40,7 +40,7 @@ def test_a_trainer_can_be_forced(monkeypatch: pytest.MonkeyPatch, trainer: str, 
     assert decisions() == {}
 
 
-@pytest.mark.parametrize(("times", "size"), [((1.0, 0.5), cohort.COHORT), ((1.0, 0.97), 1), ((1.0, 2.0), 1)])
+@pytest.mark.parametrize(("times", "size"), [((1.0, 0.5), cohort.COHORT), ((1.0, 0.99), 1), ((1.0, 2.0), 1)])
 def test_the_faster_way_is_chosen_and_remembered(
     monkeypatch: pytest.MonkeyPatch, times: tuple[float, float], size: int
 ) -> None:
@@ -59,9 +59,21 @@ def test_the_faster_way_is_chosen_and_remembered(
 
 
 def test_the_smallest_of_nearly_equal_cohorts_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = {1: 2.0, 4: 1.04, 10: 1.0}
+    times = {1: 2.0, 4: 1.01, 10: 1.0}
     monkeypatch.setattr(dispatch, "_seconds_a_sample", lambda jobs, last: times[len(jobs)])
     assert cohort_size(4 * make_jobs(3, Augment())) == 4
+
+
+@pytest.mark.parametrize(("last", "first", "size"), [(1.0, 0.99, cohort.ALONE), (0.99, 1.0, 1)])
+def test_alone_the_faster_memory_order_is_taken(
+    monkeypatch: pytest.MonkeyPatch, last: float, first: float, size: int
+) -> None:
+    monkeypatch.setattr(
+        dispatch,
+        "_seconds_a_sample",
+        lambda jobs, channels_last: 2.0 if len(jobs) > 1 else last if channels_last else first,
+    )
+    assert cohort_size(make_jobs(3, Augment())) == size
 
 
 def test_choices_can_be_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:

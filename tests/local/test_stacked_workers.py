@@ -117,6 +117,34 @@ def test_without_workers_nothing_is_started(pool: Tensor, monkeypatch: pytest.Mo
     assert answer_many(WriteNote, [(WriteNote(), one[0])])[0].process == os.getpid()
 
 
+@dataclass(frozen=True)
+class Threads(Reply):
+    count: int = disclosed("the threads at work")
+
+
+@dataclass(frozen=True)
+class CountThreads(Request[Threads]):
+    reply_type: ClassVar[type[Reply]] = Threads
+
+    def answer(self, site: Site) -> Threads:
+        return Threads(torch.get_num_threads())
+
+
+def test_large_networks_are_left_to_all_threads_of_this_process(
+    pool: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "workers", lambda count: pytest.fail("started workers"))
+    monkeypatch.setattr(workers, "is_large", lambda site: True)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        outcomes = answer_many(CountThreads, [(CountThreads(), site) for site in make_sites(pool, 2)])
+        assert [outcome.count for outcome in outcomes] == [2, 2, 2, 2]
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_killed_worker_is_replaced(pool: Tensor, caplog: pytest.LogCaptureFixture) -> None:
     workers._say_once.cache_clear()
     first = answer_many(WriteNote, [(WriteNote(), site) for site in make_sites(pool, 2)])
