@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from fedsift.contract import DataError
 from fedsift.data import Dataset, build, noises, partitions, sources
 from fedsift.data.noise.cifar_n import ARRAYS, read_human_labels
+from fedsift.data.places import NotAtHand
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 def at_hand(name: str, **options) -> Dataset:
     try:
         return sources.get(name)(**options).load()
-    except DataError as error:
+    except NotAtHand as error:
         pytest.skip(str(error))
 
 
@@ -62,7 +62,7 @@ def test_chest_xrays_are_split_by_patient_and_the_eight_findings_are_found():
 def test_human_labels_are_wrong_as_often_as_published():
     try:
         arrays = read_human_labels(None, "CIFAR-10")
-    except DataError as error:
+    except NotAtHand as error:
         pytest.skip(str(error))
     rates = {
         name: (arrays[key] != arrays["clean_label"]).mean() for name, key in ARRAYS.items() if key in arrays
@@ -81,6 +81,6 @@ def test_cifar10_and_its_human_labels_belong_together():
     cifar = at_hand("cifar10")
     try:
         spread = build(cifar, partitions.get("iid")(sites=100), noises.get("cifar-n")(labels="worst"), seed=1)
-    except DataError as error:
+    except NotAtHand as error:
         pytest.skip(str(error))
     assert spread.truth.level["site-00"] == pytest.approx(0.4021, abs=5e-5)

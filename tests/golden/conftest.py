@@ -8,8 +8,8 @@ from golden_harness import MISSING
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reasons = set()
-    for report in terminalreporter.stats.get("skipped", []):
-        text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    for report in terminalreporter.stats.get("failed", []):
+        text = str(report.longrepr)
         if MISSING in text:
             reasons.add(text[text.index(MISSING) + len(MISSING) :].strip())
     if reasons:

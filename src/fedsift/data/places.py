@@ -8,6 +8,10 @@ from pathlib import Path
 from fedsift.contract.errors import DataError
 
 
+class NotAtHand(DataError):
+    """The dataset is not on this machine; whatever else may be wrong with it is another error."""
+
+
 def cache_root() -> Path:
     """FEDSIFT_CACHE, or `fedsift` in the user's cache folder."""
     chosen = os.environ.get("FEDSIFT_CACHE")
@@ -28,12 +32,12 @@ def find(name: str, path: Path | None, hint: str) -> Path:
     if path is not None:
         if path.exists():
             return path
-        raise DataError(f"there is no {path}; {hint}")
+        raise NotAtHand(f"there is no {path}; {hint}")
     for root in data_roots():
         if (root / name).exists():
             return root / name
     searched = ", ".join(str(root) for root in data_roots())
-    raise DataError(
+    raise NotAtHand(
         f"'{name}' is in none of {searched}; {hint}, or set `path`, or name its parent in FEDSIFT_DATA"
     )
 
