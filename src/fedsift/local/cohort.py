@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsift.contract.messages import Weights
+from fedsift.local import native
 from fedsift.local.objective import Objective, View
 from fedsift.local.plan import batch_bounds, steps
 from fedsift.local.recipe import Recipe
@@ -74,7 +75,7 @@ def stacked_network(
 ) -> StackedNetwork:
     """The stacked form of a model; one lives per `slot` and is loaded anew."""
     module = build_model(model, shape, n_classes)
-    network = StackedNetwork(module, channels_last)
+    network = StackedNetwork(module, channels_last, compiled=native.library() is not None)
     _check_forward(network, module, shape)
     return network
 
@@ -179,10 +180,10 @@ class _Training:
 
     def __init__(self, jobs: Sequence[Job], channels_last: bool) -> None:
         site, recipe = jobs[0].site, jobs[0].recipe
-        self.batches = CohortBatches(jobs)
         self.network = stacked_network(
             site.facts.model, site.samples.shape, site.n_classes, channels_last=channels_last
         )
+        self.batches = CohortBatches(jobs, self.network.by_site)
         self.network.load([job.weights for job in jobs])
         self._optimiser = StackedOptimiser(
             self.network.parameters(),

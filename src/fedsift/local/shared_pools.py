@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsift.local import native
 from fedsift.local.stacked import pixels
 
 
@@ -51,7 +52,7 @@ class SharedPool:
 def share(tensor: Tensor) -> SharedPool:
     """A copy of the tensor's bytes for other processes."""
     files = [_file_of(tensor)]
-    if pixels.can_pack(tensor):
+    if native.library() is None and pixels.can_pack(tensor):
         packed = pixels.packed_pool(tensor)
         if packed is not None:
             files.append(_file_of(packed))

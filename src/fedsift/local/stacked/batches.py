@@ -11,7 +11,7 @@ from torch import Tensor
 from fedsift.local import augment
 from fedsift.local.plan import Epoch, epochs
 from fedsift.local.stacked.layout import empty_samples
-from fedsift.local.stacked.pixels import PixelSource
+from fedsift.local.stacked.pixels import pixels_of
 from fedsift.local.trainer import Job
 
 ROWS_AT_ONCE = 16_384
@@ -45,16 +45,16 @@ class CohortBatches:
     What a row needs is looked up by its sample's place among all samples of the cohort (`_places`) and by its own place
     among all that the site will ever visit (`_visits`); both are tables `[steps, sites, rows]`, padded to the longest
     batch by repeating a sample of the site, whose loss is finite: finite times 0 is 0.
+
+    by_site: whether images lie site by site in memory or all sites side by side.
     """
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job], by_site: bool = False) -> None:
         self._jobs = jobs
         self._recipe = jobs[0].recipe
         self._targets = torch.cat([job.targets() for job in jobs])
         self._known = _stack_known(jobs)
-        samples = [job.site.samples for job in jobs]
-        fits = PixelSource.fits(samples, self._recipe.augment)
-        self._pixels = PixelSource(samples, self._recipe.augment) if fits else None
+        self._pixels = pixels_of([job.site.samples for job in jobs], self._recipe.augment, by_site)
         self._lay_out([list(epochs(len(job.site.samples), job.recipe, job.generator())) for job in jobs])
 
     def _lay_out(self, plans: list[list[Epoch]]) -> None:

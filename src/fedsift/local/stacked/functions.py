@@ -129,3 +129,6 @@ METHODS: dict[str, Callable[..., Any]] = {
     "mean": _mean,
     "contiguous": lambda at, x: x,
 }
+
+READ_BY_SITE: tuple[Callable[..., Any], ...] = (flatten, _flatten, _reshape)
+"""Operations that take images however they lie."""

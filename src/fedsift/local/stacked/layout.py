@@ -2,7 +2,8 @@
 
 Images of a cohort are one batch `[B, C*ch, H, W]` in channels-last memory: a site is a group of channels, and
 a convolution over all sites is one grouped convolution. Vectors are `[C, B, F]`: a linear layer over all sites
-is one batched product. Functions here only rearrange; they copy where the memory order demands it.
+is one batched product. Native blocks take images site by site, `[C, B, ch, H, W]` as they stand. Functions here
+only rearrange; they copy where the memory order demands it.
 """
 
 from __future__ import annotations
@@ -18,12 +19,18 @@ def images_from_samples(samples: Tensor) -> Tensor:
     return pixels.permute(0, 3, 1, 2)
 
 
-def empty_samples(sites: int, rows: int, shape: tuple[int, ...]) -> Tensor:
-    """An uninitialised `[C, B, *shape]` in the memory order of a cohort (for images `B, H, W, C, ch`)."""
-    if len(shape) != 3:
+def empty_samples(sites: int, rows: int, shape: tuple[int, ...], by_site: bool = False) -> Tensor:
+    """An uninitialised `[C, B, *shape]` in the order of a cohort: images lie `B, H, W, C, ch` or site by site."""
+    if len(shape) != 3 or by_site:
         return torch.empty(sites, rows, *shape)
     channels, height, width = shape
     return torch.empty(rows, height, width, sites, channels).permute(3, 0, 4, 1, 2)
+
+
+def samples_from_images(images: Tensor, sites: int) -> Tensor:
+    """`[B, C*ch, H, W] -> [C, B, ch, H, W]`, a view."""
+    rows, channels, height, width = images.shape
+    return images.view(rows, sites, channels // sites, height, width).transpose(0, 1)
 
 
 def pixels(images: Tensor, sites: int) -> Tensor:

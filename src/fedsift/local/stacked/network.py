@@ -21,10 +21,13 @@ class StackedNetwork:
 
     channels_last: the memory order of images and kernels. It is much the faster for cohorts and for most networks;
     some large networks are faster the other way when a site trains alone.
+    compiled: native kernels take over what they know.
     """
 
-    def __init__(self, module: nn.Module, channels_last: bool = True) -> None:
-        self._programs = {train: compile_program(module, train) for train in (True, False)}
+    def __init__(self, module: nn.Module, channels_last: bool = True, compiled: bool = False) -> None:
+        self._programs = {train: compile_program(module, train, compiled) for train in (True, False)}
+        self.by_site = self._programs[True].by_site
+        """Whether samples had best lie site by site in memory."""
         self._trainable = [name for name, value in module.named_parameters() if value.requires_grad]
         self._transposed = {
             f"{name}.weight" for name, part in module.named_modules() if isinstance(part, nn.Linear)
@@ -113,12 +116,13 @@ class StackedNetwork:
         """
         if x.shape[0] != self.sites:
             raise ValueError(f"samples of {x.shape[0]} sites for {self.sites} active ones")
-        inputs = layout.images_from_samples(x) if x.dim() == 5 else x
-        if inputs.dim() not in (3, 4):
+        if x.dim() not in (3, 5):
             raise Unstackable(f"samples of shape {tuple(x.shape[2:])} are neither images nor vectors")
+        program = self._programs[train]
+        inputs = layout.images_from_samples(x) if x.dim() == 5 and not program.by_site else x
         if not self._channels_last:
             inputs = inputs.contiguous()
-        return self._programs[train](Pass(self.sites, train, self._active, present, generators), inputs)
+        return program(Pass(self.sites, train, self._active, present, generators), inputs)
 
 
 def _refuse_unusual_state(module: nn.Module) -> None:

@@ -209,6 +209,8 @@ def flatten_layer(flat: nn.Flatten, name: str) -> Operation:
 
 
 def flatten(at: Pass, x: Tensor) -> Tensor:
+    if x.dim() == 5:
+        return x.flatten(2)
     return layout.vectors_from_images(x, at.sites) if x.dim() == 4 else x
 
 

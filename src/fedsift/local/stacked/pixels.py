@@ -1,26 +1,94 @@
-"""Images of a cohort from bytes to the training layout: crop, flip, mix, interleave and normalise without a loop.
+"""Images of a cohort from bytes to the training layout: crop, flip, mix, interleave and normalise.
 
-A pixel is four bytes, moved as one whole number: its channels, and a 1 that says "this is image". Padding is 0 in
-all four. Interleaving the sites is then one transposition of whole numbers, and normalising is one small matrix product
-whose rows are (scale, ..., -shift): the padding becomes exactly 0, as it must after normalisation.
+A native kernel does it in one pass. Without one, no loop over images is needed either: a pixel is four bytes, moved as
+one whole number: its channels, and a 1 that says "this is image". Padding is 0 in all four. Interleaving the sites is
+then one transposition of whole numbers, and normalising is one small matrix product whose rows are
+(scale, ..., -shift): the padding becomes exactly 0, as it must after normalisation.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from fedsift.local import native
 from fedsift.local.augment import Draws
 from fedsift.local.recipe import Augment
 from fedsift.local.site import Samples
+from fedsift.local.stacked.layout import empty_samples
 
 MAX_CHANNELS = 3
 LARGEST_PACKED_POOL = 512 * 2**20
 """Bytes; a larger pool is packed cohort by cohort."""
+
+
+class Pixels(Protocol):
+    """The samples of a cohort; row numbers count through its sites one after the other."""
+
+    def windows(self, rows: Tensor, draws: Draws) -> Sequence[Any]:
+        """What S steps look at: row numbers `[S, n]` and their draws, `[S, n]` each."""
+
+    def take(self, window: Any, sites: int, mix: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Augmented, normalised images `[sites, B, ch, H, W]` in the cohort's order, of n = sites * B rows.
+
+        mix: partner of each row within `[sites * B]`, and each site's own share `[sites]`.
+        """
+
+
+def pixels_of(samples: Sequence[Samples], augment: Augment, by_site: bool) -> Pixels | None:
+    """The cohort's images; None when they are no images of bytes, or when augmentation does more than move pixels.
+
+    by_site: the memory order, site by site or all sites side by side.
+    """
+    if augment.affine or any(own.pool.dtype != torch.uint8 or own.pool.dim() != 4 for own in samples):
+        return None
+    if native.library() is not None:
+        return CompiledPixels(samples, augment, by_site)
+    return PackedPixels(samples, augment) if all(can_pack(own.pool) for own in samples) else None
+
+
+class CompiledPixels:
+    """Images taken from bytes by a native kernel."""
+
+    def __init__(self, samples: Sequence[Samples], augment: Augment, by_site: bool) -> None:
+        self._by_site, self._padding = by_site, augment.crop
+        self._shape = tuple(samples[0].shape)
+        channels = self._shape[0]
+        self._scale = torch.tensor([[1 / (255 * std) for std in _each(own.std, channels)] for own in samples])
+        self._offset = torch.tensor(
+            [[m / s for m, s in zip(_each(own.mean, channels), _each(own.std, channels))] for own in samples]
+        )
+        pool = samples[0].pool
+        if all(own.pool is pool for own in samples) and pool.is_contiguous():
+            self._pool, self._rows = pool, torch.cat([own.rows for own in samples])
+        else:
+            self._pool = torch.cat([own.pool.index_select(0, own.rows) for own in samples]).contiguous()
+            self._rows = torch.arange(len(self._pool))
+
+    def windows(self, rows: Tensor, draws: Draws) -> Sequence[tuple[Tensor, Tensor | None, Tensor | None]]:
+        nothing = [None] * len(rows)
+        shifts = nothing if draws.shift is None else draws.shift.contiguous().unbind()
+        flips = nothing if draws.flip is None else draws.flip.contiguous().unbind()
+        return list(zip(self._rows[rows].unbind(), shifts, flips))
+
+    def take(
+        self,
+        window: tuple[Tensor, Tensor | None, Tensor | None],
+        sites: int,
+        mix: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        rows, shift, flip = window
+        images = empty_samples(sites, len(rows) // sites, self._shape, self._by_site)
+        native.take_images(self._pool, rows, shift, flip, self._padding, self._scale, self._offset, images)
+        if mix is None:
+            return images
+        partner, share = mix[0], mix[1].view(-1, 1, 1, 1, 1)
+        others = images[partner // images.shape[1], partner % images.shape[1]].view_as(images)
+        return images.mul_(share).add_(others.mul_(1 - share))
 
 
 class Window(NamedTuple):
@@ -34,8 +102,8 @@ class Window(NamedTuple):
     """int64: which of the n are flipped."""
 
 
-class PixelSource:
-    """The samples of a cohort, packed; row numbers count through its sites one after the other."""
+class PackedPixels:
+    """Images taken from packed pixels by torch: what `CompiledPixels` does, where there is no compiler."""
 
     def __init__(self, samples: Sequence[Samples], augment: Augment) -> None:
         self._channels = samples[0].shape[0]
@@ -50,13 +118,7 @@ class PixelSource:
             self._pixels = torch.cat([pack(own.pool.index_select(0, own.rows)) for own in samples])
             self._rows = torch.arange(len(self._pixels))
 
-    @staticmethod
-    def fits(samples: Sequence[Samples], augment: Augment) -> bool:
-        """Whether these are images of bytes whose augmentation only moves pixels."""
-        return not augment.affine and all(can_pack(own.pool) for own in samples)
-
     def windows(self, rows: Tensor, draws: Draws) -> list[Window]:
-        """What S steps look at: row numbers `[S, n]` and their draws, `[S, n]` each."""
         nothing = [None] * len(rows)
         counts = [] if draws.flip is None else draws.flip.sum(1).tolist()
         turned = nothing if draws.flip is None else torch.split(draws.flip.nonzero()[:, 1], counts)
@@ -71,10 +133,6 @@ class PixelSource:
         return (corners[..., None] + torch.arange(height) * wide).flatten(1)
 
     def take(self, window: Window, sites: int, mix: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """Augmented, normalised images `[sites, B, ch, H, W]` in the cohort's order, of n = sites * B rows.
-
-        mix: partner of each row within `[sites * B]`, and each site's own share `[sites]`.
-        """
         images = self._pixels.index_select(0, window.rows)
         if window.starts is not None:
             images = _crop(images, window.starts, self._padding)

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from fedsift.local.stacked.functions import FUNCTIONS, METHODS, add_in_place
+from fedsift.local import native
+from fedsift.local.stacked import layout
+from fedsift.local.stacked.functions import FUNCTIONS, METHODS, READ_BY_SITE, add_in_place
 from fedsift.local.stacked.operations import Pass, Unstackable, build_layer, convolve, with_bias
 from fedsift.models.dropout import Dropout
 
@@ -38,6 +40,8 @@ class Program:
     steps: tuple[Step, ...]
     slots: int
     output: int
+    by_site: bool
+    """Whether samples had best lie site by site, `[C, B, ...]` in memory, because native blocks read them."""
 
     def __call__(self, at: Pass, x: Tensor) -> Tensor:
         values: list[Any] = [None] * self.slots
@@ -67,8 +71,11 @@ class _Tracer(fx.Tracer):
         return isinstance(m, Dropout) or super().is_leaf_module(m, module_qualified_name)
 
 
-def compile_program(module: nn.Module, train: bool) -> Program:
-    """The stacked program of a network in the given mode; the network's own mode is put back."""
+def compile_program(module: nn.Module, train: bool, compiled: bool = False) -> Program:
+    """The stacked program of a network in the given mode; the network's own mode is put back.
+
+    compiled: use native kernels where there are some.
+    """
     _refuse_hooks(module)
     modes = {part: part.training for part in module.modules()}
     module.train(train)
@@ -83,6 +90,8 @@ def compile_program(module: nn.Module, train: bool) -> Program:
             part.training = mode
     parts = dict(module.named_modules())
     _pool_before_relu(graph, parts)
+    if compiled:
+        _join_blocks(graph, parts)
     _bias_after_pool(graph, parts)
     return _assemble(graph, parts)
 
@@ -111,8 +120,11 @@ def _assemble(graph: fx.Graph, parts: dict[str, nn.Module]) -> Program:
         arguments = tuple(_with_slots(value, slots) for value in node.args)
         options = {key: _with_slots(value, slots) for key, value in node.kwargs.items()}
         run = _in_place(node, parts) or _operation(node, parts)
+        if any(BLOCK in used.meta for used in node.all_input_nodes) and not _reads_by_site(node, run):
+            run = _with_images_of_all(run)
         steps.append(Step(run, arguments, options, slots[node], frees))
-    return Program(tuple(steps), len(slots), slots[output.args[0]])
+    by_site = bool(inputs[0].users) and all(BLOCK in reader.meta for reader in inputs[0].users)
+    return Program(tuple(steps), len(slots), slots[output.args[0]], by_site)
 
 
 def _with_slots(value: Any, slots: dict[fx.Node, int]) -> Any:
@@ -123,7 +135,25 @@ def _with_slots(value: Any, slots: dict[fx.Node, int]) -> Any:
     return value
 
 
+def _reads_by_site(node: fx.Node, run: Callable[..., Any]) -> bool:
+    return BLOCK in node.meta or run in READ_BY_SITE
+
+
+def _with_images_of_all(run: Callable[..., Any]) -> Callable[..., Any]:
+    """An operation that is given images site by site, `[C, B, ch, H, W]`, and first lays all sites side by side."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, list):
+            return [convert(item) for item in value]
+        by_site = isinstance(value, Tensor) and value.dim() == 5
+        return layout.images_from_samples(value) if by_site else value
+
+    return lambda at, *arguments, **options: run(at, *map(convert, arguments), **options)
+
+
 def _operation(node: fx.Node, parts: dict[str, nn.Module]) -> Callable[..., Any]:
+    if BLOCK in node.meta:
+        return _block(*node.meta[BLOCK])
     if node.op == "call_module":
         name = str(node.target)
         part = parts[name]
@@ -140,6 +170,8 @@ def _operation(node: fx.Node, parts: dict[str, nn.Module]) -> Callable[..., Any]
 
 def _in_place(node: fx.Node, parts: dict[str, nn.Module]) -> Callable[..., Any] | None:
     """A form of ReLU or addition that overwrites its first argument, where nobody else will read that."""
+    if BLOCK in node.meta:
+        return None
     if _is_relu(node, parts) and _may_be_overwritten(node.args[0], parts):
         return lambda at, x, **_: torch.relu_(x)
     adds = node.op == "call_function" and node.target in (operator.add, operator.iadd, torch.add)
@@ -150,7 +182,7 @@ def _in_place(node: fx.Node, parts: dict[str, nn.Module]) -> Callable[..., Any] 
 
 def _may_be_overwritten(value: Any, parts: dict[str, nn.Module]) -> bool:
     """Whether a result has one reader, and its own gradient is found without looking at it again."""
-    if not isinstance(value, fx.Node) or len(value.users) != 1:
+    if not isinstance(value, fx.Node) or len(value.users) != 1 or BLOCK in value.meta:
         return False
     if value.op == "call_module":
         return type(parts[str(value.target)]) in OVERWRITABLE
@@ -172,6 +204,41 @@ def _pool_before_relu(graph: fx.Graph, parts: dict[str, nn.Module]) -> None:
         pool.replace_all_uses_with(relu, delete_user_cb=lambda user, relu=relu: user is not relu)
         relu.replace_input_with(relu.args[0], pool)
         pool.append(relu)
+
+
+BLOCK = "block"
+
+
+def _join_blocks(graph: fx.Graph, parts: dict[str, nn.Module]) -> None:
+    """Convolution, pooling and ReLU in a row become one native operation, where the kernels know their kinds."""
+    for relu in list(graph.nodes):
+        pool = _only_reader_of_layer(relu.args[0], parts, nn.MaxPool2d) if _is_relu(relu, parts) else None
+        conv = None if pool is None else _only_reader_of_layer(pool.args[0], parts, nn.Conv2d)
+        if pool is None or conv is None:
+            continue
+        name = str(conv.target)
+        kind = native.Block.of(parts[name], parts[str(pool.target)])
+        if kind is None:
+            continue
+        relu.replace_input_with(pool, conv.args[0])
+        relu.meta[BLOCK] = (kind, name, parts[name].bias is not None)
+        graph.erase_node(pool)
+        graph.erase_node(conv)
+
+
+def _only_reader_of_layer(value: Any, parts: dict[str, nn.Module], kind: type[nn.Module]) -> fx.Node | None:
+    """The value's node, if it is a layer of this kind whose result has one reader."""
+    is_layer = isinstance(value, fx.Node) and value.op == "call_module" and len(value.users) == 1
+    return value if is_layer and type(parts[str(value.target)]) is kind else None
+
+
+def _block(kind: native.Block, name: str, biased: bool) -> Callable[..., Any]:
+    def run(at: Pass, x: Tensor, **_: Any) -> Tensor:
+        bias = at.state[f"{name}.bias"] if biased else None
+        samples = x if x.dim() == 5 else layout.samples_from_images(x, at.sites)
+        return native.block(kind, samples, at.state[f"{name}.weight"], bias)
+
+    return run
 
 
 BIAS_LATER, BIAS_OF = "bias later", "bias of"
