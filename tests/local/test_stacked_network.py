@@ -21,6 +21,8 @@ from fedsift.local.stacked import (
 from fedsift.models import build_model, models
 from fedsift.models.dropout import Dropout
 
+pytestmark = pytest.mark.usefixtures("kernels")
+
 CLASSES = 5
 
 

@@ -15,6 +15,8 @@ from fedsift.local.stacked.batches import CohortBatches
 from fedsift.local.trainer import Job, Result, prepare, train_each
 from fedsift.models import initial_weights
 
+pytestmark = pytest.mark.usefixtures("kernels")
+
 SIZES = (9, 7, 4)
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from fedsift.contract.messages import Weights
-from fedsift.local import native
 from fedsift.local.objective import Objective, View
 from fedsift.local.plan import batch_bounds, steps
 from fedsift.local.recipe import Recipe
@@ -75,7 +74,7 @@ def stacked_network(
 ) -> StackedNetwork:
     """The stacked form of a model; one lives per `slot` and is loaded anew."""
     module = build_model(model, shape, n_classes)
-    network = StackedNetwork(module, channels_last, compiled=native.library() is not None)
+    network = StackedNetwork(module, channels_last)
     _check_forward(network, module, shape)
     return network
 

@@ -6,6 +6,7 @@
 // operation. Sites lie one after the other, [sites, rows, channels, height, width]; kernels have their input channels
 // last, [sites, out, k, k, in]. Vectors are GCC's: the compiler makes of them what the processor has.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -347,7 +348,8 @@ struct Frame {
 template <typename Real>
 void take_line(const uint8_t *from, int64_t width, int64_t left, bool flipped, Real scale, Real offset, Real *to,
                int64_t stride) {
-    const int64_t begin = left < 0 ? -left : 0, end = left > 0 ? width - left : width;  // columns that exist
+    const int64_t begin = std::min(std::max<int64_t>(-left, 0), width);  // columns that exist
+    const int64_t end = std::max(std::min(width - left, width), begin);
     if (stride == 1 && !flipped) {
         for (int64_t column = 0; column < begin; column++) to[column] = 0;
         for (int64_t column = begin; column < end; column++) to[column] = from[column + left] * scale - offset;

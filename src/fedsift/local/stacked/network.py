@@ -21,11 +21,10 @@ class StackedNetwork:
 
     channels_last: the memory order of images and kernels. It is much the faster for cohorts and for most networks;
     some large networks are faster the other way when a site trains alone.
-    compiled: native kernels take over what they know.
     """
 
-    def __init__(self, module: nn.Module, channels_last: bool = True, compiled: bool = False) -> None:
-        self._programs = {train: compile_program(module, train, compiled) for train in (True, False)}
+    def __init__(self, module: nn.Module, channels_last: bool = True) -> None:
+        self._programs = {train: compile_program(module, train) for train in (True, False)}
         self.by_site = self._programs[True].by_site
         """Whether samples had best lie site by site in memory."""
         self._trainable = [name for name, value in module.named_parameters() if value.requires_grad]

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsift.local.stacked import layout
+from fedsift.local.stacked import layout, winograd
 from fedsift.local.stacked.norm import masked_batch_norm
+from fedsift.local.stacked.products import Geometry, convolve_by_products
 from fedsift.models.dropout import Dropout, dropout_mask
 
 
@@ -93,10 +94,15 @@ def convolve(conv: nn.Conv2d, name: str, biased: bool) -> Operation:
     """A convolution with its bias, or without it where somebody else adds it later (`with_bias`)."""
     if conv.padding_mode != "zeros":
         raise Unstackable(f"layer '{name}' pads by '{conv.padding_mode}'")
+    geometry, padding = Geometry.of(conv), winograd.padding_of(conv)
 
     def run(at: Pass, x: Tensor) -> Tensor:
         weight = at.state[f"{name}.weight"]
         bias = at.state[f"{name}.bias"].flatten() if biased else None
+        if geometry is not None and geometry.suits(images_only(x, name), weight):
+            return _plus(convolve_by_products(x, weight, geometry), bias)
+        if padding is not None and winograd.suits(images_only(x, name), padding):
+            return _plus(winograd.convolve_by_tiles(x, weight, padding), bias)
         return F.conv2d(
             images_only(x, name),
             weight.flatten(0, 1),
@@ -108,6 +114,10 @@ def convolve(conv: nn.Conv2d, name: str, biased: bool) -> Operation:
         )
 
     return run
+
+
+def _plus(images: Tensor, bias: Tensor | None) -> Tensor:
+    return images if bias is None else images + bias.view(1, -1, 1, 1)
 
 
 def with_bias(operation: Operation, name: str) -> Operation:

@@ -15,6 +15,8 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+IN_ORDER = tuple(range(8))
+
 
 class StackedOptimiser:
     """SGD, Adam or AdamW with torch's defaults, for a cohort that may shrink.
@@ -31,7 +33,9 @@ class StackedOptimiser:
         momentum: float = 0.0,
         weight_decay: float = 0.0,
     ) -> None:
-        self._parameters = list(parameters)
+        # the fused update copies whatever does not lie in the order of its axes
+        self._orders = [_order_in_memory(value) for value in parameters]
+        self._parameters = self._as_they_lie(parameters)
         self._update: Callable[[list[Tensor]], None] = self._sgd
         self._lr, self._momentum, self._weight_decay = lr, momentum, weight_decay
         self._means: list[Tensor] = []
@@ -47,13 +51,17 @@ class StackedOptimiser:
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
         """One update of all active sites by gradients `[C, ...]`."""
-        pairs = zip(gradients, self._parameters, strict=True)
-        self._update([_in_memory_order(gradient, value) for gradient, value in pairs])
+        self._update([gradient.contiguous() for gradient in self._as_they_lie(gradients)])
+
+    def _as_they_lie(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """Views of one tensor a parameter, with axes in the order of the parameter's memory."""
+        pairs = zip(values, self._orders, strict=True)
+        return [value.permute(order) if order != IN_ORDER[: len(order)] else value for value, order in pairs]
 
     def narrow(self, parameters: Sequence[Tensor]) -> None:
         """Go on with fewer sites: `parameters` are the first sites' of those so far; their state stays."""
         sites = len(parameters[0])
-        self._parameters = list(parameters)
+        self._parameters = self._as_they_lie(parameters)
         self._means = [value[:sites] for value in self._means]
         self._squares = [value[:sites] for value in self._squares]
         self._buffers = [None if value is None else value[:sites] for value in self._buffers]
@@ -91,12 +99,10 @@ class StackedOptimiser:
         )
 
 
-def _in_memory_order(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """Fused updates walk over memory and do not look at strides: both must lie alike."""
-    strides = zip(gradient.stride(), parameter.stride(), parameter.shape)
-    if all(own == wanted or size == 1 for own, wanted, size in strides):
-        return gradient
-    return torch.empty_like(parameter).copy_(gradient)
+def _order_in_memory(parameter: Tensor) -> tuple[int, ...]:
+    """The axes from the widest stride to the narrowest."""
+    strides = parameter.stride()
+    return tuple(sorted(range(len(strides)), key=lambda axis: -strides[axis]))
 
 
 def clip_gradients(gradients: Sequence[Tensor], largest: float) -> list[Tensor]:

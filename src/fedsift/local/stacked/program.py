@@ -71,11 +71,8 @@ class _Tracer(fx.Tracer):
         return isinstance(m, Dropout) or super().is_leaf_module(m, module_qualified_name)
 
 
-def compile_program(module: nn.Module, train: bool, compiled: bool = False) -> Program:
-    """The stacked program of a network in the given mode; the network's own mode is put back.
-
-    compiled: use native kernels where there are some.
-    """
+def compile_program(module: nn.Module, train: bool) -> Program:
+    """The stacked program of a network in the given mode; the network's own mode is put back."""
     _refuse_hooks(module)
     modes = {part: part.training for part in module.modules()}
     module.train(train)
@@ -90,7 +87,7 @@ def compile_program(module: nn.Module, train: bool, compiled: bool = False) -> P
             part.training = mode
     parts = dict(module.named_modules())
     _pool_before_relu(graph, parts)
-    if compiled:
+    if native.library() is not None:
         _join_blocks(graph, parts)
     _bias_after_pool(graph, parts)
     return _assemble(graph, parts)
