@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedsift.local import native
 from fedsift.local.stacked import StackedNetwork, winograd
 from fedsift.local.stacked.products import Geometry, convolve_by_products
+
+needs_kernels = pytest.mark.skipif(
+    native.library() is None, reason=f"no native kernels here: {native.why_not()}"
+)
 
 
 def make(
@@ -93,6 +98,75 @@ def test_tiles(
     assert_same(ours, theirs, [images, kernels], 1e-12)
 
 
+@needs_kernels
+@settings(max_examples=60, deadline=None)
+@given(
+    sites=st.integers(1, 3),
+    rows=st.integers(1, 3),
+    channels=st.sampled_from([16, 32, 48]),
+    out=st.sampled_from([16, 32, 48]),
+    sides=st.tuples(st.integers(3, 13), st.integers(3, 13)),
+    padding=st.integers(0, 1),
+    double=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_native_tiles(
+    sites: int,
+    rows: int,
+    channels: int,
+    out: int,
+    sides: tuple[int, int],
+    padding: int,
+    double: bool,
+    seed: int,
+) -> None:
+    dtype = torch.float64 if double else torch.float32
+    images, kernels = make(sites, rows, (channels, out, *sides, 3, 3), seed, dtype)
+    assert native.knows(images, kernels)
+    ours: Tensor = winograd._Compiled.apply(images, kernels, padding)
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+    assert_same(ours, plainly(images, kernels, 1, padding), [images, kernels], 1e-12 if double else 2e-5)
+
+
+@needs_kernels
+def test_native_tiles_in_many_chunks_and_by_several_threads() -> None:
+    """More tiles than fit the cache at once; and each thread has its part of tiles, or of channels."""
+    images, kernels = make(2, 9, (64, 32, 32, 29, 3, 3), 3, torch.float64)
+    ours: Tensor = winograd._Compiled.apply(images, kernels, 1)
+    assert_same(ours, plainly(images, kernels, 1, 1), [images, kernels], 1e-12)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        parted: Tensor = winograd._Compiled.apply(images, kernels, 1)
+        assert torch.equal(parted, ours)
+        assert_same(parted, plainly(images, kernels, 1, 1), [images, kernels], 1e-12)
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_kernels
+def test_no_site_notices_its_neighbours() -> None:
+    images, kernels = make(3, 2, (32, 32, 12, 12, 3, 3), 0, torch.float32)
+    together: Tensor = winograd._Compiled.apply(images, kernels, 1)
+    for site in range(3):
+        own = images[:, 32 * site : 32 * (site + 1)].contiguous(memory_format=torch.channels_last)
+        alone: Tensor = winograd._Compiled.apply(own, kernels[site : site + 1], 1)
+        assert torch.equal(alone, together[:, 32 * site : 32 * (site + 1)])
+
+
+@needs_kernels
+def test_channels_that_native_kernels_do_not_know() -> None:
+    images, kernels = make(1, 2, (40, 32, 8, 8, 3, 3), 0, torch.float64)
+    assert not native.knows(images, kernels)
+    assert_same(
+        winograd.convolve_by_tiles(images, kernels, 1),
+        plainly(images, kernels, 1, 1),
+        [images, kernels],
+        1e-12,
+    )
+
+
+@pytest.mark.usefixtures("kernels")
 def test_tiles_in_single_precision_lose_little() -> None:
     """Against double precision: at most four times what torch's own convolution loses."""
     images, kernels = make(1, 4, (128, 128, 16, 16, 3, 3), 0, torch.float32)
@@ -117,6 +191,7 @@ def test_the_transforms_in_plain_numpy() -> None:
     assert np.allclose(results.reshape(4, 4), expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(
     ("layer", "side", "way"),
     [
@@ -125,7 +200,7 @@ def test_the_transforms_in_plain_numpy() -> None:
         (nn.Conv2d(128, 128, 3, padding=1), 3, "products"),
         (nn.Conv2d(64, 128, 3, stride=2, padding=1), 6, "products"),
         (nn.Conv2d(128, 256, 1, bias=False), 4, "products"),
-        (nn.Conv2d(64, 64, 3, padding=1), 8, "torch"),
+        (nn.Conv2d(16, 64, 3, padding=1), 8, "torch"),
         (nn.Conv2d(128, 128, 3, padding=1, groups=2), 8, "torch"),
         (nn.Conv2d(128, 128, 3, padding=1), 9, "torch"),
     ],

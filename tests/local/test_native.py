@@ -265,7 +265,7 @@ def test_no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_compiler_that_fails(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = fresh / "broken"
-    broken.write_text("#!/bin/sh\necho 'kernels.cpp:1: error: no room' >&2\nexit 1\n")
+    broken.write_text("#!/bin/sh\necho 'blocks.cpp:1: error: no room' >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
     with pytest.raises(build.Unavailable, match="no room"):

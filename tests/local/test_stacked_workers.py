@@ -130,7 +130,7 @@ class CountThreads(Request[Threads]):
         return Threads(torch.get_num_threads())
 
 
-def test_large_networks_are_left_to_all_threads_of_this_process(
+def test_one_site_with_a_large_network_is_left_to_all_threads_of_this_process(
     pool: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "workers", lambda count: pytest.fail("started workers"))
@@ -138,8 +138,8 @@ def test_large_networks_are_left_to_all_threads_of_this_process(
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        outcomes = answer_many(CountThreads, [(CountThreads(), site) for site in make_sites(pool, 2)])
-        assert [outcome.count for outcome in outcomes] == [2, 2, 2, 2]
+        [outcome] = answer_many(CountThreads, [(CountThreads(), site) for site in make_sites(pool, 2)[:1]])
+        assert outcome.count == 2
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)

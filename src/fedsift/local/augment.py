@@ -33,7 +33,11 @@ class Draws:
         """One step's choices, where these are tables of several steps."""
         return self._look_up(step)
 
-    def _look_up(self, place: int | slice) -> Draws:
+    def as_one_step(self) -> Draws:
+        """The same as a table of one step."""
+        return self._look_up(None)
+
+    def _look_up(self, place: int | slice | None) -> Draws:
         columns = (self.flip, self.shift, self.angle, self.move)
         return Draws(*(None if value is None else value[place] for value in columns))
 

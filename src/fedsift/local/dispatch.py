@@ -27,7 +27,7 @@ SIZES = (1, ALONE, 4, COHORT)
 NEARLY = 1.02
 """The smallest cohort that takes at most so many times the best time is chosen: it needs the least memory."""
 LARGE = 3_000_000
-"""Networks with more parameters are trained one by one, by all threads: one site's work already fills the processor."""
+"""Networks with more parameters are trained one by one: one site's work already fills a core."""
 
 _sizes: dict[str, int] = {}
 

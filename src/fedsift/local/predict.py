@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from fedsift.contract.messages import Weights
 from fedsift.local import augment as augmentation
+from fedsift.local import native
 from fedsift.local.recipe import Augment
 from fedsift.local.site import Samples, Site
+from fedsift.local.stacked import StackedNetwork
+from fedsift.local.stacked.pixels import pixels_of
 from fedsift.models.network import require_features
 
 BATCH = 100
@@ -25,7 +29,49 @@ def logits_of(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Logits of every sample in order, `[n, K]`, on the CPU."""
-    return _map(network, lambda images: (network(images),), samples, augment, generator)[0]
+    network.eval()
+    stacked = _stacked_form(network, samples)
+    if stacked is None:
+        return _map(network, lambda images: (network(images),), samples, augment, generator)[0]
+    own = stacked
+    own.load([network.state_dict()])
+
+    def compute(images: Tensor) -> tuple[Tensor, ...]:
+        return (own.forward(images.unsqueeze(0), train=False)[0],)
+
+    return _map(network, compute, samples, augment, generator, own.by_site)[0]
+
+
+_stacked_forms: WeakKeyDictionary[nn.Module, StackedNetwork | None] = WeakKeyDictionary()
+
+
+def _stacked_form(network: nn.Module, samples: Samples) -> StackedNetwork | None:
+    """The network as a cohort of one, where native kernels make that the faster way; None where they do not."""
+    if native.library() is None or len(samples) == 0 or _device(network).type != "cpu":
+        return None
+    if network not in _stacked_forms:
+        _stacked_forms[network] = _checked(network, samples)
+    return _stacked_forms[network]
+
+
+def _checked(network: nn.Module, samples: Samples) -> StackedNetwork | None:
+    """A network from elsewhere may do what tracing does not see: its stacked form must give the same logits."""
+    images = samples.take(torch.arange(min(4, len(samples))))
+    try:
+        stacked = StackedNetwork(network)
+        stacked.load([network.state_dict()])
+        with torch.inference_mode():
+            ours, theirs = stacked.forward(images.unsqueeze(0), train=False)[0], network(images)
+    except Exception:  # whatever user code raises when it is traced; the network itself may still be fine
+        return None
+    alike = ours.shape == theirs.shape and torch.allclose(
+        ours, theirs, rtol=1e-3, atol=1e-4 * float(theirs.abs().max()), equal_nan=True
+    )
+    return stacked if alike else None
+
+
+def _device(network: nn.Module) -> torch.device:
+    return next(network.parameters()).device
 
 
 def features_of(
@@ -52,22 +98,34 @@ def _map(
     samples: Samples,
     augment: Augment | None,
     generator: torch.Generator | None,
+    by_site: bool = False,
 ) -> list[Tensor]:
-    """What `compute` makes of all samples, in batches and in inference mode."""
-    device = next(network.parameters()).device
+    """What `compute` makes of all samples, in batches and in inference mode.
+
+    by_site: images have their channels first in memory, not last.
+    """
+    device = _device(network)
     network.eval()
     n = len(samples)
-    draws = None
+    draws = augmentation.Draws()
     if augment is not None and augment.active:
         assert generator is not None
         draws = augmentation.draw(augment, n, generator)
+    source = (
+        pixels_of([samples], augment or Augment(), by_site) if native.library() is not None and n else None
+    )
     parts: list[tuple[Tensor, ...]] = []
     with torch.inference_mode():
         for start in range(0, n, BATCH):
             stop = min(start + BATCH, n)
-            images = _channels_last(samples, start, stop).to(device)
-            if draws is not None and augment is not None:
-                images = augmentation.apply(images, augment, draws.part(start, stop))
+            own = draws.part(start, stop)
+            if source is None:
+                images = _channels_last(samples, start, stop).to(device)
+                images = images if augment is None else augmentation.apply(images, augment, own)
+            else:
+                rows = torch.arange(start, stop).unsqueeze(0)
+                [window] = source.windows(rows, own.as_one_step())
+                images = source.take(window, 1)[0].to(device)
             parts.append(tuple(output.cpu() for output in compute(images)))
     # a copy outside inference mode: callers may use it in ordinary autograd code
     return [torch.cat(column).clone() for column in zip(*parts)] if parts else [torch.empty(0, 0)] * 2

@@ -304,11 +304,9 @@ def answer_many(kind: type, work: Sequence[tuple[Any, Site]]) -> list[Any]:
     count = work[0][1].compute.workers if work else 0
     if count < 2 or work[0][1].compute.device != "cpu":
         return list(kind.answer_many(work))  # type: ignore[attr-defined]
-    if any(is_large(site) for _, site in work):
-        with threads(count):
-            return list(kind.answer_many(work))  # type: ignore[attr-defined]
     if len(work) < 2:
-        return list(kind.answer_many(work))  # type: ignore[attr-defined]
+        with threads(count if any(is_large(site) for _, site in work) else 1):
+            return list(kind.answer_many(work))  # type: ignore[attr-defined]
     shares = spread([len(site.samples) for _, site in work], count)
     calls = [(kind, [work[index] for index in own]) for own in shares]
     outcomes: list[Any] = [None] * len(work)
@@ -324,7 +322,7 @@ def answer_many(kind: type, work: Sequence[tuple[Any, Site]]) -> list[Any]:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Let this process compute with so many threads: a large network fills them better than several processes would."""
+    """Let this process compute with so many threads, at least: one site's large network fills them."""
     before = torch.get_num_threads()
     torch.set_num_threads(max(before, count))
     try:

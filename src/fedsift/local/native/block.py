@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fedsift.local.native.build import library
-
-KINDS = {torch.float32: "float", torch.float64: "double"}
+from fedsift.local.native.call import KINDS, address, in_parts
 
 
 @dataclass(frozen=True)
@@ -66,8 +61,7 @@ class _Block(torch.autograd.Function):
         places = torch.empty(pooled.shape, dtype=torch.uint8)
         shape = (ctypes.c_int64 * 6)(channels, height, width, out, kind.side, kind.padding)
         own_bias = None if bias is None else bias.contiguous()
-        # ints in place of pointer objects: they are made for every call
-        pointers = [_at(value) for value in (x, kernels, own_bias, pooled, places)]
+        pointers = [address(value) for value in (x, kernels, own_bias, pooled, places)]
         _over(sites * rows, f"block_forward_{KINDS[x.dtype]}", shape, rows, pointers)
         ctx.save_for_backward(x, kernels, pooled, places)
         ctx.shape, ctx.biased = shape, bias is not None
@@ -81,32 +75,15 @@ class _Block(torch.autograd.Function):
         by_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         by_kernels = torch.empty_like(kernels)
         by_bias = kernels.new_empty(kernels.shape[:2]) if ctx.biased else None
-        pointers = [_at(v) for v in (x, kernels, pooled, places, gradient, by_x, by_kernels, by_bias)]
+        pointers = [address(v) for v in (x, kernels, pooled, places, gradient, by_x, by_kernels, by_bias)]
         _over(len(x), f"block_backward_{KINDS[x.dtype]}", ctx.shape, x.shape[1], pointers)
         return by_x, by_kernels.permute(0, 1, 4, 2, 3), by_bias, None
 
 
-def _at(value: Tensor | None) -> int | None:
-    return None if value is None else value.data_ptr()
-
-
 def _over(count: int, name: str, shape: Any, rows: int, pointers: list[int | None]) -> None:
     """Call a kernel for `count` images or sites, divided among torch's threads."""
-    function = getattr(library(), name)
-    parts = min(torch.get_num_threads(), count)
-    if parts <= 1:
-        function(shape, rows, 0, count, *pointers)
-        return
-    bounds = [count * part // parts for part in range(parts + 1)]
-    # a call through ctypes lets the interpreter's lock go
-    calls = [
-        _threads(parts).submit(function, shape, rows, first, last, *pointers)
-        for first, last in pairwise(bounds)
-    ]
-    for call in calls:
-        call.result()
 
+    def call(kernel: Any, part: int, parts: int) -> None:
+        kernel(shape, rows, count * part // parts, count * (part + 1) // parts, *pointers)
 
-@lru_cache(maxsize=1)
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="fedsift-kernel")
+    in_parts(min(torch.get_num_threads(), count), name, call)

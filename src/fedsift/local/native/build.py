@@ -18,7 +18,8 @@ from fedsift.data.places import cache_root
 
 log = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
+SOURCES = sorted(Path(__file__).parent.glob("*.cpp"))
+HEADERS = sorted(Path(__file__).parent.glob("*.h"))
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fno-math-errno", "-fPIC", "-shared")
 SECONDS = 120
 """No compiler needs longer for this."""
@@ -29,6 +30,12 @@ _INTERFACE = {
     "block_forward": [c_void_p, c_int64, c_int64, c_int64, *[c_void_p] * 5],
     # shape, rows a site, first, last; x, weight, pooled, places, gradient, by x, by weight, by bias
     "block_backward": [c_void_p, c_int64, c_int64, c_int64, *[c_void_p] * 8],
+    # sizes, transforms, part, parts; x, weight, y
+    "tiles_forward": [c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 3],
+    # sizes, transforms, part, parts; gradient, weight, by x
+    "tiles_backward": [c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 3],
+    # sizes, transforms, part, parts; x, gradient, by weight
+    "tiles_kernels": [c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 3],
     # sizes, first, last; pool, rows, shifts, flips, scale, offset, images
     "take_images": [c_void_p, c_int64, c_int64, *[c_void_p] * 7],
 }
@@ -88,7 +95,7 @@ def _built() -> Path:
 
 
 def _compile(compiler: str, target: Path) -> None:
-    command = [compiler, *FLAGS, "-o", str(target), str(SOURCE)]
+    command = [compiler, *FLAGS, "-o", str(target), *map(str, SOURCES)]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
@@ -102,7 +109,13 @@ def _compile(compiler: str, target: Path) -> None:
 
 def _fingerprint(compiler: str) -> str:
     """Source, flags, compiler and processor: a cache that machines share must not hand one the other's code."""
-    parts = [SOURCE.read_text(), *FLAGS, compiler, str(os.stat(compiler).st_mtime_ns), _processor()]
+    parts = [
+        *(file.read_text() for file in SOURCES + HEADERS),
+        *FLAGS,
+        compiler,
+        str(os.stat(compiler).st_mtime_ns),
+        _processor(),
+    ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

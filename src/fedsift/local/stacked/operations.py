@@ -101,7 +101,7 @@ def convolve(conv: nn.Conv2d, name: str, biased: bool) -> Operation:
         bias = at.state[f"{name}.bias"].flatten() if biased else None
         if geometry is not None and geometry.suits(images_only(x, name), weight):
             return _plus(convolve_by_products(x, weight, geometry), bias)
-        if padding is not None and winograd.suits(images_only(x, name), padding):
+        if padding is not None and winograd.suits(images_only(x, name), weight, padding):
             return _plus(winograd.convolve_by_tiles(x, weight, padding), bias)
         return F.conv2d(
             images_only(x, name),

@@ -9,7 +9,7 @@ lose less to rounding than whole numbers do, about three times what an ordinary 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from fedsift.local import native
 from fedsift.local.stacked import layout
 
 TILE, RESULT = 6, 4
-CHANNELS = 128
-"""Fewer channels than this do not pay for the transforms."""
+CHANNELS, CHANNELS_IN_TORCH = 32, 128
+"""Fewer channels than this do not pay for the transforms, by native kernels and by torch."""
 POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)
+Matrix: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def padding_of(conv: nn.Conv2d) -> int | None:
@@ -33,17 +35,50 @@ def padding_of(conv: nn.Conv2d) -> int | None:
     return {(0, 0): 0, (1, 1): 1}.get(conv.padding)  # type: ignore[arg-type]
 
 
-def suits(images: Tensor, padding: int) -> bool:
-    """Whether images, channels last, are worth it: tiles with little waste at the edges."""
+def suits(images: Tensor, kernels: Tensor, padding: int) -> bool:
+    """Whether it is worth it: channels enough, last in memory, and tiles with little waste at the edges."""
+    if min(kernels.shape[1:3]) < (CHANNELS if _compiled(images, kernels) else CHANNELS_IN_TORCH):
+        return False
     height, width = (side + 2 * padding - 2 for side in images.shape[2:])
     full = _tiles(height) * _tiles(width) * RESULT**2
     return height * width >= 0.75 * full and images.is_contiguous(memory_format=torch.channels_last)
 
 
+def _compiled(images: Tensor, kernels: Tensor) -> bool:
+    """Whether native kernels do it. They run on one thread: others would have to wait for torch's, which wait awake."""
+    return native.library() is not None and torch.get_num_threads() == 1 and native.knows(images, kernels)
+
+
 def convolve_by_tiles(images: Tensor, kernels: Tensor, padding: int) -> Tensor:
     """Images `[B, C*in, H, W]` by kernels `[C, out, in, 3, 3]` to `[B, C*out, H', W']`; channels last in memory."""
-    result: Tensor = _Winograd.apply(images, kernels, padding)  # type: ignore[no-untyped-call]
+    function = _Compiled if _compiled(images, kernels) else _Winograd
+    result: Tensor = function.apply(images, kernels, padding)  # type: ignore[no-untyped-call]
     return result
+
+
+class _Compiled(torch.autograd.Function):
+    """What `_Winograd` does, by native kernels."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, kernels: Tensor, padding: int) -> Tensor:
+        own = kernels.permute(0, 1, 3, 4, 2).contiguous()
+        ctx.save_for_backward(images, own)
+        ctx.padding = padding
+        return native.tiles_forward(images, own, padding, _together(images.dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        images, own = ctx.saved_tensors
+        by_images, by_kernels = native.tiles_backward(
+            gradient.contiguous(memory_format=torch.channels_last),
+            images,
+            own,
+            ctx.padding,
+            _together(images.dtype),
+            ctx.needs_input_grad[0],
+        )
+        return by_images, by_kernels.permute(0, 1, 4, 2, 3), None
 
 
 class _Winograd(torch.autograd.Function):
@@ -88,21 +123,33 @@ def _each(matrix: Tensor, values: Tensor) -> Tensor:
     return torch.mm(matrix, values[0]).unsqueeze(0) if len(values) == 1 else torch.matmul(matrix, values)
 
 
-@lru_cache(maxsize=4)
-def _transforms(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """From products to results `[16, 36]`, of kernels `[36, 9]`, of tiles `[36, 36]` (Toom and Cook's construction)."""
+@lru_cache(maxsize=1)
+def _matrices() -> tuple[Matrix, Matrix, Matrix]:
+    """A' `[4, 6]`, G `[6, 3]` and B' `[6, 6]` by Toom and Cook's construction."""
 
-    def powers(count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def powers(count: int) -> Matrix:
         """Each point's powers, and the highest alone for infinity."""
         return np.vstack([np.vander(POINTS, count, increasing=True), np.eye(count)[-1]])
 
-    to_results, of_kernels = powers(RESULT).T, powers(3)
-    of_tiles = np.linalg.inv(powers(TILE)).T
+    of_kernels, of_tiles = powers(3), np.linalg.inv(powers(TILE)).T
     # rows may be scaled in one factor and back in the other: numbers of like size lose least to rounding
     scale = np.sqrt(np.linalg.norm(of_tiles, axis=1) / np.linalg.norm(of_kernels, axis=1))[:, None]
-    matrices = (to_results, of_kernels * scale, of_tiles / scale)
-    first, second, third = (torch.tensor(np.kron(matrix, matrix), dtype=dtype) for matrix in matrices)
+    return powers(RESULT).T, of_kernels * scale, of_tiles / scale
+
+
+@lru_cache(maxsize=4)
+def _transforms(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """From products to results `[16, 36]`, of kernels `[36, 9]`, of tiles `[36, 36]`."""
+    first, second, third = (torch.tensor(np.kron(matrix, matrix), dtype=dtype) for matrix in _matrices())
     return first, second, third
+
+
+@lru_cache(maxsize=4)
+def _together(dtype: torch.dtype) -> Tensor:
+    """The matrices as native kernels want them."""
+    to_results, of_kernels, of_tiles = _matrices()
+    every = (of_tiles, to_results, of_kernels, to_results.T, of_kernels.T)
+    return torch.tensor(np.concatenate([matrix.ravel() for matrix in every]), dtype=dtype)
 
 
 def _tiles(side: int) -> int:

@@ -10,29 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 #include <vector>
 
-#define UNROLL _Pragma("GCC unroll 16")
+#include "vectors.h"
 
 namespace {
-
-template <typename Real> struct Lanes {
-    static constexpr int count = 64 / sizeof(Real);
-    typedef Real vector __attribute__((vector_size(64)));
-    typedef std::conditional_t<sizeof(Real) == 4, int32_t, int64_t> whole __attribute__((vector_size(64)));
-    typedef Real unaligned __attribute__((vector_size(64), aligned(sizeof(Real)), may_alias));
-};
-
-template <typename Real> using Vector = typename Lanes<Real>::vector;
-
-template <typename Real> inline Vector<Real> load(const Real *from) {
-    return *reinterpret_cast<const typename Lanes<Real>::unaligned *>(from);
-}
-
-template <typename Real> inline void store(Real *to, Vector<Real> value) {
-    *reinterpret_cast<typename Lanes<Real>::unaligned *>(to) = value;
-}
 
 // Sizes of one block, the same for every image.
 struct Shape {
