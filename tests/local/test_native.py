@@ -196,6 +196,93 @@ def test_blocks_and_torchs_layers_in_one_network() -> None:
         assert torch.allclose(total, other, rtol=1e-9, atol=1e-11), name
 
 
+# Norms -----------------------------------------------------------------------------------------------------
+
+
+@needs_kernels
+@settings(max_examples=80, deadline=None)
+@given(
+    rows=st.integers(1, 5),
+    channels=st.sampled_from([16, 32, 80]),
+    sides=st.tuples(st.integers(1, 9), st.integers(2, 9)),
+    affine=st.booleans(),
+    tracked=st.booleans(),
+    summed=st.booleans(),
+    relu=st.booleans(),
+    double=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_a_norm_with_what_follows_it(
+    rows: int,
+    channels: int,
+    sides: tuple[int, int],
+    affine: bool,
+    tracked: bool,
+    summed: bool,
+    relu: bool,
+    double: bool,
+    seed: int,
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    dtype, tolerance = (torch.float64, 1e-10) if double else (torch.float32, 2e-4)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=dtype)
+
+    def images() -> Tensor:
+        return drawn(rows, *sides, channels).permute(0, 3, 1, 2)
+
+    x = (3 + 2 * images()).requires_grad_()
+    other = images().requires_grad_() if summed else None
+    weight, bias = (drawn(channels).requires_grad_() for _ in range(2)) if affine else (None, None)
+    running = (drawn(channels), drawn(channels).abs()) if tracked else None
+    expected_running = tuple(value.clone() for value in running) if running else (None, None)
+    ours = native.batch_norm(x, running, weight, bias, 0.3, 1e-5, other, relu)
+    theirs = F.batch_norm(x, *expected_running, weight, bias, True, 0.3, 1e-5)
+    theirs = theirs if other is None else theirs + other
+    theirs = F.relu(theirs) if relu else theirs
+    assert torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+    for own, wanted in zip(running or (), expected_running):
+        assert torch.allclose(own, wanted, rtol=tolerance, atol=tolerance)
+    inputs = [value for value in (x, other, weight, bias) if value is not None]
+    # where ReLU is a hair from closing, the two may close it differently
+    gradient = drawn(*theirs.shape) * ((theirs.detach() == 0) | (theirs.detach() > 1e-3))
+    for own, wanted in zip(
+        torch.autograd.grad(ours, inputs, gradient), torch.autograd.grad(theirs, inputs, gradient)
+    ):
+        assert float((own - wanted).norm()) <= 10 * tolerance * max(1.0, float(wanted.norm()))
+
+
+@needs_kernels
+def test_a_norm_by_hand() -> None:
+    """Four rows 1, 2, 3, 6 in every channel: mean 3, variance 14 / 4, so that 6 becomes 3 / sqrt(3.5)."""
+    x = torch.tensor([1.0, 2.0, 3.0, 6.0], dtype=torch.float64).view(4, 1, 1, 1).expand(4, 1, 1, 16)
+    x = x.contiguous().permute(0, 3, 1, 2)
+    running = (torch.zeros(16, dtype=torch.float64), torch.zeros(16, dtype=torch.float64))
+    result = native.batch_norm(x, running, None, None, 0.5, 0.0, relu=True)
+    assert result[:, 0, 0, 0].tolist() == pytest.approx([0, 0, 0, 3 / 3.5**0.5])
+    assert running[0].tolist() == [1.5] * 16
+    assert running[1].tolist() == pytest.approx([14 / 3 / 2] * 16)
+
+
+@needs_kernels
+def test_a_norm_of_far_away_numbers_keeps_its_variance() -> None:
+    """Mean 10,000 and spread 1 in single precision: squares of the numbers themselves would have lost it."""
+    x = 10_000 + torch.randn(64, 16, 8, 8, generator=torch.Generator().manual_seed(0))
+    x = x.contiguous(memory_format=torch.channels_last)
+    result = native.batch_norm(x, None, None, None, 0.1, 1e-5)
+    assert torch.allclose(result.std((0, 2, 3)), torch.ones(16), atol=1e-2)
+
+
+@needs_kernels
+def test_a_norm_shows_what_is_no_number() -> None:
+    x = torch.randn(4, 32, 3, 3).contiguous(memory_format=torch.channels_last)
+    x[1, 5, 0, 0] = torch.nan
+    result = native.batch_norm(x, None, None, None, 0.1, 1e-5, relu=True)
+    assert result[:, 5].isnan().all()
+    assert int(result.isnan().sum()) == result[:, 5].numel()
+
+
 # Images ----------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from fedsift.data.dataset import Spread
 from fedsift.engines.federation import EngineFederation
 from fedsift.engines.inprocess import InProcess
 from fedsift.engines.runfolder import RunFolder
+from fedsift.local import native
 from fedsift.local.dispatch import decisions
 from fedsift.metrics import detect_sets
 from fedsift.metrics import summarise as summarise_curve
@@ -48,6 +49,7 @@ def write_results(
         "engine": study.engine.name,
         "sites": len(federation.sites),
         "trainers": decisions(),
+        "kernels": "torch" if native.library() is None else "native",
         **summarise(rows, spread),
         **_corrections(federation, spread, notebooks),
         "notes": list(spread.notes) if spread else [],

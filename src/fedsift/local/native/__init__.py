@@ -8,6 +8,18 @@ leaves them out.
 from fedsift.local.native.block import Block, block
 from fedsift.local.native.build import library, why_not
 from fedsift.local.native.images import take_images
+from fedsift.local.native.norm import batch_norm, norm_suits
 from fedsift.local.native.tiles import knows, tiles_backward, tiles_forward
 
-__all__ = ["Block", "block", "knows", "library", "take_images", "tiles_backward", "tiles_forward", "why_not"]
+__all__ = [
+    "Block",
+    "batch_norm",
+    "block",
+    "knows",
+    "library",
+    "norm_suits",
+    "take_images",
+    "tiles_backward",
+    "tiles_forward",
+    "why_not",
+]

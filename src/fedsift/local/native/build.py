@@ -36,6 +36,10 @@ _INTERFACE = {
     "tiles_backward": [c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 3],
     # sizes, transforms, part, parts; x, gradient, by weight
     "tiles_kernels": [c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 3],
+    # settings; x, residual, weight, bias, running mean and variance, y, mean, scale, open
+    "norm_forward": [c_void_p] * 11,
+    # settings; x, gradient, open, weight, mean, scale, by x, by residual, by weight, by bias
+    "norm_backward": [c_void_p] * 11,
     # sizes, first, last; pool, rows, shifts, flips, scale, offset, images
     "take_images": [c_void_p, c_int64, c_int64, *[c_void_p] * 7],
 }
@@ -85,6 +89,7 @@ def _built() -> Path:
         raise Unavailable("no C++ compiler was found")
     target = cache_root() / "native" / f"kernels-{_fingerprint(compiler)}.so"
     if not target.exists():
+        log.info("compiling the native kernels for this processor; this is done once and takes some seconds")
         target.parent.mkdir(parents=True, exist_ok=True)
         # several processes may compile at once: each into its own file, the last one stays
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedsift.local import native
 from fedsift.local.stacked import layout, winograd
 from fedsift.local.stacked.norm import masked_batch_norm
 from fedsift.local.stacked.products import Geometry, convolve_by_products
@@ -138,13 +139,17 @@ def linear(_: nn.Linear, name: str) -> Operation:
 
 @layer(nn.BatchNorm2d, nn.BatchNorm1d)
 def batch_norm(norm: nn.BatchNorm2d | nn.BatchNorm1d, name: str) -> Operation:
+    return joined_norm(norm, name, relu=False)
+
+
+def joined_norm(norm: nn.BatchNorm2d | nn.BatchNorm1d, name: str, relu: bool) -> Callable[..., Tensor]:
+    """Batch norm of the first argument, plus the second if there is one, and ReLU if asked for."""
     if norm.momentum is None:
         raise Unstackable(f"layer '{name}' keeps a cumulative average (momentum=None)")
     momentum = float(norm.momentum)
     tracked, affine = norm.track_running_stats, norm.affine
 
-    def run(at: Pass, x: Tensor) -> Tensor:
-        values = layout.columns_from_vectors(x) if x.dim() == 3 else x
+    def run(at: Pass, x: Tensor, other: Tensor | None = None) -> Tensor:
         mean = at.state[f"{name}.running_mean"].flatten() if tracked else None
         variance = at.state[f"{name}.running_var"].flatten() if tracked else None
         weight = at.state[f"{name}.weight"].flatten() if affine else None
@@ -152,11 +157,19 @@ def batch_norm(norm: nn.BatchNorm2d | nn.BatchNorm1d, name: str) -> Operation:
         by_batch = at.train or not tracked
         if at.train and tracked:
             at.state[f"{name}.num_batches_tracked"].add_(1)
+        same = other is None or other.shape == x.shape
+        if by_batch and at.present is None and same and native.norm_suits(x):
+            running = None if mean is None or variance is None else (mean, variance)
+            return native.batch_norm(x, running, weight, bias, momentum, norm.eps, other, relu)
+        values = layout.columns_from_vectors(x) if x.dim() == 3 else x
         if by_batch and at.present is not None:
             values = masked_batch_norm(values, at.present, mean, variance, weight, bias, momentum, norm.eps)
         else:
             values = F.batch_norm(values, mean, variance, weight, bias, by_batch, momentum, norm.eps)
-        return layout.vectors_from_columns(values, at.sites) if x.dim() == 3 else values
+        values = layout.vectors_from_columns(values, at.sites) if x.dim() == 3 else values
+        if other is not None:
+            values = values.add_(other) if same else values + other
+        return values.relu_() if relu else values
 
     return run
 

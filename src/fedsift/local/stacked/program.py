@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from fedsift.local import native
 from fedsift.local.stacked import layout
 from fedsift.local.stacked.functions import FUNCTIONS, METHODS, READ_BY_SITE, add_in_place
-from fedsift.local.stacked.operations import Pass, Unstackable, build_layer, convolve, with_bias
+from fedsift.local.stacked.operations import Pass, Unstackable, build_layer, convolve, joined_norm, with_bias
 from fedsift.models.dropout import Dropout
 
 
@@ -89,6 +89,7 @@ def compile_program(module: nn.Module, train: bool) -> Program:
     _pool_before_relu(graph, parts)
     if native.library() is not None:
         _join_blocks(graph, parts)
+        _join_norms(graph, parts)
     _bias_after_pool(graph, parts)
     return _assemble(graph, parts)
 
@@ -151,9 +152,11 @@ def _with_images_of_all(run: Callable[..., Any]) -> Callable[..., Any]:
 def _operation(node: fx.Node, parts: dict[str, nn.Module]) -> Callable[..., Any]:
     if BLOCK in node.meta:
         return _block(*node.meta[BLOCK])
+    if NORM in node.meta:
+        part, name = node.meta[NORM]
+        return joined_norm(part, name, relu=True)
     if node.op == "call_module":
-        name = str(node.target)
-        part = parts[name]
+        name, part = str(node.target), parts[str(node.target)]
         if isinstance(part, nn.Conv2d) and node.meta.get(BIAS_LATER):
             return convolve(part, name, biased=False)
         run = build_layer(part, name)
@@ -167,19 +170,18 @@ def _operation(node: fx.Node, parts: dict[str, nn.Module]) -> Callable[..., Any]
 
 def _in_place(node: fx.Node, parts: dict[str, nn.Module]) -> Callable[..., Any] | None:
     """A form of ReLU or addition that overwrites its first argument, where nobody else will read that."""
-    if BLOCK in node.meta:
+    if BLOCK in node.meta or NORM in node.meta:
         return None
     if _is_relu(node, parts) and _may_be_overwritten(node.args[0], parts):
         return lambda at, x, **_: torch.relu_(x)
-    adds = node.op == "call_function" and node.target in (operator.add, operator.iadd, torch.add)
-    if adds and len(node.args) == 2 and not node.kwargs and _may_be_overwritten(node.args[0], parts):
+    if _is_sum(node) and _may_be_overwritten(node.args[0], parts):
         return add_in_place
     return None
 
 
 def _may_be_overwritten(value: Any, parts: dict[str, nn.Module]) -> bool:
     """Whether a result has one reader, and its own gradient is found without looking at it again."""
-    if not isinstance(value, fx.Node) or len(value.users) != 1 or BLOCK in value.meta:
+    if not isinstance(value, fx.Node) or len(value.users) != 1 or {BLOCK, NORM} & set(value.meta):
         return False
     if value.op == "call_module":
         return type(parts[str(value.target)]) in OVERWRITABLE
@@ -221,6 +223,38 @@ def _join_blocks(graph: fx.Graph, parts: dict[str, nn.Module]) -> None:
         relu.meta[BLOCK] = (kind, name, parts[name].bias is not None)
         graph.erase_node(pool)
         graph.erase_node(conv)
+
+
+NORM = "norm"
+
+
+def _join_norms(graph: fx.Graph, parts: dict[str, nn.Module]) -> None:
+    """Batch norm and ReLU become one operation, with the sum that may stand between them."""
+    for relu in list(graph.nodes):
+        if not _is_relu(relu, parts) or BLOCK in relu.meta:
+            continue
+        before = relu.args[0]
+        norm, other = _only_reader_of_layer(before, parts, nn.BatchNorm2d), None
+        if norm is None and _is_sum(before) and len(before.users) == 1:
+            for own, beside in (before.args, before.args[::-1]):
+                norm, other = _only_reader_of_layer(own, parts, nn.BatchNorm2d), beside
+                if norm is not None and isinstance(other, fx.Node) and other is not norm:
+                    break
+                norm = None
+        if norm is None:
+            continue
+        relu.args = (norm.args[0],) if other is None else (norm.args[0], other)
+        relu.kwargs = {}
+        relu.meta[NORM] = (parts[str(norm.target)], str(norm.target))
+        if other is not None:
+            graph.erase_node(before)
+        graph.erase_node(norm)
+
+
+def _is_sum(node: Any) -> bool:
+    sums = (operator.add, operator.iadd, torch.add)
+    called = isinstance(node, fx.Node) and node.op == "call_function" and node.target in sums
+    return called and len(node.args) == 2 and not node.kwargs
 
 
 def _only_reader_of_layer(value: Any, parts: dict[str, nn.Module], kind: type[nn.Module]) -> fx.Node | None:
