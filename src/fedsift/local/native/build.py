@@ -30,12 +30,12 @@ _INTERFACE = {
     "block_forward": [c_void_p, c_int64, c_int64, c_int64, *[c_void_p] * 5],
     # shape, rows a site, first, last; x, weight, pooled, places, gradient, by x, by weight, by bias
     "block_backward": [c_void_p, c_int64, c_int64, c_int64, *[c_void_p] * 8],
-    # sizes, transforms, part, parts; x, weight, y
-    "tiles_forward": [c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 3],
-    # sizes, transforms, part, parts; gradient, weight, by x
-    "tiles_backward": [c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 3],
-    # sizes, transforms, part, parts; x, gradient, by weight
-    "tiles_kernels": [c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 3],
+    # sizes, part, parts; x, weight, y
+    "tiles_forward": [c_void_p, c_int64, c_int64, *[c_void_p] * 3],
+    # sizes, part, parts; gradient, weight, by x
+    "tiles_backward": [c_void_p, c_int64, c_int64, *[c_void_p] * 3],
+    # sizes, part, parts; x, gradient, by weight
+    "tiles_kernels": [c_void_p, c_int64, c_int64, *[c_void_p] * 3],
     # settings; x, residual, weight, bias, running mean and variance, y, mean, scale, open
     "norm_forward": [c_void_p] * 11,
     # settings; x, gradient, open, weight, mean, scale, by x, by residual, by weight, by bias

@@ -30,9 +30,34 @@ struct Sizes {
 // Numbers between the 36 points of a table: a line more than they need, so that they do not share one place in the cache.
 template <typename Real> inline int64_t pitch(int64_t numbers) { return numbers + Lanes<Real>::count; }
 
-// Matrices of the transforms: of tiles [6, 6], to results [4, 6], of kernels [6, 3], and the last two transposed.
-template <typename Real> struct Transforms {
-    Real tiles[6 * 6], results[4 * 6], kernels[6 * 3], from_results[6 * 4], to_kernels[3 * 6];
+// The transforms' matrices, which winograd.py derives. They are known to the compiler, which leaves out their zeros.
+constexpr double OF_TILES[6][6] = {
+    {1. / 2, -3. / 4, -1, 3. / 4, 1. / 2, 0},           {0, -1. / 3, 1. / 6, 5. / 6, 1. / 3, 0},
+    {0, -1. / 3, 5. / 6, -1. / 6, -1. / 3, 0},          {0, 16. / 15, 8. / 15, -16. / 15, -8. / 15, 0},
+    {0, 4. / 15, -8. / 15, -4. / 15, 8. / 15, 0},       {0, 1. / 2, -3. / 4, -1, 3. / 4, 1. / 2},
+};
+constexpr double OF_KERNELS[6][3] = {
+    {2, 0, 0}, {1, 1, 1}, {1, -1, 1}, {2, 1, 1. / 2}, {1. / 8, -1. / 4, 1. / 2}, {0, 0, 2},
+};
+constexpr double TO_RESULTS[4][6] = {
+    {1, 1, 1, 1, 1, 0}, {0, 1, -1, 1. / 2, -2, 0}, {0, 1, 1, 1. / 4, 4, 0}, {0, 1, -1, 1. / 8, -8, 1},
+};
+
+struct OfTiles {
+    static constexpr int to = 6, from = 6;
+    static constexpr double at(int i, int k) { return OF_TILES[i][k]; }
+};
+struct OfKernels {
+    static constexpr int to = 6, from = 3;
+    static constexpr double at(int i, int k) { return OF_KERNELS[i][k]; }
+};
+struct ToResults {
+    static constexpr int to = 4, from = 6;
+    static constexpr double at(int i, int k) { return TO_RESULTS[i][k]; }
+};
+template <typename Matrix> struct Transposed {
+    static constexpr int to = Matrix::from, from = Matrix::to;
+    static constexpr double at(int i, int k) { return Matrix::at(k, i); }
 };
 
 // Memory that a thread keeps: tables of megabytes, asked for anew on every call, would cost more than what fills them.
@@ -45,19 +70,22 @@ template <typename Real> Real *table(Table which, int64_t numbers) {
 }
 
 // matrix * from * matrix', for a vector of channels at a time.
-template <typename Real, int TO, int FROM>
-inline void from_both_sides(const Real *matrix, const Vector<Real> (&from)[FROM][FROM], Vector<Real> (&to)[TO][TO]) {
-    Vector<Real> half[TO][FROM];
-    UNROLL for (int i = 0; i < TO; i++)
-        UNROLL for (int j = 0; j < FROM; j++) {
-            Vector<Real> sum = from[0][j] * matrix[i * FROM];
-            UNROLL for (int k = 1; k < FROM; k++) sum += from[k][j] * matrix[i * FROM + k];
+template <typename Real, typename Matrix>
+inline void from_both_sides(const Vector<Real> (&from)[Matrix::from][Matrix::from],
+                            Vector<Real> (&to)[Matrix::to][Matrix::to]) {
+    Vector<Real> half[Matrix::to][Matrix::from];
+    UNROLL for (int i = 0; i < Matrix::to; i++)
+        UNROLL for (int j = 0; j < Matrix::from; j++) {
+            Vector<Real> sum = {};
+            UNROLL for (int k = 0; k < Matrix::from; k++)
+                if (Matrix::at(i, k) != 0) sum += from[k][j] * Real(Matrix::at(i, k));
             half[i][j] = sum;
         }
-    UNROLL for (int i = 0; i < TO; i++)
-        UNROLL for (int j = 0; j < TO; j++) {
-            Vector<Real> sum = half[i][0] * matrix[j * FROM];
-            UNROLL for (int k = 1; k < FROM; k++) sum += half[i][k] * matrix[j * FROM + k];
+    UNROLL for (int i = 0; i < Matrix::to; i++)
+        UNROLL for (int j = 0; j < Matrix::to; j++) {
+            Vector<Real> sum = {};
+            UNROLL for (int k = 0; k < Matrix::from; k++)
+                if (Matrix::at(j, k) != 0) sum += half[i][k] * Real(Matrix::at(j, k));
             to[i][j] = sum;
         }
 }
@@ -133,7 +161,7 @@ inline void read_tile(const Real *image, int64_t height, int64_t width, int64_t 
 
 // Tiles `first` to `last` of channels `begin` to `end`: [36, tiles, channels].
 template <typename Real>
-void transform_tiles(const Sizes &sizes, const Transforms<Real> &by, int64_t first, int64_t last, int64_t begin,
+void transform_tiles(const Sizes &sizes, int64_t first, int64_t last, int64_t begin,
                      int64_t end, const Real *x, int64_t pixel, Real *to) {
     constexpr int lanes = Lanes<Real>::count;
     const int64_t channels = end - begin, point = pitch<Real>((last - first) * channels);
@@ -144,7 +172,7 @@ void transform_tiles(const Sizes &sizes, const Transforms<Real> &by, int64_t fir
             Vector<Real> own[TILE][TILE], transformed[TILE][TILE];
             read_tile<Real, TILE>(image + channel, sizes.height, sizes.width, pixel, place.top - sizes.padding,
                                   place.left - sizes.padding, own);
-            from_both_sides<Real, TILE, TILE>(by.tiles, own, transformed);
+            from_both_sides<Real, OfTiles>(own, transformed);
             Real *at = to + (tile - first) * channels + channel - begin;
             UNROLL for (int64_t p = 0; p < POINTS; p++) store(at + p * point, transformed[p / TILE][p % TILE]);
         }
@@ -154,7 +182,7 @@ void transform_tiles(const Sizes &sizes, const Transforms<Real> &by, int64_t fir
 // Kernels as panels [36, out / panel, in, panel], from one vector of output channels at a time. `tap(k, in, out)`
 // points to a vector over output channels.
 template <typename Real, typename Tap>
-void transform_kernels(int64_t in, int64_t out, const Transforms<Real> &by, Tap tap, Real *to) {
+void transform_kernels(int64_t in, int64_t out, Tap tap, Real *to) {
     constexpr int lanes = Lanes<Real>::count;
     const int64_t width = panel_of<Real>(out) * lanes, point = pitch<Real>(in * out);
     for (int64_t first = 0; first < out; first += width)
@@ -162,7 +190,7 @@ void transform_kernels(int64_t in, int64_t out, const Transforms<Real> &by, Tap 
             for (int64_t o = first; o < first + width; o += lanes) {
                 Vector<Real> own[3][3], transformed[TILE][TILE];
                 UNROLL for (int k = 0; k < 9; k++) own[k / 3][k % 3] = load(tap(k, channel, o));
-                from_both_sides<Real, TILE, 3>(by.kernels, own, transformed);
+                from_both_sides<Real, OfKernels>(own, transformed);
                 Real *at = to + first * in + channel * width + o - first;
                 UNROLL for (int64_t p = 0; p < POINTS; p++) store(at + p * point, transformed[p / TILE][p % TILE]);
             }
@@ -180,7 +208,7 @@ template <typename Real> void turn(int64_t in, int64_t out, const Real *from, Re
 
 // Tiles `first` to `last` of one site: y = conv(x, kernels), with kernels already transformed.
 template <typename Real>
-void convolve_tiles(const Sizes &sizes, const Transforms<Real> &by, int64_t first, int64_t last, const Real *x,
+void convolve_tiles(const Sizes &sizes, int64_t first, int64_t last, const Real *x,
                     int64_t x_pixel, const Real *kernels, Real *y, int64_t y_pixel) {
     constexpr int lanes = Lanes<Real>::count;
     const int64_t in = sizes.in, out = sizes.out, panel = panel_of<Real>(out), width = panel * lanes;
@@ -191,7 +219,7 @@ void convolve_tiles(const Sizes &sizes, const Transforms<Real> &by, int64_t firs
     for (int64_t start = first; start < last; start += chunk) {
         const int64_t stop = std::min(start + chunk, last), count = stop - start;
         const int64_t tile_point = pitch<Real>(count * in), point = pitch<Real>(count * out);
-        transform_tiles(sizes, by, start, stop, 0, in, x, x_pixel, tiles);
+        transform_tiles(sizes, start, stop, 0, in, x, x_pixel, tiles);
         for (int64_t p = 0; p < POINTS; p++)
             for (int64_t o = 0; o < out; o += width)
                 panel_product<Real>(panel, count, tiles + p * tile_point, in, 1,
@@ -207,7 +235,7 @@ void convolve_tiles(const Sizes &sizes, const Transforms<Real> &by, int64_t firs
                 Vector<Real> own[TILE][TILE], results[RESULT][RESULT];
                 const Real *at = products + (tile - start) * out + o;
                 UNROLL for (int64_t p = 0; p < POINTS; p++) own[p / TILE][p % TILE] = load(at + p * point);
-                from_both_sides<Real, RESULT, TILE>(by.results, own, results);
+                from_both_sides<Real, ToResults>(own, results);
                 for (int64_t i = 0; i < high; i++)
                     for (int64_t j = 0; j < wide; j++)
                         store(corner + (i * sizes.result_width() + j) * y_pixel + o, results[i][j]);
@@ -218,46 +246,46 @@ void convolve_tiles(const Sizes &sizes, const Transforms<Real> &by, int64_t firs
 
 // `part` of `parts` of the tiles of every site.
 template <typename Real>
-void tiles_forward(const Sizes &sizes, const Transforms<Real> &by, int64_t part, int64_t parts, const Real *x,
+void tiles_forward(const Sizes &sizes, int64_t part, int64_t parts, const Real *x,
                    const Real *weight, Real *y) {
     Real *turned = table<Real>(TURNED, 9 * sizes.in * sizes.out);
     Real *kernels = table<Real>(KERNELS, POINTS * pitch<Real>(sizes.in * sizes.out));
     for (int64_t site = 0; site < sizes.sites; site++) {
         turn(sizes.in, sizes.out, weight + site * 9 * sizes.in * sizes.out, turned);
-        transform_kernels<Real>(sizes.in, sizes.out, by,
+        transform_kernels<Real>(sizes.in, sizes.out,
                                 [&](int64_t k, int64_t in, int64_t out) {
                                     return turned + (k * sizes.in + in) * sizes.out + out;
                                 },
                                 kernels);
         const int64_t tiles = sizes.tiles();
-        convolve_tiles(sizes, by, tiles * part / parts, tiles * (part + 1) / parts, x + site * sizes.in,
+        convolve_tiles(sizes, tiles * part / parts, tiles * (part + 1) / parts, x + site * sizes.in,
                        sizes.sites * sizes.in, kernels, y + site * sizes.out, sizes.sites * sizes.out);
     }
 }
 
 // The gradient by the images is a convolution too: of the gradient, with kernels turned round.
 template <typename Real>
-void tiles_backward(const Sizes &sizes, const Transforms<Real> &by, int64_t part, int64_t parts, const Real *gradient,
+void tiles_backward(const Sizes &sizes, int64_t part, int64_t parts, const Real *gradient,
                     const Real *weight, Real *by_x) {
     const Sizes back = {sizes.rows, sizes.result_height(), sizes.result_width(), sizes.out,
                         sizes.in,   2 - sizes.padding,     sizes.sites};
     Real *kernels = table<Real>(KERNELS, POINTS * pitch<Real>(sizes.in * sizes.out));
     for (int64_t site = 0; site < sizes.sites; site++) {
         const Real *own = weight + site * 9 * sizes.in * sizes.out;
-        transform_kernels<Real>(back.in, back.out, by,
+        transform_kernels<Real>(back.in, back.out,
                                 [&](int64_t k, int64_t in, int64_t out) {
                                     return own + (in * 9 + 8 - k) * sizes.in + out;
                                 },
                                 kernels);
         const int64_t tiles = back.tiles();
-        convolve_tiles(back, by, tiles * part / parts, tiles * (part + 1) / parts, gradient + site * back.in,
+        convolve_tiles(back, tiles * part / parts, tiles * (part + 1) / parts, gradient + site * back.in,
                        back.sites * back.in, kernels, by_x + site * back.out, back.sites * back.out);
     }
 }
 
 // The gradient by the kernels, for `part` of `parts` of the input channels.
 template <typename Real>
-void tiles_kernels(const Sizes &sizes, const Transforms<Real> &by, int64_t part, int64_t parts, const Real *x,
+void tiles_kernels(const Sizes &sizes, int64_t part, int64_t parts, const Real *x,
                    const Real *gradient, Real *by_weight) {
     constexpr int lanes = Lanes<Real>::count;
     const int64_t vectors = sizes.in / lanes, begin = vectors * part / parts * lanes;
@@ -274,7 +302,7 @@ void tiles_kernels(const Sizes &sizes, const Transforms<Real> &by, int64_t part,
         for (int64_t start = 0; start < sizes.tiles(); start += chunk) {
             const int64_t stop = std::min(start + chunk, sizes.tiles()), count = stop - start;
             const int64_t tile_point = pitch<Real>(count * in), point = pitch<Real>(count * out);
-            transform_tiles(sizes, by, start, stop, begin, end, x + site * sizes.in, sizes.sites * sizes.in,
+            transform_tiles(sizes, start, stop, begin, end, x + site * sizes.in, sizes.sites * sizes.in,
                             tiles);
             for (int64_t tile = start; tile < stop; tile++) {
                 const Place place = Place::of(sizes, tile);
@@ -284,7 +312,7 @@ void tiles_kernels(const Sizes &sizes, const Transforms<Real> &by, int64_t part,
                     Vector<Real> own[RESULT][RESULT], transformed[TILE][TILE];
                     read_tile<Real, RESULT>(image + o, sizes.result_height(), sizes.result_width(), pixel, place.top,
                                             place.left, own);
-                    from_both_sides<Real, TILE, RESULT>(by.from_results, own, transformed);
+                    from_both_sides<Real, Transposed<ToResults>>(own, transformed);
                     Real *at = slopes + (o / width * count + tile - start) * width + o % width;
                     UNROLL for (int64_t p = 0; p < POINTS; p++)
                         store(at + p * point, transformed[p / TILE][p % TILE]);
@@ -302,7 +330,7 @@ void tiles_kernels(const Sizes &sizes, const Transforms<Real> &by, int64_t part,
                 Vector<Real> own[TILE][TILE], kernel[3][3];
                 const Real *at = sums + (o / width * in + channel) * width + o % width;
                 UNROLL for (int64_t p = 0; p < POINTS; p++) own[p / TILE][p % TILE] = load(at + p * sum_point);
-                from_both_sides<Real, 3, TILE>(by.to_kernels, own, kernel);
+                from_both_sides<Real, Transposed<OfKernels>>(own, kernel);
                 for (int64_t k = 0; k < 9; k++)
                     for (int lane = 0; lane < lanes; lane++)
                         to[((o + lane) * 9 + k) * sizes.in + begin + channel] = kernel[k / 3][k % 3][lane];
@@ -313,17 +341,17 @@ void tiles_kernels(const Sizes &sizes, const Transforms<Real> &by, int64_t part,
 }  // namespace
 
 #define EXPORT(Real)                                                                                                   \
-    extern "C" void tiles_forward_##Real(const Sizes *sizes, const Transforms<Real> *by, int64_t part, int64_t parts,  \
+    extern "C" void tiles_forward_##Real(const Sizes *sizes, int64_t part, int64_t parts,  \
                                          const Real *x, const Real *weight, Real *y) {                                 \
-        tiles_forward<Real>(*sizes, *by, part, parts, x, weight, y);                                                   \
+        tiles_forward<Real>(*sizes, part, parts, x, weight, y);                                                   \
     }                                                                                                                  \
-    extern "C" void tiles_backward_##Real(const Sizes *sizes, const Transforms<Real> *by, int64_t part, int64_t parts, \
+    extern "C" void tiles_backward_##Real(const Sizes *sizes, int64_t part, int64_t parts, \
                                           const Real *gradient, const Real *weight, Real *by_x) {                      \
-        tiles_backward<Real>(*sizes, *by, part, parts, gradient, weight, by_x);                                        \
+        tiles_backward<Real>(*sizes, part, parts, gradient, weight, by_x);                                        \
     }                                                                                                                  \
-    extern "C" void tiles_kernels_##Real(const Sizes *sizes, const Transforms<Real> *by, int64_t part, int64_t parts,  \
+    extern "C" void tiles_kernels_##Real(const Sizes *sizes, int64_t part, int64_t parts,  \
                                          const Real *x, const Real *gradient, Real *by_weight) {                       \
-        tiles_kernels<Real>(*sizes, *by, part, parts, x, gradient, by_weight);                                         \
+        tiles_kernels<Real>(*sizes, part, parts, x, gradient, by_weight);                                         \
     }
 
 EXPORT(float)

@@ -19,30 +19,26 @@ def knows(images: Tensor, kernels: Tensor) -> bool:
     return images.dtype in KINDS and channels % WHOLE == 0 and out % WHOLE == 0
 
 
-def tiles_forward(images: Tensor, kernels: Tensor, padding: int, transforms: Tensor) -> Tensor:
-    """`[B, C*in, H, W]` by `[C, out, 3, 3, in]` to `[B, C*out, H', W']`, images channels last.
-
-    transforms: of tiles `[6, 6]`, to results `[4, 6]`, of kernels `[6, 3]` and the last two transposed, one after the
-    other.
-    """
+def tiles_forward(images: Tensor, kernels: Tensor, padding: int) -> Tensor:
+    """`[B, C*in, H, W]` by `[C, out, 3, 3, in]` to `[B, C*out, H', W']`, images channels last."""
     height, width = images.shape[2:]
     results = _empty(
         images, len(kernels) * kernels.shape[1], height + 2 * padding - 2, width + 2 * padding - 2
     )
-    _call("tiles_forward", _sizes(images, kernels, padding), transforms, images, kernels, results)
+    _call("tiles_forward", _sizes(images, kernels, padding), images, kernels, results)
     return results
 
 
 def tiles_backward(
-    gradient: Tensor, images: Tensor, kernels: Tensor, padding: int, transforms: Tensor, wants_images: bool
+    gradient: Tensor, images: Tensor, kernels: Tensor, padding: int, wants_images: bool
 ) -> tuple[Tensor | None, Tensor]:
     """Gradients by images, if wanted, and by kernels `[C, out, 3, 3, in]`, from `[B, C*out, H', W']`, channels last."""
     sizes = _sizes(images, kernels, padding)
     by_images = _empty(images, *images.shape[1:]) if wants_images else None
     if by_images is not None:
-        _call("tiles_backward", sizes, transforms, gradient, kernels, by_images)
+        _call("tiles_backward", sizes, gradient, kernels, by_images)
     by_kernels = torch.empty_like(kernels)
-    _call("tiles_kernels", sizes, transforms, images, gradient, by_kernels)
+    _call("tiles_kernels", sizes, images, gradient, by_kernels)
     return by_images, by_kernels
 
 
@@ -59,7 +55,6 @@ def _sizes(images: Tensor, kernels: Tensor, padding: int) -> ctypes.Array[ctypes
 def _call(
     name: str,
     sizes: ctypes.Array[ctypes.c_int64],
-    transforms: Tensor,
     first: Tensor,
     second: Tensor,
     to: Tensor,
@@ -68,5 +63,5 @@ def _call(
     in_parts(
         torch.get_num_threads(),
         f"{name}_{KINDS[to.dtype]}",
-        lambda function, part, parts: function(sizes, address(transforms), part, parts, *pointers),
+        lambda function, part, parts: function(sizes, part, parts, *pointers),
     )

@@ -64,7 +64,7 @@ class _Compiled(torch.autograd.Function):
         own = kernels.permute(0, 1, 3, 4, 2).contiguous()
         ctx.save_for_backward(images, own)
         ctx.padding = padding
-        return native.tiles_forward(images, own, padding, _together(images.dtype))
+        return native.tiles_forward(images, own, padding)
 
     @staticmethod
     @once_differentiable
@@ -75,7 +75,6 @@ class _Compiled(torch.autograd.Function):
             images,
             own,
             ctx.padding,
-            _together(images.dtype),
             ctx.needs_input_grad[0],
         )
         return by_images, by_kernels.permute(0, 1, 4, 2, 3), None
@@ -133,7 +132,8 @@ def _matrices() -> tuple[Matrix, Matrix, Matrix]:
 
     of_kernels, of_tiles = powers(3), np.linalg.inv(powers(TILE)).T
     # rows may be scaled in one factor and back in the other: numbers of like size lose least to rounding
-    scale = np.sqrt(np.linalg.norm(of_tiles, axis=1) / np.linalg.norm(of_kernels, axis=1))[:, None]
+    like = np.sqrt(np.linalg.norm(of_tiles, axis=1) / np.linalg.norm(of_kernels, axis=1))[:, None]
+    scale = 2.0 ** np.round(np.log2(like))
     return powers(RESULT).T, of_kernels * scale, of_tiles / scale
 
 
@@ -142,14 +142,6 @@ def _transforms(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """From products to results `[16, 36]`, of kernels `[36, 9]`, of tiles `[36, 36]`."""
     first, second, third = (torch.tensor(np.kron(matrix, matrix), dtype=dtype) for matrix in _matrices())
     return first, second, third
-
-
-@lru_cache(maxsize=4)
-def _together(dtype: torch.dtype) -> Tensor:
-    """The matrices as native kernels want them."""
-    to_results, of_kernels, of_tiles = _matrices()
-    every = (of_tiles, to_results, of_kernels, to_results.T, of_kernels.T)
-    return torch.tensor(np.concatenate([matrix.ravel() for matrix in every]), dtype=dtype)
 
 
 def _tiles(side: int) -> int:
