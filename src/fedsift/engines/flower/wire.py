@@ -4,11 +4,14 @@ can open. This module imports no torch."""
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import struct
 from pathlib import Path
 
 from fedsift.engines.flower.letters import Letter
+
+log = logging.getLogger("fedsift.site")
 
 DECLINED = "declined"
 """The note of an empty letter: the worker does not know this kind of request; answer it yourself."""
@@ -49,6 +52,9 @@ def call_worker(path: Path, letter: Letter) -> Letter | None:
             channel.connect(str(path))
             send_letter(channel, letter)
             reply = receive_letter(channel)
-    except OSError:
+    except FileNotFoundError:  # there is none
+        return None
+    except OSError as error:
+        log.warning("the site's own process did not answer (%s): this one does", error)
         return None
     return None if DECLINED in reply.note else reply
