@@ -163,7 +163,7 @@ def test_registered_networks_train_alike(name: str) -> None:
 @pytest.mark.parametrize("name", models.names())
 def test_every_registered_network_trains_alike_for_20_steps(name: str) -> None:
     """With a small step: deep networks with batch norm are chaotic on such small images. At 0.0005 ResNet-50 makes of a
-    difference of 6e-16 after the first step, rounding alone, 1e-12 after the fourth; MobileNetV2 is as wild at 0.003."""
+    difference of 6e-16 after the first step, rounding alone, 1e-12 after the fourth; MobileNetV2 is as wild."""
     side = 64 if name.endswith("imagenet") else 16
     network = build_model(name, (3, side, side), CLASSES)
     gentle: Options = {**SGD, "lr": 5e-5}
