@@ -60,6 +60,11 @@ template <typename Matrix> struct Transposed {
     static constexpr double at(int i, int k) { return Matrix::at(k, i); }
 };
 
+// How many tiles fit the cache together with their products, in whole groups of rows; never too few for the kernels.
+template <typename Real> inline int64_t tiles_at_once(int64_t channels) {
+    return std::max<int64_t>(CACHE / int64_t(POINTS * channels * sizeof(Real)) / 8 * 8, 32);
+}
+
 // Memory that a thread keeps: tables of megabytes, asked for anew on every call, would cost more than what fills them.
 enum Table { KERNELS, TURNED, TILES, PRODUCTS, TABLES };
 
@@ -212,8 +217,7 @@ void convolve_tiles(const Sizes &sizes, int64_t first, int64_t last, const Real 
                     int64_t x_pixel, const Real *kernels, Real *y, int64_t y_pixel) {
     constexpr int lanes = Lanes<Real>::count;
     const int64_t in = sizes.in, out = sizes.out, panel = panel_of<Real>(out), width = panel * lanes;
-    const int64_t fitting = CACHE / int64_t(POINTS * (in + out) * sizeof(Real)) / 8 * 8;
-    const int64_t chunk = std::max<int64_t>(fitting, 32);
+    const int64_t chunk = tiles_at_once<Real>(in + out);
     Real *tiles = table<Real>(TILES, POINTS * pitch<Real>(chunk * in));
     Real *products = table<Real>(PRODUCTS, POINTS * pitch<Real>(chunk * out));
     for (int64_t start = first; start < last; start += chunk) {
@@ -244,43 +248,40 @@ void convolve_tiles(const Sizes &sizes, int64_t first, int64_t last, const Real 
     }
 }
 
-// `part` of `parts` of the tiles of every site.
-template <typename Real>
-void tiles_forward(const Sizes &sizes, int64_t part, int64_t parts, const Real *x,
-                   const Real *weight, Real *y) {
-    Real *turned = table<Real>(TURNED, 9 * sizes.in * sizes.out);
+// `part` of `parts` of the tiles of every site; `prepare(site, table)` fills the table with a site's transformed kernels.
+template <typename Real, typename Prepare>
+void convolve_sites(const Sizes &sizes, int64_t part, int64_t parts, const Real *x, Prepare prepare, Real *y) {
     Real *kernels = table<Real>(KERNELS, POINTS * pitch<Real>(sizes.in * sizes.out));
+    const int64_t tiles = sizes.tiles();
     for (int64_t site = 0; site < sizes.sites; site++) {
-        turn(sizes.in, sizes.out, weight + site * 9 * sizes.in * sizes.out, turned);
-        transform_kernels<Real>(sizes.in, sizes.out,
-                                [&](int64_t k, int64_t in, int64_t out) {
-                                    return turned + (k * sizes.in + in) * sizes.out + out;
-                                },
-                                kernels);
-        const int64_t tiles = sizes.tiles();
+        prepare(site, kernels);
         convolve_tiles(sizes, tiles * part / parts, tiles * (part + 1) / parts, x + site * sizes.in,
                        sizes.sites * sizes.in, kernels, y + site * sizes.out, sizes.sites * sizes.out);
     }
 }
 
+template <typename Real>
+void tiles_forward(const Sizes &sizes, int64_t part, int64_t parts, const Real *x, const Real *weight, Real *y) {
+    const int64_t in = sizes.in, out = sizes.out;
+    Real *turned = table<Real>(TURNED, 9 * in * out);
+    convolve_sites<Real>(sizes, part, parts, x, [&](int64_t site, Real *kernels) {
+        turn(in, out, weight + site * 9 * in * out, turned);
+        const auto tap = [&](int64_t k, int64_t from, int64_t to) { return turned + (k * in + from) * out + to; };
+        transform_kernels<Real>(in, out, tap, kernels);
+    }, y);
+}
+
 // The gradient by the images is a convolution too: of the gradient, with kernels turned round.
 template <typename Real>
-void tiles_backward(const Sizes &sizes, int64_t part, int64_t parts, const Real *gradient,
-                    const Real *weight, Real *by_x) {
+void tiles_backward(const Sizes &sizes, int64_t part, int64_t parts, const Real *gradient, const Real *weight,
+                    Real *by_x) {
     const Sizes back = {sizes.rows, sizes.result_height(), sizes.result_width(), sizes.out,
                         sizes.in,   2 - sizes.padding,     sizes.sites};
-    Real *kernels = table<Real>(KERNELS, POINTS * pitch<Real>(sizes.in * sizes.out));
-    for (int64_t site = 0; site < sizes.sites; site++) {
+    convolve_sites<Real>(back, part, parts, gradient, [&](int64_t site, Real *kernels) {
         const Real *own = weight + site * 9 * sizes.in * sizes.out;
-        transform_kernels<Real>(back.in, back.out,
-                                [&](int64_t k, int64_t in, int64_t out) {
-                                    return own + (in * 9 + 8 - k) * sizes.in + out;
-                                },
-                                kernels);
-        const int64_t tiles = back.tiles();
-        convolve_tiles(back, tiles * part / parts, tiles * (part + 1) / parts, gradient + site * back.in,
-                       back.sites * back.in, kernels, by_x + site * back.out, back.sites * back.out);
-    }
+        const auto tap = [&](int64_t k, int64_t from, int64_t to) { return own + (from * 9 + 8 - k) * sizes.in + to; };
+        transform_kernels<Real>(back.in, back.out, tap, kernels);
+    }, by_x);
 }
 
 // The gradient by the kernels, for `part` of `parts` of the input channels.
@@ -292,8 +293,7 @@ void tiles_kernels(const Sizes &sizes, int64_t part, int64_t parts, const Real *
     const int64_t end = vectors * (part + 1) / parts * lanes, in = end - begin, out = sizes.out;
     if (in == 0) return;
     const int64_t panel = panel_of<Real>(out), width = panel * lanes, pixel = sizes.sites * out;
-    const int64_t fitting = CACHE / int64_t(POINTS * (in + out) * sizeof(Real)) / 8 * 8;
-    const int64_t chunk = std::max<int64_t>(fitting, 32);
+    const int64_t chunk = tiles_at_once<Real>(in + out);
     const int64_t sum_point = pitch<Real>(in * out);
     Real *tiles = table<Real>(TILES, POINTS * pitch<Real>(chunk * in));
     Real *slopes = table<Real>(PRODUCTS, POINTS * pitch<Real>(chunk * out));

@@ -100,6 +100,19 @@ class StackedNetwork:
             for site in range(total)
         ]
 
+    def agrees_with(self, module: nn.Module, x: Tensor) -> bool:
+        """Whether it gives a network's own logits of `[C, B, *shape]`: tracing may not see all that the network does.
+
+        The network's weights become those of every site; both are left in evaluation mode.
+        """
+        self.load([module.state_dict()] * len(x))
+        with torch.inference_mode():
+            ours, theirs = self.forward(x, train=False).flatten(0, 1), module.eval()(x.flatten(0, 1))
+        near = 1e-4 * float(theirs.abs().max())
+        return ours.shape == theirs.shape and torch.allclose(
+            ours, theirs, rtol=1e-3, atol=near, equal_nan=True
+        )
+
     def forward(
         self,
         x: Tensor,
