@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -83,3 +84,12 @@ def test_datasets_partitions_and_noises():
 def test_data_get_names_what_must_be_fetched_by_hand():
     with pytest.raises(DataError, match="by hand"):
         run("data", "get", "clothing1m")
+
+
+def test_doctor_refuses_a_label_out_of_range(tmp_path):
+    labels = np.array([0, 1, 2] * 4 + [9])
+    images = np.zeros((13, 1, 8, 8), np.uint8)
+    np.savez(tmp_path / "x.npz", images=images, labels=labels, classes=np.array(["a", "b", "c"]))
+    result = CliRunner().invoke(app, ["doctor", str(tmp_path / "x.npz")])
+    assert isinstance(result.exception, DataError)
+    assert "sample '12' has label 9" in str(result.exception)

@@ -29,7 +29,7 @@ def build(
     has no test rows at all. Held-out samples carry given labels too: a site cannot know better.
     """
     dataset = source if isinstance(source, Dataset) else source.load()
-    _check(dataset)
+    check_dataset(dataset)
     _check_fit(dataset, partition, noise)
     share = held_out if held_out > 0 or len(dataset.test) else HELD_OUT
 
@@ -64,7 +64,7 @@ def site_names(count: int) -> tuple[str, ...]:
     return tuple(f"site-{k:0{width}d}" for k in range(count))
 
 
-def _check(dataset: Dataset) -> None:
+def check_dataset(dataset: Dataset) -> None:
     """Labels inside the vocabulary, rows inside the data; the message names sample, site and fix."""
     if len(dataset.images) != len(dataset.labels):
         raise DataError(f"{dataset.name}: {len(dataset.images)} images but {len(dataset.labels)} labels")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsift.contract.errors import DataError
+from fedsift.data.build import check_dataset
 from fedsift.data.checks import (
     Finding,
     SiteSummary,
@@ -100,6 +101,7 @@ def examine(source: Source) -> Report:
         source = replace(source, unknown="drop")
         findings += check_files(source)
     dataset = source.load()
+    check_dataset(dataset)
     seconds = time.perf_counter() - start
     findings += check_duplicates(dataset)
     findings += check_groups(dataset)
