@@ -1,0 +1,160 @@
+"""Cross-fitting at a site: k models, each trained without one fold, so that every sample is judged by a model that
+never saw it. A network that trained on a wrong label defends it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsift.contract.messages import Reply, Request, SiteFacts, Weights, disclosed
+from fedsift.contract.notebook import Notebook
+from fedsift.contract.randomness import numpy_generator
+from fedsift.local.dispatch import train_many
+from fedsift.local.predict import logits_of
+from fedsift.local.recipe import Recipe
+from fedsift.local.requests import count_refusal, weights_refusal
+from fedsift.local.site import Site
+from fedsift.local.trainer import Job, Result
+from fedsift.signals.folds import copies, deal_folds, joined
+
+FOLDS = "audit folds"
+"""The notebook's page with the fold of each sample, int64 `[n]`."""
+COPIES = "audit copies"
+"""The notebook's page with equal numbers for exact copies, int64 `[n]`."""
+WHOLE = 1
+"""With a single fold nothing is held out: the model sees every sample."""
+
+
+def folds_of(site: Site, folds: int) -> Tensor:
+    """The fold of each of the site's samples, int64 `[n]`; dealt once and kept in its notebook.
+
+    Whole groups (patients, lesions) and exact copies stay in one fold: siblings defend a shared wrong label.
+    """
+    kept: Tensor | None = site.notebook.get(FOLDS)
+    if kept is not None and len(kept) == len(site.samples):
+        return kept
+    same = copies(site.samples.pool[site.samples.rows].cpu().numpy())
+    units = same if site.groups is None else joined(same, site.groups.numpy())
+    labels = site.given.numpy()
+    strata = labels if labels.ndim == 1 else np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
+    dealt = deal_folds(strata, folds, numpy_generator(site.moment.seed, site.name, "audit folds"), units)
+    site.notebook[COPIES] = torch.from_numpy(same)
+    site.notebook[FOLDS] = torch.from_numpy(dealt)
+    return torch.from_numpy(dealt)
+
+
+def part_of(site: Site, positions: Tensor) -> Site:
+    """The site with these of its samples alone; what it writes does not reach the notebook."""
+    return replace(
+        site,
+        samples=replace(site.samples, rows=site.samples.rows[positions]),
+        given=site.labels[positions],
+        groups=None if site.groups is None else site.groups[positions],
+        notebook=Notebook(),
+        workbench={},
+    )
+
+
+@dataclass(frozen=True)
+class CrossTrained(Reply):
+    """What cross-fitted training gives back."""
+
+    models: tuple[Weights, ...] = disclosed("the site's models, each trained without one fold of its samples")
+    samples: tuple[int, ...] = disclosed("how many samples each was trained on")
+    loss: float = disclosed("mean training loss over the models")
+
+    def refusal(self, request: CrossTrain, facts: SiteFacts) -> str | None:
+        if len(self.models) != len(request.models) or len(self.samples) != len(request.models):
+            return f"{len(self.models)} models came back, {len(request.models)} were sent"
+        reasons = [
+            weights_refusal(own, sent) or count_refusal("samples", count, facts.samples, least=0)
+            for own, sent, count in zip(self.models, request.models, self.samples)
+        ]
+        return next((f"model {number}: {text}" for number, text in enumerate(reasons, 1) if text), None)
+
+    def update_norm(self, request: CrossTrain) -> float | None:
+        """The longest of the changes: one bad model among good ones must not hide behind them."""
+        return max(_length(own, sent) for own, sent in zip(self.models, request.models))
+
+
+def _length(weights: Weights, before: Weights) -> float:
+    squares = [
+        (value - before[name]).double().square().sum()
+        for name, value in weights.items()
+        if value.is_floating_point()
+    ]
+    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+
+
+@dataclass(frozen=True)
+class CrossTrain(Request[CrossTrained]):
+    """Train k models by one recipe, model f on all of the site's samples but those of its fold f."""
+
+    reply_type: ClassVar[type[Reply]] = CrossTrained
+
+    models: tuple[Weights, ...]
+    recipe: Recipe
+
+    def parts(self, site: Site) -> list[Tensor]:
+        """Positions that each model trains on; all of them for a single model."""
+        folds = len(self.models)
+        if folds == WHOLE:
+            return [torch.arange(len(site.samples))]
+        fold = folds_of(site, folds)
+        return [(fold != number).nonzero().squeeze(-1) for number in range(folds)]
+
+    def answer(self, site: Site) -> CrossTrained:
+        [reply] = self.answer_many([(self, site)])
+        if isinstance(reply, Exception):
+            raise reply
+        assert isinstance(reply, CrossTrained)
+        return reply
+
+    @classmethod
+    def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
+        jobs: list[Job] = []
+        places: list[tuple[int, int]] = []
+        for number, (request, site) in enumerate(work):
+            for fold, positions in enumerate(request.parts(site)):
+                if len(positions):
+                    places.append((number, fold))
+                    purpose = f"train without fold {fold + 1}"
+                    jobs.append(Job(part_of(site, positions), request.models[fold], request.recipe, purpose=purpose))
+        found: dict[tuple[int, int], Result | Exception] = dict(zip(places, train_many(jobs)))
+        return [
+            _gathered(request, site, [found.get((number, fold)) for fold in range(len(request.models))])
+            for number, (request, site) in enumerate(work)
+        ]
+
+
+def _gathered(request: CrossTrain, site: Site, results: list[Result | Exception | None]) -> Any:
+    """One site's reply; a model for which it has no sample comes back as it was and counts for nothing."""
+    failed = next((result for result in results if isinstance(result, Exception)), None)
+    if failed is not None:
+        return failed
+    trained = [result for result in results if isinstance(result, Result)]
+    sizes = [len(positions) for positions in request.parts(site)]
+    models = tuple(
+        result.weights if isinstance(result, Result) else sent
+        for result, sent in zip(results, request.models)
+    )
+    return CrossTrained(models, tuple(sizes), sum(result.loss for result in trained) / max(len(trained), 1))
+
+
+def out_of_fold_logits(site: Site, models: Sequence[Weights]) -> Tensor:
+    """Logits `[n, K]` of every sample under the model that did not train on it."""
+    if len(models) == WHOLE:
+        return logits_of(site.network(models[0]), site.samples)
+    fold = folds_of(site, len(models))
+    logits = torch.zeros(len(site.samples), site.n_classes)
+    for number, weights in enumerate(models):
+        positions = (fold == number).nonzero().squeeze(-1)
+        if len(positions):
+            own = replace(site.samples, rows=site.samples.rows[positions])
+            logits[positions] = logits_of(site.network(weights), own)
+    return logits
