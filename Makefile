@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check test-slow wheel clean
+.PHONY: demo test check test-slow docs wheel clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedsift needs Python 3.11 or newer")'
@@ -27,6 +27,9 @@ test: check
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow
+
+docs: $(READY)
+	$(BIN)/zensical build --strict
 
 wheel: $(READY)
 	$(BIN)/python -m build --wheel

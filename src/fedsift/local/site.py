@@ -74,6 +74,8 @@ class Site:
     classes: tuple[str, ...]
     moment: Moment
     notebook: Notebook = field(default_factory=Notebook)
+    groups: Tensor | None = None
+    """Equal numbers for samples of one patient or lesion, int64 `[n]`; None: every sample is its own."""
     held_out: Samples | None = None
     held_out_given: Tensor | None = None
     public: Samples | None = None

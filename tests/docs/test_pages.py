@@ -1,0 +1,66 @@
+"""The documentation's own promises: links lead somewhere, lines have one width, the list of pages is whole."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")],
+    key=lambda page: page.as_posix(),
+)
+WIDTH = 120
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def prose(page: Path) -> list[tuple[int, str]]:
+    """Numbered lines outside of code blocks."""
+    lines, fenced = [], False
+    for number, line in enumerate(page.read_text("utf-8").splitlines(), 1):
+        if line.lstrip().startswith(("```", "~~~")):
+            fenced = not fenced
+        elif not fenced:
+            lines.append((number, line))
+    return lines
+
+
+def anchors(page: Path) -> set[str]:
+    """Where a heading can be linked to, as GitHub and the documentation's site both name it."""
+    heads = [line.lstrip("#").strip() for _, line in prose(page) if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for number, line in prose(page):
+        for match in LINK.finditer(re.sub(r"`[^`]*`", "", line)):
+            target = match.group(1) or match.group(2)
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            file = (page.parent / path).resolve() if path else page
+            assert file.exists(), f"{name(page)}:{number} links to {target}, which does not exist"
+            if anchor and file.suffix == ".md":
+                assert anchor in anchors(file), f"{name(page)}:{number} links to {target}: no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_prose_is_wrapped_at_one_width(page: Path) -> None:
+    """Tables and lines of a single word, such as an address, cannot be broken."""
+    for number, line in prose(page):
+        breakable = " " in line.strip().lstrip("-*0123456789. ") and not line.lstrip().startswith(("|", "#"))
+        assert len(line) <= WIDTH or not breakable, f"{name(page)}:{number} has {len(line)} characters"
+
+
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text("utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        if page.name != "README.md":
+            assert page.name in index, f"docs/README.md does not name {page.name}"
