@@ -124,7 +124,9 @@ class CrossTrain(Request[CrossTrained]):
                 if len(positions):
                     places.append((number, fold))
                     purpose = f"train without fold {fold + 1}"
-                    jobs.append(Job(part_of(site, positions), request.models[fold], request.recipe, purpose=purpose))
+                    jobs.append(
+                        Job(part_of(site, positions), request.models[fold], request.recipe, purpose=purpose)
+                    )
         found: dict[tuple[int, int], Result | Exception] = dict(zip(places, train_many(jobs)))
         return [
             _gathered(request, site, [found.get((number, fold)) for fold in range(len(request.models))])

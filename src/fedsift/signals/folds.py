@@ -12,7 +12,9 @@ from scipy.sparse.csgraph import connected_components
 Numbers = NDArray[np.int64]
 
 
-def deal_folds(strata: Numbers, folds: int, random: np.random.Generator, units: Numbers | None = None) -> Numbers:
+def deal_folds(
+    strata: Numbers, folds: int, random: np.random.Generator, units: Numbers | None = None
+) -> Numbers:
     """A fold for each sample, int64 `[n]` in 0..folds-1.
 
     strata `[n]`: what every fold should hold alike, e.g. the given class. units `[n]`: samples that must stay
@@ -43,7 +45,9 @@ def deal_folds(strata: Numbers, folds: int, random: np.random.Generator, units: 
 
 def copies(samples: NDArray[np.generic]) -> Numbers:
     """Equal numbers for samples `[n, ...]` that are the same to the byte, int64 `[n]`."""
-    digests = [hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=16).digest() for row in samples]
+    digests = [
+        hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=16).digest() for row in samples
+    ]
     return np.unique(np.array(digests, dtype="S16"), return_inverse=True)[1].astype(np.int64)
 
 
