@@ -61,9 +61,9 @@ class Reply(Wire):
         return None
 
 
-def disclosed(what: str, **options: Any) -> Any:
-    """A reply's field, with the words that tell a site what it gives away."""
-    return dataclasses.field(metadata={"what": what}, **options)
+def disclosed(what: str, *, least: float | None = None, most: float | None = None, **options: Any) -> Any:
+    """A reply's field, with the words that tell a site what it gives away, and the range that its numbers must keep."""
+    return dataclasses.field(metadata={"what": what, "least": least, "most": most}, **options)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,8 @@ def joined(first: Numbers, second: Numbers) -> Numbers:
     width = int(a.max(initial=-1)) + 1
     size = width + int(b.max(initial=-1)) + 1
     links = coo_array((np.ones(n), (a, width + b)), shape=(size, size))
-    return connected_components(links, directed=False)[1][a].astype(np.int64)
+    parts: Numbers = connected_components(links, directed=False)[1].astype(np.int64)
+    return parts[a]
 
 
 def disagreeing_copies(units: Numbers, labels: Numbers) -> NDArray[np.bool_]:
