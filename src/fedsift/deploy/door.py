@@ -1,0 +1,268 @@
+"""The door: the only way from the network to the coordinator's SuperLink, and from a site's SuperNode to the network.
+
+Flower serves its control routes on the same port as the routes that sites need: whoever reaches that port can start
+code of their own. So the SuperLink listens on loopback alone, and this program stands in front of it. It lets the
+twelve fleet routes through and nothing else, for keys of the roster, within limits of size and rate, and writes down
+who came. The same program runs at a site, between its SuperNode and the network: there it refuses apps that the site
+has not pinned, and counts what leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import time
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedsift.contract.errors import ConfigError
+from fedsift.deploy.roster import Roster, fingerprint
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+FLEET = frozenset(
+    f"/v1/fleet/{name}"
+    for name in (
+        "register-node", "activate-node", "deactivate-node", "unregister-node", "send-node-heartbeat",
+        "pull-messages", "push-messages", "get-run", "get-fab", "push-object", "pull-object",
+        "confirm-message-received",
+    )
+)  # fmt: skip
+"""What a node needs of Flower 1.41; control, runtime and documentation routes are not among them."""
+PULL, PUSH, FAB = "/v1/fleet/pull-messages", "/v1/fleet/push-messages", "/v1/fleet/get-fab"
+OBJECT = "/v1/fleet/push-object"
+PASSED_ON = ("content-type", "accept", "flwr-public-key", "flwr-signature", "flwr-timestamp")
+"""Headers that reach the other side; nothing else does, and none of them is ever logged."""
+SIGNATURE_LIFE = 310.0
+"""Seconds for which Flower takes a signed timestamp, for any route and body: within them each is let in once."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one key may do."""
+
+    request_bytes: int = 16 * 2**20
+    """Of one request; Flower sends arrays in pieces of 5 MB."""
+    message_bytes: int = 512 * 2**20
+    """Of all pieces between two messages."""
+    requests_a_second: float = 50.0
+    burst: int = 400
+    """Requests at once before the rate counts: a model arrives in many pieces."""
+    hold_seconds: float = 15.0
+    """How long a poll without a message is kept open, so that a node need not sleep between polls; 0: not at all."""
+    hold_every: float = 0.25
+
+
+class Refused(Exception):
+    """A request that does not pass: a status and a sentence that its sender may read."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+@dataclass
+class Visitor:
+    """What the door remembers of a key."""
+
+    allowance: float
+    seen: float
+    since_message: int = 0
+    stamps: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Door:
+    """An ASGI program that forwards to one upstream address."""
+
+    upstream: str
+    """Base address of the other side, e.g. https://127.0.0.1:9092."""
+    client: httpx.AsyncClient
+    roster: Roster | None = None
+    """Keys that may come in; None at a site, where only the own SuperNode reaches the door."""
+    pins: frozenset[str] | None = None
+    """SHA-256 of the apps that may come through; None at the coordinator."""
+    log: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+    visitors: dict[str, Visitor] = field(default_factory=dict)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        started, who = time.perf_counter(), ""
+        body, status, answer, kind = b"", 500, b"the door failed", "text/plain"
+        try:
+            self._check_route(scope)
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            who = self._check_key(headers)
+            body = await self._read(headers, receive, who, scope["path"])
+            status, answer, kind = await self._forward(scope["path"], headers, body)
+        except Refused as reason:
+            status, answer = reason.status, str(reason).encode()
+        except (httpx.HTTPError, OSError) as error:
+            status, answer = 502, f"the other side does not answer ({type(error).__name__})".encode()
+        self._write(scope, who, len(body), status, answer, time.perf_counter() - started)
+        await send(
+            {"type": "http.response.start", "status": status, "headers": [(b"content-type", kind.encode())]}
+        )
+        await send({"type": "http.response.body", "body": answer})
+
+    # Who and what may pass ------------------------------------------------------------------------------------------
+
+    def _check_route(self, scope: Scope) -> None:
+        if scope["method"] != "POST" or scope["path"] not in FLEET or scope.get("query_string"):
+            raise Refused(404, "this door leads to the fleet routes of a fedsift federation and nowhere else")
+
+    def _check_key(self, headers: dict[str, str]) -> str:
+        """The name that a request's key speaks for; its signature, its freshness and its rate are checked."""
+        try:
+            public = b64decode(headers["flwr-public-key"], validate=True)
+            signature = b64decode(headers["flwr-signature"], validate=True)
+            stamp = headers["flwr-timestamp"]
+            age = (datetime.now(UTC) - datetime.fromisoformat(stamp)).total_seconds()
+            key = serialization.load_pem_public_key(public)
+            if not isinstance(key, ec.EllipticCurvePublicKey):
+                raise ValueError("no key of an elliptic curve")
+            key.verify(signature, stamp.encode("ascii"), ec.ECDSA(hashes.SHA256()))
+            mark = fingerprint(public)
+        except (KeyError, ValueError, TypeError, InvalidSignature, ConfigError):
+            raise Refused(401, "this request is not signed with a site's key") from None
+        if abs(age) > SIGNATURE_LIFE:
+            raise Refused(
+                401, f"this request was signed {age:.0f} s ago: set the clocks of both machines right"
+            )
+        name = self._name_of(mark)
+        self._check_visit(mark, stamp)
+        return name
+
+    def _name_of(self, mark: str) -> str:
+        if self.roster is None:
+            return "own node"
+        entry = self.roster.of(mark)
+        if entry is None:
+            raise Refused(403, f"the key {mark[:23]}... is not on this federation's roster")
+        if entry.revoked:
+            raise Refused(403, f"the key of site '{entry.name}' was revoked")
+        return entry.name
+
+    def _check_visit(self, mark: str, stamp: str) -> None:
+        """Each signature once, and no more requests than the rate allows."""
+        now = time.monotonic()
+        visitor = self.visitors.setdefault(mark, Visitor(self.limits.burst, now))
+        earned = (now - visitor.seen) * self.limits.requests_a_second
+        visitor.allowance, visitor.seen = min(self.limits.burst, visitor.allowance + earned), now
+        if visitor.allowance < 1:
+            raise Refused(429, "too many requests: slow down")
+        visitor.allowance -= 1
+        if stamp in visitor.stamps:
+            raise Refused(401, "this signature was used before")
+        visitor.stamps[stamp] = now
+        if len(visitor.stamps) > 4096:
+            fresh = {old: at for old, at in visitor.stamps.items() if now - at < 2 * SIGNATURE_LIFE}
+            visitor.stamps = fresh
+
+    async def _read(self, headers: dict[str, str], receive: Receive, who: str, path: str) -> bytes:
+        """The body, refused as soon as it is too long; pieces of one message are counted together."""
+        most = self.limits.request_bytes
+        declared = headers.get("content-length", "0")
+        if not declared.isdecimal() or int(declared) > most:
+            raise Refused(413, f"a request may have {most} bytes, this one says {declared[:20]}")
+        parts, size, more = [], 0, True
+        while more:
+            event = await receive()
+            if event["type"] == "http.disconnect":
+                raise Refused(400, "the sender went away")
+            parts.append(event.get("body", b""))
+            size += len(parts[-1])
+            if size > most:
+                raise Refused(413, f"a request may have {most} bytes")
+            more = event.get("more_body", False)
+        self._count(fingerprint(b64decode(headers["flwr-public-key"])), path, size)
+        return b"".join(parts)
+
+    def _count(self, mark: str, path: str, size: int) -> None:
+        visitor = self.visitors[mark]
+        if path == PUSH:
+            visitor.since_message = 0
+        if path in (OBJECT, PUSH):
+            visitor.since_message += size
+            if visitor.since_message > self.limits.message_bytes:
+                raise Refused(413, f"a message may have {self.limits.message_bytes} bytes in all its pieces")
+
+    # The other side -------------------------------------------------------------------------------------------------
+
+    async def _forward(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes, str]:
+        passed = {name: headers[name] for name in PASSED_ON if name in headers}
+        until = time.monotonic() + (self.limits.hold_seconds if path == PULL else 0.0)
+        while True:
+            response = await self.client.post(f"{self.upstream}{path}", content=body, headers=passed)
+            if time.monotonic() >= until or response.status_code != 200 or _holds_message(response.content):
+                break
+            await asyncio.sleep(self.limits.hold_every)
+        if path == FAB and self.pins is not None and response.status_code == 200:
+            self._check_app(response.content)
+        return (
+            response.status_code,
+            response.content,
+            response.headers.get("content-type", "application/octet-stream"),
+        )
+
+    def _check_app(self, content: bytes) -> None:
+        from flwr.proto.fab_pb2 import GetFabResponse
+
+        app = GetFabResponse()
+        app.ParseFromString(content)
+        found = hashlib.sha256(app.fab.content).hexdigest()
+        if self.pins is not None and found not in self.pins:
+            raise Refused(403, f"the app sha256:{found} is not pinned in this site's site.toml")
+
+    def _write(self, scope: Scope, who: str, size: int, status: int, answer: bytes, seconds: float) -> None:
+        """One line of JSON a request: never a header, a body or an address's credentials."""
+        if self.log is None:
+            return
+        line = {
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "from": (scope.get("client") or ("", 0))[0],
+            "who": who,
+            "what": f"{scope['method']} {scope['path'][:200]}",
+            "bytes_in": size,
+            "bytes_out": len(answer),
+            "status": status,
+            "seconds": round(seconds, 4),
+            **({"reason": answer.decode(errors="replace")[:300]} if status >= 400 else {}),
+        }
+        with contextlib.suppress(OSError), self.log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _holds_message(content: bytes) -> bool:
+    """Whether an answer to a poll brings a message."""
+    from flwr.proto.fleet_pb2 import PullMessagesResponse
+
+    answer = PullMessagesResponse()
+    answer.ParseFromString(content)
+    return len(answer.messages_list) > 0
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        event = await receive()
+        await send({"type": f"{event['type']}.complete"})
+        if event["type"] == "lifespan.shutdown":
+            return

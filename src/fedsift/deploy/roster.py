@@ -1,0 +1,128 @@
+"""Who may speak for which site: `federation.toml`, kept by the coordinator and read anew whenever it changes.
+
+[[site]]
+name = "north"                 # how the federation knows this site
+key = "sha256:5b0e..."         # fingerprint of the site's public key: `fedsift flower fingerprint north.pub`
+samples = 12000                # the most that it may declare
+revoked = false
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+
+from fedsift.contract.errors import ConfigError
+
+ROSTER_FILE = "federation.toml"
+
+
+def fingerprint(public_key: bytes) -> str:
+    """`sha256:` and the hash of a public key, the same for its PEM and its OpenSSH form."""
+    load = (
+        serialization.load_ssh_public_key
+        if public_key.lstrip().startswith((b"ecdsa-", b"ssh-"))
+        else serialization.load_pem_public_key
+    )
+    try:
+        key = load(public_key)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"this is no public key (PEM or OpenSSH): {error}") from None
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return f"sha256:{hashlib.sha256(der).hexdigest()}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One site of the roster."""
+
+    name: str
+    key: str
+    samples: int
+    revoked: bool = False
+
+
+def entries_of(table: dict[str, Any], where: str = ROSTER_FILE) -> tuple[Entry, ...]:
+    """The roster's entries, every key checked: one key speaks for one name, one name has one key."""
+    found: list[Entry] = []
+    for number, row in enumerate(table.get("site", ()), 1):
+        place = f"{where}: site {number}"
+        unknown = set(row) - {"name", "key", "samples", "revoked"}
+        if unknown:
+            raise ConfigError(f"{place} has an unknown key '{sorted(unknown)[0]}'")
+        name, key, samples, revoked = (row.get(part) for part in ("name", "key", "samples", "revoked"))
+        if not isinstance(name, str) or not name.strip():
+            raise ConfigError(f"{place} has no name")
+        if not isinstance(key, str) or not key.startswith("sha256:") or len(key) != 71:
+            raise ConfigError(f"{place} ({name}): 'key' must be the fingerprint sha256:... of its public key")
+        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+            raise ConfigError(
+                f"{place} ({name}): 'samples', the most it may declare, must be a whole number above 0"
+            )
+        if revoked not in (None, True, False):
+            raise ConfigError(f"{place} ({name}): 'revoked' = {revoked!r} must be true or false")
+        found.append(Entry(name, key, samples, bool(revoked)))
+    for part in ("name", "key"):
+        values = [getattr(entry, part) for entry in found]
+        twice = next((value for value in values if values.count(value) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"{where}: {part} '{twice}' stands there twice")
+    return tuple(found)
+
+
+class Roster:
+    """The roster as it stands on disk now: a revoked site's next message is refused.
+
+    A file that is being edited and cannot be read for a moment changes nothing; at the start it must be right.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp: tuple[int, int] = (0, 0)
+        self._by_key: dict[str, Entry] = {}
+        self.trouble = ""
+        """Why the file as it stands now was not taken over."""
+        self._read(self._now())
+
+    def of(self, key: str) -> Entry | None:
+        """The entry of a key's fingerprint; None for a key that is not listed."""
+        stamp = self._now()
+        if stamp != self._stamp:
+            try:
+                self._read(stamp)
+            except ConfigError as error:
+                self.trouble, self._stamp = str(error), stamp
+        return self._by_key.get(key)
+
+    def _now(self) -> tuple[int, int]:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return (-1, -1)
+        return (found.st_mtime_ns, found.st_size)
+
+    def _read(self, stamp: tuple[int, int]) -> None:
+        try:
+            table = tomllib.loads(self.path.read_text("utf-8"))
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{self.path} cannot be read: {error}") from None
+        self._by_key = {entry.key: entry for entry in entries_of(table, str(self.path))}
+        self._stamp, self.trouble = stamp, ""
+
+
+def roster_text(entries: Iterable[Entry]) -> str:
+    """The TOML of a roster."""
+    import tomli_w
+
+    rows = [
+        {"name": entry.name, "key": entry.key, "samples": entry.samples, "revoked": entry.revoked}
+        for entry in entries
+    ]
+    return tomli_w.dumps({"site": rows})

@@ -1,0 +1,334 @@
+"""The door lets the fleet routes through for signed keys of the roster, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+import httpx
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.proto.fab_pb2 import Fab, GetFabResponse
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.message_pb2 import Message
+
+from fedsift.contract.errors import ConfigError
+from fedsift.deploy.door import FLEET, Door, Limits
+from fedsift.deploy.roster import Entry, Roster, entries_of, fingerprint, roster_text
+
+PULL = "/v1/fleet/pull-messages"
+PUSH = "/v1/fleet/push-messages"
+OBJECT = "/v1/fleet/push-object"
+
+
+class Key:
+    """A site's key pair, and requests signed with it."""
+
+    def __init__(self) -> None:
+        self._private = ec.generate_private_key(ec.SECP384R1())
+        public = self._private.public_key()
+        spki = serialization.PublicFormat.SubjectPublicKeyInfo
+        self.pem = public.public_bytes(serialization.Encoding.PEM, spki)
+        self.ssh = public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        self.mark = fingerprint(self.pem)
+        self._ticks = 0
+
+    def headers(
+        self, age: float = 0.0, stamp: str | None = None, claims: bytes | None = None
+    ) -> dict[str, str]:
+        self._ticks += 1  # no two signatures alike, however coarse the clock
+        stamp = stamp or (datetime.now(UTC) - timedelta(seconds=age, microseconds=self._ticks)).isoformat()
+        signature = self._private.sign(stamp.encode(), ec.ECDSA(hashes.SHA256()))
+        return {
+            "flwr-public-key": b64encode(claims or self.pem).decode(),
+            "flwr-signature": b64encode(signature).decode(),
+            "flwr-timestamp": stamp,
+        }
+
+
+class Upstream:
+    """A SuperLink that writes down what reaches it."""
+
+    def __init__(self, answer: Callable[[str], bytes] = lambda path: b"") -> None:
+        self.answer = answer
+        self.calls: list[tuple[str, dict[str, str], bytes]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            event = await receive()
+            body += event.get("body", b"")
+            more = event.get("more_body", False)
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        self.calls.append((scope["path"], headers, body))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": self.answer(scope["path"])})
+
+
+class Setting:
+    """A door before an upstream, with one listed key."""
+
+    def __init__(
+        self, folder: Path, answer: Callable[[str], bytes] = lambda path: b"", **options: Any
+    ) -> None:
+        self.key = Key()
+        self.upstream = Upstream(answer)
+        self.file = folder / "federation.toml"
+        self.list(Entry("north", self.key.mark, 100))
+        self.log = folder / "access.jsonl"
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(self.upstream))
+        options.setdefault("limits", Limits(hold_seconds=0.0))
+        options.setdefault("roster", Roster(self.file))
+        self.door = Door("http://superlink", client, log=self.log, **options)
+
+    def list(self, *entries: Entry) -> None:
+        self.file.write_text(roster_text(entries), "utf-8")
+
+    def post(self, path: str, headers: dict[str, str] | None = None, body: bytes = b"x") -> httpx.Response:
+        return self.request(
+            "POST", path, headers=self.key.headers() if headers is None else headers, content=body
+        )
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(self.door)) as client:
+                return await client.request(method, f"http://door{path}", **options)
+
+        return run(ask())
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text("utf-8").splitlines()]
+
+
+def run(work: Coroutine[Any, Any, httpx.Response]) -> httpx.Response:
+    return asyncio.run(work)
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return Setting(tmp_path)
+
+
+@pytest.mark.parametrize("path", sorted(FLEET))
+def test_a_listed_key_reaches_every_fleet_route(setting: Setting, path: str) -> None:
+    assert setting.post(path, body=b"hello").status_code == 200
+    [(reached, _, body)] = setting.upstream.calls
+    assert (reached, body) == (path, b"hello")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/control/start-run", "/v1/control/list-nodes", "/v1/control/register-node", "/v1/runtime/acquire-task",
+        "/docs", "/openapi.json", "/health", "/", "/v1/fleet", "/v1/fleet/", "/v1/fleet/pull-messages/",
+        "/v1/fleet/../control/start-run", "/v1/fleet/%2e%2e/control/start-run", "//v1/fleet/pull-messages",
+        "/V1/fleet/pull-messages", "/v1/fleet/pull-messages?x=1", "/v1/fleet/unknown",
+    ],
+)  # fmt: skip
+def test_no_other_route_exists_whatever_key_comes(setting: Setting, path: str) -> None:
+    assert setting.post(path).status_code == 404
+    assert setting.upstream.calls == []
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH"])
+def test_no_other_method_exists(setting: Setting, method: str) -> None:
+    assert setting.request(method, PULL, headers=setting.key.headers()).status_code == 404
+    assert setting.upstream.calls == []
+
+
+def test_who_holds_only_the_certificate_does_not_get_in(setting: Setting) -> None:
+    assert setting.post(PULL, headers={}).status_code == 401
+    stranger = Key()
+    answer = setting.post(PULL, headers=stranger.headers())
+    assert answer.status_code == 403
+    assert "not on this federation's roster" in answer.text
+    stolen = stranger.headers(claims=setting.key.pem)  # a listed key's name under a stranger's signature
+    assert setting.post(PULL, headers=stolen).status_code == 401
+    assert setting.upstream.calls == []
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"flwr-public-key": "!!"}, {"flwr-signature": "AAAA"}, {"flwr-timestamp": "yesterday"},
+        {"flwr-timestamp": "2020-01-01T00:00:00"}, {"flwr-public-key": b64encode(b"no key").decode()},
+    ],
+)  # fmt: skip
+def test_a_broken_signature_is_refused_in_words(setting: Setting, broken: dict[str, str]) -> None:
+    answer = setting.post(PULL, headers={**setting.key.headers(), **broken})
+    assert answer.status_code == 401
+    assert setting.upstream.calls == []
+
+
+def test_an_old_signature_and_a_repeated_one_are_refused(setting: Setting) -> None:
+    assert "clocks" in setting.post(PULL, headers=setting.key.headers(age=4000)).text
+    assert "clocks" in setting.post(PULL, headers=setting.key.headers(age=-4000)).text
+    once = setting.key.headers()
+    assert setting.post(PULL, headers=once).status_code == 200
+    assert setting.post(PUSH, headers=once).text == "this signature was used before"
+    assert len(setting.upstream.calls) == 1
+
+
+def test_revoking_takes_effect_on_the_next_message(setting: Setting) -> None:
+    assert setting.post(PULL).status_code == 200
+    setting.list(Entry("north", setting.key.mark, 100, revoked=True))
+    answer = setting.post(PULL)
+    assert (answer.status_code, answer.text) == (403, "the key of site 'north' was revoked")
+    setting.list(Entry("somebody else", "sha256:" + "0" * 64, 100))
+    assert setting.post(PULL).status_code == 403
+
+
+def test_a_roster_that_cannot_be_read_for_a_moment_changes_nothing(setting: Setting) -> None:
+    setting.file.write_text("[[site]\nname =", "utf-8")
+    assert setting.post(PULL).status_code == 200
+    assert setting.door.roster is not None
+    assert "cannot be read" in setting.door.roster.trouble
+
+
+def test_sizes_are_refused_before_anything_is_passed_on(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, limits=Limits(request_bytes=100, message_bytes=250, hold_seconds=0.0))
+    assert setting.post(OBJECT, body=b"x" * 101).status_code == 413
+    assert (
+        setting.post(OBJECT, headers={**setting.key.headers(), "content-length": "9" * 30}).status_code == 413
+    )
+    assert setting.upstream.calls == []
+    assert [setting.post(OBJECT, body=b"x" * 100).status_code for _ in range(3)] == [200, 200, 413]
+    assert setting.post(PUSH, body=b"x").status_code == 200  # the next message begins
+    assert setting.post(OBJECT, body=b"x" * 100).status_code == 200
+
+
+def test_a_body_longer_than_it_says_is_cut_off(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, limits=Limits(request_bytes=100, hold_seconds=0.0))
+    sent: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        sent.append(60)
+        return {"type": "http.request", "body": b"x" * 60, "more_body": True}
+
+    answers: list[Any] = []
+
+    async def send(event: Any) -> None:
+        answers.append(event)
+
+    headers = [(name.encode(), value.encode()) for name, value in setting.key.headers().items()]
+    scope = {"type": "http", "method": "POST", "path": OBJECT, "headers": headers, "query_string": b""}
+    asyncio.run(setting.door(scope, receive, send))
+    assert answers[0]["status"] == 413
+    assert len(sent) == 2  # it did not read on for ever
+
+
+def test_too_many_requests_wait(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, limits=Limits(requests_a_second=0.001, burst=3, hold_seconds=0.0))
+    assert [setting.post(PULL).status_code for _ in range(5)] == [200, 200, 200, 429, 429]
+
+
+def test_a_poll_is_held_until_a_message_comes(tmp_path: Path) -> None:
+    polls = 0
+
+    def answer(path: str) -> bytes:
+        nonlocal polls
+        polls += 1
+        return PullMessagesResponse(messages_list=[Message()] if polls == 4 else []).SerializeToString()
+
+    setting = Setting(tmp_path, answer, limits=Limits(hold_seconds=60.0, hold_every=0.001))
+    found = PullMessagesResponse.FromString(setting.post(PULL).content)
+    assert len(found.messages_list) == 1
+    assert polls == 4
+
+
+def test_a_site_takes_only_apps_that_it_pinned(tmp_path: Path) -> None:
+    app = b"the app that the site has read"
+
+    def fab(content: bytes) -> Callable[[str], bytes]:
+        return lambda path: GetFabResponse(fab=Fab(hash_str="whatever", content=content)).SerializeToString()
+
+    pins = frozenset({hashlib.sha256(app).hexdigest()})
+    honest = Setting(tmp_path, fab(app), roster=None, pins=pins)
+    assert honest.post("/v1/fleet/get-fab").status_code == 200
+    hostile = Setting(tmp_path, fab(b"another app"), roster=None, pins=pins)
+    answer = hostile.post("/v1/fleet/get-fab")
+    assert answer.status_code == 403
+    assert "not pinned" in answer.text
+    unpinned = Setting(tmp_path, fab(app), roster=None, pins=frozenset())
+    assert unpinned.post("/v1/fleet/get-fab").status_code == 403
+
+
+def test_only_what_flower_needs_is_passed_on_and_nothing_secret_is_logged(setting: Setting) -> None:
+    headers = {
+        **setting.key.headers(),
+        "cookie": "a=b",
+        "x-forwarded-for": "1.2.3.4",
+        "authorization": "Bearer t",
+    }
+    setting.post(PULL, headers=headers, body=b"12345")
+    setting.post("/v1/control/start-run")
+    [(_, passed, _)] = setting.upstream.calls
+    assert not {"cookie", "x-forwarded-for", "authorization"} & set(passed)
+    good, bad = setting.lines()
+    assert (good["who"], good["bytes_in"], good["status"]) == ("north", 5, 200)
+    assert (bad["status"], bad["what"]) == (404, "POST /v1/control/start-run")
+    text = setting.log.read_text("utf-8")
+    assert headers["flwr-signature"] not in text
+    assert "Bearer" not in text
+
+
+def test_an_upstream_that_is_gone_is_said_so(tmp_path: Path) -> None:
+    setting = Setting(tmp_path)
+
+    def gone(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    setting.door.client = httpx.AsyncClient(transport=httpx.MockTransport(gone))
+    answer = setting.post(PULL)
+    assert (answer.status_code, answer.text) == (502, "the other side does not answer (ConnectError)")
+
+
+# The roster ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_has_one_fingerprint_in_either_form() -> None:
+    key = Key()
+    assert fingerprint(key.ssh) == fingerprint(key.pem) == key.mark
+    with pytest.raises(ConfigError, match="no public key"):
+        fingerprint(b"-----BEGIN NONSENSE-----")
+
+
+GOOD = {"name": "north", "key": "sha256:" + "a" * 64, "samples": 10}
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{**GOOD, "name": " "}], "site 1 has no name"),
+        ([{**GOOD, "key": "abc"}], "must be the fingerprint"),
+        ([{**GOOD, "samples": 0}], "whole number above 0"),
+        ([{**GOOD, "samples": True}], "whole number above 0"),
+        ([{**GOOD, "sample": 3}], "unknown key 'sample'"),
+        ([{**GOOD, "revoked": "yes"}], "must be true or false"),
+        ([GOOD, {**GOOD, "key": "sha256:" + "b" * 64}], "name 'north' stands there twice"),
+        ([GOOD, {**GOOD, "name": "south"}], "key 'sha256:a"),
+    ],
+)
+def test_a_wrong_roster_is_refused_by_name(rows: list[dict[str, Any]], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        entries_of({"site": rows})
+
+
+def test_a_roster_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "federation.toml"
+    entries = (Entry('north, "of" ü', "sha256:" + "a" * 64, 5), Entry("b", "sha256:" + "b" * 64, 6, True))
+    file.write_text(roster_text(entries), "utf-8")
+    roster = Roster(file)
+    assert roster.of("sha256:" + "a" * 64) == entries[0]
+    assert roster.of("sha256:" + "c" * 64) is None
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Roster(tmp_path / "missing.toml")
