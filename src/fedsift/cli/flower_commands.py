@@ -18,8 +18,10 @@ flower = typer.Typer(
     no_args_is_help=True,
 )
 
-SUPERLINK = typer.Option("127.0.0.1:8000", "--superlink", help="Address of the SuperLink, host:port.")
-INSECURE = typer.Option(False, "--insecure", help="No encryption: for a trial on 127.0.0.1 only.")
+SUPERLINK = typer.Option(
+    "127.0.0.1:8000", "--superlink", help="Address of the SuperLink on this machine, host:port."
+)
+INSECURE = typer.Option(False, "--insecure", help="No encryption: for a trial.")
 CA = typer.Option(None, "--ca", help="Certificate of the federation's own authority (PEM).")
 HOME = typer.Option(None, "--home", help="Where Flower keeps its own files.")
 
@@ -45,7 +47,7 @@ def deploy(
 
 @flower.command()
 def superlink(
-    host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
+    host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on: this machine's own only."),
     port: int = typer.Option(8000, "--port", help="Port to listen on."),
     insecure: bool = INSECURE,
     ca: Path = CA,

@@ -17,6 +17,7 @@ from fedsift.data.dataset import Spread
 from fedsift.data.noise import noises
 from fedsift.data.partitions import partitions
 from fedsift.data.sources import sources
+from fedsift.engines.flower.addresses import LOOPBACK_ONLY
 from fedsift.engines.flower.hello import Introduction
 from fedsift.engines.flower.simulation import FEDERATION_FILE
 from fedsift.engines.flower.sites import export_sites
@@ -189,6 +190,7 @@ def readme(study: Study, name: str, trial_sites: list[Path], rows: list[list[str
         method=study.method_name,
         model=study.model.name,
         trial=trial,
+        why=LOOPBACK_ONLY,
         table=table,
         rounds=study.method.total_rounds,
     )
@@ -214,35 +216,40 @@ Everybody needs Python 3.11 or newer and `pip install 'fedsift[flower]'`, the sa
 
 {trial}
 
-Each command in its own terminal, run from the folder that holds `{name}/`. Without encryption these commands refuse
-any address but the machine's own.
+Each command in its own terminal, run from the folder that holds `{name}/`.
 
-## The coordinator
+## Not across a network yet
 
-Once: a certificate for the machine's name (here `fed.example.org`), and one key pair from each site.
+**{why}.** Encryption and registered keys do not
+prevent it: `ca.crt` is what every site has. Therefore every `fedsift flower` command refuses any address but this
+machine's own (127.0.0.1, ::1, localhost), with certificates as well as without. Do not get around it with Flower's
+own programs, a forwarded port or a tunnel: they carry the same control calls. Two accounts of one machine are no
+protection either.
+
+## With certificates, still on one machine
+
+To practise what a coordinator and a site will do. The coordinator, once: a certificate, and one key pair from each site.
 
 ```
 openssl req -x509 -newkey rsa:4096 -nodes -days 825 -keyout ca.key -out ca.crt -subj "/CN=our federation"
-openssl req -newkey rsa:4096 -nodes -keyout server.key -out server.csr -subj "/CN=fed.example.org"
-printf "subjectAltName=DNS:fed.example.org,DNS:localhost,IP:127.0.0.1" > names.txt
+openssl req -newkey rsa:4096 -nodes -keyout server.key -out server.csr -subj "/CN=localhost"
+printf "subjectAltName=DNS:localhost,IP:127.0.0.1" > names.txt
 openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -days 825 -extfile names.txt -out server.crt
 ```
 
 Give `ca.crt` to every site (never `ca.key`), get every site's `node.pub`. Then:
 
 ```
-fedsift flower superlink --host 0.0.0.0 --ca ca.crt --certificate server.crt --key server.key --database sites.db
-fedsift flower register node.pub --superlink fed.example.org:8000 --ca ca.crt        # once for each site
-fedsift flower start {name} --run-folder runs/first --superlink fed.example.org:8000 --ca ca.crt
+fedsift flower superlink --ca ca.crt --certificate server.crt --key server.key --database sites.db
+fedsift flower register node.pub --superlink 127.0.0.1:8000 --ca ca.crt        # once for each site
+fedsift flower start {name} --run-folder runs/first --superlink 127.0.0.1:8000 --ca ca.crt
 ```
 
 Edit `{name}/federation.toml` first: the sites' names, how many must be there, a test set if you have one. Start the run
 on the machine where the SuperLink runs: the run folder lies there. Progress is shown and the report is written. After
 a crash or Ctrl-C, the same `start` goes on from the last finished round.
 
-## A site
-
-Once: a key pair, and the site's description.
+A site, once: a key pair, and the site's description.
 
 ```
 ssh-keygen -t ecdsa -b 384 -N "" -f node              # send node.pub to the coordinator, keep node
@@ -252,15 +259,12 @@ cp {name}/site.template.toml site.toml                # then fill it in
 Then, and after every restart:
 
 ```
-fedsift flower site site.toml --superlink fed.example.org:8000 --ca ca.crt --key node
+fedsift flower site site.toml --superlink 127.0.0.1:8000 --ca ca.crt --key node
 ```
 
 The data are checked before anything connects. The site may restart at any time: it is known by its name, continues
 from its notebook, and answers a repeated request as before. Back up the notebook folder; without it the site is set
 aside for the rest of the run, and the coordinator is told so.
-
-Know what you join: Flower sends this app's code (two files that import fedsift) to every site and runs it there. Join
-only a coordinator whom you trust with that.
 
 ## What leaves a site
 

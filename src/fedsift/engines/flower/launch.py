@@ -1,8 +1,7 @@
-"""What the `fedsift flower` commands start: Flower's own programs, offline, never in the open without encryption."""
+"""What the `fedsift flower` commands start: Flower's own programs, offline, on this machine's own addresses."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ from typing import Any, NoReturn
 import tomli_w
 
 from fedsift.contract.errors import ConfigError, FedsiftError, RunError
+from fedsift.engines.flower.addresses import host_of, refuse_the_network
 from fedsift.engines.flower.offline import offline
 from fedsift.engines.flower.simulation import FEDERATION_FILE, LOG_FILE, end_session, require_flower
 from fedsift.engines.flower.sites import open_site
@@ -30,31 +30,6 @@ POLL = 0.5
 SUPERLINK_STARTS = 60.0
 BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
 """Flower's parts on one machine ask each other for work this often (seconds); the other polls are built in."""
-
-
-def on_this_machine(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def refuse_in_the_open(host: str, insecure: bool) -> None:
-    """Without encryption, only the machine's own address will do."""
-    if insecure and not on_this_machine(host):
-        raise ConfigError(
-            f"--insecure with '{host}': models and statistics would travel in the clear; use --ca (and certificates), "
-            "or 127.0.0.1 for a trial"
-        )
-
-
-def host_of(address: str) -> str:
-    host, sign, port = address.rpartition(":")
-    if not sign or not port.isdigit():
-        raise ConfigError(f"'{address}' is no address: write host:port, e.g. 127.0.0.1:8000")
-    return host
 
 
 def program(name: str) -> str:
@@ -87,7 +62,7 @@ def superlink_command(
 
     `database`: a file that remembers nodes and registered keys; without it a restart forgets them.
     """
-    refuse_in_the_open(host, insecure)
+    refuse_the_network(host)
     command = [program("flower-superlink"), "--host", host, "--port", str(port)]
     command.append("--disable-runtime-dependency-installation")
     if database is not None:
@@ -124,7 +99,7 @@ def site_command(
 
     `worker`: the socket of the process that answers for the site.
     """
-    refuse_in_the_open(host_of(superlink), insecure)
+    refuse_the_network(host_of(superlink))
     open_site(site_file)
     settings = _quoted("site", site_file.resolve())
     if worker is not None:
@@ -174,7 +149,7 @@ def become(command: list[str], home: Path) -> NoReturn:
 
 def write_connection(home: Path, superlink: str, *, insecure: bool, ca: Path | None) -> None:
     """Flower's own configuration, in a home of ours, so that nobody's settings are touched."""
-    refuse_in_the_open(host_of(superlink), insecure)
+    refuse_the_network(host_of(superlink))
     connection: dict[str, Any] = {"address": superlink}
     if insecure:
         connection["insecure"] = True
@@ -262,6 +237,7 @@ def start(
 def wait_for(superlink: str, seconds: float = SUPERLINK_STARTS) -> None:
     """A SuperLink that was started a moment ago needs some seconds before it listens."""
     host, port = host_of(superlink), int(superlink.rpartition(":")[2])
+    refuse_the_network(host)
     end = time.monotonic() + seconds
     while True:
         try:
