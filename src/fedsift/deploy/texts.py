@@ -1,127 +1,29 @@
-"""A ready Flower app from a study: the app directory, what the coordinator and the sites type, what leaves a site."""
+"""The texts of an app: its README with the commands of both sides, a site file to fill in, all that leaves a site."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import tomli_w
 
-from fedsift import __version__
-from fedsift.contract.errors import ConfigError, FedsiftError
+from fedsift.contract.errors import FedsiftError
 from fedsift.contract.messages import Reply
 from fedsift.data.dataset import Spread
 from fedsift.data.noise import noises
 from fedsift.data.partitions import partitions
 from fedsift.data.sources import sources
-from fedsift.engines.flower.addresses import LOOPBACK_ONLY
+from fedsift.deploy.addresses import LOOPBACK_ONLY
 from fedsift.engines.flower.hello import Introduction
-from fedsift.engines.flower.simulation import FEDERATION_FILE
-from fedsift.engines.flower.sites import export_sites
 from fedsift.local.requests import Evaluated
 from fedsift.study.planning import disclosure_rows, plan_study
 from fedsift.study.study import ModelTable, Study
 from fedsift.study.tables import build_named
 
-PACKAGE = "fedsift_app"
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")
 
-
-def write_app(
-    study: Study, out: Path, *, sites: tuple[str, ...] = (), trial: Path | None = None
-) -> list[Path]:
-    """Write the app directory; with `trial`, also the study's own data as site folders there.
-
-    Returns the trial's site files, in the federation's order.
-    """
-    _check_name(out)
-    if out.exists() and any(out.iterdir()):
-        raise ConfigError(f"'{out}' is not empty: name a new folder")
-    spread = study.spread() if trial is not None else None
-    files: list[Path] = []
-    federation: dict[str, Any] = {"sites": list(sites), "at_least": len(sites) or 2, "wait": 600.0}
-    if spread is not None and trial is not None:
-        files = export_sites(spread, study.model.of_sites(spread.sites), trial / "sites", simulated=False)
-        federation |= {"sites": list(spread.sites), "at_least": len(spread.sites), "wait": 300.0}
-        federation |= _export_test(spread, trial)
-    texts = {
-        "pyproject.toml": tomli_w.dumps(_project(study, out.name)),
-        f"{PACKAGE}/__init__.py": f'"""The Flower app of study {_words(study.name)}: all of it is in fedsift."""\n',
-        f"{PACKAGE}/client.py": _MODULE.format(words="The site's side.", side="client"),
-        f"{PACKAGE}/server.py": _MODULE.format(words="The coordinator's side.", side="server"),
-        "study.toml": dataclasses.replace(
-            study, engine=dataclasses.replace(study.engine, name="flower")
-        ).to_toml(),
-        FEDERATION_FILE: _FEDERATION_WORDS + tomli_w.dumps(federation),
-        "site.template.toml": site_template(spread),
-        "README.md": readme(study, out.name, files, leaves(study, central_test=bool(federation.get("test")))),
-    }
-    for name, text in texts.items():
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_text(text, "utf-8")
-    return files
-
-
-def _check_name(out: Path) -> None:
-    if not NAME.fullmatch(out.resolve().name):
-        raise ConfigError(
-            f"'{out.name}' cannot be a Flower app's folder: a letter first, then letters, digits and hyphens, "
-            "at most 32 in all"
-        )
-
-
-def _words(text: str) -> str:
+def one_line(text: str) -> str:
     return re.sub(r"[^\w .,-]", " ", text)
-
-
-def _project(study: Study, name: str) -> dict[str, Any]:
-    app = {
-        "publisher": "fedsift",
-        "fab-exclude": [FEDERATION_FILE],  # the coordinator's own
-        "components": {"serverapp": f"{PACKAGE}.server:app", "clientapp": f"{PACKAGE}.client:app"},
-        "config": {"run-folder": ""},
-    }
-    return {
-        "project": {
-            "name": name,
-            "version": "1.0.0",
-            "description": f"{study.method_name}: {_words(study.name)}",
-            "license": "Apache-2.0",
-            "dependencies": [f"fedsift[flower]=={__version__}"],
-        },
-        "tool": {"flwr": {"app": app}},
-    }
-
-
-def _export_test(spread: Spread, trial: Path) -> dict[str, Any]:
-    data = spread.dataset
-    if len(data.test) == 0:
-        return {}
-    path = (trial / "test.npz").resolve()
-    np.savez(
-        path, images=data.images[data.test], labels=data.labels[data.test], classes=np.array(data.classes)
-    )
-    return {"test": {"name": "npz", "path": str(path)}}
-
-
-_MODULE = '''\
-"""{words}"""
-
-from fedsift.engines.flower.{side} import app
-
-__all__ = ["app"]
-'''
-
-_FEDERATION_WORDS = """\
-# Whom the coordinator waits for.
-# sites:    names of the sites, in a fixed order; an empty list takes whoever comes, by name
-# at_least: start when so many have joined; with names, go on with so many when `wait` (seconds) is over
-# [test]:   a dataset's table (see `fedsift datasets`) for labelled samples of the coordinator's own;
-#           without it every site evaluates on what it holds out and sends counts
-"""
 
 
 def site_template(spread: Spread | None) -> str:
@@ -186,7 +88,7 @@ def readme(study: Study, name: str, trial_sites: list[Path], rows: list[list[str
     )
     return _README.format(
         name=name,
-        study=_words(study.name),
+        study=one_line(study.name),
         method=study.method_name,
         model=study.model.name,
         trial=trial,
@@ -228,7 +130,7 @@ protection either.
 
 ## With certificates, still on one machine
 
-To practise what a coordinator and a site will do. The coordinator, once: a certificate, and one key pair from each site.
+To practise what a coordinator and a site will do. The coordinator, once: a certificate, and each site's public key.
 
 ```
 openssl req -x509 -newkey rsa:4096 -nodes -days 825 -keyout ca.key -out ca.crt -subj "/CN=our federation"
