@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.contract import Federation, Weights
-from fedsift.contract.codec import write_atomically
 from fedsift.contract.federation import Round
+from fedsift.contract.files import write_atomically
 from fedsift.data.presets import preset_table
 from fedsift.local.requests import Indicate
 from fedsift.methods.fednoro import FedNoRo

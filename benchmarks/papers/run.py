@@ -19,7 +19,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from fedsift.contract.codec import write_atomically
+from fedsift.contract.files import write_atomically
 from fedsift.data.presets import preset_table
 from fedsift.study import Study
 from fedsift.study.running import new_run, run

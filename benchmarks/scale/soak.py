@@ -29,8 +29,8 @@ def soak(method: str, rounds: int) -> dict[str, Any]:
     from fedsift.data.partitions import partitions
     from fedsift.engines.evaluate import Evaluator
     from fedsift.engines.loop import conduct
-    from fedsift.engines.runfolder import RunFolder
     from fedsift.methods import methods
+    from fedsift.runs import RunFolder
     from fedsift.study import Study
     from fedsift.study.running import federate
 

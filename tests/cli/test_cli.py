@@ -66,7 +66,7 @@ def test_run_leaves_everything_behind(finished: Path) -> None:
         "summary.json",
         "report.html",
         "model.safetensors",
-        "checkpoint.safetensors",
+        "checkpoint.bin",
     } <= names
 
 
@@ -113,7 +113,7 @@ def test_interrupt_is_safe_and_resume_goes_on(tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("runs/*/checkpoint.safetensors")):
+    while not list(tmp_path.glob("runs/*/checkpoint.bin")):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedsift.contract.messages import Answer, Envelope
 from fedsift.engines.inprocess import InProcess
-from fedsift.engines.runfolder import RunFolder
 from fedsift.methods import methods
+from fedsift.runs import RunFolder
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
 

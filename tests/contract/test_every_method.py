@@ -19,8 +19,8 @@ import torch
 from fedsift.contract.codec import pack
 from fedsift.contract.messages import Answer, Envelope, Reply
 from fedsift.engines.inprocess import InProcess
-from fedsift.engines.runfolder import RunFolder
 from fedsift.methods import methods
+from fedsift.runs import RunFolder
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
 

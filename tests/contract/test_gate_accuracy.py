@@ -69,7 +69,7 @@ def test_a_site_without_indicator_is_treated_as_noisy(tmp_path: Path) -> None:
 
 def test_too_few_replies_stop_the_run_resumably(tmp_path: Path) -> None:
     from fedsift.contract.errors import QuorumError
-    from fedsift.engines.runfolder import RunFolder
+    from fedsift.runs import RunFolder
     from fedsift.study.running import new_run, run
 
     class Collapsing(InProcess):

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedsift.engines.runfolder import RunFolder
 from fedsift.methods import methods
+from fedsift.runs import RunFolder
 from fedsift.study.running import new_run
 
 from .federations import ALONE, assert_close, contract_study, outcome, play
@@ -23,7 +23,7 @@ torch.set_num_threads(1)
 @pytest.fixture(scope="module")
 def on_flower(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[RunFolder, Any]]:
     """Every method's run under one start of Flower, with its summary or error."""
-    from fedsift.engines.flower import simulate_many
+    from fedsift.study.on_flower import simulate_many
 
     place = tmp_path_factory.mktemp("flower")
     studies = [contract_study(name, place, engine=ALONE) for name in methods]

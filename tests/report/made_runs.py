@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsift.contract.method import State
-from fedsift.engines.runfolder import Checkpoint, RunFolder
+from fedsift.engines.loop import write_plan
+from fedsift.runs import Checkpoint, RunFolder, summarise
 from fedsift.study import Study
-from fedsift.study.results import summarise
 
 
 def study_table(method: str = "fednoro", sites: int = 4, seed: int = 1, **more: Any) -> dict[str, Any]:
@@ -87,7 +86,9 @@ def make_run(
 ) -> Path:
     """A folder as a run leaves it; unfinished, with the last round's checkpoint instead of the tables."""
     folder = RunFolder.create(parent, folder_name)
-    folder.write_text("study.toml", Study.from_table(study or study_table(method, len(names))).to_toml())
+    made = Study.from_table(study or study_table(method, len(names)))
+    folder.write_text("study.toml", made.to_toml())
+    write_plan(made.method, folder)
     lines = site_lines(names, len(classes), found, truth)
     if rows is None:
         rows = (
@@ -100,7 +101,7 @@ def make_run(
     if finished:
         folder.write_table("sites.csv", lines)
         summary = {
-            **summarise(list(rows), None),
+            **summarise(list(rows)),
             "classes": list(classes),
             "dataset": "made-up",
             "sites": len(names),
@@ -109,13 +110,9 @@ def make_run(
             summary["detection"] = detection(found, truth)
         folder.write_json("summary.json", {**summary, "notes": list(notes)})
     elif rows:
-        records: dict[str, dict[str, Any]] = {}
-        if found is not None:
-            records = {key: {line["site"]: line[key] for line in lines} for key in ("noisy", "indicator")}
-        point = Checkpoint(
-            len(rows), State(), dict.fromkeys(names, "0.0:warm up"), records, {}, {"refusals": {}}
-        )
-        folder.checkpoint(point, {}, set())
+        recorded = ("site", "noisy", "indicator") if found is not None else ("site",)
+        sites = [{**{key: line[key] for key in recorded}, "replies_refused": 0} for line in lines]
+        folder.checkpoint(Checkpoint(len(rows), b"", sites))
     return folder.path
 
 

@@ -232,7 +232,7 @@ def test_an_unfinished_run_shows_what_its_checkpoint_holds(tmp_path: Path) -> No
 
 def test_a_killed_run_with_a_cut_line_and_no_checkpoint(tmp_path: Path) -> None:
     run = make_run(tmp_path, rows=fednoro_rows(3, ["b"])[:2], finished=False)
-    (run / "checkpoint.safetensors").unlink()
+    (run / "checkpoint.bin").unlink()
     with (run / "rounds.jsonl").open("a") as file:
         file.write('{"round": 3, "sta')
     page = read(run)
@@ -251,6 +251,7 @@ def test_a_method_that_is_not_installed_here(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     study = (run / "study.toml").read_text().replace('name = "fednoro"', 'name = "elsewhere"')
     (run / "study.toml").write_text(study)
+    (run / "plan.json").unlink()
     page = read(run)
     assert "elsewhere on made-up" in page.text
 

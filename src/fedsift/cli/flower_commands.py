@@ -8,8 +8,9 @@ import typer
 
 from fedsift.cli.output import print_json, round_progress, stderr, stdout
 from fedsift.contract.errors import FedsiftError
-from fedsift.engines.flower import launch
-from fedsift.engines.flower.deploy import write_app
+from fedsift.deploy import commands, starting
+from fedsift.deploy.app import write_app
+from fedsift.engines.flower.processes import LOG_FILE
 from fedsift.report import print_summary, write_report
 from fedsift.study import Study
 
@@ -18,8 +19,10 @@ flower = typer.Typer(
     no_args_is_help=True,
 )
 
-SUPERLINK = typer.Option("127.0.0.1:8000", "--superlink", help="Address of the SuperLink, host:port.")
-INSECURE = typer.Option(False, "--insecure", help="No encryption: for a trial on 127.0.0.1 only.")
+SUPERLINK = typer.Option(
+    "127.0.0.1:8000", "--superlink", help="Address of the SuperLink on this machine, host:port."
+)
+INSECURE = typer.Option(False, "--insecure", help="No encryption: for a trial.")
 CA = typer.Option(None, "--ca", help="Certificate of the federation's own authority (PEM).")
 HOME = typer.Option(None, "--home", help="Where Flower keeps its own files.")
 
@@ -45,7 +48,7 @@ def deploy(
 
 @flower.command()
 def superlink(
-    host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
+    host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on: this machine's own only."),
     port: int = typer.Option(8000, "--port", help="Port to listen on."),
     insecure: bool = INSECURE,
     ca: Path = CA,
@@ -57,10 +60,10 @@ def superlink(
     home: Path = HOME,
 ) -> None:
     """Start the meeting point; the coordinator's machine runs it."""
-    command = launch.superlink_command(
+    command = commands.superlink_command(
         host, port, insecure=insecure, ca=ca, certificate=certificate, key=key, database=database
     )
-    launch.become(command, home or Path(".flower-superlink"))
+    commands.become(command, home or Path(".flower-superlink"))
 
 
 @flower.command()
@@ -73,10 +76,10 @@ def site(
     home: Path = HOME,
 ) -> None:
     """Check this site's data, then join and answer requests until stopped."""
-    place = launch.new_socket()
-    command = launch.site_command(site_file, superlink, insecure=insecure, ca=ca, key=key, worker=place)
-    launch.start_worker(site_file, place)
-    launch.become(command, home or site_file.resolve().parent / ".flower")
+    place = commands.new_socket()
+    command = commands.site_command(site_file, superlink, insecure=insecure, ca=ca, key=key, worker=place)
+    commands.start_worker(site_file, place)
+    commands.become(command, home or site_file.resolve().parent / ".flower")
 
 
 @flower.command("register")
@@ -87,7 +90,7 @@ def register_site(
     home: Path = HOME,
 ) -> None:
     """Let a site's key join; the coordinator does this once for each site."""
-    launch.register(public_key, superlink, ca=ca, home=home or Path(".flower-coordinator"))
+    starting.register(public_key, superlink, ca=ca, home=home or Path(".flower-coordinator"))
 
 
 @flower.command()
@@ -102,17 +105,17 @@ def start(
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
 ) -> None:
     """Start the run, or go on with it, and follow it to its end."""
-    folder = launch.prepare_run(app, run_folder)
+    folder = starting.prepare_run(app, run_folder, superlink)
     study = Study.from_file(folder.study_file)
     try:
         with round_progress(study.method_name, study.method.total_rounds, silent=json) as listen:
-            summary = launch.start(app, folder, superlink, insecure=insecure, ca=ca, listen=listen)
+            summary = starting.start(app, folder, superlink, insecure=insecure, ca=ca, listen=listen)
     except KeyboardInterrupt:
         stderr.print("stopped; nothing is lost. The same command goes on", highlight=False)
         raise typer.Exit(130) from None
     except FedsiftError:
         stderr.print(
-            f"the same command goes on from the last finished round; log: {folder.path / launch.LOG_FILE}",
+            f"the same command goes on from the last finished round; log: {folder.path / LOG_FILE}",
             highlight=False,
             soft_wrap=True,
         )

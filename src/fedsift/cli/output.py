@@ -20,8 +20,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from fedsift.contract.plain import plain
 from fedsift.engines.loop import Listener
-from fedsift.engines.runfolder import plain
 
 stdout = Console()
 stderr = Console(stderr=True)

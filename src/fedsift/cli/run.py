@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from fedsift.cli.output import print_json, print_table, round_progress, stderr
 from fedsift.contract.errors import FedsiftError
-from fedsift.engines.loop import Listener
-from fedsift.engines.runfolder import RunFolder
 from fedsift.report import print_summary, write_report
+from fedsift.runs import RunFolder
 from fedsift.study import Study
 from fedsift.study.running import new_run
 from fedsift.study.running import run as run_study
@@ -42,8 +40,7 @@ def go(study: Study, folder: RunFolder, *, as_json: bool, done: int = 0) -> None
         with round_progress(
             study.method_name, study.method.total_rounds, done=done, silent=as_json
         ) as listen:
-            engine = _simulate_on_flower if study.engine.name == "flower" else run_study
-            summary = engine(study, folder, listen)
+            summary = run_study(study, folder, listen)
     except KeyboardInterrupt:
         stderr.print(f"stopped; nothing is lost. Go on with: fedsift resume {folder.path}", highlight=False)
         raise typer.Exit(130) from None
@@ -62,10 +59,3 @@ def _print_profile(folder: RunFolder) -> None:
     rows = folder.read_json("timings.json") or []
     cells = [[row["part"], f"{row['seconds']:.2f} s", f"{100 * row['share']:.1f} %"] for row in rows]
     print_table("where the time went", ["part", "seconds", "share"], cells)
-
-
-def _simulate_on_flower(study: Study, folder: RunFolder, listen: Listener) -> dict[str, Any]:
-    """Imported when asked for: the flower extra may not be installed."""
-    from fedsift.engines.flower import simulate
-
-    return simulate(study, folder, listen)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +19,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from fedsift.contract.errors import RunError
+from fedsift.contract.files import write_atomically
 
 Tree = Any
 """JSON: None, bool, int, float, str, list, dict with string keys."""
@@ -145,25 +145,23 @@ def digest_of(value: Any) -> str:
     return hasher.hexdigest()
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Either the old file or the new one, never a part: write beside, flush to disk, rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
-
-
 def save(path: Path, value: Any) -> None:
     write_atomically(path, to_bytes(value))
 
 
 def load(path: Path) -> Any:
     try:
-        return from_bytes(path.read_bytes())
+        data = path.read_bytes()
     except FileNotFoundError:
         raise RunError(f"{path} is missing") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+    return decoded(data, path)
+
+
+def decoded(data: bytes, path: Path) -> Any:
+    """The value in a file's bytes; the error names the file."""
+    try:
+        return from_bytes(data)
     except Exception as error:
         raise RunError(f"{path} cannot be read: {error}") from error

@@ -34,7 +34,7 @@ class Evaluator:
     ) -> None:
         self.federation = federation
         self.test = test
-        self.compute = compute or Compute()
+        self.compute = compute or federation.compute
 
     def __call__(self, method: Method, state: Any) -> dict[str, Any]:
         weights = method.model(state)

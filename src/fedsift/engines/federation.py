@@ -10,14 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
+from torch import Tensor
 
 from fedsift.contract.codec import size_of
-from fedsift.contract.errors import ConfigError, QuorumError
+from fedsift.contract.errors import ConfigError, QuorumError, RunError
 from fedsift.contract.federation import Replies, Round
 from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request, SiteFacts, Weights
 from fedsift.contract.randomness import derive, numpy_generator
+from fedsift.data.dataset import Spread
 from fedsift.engines.gate import GateLimits, norm_refusals, refusal
 from fedsift.engines.stopwatch import Stopwatch
+from fedsift.local.site import Compute, Samples
 from fedsift.models import buffers_of, build_model, initial_weights
 
 R = TypeVar("R", bound=Reply)
@@ -54,8 +57,18 @@ class RoundLog:
     warnings: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Simulation:
+    """What only a simulation knows: where the samples lie, the truth, and what the sites wrote for themselves."""
+
+    spread: Spread
+    notebooks: Mapping[str, Mapping[str, Any]]
+    """Current pages of the sites that have written any."""
+
+
 class EngineFederation(ABC):
-    """Base of the engines. An engine says how envelopes are delivered; everything else is here."""
+    """Base of the engines' federations. An engine says how envelopes are delivered, which notebooks the run must keep
+    for its sites, and what it knows of a simulation; everything else is here."""
 
     def __init__(
         self,
@@ -69,6 +82,7 @@ class EngineFederation(ABC):
         shape: tuple[int, ...],
         limits: GateLimits | None = None,
         patience: Patience | None = None,
+        compute: Compute | None = None,
     ) -> None:
         self.run = run
         self.seed = seed
@@ -79,6 +93,10 @@ class EngineFederation(ABC):
         self.shape = shape
         self.limits = limits or GateLimits()
         self.patience = patience or Patience()
+        self.compute = compute or Compute()
+        """The coordinator's own hardware."""
+        self.begun = False
+        """Whether a round has begun in this federation."""
         self.watch = Stopwatch()
         self.round = Round("", 0, 0)
         self.log = RoundLog()
@@ -97,11 +115,33 @@ class EngineFederation(ABC):
         self.accepted[envelope.site] = envelope.moment.id
 
     @property
+    def simulation(self) -> Simulation | None:
+        """None across real sites: nobody knows the truth, and notebooks stay where they are."""
+        return None
+
+    def test_set(self) -> tuple[Samples, Tensor] | None:
+        """Labelled samples of the coordinator's own, if it has any."""
+        return None
+
+    def notebooks_to_keep(self) -> dict[str, dict[str, Any]]:
+        """Pages that changed since this was last called, by site; none where sites keep their own."""
+        return {}
+
+    def restore(self, notebooks: Mapping[str, dict[str, Any]]) -> None:
+        """Take back the notebooks of a checkpoint."""
+        if notebooks:
+            raise RunError(
+                "this run's checkpoint holds its sites' notebooks, and on this engine sites keep their own: "
+                "go on with the engine that it began on"
+            )
+
+    @property
     def sites(self) -> list[str]:
         return list(self.facts)
 
     def begin(self, where: Round) -> None:
         self.round = where
+        self.begun = self.begun or where.number >= 0
         self.log = RoundLog()
         self._asks = 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,9 +12,11 @@ from torch import Tensor
 from fedsift.contract.messages import Answer, Envelope, SiteFacts
 from fedsift.contract.notebook import Notebook
 from fedsift.data.dataset import Spread
-from fedsift.engines.federation import EngineFederation
+from fedsift.engines.engine import Parts
+from fedsift.engines.federation import EngineFederation, Simulation
 from fedsift.local.site import Compute, Samples, Site
 from fedsift.local.workers import answer_many, start_workers
+from fedsift.runs import RunFolder
 
 Tamper = Callable[[Answer], Answer | None]
 
@@ -33,7 +35,7 @@ class InProcess(EngineFederation):
     ) -> None:
         """`models`: another network for a site, by its name. `tamper`: what a bad wire does to answers, in tests."""
         self.spread = spread
-        self.compute = compute or Compute()
+        self.compute = compute or Compute()  # needed before the base is ready, which keeps it
         start_workers(self.compute)
         self.tamper = tamper
         self.notebooks: dict[str, dict[str, Any]] = {}
@@ -56,6 +58,7 @@ class InProcess(EngineFederation):
             classes=data.classes,
             multilabel=data.multilabel,
             shape=data.shape,
+            compute=self.compute,
             **shared,
         )
 
@@ -127,9 +130,35 @@ class InProcess(EngineFederation):
             return None
         return self._samples(data.test), torch.from_numpy(data.labels[data.test])
 
-    def believed(self) -> dict[str, Tensor]:
-        """Working labels of the sites that changed theirs, for the metrics of a simulation."""
-        return {site: pages["labels"] for site, pages in self.notebooks.items() if "labels" in pages}
+    @property
+    def simulation(self) -> Simulation:
+        return Simulation(self.spread, self.notebooks)
+
+    def notebooks_to_keep(self) -> dict[str, dict[str, Any]]:
+        changed = {site: self.notebooks[site] for site in self.touched}
+        self.touched = set()
+        return changed
+
+    def restore(self, notebooks: Mapping[str, dict[str, Any]]) -> None:
+        self.notebooks = dict(notebooks)
+
+
+@dataclass(frozen=True)
+class Here:
+    """The in-process engine: every site of a spread, in this process."""
+
+    spread: Spread
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Another network for a site, by its name."""
+    compute: Compute = field(default_factory=Compute)
+    kind: type[InProcess] = InProcess
+    """A subclass lets a caller watch or disturb the messages."""
+
+    def open(self, parts: Parts, folder: RunFolder) -> InProcess:
+        return self.federation(parts, folder.id)
+
+    def federation(self, parts: Parts, run: str) -> InProcess:
+        return self.kind(self.spread, models=self.models, compute=self.compute, **parts.shared(run))
 
 
 def facts_of(spread: Spread, site: str, model: str) -> SiteFacts:

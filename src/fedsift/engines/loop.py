@@ -7,13 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fedsift.contract import codec
+from fedsift.contract.codec import Wire
 from fedsift.contract.federation import Round
 from fedsift.contract.method import Method, Stage
 from fedsift.engines.evaluate import Evaluator
 from fedsift.engines.federation import EngineFederation
-from fedsift.engines.inprocess import InProcess
-from fedsift.engines.runfolder import Checkpoint, RunFolder
 from fedsift.local.dispatch import decisions, recall
+from fedsift.runs import Checkpoint, RunFolder
+from fedsift.runs.folder import PLAN
 
 Listener = Callable[[dict[str, Any]], None]
 """Told every finished round's line, e.g. to draw a progress display."""
@@ -29,6 +31,16 @@ class Schedule:
     """Share of a site's samples kept for evaluation there; 0.2 when the data has no test set."""
 
 
+@dataclass(frozen=True)
+class Progress(Wire):
+    """The engine's part of a checkpoint."""
+
+    state: Any
+    accepted: dict[str, str]
+    site_records: dict[str, dict[str, Any]]
+    tallies: dict[str, Any]
+
+
 def conduct(
     method: Method,
     federation: EngineFederation,
@@ -40,6 +52,7 @@ def conduct(
 ) -> Any:
     """Run a method from its last checkpoint, or from the start, to its end. Returns the final state."""
     schedule = schedule or Schedule()
+    write_plan(method, folder)
     state, done, tallies = _begin(method, federation, folder)
     said_at_start = federation.log.warnings
     number = 0
@@ -65,6 +78,17 @@ def conduct(
     return state
 
 
+def write_plan(method: Method, folder: RunFolder) -> None:
+    """What lies ahead of a run, for whoever reads its folder without this program's classes."""
+    stages = method.stages()
+    plan = {
+        "method": type(method).__name__,
+        "rounds": sum(stage.rounds for stage in stages),
+        "stages": [{"name": s.name, "rounds": s.rounds, "trains": s.trains} for s in stages],
+    }
+    folder.write_json(PLAN, plan)
+
+
 def _evaluated(
     federation: EngineFederation, evaluate: Evaluator, method: Method, state: Any
 ) -> dict[str, Any]:
@@ -77,17 +101,21 @@ def _evaluated(
 def _begin(
     method: Method, federation: EngineFederation, folder: RunFolder
 ) -> tuple[Any, int, dict[str, Any]]:
-    restored = folder.restore()
-    if restored is None:
+    point = folder.restore()
+    if point is None:
         federation.begin(Round("start", 0, -1))
         return method.start(federation), 0, {}
-    point, notebooks = restored
-    recall(point.tallies.get("trainers", {}))
-    federation.accepted = dict(point.accepted)
-    federation.site_records = {name: dict(values) for name, values in point.site_records.items()}
-    if isinstance(federation, InProcess):
-        federation.notebooks = notebooks
-    return point.state, point.rounds_done, dict(point.tallies)
+    progress: Progress = codec.decoded(point.state, folder.checkpoint_file)
+    recall(progress.tallies.get("trainers", {}))
+    federation.accepted = dict(progress.accepted)
+    federation.site_records = {name: dict(values) for name, values in progress.site_records.items()}
+    federation.restore(
+        {
+            site: codec.decoded(pages, folder.path / f"the notebook of site '{site}'")
+            for site, pages in point.notebooks.items()
+        }
+    )
+    return progress.state, point.rounds_done, dict(progress.tallies)
 
 
 def _due(stage: Stage, index: int, schedule: Schedule) -> bool:
@@ -134,13 +162,24 @@ def _line(
 def _checkpoint(
     folder: RunFolder, federation: EngineFederation, state: Any, number: int, tallies: dict[str, Any]
 ) -> None:
-    notebooks: dict[str, dict[str, Any]] = {}
-    touched: set[str] = set()
-    if isinstance(federation, InProcess):
-        notebooks, touched = federation.notebooks, federation.touched
     # a resumed run must not measure again and choose otherwise: the last bits would differ
     tallies["trainers"] = decisions()
-    point = Checkpoint(number, state, federation.accepted, federation.site_records, {}, tallies)
-    folder.checkpoint(point, notebooks, touched)
-    if isinstance(federation, InProcess):
-        federation.touched = set()
+    progress = Progress(state, federation.accepted, federation.site_records, tallies)
+    notebooks = {site: codec.to_bytes(pages) for site, pages in federation.notebooks_to_keep().items()}
+    folder.checkpoint(
+        Checkpoint(number, codec.to_bytes(progress), _sites_so_far(federation, tallies), notebooks)
+    )
+
+
+def _sites_so_far(federation: EngineFederation, tallies: dict[str, Any]) -> list[dict[str, Any]]:
+    """One line for each site that answered, was refused or has a record, by name."""
+    records, refusals = federation.site_records, tallies.get("refusals", {})
+    known = [*federation.accepted, *(site for values in records.values() for site in values), *refusals]
+    return [
+        {
+            "site": site,
+            **{name: values.get(site) for name, values in records.items()},
+            "replies_refused": refusals.get(site, 0),
+        }
+        for site in sorted(dict.fromkeys(known))
+    ]

@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedsift.contract.codec import write_atomically
 from fedsift.contract.errors import ConfigError
+from fedsift.contract.files import write_atomically
 from fedsift.contract.registry import Registry
 from fedsift.data.dataset import Dataset
 from fedsift.data.places import cache_root

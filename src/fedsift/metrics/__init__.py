@@ -1,5 +1,6 @@
 """Metrics: accuracy family, multi-label, curves, detection and label correction. NaN stands for undefined."""
 
+from fedsift.contract.plain import plain
 from fedsift.metrics.classification import (
     accuracy,
     balanced_accuracy,
@@ -15,7 +16,6 @@ from fedsift.metrics.correction import (
     fates,
     flag_quality,
 )
-from fedsift.metrics.curves import CurveSummary, summarise, targeted_cost
 from fedsift.metrics.detection import (
     SampleDetection,
     SetDetection,
@@ -31,7 +31,7 @@ from fedsift.metrics.multilabel import (
     multilabel_scores,
     roc_area,
 )
-from fedsift.metrics.plain import plain
+from fedsift.runs.curves import CurveSummary, summarise, targeted_cost
 
 __all__ = [
     "Correction",

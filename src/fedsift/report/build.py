@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedsift.contract.codec import write_atomically
+from fedsift.contract.files import write_atomically
 from fedsift.report.page import page
-from fedsift.report.runs import read_run
+from fedsift.runs import read_run
 
 FILE = "report.html"
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedsift.report.matrix import Row, dot_plot, heat_map
-from fedsift.report.runs import RunData, numbers_of
 from fedsift.report.svg import MANY_CLASSES, Markup, figure, join, tag
-from fedsift.report.words import listed, percent
+from fedsift.runs import RunData, listed, numbers_of, percent
 
 INDICATORS = {"loss": "mean loss", "lid": "local intrinsic dimension", "confidence": "confidence, negated"}
 

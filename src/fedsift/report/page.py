@@ -7,22 +7,11 @@ from importlib.resources import files
 
 from fedsift import __version__
 from fedsift.report.noisy_sites import noisy_sites
-from fedsift.report.runs import RunData
 from fedsift.report.sections import classes, comparison, curves, notes, site_list, study
 from fedsift.report.svg import Markup, join, tag
 from fedsift.report.tables import disclosure_table, refusals_table, stages_table
-from fedsift.report.words import (
-    METRICS,
-    comparison_line,
-    duration,
-    headline,
-    number,
-    percent,
-    plural,
-    progress,
-    size,
-)
-from fedsift.study.results import LAST
+from fedsift.report.words import METRICS, comparison_line, headline, progress
+from fedsift.runs import LAST, RunData, duration, number, percent, plural, size
 
 LONG_HEADLINE = 90
 HATCH = Markup(

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedsift.report.disclosure import disclosures
-from fedsift.report.runs import RunData
 from fedsift.report.svg import Markup, join, tag
-from fedsift.report.words import duration, number, percent, size, verdict
+from fedsift.report.words import verdict
+from fedsift.runs import RunData, duration, number, percent, size
 
 REFUSALS_SHOWN = 300
 TALL = 40

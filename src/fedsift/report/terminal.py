@@ -10,20 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedsift.report.runs import RunData, read_run, same_federation
 from fedsift.report.tables import cell_words, column_words, site_columns
-from fedsift.report.words import (
-    METRICS,
-    comparison_line,
-    comparison_table,
-    duration,
-    headline,
-    number,
-    percent,
-    size,
-    verdict,
-)
-from fedsift.study.results import LAST
+from fedsift.report.words import METRICS, comparison_line, comparison_table, headline, verdict
+from fedsift.runs import LAST, RunData, duration, number, percent, read_run, same_federation, size
 
 SITES_SHOWN = 25
 STYLES = {

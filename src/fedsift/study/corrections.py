@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsift.contract.plain import plain
 from fedsift.data.dataset import Spread
 from fedsift.metrics import correction, correction_per_class, detect_samples, roc_area
 from fedsift.metrics.correction import Correction
-from fedsift.metrics.plain import plain
 
 EVIDENCE = ("labels", "flagged", "suspicion")
 

@@ -6,38 +6,29 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from safetensors.torch import save
 
+from fedsift.contract.messages import Weights
 from fedsift.data.dataset import Spread
-from fedsift.engines.federation import EngineFederation
-from fedsift.engines.inprocess import InProcess
-from fedsift.engines.runfolder import RunFolder
+from fedsift.engines.federation import EngineFederation, Simulation
 from fedsift.local import native
 from fedsift.local.dispatch import decisions
 from fedsift.metrics import detect_sets
-from fedsift.metrics import summarise as summarise_curve
+from fedsift.runs import RunFolder, refusals, summarise
 from fedsift.study.corrections import summarise_corrections
 from fedsift.study.study import Study
 
-CURVES = ("accuracy", "bacc", "auc", "map")
-LAST = 10
-"""Rounds over which "last" is averaged, as FedNoRo's tables do."""
-
 
 def write_results(
-    study: Study,
-    folder: RunFolder,
-    federation: EngineFederation,
-    state: Any,
-    spread: Spread | None = None,
-    notebooks: Mapping[str, Mapping[str, Any]] | None = None,
+    study: Study, folder: RunFolder, federation: EngineFederation, state: Any
 ) -> dict[str, Any]:
-    """`spread`, `notebooks`: what a simulation knows of its data and its sites; a deployed run has neither."""
+    """The model, the site table and the summary; what a simulation knows besides goes into them."""
     rows = folder.rounds()
-    if isinstance(federation, InProcess):
-        spread, notebooks = federation.spread, federation.notebooks
+    simulation = federation.simulation
+    spread = None if simulation is None else simulation.spread
     weights = study.method.model(state)
     if weights is not None:
-        folder.save_model(weights)
+        save_model(folder, weights)
     folder.write_table("sites.csv", site_table(federation, spread, rows))
     summary = {
         "study": study.name,
@@ -50,50 +41,33 @@ def write_results(
         "sites": len(federation.sites),
         "trainers": decisions(),
         "kernels": "torch" if native.library() is None else "native",
-        **summarise(rows, spread),
-        **_corrections(federation, spread, notebooks),
+        **summarise(rows),
+        **({} if simulation is None else _against_the_truth(federation, simulation, rows)),
         "notes": list(spread.notes) if spread else [],
     }
     folder.write_json("summary.json", summary)
     return summary
 
 
-def _corrections(
-    federation: EngineFederation, spread: Spread | None, notebooks: Mapping[str, Mapping[str, Any]] | None
+def save_model(folder: RunFolder, weights: Weights) -> None:
+    """The weights as a plain safetensors file, readable by any tool."""
+    folder.write_bytes(
+        "model.safetensors", bytes(save({key: value.contiguous() for key, value in weights.items()}))
+    )
+
+
+def _against_the_truth(
+    federation: EngineFederation, simulation: Simulation, rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """What became of the labels, for methods that touch them in a simulation."""
-    if spread is None or notebooks is None:
-        return {}
-    levels = federation.site_records.get("noise_level")
-    found = summarise_corrections(spread, notebooks, levels)
-    return {} if found is None else {"corrections": found}
-
-
-def summarise(rows: list[dict[str, Any]], spread: Spread | None) -> dict[str, Any]:
-    """Best and last of every curve, detection against the truth, what travelled, what was refused."""
-    result: dict[str, Any] = {"rounds": len(rows)}
-    for name in CURVES:
-        curve = [row[name] for row in rows if row.get(name) is not None]
-        if curve:
-            found = summarise_curve(curve, last=LAST)
-            where = [row["round"] for row in rows if row.get(name) is not None]
-            result[name] = {
-                "best": found.best,
-                "best_round": None if found.best_round is None else where[found.best_round],
-                "last": found.last,
-                "final": curve[-1],
-            }
+    """How the sites called noisy compare with those that are, and what became of the labels."""
+    spread, result = simulation.spread, {}
     claims = [row["noisy_sites"] for row in rows if row.get("noisy_sites") is not None]
-    if claims:
-        result["noisy_sites_found"] = claims[-1]
-        if spread is not None and spread.truth is not None:
-            result["detection"] = site_detection(spread, claims[-1])
-    result["bytes_down"] = sum(row["bytes_down"] for row in rows)
-    result["bytes_up"] = sum(row["bytes_up"] for row in rows)
-    result["participations"] = sum(row["participants"] for row in rows)
-    result["refused"] = sum(len(row["refused"]) for row in rows)
-    result["seconds"] = round(sum(row["seconds"] for row in rows), 3)
-    result["warnings"] = list(dict.fromkeys(text for row in rows for text in row.get("warnings", ())))
+    if claims and spread.truth is not None:
+        result["detection"] = site_detection(spread, claims[-1])
+    levels = federation.site_records.get("noise_level")
+    corrections = summarise_corrections(spread, simulation.notebooks, levels)
+    if corrections is not None:
+        result["corrections"] = corrections
     return result
 
 
@@ -116,10 +90,7 @@ def site_table(
     federation: EngineFederation, spread: Spread | None, rows: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """One line a site: what it declared, what was found and recorded of it, and the truth where it is known."""
-    refused: dict[str, int] = {}
-    for row in rows:
-        for site in row["refused"]:
-            refused[site] = refused.get(site, 0) + 1
+    refused = refusals(rows)
     table = []
     for site, facts in federation.facts.items():
         line: dict[str, Any] = {

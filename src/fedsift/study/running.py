@@ -1,8 +1,10 @@
-"""From a study to a finished run folder: simulate, resume, write the tables."""
+"""From a study to a finished run folder: the one sequence that every run goes through, and the choice of its engine."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,13 @@ import torch
 from fedsift.contract.errors import ConfigError, FedsiftError, RunError
 from fedsift.data.dataset import Spread
 from fedsift.data.ledger import ledger
+from fedsift.engines.engine import Engine, Parts
 from fedsift.engines.evaluate import Evaluator
-from fedsift.engines.inprocess import InProcess
-from fedsift.engines.loop import Listener, conduct
-from fedsift.engines.runfolder import RunFolder
+from fedsift.engines.federation import EngineFederation
+from fedsift.engines.inprocess import Here, InProcess
+from fedsift.engines.loop import Listener, conduct, write_plan
+from fedsift.runs import RunFolder
+from fedsift.runs.folder import FAILURE
 from fedsift.study.results import write_results
 from fedsift.study.study import Study
 
@@ -35,40 +40,76 @@ def run(
     spread: Spread | None = None,
     kind: type[InProcess] = InProcess,
 ) -> dict[str, Any]:
-    """Run or go on with a study in its folder, in this process; returns the summary.
+    """Run or go on with a study in its folder, on the engine that it names; returns the summary.
 
-    `spread` saves loading data that the caller has at hand; `kind` lets a caller watch or disturb the messages.
+    `spread` saves loading data that the caller has at hand; `kind` lets a caller watch or disturb the messages of the
+    in-process engine. A run that fails before its first round leaves no folder.
+    """
+    if study.engine.name == "flower":
+        from fedsift.study.on_flower import simulate  # the flower extra may not be installed
+
+        return simulate(study, folder, listen)
+    return carry_out(
+        study, folder, lambda: _here(study, study.spread() if spread is None else spread, kind), listen
+    )
+
+
+def carry_out(
+    study: Study, folder: RunFolder, engine: Callable[[], Engine], listen: Listener | None = None
+) -> dict[str, Any]:
+    """The sequence of every run, whatever carries its messages: lock, open, conduct, write the results.
+
+    `engine` is called when the run is locked, so that data which cannot be loaded are a failure of this run.
     """
     folder.lock()
-    folder.forget("failure.json")
+    federation: EngineFederation | None = None
     try:
+        folder.forget(FAILURE)
+        write_plan(study.method, folder)  # opening may take minutes: whoever looks on knows what is to come
         # one thread unless asked: more are slower on busy cores and change the last bits of the weights
-        torch.set_num_threads(study.engine.threads or 1)
-        federation = federate(study, study.spread() if spread is None else spread, folder.id, kind)
-        if federation.spread.truth is not None:
-            ledger(federation.spread).save(folder.path / "truth.csv")
-        evaluator = Evaluator(federation, federation.test_set(), study.engine.compute())
-        state = conduct(study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen)
-        return write_results(study, folder, federation, state)
-    except FedsiftError as error:
-        folder.write_json("failure.json", {"error": str(error), "exit_code": error.exit_code})
+        with _torch_threads(study.engine.threads or 1):
+            federation = engine().open(parts_of(study), folder)
+            simulation = federation.simulation
+            if simulation is not None and simulation.spread.truth is not None:
+                ledger(simulation.spread).save(folder.path / "truth.csv")
+            evaluator = Evaluator(federation, federation.test_set())
+            state = conduct(
+                study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen
+            )
+            return write_results(study, folder, federation, state)
+    except Exception as error:
+        if isinstance(error, FedsiftError):
+            folder.write_failure(error)
+        begun = federation is not None and federation.begun
+        if not begun and not folder.checkpoint_file.is_file():
+            folder.discard()
         raise
     finally:
         folder.unlock()
 
 
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    """The caller's own setting is there again when the run has ended."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def parts_of(study: Study) -> Parts:
+    return Parts(study.seed, study.model.name, study.gate, study.federation)
+
+
+def _here(study: Study, spread: Spread, kind: type[InProcess] = InProcess) -> Here:
+    return Here(spread, study.model.of_sites(spread.sites), study.engine.compute(), kind)
+
+
 def federate(study: Study, spread: Spread, run_id: str, kind: type[InProcess] = InProcess) -> InProcess:
-    """The in-process federation of a study."""
-    return kind(
-        spread,
-        models=study.model.of_sites(spread.sites),
-        compute=study.engine.compute(),
-        run=run_id,
-        seed=study.seed,
-        model=study.model.name,
-        limits=study.gate,
-        patience=study.federation,
-    )
+    """The in-process federation of a study, without a run folder."""
+    return _here(study, spread, kind).federation(parts_of(study), run_id)
 
 
 def reopen(path: Path) -> tuple[Study, RunFolder]:
@@ -81,9 +122,3 @@ def reopen(path: Path) -> tuple[Study, RunFolder]:
     except ConfigError as error:
         raise RunError(f"{folder.study_file} no longer fits this version: {error}") from error
     return study, folder
-
-
-def resume(path: Path, listen: Listener | None = None) -> dict[str, Any]:
-    """Go on with a run that was stopped."""
-    study, folder = reopen(path)
-    return run(study, folder, listen)

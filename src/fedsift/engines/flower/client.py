@@ -1,8 +1,4 @@
-"""The site's side on Flower: one message type, handed to the site.
-
-Flower starts a new Python process for every message of a deployment, so this module imports next to nothing: a
-deployed site answers from a process that stays (`worker.py`), with its data in memory. In a simulation, and where that
-process is not there or does not know a request, the message is answered here.
+"""The site's side of Flower's simulation: a node takes the place of a site and answers from the site's folder.
 
 Nothing lives in Flower's `Context.state`: it is lost on a restart, and large values are lost without one.
 """
@@ -11,18 +7,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedsift.engines.flower.letters import Letter
-from fedsift.engines.flower.wire import call_worker
-
-CALL = "call"
-MESSAGE_TYPE = f"query.{CALL}"
-SIMULATED_SITES = "FEDSIFT_SIMULATED_SITES"
-"""In a simulation: the folder that holds one folder of sites for each federation."""
+from fedsift.contract.errors import ConfigError
+from fedsift.engines.flower.answering import answer_letter
+from fedsift.engines.flower.letters import CALL, Letter
+from fedsift.engines.flower.processes import SIMULATED_SITES
+from fedsift.engines.flower.simulated_sites import open_simulated
 
 app = ClientApp()
 
@@ -31,33 +24,16 @@ app = ClientApp()
 def call(message: Message, context: Context) -> Message:
     """Answer one request."""
     letter = Letter.from_records(message.content)
-    session = str(context.run_id)
-    worker = context.node_config.get("worker")
-    reply = call_worker(Path(str(worker)), letter.with_note(session=session)) if worker else None
-    if reply is None:
-        reply = _answer_here(letter, site_path(context.node_config, letter.note), session)
+    place = site_place(int(context.node_config["partition-id"]), letter.note["federation"])
+    open_room = None if place is None else lambda model: open_simulated(place)
+    reply = answer_letter(letter, open_room, str(context.run_id), frank=True)
     return Message(reply.to_records(), reply_to=message)
 
 
-def _answer_here(letter: Letter, path: Path | None, session: str) -> Letter:
-    from fedsift.engines.flower.answering import answer_letter
-
-    return answer_letter(letter, path, session)
-
-
-def site_path(node_config: Any, note: dict[str, str]) -> Path | None:
-    """The site.toml of this node, or None for a simulated node without a site.
-
-    A coordinator chooses nothing here, except in a simulation, and there only among the simulated sites.
-    """
-    own = node_config.get("site")
-    if own:
-        return Path(str(own)).expanduser()
+def site_place(number: int, federation: str) -> Path | None:
+    """The folder of this node's site; None for a node to which the federation gives none."""
     root = os.environ.get(SIMULATED_SITES)
-    if not root or "partition-id" not in node_config:
-        from fedsift.contract.errors import ConfigError
-
-        raise ConfigError("this node does not know its site: start it with `fedsift flower site SITE.toml`")
-    sites = sorted(path for path in (Path(root) / Path(note["federation"]).name).iterdir() if path.is_dir())
-    number = int(node_config["partition-id"])
-    return sites[number] / "site.toml" if number < len(sites) else None
+    if not root:
+        raise ConfigError("this node serves simulated sites, and nobody said where they are")
+    sites = sorted(path for path in (Path(root) / Path(federation).name).iterdir() if path.is_dir())
+    return sites[number] if number < len(sites) else None

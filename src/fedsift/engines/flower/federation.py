@@ -10,13 +10,15 @@ from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fedsift.contract.errors import ConfigError, QuorumError
 from fedsift.contract.messages import Answer, Envelope
-from fedsift.engines.federation import EngineFederation
-from fedsift.engines.flower.client import MESSAGE_TYPE
+from fedsift.engines.federation import EngineFederation, Simulation
 from fedsift.engines.flower.hello import Hello, Introduction, Vacant, disagreement
+from fedsift.engines.flower.letters import MESSAGE_TYPE
 from fedsift.engines.flower.records import Packer, unpack
+from fedsift.local.site import Samples
 
 log = logging.getLogger("fedsift.coordinator")
 
@@ -159,8 +161,20 @@ class Errand:
 class FlowerFederation(EngineFederation):
     """Serves requests by Flower messages, one for each site, from sites that already introduced themselves."""
 
-    def __init__(self, post: Post, roster: Mapping[str, Introduction], **shared: Any) -> None:
-        """`roster`: the sites of this run, in the federation's order; some may be away for now."""
+    def __init__(
+        self,
+        post: Post,
+        roster: Mapping[str, Introduction],
+        *,
+        test: tuple[Samples, Tensor] | None = None,
+        seen: Callable[[Mapping[str, str]], Simulation] | None = None,
+        **shared: Any,
+    ) -> None:
+        """`roster`: the sites of this run, in the federation's order; some may be away for now.
+
+        `test`: labelled samples of the coordinator's own. `seen`: what a simulation knows, given the last accepted
+        request of each site.
+        """
         common = next(iter(roster.values()))
         super().__init__(
             facts={site: introduction.facts for site, introduction in roster.items()},
@@ -170,7 +184,15 @@ class FlowerFederation(EngineFederation):
             **shared,
         )
         self.post = post
+        self._test, self._seen = test, seen
         post.accept = lambda own: disagreement(own, common) or self._unexpected(own)
+
+    @property
+    def simulation(self) -> Simulation | None:
+        return None if self._seen is None else self._seen(self.accepted)
+
+    def test_set(self) -> tuple[Samples, Tensor] | None:
+        return self._test
 
     def _unexpected(self, own: Introduction) -> str | None:
         """Facts are fixed at the start: counts are checked against them until the end."""

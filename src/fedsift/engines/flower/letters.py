@@ -11,6 +11,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+CALL = "call"
+MESSAGE_TYPE = f"query.{CALL}"
+"""The one kind of Flower message that a site answers."""
 TREE = "tree"
 TENSORS = "tensors"
 NOTE = "note"

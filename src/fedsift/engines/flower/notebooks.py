@@ -23,9 +23,9 @@ from torch import Tensor
 from fedsift.contract import codec
 from fedsift.contract.codec import Wire
 from fedsift.contract.errors import NotebookGone, RunError
+from fedsift.contract.files import safe_name
 from fedsift.contract.messages import Answer, Envelope
 from fedsift.contract.notebook import Notebook
-from fedsift.engines.runfolder import safe_name
 
 ANSWER = ".answer"
 PAGES = ".pages"

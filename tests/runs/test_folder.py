@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from fedsift.contract.errors import RunError
-from fedsift.engines.runfolder import Checkpoint, RunFolder, plain, safe_name
+from fedsift.contract.errors import ConfigError, RunError
+from fedsift.contract.files import safe_name
+from fedsift.contract.plain import plain
+from fedsift.runs import Checkpoint, RunFolder
 
 
 def folder(tmp_path: Path) -> RunFolder:
@@ -19,8 +22,8 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
-def point(done: int) -> Checkpoint:
-    return Checkpoint(done, {"w": torch.full((2,), float(done))}, {"a": f"{done}.0:x"}, {})
+def point(done: int, **notebooks: bytes) -> Checkpoint:
+    return Checkpoint(done, b"state\n of round %d" % done, [{"site": "a", "level": 0.5}], notebooks)
 
 
 def test_names_are_numbered_on(tmp_path: Path) -> None:
@@ -29,45 +32,48 @@ def test_names_are_numbered_on(tmp_path: Path) -> None:
 
 def test_restore_drops_what_came_after_the_checkpoint(tmp_path: Path) -> None:
     made = folder(tmp_path)
-    notebooks = {"a": {"labels": torch.tensor([1])}}
     made.append_round({"round": 1})
-    made.checkpoint(point(1), notebooks, {"a"})
+    made.checkpoint(point(1, a=b"labels"))
     made.append_round({"round": 2})  # killed before the second checkpoint
     with made.rounds_file.open("a") as file:
         file.write('{"round": 3, "cut sho')
     (made.path / "x.tmp").write_text("left over")
     again = RunFolder.open(made.path)
-    restored = again.restore()
-    assert restored is not None
-    state, pages = restored
-    assert state.rounds_done == 1
-    assert torch.equal(state.state["w"], torch.ones(2))
-    assert torch.equal(pages["a"]["labels"], torch.tensor([1]))
+    assert again.restore() == point(1, a=b"labels")
     assert [row["round"] for row in again.rounds()] == [1]
     assert not (made.path / "x.tmp").exists()
 
 
 def test_notebooks_of_a_killed_round_are_ignored(tmp_path: Path) -> None:
-    from fedsift.contract import codec
-
     made = folder(tmp_path)
     made.append_round({"round": 1})
-    made.checkpoint(point(1), {"a": {"n": 1}}, {"a"})
-    codec.save(
-        made.path / "notebooks/a/2.safetensors", {"n": 2}
-    )  # written, then killed before the checkpoint
+    made.checkpoint(point(1, a=b"one"))
+    made.write_bytes("notebooks/a/2.safetensors", b"two")  # written, then killed before the checkpoint
     restored = RunFolder.open(made.path).restore()
     assert restored is not None
-    assert restored[1]["a"] == {"n": 1}
+    assert restored.notebooks == {"a": b"one"}
 
 
 def test_only_the_current_notebook_stays_on_disk(tmp_path: Path) -> None:
     made = folder(tmp_path)
     for done in (1, 2, 3):
         made.append_round({"round": done})
-        made.checkpoint(point(done), {"a": {"n": done}, "b": {"n": 0}}, {"a", "b"} if done == 1 else {"a"})
+        changed = {"a": b"%d" % done} | ({"b": b"0"} if done == 1 else {})
+        made.checkpoint(point(done, **changed))
     files = sorted(str(file.relative_to(made.path)) for file in made.path.glob("notebooks/*/*"))
     assert files == ["notebooks/a/3.safetensors", "notebooks/b/1.safetensors"]
+    restored = RunFolder.open(made.path).restore()
+    assert restored is not None
+    assert restored.notebooks == {"a": b"3", "b": b"0"}
+
+
+def test_a_notebook_that_is_gone_is_named(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    made.append_round({"round": 1})
+    made.checkpoint(point(1, a=b"one"))
+    (made.path / "notebooks/a/1.safetensors").unlink()
+    with pytest.raises(RunError, match="notebooks/a/1.safetensors is missing"):
+        made.restore()
 
 
 def test_without_a_checkpoint_a_run_starts_over(tmp_path: Path) -> None:
@@ -93,17 +99,37 @@ def test_not_a_run_folder(tmp_path: Path) -> None:
         RunFolder.open(tmp_path)
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"not a checkpoint", "no checkpoint of this version"),
+        (b"[1]\n", "no checkpoint of this version"),
+        (b'{"format": 2}\n', "format 2, not 1"),
+        (b'{"format": 1, "rounds_done": 1, "notebooks": {}, "sites": [], "bytes": 5}\nfour', "4 of 5 bytes"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, content: bytes, words: str) -> None:
     made = folder(tmp_path)
-    made.checkpoint_file.write_bytes(b"not a checkpoint")
-    with pytest.raises(RunError, match="checkpoint.safetensors cannot be read"):
+    made.checkpoint_file.write_bytes(content)
+    with pytest.raises(RunError, match=f"checkpoint.bin cannot be read: .*{words}"):
         made.restore()
+
+
+def test_anybody_can_read_how_far_a_run_is(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    assert made.checkpointed() is None
+    made.checkpoint(point(3))
+    header = made.checkpointed()
+    assert header is not None
+    assert (header.rounds_done, header.sites) == (3, [{"site": "a", "level": 0.5}])
+    made.checkpoint_file.write_bytes(b"damaged")
+    assert made.checkpointed() is None
 
 
 def test_lost_lines_are_an_error_not_a_silence(tmp_path: Path) -> None:
     made = folder(tmp_path)
     made.append_round({"round": 1})
-    made.checkpoint(point(1), {}, set())
+    made.checkpoint(point(1))
     made.rounds_file.unlink()
     with pytest.raises(RunError, match="has 0 lines, the checkpoint counts 1"):
         made.restore()
@@ -125,3 +151,23 @@ def test_plain_makes_json_without_nan() -> None:
         "p": Path("a"),
     }
     assert plain(value) == {"a": None, "b": [1.5, 2, [1.0, None]], "3": ["x"], "p": "a"}
+
+
+def test_a_folder_without_a_round_can_be_discarded_and_one_with_other_things_stays(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    made.write_failure(ConfigError("no such key"))
+    assert made.read_json("failure.json") == {"error": "no such key", "exit_code": 2}
+    (made.path / "notes.txt").write_text("mine")
+    made.discard()
+    assert made.study_file.is_file()
+    (made.path / "notes.txt").unlink()
+    made.discard()
+    assert not made.path.exists()
+
+
+def test_reading_and_writing_runs_needs_no_torch() -> None:
+    code = (
+        "import sys, fedsift.runs, fedsift.runs.folder, fedsift.runs.reading, fedsift.contract; "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,32 +10,27 @@ import csv
 import fcntl
 import io
 import json
-import math
-import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedsift.contract import codec
-from fedsift.contract.codec import Wire
-from fedsift.contract.errors import RunError
-from fedsift.contract.messages import Weights
+from fedsift.contract.errors import FedsiftError, RunError
+from fedsift.contract.files import safe_name, write_atomically
+from fedsift.contract.plain import plain
+from fedsift.runs.checkpoint import Checkpoint, Header, read_checkpoint, read_header, written
 
-
-@dataclass(frozen=True)
-class Checkpoint(Wire):
-    """Everything that a run needs to go on as if it had never stopped."""
-
-    rounds_done: int
-    state: Any
-    accepted: dict[str, str]
-    site_records: dict[str, dict[str, Any]]
-    notebooks: dict[str, str] = field(default_factory=dict)
-    """Site to the file that holds its notebook (in-process engine)."""
-    tallies: dict[str, Any] = field(default_factory=dict)
+CHECKPOINT = "checkpoint.bin"
+FAILURE = "failure.json"
+FEDERATION = "federation.toml"
+"""In the folder of a deployed run: whom its coordinator waits for."""
+PLAN = "plan.json"
+SUMMARY = "summary.json"
+BEFORE_THE_FIRST_ROUND = frozenset(
+    {"study.toml", PLAN, FAILURE, "truth.csv", "rounds.jsonl", "notebooks", "sites", "roster.safetensors"}
+    | {"flower.log", ".lock"}
+)
+"""All that a run may have written when it fails before its first round."""
 
 
 class RunFolder:
@@ -80,11 +75,16 @@ class RunFolder:
 
     @property
     def checkpoint_file(self) -> Path:
-        return self.path / "checkpoint.safetensors"
+        return self.path / CHECKPOINT
 
     @property
     def finished(self) -> bool:
-        return (self.path / "summary.json").is_file()
+        return (self.path / SUMMARY).is_file()
+
+    @property
+    def deployed(self) -> bool:
+        """Whether this is a run across real sites."""
+        return (self.path / FEDERATION).is_file()
 
     def lock(self) -> None:
         """Refuse a second process on the same run; the lock goes with the process, however that ends."""
@@ -99,9 +99,12 @@ class RunFolder:
             self._lock.close()
             self._lock = None
 
-    def write_text(self, name: str, text: str) -> Path:
-        codec.write_atomically(self.path / name, text.encode("utf-8"))
+    def write_bytes(self, name: str, data: bytes) -> Path:
+        write_atomically(self.path / name, data)
         return self.path / name
+
+    def write_text(self, name: str, text: str) -> Path:
+        return self.write_bytes(name, text.encode("utf-8"))
 
     def write_json(self, name: str, value: Any) -> Path:
         return self.write_text(name, json.dumps(plain(value), indent=2) + "\n")
@@ -140,75 +143,61 @@ class RunFolder:
                 break  # the line that a kill cut short; the checkpoint does not count it
         return rows
 
-    def checkpoint(
-        self, point: Checkpoint, notebooks: Mapping[str, dict[str, Any]], touched: set[str]
-    ) -> None:
-        """Write what changed, then the checkpoint that refers to it, then drop what nothing refers to any more."""
-        for site in sorted(touched):
+    def checkpoint(self, point: Checkpoint) -> None:
+        """Write what changed, then the checkpoint that refers to it, then drop what nothing refers to any more.
+
+        `point.notebooks` holds those that changed since the last checkpoint.
+        """
+        for site in sorted(point.notebooks):
             name = f"notebooks/{safe_name(site)}/{point.rounds_done}.safetensors"
-            codec.save(self.path / name, notebooks[site])
+            self.write_bytes(name, point.notebooks[site])
             self._notebook_files[site] = name
         files = dict(self._notebook_files)
-        codec.save(
-            self.checkpoint_file,
-            Checkpoint(
-                point.rounds_done, point.state, point.accepted, point.site_records, files, point.tallies
-            ),
-        )
-        for site in touched:
+        self.write_bytes(CHECKPOINT, written(Header(point.rounds_done, files, point.sites), point.state))
+        for site in point.notebooks:
             keep = files[site]
             for file in (self.path / keep).parent.iterdir():
                 if f"notebooks/{file.parent.name}/{file.name}" != keep:
                     file.unlink()
 
-    def restore(self) -> tuple[Checkpoint, dict[str, dict[str, Any]]] | None:
-        """The last checkpoint and the notebooks of its moment; later lines and notebooks are dropped."""
+    def restore(self) -> Checkpoint | None:
+        """The last checkpoint with the notebooks of its moment; later lines and notebooks are dropped."""
         for leftover in self.path.glob("**/*.tmp"):
             leftover.unlink()
         if not self.checkpoint_file.is_file():
             self.rounds_file.unlink(missing_ok=True)
             shutil.rmtree(self.path / "notebooks", ignore_errors=True)
             return None
-        point: Checkpoint = codec.load(self.checkpoint_file)
-        rows = self.rounds()[: point.rounds_done]
-        if len(rows) < point.rounds_done:
+        header, state = read_checkpoint(self.checkpoint_file)
+        rows = self.rounds()[: header.rounds_done]
+        if len(rows) < header.rounds_done:
             raise RunError(
-                f"{self.rounds_file} has {len(rows)} lines, the checkpoint counts {point.rounds_done}"
+                f"{self.rounds_file} has {len(rows)} lines, the checkpoint counts {header.rounds_done}"
             )
         self.write_text("rounds.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        self._notebook_files = dict(point.notebooks)
-        return point, {site: codec.load(self.path / name) for site, name in point.notebooks.items()}
+        self._notebook_files = dict(header.notebooks)
+        notebooks = {site: self._bytes(name) for site, name in header.notebooks.items()}
+        return Checkpoint(header.rounds_done, state, header.sites, notebooks)
 
-    def save_model(self, weights: Weights, name: str = "model.safetensors") -> Path:
-        """The weights as a plain safetensors file, readable by any tool."""
-        from safetensors.torch import save
+    def _bytes(self, name: str) -> bytes:
+        try:
+            return (self.path / name).read_bytes()
+        except FileNotFoundError:
+            raise RunError(f"{self.path / name} is missing") from None
 
-        data = save({key: value.contiguous() for key, value in weights.items()})
-        codec.write_atomically(self.path / name, bytes(data))
-        return self.path / name
+    def checkpointed(self) -> Header | None:
+        """What the last checkpoint says for all to read; None without one, or with a damaged one."""
+        return read_header(self.checkpoint_file)
 
+    # Failing -------------------------------------------------------------------------------------------------------
 
-def safe_name(site: str) -> str:
-    """A file name for a site: readable, without separators, different for different sites."""
-    plain_part = re.sub(r"[^A-Za-z0-9._-]", "_", site)[:60].lstrip(".") or "site"
-    return plain_part if plain_part == site else f"{plain_part}-{codec.digest_of(site)[:8]}"
+    def write_failure(self, error: FedsiftError) -> None:
+        self.write_json(FAILURE, {"error": str(error), "exit_code": error.exit_code})
 
-
-def plain(value: Any) -> Any:
-    """JSON without NaN or infinities: those become null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [plain(item) for item in value]
-    if hasattr(value, "item") and getattr(value, "size", 1) == 1:
-        return plain(value.item())
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    if isinstance(value, os.PathLike):
-        return str(value)
-    return value
+    def discard(self) -> None:
+        """Remove a folder in which no round has begun, unless somebody keeps other things there."""
+        if {entry.name for entry in self.path.iterdir()} <= BEFORE_THE_FIRST_ROUND:
+            shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _cell(value: Any) -> Any:

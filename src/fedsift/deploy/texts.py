@@ -1,126 +1,29 @@
-"""A ready Flower app from a study: the app directory, what the coordinator and the sites type, what leaves a site."""
+"""The texts of an app: its README with the commands of both sides, a site file to fill in, all that leaves a site."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import tomli_w
 
-from fedsift import __version__
-from fedsift.contract.errors import ConfigError, FedsiftError
+from fedsift.contract.errors import FedsiftError
 from fedsift.contract.messages import Reply
 from fedsift.data.dataset import Spread
 from fedsift.data.noise import noises
 from fedsift.data.partitions import partitions
 from fedsift.data.sources import sources
+from fedsift.deploy.addresses import LOOPBACK_ONLY
 from fedsift.engines.flower.hello import Introduction
-from fedsift.engines.flower.simulation import FEDERATION_FILE
-from fedsift.engines.flower.sites import export_sites
 from fedsift.local.requests import Evaluated
 from fedsift.study.planning import disclosure_rows, plan_study
 from fedsift.study.study import ModelTable, Study
 from fedsift.study.tables import build_named
 
-PACKAGE = "fedsift_app"
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")
 
-
-def write_app(
-    study: Study, out: Path, *, sites: tuple[str, ...] = (), trial: Path | None = None
-) -> list[Path]:
-    """Write the app directory; with `trial`, also the study's own data as site folders there.
-
-    Returns the trial's site files, in the federation's order.
-    """
-    _check_name(out)
-    if out.exists() and any(out.iterdir()):
-        raise ConfigError(f"'{out}' is not empty: name a new folder")
-    spread = study.spread() if trial is not None else None
-    files: list[Path] = []
-    federation: dict[str, Any] = {"sites": list(sites), "at_least": len(sites) or 2, "wait": 600.0}
-    if spread is not None and trial is not None:
-        files = export_sites(spread, study.model.of_sites(spread.sites), trial / "sites", simulated=False)
-        federation |= {"sites": list(spread.sites), "at_least": len(spread.sites), "wait": 300.0}
-        federation |= _export_test(spread, trial)
-    texts = {
-        "pyproject.toml": tomli_w.dumps(_project(study, out.name)),
-        f"{PACKAGE}/__init__.py": f'"""The Flower app of study {_words(study.name)}: all of it is in fedsift."""\n',
-        f"{PACKAGE}/client.py": _MODULE.format(words="The site's side.", side="client"),
-        f"{PACKAGE}/server.py": _MODULE.format(words="The coordinator's side.", side="server"),
-        "study.toml": dataclasses.replace(
-            study, engine=dataclasses.replace(study.engine, name="flower")
-        ).to_toml(),
-        FEDERATION_FILE: _FEDERATION_WORDS + tomli_w.dumps(federation),
-        "site.template.toml": site_template(spread),
-        "README.md": readme(study, out.name, files, leaves(study, central_test=bool(federation.get("test")))),
-    }
-    for name, text in texts.items():
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_text(text, "utf-8")
-    return files
-
-
-def _check_name(out: Path) -> None:
-    if not NAME.fullmatch(out.resolve().name):
-        raise ConfigError(
-            f"'{out.name}' cannot be a Flower app's folder: a letter first, then letters, digits and hyphens, "
-            "at most 32 in all"
-        )
-
-
-def _words(text: str) -> str:
+def one_line(text: str) -> str:
     return re.sub(r"[^\w .,-]", " ", text)
-
-
-def _project(study: Study, name: str) -> dict[str, Any]:
-    app = {
-        "publisher": "fedsift",
-        "fab-exclude": [FEDERATION_FILE],  # the coordinator's own
-        "components": {"serverapp": f"{PACKAGE}.server:app", "clientapp": f"{PACKAGE}.client:app"},
-        "config": {"run-folder": ""},
-    }
-    return {
-        "project": {
-            "name": name,
-            "version": "1.0.0",
-            "description": f"{study.method_name}: {_words(study.name)}",
-            "license": "Apache-2.0",
-            "dependencies": [f"fedsift[flower]=={__version__}"],
-        },
-        "tool": {"flwr": {"app": app}},
-    }
-
-
-def _export_test(spread: Spread, trial: Path) -> dict[str, Any]:
-    data = spread.dataset
-    if len(data.test) == 0:
-        return {}
-    path = (trial / "test.npz").resolve()
-    np.savez(
-        path, images=data.images[data.test], labels=data.labels[data.test], classes=np.array(data.classes)
-    )
-    return {"test": {"name": "npz", "path": str(path)}}
-
-
-_MODULE = '''\
-"""{words}"""
-
-from fedsift.engines.flower.{side} import app
-
-__all__ = ["app"]
-'''
-
-_FEDERATION_WORDS = """\
-# Whom the coordinator waits for.
-# sites:    names of the sites, in a fixed order; an empty list takes whoever comes, by name
-# at_least: start when so many have joined; with names, go on with so many when `wait` (seconds) is over
-# [test]:   a dataset's table (see `fedsift datasets`) for labelled samples of the coordinator's own;
-#           without it every site evaluates on what it holds out and sends counts
-"""
 
 
 def site_template(spread: Spread | None) -> str:
@@ -185,10 +88,11 @@ def readme(study: Study, name: str, trial_sites: list[Path], rows: list[list[str
     )
     return _README.format(
         name=name,
-        study=_words(study.name),
+        study=one_line(study.name),
         method=study.method_name,
         model=study.model.name,
         trial=trial,
+        why=LOOPBACK_ONLY,
         table=table,
         rounds=study.method.total_rounds,
     )
@@ -214,35 +118,40 @@ Everybody needs Python 3.11 or newer and `pip install 'fedsift[flower]'`, the sa
 
 {trial}
 
-Each command in its own terminal, run from the folder that holds `{name}/`. Without encryption these commands refuse
-any address but the machine's own.
+Each command in its own terminal, run from the folder that holds `{name}/`.
 
-## The coordinator
+## Not across a network yet
 
-Once: a certificate for the machine's name (here `fed.example.org`), and one key pair from each site.
+**{why}.** Encryption and registered keys do not
+prevent it: `ca.crt` is what every site has. Therefore every `fedsift flower` command refuses any address but this
+machine's own (127.0.0.1, ::1, localhost), with certificates as well as without. Do not get around it with Flower's
+own programs, a forwarded port or a tunnel: they carry the same control calls. Two accounts of one machine are no
+protection either.
+
+## With certificates, still on one machine
+
+To practise what a coordinator and a site will do. The coordinator, once: a certificate, and each site's public key.
 
 ```
 openssl req -x509 -newkey rsa:4096 -nodes -days 825 -keyout ca.key -out ca.crt -subj "/CN=our federation"
-openssl req -newkey rsa:4096 -nodes -keyout server.key -out server.csr -subj "/CN=fed.example.org"
-printf "subjectAltName=DNS:fed.example.org,DNS:localhost,IP:127.0.0.1" > names.txt
+openssl req -newkey rsa:4096 -nodes -keyout server.key -out server.csr -subj "/CN=localhost"
+printf "subjectAltName=DNS:localhost,IP:127.0.0.1" > names.txt
 openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -days 825 -extfile names.txt -out server.crt
 ```
 
 Give `ca.crt` to every site (never `ca.key`), get every site's `node.pub`. Then:
 
 ```
-fedsift flower superlink --host 0.0.0.0 --ca ca.crt --certificate server.crt --key server.key --database sites.db
-fedsift flower register node.pub --superlink fed.example.org:8000 --ca ca.crt        # once for each site
-fedsift flower start {name} --run-folder runs/first --superlink fed.example.org:8000 --ca ca.crt
+fedsift flower superlink --ca ca.crt --certificate server.crt --key server.key --database sites.db
+fedsift flower register node.pub --superlink 127.0.0.1:8000 --ca ca.crt        # once for each site
+fedsift flower start {name} --run-folder runs/first --superlink 127.0.0.1:8000 --ca ca.crt
 ```
 
 Edit `{name}/federation.toml` first: the sites' names, how many must be there, a test set if you have one. Start the run
 on the machine where the SuperLink runs: the run folder lies there. Progress is shown and the report is written. After
 a crash or Ctrl-C, the same `start` goes on from the last finished round.
 
-## A site
-
-Once: a key pair, and the site's description.
+A site, once: a key pair, and the site's description.
 
 ```
 ssh-keygen -t ecdsa -b 384 -N "" -f node              # send node.pub to the coordinator, keep node
@@ -252,15 +161,12 @@ cp {name}/site.template.toml site.toml                # then fill it in
 Then, and after every restart:
 
 ```
-fedsift flower site site.toml --superlink fed.example.org:8000 --ca ca.crt --key node
+fedsift flower site site.toml --superlink 127.0.0.1:8000 --ca ca.crt --key node
 ```
 
 The data are checked before anything connects. The site may restart at any time: it is known by its name, continues
 from its notebook, and answers a repeated request as before. Back up the notebook folder; without it the site is set
 aside for the rest of the run, and the coordinator is told so.
-
-Know what you join: Flower sends this app's code (two files that import fedsift) to every site and runs it there. Join
-only a coordinator whom you trust with that.
 
 ## What leaves a site
 

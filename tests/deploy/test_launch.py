@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,15 @@ from typer.testing import CliRunner
 
 from fedsift.cli.main import app
 from fedsift.contract.errors import ConfigError, DataError, RunError
-from fedsift.engines.flower import launch
-from fedsift.engines.flower.deploy import write_app
-from fedsift.engines.flower.offline import SWITCHES, offline
-from fedsift.engines.flower.server import read_federation_file
-from fedsift.engines.flower.sites import open_site
+from fedsift.deploy import commands, starting
+from fedsift.deploy.app import write_app
+from fedsift.deploy.server import read_federation_file
+from fedsift.deploy.sites import open_site
+from fedsift.engines.flower.processes import SWITCHES, offline
 from fedsift.study import Study
 
 runner = CliRunner()
+HERE = "127.0.0.1:8000"
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def test_the_federation_file_and_the_trials_sites_are_ready(deployed: Path) -> N
     assert federation.sites == ("site-00", "site-01", "site-02")
     assert Path(federation.test["path"]).is_file()
     sites = sorted((deployed / "trial" / "sites").glob("*/site.toml"))
-    assert [open_site(path).file.name for path in sites] == list(federation.sites)
+    assert [open_site(path).name for path in sites] == list(federation.sites)
 
 
 def test_the_site_template_is_a_site_file(deployed: Path) -> None:
@@ -82,17 +84,69 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
         write_app(Study.from_table({}), tmp_path / "app")
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "fed.example.org", "::"])
-def test_an_insecure_superlink_off_loopback_is_refused(host: str) -> None:
-    result = runner.invoke(app, ["flower", "superlink", "--insecure", "--host", host])
-    assert isinstance(result.exception, ConfigError)
-    assert "in the clear" in str(result.exception)
+OFF_THIS_MACHINE = ["0.0.0.0", "192.168.1.5", "fed.example.org", "::", "", "127.0.0.1.example.org"]
+ENCRYPTION = ["--insecure"], ["--ca", "ca", "--certificate", "crt", "--key", "key"]
+
+
+def refused(*command: str) -> str:
+    """The line that a command ends with, before it has read a file, started a process or opened a connection."""
+    result = runner.invoke(app, ["flower", *command])
+    assert isinstance(result.exception, ConfigError), result.output
     assert result.exception.exit_code == 2
+    text = str(result.exception)
+    assert "is not this machine" in text
+    assert "whoever holds ca.crt could run code" in text
+    assert "127.0.0.1" in text
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize("encryption", ENCRYPTION)
+@pytest.mark.parametrize("host", OFF_THIS_MACHINE)
+def test_a_superlink_listens_on_loopback_alone(
+    host: str, encryption: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("ca", "crt", "key"):
+        (tmp_path / name).touch()
+    assert f"'{host}'" in refused("superlink", "--host", host, *encryption)
+
+
+@pytest.mark.parametrize("host", OFF_THIS_MACHINE)
+def test_no_command_reaches_a_superlink_elsewhere(
+    host: str, deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("ca", "node", "node.pub"):
+        (tmp_path / name).touch()
+    site = str(write_site(tmp_path / "site"))
+    there = ["--superlink", f"{host}:8000"]
+    for encryption in (["--insecure"], ["--ca", "ca", "--key", "node"]):
+        refused("site", site, *there, *encryption)
+    refused("register", "node.pub", *there, "--ca", "ca")
+    for number, encryption in enumerate((["--insecure"], ["--ca", "ca"])):
+        run_folder = str(tmp_path / f"run-{number}")
+        refused("start", str(deployed / "app"), "--run-folder", run_folder, *there, *encryption)
+        assert not Path(run_folder).exists()
+    with pytest.raises(ConfigError, match="is not this machine"):
+        starting.wait_for(f"{host}:8000", seconds=0.0)
+
+
+def test_the_app_and_the_documents_say_why_and_name_no_other_address(deployed: Path) -> None:
+    readme = (deployed / "app" / "README.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text("utf-8")
+    for text in (readme, page):
+        assert "ca.crt" in text
+        assert "run code on the coordinator and at" in " ".join(text.split())
+        commands = [line for line in text.splitlines() if "fedsift flower " in line]
+        named = [word for line in commands for word in re.findall(r"--(?:host|superlink) (\S+)", line)]
+        assert set(named) == {"127.0.0.1:8000"}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])
 def test_on_loopback_a_trial_needs_no_encryption(host: str) -> None:
-    command = launch.superlink_command(host, 8000, insecure=True, ca=None, certificate=None, key=None)
+    command = commands.superlink_command(host, 8000, insecure=True, ca=None, certificate=None, key=None)
+    assert command[command.index("--host") + 1] == host
     assert "--insecure" in command
     assert "--disable-runtime-dependency-installation" in command
 
@@ -102,28 +156,28 @@ def test_with_certificates_only_registered_sites_may_join(tmp_path: Path) -> Non
     for name in ("ca", "certificate", "key"):
         files[name] = tmp_path / name
         files[name].touch()
-    command = launch.superlink_command("0.0.0.0", 8000, insecure=False, **files)
+    command = commands.superlink_command("127.0.0.1", 8000, insecure=False, **files)
     assert "--enable-supernode-auth" in command
     assert "--insecure" not in command
     with pytest.raises(ConfigError, match="does not exist"):
-        launch.superlink_command("0.0.0.0", 8000, insecure=False, **{**files, "key": tmp_path / "none"})
+        commands.superlink_command("127.0.0.1", 8000, insecure=False, **{**files, "key": tmp_path / "none"})
     with pytest.raises(ConfigError, match="--certificate"):
-        launch.superlink_command("0.0.0.0", 8000, insecure=False, ca=None, certificate=None, key=None)
+        commands.superlink_command("127.0.0.1", 8000, insecure=False, ca=None, certificate=None, key=None)
 
 
 def test_a_site_is_checked_before_it_connects(tmp_path: Path) -> None:
     options: dict[str, Any] = {"insecure": True, "ca": None, "key": None}
     path = write_site(tmp_path / "a site")
-    command = launch.site_command(path, "127.0.0.1:8000", worker=Path("/x/door"), **options)
+    command = commands.site_command(path, "127.0.0.1:8000", worker=Path("/x/door"), **options)
     assert command[command.index("--node-config") + 1] == f'site="{path.resolve()}" worker="/x/door"'
-    with pytest.raises(ConfigError, match="in the clear"):
-        launch.site_command(path, "10.0.0.1:8000", **options)
+    with pytest.raises(ConfigError, match="is not this machine"):
+        commands.site_command(path, "10.0.0.1:8000", **options)
     with pytest.raises(ConfigError, match="host:port"):
-        launch.site_command(path, "127.0.0.1", **options)
+        commands.site_command(path, "127.0.0.1", **options)
     with pytest.raises(ConfigError, match="--key"):
-        launch.site_command(path, "10.0.0.1:8000", insecure=False, ca=None, key=None)
+        commands.site_command(path, "127.0.0.1:8000", insecure=False, ca=None, key=None)
     with pytest.raises(DataError, match=r"nowhere\.npz"):
-        launch.site_command(
+        commands.site_command(
             write_site(tmp_path / "b", data={"name": "npz", "path": "nowhere.npz"}),
             "127.0.0.1:8000",
             **options,
@@ -139,19 +193,19 @@ def test_the_four_switches_are_always_set(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_run_folder_takes_the_apps_study_once(deployed: Path, tmp_path: Path) -> None:
-    folder = launch.prepare_run(deployed / "app", tmp_path / "runs" / "first")
+    folder = starting.prepare_run(deployed / "app", tmp_path / "runs" / "first", HERE)
     assert folder.study_file.read_text() == (deployed / "app" / "study.toml").read_text()
-    assert launch.prepare_run(deployed / "app", folder.path).path == folder.path
+    assert starting.prepare_run(deployed / "app", folder.path, HERE).path == folder.path
     folder.write_json("summary.json", {})
     with pytest.raises(RunError, match="finished"):
-        launch.prepare_run(deployed / "app", folder.path)
+        starting.prepare_run(deployed / "app", folder.path, HERE)
     with pytest.raises(ConfigError, match="fedsift deploy"):
-        launch.prepare_run(tmp_path, tmp_path / "runs" / "second")
+        starting.prepare_run(tmp_path, tmp_path / "runs" / "second", HERE)
 
 
 def test_no_superlink_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RunError, match="start it first"):
-        launch.wait_for(f"127.0.0.1:{launch.free_port()}", seconds=0.0)
+        starting.wait_for(f"127.0.0.1:{commands.free_port()}", seconds=0.0)
 
 
 def test_deploy_and_its_errors_from_the_command_line(tmp_path: Path) -> None:

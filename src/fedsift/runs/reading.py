@@ -1,4 +1,4 @@
-"""What a report needs to know of a run, read from its folder alone; what is missing is noted."""
+"""A run, finished or not, read from its folder alone; what is missing is noted."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedsift.contract import codec
-from fedsift.contract.errors import ConfigError
-from fedsift.engines.runfolder import RunFolder
-from fedsift.methods import methods
-from fedsift.study.results import CURVES, summarise
+from fedsift.runs.folder import FAILURE, PLAN, SUMMARY, RunFolder
+from fedsift.runs.summary import CURVES, summarise
 
 TEXT_COLUMNS = frozenset({"site", "model"})
 """Columns of sites.csv that stay text, whatever they look like: a site may well be called 12 or True."""
@@ -49,8 +46,8 @@ class RunData:
     summary: dict[str, Any]
     """The written summary, or of an unfinished run one made from its rounds."""
     finished: bool
-    planned: int | None
-    """Rounds that the method has in all, if this version can still read the study."""
+    plan: dict[str, Any]
+    """What was written when the run began: the method as its paper writes it, and its stages."""
     missing: tuple[str, ...] = ()
     """What the folder lacks, in a person's words."""
     classes: tuple[str, ...] = field(default=())
@@ -66,10 +63,13 @@ class RunData:
     @property
     def method(self) -> str:
         """The method as its paper writes it."""
-        try:
-            return methods.get(self.method_key).__name__
-        except ConfigError:
-            return self.method_key
+        return str(self.plan.get("method") or self.method_key)
+
+    @property
+    def planned(self) -> int | None:
+        """Rounds that the method has in all; None when the run never began."""
+        rounds = self.plan.get("rounds")
+        return rounds if isinstance(rounds, int) else None
 
     @property
     def site_names(self) -> list[str]:
@@ -145,7 +145,7 @@ def read_run(path: Path) -> RunData:
     sites = _sites(folder, finished, missing)
     if not rounds:
         missing.append("No round is finished yet: there are no curves and no measurements.")
-    failure = folder.read_json("failure.json")
+    failure = _json(folder, FAILURE)
     if failure:
         missing.insert(0, f"The run stopped: {failure.get('error', 'no reason was written')}")
     return RunData(
@@ -156,7 +156,7 @@ def read_run(path: Path) -> RunData:
         sites=sites,
         summary=summary,
         finished=finished,
-        planned=_planned(folder.study_file),
+        plan=_json(folder, PLAN),
         missing=tuple(missing),
         classes=_classes(summary, rounds, sites),
     )
@@ -186,27 +186,27 @@ def _study(text: str, missing: list[str]) -> dict[str, Any]:
         return {}
 
 
-def _planned(file: Path) -> int | None:
-    from fedsift.study import Study
-
+def _json(folder: RunFolder, name: str) -> dict[str, Any]:
+    """A file's table; empty where the file is missing or damaged."""
     try:
-        return Study.from_file(file).method.total_rounds
-    except ConfigError:
-        return None  # written by another version, or with a method that is not installed here
+        value = folder.read_json(name)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _summary(
     folder: RunFolder, rounds: list[dict[str, Any]], missing: list[str]
 ) -> tuple[dict[str, Any], bool]:
     try:
-        written = folder.read_json("summary.json")
+        written = folder.read_json(SUMMARY)
     except (json.JSONDecodeError, UnicodeDecodeError):
         written = None
         missing.append("summary.json cannot be read; its figures are made from the rounds.")
     if isinstance(written, dict):
         return written, True
     try:
-        return summarise(rounds, None), folder.finished
+        return summarise(rounds), folder.finished
     except (KeyError, TypeError) as error:
         missing.append(f"rounds.jsonl lacks what a summary needs ({error}).")
         return {}, folder.finished
@@ -223,7 +223,8 @@ def _sites(folder: RunFolder, finished: bool, missing: list[str]) -> list[dict[s
         missing.append(
             "sites.csv is written when the run ends: counts of samples and labels and the truth come then."
         )
-    return _sites_from_checkpoint(folder)
+    header = folder.checkpointed()
+    return [] if header is None else [line for line in header.sites if line.get("site")]
 
 
 def _typed(line: dict[str, str]) -> dict[str, Any]:
@@ -239,38 +240,6 @@ def _value(text: Any) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
-
-
-def _sites_from_checkpoint(folder: RunFolder) -> list[dict[str, Any]]:
-    """Sites and their records from the checkpoint's header; its tensors, which may be large, stay unread."""
-    fields = _checkpoint_fields(folder.checkpoint_file)
-    try:
-        accepted = codec.unpack(fields.get("accepted", {}), {})
-        records = codec.unpack(fields.get("site_records", {}), {})
-        tallies = codec.unpack(fields.get("tallies", {}), {})
-    except ValueError:
-        return []
-    refusals = tallies.get("refusals", {})
-    names = dict.fromkeys([*accepted, *(site for values in records.values() for site in values), *refusals])
-    return [
-        {
-            "site": site,
-            **{name: values.get(site) for name, values in records.items()},
-            "replies_refused": refusals.get(site, 0),
-        }
-        for site in sorted(names)
-    ]
-
-
-def _checkpoint_fields(file: Path) -> dict[str, Any]:
-    try:
-        with file.open("rb") as data:
-            size = int.from_bytes(data.read(8), "little")
-            header = json.loads(data.read(min(size, 100_000_000)))
-        fields = json.loads(header["__metadata__"]["tree"])["fields"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return fields if isinstance(fields, dict) else {}
 
 
 def _classes(

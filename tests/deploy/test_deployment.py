@@ -16,10 +16,10 @@ import torch
 from processes import Processes, kill_family, wait_until
 from safetensors.torch import load_file
 
-from fedsift.engines.flower.deploy import write_app
+from fedsift.deploy.app import write_app
 from fedsift.engines.flower.notebooks import NotebookStore
-from fedsift.engines.runfolder import RunFolder
 from fedsift.methods import methods
+from fedsift.runs import RunFolder
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
 

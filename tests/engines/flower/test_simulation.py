@@ -12,10 +12,11 @@ import torch
 from safetensors.torch import load_file
 
 from fedsift.contract.errors import ConfigError, RunError
-from fedsift.engines.flower import simulate, simulate_many, simulation
+from fedsift.engines.flower import processes
 from fedsift.engines.flower.notebooks import NotebookStore
-from fedsift.engines.runfolder import RunFolder
+from fedsift.runs import RunFolder
 from fedsift.study import Study
+from fedsift.study.on_flower import simulate_many
 from fedsift.study.running import new_run, run
 
 pytest.importorskip("ray", reason="Flower's simulation is not installed: pip install 'fedsift[flower]'")
@@ -96,7 +97,7 @@ def test_the_simulation_equals_the_in_process_run_even_after_a_kill(tmp_path: Pa
             assert (mine / table).read_text() == (theirs / table).read_text()
     assert outcomes[1]["detection"]["truth"]  # the launcher knows the truth; the sites' folders do not
     assert isinstance(outcomes[2], ConfigError)
-    assert jobs[2][1].read_json("failure.json")["exit_code"] == 2
+    assert not jobs[2][1].path.exists()  # a run that fails before its first round leaves no folder
     [first_site] = sorted((half_way.path / "sites").glob("00000-*"))
     kept = NotebookStore(first_site / "notebook", half_way.id, "site-00").versions()
     assert kept[-1].startswith("3.0:")
@@ -105,10 +106,10 @@ def test_the_simulation_equals_the_in_process_run_even_after_a_kill(tmp_path: Pa
 def test_without_flower_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulation, "find_spec", lambda name: None)
+    monkeypatch.setattr(processes, "find_spec", lambda name: None)
     study = study_of("fedavg", "flower")
     with pytest.raises(ConfigError, match=r"pip install 'fedsift\[flower\]'"):
-        simulate(study, new_run(study, tmp_path))
+        run(study, new_run(study, tmp_path))
 
 
 def test_a_deployed_run_is_not_gone_on_with_as_a_simulation(tmp_path: Path) -> None:
@@ -116,11 +117,11 @@ def test_a_deployed_run_is_not_gone_on_with_as_a_simulation(tmp_path: Path) -> N
     folder = new_run(study, tmp_path)
     folder.write_text("federation.toml", "sites = []\n")
     with pytest.raises(RunError, match="fedsift flower start"):
-        simulate(study, folder)
+        run(study, folder)
 
 
 def test_another_device_than_the_processor_is_refused(tmp_path: Path) -> None:
     study = study_of("fedavg", "flower")
     study = dataclasses.replace(study, engine=dataclasses.replace(study.engine, device="cuda"))
     with pytest.raises(ConfigError, match="trains on the CPU"):
-        simulate(study, new_run(study, tmp_path))
+        run(study, new_run(study, tmp_path))

@@ -16,11 +16,11 @@ from fedsift.contract.errors import ConfigError, DataError
 from fedsift.contract.messages import Answer, Envelope, Moment
 from fedsift.contract.notebook import Notebook
 from fedsift.data.dataset import PublicSet, Spread
-from fedsift.engines.flower.answering import answer
-from fedsift.engines.flower.client import SIMULATED_SITES, site_path
+from fedsift.deploy.client import site_path
+from fedsift.deploy.sites import open_site, own_secret
+from fedsift.deploy.trial import export_trial
+from fedsift.engines.flower.answering import answer as answer_in
 from fedsift.engines.flower.hello import Hello, Introduction
-from fedsift.engines.flower.notebooks import NotebookStore
-from fedsift.engines.flower.sites import export_sites, open_site, own_secret, read_notebooks
 from fedsift.engines.inprocess import InProcess
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Evaluate, Train
@@ -59,16 +59,21 @@ def spread() -> Spread:
     return study.spread()
 
 
-def test_an_exported_site_is_the_site_that_the_in_process_engine_serves(
-    spread: Spread, tmp_path: Path
+@pytest.fixture(scope="module")
+def trial(spread: Spread, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return export_trial(spread, {}, tmp_path_factory.mktemp("trial"))
+
+
+def test_a_trial_site_is_the_site_that_the_in_process_engine_serves(
+    spread: Spread, trial: list[Path]
 ) -> None:
     federation = InProcess(spread, run="run", seed=1, model="mlp")
     moment = Moment(1, "train", 0, 0)
-    for name, path in zip(spread.sites, export_sites(spread, {}, tmp_path)):
+    for name, path in zip(spread.sites, trial):
         mine = open_site(path).site(moment, Notebook(), "mlp")
         theirs = federation.site(Envelope("run", name, moment, "", Evaluate(None)))
         everything = torch.arange(len(theirs.samples))
-        assert mine.facts == theirs.facts
+        assert mine.facts == dataclasses.replace(theirs.facts, test=0)
         assert torch.equal(mine.samples.take(everything), theirs.samples.take(everything))
         assert torch.equal(mine.given, theirs.given)
         assert mine.held_out is not None
@@ -76,37 +81,31 @@ def test_an_exported_site_is_the_site_that_the_in_process_engine_serves(
         held = torch.arange(len(theirs.held_out))
         assert torch.equal(mine.held_out.take(held), theirs.held_out.take(held))
         assert torch.equal(mine.held_out_given, theirs.held_out_given)
-        assert mine.test is not None
-        assert theirs.test is not None
-        tested = torch.arange(len(theirs.test))
-        assert torch.equal(mine.test.take(tested), theirs.test.take(tested))
-        assert torch.equal(mine.test_labels, theirs.test_labels)
-        assert mine.secret == theirs.secret == ""
 
 
-def test_a_public_set_is_the_same_at_every_site(spread: Spread, tmp_path: Path) -> None:
+def test_a_trials_public_set_is_the_same_at_every_site(spread: Spread, tmp_path: Path) -> None:
     public = PublicSet("p", spread.dataset.images, np.array([5, 3, 9]), (0.1,), (0.2,))
     with_public = dataclasses.replace(spread, public=public)
     federation = InProcess(with_public, run="run", seed=1, model="mlp")
-    files = export_sites(with_public, {}, tmp_path)
+    files = export_trial(with_public, {}, tmp_path)
     assert {open_site(path).facts("mlp").public_digest for path in files} == {
         federation.facts[site].public_digest for site in spread.sites
     }
 
 
-def test_a_trial_site_has_no_test_set_and_a_secret_of_its_own(spread: Spread, tmp_path: Path) -> None:
-    first, second, _ = (open_site(path) for path in export_sites(spread, {}, tmp_path, simulated=False))
+def test_a_trial_site_has_no_test_set_and_a_secret_of_its_own(trial: list[Path]) -> None:
+    first, second, _ = (open_site(path) for path in trial)
     assert first.test is None
     assert len(first.secret) == 64
     assert first.secret != second.secret
-    place = tmp_path / "00000-site-00" / "notebook"
+    place = trial[0].parent / "notebook"
     assert own_secret(place) == first.secret
     assert (place / "secret").stat().st_mode & 0o777 == 0o600
     assert first.secret not in repr(first)
 
 
-def test_the_truth_is_not_exported(spread: Spread, tmp_path: Path) -> None:
-    [first, *_] = export_sites(spread, {}, tmp_path)
+def test_the_truth_is_no_part_of_a_trial(spread: Spread, trial: list[Path]) -> None:
+    first = trial[0]
     with np.load(first.parent / "data.npz") as arrays:
         assert set(arrays.files) == {"images", "labels", "classes", "test_images", "test_labels"}
         assert np.array_equal(arrays["labels"], spread.given[spread.sites[0]])
@@ -165,55 +164,47 @@ def train(site: str = "north", run: str = "run", expects: str = "") -> Envelope:
     return Envelope(run, site, Moment(1, "train", 0, 0), expects, Train(weights, Recipe()))
 
 
+def answer(asked: Any, path: Path, session: str, frank: bool = False) -> Any:
+    return answer_in(asked, lambda: open_site(path, "mlp"), "mlp", session, frank=frank)
+
+
 def test_a_site_introduces_itself(tmp_path: Path) -> None:
-    reply = answer(Hello(), write_site(tmp_path), "mlp", "session")
+    reply = answer(Hello(), write_site(tmp_path), "session")
     assert isinstance(reply, Introduction)
     assert (reply.facts.name, reply.facts.samples, reply.facts.model) == ("north", 6, "mlp")
 
 
 def test_the_notebook_is_on_disk_before_the_answer_is_out(tmp_path: Path) -> None:
     path = write_site(tmp_path)
-    reply = answer(train(), path, "mlp", "session")
+    reply = answer(train(), path, "session")
     assert isinstance(reply, Answer)
     assert reply.failure == ""
     assert (tmp_path / "notebook" / "run" / "0.0.answer").is_file()
-    again = answer(train(), path, "mlp", "another session")
+    again = answer(train(), path, "another session")
     assert digest_of(again) == digest_of(reply)
 
 
 def test_a_request_for_another_site_is_refused(tmp_path: Path) -> None:
-    reply = answer(train(site="south"), write_site(tmp_path), "mlp", "session")
+    reply = answer(train(site="south"), write_site(tmp_path), "session")
     assert "this is 'north'" in reply.failure
 
 
 def test_a_lost_notebook_is_reported_by_its_name(tmp_path: Path) -> None:
-    reply = answer(train(expects="7.0:train"), write_site(tmp_path), "mlp", "session")
+    reply = answer(train(expects="7.0:train"), write_site(tmp_path), "session")
     assert reply.reply is None
     assert reply.failure.startswith("NotebookGone: site 'north'")
 
 
-def test_the_text_of_an_unforeseen_error_stays_at_the_site(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_text_of_an_unforeseen_error_stays_at_the_site(tmp_path: Path) -> None:
     path = write_site(tmp_path, data={"name": "npz", "path": "patient-4711.npz"})
-    monkeypatch.delenv(SIMULATED_SITES, raising=False)
-    assert answer(Hello(), path, "mlp", "").failure == "the site failed: DataError; its own log says more"
-    monkeypatch.setenv(SIMULATED_SITES, str(tmp_path))
-    assert "4711" in answer(Hello(), path, "mlp", "").failure
+    assert answer(Hello(), path, "").failure == "the site failed: DataError; its own log says more"
+    assert "4711" in answer(Hello(), path, "", frank=True).failure
 
 
-def test_a_node_knows_its_site_from_its_own_settings_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    note = {"federation": "../../etc"}
-    assert site_path({"site": "/data/site.toml", "partition-id": 1}, note) == Path("/data/site.toml")
-    monkeypatch.delenv(SIMULATED_SITES, raising=False)
+def test_a_node_knows_its_site_from_its_own_settings_alone() -> None:
+    assert site_path({"site": "/data/site.toml", "partition-id": 1}) == Path("/data/site.toml")
     with pytest.raises(ConfigError, match="fedsift flower site"):
-        site_path({"partition-id": 0}, note)
-    monkeypatch.setenv(SIMULATED_SITES, str(tmp_path))
-    (tmp_path / "etc" / "00000-a").mkdir(parents=True)
-    assert site_path({"partition-id": 0}, note) == tmp_path / "etc" / "00000-a" / "site.toml"
-    assert site_path({"partition-id": 1}, note) is None
+        site_path({"partition-id": 0})
 
 
 def test_pictures_become_features_at_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,16 +220,3 @@ def test_pictures_become_features_at_the_site(tmp_path: Path, monkeypatch: pytes
     assert room.samples.shape == (3,)
     assert room.introduction("features:three-means").facts.model == "features:three-means"
     assert open_site(path, "mlp").samples.shape == (1, 2, 2)
-
-
-def test_notebooks_of_simulated_sites_can_be_read_afterwards(tmp_path: Path) -> None:
-    path = write_site(tmp_path)
-    store = NotebookStore(tmp_path / "notebook", "run", "north")
-    asked = train()
-    with store.locked():
-        notebook, base = store.open(asked)
-        notebook["labels"] = torch.tensor([1, 0])
-        store.keep(asked, "digest", notebook, base, Answer("run", "north", asked.moment.id, None))
-    found = read_notebooks([path], "run", {"north": asked.moment.id})
-    assert found["north"]["labels"].tolist() == [1, 0]
-    assert read_notebooks([path], "run", {}) == {}

@@ -1,6 +1,6 @@
 """The process that stays at a deployed site: it holds the data in memory and answers what Flower's processes bring.
 
-    python -m fedsift.engines.flower.worker SITE.toml SOCKET
+    python -m fedsift.deploy.worker SITE.toml SOCKET
 
 It ends with the process that started it, the site's Flower node. Losing it loses nothing: what it answered is on disk,
 and Flower's own process answers in its place.
@@ -17,10 +17,11 @@ import threading
 import time
 from pathlib import Path
 
+from fedsift.deploy.site_file import read_site_file
+from fedsift.deploy.sites import open_site
+from fedsift.deploy.wire import DECLINED, receive_letter, send_letter
 from fedsift.engines.flower.answering import answer_letter
 from fedsift.engines.flower.letters import Letter
-from fedsift.engines.flower.sites import read_site_file
-from fedsift.engines.flower.wire import DECLINED, receive_letter, send_letter
 
 log = logging.getLogger("fedsift.site")
 
@@ -46,7 +47,8 @@ def serve(site_file: Path, place: Path) -> None:
 
 def _reply(letter: Letter, site_file: Path) -> Letter:
     try:
-        return answer_letter(letter, site_file, letter.note.get("session", ""))
+        session = letter.note.get("session", "")
+        return answer_letter(letter, lambda model: open_site(site_file, model), session, frank=False)
     except Exception as error:  # an app may bring requests that only its own process knows
         log.info("left to Flower's own process: %s", error)
         return Letter("", note={DECLINED: "yes"})

@@ -1,0 +1,37 @@
+"""Which addresses our commands accept: this machine's own, until a front door stands before Flower's control side."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from fedsift.contract.errors import ConfigError
+
+LOOPBACK_ONLY = (
+    "Flower answers its control calls on the port that sites reach, so whoever holds ca.crt could run code on the "
+    "coordinator and at every site"
+)
+"""Seen, not feared: with nothing but the CA certificate a client registered keys and started an app of its own."""
+
+
+def on_this_machine(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def refuse_the_network(host: str) -> None:
+    """Encryption does not help here: the certificate that opens the line is the one that every site has."""
+    if not on_this_machine(host):
+        raise ConfigError(
+            f"'{host}' is not this machine: {LOOPBACK_ONLY}; use 127.0.0.1 (docs/deployment.md)"
+        )
+
+
+def host_of(address: str) -> str:
+    host, sign, port = address.rpartition(":")
+    if not sign or not port.isdigit():
+        raise ConfigError(f"'{address}' is no address: write host:port, e.g. 127.0.0.1:8000")
+    return host

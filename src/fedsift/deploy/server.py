@@ -1,0 +1,72 @@
+"""The coordinator's program of a deployment: the run whose folder it is told, on Flower's grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
+
+from fedsift.contract.errors import ConfigError
+from fedsift.data.sources import sources
+from fedsift.engines.flower.engine import Expected, OnGrid
+from fedsift.engines.flower.hello import Introduction
+from fedsift.local.features import with_features
+from fedsift.local.site import Samples
+from fedsift.runs.folder import FEDERATION
+from fedsift.study.running import carry_out, reopen
+from fedsift.study.study import read_toml
+from fedsift.study.tables import build, build_named
+
+
+@dataclass(frozen=True)
+class FederationFile(Expected):
+    """The keys of `federation.toml`: whom the coordinator waits for, and a test set of its own."""
+
+    test: dict[str, Any] = field(default_factory=dict)
+    """A dataset's table for the coordinator's own test set; without it the sites evaluate on their held-out parts."""
+
+
+def read_federation_file(path: Path) -> FederationFile:
+    return build(FederationFile, read_toml(path), "") if path.is_file() else FederationFile()
+
+
+def own_test(table: dict[str, Any], common: Introduction, file: Path) -> tuple[Samples, Tensor] | None:
+    """The coordinator's own labelled samples, if it has any: the test part of its dataset, or all of it."""
+    if not table:
+        return None
+    data = with_features(build_named(sources, table, "test").load(), common.facts.model)
+    if data.classes != common.classes or data.shape != common.shape:
+        raise ConfigError(
+            f"the test set of {file} has classes {', '.join(data.classes)} and shape "
+            f"{data.shape}, the sites have {', '.join(common.classes)} and {common.shape}"
+        )
+    rows = data.test if len(data.test) else data.train
+    samples = Samples(torch.from_numpy(data.images), torch.from_numpy(rows), common.mean, common.std)
+    return samples, torch.from_numpy(data.labels[rows])
+
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Conduct the run whose folder the run config names. Started again on the same folder, it goes on."""
+    place = str(context.run_config.get("run-folder", ""))
+    if not place:
+        raise ConfigError("the run config has no 'run-folder': start the app with `fedsift flower start`")
+    study, folder = reopen(Path(place))
+    file = folder.path / FEDERATION
+
+    def engine() -> OnGrid:
+        expected = read_federation_file(file)
+        return OnGrid(grid, expected, own_test=lambda common: own_test(expected.test, common, file))
+
+    carry_out(study, folder, engine)
+
+
+__all__ = ["FederationFile", "app", "own_test", "read_federation_file"]

@@ -1,0 +1,73 @@
+"""A site's own description, `site.toml`: its keys, read and checked.
+
+name = "north"                       # how the federation knows this site
+classes = ["benign", "malignant"]    # the same names in the same order at every site
+mean = [0.5]                         # how pixels are normalised, the same at every site
+std = [0.5]
+held_out = 0.2                       # share kept for evaluation here, when the data have no test part
+notebook = "notebook"                # where this site keeps its own notes; never leaves
+
+[data]                               # any dataset of `fedsift datasets`; paths are relative to this file
+name = "npz"
+path = "data.npz"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsift.contract.errors import ConfigError
+from fedsift.study.study import read_toml
+from fedsift.study.tables import build
+
+SITE_FILE = "site.toml"
+
+
+@dataclass(frozen=True)
+class SiteFile:
+    """The keys of a site.toml."""
+
+    name: str
+    classes: tuple[str, ...]
+    data: dict[str, Any]
+    """A dataset's table: its `name` and parameters."""
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+    multilabel: bool = False
+    held_out: float = 0.2
+    """Share kept for evaluation when the data have no test part; 0 keeps none."""
+    notebook: Path = Path("notebook")
+    model: str = ""
+    """Another network than the study's."""
+    annotated: tuple[str, ...] | None = None
+    """Classes that the site annotates at all; without this key, every class."""
+    public: dict[str, Any] = field(default_factory=dict)
+    """A dataset's table for unlabelled samples that every site has, the same in the same order."""
+    public_mean: tuple[float, ...] = ()
+    """How the public samples are normalised; `mean` and `std` by default."""
+    public_std: tuple[float, ...] = ()
+    privacy_budget: float | None = None
+    """Epsilon that may ever be spent on each label; without this key the site sets no limit of its own."""
+    device: str = "cpu"
+
+
+def read_site_file(path: Path) -> SiteFile:
+    """A site.toml with every key checked."""
+    table = _toml(path)
+    file = build(SiteFile, table, "")
+    if not file.name.strip():
+        raise ConfigError(f"{path}: 'name' is empty; the federation knows a site by its name")
+    if len(set(file.classes)) != len(file.classes) or not file.classes:
+        raise ConfigError(f"{path}: 'classes' must name every class of the federation once")
+    for name in file.annotated or ():
+        if name not in file.classes:
+            raise ConfigError(f"{path}: 'annotated' names '{name}', which is not one of 'classes'")
+    return file
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ConfigError(f"site file '{path}' does not exist")
+    return read_toml(path)

@@ -1,0 +1,151 @@
+"""A real site's data as requests see them: read by its site.toml, kept in memory, with a secret of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsift.contract.errors import DataError
+from fedsift.contract.randomness import numpy_generator
+from fedsift.data.dataset import Dataset, Labels, Rows
+from fedsift.data.sources import Source, sources
+from fedsift.data.splits import split
+from fedsift.deploy.site_file import SiteFile, read_site_file
+from fedsift.engines.flower.room import SiteRoom
+from fedsift.local.features import is_features, with_features
+from fedsift.local.site import Samples
+from fedsift.study.tables import build_named
+
+
+def open_site(path: Path, model: str = "") -> SiteRoom:
+    """Read a site.toml and its data; kept in memory while neither the file nor its arrays change.
+
+    `model`: the study's network; when it is a head on frozen features, the site's pictures become features here.
+    """
+    path = Path(path).resolve()
+    file = read_site_file(path)
+    network = file.model or model
+    return _open_site(path, _stamp(path), network if is_features(network) else "")
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        return tuple(file.stat().st_mtime_ns for file in (path, path.parent / "data.npz") if file.is_file())
+    except OSError:
+        return ()
+
+
+@lru_cache(maxsize=256)
+def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
+    file = read_site_file(path)
+    dataset = with_features(_load(file.data, path, file.classes), features, device=file.device)
+    labels = _in_vocabulary(dataset, file)
+    train, held = dataset.train, dataset.test
+    if len(held) == 0 and file.held_out > 0:
+        groups = None if dataset.groups is None else dataset.groups[train]
+        larger, smaller = split(
+            labels[train], file.held_out, numpy_generator(0, file.name, "held out"), groups
+        )
+        train, held = train[larger], train[smaller]
+    if len(train) == 0:
+        raise DataError(f"site '{file.name}' has no training sample: check the [data] table of {path}")
+    pool = torch.from_numpy(dataset.images).to(file.device)
+    public = _public(file, path)
+    annotated = file.annotated
+    return SiteRoom(
+        name=file.name,
+        classes=file.classes,
+        multilabel=file.multilabel,
+        mean=file.mean,
+        std=file.std,
+        model=file.model,
+        annotated=None if annotated is None else tuple(sorted(map(file.classes.index, annotated))),
+        privacy_budget=file.privacy_budget,
+        device=file.device,
+        notebook=path.parent / file.notebook,
+        samples=_samples(pool, train, file),
+        given=torch.from_numpy(labels[train]),
+        held_out=_samples(pool, held, file) if len(held) else None,
+        held_out_given=torch.from_numpy(labels[held]) if len(held) else None,
+        public=public,
+        public_digest="" if public is None else public.digest(),
+        secret=own_secret(path.parent / file.notebook),
+    )
+
+
+def _public(file: SiteFile, path: Path) -> Samples | None:
+    if not file.public:
+        return None
+    data = _load(file.public, path, file.classes)
+    pool = torch.from_numpy(data.images).to(file.device)
+    mean, std = file.public_mean or file.mean, file.public_std or file.std
+    return Samples(pool, torch.from_numpy(data.train), mean, std)
+
+
+def own_secret(notebook: Path) -> str:
+    """Entropy that only this site knows, drawn once and kept beside its notebook."""
+    file = notebook / "secret"
+    notebook.mkdir(parents=True, exist_ok=True)
+    if not file.is_file():
+        beside = notebook / f"secret.{os.getpid()}.new"
+        beside.write_text(secrets.token_hex(32), "ascii")
+        beside.chmod(0o600)
+        try:
+            os.link(beside, file)  # the first of two processes wins; both then read the same
+        except FileExistsError:
+            pass
+        finally:
+            beside.unlink()
+    return file.read_text("ascii").strip()
+
+
+def _load(table: Mapping[str, Any], site_file: Path, classes: tuple[str, ...]) -> Dataset:
+    """The dataset of a table, with paths relative to the site's file."""
+    filled = dict(table)
+    if filled.get("name") == "folder" and not filled.get("label_columns"):
+        filled.setdefault("classes", list(classes))  # a site may lack classes that others have
+    source: Source = build_named(sources, filled, "data")
+    here = {
+        f.name: site_file.parent / value
+        for f in dataclasses.fields(source)
+        if isinstance(value := getattr(source, f.name), Path)
+    }
+    located: Source = dataclasses.replace(source, **here)  # type: ignore[arg-type]
+    dataset = located.load()
+    return dataset if dataset.given is None else dataclasses.replace(dataset, labels=dataset.given)
+
+
+def _in_vocabulary(dataset: Dataset, file: SiteFile) -> Labels:
+    """The labels as numbers of the federation's classes."""
+    if dataset.multilabel != file.multilabel:
+        kind = "several labels" if dataset.multilabel else "one label"
+        raise DataError(
+            f"site '{file.name}': its data have {kind} a sample, its site.toml says otherwise (multilabel)"
+        )
+    unknown = [name for name in dataset.classes if name not in file.classes]
+    if unknown:
+        raise DataError(
+            f"site '{file.name}': its data have class '{unknown[0]}', which is not one of its site.toml's "
+            f"classes {', '.join(file.classes)}"
+        )
+    if dataset.classes == file.classes:
+        return dataset.labels
+    number = np.array([file.classes.index(name) for name in dataset.classes])
+    if not dataset.multilabel:
+        return number[dataset.labels].astype(np.int64)
+    labels = np.zeros((len(dataset.labels), len(file.classes)), np.int64)
+    labels[:, number] = dataset.labels
+    return labels
+
+
+def _samples(pool: Tensor, rows: Rows, file: SiteFile) -> Samples:
+    return Samples(pool, torch.from_numpy(rows), file.mean, file.std)

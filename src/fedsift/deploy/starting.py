@@ -1,0 +1,183 @@
+"""A run on a running SuperLink: let sites join, prepare the run's folder, start the app and follow it to its end."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedsift.contract.errors import ConfigError, FedsiftError, RunError
+from fedsift.deploy.addresses import host_of, refuse_the_network
+from fedsift.deploy.commands import existing, program
+from fedsift.engines.flower.processes import LOG_FILE, end_session, offline
+from fedsift.engines.loop import Listener
+from fedsift.runs import RunFolder
+from fedsift.runs.folder import FAILURE, FEDERATION, SUMMARY
+from fedsift.study.study import Study
+
+CONNECTION = "fedsift"
+POLL = 0.5
+SUPERLINK_STARTS = 60.0
+
+
+def write_connection(home: Path, superlink: str, *, insecure: bool, ca: Path | None) -> None:
+    """Flower's own configuration, in a home of ours, so that nobody's settings are touched."""
+    refuse_the_network(host_of(superlink))
+    connection: dict[str, Any] = {"address": superlink}
+    if insecure:
+        connection["insecure"] = True
+    elif ca is not None:
+        connection["root-certificates"] = str(existing(ca, "the CA certificate"))
+    else:
+        raise ConfigError("--ca is needed, or --insecure for a trial on 127.0.0.1")
+    home.mkdir(parents=True, exist_ok=True)
+    table = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
+    (home / "config.toml").write_text(tomli_w.dumps(table), "utf-8")
+
+
+def register(public_key: Path, superlink: str, *, ca: Path | None, home: Path) -> None:
+    """Let the holder of this key join (TLS only)."""
+    write_connection(home, superlink, insecure=False, ca=ca)
+    key = existing(public_key, "the site's public key")
+    command = [program("flwr"), "supernode", "register", str(key), CONNECTION]
+    done = subprocess.run(command, env=offline({"FLWR_HOME": str(home.resolve())}), check=False)
+    if done.returncode:
+        raise RunError(f"the SuperLink at {superlink} did not register {public_key}")
+
+
+def prepare_run(app: Path, run_folder: Path, superlink: str) -> RunFolder:
+    """The run's folder: a new one takes the app's study; one that exists is gone on with."""
+    refuse_the_network(host_of(superlink))
+    for name in ("pyproject.toml", "study.toml", FEDERATION):
+        if not (app / name).is_file():
+            raise ConfigError(f"'{app}' is no app of ours: it has no {name}. Make one with `fedsift deploy`")
+    if not run_folder.exists():
+        folder = RunFolder.create(run_folder.parent, run_folder.name)
+        folder.write_text("study.toml", (app / "study.toml").read_text("utf-8"))
+    folder = RunFolder.open(run_folder)
+    if folder.finished:
+        raise RunError(f"{run_folder} is finished: name another run folder")
+    folder.write_text(FEDERATION, (app / FEDERATION).read_text("utf-8"))
+    Study.from_file(folder.study_file)
+    return folder
+
+
+def start(
+    app: Path,
+    folder: RunFolder,
+    superlink: str,
+    *,
+    insecure: bool,
+    ca: Path | None = None,
+    listen: Listener | None = None,
+) -> dict[str, Any]:
+    """Start the app on a running SuperLink and follow it to its end; returns the summary."""
+    home = folder.path / ".flower"
+    write_connection(home, superlink, insecure=insecure, ca=ca)
+    wait_for(superlink)
+    environment = offline({"FLWR_HOME": str(home.resolve())})
+    place = str(folder.path.resolve())
+    command = [
+        program("flwr"),
+        "run",
+        str(app.resolve()),
+        CONNECTION,
+        "--stream",
+        "-c",
+        f'run-folder="{place}"',
+    ]
+    folder.forget(FAILURE)
+    log_file = folder.path / LOG_FILE
+    from_here = log_file.stat().st_size if log_file.is_file() else 0
+    with log_file.open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            _follow(folder, process, listen)
+        except KeyboardInterrupt:
+            _stop(log_file, from_here, environment)
+            raise
+        finally:
+            end_session(process)
+    return _outcome(folder, log_file)
+
+
+def wait_for(superlink: str, seconds: float = SUPERLINK_STARTS) -> None:
+    """A SuperLink that was started a moment ago needs some seconds before it listens."""
+    host, port = host_of(superlink), int(superlink.rpartition(":")[2])
+    refuse_the_network(host)
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), port), timeout=5.0).close()
+            return
+        except OSError as error:
+            if time.monotonic() >= end:
+                raise RunError(f"no SuperLink answers at {superlink} ({error}): start it first") from None
+        time.sleep(POLL)
+
+
+def _follow(folder: RunFolder, process: subprocess.Popen[bytes], listen: Listener | None) -> None:
+    """Tell of finished rounds until the run has ended."""
+    told = _rounds_done(folder)
+    while True:
+        ended = process.poll() is not None
+        for row in folder.rounds():
+            if row["round"] > told:
+                told = row["round"]
+                if listen is not None:
+                    listen(row)
+        if ended or folder.finished or (folder.path / FAILURE).is_file():
+            return
+        time.sleep(POLL)
+
+
+def _rounds_done(folder: RunFolder) -> int:
+    """Rounds that a checkpoint counts; later lines belong to a round that is asked again."""
+    header = folder.checkpointed()
+    return 0 if header is None else header.rounds_done
+
+
+def _outcome(folder: RunFolder, log_file: Path) -> dict[str, Any]:
+    summary = folder.read_json(SUMMARY)
+    if summary is not None:
+        return dict(summary)
+    trouble = folder.read_json(FAILURE)
+    if trouble is not None:
+        raise _of_code(int(trouble["exit_code"]))(trouble["error"])
+    raise RunError(f"the run ended before it was finished; {log_file} says more. Start it again to go on")
+
+
+def _of_code(exit_code: int) -> type[FedsiftError]:
+    """The kind of error that ends with this code."""
+    kinds = [kind for kind in FedsiftError.__subclasses__() if kind.exit_code == exit_code]
+    return kinds[0] if kinds else RunError
+
+
+def _stop(log_file: Path, from_here: int, environment: dict[str, str]) -> None:
+    """Ask the SuperLink to end the run that was just started: it would go on without us."""
+    text = log_file.read_bytes()[from_here:].decode("utf-8", errors="replace")
+    found = re.search(r"run (\d{6,})", text)
+    if found is None:
+        return
+    with suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            [program("flwr"), "stop", found[1], CONNECTION],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )

@@ -1,0 +1,36 @@
+"""What an engine is: it opens a federation. What it knows besides, the federation says itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fedsift.engines.federation import EngineFederation, Patience
+from fedsift.engines.gate import GateLimits
+from fedsift.runs import RunFolder
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a study gives to any engine."""
+
+    seed: int
+    model: str
+    limits: GateLimits = field(default_factory=GateLimits)
+    patience: Patience = field(default_factory=Patience)
+
+    def shared(self, run: str) -> dict[str, Any]:
+        """The keywords that every federation takes."""
+        return {
+            "run": run,
+            "seed": self.seed,
+            "model": self.model,
+            "limits": self.limits,
+            "patience": self.patience,
+        }
+
+
+class Engine(Protocol):
+    """Opens the federation of one run, new or gone on with."""
+
+    def open(self, parts: Parts, folder: RunFolder) -> EngineFederation: ...

@@ -1,0 +1,80 @@
+"""The Flower engine: a federation of the nodes that answer on a grid, and who they were when the run began."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedsift.contract import codec
+from fedsift.contract.codec import Wire
+from fedsift.engines.engine import Parts
+from fedsift.engines.federation import Simulation
+from fedsift.engines.flower.federation import FlowerFederation, Pace, Post, agree, gather
+from fedsift.engines.flower.hello import Introduction
+from fedsift.local.site import Samples
+from fedsift.runs import RunFolder
+
+ROSTER_FILE = "roster.safetensors"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Whom the coordinator waits for."""
+
+    sites: tuple[str, ...] = ()
+    """Names of the sites, in the federation's order; none named takes whoever comes, by name."""
+    at_least: int = 2
+    """Without names: start when so many sites have joined. With names: go on with so many when `wait` is over."""
+    wait: float = 300.0
+    """Seconds to wait for the sites to join."""
+
+
+@dataclass(frozen=True)
+class Roster(Wire):
+    """Who took part from the start: kept with the run, so that a resumed one has the same sites in the same order."""
+
+    sites: dict[str, Introduction]
+
+
+@dataclass(frozen=True)
+class OnGrid:
+    """The engine of sites that are Flower nodes, simulated or real."""
+
+    grid: Grid
+    expected: Expected
+    note: Mapping[str, str] = field(default_factory=dict)
+    """Words that every message carries."""
+    pace: Pace = field(default_factory=Pace)
+    own_test: Callable[[Introduction], tuple[Samples, Tensor] | None] = lambda common: None
+    """The coordinator's own labelled samples, given what the sites agree on."""
+    seen: Callable[[Mapping[str, str]], Simulation] | None = None
+    """What a simulation knows, given the last accepted request of each site."""
+
+    def open(self, parts: Parts, folder: RunFolder) -> FlowerFederation:
+        post = Post(self.grid, {"model": parts.model, **self.note}, self.pace)
+        roster = call_the_roll(post, folder, self.expected, parts.patience.quorum)
+        common = next(iter(roster.values()))
+        return FlowerFederation(
+            post, roster, test=self.own_test(common), seen=self.seen, **parts.shared(folder.id)
+        )
+
+
+def call_the_roll(
+    post: Post, folder: RunFolder, expected: Expected, quorum: float
+) -> dict[str, Introduction]:
+    """The sites of this run: those that join now, or those that it began with."""
+    file = folder.path / ROSTER_FILE
+    if folder.checkpoint_file.is_file() and file.is_file():
+        roster: dict[str, Introduction] = codec.load(file).sites
+        enough = max(1, math.ceil(quorum * len(roster) - 1e-9))
+        gather(post, list(roster), at_least=enough, wait=expected.wait)
+        return roster
+    sites = gather(post, expected.sites, at_least=expected.at_least, wait=expected.wait)
+    roster = {site: post.introductions[site] for site in sites}
+    agree(roster)
+    codec.save(file, Roster(roster))
+    return roster
