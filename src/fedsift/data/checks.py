@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.data.dataset import Dataset
-from fedsift.data.images import Form, load_pictures
+from fedsift.data.images import load_pictures
 from fedsift.data.labelspace import look_alikes
 from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.sites import SitesSource
-from fedsift.data.tables import read_table
 
 EXAMPLES = 5
 IMBALANCE = 10.0
@@ -70,7 +69,7 @@ def check_files(source: FolderSource) -> list[Finding]:
         findings += _emptied_sites(source, listing.sites)
     decoded = load_pictures(
         pictures,  # in the order in which they are loaded afterwards, so that they are decoded once
-        Form(source.size, source.channels, source.fit),
+        source.form,
         cache=source.cache,
         what=source.path.name,
     )
@@ -95,7 +94,7 @@ def _emptied_sites(source: FolderSource, sites: NDArray[np.str_] | None) -> list
     table = source.table_path()
     if sites is None or table is None:
         return []
-    named = {name for name in read_table(table).get(source.site_column, []) if name}
+    named = {name for name in source.read_csv(table).get(source.site_column, []) if name}
     gone = sorted(named - {str(site) for site in sites})
     return [
         Finding(
