@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from fedsift.cli.output import print_json, print_table, round_progress, stderr
+from fedsift.cli.failures import exit_code_of
+from fedsift.cli.output import print_json, print_table, round_progress, say, stderr
 from fedsift.contract.errors import FedsiftError
 from fedsift.engines.loop import Listener
 from fedsift.engines.runfolder import RunFolder
@@ -30,6 +32,8 @@ def run(
 ) -> None:
     """Simulate a study on this machine. Ctrl-C and crashes are safe: `fedsift resume` goes on."""
     plan = Study.from_file(study, overrides or [])
+    for note in plan.notes:
+        say(f"note: {note}", stderr)
     folder = new_run(plan, out)
     go(plan, folder, as_json=json)
     if profile and not json:
@@ -44,18 +48,22 @@ def go(study: Study, folder: RunFolder, *, as_json: bool, done: int = 0) -> None
         ) as listen:
             engine = _simulate_on_flower if study.engine.name == "flower" else run_study
             summary = engine(study, folder, listen)
-    except KeyboardInterrupt:
-        stderr.print(f"stopped; nothing is lost. Go on with: fedsift resume {folder.path}", highlight=False)
-        raise typer.Exit(130) from None
-    except FedsiftError:
+    except KeyboardInterrupt as stop:
+        say(f"stopped; nothing is lost. Go on with: {_resume_line(folder)}", stderr)
+        raise typer.Exit(exit_code_of(stop)) from None
+    except (FedsiftError, OSError):
         if folder.checkpoint_file.is_file():
-            stderr.print(f"go on with: fedsift resume {folder.path}", highlight=False)
+            say(f"go on with: {_resume_line(folder)}", stderr)
         raise
     report = write_report(folder.path)
     if as_json:
         print_json({**summary, "run": folder.path, "report": report})
     else:
         print_summary(folder.path, report)
+
+
+def _resume_line(folder: RunFolder) -> str:
+    return f"fedsift resume {shlex.quote(str(folder.path))}"
 
 
 def _print_profile(folder: RunFolder) -> None:

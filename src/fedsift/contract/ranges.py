@@ -1,8 +1,8 @@
 """Ranges of numbers as part of a field's type, checked wherever a dataclass is made: from a table or in Python.
 
-    rounds: AtLeastOne = 100
-    fraction: Share = 1.0
-    workers: Annotated[int, Range(0, 64)] = 0
+rounds: AtLeastOne = 100
+fraction: Share = 1.0
+workers: Annotated[int, Range(0, 64)] = 0
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import dataclasses
 import math
 import typing
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import wraps
 from typing import Annotated, Any
+from weakref import WeakKeyDictionary
 
 from fedsift.contract.errors import ConfigError
 
@@ -65,9 +66,17 @@ Rate = Annotated[float, Range(0, 1)]
 """A probability."""
 
 
-@cache
+_known: WeakKeyDictionary[type, dict[str, Range]] = WeakKeyDictionary()
+
+
 def ranges_of(cls: type) -> dict[str, Range]:
     """The range of each field of a dataclass that has one."""
+    if cls not in _known:
+        _known[cls] = _read_ranges(cls)
+    return _known[cls]
+
+
+def _read_ranges(cls: Any) -> dict[str, Range]:
     found: dict[str, Range] = {}
     try:
         hints = typing.get_type_hints(cls, include_extras=True)

@@ -53,7 +53,7 @@ def decode_dicom(data: bytes) -> Image.Image:
 
 def grey_of(stored: NDArray[Any], header: Any, *, turned: bool) -> NDArray[np.uint8]:
     """stored: `[height, width]` values of the file; grey in 0..255 through modality, window and polarity."""
-    from pydicom.pixels import apply_modality_lut, apply_voi_lut
+    from pydicom.pixels.processing import apply_modality_lut, apply_voi_lut
 
     values = np.asarray(apply_modality_lut(stored, header), np.float64)
     windowed = ("WindowCenter" in header and "WindowWidth" in header) or "VOILUTSequence" in header
@@ -93,17 +93,11 @@ def _polarity(share: NDArray[np.float64], turned: bool) -> NDArray[np.uint8]:
 
 def _colour(pixels: NDArray[Any], header: Any, kind: str) -> NDArray[np.uint8]:
     if kind == "PALETTE COLOR":
-        from pydicom.pixels import apply_color_lut
+        from pydicom.pixels.processing import apply_color_lut
 
         pixels = np.asarray(apply_color_lut(pixels, header))
         pixels = (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
-    elif kind.startswith("YBR"):
-        from pydicom.pixels import convert_color_space
-
-        # decoding may have given RGB already; pydicom then says so in the header it hands back
-        if str(header.get("PhotometricInterpretation")).startswith("YBR"):
-            pixels = np.asarray(convert_color_space(pixels, kind, "RGB"))
-    elif kind != "RGB":
+    elif kind != "RGB" and not kind.startswith("YBR"):  # the library hands YBR over as RGB
         raise DataError(f"a DICOM picture of kind '{kind}' is not supported")
     if pixels.dtype != np.uint8:
         raise DataError(f"a colour DICOM picture of {pixels.dtype}: only 8 bits are supported")

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedsift.contract.errors import ConfigError, DataError, FedsiftError
@@ -236,7 +237,7 @@ def _chunks(
         ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool,
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
-        task = progress.add_task(title, total=len(items))
+        task = progress.add_task(escape(visible(title)), total=len(items))
         for start in range(0, len(items), CHUNK):
             part = items[start : start + CHUNK]
             yield list(pool.map(work, part))

@@ -14,7 +14,9 @@ from fedsift.contract.plaintext import visible
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 DICOM_SUFFIXES = frozenset({".dcm", ".dicom", ".dic", ".ima"})
-OTHER_SUFFIXES = frozenset({".csv", ".txt", ".toml", ".json", ".md", ".npz", ".npy", ".html", ".py", ".xlsx", ".pdf"})
+OTHER_SUFFIXES = frozenset(
+    {".csv", ".txt", ".toml", ".json", ".md", ".npz", ".npy", ".html", ".py", ".xlsx", ".pdf"}
+)
 """Never a DICOM file without an ending, so not opened to see."""
 MAX_PIXELS = 100_000_000
 """A picture with more pixels is not decoded: a small file can claim a size that fills the memory."""

@@ -23,6 +23,7 @@ from fedsift.contract import codec
 from fedsift.contract.codec import Wire
 from fedsift.contract.errors import RunError
 from fedsift.contract.messages import Weights
+from fedsift.contract.plaintext import cell
 
 
 @dataclass(frozen=True)
@@ -216,4 +217,4 @@ def _cell(value: Any) -> Any:
         return ""
     if isinstance(value, list | tuple | dict):
         return json.dumps(plain(value))
-    return plain(value)
+    return cell(value) if isinstance(value, str) else plain(value)

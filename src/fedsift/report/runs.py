@@ -12,6 +12,7 @@ from typing import Any
 
 from fedsift.contract import codec
 from fedsift.contract.errors import ConfigError
+from fedsift.contract.plaintext import uncell
 from fedsift.engines.runfolder import RunFolder
 from fedsift.methods import methods
 from fedsift.study.results import CURVES, summarise
@@ -227,7 +228,7 @@ def _sites(folder: RunFolder, finished: bool, missing: list[str]) -> list[dict[s
 
 
 def _typed(line: dict[str, str]) -> dict[str, Any]:
-    return {key: text if key in TEXT_COLUMNS else _value(text) for key, text in line.items() if key}
+    return {key: uncell(text) if key in TEXT_COLUMNS else _value(text) for key, text in line.items() if key}
 
 
 def _value(text: Any) -> Any:

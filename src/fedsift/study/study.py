@@ -14,7 +14,7 @@ import tomli_w
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.method import Method
 from fedsift.contract.ranges import Range, Ranged
-from fedsift.contract.registry import nearest
+from fedsift.contract.registry import Registry, nearest
 from fedsift.data.build import build as build_spread
 from fedsift.data.dataset import Spread
 from fedsift.data.noise import Noise, noises
@@ -257,7 +257,13 @@ def _one_site_a_visit(table: Mapping[str, Any], sites: object) -> Mapping[str, A
 def _renamed(table: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The file's tables without the keys of what a setting such as `method.name=fedavg` replaces, and notes."""
     result, notes = dict(table), []
-    for where, registry in {"data": sources, "partition": partitions, "noise": noises, "method": methods}.items():
+    named: dict[str, Registry[Any]] = {
+        "data": sources,
+        "partition": partitions,
+        "noise": noises,
+        "method": methods,
+    }
+    for where, registry in named.items():
         name, own = settings.get(f"{where}.name"), table.get(where)
         if isinstance(name, str) and isinstance(own, Mapping):
             result[where], note = leave_other_keys(own, where, name, registry)
@@ -272,10 +278,14 @@ def need_device(device: str) -> None:
     try:
         kind = torch.device(device).type
     except RuntimeError:
-        raise ConfigError(f"engine.device = '{device}': it must be cpu, cuda, cuda:0 and so on, or mps") from None
+        raise ConfigError(
+            f"engine.device = '{device}': it must be cpu, cuda, cuda:0 and so on, or mps"
+        ) from None
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there.get(kind, True):
-        raise ConfigError(f"engine.device = '{device}': this machine has no {kind} device that torch can use: use cpu")
+        raise ConfigError(
+            f"engine.device = '{device}': this machine has no {kind} device that torch can use: use cpu"
+        )
     count = torch.cuda.device_count() if kind == "cuda" else 1
     if (torch.device(device).index or 0) >= count:
         raise ConfigError(f"engine.device = '{device}': this machine has {count}, counted from cuda:0")

@@ -106,9 +106,7 @@ class FolderSource(Source):
 
     def read_listing(self, listing: Listing) -> Dataset:
         """Decode what is listed, leave out what cannot be read, and split."""
-        decoded = load_pictures(
-            listing.pictures, self.form, cache=self.cache, what=self.path.name
-        )
+        decoded = load_pictures(listing.pictures, self.form, cache=self.cache, what=self.path.name)
         notes = [*listing.notes, *broken_notes(decoded.broken), *dark_notes(decoded.dark, self.bits)]
         if len(decoded.kept) == 0:
             raise DataError(f"{self.path}: none of {len(listing.pictures)} pictures could be read")
@@ -216,7 +214,9 @@ class FolderSource(Source):
             else:
                 found[row] = picture
         if not found:
-            raise DataError(f"no picture of column '{by}' in {where} is in {self.path}, e.g. '{visible(missing[0])}'")
+            raise DataError(
+                f"no picture of column '{by}' in {where} is in {self.path}, e.g. '{visible(missing[0])}'"
+            )
         return found, missing
 
     def _annotations(self, table: Table, where: Path, name: str, classes: Sequence[str] = ()) -> Annotations:
@@ -247,9 +247,6 @@ class FolderSource(Source):
         if listing.splits is None:
             rng = numpy_generator(self.split_seed, "folder", "split")
             return *split(listing.labels, self.test_fraction, rng, listing.groups), []
-        side = np.array(
-            [side_of(str(value), self.validation, self.split_column) for value in listing.splits]
-        )
+        side = np.array([side_of(str(value), self.validation, self.split_column) for value in listing.splits])
         notes = [] if listing.groups is None else both_sides(listing.groups, side)
         return np.flatnonzero(side == "train"), np.flatnonzero(side == "test"), notes
-
