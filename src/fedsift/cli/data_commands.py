@@ -15,9 +15,10 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedCo
 from rich.progress import Progress as Bar
 from rich.syntax import Syntax
 
-from fedsift.cli.output import print_json, print_table, size_text, stderr, stdout, time_text
+from fedsift.cli.output import print_json, print_table, say, size_text, stderr, stdout, time_text
 from fedsift.contract.errors import ConfigError, DataError
 from fedsift.contract.fielddocs import field_docs
+from fedsift.contract.plaintext import visible
 from fedsift.contract.registry import Registry
 from fedsift.data import Spread, noises, partitions, sources
 from fedsift.data.doctor import Fit, Report, examine, fitting, kind_at
@@ -86,20 +87,21 @@ def _source(path: Path, options: list[str]) -> Source:
 
 
 def _print_report(report: Report, fits: list[Fit]) -> None:
-    counts = ", ".join(f"{name} {count}" for name, count in report.counts.items())
-    stdout.print(f"[bold]{report.name}[/]: {report.train} training and {report.test} test samples of shape "
+    counts = ", ".join(f"{visible(name)} {count}" for name, count in report.counts.items())
+    name = escape(visible(report.name))
+    stdout.print(f"[bold]{name}[/]: {report.train} training and {report.test} test samples of shape "
                  f"{'x'.join(map(str, report.shape))}, {report.kind}", highlight=False)  # fmt: skip
-    stdout.print(f"classes: {counts}", highlight=False, soft_wrap=True)
+    say(f"classes: {counts}")
     if report.sites:
         cells = [[s.name, s.train, s.test, ", ".join(s.absent) or "-"] for s in report.sites]
         print_table("sites", ["site", "train", "test", "classes it lacks"], cells)
     for finding in report.findings:
         colour = COLOURS[finding.severity]
-        text, fix = escape(finding.text), escape(finding.fix)
+        text, fix = escape(visible(finding.text)), escape(visible(finding.fix))
         stdout.print(f"[{colour}]{finding.severity}[/] {text}. [dim]{fix}.[/]", highlight=False,
                      soft_wrap=True)  # fmt: skip
         for example in finding.examples[:SHOWN] if finding.severity != "note" else ():
-            stdout.print(f"    {example}", highlight=False, markup=False, soft_wrap=True)
+            say(f"    {visible(example)}")
         if len(finding.examples) > SHOWN and finding.severity != "note":
             stdout.print(
                 f"    ... and {len(finding.examples) - SHOWN} more (--json lists all)", highlight=False
@@ -160,7 +162,7 @@ def show_scenario(
         if json:
             print_json({"name": name, "study": study.to_table(), "federation": None, "reason": str(error)})
         else:
-            stderr.print(f"[yellow]no picture:[/] {error}", highlight=False, soft_wrap=True)
+            stderr.print(f"[yellow]no picture:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         if html is not None:
             raise
         return
@@ -170,10 +172,10 @@ def show_scenario(
     else:
         stdout.print(text_of(portrait, name))
         for note in spread.notes:
-            stdout.print(f"note: {note}", highlight=False, soft_wrap=True)
+            say(f"note: {note}")
     if html is not None:
         write_html(figure_of(portrait, name), html)
-        stderr.print(f"picture: {html}", highlight=False, soft_wrap=True)
+        say(f"picture: {html}", stderr)
 
 
 def _numbers(portrait: Portrait, spread: Spread) -> dict[str, Any]:
@@ -196,7 +198,7 @@ def get_data(
     if json:
         print_json({"name": name, "folder": str(folder), "licence": REMOTES[name].licence})
     else:
-        stdout.print(f"{name} is in {folder} ({REMOTES[name].licence})", highlight=False, soft_wrap=True)
+        say(f"{name} is in {folder} ({REMOTES[name].licence})")
 
 
 @contextmanager

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import typer
 
-from fedsift.cli.output import print_json, round_progress, stderr, stdout
+from fedsift.cli.failures import exit_code_of
+from fedsift.cli.output import print_json, round_progress, say, stderr
 from fedsift.contract.errors import FedsiftError
 from fedsift.deploy import commands, starting
 from fedsift.deploy.app import write_app
@@ -41,9 +42,9 @@ def deploy(
 ) -> None:
     """Write a ready Flower app, with the commands for the coordinator and for a site in its README."""
     files = write_app(Study.from_file(study, overrides or []), out, sites=tuple(site), trial=trial)
-    stdout.print(f"wrote {out}; read {out / 'README.md'}", highlight=False)
+    say(f"wrote {out}; read {out / 'README.md'}")
     for file in files:
-        stdout.print(f"wrote {file}", highlight=False)
+        say(f"wrote {file}")
 
 
 @flower.command()
@@ -110,14 +111,13 @@ def start(
     try:
         with round_progress(study.method_name, study.method.total_rounds, silent=json) as listen:
             summary = starting.start(app, folder, superlink, insecure=insecure, ca=ca, listen=listen)
-    except KeyboardInterrupt:
-        stderr.print("stopped; nothing is lost. The same command goes on", highlight=False)
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as stop:
+        say("stopped; nothing is lost. The same command goes on", stderr)
+        raise typer.Exit(exit_code_of(stop)) from None
     except FedsiftError:
-        stderr.print(
+        say(
             f"the same command goes on from the last finished round; log: {folder.path / LOG_FILE}",
-            highlight=False,
-            soft_wrap=True,
+            stderr,
         )
         raise
     report = write_report(folder.path)

@@ -7,13 +7,15 @@ import os
 import sys
 
 import typer
+from rich.markup import escape
 
 from fedsift import __version__
-from fedsift.cli.output import stderr
+from fedsift.cli.failures import exit_code_of, line_of, sigterm_as_interrupt
+from fedsift.cli.output import say, stderr
 from fedsift.contract.errors import FedsiftError
+from fedsift.contract.plaintext import visible
 
 COMMANDS = ("demo", "run", "resume", "plan", "report", "listings", "data_commands", "flower_commands")
-INTERRUPTED = 130
 
 app = typer.Typer(
     name="fedsift",
@@ -40,12 +42,15 @@ for _name in COMMANDS:
 def main() -> None:
     """The console script. Expected errors are one line; FEDSIFT_DEBUG=1 shows where they come from."""
     try:
-        app(standalone_mode=True)
-    except FedsiftError as error:
+        with sigterm_as_interrupt():
+            app(standalone_mode=True)
+    except (FedsiftError, OSError) as error:
         if os.environ.get("FEDSIFT_DEBUG"):
             raise
-        stderr.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        stderr.print("stopped", highlight=False)
-        sys.exit(INTERRUPTED)
+        line = line_of(error)
+        if line:
+            stderr.print(f"[bold red]error:[/] {escape(visible(line))}", highlight=False, soft_wrap=True)
+        sys.exit(exit_code_of(error))
+    except KeyboardInterrupt as stop:
+        say("stopped", stderr)
+        sys.exit(exit_code_of(stop))

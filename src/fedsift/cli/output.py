@@ -21,10 +21,12 @@ from rich.progress import (
 from rich.table import Table
 
 from fedsift.contract.plain import plain
+from fedsift.contract.plaintext import visible
 from fedsift.engines.loop import Listener
+from fedsift.report.console import PlainConsole
 
-stdout = Console()
-stderr = Console(stderr=True)
+stdout = PlainConsole()
+stderr = PlainConsole(stderr=True)
 
 QUIET_SECONDS = 5.0
 """Without a terminal, say where the work stands every so many seconds."""
@@ -34,6 +36,11 @@ def print_json(value: Any) -> None:
     print(json.dumps(plain(value), indent=2))
 
 
+def say(text: object, console: Console | None = None) -> None:
+    """One line of plain text: no markup in it counts, and it is never broken, so that a path in it can be copied."""
+    (console or stdout).print(str(text), markup=False, highlight=False, soft_wrap=True)
+
+
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table of plain text: brackets in a cell, such as `[n, K]`, are not markup. Names, to the left, stay whole."""
     table = Table(title=escape(title), title_justify="left", header_style="bold")
@@ -41,7 +48,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
         longest = max((len(str(row[number])) for row in rows), default=0)
         table.add_column(column, overflow="fold", no_wrap=number == 0 and longest <= stdout.width // 2)
     for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
+        table.add_row(*(escape(visible(cell)) for cell in row))
     stdout.print(table)
 
 
@@ -69,10 +76,11 @@ def round_progress(title: str, total: int, *, done: int = 0, silent: bool = Fals
             progress.update(task, completed=row["round"], news=news_of(row))
             for site, reason in row["refused"].items():
                 progress.console.print(
-                    f"[yellow]round {row['round']}: set aside {site}:[/] {reason}", highlight=False
+                    f"[yellow]round {row['round']}: set aside {escape(visible(site))}:[/] {escape(visible(reason))}",
+                    highlight=False,
                 )
             for warning in row["warnings"]:
-                progress.console.print(f"[yellow]round {row['round']}:[/] {warning}", highlight=False)
+                progress.console.print(f"[yellow]round {row['round']}:[/] {escape(warning)}", highlight=False)
 
         yield listen
 
@@ -89,10 +97,10 @@ class _PlainProgress:
         if now - self.last < QUIET_SECONDS and row["round"] != self.total and not row["refused"]:
             return
         self.last = now
-        extra = "".join(f"; set aside {site}: {reason}" for site, reason in row["refused"].items())
-        stderr.print(
-            f"{self.title} {row['round']}/{self.total} {news_of(row)}{extra}", highlight=False, soft_wrap=True
+        extra = "".join(
+            f"; set aside {visible(site)}: {visible(reason)}" for site, reason in row["refused"].items()
         )
+        say(f"{self.title} {row['round']}/{self.total} {news_of(row)}{extra}", stderr)
 
 
 def news_of(row: dict[str, Any]) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import typer
+from rich.markup import escape
 
-from fedsift.cli.output import print_json, print_table, size_text, stdout, time_text
+from fedsift.cli.output import print_json, print_table, say, size_text, stdout, time_text
+from fedsift.contract.plaintext import visible
 from fedsift.study import Study
 from fedsift.study.planning import plan_study
 
@@ -25,7 +27,7 @@ def plan(
     if json:
         print_json(forecast.as_dict())
         return
-    stdout.print(f"[bold]{forecast.headline}[/]", highlight=False)
+    stdout.print(f"[bold]{escape(visible(forecast.headline))}[/]", highlight=False)
     rows = [
         [s.name, s.rounds, s.messages, size_text(s.bytes_down), size_text(s.bytes_up)]
         for s in forecast.stages
@@ -38,4 +40,4 @@ def plan(
         highlight=False,
     )
     for note in forecast.notes:
-        stdout.print(f"note: {note}", highlight=False)
+        say(f"note: {note}")

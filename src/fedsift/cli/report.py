@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fedsift.cli.output import print_json, stdout
+from fedsift.cli.output import print_json, say
 from fedsift.report import write_report
 
 
@@ -27,4 +27,4 @@ def report(
     if json:
         print_json({"report": path})
     else:
-        stdout.print(f"report: {path}", highlight=False, soft_wrap=True)
+        say(f"report: {path}")

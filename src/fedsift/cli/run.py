@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import typer
 
-from fedsift.cli.output import print_json, print_table, round_progress, stderr
+from fedsift.cli.failures import exit_code_of
+from fedsift.cli.output import print_json, print_table, round_progress, say, stderr
 from fedsift.contract.errors import FedsiftError
 from fedsift.report import print_summary, write_report
 from fedsift.runs import RunFolder
@@ -28,6 +30,8 @@ def run(
 ) -> None:
     """Simulate a study on this machine. Ctrl-C and crashes are safe: `fedsift resume` goes on."""
     plan = Study.from_file(study, overrides or [])
+    for note in plan.notes:
+        say(f"note: {note}", stderr)
     folder = new_run(plan, out)
     go(plan, folder, as_json=json)
     if profile and not json:
@@ -41,18 +45,22 @@ def go(study: Study, folder: RunFolder, *, as_json: bool, done: int = 0) -> None
             study.method_name, study.method.total_rounds, done=done, silent=as_json
         ) as listen:
             summary = run_study(study, folder, listen)
-    except KeyboardInterrupt:
-        stderr.print(f"stopped; nothing is lost. Go on with: fedsift resume {folder.path}", highlight=False)
-        raise typer.Exit(130) from None
-    except FedsiftError:
+    except KeyboardInterrupt as stop:
+        say(f"stopped; nothing is lost. Go on with: {_resume_line(folder)}", stderr)
+        raise typer.Exit(exit_code_of(stop)) from None
+    except (FedsiftError, OSError):
         if folder.checkpoint_file.is_file():
-            stderr.print(f"go on with: fedsift resume {folder.path}", highlight=False)
+            say(f"go on with: {_resume_line(folder)}", stderr)
         raise
     report = write_report(folder.path)
     if as_json:
         print_json({**summary, "run": folder.path, "report": report})
     else:
         print_summary(folder.path, report)
+
+
+def _resume_line(folder: RunFolder) -> str:
+    return f"fedsift resume {shlex.quote(str(folder.path))}"
 
 
 def _print_profile(folder: RunFolder) -> None:

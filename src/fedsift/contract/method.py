@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from fedsift.contract.codec import Wire
 from fedsift.contract.federation import Federation
 from fedsift.contract.messages import Request, Weights
+from fedsift.contract.ranges import Ranged
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(Ranged):
     """Base of all methods. Subclasses add the paper's symbols as fields and say their stages."""
 
     summary: ClassVar[str] = ""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.contract.errors import ConfigError, DataError
+from fedsift.contract.plaintext import visible
 from fedsift.contract.randomness import numpy_generator
 from fedsift.data.dataset import Dataset, Labels, Rows, Spread, Truth
 from fedsift.data.noise.base import POOL, Noise, Scene, Spoiled, noises
@@ -70,6 +71,16 @@ def check_dataset(dataset: Dataset) -> None:
         raise DataError(f"{dataset.name}: {len(dataset.images)} images but {len(dataset.labels)} labels")
     if len(dataset.train) == 0:
         raise DataError(f"{dataset.name} has no training sample")
+    if dataset.images.dtype.kind == "f":
+        for row in range(0, len(dataset.images), 4096):
+            bad = ~np.isfinite(dataset.images[row : row + 4096]).all(
+                axis=tuple(range(1, dataset.images.ndim))
+            )
+            if bad.any():
+                first = row + int(np.flatnonzero(bad)[0])
+                raise DataError(
+                    f"{dataset.name}: sample {first} holds NaN or infinite values: mend or remove it"
+                )
     used = np.concatenate([dataset.train, dataset.test])
     highest = 1 if dataset.multilabel else dataset.n_classes - 1
     for labels in (dataset.labels, dataset.given):
@@ -83,10 +94,10 @@ def check_dataset(dataset: Dataset) -> None:
 
 def _out_of_range(dataset: Dataset, row: int, label: NDArray[np.int64], count: int) -> str:
     name = str(row) if dataset.ids is None else str(dataset.ids[row])
-    where = "" if dataset.sites is None else f" at site '{dataset.sites[row]}'"
+    where = "" if dataset.sites is None else f" at site '{visible(dataset.sites[row])}'"
     more = f" ({count - 1} more)" if count > 1 else ""
     return (
-        f"{dataset.name}: sample '{name}'{where} has label {label.tolist()}, "
+        f"{dataset.name}: sample '{visible(name)}'{where} has label {label.tolist()}, "
         f"outside the {dataset.n_classes} classes "
         f"{', '.join(dataset.classes[:8])}{', ...' if dataset.n_classes > 8 else ''}{more}: "
         "correct the label or extend `classes`"

@@ -12,17 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.data.dataset import Dataset
-from fedsift.data.images import Form, load_pictures
+from fedsift.data.images import load_pictures
 from fedsift.data.labelspace import look_alikes
 from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.sites import SitesSource
-from fedsift.data.tables import read_table
 
 EXAMPLES = 5
 IMBALANCE = 10.0
 """A largest class so many times the smallest is worth a word."""
 TINY = 10
 """A site with fewer training samples is worth a word."""
+
+MISSING = frozenset({"na", "n/a", "nan", "none", "null", "?", "-", "#n/a", "missing", "unknown"})
+"""Words that tables write for no label."""
 
 Severity = Literal["error", "warning", "note"]
 
@@ -70,7 +72,7 @@ def check_files(source: FolderSource) -> list[Finding]:
         findings += _emptied_sites(source, listing.sites)
     decoded = load_pictures(
         pictures,  # in the order in which they are loaded afterwards, so that they are decoded once
-        Form(source.size, source.channels, source.fit),
+        source.form,
         cache=source.cache,
         what=source.path.name,
     )
@@ -78,14 +80,19 @@ def check_files(source: FolderSource) -> list[Finding]:
         words = tuple(f"{name}: {reason}" for name, reason in decoded.broken)
         text = f"{len(words)} of {len(pictures)} pictures cannot be read; they are left out"
         findings.append(Finding("unreadable", "warning", text, "repair or remove them", words))
+    if decoded.dark:
+        text = f"{counted(len(decoded.dark), '16-bit picture')} almost black: values below 1/16 of {source.bits} bits"
+        fix = "set bits to what they use, e.g. bits = 12 for values up to 4095"
+        findings.append(Finding("dark", "warning", text, fix, decoded.dark))
     if missing:
         text = f"{counted(len(missing), 'picture')} of the table not there"
         findings.append(
             Finding("missing-file", "warning", text, "add them or remove their rows", tuple(missing))
         )
     if outside:
-        words = tuple(f"{name} ({count})" for name, count in outside.most_common())
-        text = f"{counted(sum(outside.values()), 'sample')} with labels outside the vocabulary; left out"
+        words = tuple(f"{name or 'no label at all'} ({count})" for name, count in outside.most_common())
+        count = counted(sum(outside.values()), "sample")
+        text = f"{count} without a label or with one outside the vocabulary; left out"
         findings.append(Finding("unknown-label", "warning", text, "correct them or extend `classes`", words))
     return findings
 
@@ -95,7 +102,7 @@ def _emptied_sites(source: FolderSource, sites: NDArray[np.str_] | None) -> list
     table = source.table_path()
     if sites is None or table is None:
         return []
-    named = {name for name in read_table(table).get(source.site_column, []) if name}
+    named = {name for name in source.read_csv(table).get(source.site_column, []) if name}
     gone = sorted(named - {str(site) for site in sites})
     return [
         Finding(
@@ -147,6 +154,36 @@ def check_duplicates(dataset: Dataset) -> list[Finding]:
     return findings
 
 
+def check_ids(dataset: Dataset) -> list[Finding]:
+    """Names that stand for several samples, or for none."""
+    if dataset.ids is None:
+        return []
+    used = np.concatenate([dataset.train, dataset.test])
+    counts = Counter(dataset.ids[used].tolist())
+    findings = []
+    repeated = {str(name): count for name, count in counts.items() if count > 1 and name}
+    if repeated:
+        text = f"{counted(len(repeated), 'id')} for more than one sample: an audit could not tell them apart"
+        words = tuple(f"{name} ({count} samples)" for name, count in repeated.items())
+        findings.append(Finding("repeated-id", "warning", text, "give every row an id of its own", words))
+    if counts.get("") and dataset.sites is None:
+        text = f"{counted(counts[''], 'sample')} without an id"
+        findings.append(Finding("no-id", "warning", text, "fill in the id column"))
+    return findings
+
+
+def check_values(dataset: Dataset) -> list[Finding]:
+    """Pictures as floats are used as they are: a range of 0..255 is far from what networks are made for."""
+    if dataset.images.ndim != 4 or dataset.images.dtype.kind != "f":
+        return []
+    largest = float(np.abs(dataset.images[dataset.train[:1024]]).max(initial=0.0))
+    if largest <= 30:
+        return []
+    text = f"pictures are floats with values up to {largest:.0f}, which are not normalised"
+    fix = "save them as uint8 (then they are normalised), or divide by their range"
+    return [Finding("float-range", "warning", text, fix)]
+
+
 def _duplicate(
     dataset: Dataset, code: str, severity: Severity, text: str, groups: list[list[int]]
 ) -> Finding:
@@ -189,7 +226,18 @@ def check_names(dataset: Dataset) -> list[Finding]:
     """Class names that look like a misspelling of a more frequent one."""
     rows = np.concatenate([dataset.train, dataset.test])
     counts = {name: count for name, count in class_counts(dataset, rows).items() if count}
-    return [
+    findings = [
+        Finding(
+            "missing-value",
+            "warning",
+            f"class '{name}' ({counted(count, 'sample')}) looks like a missing value",
+            'leave the cell empty and set unknown = "drop", or name the classes in `classes`',
+            (name,),
+        )
+        for name, count in counts.items()
+        if name.strip().lower() in MISSING
+    ]
+    return findings + [
         Finding(
             "look-alike",
             "warning",

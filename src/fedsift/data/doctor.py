@@ -18,8 +18,10 @@ from fedsift.data.checks import (
     check_duplicates,
     check_files,
     check_groups,
+    check_ids,
     check_names,
     check_sites,
+    check_values,
     class_counts,
     summarise_sites,
 )
@@ -87,6 +89,10 @@ def kind_at(path: Path) -> type[Npz] | type[FolderSource]:
         raise DataError(f"there is no {path}")
     if path.suffix == ".npz":
         return Npz
+    if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".txt", ".xlsx"):
+        raise DataError(
+            f"{path} is a table: name the folder of the pictures, with the table in it, or add table={path.name}"
+        )
     own_table = path.is_dir() and any(path.glob("*.csv"))
     if path.is_dir() and not own_table and any(any(part.glob("*.csv")) for part in site_folders(path)):
         return SitesSource
@@ -103,6 +109,8 @@ def examine(source: Source) -> Report:
     dataset = source.load()
     check_dataset(dataset)
     seconds = time.perf_counter() - start
+    findings += check_ids(dataset)
+    findings += check_values(dataset)
     findings += check_duplicates(dataset)
     findings += check_groups(dataset)
     findings += check_names(dataset)

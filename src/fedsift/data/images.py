@@ -1,4 +1,4 @@
-"""Pictures in a folder or a zip: decoded once, in parallel, into a uint8 cache keyed by content."""
+"""Pictures decoded once, in parallel, into a uint8 cache keyed by content."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import hashlib
 import io
 import json
 import os
-import threading
-import zipfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,89 +17,47 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedsift.contract.errors import ConfigError, DataError
+from fedsift.contract.errors import ConfigError, DataError, FedsiftError
+from fedsift.contract.plaintext import visible
 from fedsift.data.dataset import Rows
+from fedsift.data.dicom import decode_dicom, pydicom
+from fedsift.data.picturefile import (
+    MAX_PIXELS,
+    Finder,
+    Picture,
+    find_pictures,
+    inside_reference,
+    is_dicom,
+    too_large,
+)
 from fedsift.data.places import cache_root
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
-FORMAT = 1
+FORMAT = 2
 """Part of every cache key: raise it when decoding changes."""
 CHUNK = 1024
 
+DARK = 16
+"""A 16-bit picture whose brightest value is below this share (1/16) of its range would be almost black."""
+
+__all__ = [
+    "Decoded",
+    "Finder",
+    "Form",
+    "Picture",
+    "decode",
+    "find_pictures",
+    "inside_reference",
+    "load_pictures",
+    "why_unreadable",
+]
+
 T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class Picture:
-    """One picture file: `name` inside a folder, or inside the zip `archive`."""
-
-    root: Path
-    name: str
-    archive: bool = False
-    mark: str = ""
-    """What tells contents apart without reading them: size and checksum (zip), size and time (folder)."""
-
-    def read(self) -> bytes:
-        if self.archive:
-            return _archive(self.root).read(self.name)
-        return (self.root / self.name).read_bytes()
-
-
-_open = threading.local()
-
-
-def _archive(path: Path) -> zipfile.ZipFile:
-    """One open handle a thread: zip handles are not to be shared."""
-    handles: dict[Path, zipfile.ZipFile] = _open.__dict__.setdefault("handles", {})
-    if path not in handles:
-        handles[path] = zipfile.ZipFile(path)
-    return handles[path]
-
-
-def find_pictures(path: Path) -> list[Picture]:
-    """All pictures under a folder (zips inside it included) or in one zip, in the order of their names."""
-    if path.is_dir():
-        found: list[Picture] = []
-        for folder, folders, files in os.walk(path):
-            folders.sort()
-            for file in sorted(files):
-                full = Path(folder) / file
-                if full.suffix.lower() == ".zip":
-                    found += _members(full)
-                elif full.suffix.lower() in SUFFIXES:
-                    about = full.stat()
-                    mark = f"{about.st_size}:{about.st_mtime_ns}"
-                    found.append(Picture(path, full.relative_to(path).as_posix(), mark=mark))
-        return found
-    if zipfile.is_zipfile(path):
-        return _members(path)
-    raise DataError(f"{path} is neither a folder nor a zip of pictures")
-
-
-def _members(path: Path) -> list[Picture]:
-    with zipfile.ZipFile(path) as archive:
-        return [
-            Picture(path, info.filename, archive=True, mark=f"{info.file_size}:{info.CRC:08x}")
-            for info in sorted(archive.infolist(), key=lambda info: info.filename)
-            if not info.is_dir() and Path(info.filename).suffix.lower() in SUFFIXES
-        ]
-
-
-class Finder:
-    """Pictures by path, by file name, or by file name without its ending."""
-
-    def __init__(self, pictures: Sequence[Picture]) -> None:
-        self._by_path = {picture.name: picture for picture in pictures}
-        self._by_name: dict[str, Picture] = {}
-        for picture in pictures:
-            path = Path(picture.name)
-            self._by_name.setdefault(path.name, picture)
-            self._by_name.setdefault(path.stem, picture)
-
-    def find(self, reference: str) -> Picture | None:
-        return self._by_path.get(reference) or self._by_name.get(Path(reference).name)
+# Sizes are checked here before anything is decoded, with a clearer line than the library's warning.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 @dataclass(frozen=True)
@@ -113,6 +70,8 @@ class Form:
     """3 for colour, 1 for grey."""
     fit: Literal["squash", "crop"] = "squash"
     """"squash": the whole picture; "crop": the central square."""
+    bits: int = 16
+    """Bits that 16-bit grey pictures use; more are cut off at white."""
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.channels not in (1, 3):
@@ -129,35 +88,55 @@ class Decoded:
     kept: Rows
     broken: tuple[tuple[str, str], ...]
     """Name and reason of each picture that could not be read."""
+    dark: tuple[str, ...] = ()
+    """Names of 16-bit pictures that use a small part of their range."""
 
 
 def decode(data: bytes, form: Form) -> NDArray[np.uint8]:
     """One picture as uint8 `[channels, size, size]`."""
-    with Image.open(io.BytesIO(data)) as opened:
-        mode = "L" if form.channels == 1 else "RGB"
-        # A JPEG can be decoded at a half or a quarter of its size for much less work.
-        opened.draft(mode, (2 * form.size, 2 * form.size))
-        picture: Image.Image = opened
-        if opened.mode.startswith("I"):
-            # 16-bit grey: keep the upper byte, as a plain conversion would saturate.
-            picture = Image.fromarray((np.asarray(opened, np.int64) // 256).clip(0, 255).astype(np.uint8))
-        picture = picture.convert(mode)
+    return _decode(data, form)[0]
+
+
+def _decode(data: bytes, form: Form) -> tuple[NDArray[np.uint8], bool]:
+    """The picture, and whether it is a 16-bit one that would be almost black."""
+    dark = False
+    mode = "L" if form.channels == 1 else "RGB"
+    if data[128:132] == b"DICM":
+        picture = decode_dicom(data).convert(mode)
+    else:
+        with Image.open(io.BytesIO(data)) as opened:
+            if opened.width * opened.height > MAX_PIXELS:
+                raise DataError(too_large(opened.width, opened.height))
+            # A JPEG can be decoded at a half or a quarter of its size for much less work.
+            opened.draft(mode, (2 * form.size, 2 * form.size))
+            picture = opened
+            if opened.mode.startswith("I"):
+                values = np.asarray(opened, np.int64)
+                dark = int(values.max(initial=0)) < 2**form.bits // DARK
+                # 16-bit grey: keep the upper eight bits in use, as a plain conversion would saturate.
+                picture = Image.fromarray((values >> (form.bits - 8)).clip(0, 255).astype(np.uint8))
+            picture = picture.convert(mode)
     if form.fit == "crop":
         side = min(picture.size)
         left, top = (picture.width - side) // 2, (picture.height - side) // 2
         picture = picture.crop((left, top, left + side, top + side))
     pixels = np.asarray(picture.resize((form.size, form.size), Image.Resampling.BILINEAR), np.uint8)
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1), dark
 
 
-def why_unreadable(picture: Picture, form: Form) -> tuple[NDArray[np.uint8] | None, str]:
-    """The decoded picture, or None and the reason."""
+def why_unreadable(picture: Picture, form: Form) -> tuple[NDArray[np.uint8] | None, str, bool]:
+    """The decoded picture, or None and the reason; and whether it is almost black."""
     try:
-        return decode(picture.read(), form), ""
+        pixels, dark = _decode(picture.read(), form)
     except UnidentifiedImageError:
-        return None, "not a picture"
+        return None, "not a picture", False
+    except FileNotFoundError:
+        return None, "a link that leads nowhere", False
+    except FedsiftError as error:
+        return None, str(error), False
     except Exception as error:  # any decoder failure is the file's, never the run's
-        return None, f"{type(error).__name__}: {error}"
+        return None, visible(f"{type(error).__name__}: {error}"), False
+    return pixels, "", dark
 
 
 def load_pictures(
@@ -169,6 +148,8 @@ def load_pictures(
     workers: int = 0,
 ) -> Decoded:
     """Decode all pictures, or read them from the cache when the same contents were decoded before."""
+    if any(is_dicom(picture) for picture in pictures):
+        pydicom()  # its absence is the machine's fault: said once, before every file is called unreadable
     folder = (cache or cache_root()) / "images"
     folder.mkdir(parents=True, exist_ok=True)
     key = _content_key(pictures, form, folder, what, workers)
@@ -180,12 +161,13 @@ def load_pictures(
     # Private pages of the file: read when touched, one copy, and a stray write never reaches the cache.
     stored = np.memmap(data, np.uint8, mode="c", shape=shape) if shape[0] else np.zeros(shape, np.uint8)
     broken = tuple((str(name), str(reason)) for name, reason in facts["broken"])
-    return Decoded(np.asarray(stored), np.asarray(facts["kept"], np.int64), broken)
+    dark = tuple(str(name) for name in facts["dark"])
+    return Decoded(np.asarray(stored), np.asarray(facts["kept"], np.int64), broken, dark)
 
 
 def _content_key(pictures: Sequence[Picture], form: Form, folder: Path, what: str, workers: int) -> str:
     """A key of the pictures' contents. Contents are read once; later a folder's sizes and times tell them."""
-    shape = f"{FORMAT}|{form.size}|{form.channels}|{form.fit}"
+    shape = f"{FORMAT}|{form.size}|{form.channels}|{form.fit}|{form.bits}"
     marks = _digest([shape, *(f"{picture.name}|{picture.mark}" for picture in pictures)])
     if all(picture.archive for picture in pictures):
         return marks  # a zip's directory holds checksums of the contents
@@ -203,12 +185,12 @@ def _content_key(pictures: Sequence[Picture], form: Form, folder: Path, what: st
 def _digest_of(picture: Picture) -> str:
     try:
         return hashlib.blake2b(picture.read(), digest_size=16).hexdigest()
-    except OSError as error:
+    except Exception as error:  # an encrypted or damaged zip, a link that leads nowhere: decoding says so
         return f"unreadable {type(error).__name__}"
 
 
 def _digest(parts: Sequence[str]) -> str:
-    return hashlib.blake2b("\x1f".join(parts).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b("\x1f".join(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 def _decode_to(
@@ -217,6 +199,7 @@ def _decode_to(
     """Write the readable pictures one after the other; a stopped decoding leaves only a temporary file."""
     kept: list[int] = []
     broken: list[tuple[str, str]] = []
+    dark: list[str] = []
     unfinished = data.with_suffix(f".{os.getpid()}.tmp")
     position = 0
     try:
@@ -224,7 +207,9 @@ def _decode_to(
             for chunk in _chunks(
                 pictures, lambda picture: why_unreadable(picture, form), f"decoding {what}", workers
             ):
-                for pixels, reason in chunk:
+                for pixels, reason, is_dark in chunk:
+                    if is_dark:
+                        dark.append(pictures[position].name)
                     if pixels is None:
                         broken.append((pictures[position].name, reason))
                     else:
@@ -234,7 +219,7 @@ def _decode_to(
         unfinished.replace(data)
     finally:
         unfinished.unlink(missing_ok=True)
-    _write_whole(about, json.dumps({"kept": kept, "broken": broken}))
+    _write_whole(about, json.dumps({"kept": kept, "broken": broken, "dark": dark}))
 
 
 def _chunks(
@@ -252,7 +237,7 @@ def _chunks(
         ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool,
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
-        task = progress.add_task(title, total=len(items))
+        task = progress.add_task(escape(visible(title)), total=len(items))
         for start in range(0, len(items), CHUNK):
             part = items[start : start + CHUNK]
             yield list(pool.map(work, part))

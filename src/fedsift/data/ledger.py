@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from fedsift.contract.errors import DataError
+from fedsift.contract.plaintext import uncell
 from fedsift.data.dataset import Labels, Rows, Spread
+from fedsift.data.tables import write_table
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,9 @@ class Ledger:
 
     def save(self, path: Path) -> None:
         """As CSV with a header."""
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow([field.name for field in fields(Change)])
-            writer.writerows(astuple(change) for change in self.changes)
+        write_table(
+            path, [field.name for field in fields(Change)], [astuple(change) for change in self.changes]
+        )
 
     @classmethod
     def load(cls, path: Path) -> Ledger:
@@ -62,14 +63,14 @@ class Ledger:
             return cls(
                 tuple(
                     Change(
-                        site=line["site"],
+                        site=uncell(line["site"]),
                         part=line["part"],
                         position=int(line["position"]),
                         row=int(line["row"]),
-                        sample=line["sample"],
-                        true_label=line["true_label"],
-                        given_label=line["given_label"],
-                        entry=line["entry"],
+                        sample=uncell(line["sample"]),
+                        true_label=uncell(line["true_label"]),
+                        given_label=uncell(line["given_label"]),
+                        entry=uncell(line["entry"]),
                         kind=line["kind"],
                     )
                     for line in reader

@@ -15,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedsift.contract.plaintext import visible
 from fedsift.data.dataset import Labels, Spread
 
 SHADES = " ░▒▓█"
@@ -213,17 +214,22 @@ def text_of(portrait: Portrait, title: str) -> RenderableType:
 
 
 def _sites_table(portrait: Portrait, title: str) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold", pad_edge=False)
-    table.add_column("site")
+    table = Table(title=Text(visible(title)), title_justify="left", header_style="bold", pad_edge=False)
+    table.add_column("site", overflow="fold")
     table.add_column("samples", justify="right")
-    table.add_column(f"classes ({len(portrait.classes)}: {_range(portrait.classes)})", no_wrap=True)
+    heading = Text(visible(f"classes ({len(portrait.classes)}: {_range(portrait.classes)})"))
+    table.add_column(heading, overflow="fold")
     if portrait.nominal is not None:
         table.add_column("nominal", justify="right")
         table.add_column("effective", justify="right")
     largest = max(1, int(portrait.counts.max()))
     for k, site in enumerate(portrait.sites[:SHOWN_SITES]):
         style = "red" if site in portrait.noisy else ""
-        cells = [site, str(portrait.sizes[k]), _shades(portrait, k, largest)]
+        cells: list[RenderableType] = [
+            Text(visible(site)),
+            str(portrait.sizes[k]),
+            _shades(portrait, k, largest),
+        ]
         if portrait.nominal is not None and portrait.effective is not None:
             cells += [f"{portrait.nominal[k]:.0%}", f"{portrait.effective[k]:.1%}"]
         table.add_row(*cells, style=style)
@@ -256,7 +262,7 @@ def _confusion_table(portrait: Portrait) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold", pad_edge=False, box=None)
     table.add_column("")
     for name in columns:
-        table.add_column(name[:10], justify="right")
+        table.add_column(Text(visible(name)), justify="right", overflow="fold")
     for name, row in zip(portrait.classes, portrait.confusion):
-        table.add_row(name, *(str(value) if value else "·" for value in row))
+        table.add_row(Text(visible(name)), *(str(value) if value else "·" for value in row))
     return table

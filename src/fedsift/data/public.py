@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fedsift.contract.errors import ConfigError, DataError
 from fedsift.contract.randomness import numpy_generator
 from fedsift.data.dataset import Dataset, PublicSet, Rows
-from fedsift.data.sources.base import Source, channel_statistics, channels_first
-from fedsift.data.sources.npz import read_arrays
+from fedsift.data.sources.base import Source, channel_statistics
+from fedsift.data.sources.npz import as_samples, read_arrays
 from fedsift.data.splits import split
 
 SMALLEST = 2
@@ -80,9 +80,7 @@ class Public:
         arrays = read_arrays(self.path)
         if self.images not in arrays:
             raise DataError(f"{self.path} has no array '{self.images}': it holds {', '.join(sorted(arrays))}")
-        images: NDArray[Any] = channels_first(arrays[self.images])
-        if images.dtype != np.uint8:
-            images = images.astype(np.float32)
+        images: NDArray[Any] = as_samples(arrays[self.images], f"{self.path.name}: {self.images}")
         rows: Rows = np.arange(len(images), dtype=np.int64)
         mean, std = channel_statistics(images, rows)
         return PublicSet(self.path.stem, images, rows, mean, std)

@@ -17,6 +17,7 @@ from fedsift.contract.errors import ConfigError, QuorumError, RunError
 from fedsift.contract.federation import Replies, Round
 from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request, SiteFacts, Weights
 from fedsift.contract.randomness import derive, numpy_generator
+from fedsift.contract.ranges import Positive, Ranged, Share
 from fedsift.data.dataset import Spread
 from fedsift.engines.gate import GateLimits, norm_refusals, refusal
 from fedsift.engines.stopwatch import Stopwatch
@@ -27,12 +28,12 @@ R = TypeVar("R", bound=Reply)
 
 
 @dataclass(frozen=True)
-class Patience:
+class Patience(Ranged):
     """The study's `[federation]` table: how many replies are enough, and how long to wait for them."""
 
-    quorum: float = 0.5
+    quorum: Share = 0.5
     """Share of the asked sites whose replies must be accepted; fewer stop the run, which can be resumed."""
-    deadline: float = 600.0
+    deadline: Positive = 600.0
     """Seconds to wait for replies (Flower)."""
     stages: dict[str, dict[str, float]] = field(default_factory=dict)
     """Other values for a stage by its name, e.g. {"find noisy sites" = {quorum = 1.0}}."""

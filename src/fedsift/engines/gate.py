@@ -12,15 +12,16 @@ from torch import Tensor, isfinite
 
 from fedsift.contract.codec import pack
 from fedsift.contract.messages import Answer, Envelope, Reply, SiteFacts
+from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Ranged
 
 
 @dataclass(frozen=True)
-class GateLimits:
+class GateLimits(Ranged):
     """The study's `[gate]` table."""
 
-    norm_factor: float = 20.0
+    norm_factor: AtLeastZero = 20.0
     """Refuse an update longer than so many times the cohort's median; 0 is off."""
-    norm_cohort: int = 3
+    norm_cohort: AtLeastOne = 3
     """Compare lengths only when at least so many replies carry an update."""
 
 

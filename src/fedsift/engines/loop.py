@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from fedsift.contract import codec
 from fedsift.contract.codec import Wire
 from fedsift.contract.federation import Round
 from fedsift.contract.method import Method, Stage
+from fedsift.contract.ranges import AtLeastOne, Range, Ranged
 from fedsift.engines.evaluate import Evaluator
 from fedsift.engines.federation import EngineFederation
 from fedsift.local.dispatch import decisions, recall
@@ -22,12 +23,12 @@ Listener = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Ranged):
     """When the loop evaluates. The study's `[evaluate]` table."""
 
-    every: int = 1
+    every: AtLeastOne = 1
     """Evaluate after every so many rounds; the last round of a stage always counts."""
-    held_out: float = 0.0
+    held_out: Annotated[float, Range(0, 1, below=True)] = 0.0
     """Share of a site's samples kept for evaluation there; 0.2 when the data has no test set."""
 
 

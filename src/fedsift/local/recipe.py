@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from fedsift.contract.codec import Wire
-from fedsift.contract.errors import ConfigError
+from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Range, Ranged, Rate
 from fedsift.local.objective import CrossEntropy, Objective
 
 
 @dataclass(frozen=True)
-class Augment(Wire):
+class Augment(Ranged, Wire):
     """Random changes to a training image, drawn anew for every epoch from the site's own generator."""
 
     flip: bool = False
     """Left-right with probability 1/2."""
-    crop: int = 0
+    crop: Count = 0
     """Pad by so many pixels on each side (zeros after normalisation), then cut the original size at random."""
-    degrees: float = 0.0
+    degrees: Annotated[float, Range(0, 180)] = 0.0
     """Rotate by up to so many degrees."""
-    translate: float = 0.0
+    translate: Rate = 0.0
     """Shift by up to this share of the side."""
 
     @property
@@ -33,29 +33,22 @@ class Augment(Wire):
 
 
 @dataclass(frozen=True)
-class Recipe(Wire):
+class Recipe(Ranged, Wire):
     """The study's `[train]` table, completed by a method with its objective."""
 
-    epochs: int = 1
-    batch_size: int = 32
+    epochs: AtLeastOne = 1
+    batch_size: AtLeastOne = 32
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = 0.03
-    momentum: float = 0.0
+    lr: Positive = 0.03
+    momentum: Annotated[float, Range(0, 1, below=True)] = 0.0
     """SGD only."""
-    weight_decay: float = 0.0
+    weight_decay: AtLeastZero = 0.0
     """L2 in the gradient for sgd and adam, decoupled for adamw."""
     augment: Augment = field(default_factory=Augment)
-    views: int = 1
+    views: AtLeastOne = 1
     """Independently augmented copies of every sample in a step; the batch is so many times as long."""
-    mixup: float = 0.0
+    mixup: AtLeastZero = 0.0
     """Beta(mixup, mixup) mixes each batch with a shuffled copy of itself; 0 is off."""
-    clip: float = 0.0
+    clip: AtLeastZero = 0.0
     """Largest gradient norm of a step; 0 is off."""
     objective: Objective = field(default_factory=lambda: Objective(((1.0, CrossEntropy()),)))
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "views"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"train.{name} = {getattr(self, name)}: it must be at least 1")
-        if not self.lr > 0:
-            raise ConfigError(f"train.lr = {self.lr}: it must be positive")

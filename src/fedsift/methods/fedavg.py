@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fedsift.contract import Federation, Stage, State
+from fedsift.contract.ranges import AtLeastOne, Share
 from fedsift.methods.base import TrainingMethod, methods, plain_loss, size_weighted, train_round
 
 
@@ -18,9 +19,9 @@ class FedAvg(TrainingMethod):
     paper: ClassVar[str] = "McMahan et al. 2017"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
 
-    rounds: int = 100
+    rounds: AtLeastOne = 100
     """T: communication rounds."""
-    fraction: float = 1.0
+    fraction: Share = 1.0
     """C: share of the sites that train in a round."""
 
     def stages(self) -> list[Stage]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsift.contract import Federation, Stage, State
+from fedsift.contract.ranges import AtLeastOne, Share
 from fedsift.local import losses
 from fedsift.local.objective import Term, View
 from fedsift.methods.base import TrainingMethod, methods, size_weighted, train_round
@@ -53,9 +54,9 @@ class FedAvgPL(TrainingMethod):
     paper: ClassVar[str] = "Sun et al. 2024 (FedMLP), section 3.2"
     tasks: ClassVar[tuple[str, ...]] = ("multilabel",)
 
-    rounds: int = 100
+    rounds: AtLeastOne = 100
     """T: communication rounds."""
-    fraction: float = 1.0
+    fraction: Share = 1.0
     """Share of the sites that train in a round."""
     partial: bool = True
     """Leave classes out that a site does not annotate; False reads their zeros as "absent"."""

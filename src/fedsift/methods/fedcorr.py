@@ -12,6 +12,7 @@ import numpy as np
 
 from fedsift.aggregate import average
 from fedsift.contract import ConfigError, Federation, QuorumError, Replies, Request, Stage, State
+from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Rate, Share
 from fedsift.contract.registry import nearest
 from fedsift.local.objective import CrossEntropy, Objective, Proximal, as_objective
 from fedsift.local.recipe import Augment, Recipe
@@ -72,38 +73,38 @@ class FedCorr(TrainingMethod):
     summary: ClassVar[str] = "Finds noisy sites by LID, corrects their labels there, then trains as usual"
     paper: ClassVar[str] = "Xu et al. 2022 (CVPR)"
 
-    iterations: int = 5
+    iterations: AtLeastOne = 5
     """T_1: times that every site is visited in the first stage."""
-    visit_fraction: float = 0.01
+    visit_fraction: Share = 0.01
     """Share of the sites visited in one round of the first stage; 1/N in the paper, and in a study that says how
     many sites there are and no more. 0.1 is Table 6's "w/o fraction scheduling"."""
     stage1_replace: bool = False
     """Draw a visit's sites with replacement, as released: with several sites a visit, some are missed."""
-    fine_tuning_rounds: int = 500
+    fine_tuning_rounds: Count = 500
     """T_2: rounds on the clean sites."""
-    usual_rounds: int = 450
+    usual_rounds: Count = 450
     """T_3: rounds on all sites."""
-    fraction: float = 0.1
+    fraction: Share = 0.1
     """gamma: share of all sites that train in a round of the last two stages."""
 
-    beta: float = 5.0
+    beta: AtLeastZero = 5.0
     """beta: weight of the proximal term beta mu_hat_k ||w - w_g||, eq. 5; 0 leaves it out (Table 6)."""
     prox_power: Literal[1, 2] = 1
     """The norm (released code) or its square (paper, eq. 5)."""
     prox_first_batch: bool = False
     """Keep the proximal term on the first batch of every local epoch; the released code leaves it out."""
-    mixup: float = 1.0
+    mixup: AtLeastZero = 1.0
     """alpha of mixup's Beta(alpha, alpha)."""
     mixup_stages: Literal["all", "first", "none"] = "all"
     """Where mixup is on: everywhere (released code), in the first stage (paper), nowhere (Table 6)."""
-    adjust: float = 0.0
+    adjust: AtLeastZero = 0.0
     """tau: strength of logit adjustment in local training; 1 is FedCorr+LA of FedNoRo's tables."""
 
-    lid_k: int = 20
+    lid_k: AtLeastOne = 20
     """k: neighbours of the LID estimate, eq. 2."""
     lid_form: LidForm = "guarded"
     """"guarded" counts the neighbours there are and caps estimates; "official" and "paper" as they are."""
-    lid_floor: float = 0.0
+    lid_floor: AtLeastZero = 0.0
     """Smaller distances count as this one. 0, as released: a prediction that has a duplicate scores 0."""
     score: Score = "completed"
     """What the mixture over sites sees: the cumulative LID with missed iterations filled in; as published
@@ -112,7 +113,7 @@ class FedCorr(TrainingMethod):
     """Iteration (from 1) from which a site takes part in the first stage; the others do from the start."""
     detection: Literal["paper", "tested"] = "paper"
     """Two components always ("paper"), or only where one group is refuted ("tested")."""
-    false_alarm: float = 0.05
+    false_alarm: Rate = 0.05
     """Of "tested": chance of naming any site in a clean federation, over all iterations together."""
     statistics_on: Literal["eval", "train"] = "eval"
     """Measure on the images as they are, or augmented as in training (the released code)."""
@@ -121,9 +122,9 @@ class FedCorr(TrainingMethod):
     """Loss that splits and ranks a site's samples: of the softmax's softmax (released code) or plain."""
     correction: bool = True
     """Relabel at all (Table 6)."""
-    ratio: float = 0.5
+    ratio: Rate = 0.5
     """pi: share of the noisy samples, by falling loss, that may be relabelled in an iteration."""
-    theta: float = 0.5
+    theta: Rate = 0.5
     """theta: confidence of the global model above which it relabels, eq. 7."""
     relabel_form: Form = "official"
     """"official" ranks the whole site and needs p > theta; "paper" ranks D_n and needs p >= theta."""
@@ -132,7 +133,7 @@ class FedCorr(TrainingMethod):
 
     fine_tuning: bool = True
     """Stage 2 at all (Table 6)."""
-    kappa: float = 0.1
+    kappa: Rate = 0.1
     """kappa: largest estimated noise level of a site to fine-tune on."""
     relabel_after: Literal["mixture", "above kappa"] = "mixture"
     """Sites relabelled after fine-tuning: the last mixture's noisy ones (released code), or those with
@@ -142,13 +143,13 @@ class FedCorr(TrainingMethod):
     """Stage 3 at all (Table 6)."""
     usual: Literal["fedavg", "feddyn", "median", "poc"] = "fedavg"
     """Algorithm of stage 3 (Fig. 4)."""
-    usual_lr: float = 0.0
+    usual_lr: AtLeastZero = 0.0
     """Learning rate of stage 3; 0 is the study's (Fig. 4: 0.1 for FedDyn, 0.01 for the other two)."""
-    feddyn_alpha: float = 0.01
+    feddyn_alpha: Positive = 0.01
     """FedDyn's alpha."""
-    feddyn_decay: float = 0.998
+    feddyn_decay: Share = 0.998
     """FedDyn's decay of the learning rate a round."""
-    poc_pool: int = 30
+    poc_pool: AtLeastOne = 30
     """Power-of-choice's d: candidates asked for their loss."""
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedsift.aggregate import average
 from fedsift.contract import ConfigError, Federation, Replies, Request, Stage, State, Weights
+from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Share
 from fedsift.local.losses import mean_scores
 from fedsift.local.public import Lesson, PublicPart, Show, public_size
 from fedsift.methods.base import TrainingMethod, methods, plain_loss
@@ -46,17 +47,17 @@ class FedDF(TrainingMethod):
     needs: ClassVar[tuple[str, ...]] = ("public",)
     mixed_networks: ClassVar[bool] = True
 
-    rounds: int = 80
+    rounds: AtLeastOne = 80
     """Communication rounds; RHFL's comparison is 40 of pre-training and 40 more."""
-    fraction: float = 1.0
+    fraction: Share = 1.0
     """Share of the sites that train in a round."""
-    distil_epochs: int = 1
+    distil_epochs: AtLeastOne = 1
     """Passes over the public samples; the original goes on until a validation set says stop."""
     distil_lr: float | None = None
     """Step of the distillation; None is train.lr."""
-    distil_clip: float = 5.0
+    distil_clip: AtLeastZero = 5.0
     """Largest gradient norm of a distillation step; 0 is off."""
-    warm_up: int = 0
+    warm_up: Count = 0
     """First rounds without distillation."""
 
     def __post_init__(self) -> None:

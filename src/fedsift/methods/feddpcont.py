@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedsift.aggregate import server_step
 from fedsift.contract import ConfigError, Federation, Replies, Stage, State
+from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Share
 from fedsift.local.objective import CrossEntropy, Objective, as_objective
 from fedsift.local.requests import Train
 from fedsift.methods.base import TrainingMethod, methods
@@ -48,11 +49,11 @@ class FedDPCont(TrainingMethod):
     summary: ClassVar[str] = "Subtracts the loss of labels drawn from the federation's private label shares"
     paper: ClassVar[str] = "Di et al. 2024 (ECCV)"
 
-    rounds: int = 300
+    rounds: AtLeastOne = 300
     """R: communication rounds."""
-    fraction: float = 0.1
+    fraction: Share = 0.1
     """lambda: share of the sites that train in a round."""
-    server_lr: float = 1.0
+    server_lr: Positive = 1.0
     """alpha_g: server step (Alg. 2 line 18, its sign and weights mended); 1 is FedAvg's average."""
 
     epsilon: float | None = 0.81
@@ -64,11 +65,11 @@ class FedDPCont(TrainingMethod):
     """What makes (T^T)^-1 p a distribution: cut negative shares and rescale, project it, draw it towards equal
     shares by as much as the privacy noise could have moved it, or nothing."""
 
-    beta: float = 1.0
+    beta: AtLeastZero = 1.0
     """Weight of the contrastive term; 1 in eq. 2, 0 is FedAvg."""
-    beta_warmup: int = 0
+    beta_warmup: Count = 0
     """Rounds over which beta grows from 0, linearly."""
-    contrast_eps: float = 1e-8
+    contrast_eps: Positive = 1e-8
     """Inside the contrastive term's log(p + eps), which bounds it; 0 is the paper's, unbounded below."""
     contrast: Literal["sample", "expectation"] = "sample"
     """Draw y' for every sample and epoch (the paper), or take the mean over y': no sampling noise."""

@@ -12,6 +12,7 @@ from fedsift.aggregate import average, feddyn_cloud, feddyn_memory, relative_siz
 from fedsift.contract import ConfigError, Federation, Stage, State, Weights
 from fedsift.contract.codec import Wire
 from fedsift.contract.messages import Reply
+from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Share
 from fedsift.local.dispatch import train_many
 from fedsift.local.objective import Objective, Proximal, Term, as_objective
 from fedsift.local.recipe import Recipe
@@ -130,17 +131,17 @@ class FedDyn(TrainingMethod):
     paper: ClassVar[str] = "Acar et al. 2021"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
 
-    rounds: int = 100
+    rounds: AtLeastOne = 100
     """T: communication rounds."""
-    fraction: float = 1.0
+    fraction: Share = 1.0
     """Share of the sites that train in a round."""
-    alpha: float = 0.01
+    alpha: AtLeastZero = 0.01
     """alpha: strength of the regulariser."""
     by_size: bool = True
     """alpha_k = alpha / (n_k N / sum n), as released; false uses alpha at every site, as printed."""
-    decay: float = 0.998
+    decay: Share = 0.998
     """The learning rate of round t is lr * decay^t."""
-    clip: float = 10.0
+    clip: AtLeastZero = 10.0
     """Largest gradient norm of a local step; 0 is off."""
 
     def __post_init__(self) -> None:

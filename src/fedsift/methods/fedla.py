@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fedsift.contract import Federation, Stage, State
+from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Share
 from fedsift.local.objective import CrossEntropy
 from fedsift.methods.base import TrainingMethod, methods, size_weighted, train_round
 
@@ -18,11 +19,11 @@ class FedLA(TrainingMethod):
     summary: ClassVar[str] = "FedAvg with logit adjustment by each site's own class frequencies"
     paper: ClassVar[str] = "Menon et al. 2021; FedNoRo section 4.1"
 
-    rounds: int = 100
+    rounds: AtLeastOne = 100
     """T: communication rounds."""
-    fraction: float = 1.0
+    fraction: Share = 1.0
     """Share of the sites that train in a round."""
-    tau: float = 1.0
+    tau: AtLeastZero = 1.0
     """tau: strength of the adjustment; 0 is FedAvg."""
 
     def stages(self) -> list[Stage]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsift.contract import ConfigError, Federation, Replies, Request, Stage, State
+from fedsift.contract.ranges import AtLeastOne, Count
 from fedsift.local.losses import mean_scores
 from fedsift.local.own import EvaluateOwn
 from fedsift.local.public import Collaborate, Collaborated, Lesson, PublicPart, Show, public_size
@@ -36,17 +37,17 @@ class FedMD(TrainingMethod):
     needs: ClassVar[tuple[str, ...]] = ("public",)
     mixed_networks: ClassVar[bool] = True
 
-    rounds: int = 40
+    rounds: AtLeastOne = 40
     """Communication rounds."""
-    pretrain_rounds: int = 4
+    pretrain_rounds: Count = 4
     """Visits of private training before the first exchange; 0 starts from random networks."""
-    pretrain_epochs: int = 10
+    pretrain_epochs: Count = 10
     """Epochs of each of these visits."""
-    alignment: int = 0
+    alignment: Count = 0
     """Public samples drawn anew for every round; 0 uses all of them."""
     digest: Literal["l1", "mse", "kl"] = "l1"
     """How a site approaches the consensus: absolute or squared difference of logits, or KL of the softmax."""
-    digest_epochs: int = 1
+    digest_epochs: AtLeastOne = 1
     """Passes over the public samples of a round."""
     digest_lr: float | None = None
     """Step of these passes; None is train.lr."""

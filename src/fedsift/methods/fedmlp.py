@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.contract import ConfigError, Federation, Replies, Reply, Stage, State, Weights
+from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.local.objective import BinaryCrossEntropy, Objective, as_objective
 from fedsift.local.recipe import Augment
 from fedsift.local.requests import Train, Trained
@@ -53,13 +54,13 @@ class FedMLP(TrainingMethod):
     paper: ClassVar[str] = "Sun et al. 2024 (MICCAI)"
     tasks: ClassVar[tuple[str, ...]] = ("multilabel",)
 
-    rounds: int = 500
+    rounds: AtLeastOne = 500
     """T: rounds in all, warm-up included."""
-    warm_up: int = 50
+    warm_up: Count = 50
     """t_1: rounds of stage 1."""
-    fraction: float = 1.0
+    fraction: Share = 1.0
     """Share of the sites that train in a round; the paper has all of them."""
-    views: int = 2
+    views: AtLeastOne = 2
     """Independently augmented copies of every image in stage 1 (Alg. 1 line 6); stage 2 uses one."""
 
     mld: bool = True
@@ -71,7 +72,7 @@ class FedMLP(TrainingMethod):
     st: bool = True
     """Self-adaptive thresholds tau = d_c T, eq. 10 (Table 3); off sets d_c = 1, as the released code does."""
 
-    tau: float = 1.0
+    tau: AtLeastZero = 1.0
     """Strength of the multi-label logit adjustment inside L_WPC, eq. 3; 0 turns it off (released code)."""
     prior_over: Literal["samples", "known"] = "samples"
     """pi_c of a missing class: tagged positives among all samples (released code), or among the tagged."""
@@ -86,17 +87,17 @@ class FedMLP(TrainingMethod):
     """T_0: share of the samples leaning to "absent" that is tagged 0 each round, before d_c."""
     t1: float = 0.01
     """T_1: share of the samples leaning to "present" that is tagged 1 each round, before d_c."""
-    min_select: int = 0
+    min_select: Count = 0
     """Tag at least so many of each side while any are left; the paper's floor alone stalls, 1 mends it."""
-    low: float = 0.3
+    low: Rate = 0.3
     """L: a prediction below it counts as sure, eq. 10."""
-    high: float = 0.7
+    high: Rate = 0.7
     """R: a prediction above it counts as sure, eq. 10."""
     difficulty_over: Literal["missing", "active"] = "missing"
     """d_c over the sites that miss class c (text, released code), or that annotate it (eq. 10 as printed)."""
     prototype_weights: Literal["size", "equal"] = "size"
     """Average prototypes by size (released code) or alike (eq. 6); the same for equal sites."""
-    least_members: int = 1
+    least_members: AtLeastOne = 1
     """A site withholds a prototype over fewer samples: over one sample it is that sample's features."""
     statistics_on: Literal["eval", "train"] = "eval"
     """Measure on the images as they are, or augmented as in training (released code)."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedsift.aggregate import distance_aware
 from fedsift.contract import ConfigError, Federation, Replies, Stage, State, Weights
+from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Rate
 from fedsift.local.objective import CrossEntropy, Distillation, Objective, as_objective
 from fedsift.local.requests import Indicate, Indicators, Trained
 from fedsift.methods.base import TrainingMethod, methods, size_weighted, train_round
@@ -44,11 +45,11 @@ class FedNoRo(TrainingMethod):
     summary: ClassVar[str] = "Finds noisy sites by per-class losses; distils at them, weighs them by distance"
     paper: ClassVar[str] = "Wu et al. 2023 (IJCAI)"
 
-    rounds: int = 100
+    rounds: AtLeastOne = 100
     """Rounds in all, warm-up included."""
-    warm_up: int = 10
+    warm_up: Count = 10
     """T_1: rounds of FedAvg with logit adjustment before the noisy sites are sought."""
-    tau: float = 1.0
+    tau: AtLeastZero = 1.0
     """Strength of the logit adjustment in both stages; 0 turns LA off (Tables 3 and 4)."""
 
     indicator: Literal["loss", "lid", "confidence"] = "loss"
@@ -62,18 +63,18 @@ class FedNoRo(TrainingMethod):
     detection: Literal["paper", "tested"] = "paper"
     """"paper": a two-component mixture, which finds noisy sites in any federation. "tested": first asks whether
     there are two groups at all (signals/tested.py)."""
-    false_alarm: float = 0.05
+    false_alarm: Rate = 0.05
     """Largest chance that "tested" names any site of a clean federation."""
-    votes: int = 9
+    votes: AtLeastOne = 9
     """Mixture fits with seeds 0..votes-1; the most frequent set of noisy sites wins. The paper prints one fit."""
     covariance: Literal["full", "tied", "diag", "spherical"] = "full"
     """Covariance of the mixture."""
     noisy_by: Literal["sum", "norm"] = "sum"
     """The noisy component has the larger sum (released code) or norm (paper) of its mean vector."""
 
-    temperature: float = 0.8
+    temperature: Positive = 0.8
     """T: of the teacher alone, eq. 4."""
-    lambda_max: float = 0.8
+    lambda_max: Rate = 0.8
     """lambda_max: final weight of the distillation term, eq. 5."""
     ramp_begin: int | None = None
     """Round at which lambda starts to grow; T_1 by default."""

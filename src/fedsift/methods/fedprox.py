@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fedsift.contract import Federation, Stage, State
+from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Share
 from fedsift.local.objective import Objective, Proximal
 from fedsift.methods.base import TrainingMethod, methods, plain_loss, size_weighted, train_round
 
@@ -19,11 +20,11 @@ class FedProx(TrainingMethod):
     paper: ClassVar[str] = "Li et al. 2020"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
 
-    rounds: int = 100
+    rounds: AtLeastOne = 100
     """T: communication rounds."""
-    fraction: float = 1.0
+    fraction: Share = 1.0
     """Share of the sites that train in a round."""
-    mu: float = 0.01
+    mu: AtLeastZero = 0.01
     """mu: strength of the proximal term; 0 is FedAvg."""
     power: int = 2
     """2: (mu / 2) ||w - w_g||^2 as published; 1: mu ||w - w_g||, the form that FedCorr's comparison ran."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from fedsift.contract import Federation, Request, Stage, State
+from fedsift.contract.ranges import AtLeastOne
 from fedsift.local.own import EvaluateOwn, TrainOwn
 from fedsift.methods.base import TrainingMethod, methods, plain_loss
 
@@ -20,7 +21,7 @@ class LocalTraining(TrainingMethod):
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
     mixed_networks: ClassVar[bool] = True
 
-    rounds: int = 80
+    rounds: AtLeastOne = 80
     """Visits to every site, each of train.epochs epochs; RHFL's is 40 of pre-training and 40 more."""
 
     def start(self, federation: Federation) -> State:

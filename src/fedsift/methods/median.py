@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from fedsift.aggregate import coordinate_median
 from fedsift.contract import Federation, Replies, Stage, State, Weights
+from fedsift.contract.ranges import AtLeastOne, Share
 from fedsift.local.requests import Trained
 from fedsift.methods.base import TrainingMethod, methods, plain_loss, train_round
 
@@ -25,9 +26,9 @@ class FedMedian(TrainingMethod):
     paper: ClassVar[str] = "Yin et al. 2018"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
 
-    rounds: int = 100
+    rounds: AtLeastOne = 100
     """T: communication rounds."""
-    fraction: float = 1.0
+    fraction: Share = 1.0
     """Share of the sites that train in a round."""
 
     def stages(self) -> list[Stage]:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from fedsift.aggregate import shares_of
 from fedsift.contract import ConfigError, Federation, Stage, State, Weights
+from fedsift.contract.ranges import AtLeastOne, Share
 from fedsift.local.requests import Indicate
 from fedsift.methods.base import TrainingMethod, methods, plain_loss, size_weighted, train_round
 from fedsift.signals.choice import power_of_choice
@@ -42,11 +43,11 @@ class PowerOfChoice(TrainingMethod):
     summary: ClassVar[str] = "FedAvg on the sites where the global model's loss is largest"
     paper: ClassVar[str] = "Cho et al. 2020"
 
-    rounds: int = 100
+    rounds: AtLeastOne = 100
     """T: communication rounds."""
-    fraction: float = 0.1
+    fraction: Share = 0.1
     """m / N: share of the sites that train in a round."""
-    pool: int = 30
+    pool: AtLeastOne = 30
     """d: candidates that are asked for their loss; at least m, at most all sites."""
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsift.contract import ConfigError, Federation, Replies, Request, Stage, State
+from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count
 from fedsift.local.losses import teacher_weights
 from fedsift.local.objective import CrossEntropy, Objective, as_objective
 from fedsift.local.own import EvaluateOwn
@@ -49,11 +50,11 @@ class RHFL(TrainingMethod):
     needs: ClassVar[tuple[str, ...]] = ("public",)
     mixed_networks: ClassVar[bool] = True
 
-    rounds: int = 40
+    rounds: AtLeastOne = 40
     """T_c: communication epochs."""
-    pretrain_rounds: int = 4
+    pretrain_rounds: Count = 4
     """Visits of private training before the first exchange; 0 starts from random networks."""
-    pretrain_epochs: int = 10
+    pretrain_epochs: Count = 10
     """Epochs of each of these visits: 4 x 10 are the released 40."""
     local_epochs: int | Literal["ratio"] | None = None
     """T_l: private epochs a round. None is train.epochs (released: 1); "ratio" the paper's rule N_k / N_0."""
@@ -65,13 +66,13 @@ class RHFL(TrainingMethod):
     ccr: bool = True
     """Weigh teachers by confidence; off gives each 1 / (K - 1), eq. 3 (Tables 2 and 3)."""
 
-    alpha: float = 0.1
+    alpha: AtLeastZero = 0.1
     """lambda of eq. 7: weight of the cross-entropy."""
-    beta: float = 1.0
+    beta: AtLeastZero = 1.0
     """Weight of the reverse cross-entropy."""
     rce_log0: float = LOG0
     """What log 0 counts as in the reverse cross-entropy: ln 1e-4; the SCE paper has -4 and -6."""
-    eta: float = 0.5
+    eta: AtLeastZero = 0.5
     """eta of eq. 12: how much confidence counts."""
     ccr_mode: Mode = "official"
     """Normaliser of eq. 12: as printed, by absolute values ("abs"), or by falling losses alone ("clip")."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from fedsift.aggregate import average
 from fedsift.contract import Federation, Stage, State
+from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Share
 from fedsift.local.objective import CrossEntropy, Objective, as_objective
 from fedsift.local.requests import Train
 from fedsift.methods.base import TrainingMethod, methods
@@ -29,9 +30,9 @@ class RHFLAveraged(TrainingMethod):
     summary: ClassVar[str] = "FedAvg with RHFL's symmetric loss and confidence weights, one network for all"
     paper: ClassVar[str] = "Fang and Ye 2022 (CVPR), as compared against in FedNoRo and FedDPCont"
 
-    rounds: int = 100
+    rounds: AtLeastOne = 100
     """Communication rounds."""
-    fraction: float = 1.0
+    fraction: Share = 1.0
     """Share of the sites that train in a round."""
     sl: bool = True
     """Symmetric loss; off is cross-entropy."""
@@ -39,13 +40,13 @@ class RHFLAveraged(TrainingMethod):
     """Confidence weights; off is FedAvg's mean."""
     by_size: bool = False
     """Multiply the confidence weights by the sites' sizes; neither paper says."""
-    alpha: float = 0.1
+    alpha: AtLeastZero = 0.1
     """Weight of the cross-entropy."""
-    beta: float = 1.0
+    beta: AtLeastZero = 1.0
     """Weight of the reverse cross-entropy."""
     rce_log0: float = LOG0
     """What log 0 counts as."""
-    eta: float = 0.5
+    eta: AtLeastZero = 0.5
     """How much confidence counts."""
     ccr_mode: Mode = "official"
     """Normaliser of eq. 12, see `rhfl`."""

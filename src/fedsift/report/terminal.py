@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedsift.contract.plaintext import visible
+from fedsift.report.console import PlainConsole
 from fedsift.report.tables import cell_words, column_words, site_columns
 from fedsift.report.words import METRICS, comparison_line, comparison_table, headline, verdict
 from fedsift.runs import LAST, RunData, duration, number, percent, read_run, same_federation, size
@@ -26,7 +28,7 @@ STYLES = {
 
 def print_summary(run: Path, report: Path | None = None, console: Console | None = None) -> None:
     """The findings of one run."""
-    out, data = console or Console(), read_run(Path(run))
+    out, data = console or PlainConsole(), read_run(Path(run))
     _headline(out, data)
     for line in data.missing:
         out.print(Text(line, style="yellow"))
@@ -40,7 +42,7 @@ def print_comparison(
     runs: Sequence[Path], report: Path | None = None, console: Console | None = None
 ) -> None:
     """The findings of several runs on one federation; the last run is the subject, as in the report."""
-    out, data = console or Console(), [read_run(Path(run)) for run in runs]
+    out, data = console or PlainConsole(), [read_run(Path(run)) for run in runs]
     subject = data[-1]
     _headline(out, subject)
     line = comparison_line(data)
@@ -52,9 +54,9 @@ def print_comparison(
     heads, rows = comparison_table(data)
     table = Table(header_style="bold")
     for i, head in enumerate(heads):
-        table.add_column(Text(head), justify="left" if i == 0 else "right")
+        table.add_column(Text(head), justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     out.print(table)
     _warnings(out, subject)
     _where(out, report)
@@ -70,17 +72,19 @@ def _sites(out: Console, run: RunData) -> None:
     if not run.sites or not columns:
         return
     table = Table(header_style="bold")
-    table.add_column("site")
-    table.add_column("result")
+    table.add_column(
+        "site", overflow="fold", min_width=min(8, max(len(str(line["site"])) for line in run.sites))
+    )
+    table.add_column("result", overflow="fold")
     for name in columns:
-        table.add_column(column_words(name), justify="right")
+        table.add_column(column_words(name), justify="right", overflow="fold")
     lines = (
         sorted(run.sites, key=lambda line: verdict(line) == "") if len(run.sites) > SITES_SHOWN else run.sites
     )
     for line in lines[:SITES_SHOWN]:
         word = verdict(line)
         cells: list[Any] = [Text(cell_words(name, line.get(name))) for name in columns]
-        table.add_row(Text(str(line["site"])), Text(word, style=STYLES.get(word, "")), *cells)
+        table.add_row(Text(visible(line["site"])), Text(word, style=STYLES.get(word, "")), *cells)
     out.print(table)
     if len(run.sites) > SITES_SHOWN:
         out.print(Text(f"and {len(run.sites) - SITES_SHOWN} more sites in sites.csv", style="dim"))

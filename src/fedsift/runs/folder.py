@@ -18,6 +18,7 @@ from typing import Any, TextIO
 from fedsift.contract.errors import FedsiftError, RunError
 from fedsift.contract.files import safe_name, write_atomically
 from fedsift.contract.plain import plain
+from fedsift.contract.plaintext import cell
 from fedsift.runs.checkpoint import Checkpoint, Header, read_checkpoint, read_header, written
 
 CHECKPOINT = "checkpoint.bin"
@@ -205,4 +206,4 @@ def _cell(value: Any) -> Any:
         return ""
     if isinstance(value, list | tuple | dict):
         return json.dumps(plain(value))
-    return plain(value)
+    return cell(value) if isinstance(value, str) else plain(value)

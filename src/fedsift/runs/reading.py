@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedsift.contract.plaintext import uncell
 from fedsift.runs.folder import FAILURE, PLAN, SUMMARY, RunFolder
 from fedsift.runs.summary import CURVES, summarise
 
@@ -228,7 +229,7 @@ def _sites(folder: RunFolder, finished: bool, missing: list[str]) -> list[dict[s
 
 
 def _typed(line: dict[str, str]) -> dict[str, Any]:
-    return {key: text if key in TEXT_COLUMNS else _value(text) for key, text in line.items() if key}
+    return {key: uncell(text) if key in TEXT_COLUMNS else _value(text) for key, text in line.items() if key}
 
 
 def _value(text: Any) -> Any:

@@ -7,13 +7,14 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
 
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.method import Method
-from fedsift.contract.registry import nearest
+from fedsift.contract.ranges import Range, Ranged
+from fedsift.contract.registry import Registry, nearest
 from fedsift.data.build import build as build_spread
 from fedsift.data.dataset import Spread
 from fedsift.data.noise import Noise, noises
@@ -29,7 +30,15 @@ from fedsift.local.recipe import Recipe
 from fedsift.local.site import Compute
 from fedsift.methods import methods
 from fedsift.models import models
-from fedsift.study.tables import apply_overrides, as_table, build, build_named
+from fedsift.study.tables import (
+    Bases,
+    apply_overrides,
+    as_table,
+    build,
+    build_named,
+    leave_other_keys,
+    read_overrides,
+)
 
 OBJECTIVE = frozenset({"objective"})
 
@@ -56,19 +65,21 @@ class ModelTable:
 
 
 @dataclass(frozen=True)
-class EngineTable:
+class EngineTable(Ranged):
     """`[engine]`: where requests are answered, and with what hardware. It never changes a result's meaning."""
 
     name: Literal["inprocess", "flower"] = "inprocess"
     device: str = "cpu"
     trainer: Literal["auto", "cohort", "one"] = "auto"
     """"cohort" stacks the sites of a round, "one" trains them in turn, "auto" measures and chooses."""
-    workers: int = 0
+    workers: Annotated[int, Range(0, 64)] = 0
     """Worker processes of the in-process engine; 0 trains in this process."""
-    threads: int = 0
+    threads: Annotated[int, Range(0, 256)] = 0
     """Torch threads; 0 leaves the choice to the engine."""
 
     def compute(self) -> Compute:
+        """How this machine computes; a device that it does not have is refused."""
+        need_device(self.device)
         return Compute(device=self.device, trainer=self.trainer, workers=self.workers)
 
 
@@ -89,17 +100,29 @@ class Study:
     name: str = "study"
     seed: int = 1
     public: Public | None = None
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What settings over the file left out, in a person's words."""
 
     @classmethod
     def from_file(cls, path: Path, overrides: list[str] | None = None) -> Study:
-        """A study from a TOML file, or from a scenario preset by its name, with settings over it."""
+        """A study from a TOML file, or from a scenario preset by its name, with settings over it.
+
+        Paths in the file are relative to the file, paths in the settings to the working directory.
+        """
         name = str(path)
         known = not Path(path).is_file() and name in preset_names()
         table = preset_table(name) if known else read_toml(path)
-        return cls.from_table(apply_overrides(table, overrides or []))
+        settings = read_overrides(overrides or [])
+        table, notes = _renamed(table, settings)
+        base = Path.cwd() if known else Path(path).absolute().parent
+        study = cls.from_table(apply_overrides(table, overrides or []), Bases(base, frozenset(settings)))
+        return replace(study, notes=notes)
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> Study:
+    def from_table(cls, table: Mapping[str, Any], bases: Bases | None = None) -> Study:
+        """A study from tables as TOML gives them. Its paths become absolute, so that the study in a run's folder
+        means the same files wherever it is read; without `bases` they start at the working directory."""
+        bases = bases or Bases(Path.cwd())
         known = ["name", "seed", *_TABLES]
         for key in table:
             if key not in known:
@@ -110,22 +133,24 @@ class Study:
         seed = table.get("seed", 1)
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise ConfigError(f"'seed' = {seed!r}: it must be a whole number")
+        source: Source = build_named(sources, table.get("data", {"name": "digits"}), "data", bases=bases)
         train = build(Recipe, _without(table.get("train", {}), "objective", "train"), "train")
         model = build(ModelTable, table.get("model", {}), "model")
         for network in model.networks:
             if ":" not in network:
                 models.get(network)
-        partition = build_named(partitions, table.get("partition", {"name": "iid", "sites": 10}), "partition")
+        usual = {"name": "own-sites"} if source.own else {"name": "iid", "sites": 10}
+        partition = build_named(partitions, table.get("partition", usual), "partition", bases=bases)
         method_table = _detection_for_own_labels(
             _without(table.get("method", {"name": "fedavg"}), "local", "method"),
             own_labels="noise" not in table,
         )
         method_table = _one_site_a_visit(method_table, getattr(partition, "sites", None))
-        method = build_named(methods, method_table, "method", fixed={"local": train})
+        method = build_named(methods, method_table, "method", fixed={"local": train}, bases=bases)
         return cls(
-            source=build_named(sources, table.get("data", {"name": "digits"}), "data"),
+            source=source,
             partition=partition,
-            noise=build_named(noises, table.get("noise", {"name": "clean"}), "noise"),
+            noise=build_named(noises, table.get("noise", {"name": "clean"}), "noise", bases=bases),
             method=method,
             train=train,
             model=model,
@@ -135,7 +160,7 @@ class Study:
             evaluate=build(Schedule, table.get("evaluate", {}), "evaluate"),
             name=str(table.get("name", "study")),
             seed=seed,
-            public=_public(table.get("public"), method),
+            public=_public(table.get("public"), method, bases),
         )
 
     def to_table(self) -> dict[str, Any]:
@@ -180,7 +205,7 @@ class Study:
         spread = build_spread(
             dataset, self.partition, self.noise, seed=self.seed, held_out=self.evaluate.held_out
         )
-        spread = self._embedded(replace(spread, public=public))
+        spread = self._embedded(replace(spread, public=public, notes=(*self.notes, *spread.notes)))
         kind = "multilabel" if spread.dataset.multilabel else "multiclass"
         if kind not in self.method.tasks:
             fitting = [name for name in methods if kind in methods.get(name).tasks]
@@ -229,6 +254,43 @@ def _one_site_a_visit(table: Mapping[str, Any], sites: object) -> Mapping[str, A
     return {**table, "visit_fraction": 1 / sites} if visits and "visit_fraction" not in table else table
 
 
+def _renamed(table: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The file's tables without the keys of what a setting such as `method.name=fedavg` replaces, and notes."""
+    result, notes = dict(table), []
+    named: dict[str, Registry[Any]] = {
+        "data": sources,
+        "partition": partitions,
+        "noise": noises,
+        "method": methods,
+    }
+    for where, registry in named.items():
+        name, own = settings.get(f"{where}.name"), table.get(where)
+        if isinstance(name, str) and isinstance(own, Mapping):
+            result[where], note = leave_other_keys(own, where, name, registry)
+            notes += [note] if note else []
+    return result, tuple(notes)
+
+
+def need_device(device: str) -> None:
+    """Refuse a device that torch does not know or this machine does not have."""
+    import torch
+
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ConfigError(
+            f"engine.device = '{device}': it must be cpu, cuda, cuda:0 and so on, or mps"
+        ) from None
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(kind, True):
+        raise ConfigError(
+            f"engine.device = '{device}': this machine has no {kind} device that torch can use: use cpu"
+        )
+    count = torch.cuda.device_count() if kind == "cuda" else 1
+    if (torch.device(device).index or 0) >= count:
+        raise ConfigError(f"engine.device = '{device}': this machine has {count}, counted from cuda:0")
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(path).read_text("utf-8"))
@@ -239,6 +301,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"study file '{path}' cannot be read: {error}") from None
 
 
 def _without(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
@@ -248,14 +312,14 @@ def _without(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any
     return table
 
 
-def _public(table: Mapping[str, Any] | None, method: Method) -> Public | None:
+def _public(table: Mapping[str, Any] | None, method: Method, bases: Bases) -> Public | None:
     """The `[public]` table; `name` chooses a dataset, whose own keys stand beside it."""
     if table is None:
         return Public(from_train=PUBLIC_SHARE) if "public" in method.needs else None
     if "name" not in table:
-        return build(Public, _without(table, "source", "public"), "public")
+        return build(Public, _without(table, "source", "public"), "public", bases=bases)
     rest = {key: value for key, value in table.items() if key != "samples"}
-    source = build_named(sources, rest, "public")
+    source = build_named(sources, rest, "public", bases=bases)
     samples = {"samples": table["samples"]} if "samples" in table else {}
     return build(Public, samples, "public", fixed={"source": source})
 

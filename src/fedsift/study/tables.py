@@ -1,8 +1,11 @@
-"""TOML tables to dataclasses: every key checked, an unknown one refused with the nearest name, types by pydantic."""
+"""TOML tables to dataclasses: every key checked, an unknown one refused with the nearest name, types by pydantic,
+ranges by their annotation, paths made absolute."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import tomllib
 import types
 import typing
 from collections.abc import Mapping
@@ -12,21 +15,47 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from fedsift.contract.errors import ConfigError
+from fedsift.contract.ranges import ranges_of
 from fedsift.contract.registry import Registry, nearest
 
 T = TypeVar("T")
 
 
-def build(cls: type[T], table: Mapping[str, Any], where: str, *, fixed: Mapping[str, Any] | None = None) -> T:
-    """An instance of a dataclass from a table. `fixed` fields are set by the program and are not keys."""
+@dataclasses.dataclass(frozen=True)
+class Bases:
+    """Where relative paths start: in a study at its file, on the command line at the working directory."""
+
+    file: Path
+    typed: frozenset[str] = frozenset()
+    """Keys of the settings that a person typed, such as `data.path`."""
+
+    def of(self, key: str) -> Path:
+        return Path.cwd() if key in self.typed else self.file
+
+
+def build(
+    cls: type[T],
+    table: Mapping[str, Any],
+    where: str,
+    *,
+    fixed: Mapping[str, Any] | None = None,
+    bases: Bases | None = None,
+) -> T:
+    """An instance of a dataclass from a table. `fixed` fields are set by the program and are not keys.
+
+    With `bases` relative paths become absolute ones; without, they stay as they are written.
+    """
     fixed = dict(fixed or {})
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in fixed and f.init}  # type: ignore[arg-type]
-    hints = typing.get_type_hints(cls)
+    hints, ranges = typing.get_type_hints(cls), ranges_of(cls)
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in fields:
             raise ConfigError(f"unknown key '{_join(where, key)}'.{nearest(key, list(fields))}")
-        values[key] = _value(hints[key], value, _join(where, key))
+        values[key] = _value(hints[key], value, _join(where, key), bases)
+        outside = ranges[key].refusal(values[key]) if key in ranges else None
+        if outside is not None:
+            raise ConfigError(f"{_join(where, key)} = {value}: {outside}")
     missing = [
         name
         for name, f in fields.items()
@@ -40,14 +69,19 @@ def build(cls: type[T], table: Mapping[str, Any], where: str, *, fixed: Mapping[
 
 
 def build_named(
-    registry: Registry[Any], table: Mapping[str, Any], where: str, *, fixed: Mapping[str, Any] | None = None
+    registry: Registry[Any],
+    table: Mapping[str, Any],
+    where: str,
+    *,
+    fixed: Mapping[str, Any] | None = None,
+    bases: Bases | None = None,
 ) -> Any:
     """An instance of the registered class that the table's `name` chooses."""
     rest = dict(table)
     name = rest.pop("name", None)
     if not isinstance(name, str):
         raise ConfigError(f"'{where}.name' is required: one of {', '.join(registry.names())}")
-    return build(registry.get(name), rest, where, fixed=fixed)
+    return build(registry.get(name), rest, where, fixed=fixed, bases=bases)
 
 
 def as_table(value: Any, *, leave: frozenset[str] = frozenset()) -> dict[str, Any]:
@@ -73,12 +107,16 @@ def _plain(item: Any) -> Any:
     return item
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
+def _value(hint: Any, value: Any, where: str, bases: Bases | None) -> Any:
     nested = _dataclass_in(hint)
     if nested is not None and isinstance(value, Mapping):
-        return build(nested, value, where)
+        return build(nested, value, where, bases=bases)
     try:
-        return TypeAdapter(hint).validate_python(value)
+        checked = TypeAdapter(hint).validate_python(value)
+        if bases is not None and isinstance(checked, Path):
+            # `absolute` and not `resolve`: a folder of links is named as its owner names it
+            return Path(os.path.normpath(bases.of(where) / checked.expanduser()))
+        return checked
     except ValidationError as error:
         problem = error.errors()[0]
         raise ConfigError(f"'{where}' = {value!r}: {problem['msg'].lower()}") from None
@@ -99,20 +137,25 @@ def _join(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
 
 
-def apply_overrides(table: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """`a.b=value` settings over a table; values are read as TOML, and as plain text where that fails."""
-    import tomllib
-
-    result = _deep_copy(table)
+def read_overrides(overrides: list[str]) -> dict[str, Any]:
+    """`a.b=value` settings by key; values are read as TOML, and as plain text where that fails."""
+    settings: dict[str, Any] = {}
     for override in overrides:
         key, sign, text = override.partition("=")
         if not sign or not key.strip():
             raise ConfigError(f"'{override}' is not of the form key=value")
         try:
-            value = tomllib.loads(f"x = {text}")["x"]
+            settings[key.strip()] = tomllib.loads(f"x = {text}")["x"]
         except tomllib.TOMLDecodeError:
-            value = text
-        *path, last = key.strip().split(".")
+            settings[key.strip()] = text
+    return settings
+
+
+def apply_overrides(table: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """`a.b=value` settings over a table."""
+    result = _deep_copy(table)
+    for key, value in read_overrides(overrides).items():
+        *path, last = key.split(".")
         place = result
         for part in path:
             place = place.setdefault(part, {})
@@ -120,6 +163,28 @@ def apply_overrides(table: dict[str, Any], overrides: list[str]) -> dict[str, An
                 raise ConfigError(f"'{key}': '{part}' is a value, not a table")
         place[last] = value
     return result
+
+
+def leave_other_keys(
+    table: Mapping[str, Any], where: str, name: str, registry: Registry[Any]
+) -> tuple[dict[str, Any], str]:
+    """The table without the keys that another method (noise, ...) of the same table had, and a note about them.
+
+    Keys that the named one has too, such as `rounds`, stay: a person who only changes the name compares like with
+    like.
+    """
+    before = table.get("name")
+    if before == name or name not in registry:
+        return dict(table), ""
+    known = {f.name for f in dataclasses.fields(registry.get(name))}
+    kept = {key: value for key, value in table.items() if key in known and key != "name"}
+    dropped = [key for key in table if key not in known and key != "name"]
+    words = []
+    if dropped:
+        words.append(f"{', '.join(dropped)} of '{before}' {'is' if len(dropped) == 1 else 'are'} left out")
+    if kept:
+        words.append(f"kept: {', '.join(f'{key} = {value}' for key, value in kept.items())}")
+    return kept, f"{where}.name = '{name}': {'; '.join(words)}" if words else ""
 
 
 def _deep_copy(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.contract.errors import ConfigError
+from fedsift.contract.ranges import Ranged
 from fedsift.contract.registry import Registry
 from fedsift.data.dataset import Dataset, Labels, Rows
 
@@ -61,7 +62,7 @@ class Spoiled:
 
 
 @dataclass(frozen=True)
-class Noise:
+class Noise(Ranged):
     """Base of all noise models. Subclasses add the paper's symbols as fields and say how they spoil."""
 
     summary: ClassVar[str] = ""

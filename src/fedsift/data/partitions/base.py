@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.contract.errors import ConfigError, DataError
+from fedsift.contract.ranges import Ranged
 from fedsift.contract.registry import Registry
 from fedsift.data.dataset import Labels, Rows
 
@@ -46,7 +47,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(Ranged):
     """Base of all partitions. Subclasses add their parameters as fields and say how samples are assigned."""
 
     summary: ClassVar[str] = ""

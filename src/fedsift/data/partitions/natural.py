@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedsift.contract.errors import DataError
+from fedsift.contract.ranges import AtLeastOne
 from fedsift.data.partitions.base import Partition, Placement, Pool, partitions
 
 
@@ -18,12 +19,15 @@ class Natural(Partition):
 
     summary: ClassVar[str] = "the sites named in the data's own column"
 
-    minimum: int = 1
+    minimum: AtLeastOne = 1
     """Leave out sites with fewer samples than this."""
 
     def assign(self, pool: Pool, rng: np.random.Generator) -> Placement:
         if pool.sites is None:
-            raise DataError("partition 'natural' needs a site column, which these data do not have")
+            raise DataError(
+                "partition 'natural' needs a site column, which these data do not have: "
+                "give one (site_column), or spread them with partition 'iid'"
+            )
         values, member = np.unique(pool.sites, return_inverse=True)
         rows = [np.flatnonzero(member == k).astype(np.int64) for k in range(len(values))]
         kept = [k for k in range(len(values)) if len(rows[k]) >= self.minimum and str(values[k])]

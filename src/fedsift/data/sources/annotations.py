@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsift.contract.errors import DataError
+from fedsift.contract.plaintext import visible
 from fedsift.data.dataset import Labels
 
 
@@ -24,8 +25,8 @@ class Annotations:
 
 
 def from_names(values: Sequence[str], classes: Sequence[str] = ()) -> Annotations:
-    """One class name a sample; the vocabulary is `classes`, or all names in alphabetical order."""
-    names = tuple(classes) or tuple(sorted(set(values), key=natural_order))
+    """One class name a sample; the vocabulary is `classes`, or all names in alphabetical order. Nothing is no name."""
+    names = tuple(classes) or tuple(sorted(set(values) - {""}, key=natural_order))
     number = {name: k for k, name in enumerate(names)}
     labels = np.array([number.get(value, -1) for value in values], np.int64)
     return Annotations(labels, names, dict(Counter(value for value in values if value not in number)))
@@ -90,7 +91,10 @@ def describe_unknown(unknown: dict[str, int], classes: Sequence[str]) -> str:
     """'melanomma' (3 samples; did you mean 'melanoma'?), ..."""
     words = []
     for name, count in sorted(unknown.items(), key=lambda item: -item[1])[:8]:
+        if not name:
+            words.append(f"no label at all ({count} sample{'s' if count > 1 else ''})")
+            continue
         close = nearest_class(name, classes)
         meant = f"; did you mean '{close}'?" if close else ""
-        words.append(f"'{name}' ({count} sample{'s' if count > 1 else ''}{meant})")
+        words.append(f"'{visible(name)}' ({count} sample{'s' if count > 1 else ''}{meant})")
     return ", ".join(words)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedsift.contract.errors import DataError
 from fedsift.contract.randomness import numpy_generator
+from fedsift.contract.ranges import Count, Ranged
 from fedsift.contract.registry import Registry
 from fedsift.data.dataset import Dataset, Labels, Rows
 from fedsift.data.splits import split
@@ -23,7 +24,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Ranged):
     """Base of all sources. Subclasses add their parameters as fields and say how a dataset is loaded."""
 
     summary: ClassVar[str] = ""
@@ -32,12 +33,14 @@ class Source:
     bundled: ClassVar[bool] = False
     """True when the data come with an installed dependency: nothing to fetch."""
     licence: ClassVar[str] = ""
+    own: ClassVar[bool] = False
+    """True for a person's own data: their labels are not the truth, and their site column means the sites."""
     folder: ClassVar[str] = ""
     """Its folder below the data folders, for sources that look there when no path is given."""
 
-    train_limit: int = field(default=0, kw_only=True)
+    train_limit: Count = field(default=0, kw_only=True)
     """Use so many training samples only, in each class's proportion (0: all)."""
-    test_limit: int = field(default=0, kw_only=True)
+    test_limit: Count = field(default=0, kw_only=True)
     """Use so many test samples only (0: all)."""
 
     def __post_init__(self) -> None:

@@ -159,6 +159,7 @@ class ChestXray14(PictureSource):
             classes=FINDINGS,
             size=self.size,
             channels=1,
+            trusted=True,
             cache=self.cache,
         )
         return replace(folder.read_listing(folder.listing(chosen)), name="chestxray14")

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.contract.errors import DataError
+from fedsift.contract.plaintext import readable, visible
 from fedsift.contract.randomness import numpy_generator
-from fedsift.data.dataset import Dataset, Labels, Rows
-from fedsift.data.images import Finder, Form, Picture, find_pictures, load_pictures
+from fedsift.contract.ranges import Range
+from fedsift.data.dataset import Dataset, Rows
+from fedsift.data.dicom import header_values
+from fedsift.data.images import Finder, Form, Picture, find_pictures, inside_reference, load_pictures
 from fedsift.data.sources.annotations import (
     Annotations,
-    describe_unknown,
     from_columns,
     from_names,
     from_sets,
 )
 from fedsift.data.sources.base import Source, normalisation, sources
+from fedsift.data.sources.layout import folder_table, side_of
+from fedsift.data.sources.listing import Listing, both_sides, broken_notes, dark_notes, repeated_notes
 from fedsift.data.splits import split
 from fedsift.data.tables import Table, column, read_table
-
-SPLITS = {"train": "train", "training": "train", "": "train", "test": "test", "testing": "test"}
-VALIDATION = ("val", "valid", "validation", "dev")
 
 
 @sources.register("folder")
@@ -41,6 +42,7 @@ class FolderSource(Source):
         "your own pictures: a folder or zip, and a CSV with id, path, label, site, split, group"
     )
     kind: ClassVar[str] = "either"
+    own: ClassVar[bool] = True
 
     path: Path
     """The folder or zip with the pictures."""
@@ -74,20 +76,28 @@ class FolderSource(Source):
     """The vocabulary and its order (default: all names found)."""
     unknown: Literal["refuse", "drop"] = "refuse"
     """What happens to a label outside the vocabulary: "refuse" the data, or "drop" the sample."""
-    size: int = 64
+    size: Annotated[int, Range(1, 4096)] = 64
     """Side of the decoded pictures in pixels."""
     channels: int = 3
     """3 for colour, 1 for grey."""
     fit: Literal["squash", "crop"] = "squash"
     """"squash" the whole picture into the square, or "crop" its centre."""
+    bits: Annotated[int, Range(8, 16)] = 16
+    """Bits that 16-bit grey pictures really use: 12 for values up to 4095."""
+    dicom_id: str = ""
+    """DICOM attribute that the table's ids are, e.g. "AccessionNumber"; nothing else of a header is kept."""
+    delimiter: str = ","
+    """What separates the table's columns, e.g. ";"."""
+    encoding: str = "utf-8"
+    """The table's encoding, e.g. "cp1252"."""
     statistics: Literal["data", "imagenet"] = "data"
     """Mean and deviation for normalising: of these pictures, or ImageNet's."""
-    test_fraction: float = 0.0
+    test_fraction: Annotated[float, Range(0, 1, below=True)] = 0.0
     """Share to keep for testing when no split column does; whole groups where there are groups."""
     split_seed: int = 0
     """Seed of that split; the study's seed does not move it."""
-    trusted: bool = True
-    """Whether the labels can be taken for the truth."""
+    trusted: bool = False
+    """Whether the labels can be taken for the truth: only then right and wrong are counted against them."""
     cache: Path | None = None
     """Where decoded pictures are kept (default: the user's cache folder)."""
 
@@ -96,10 +106,8 @@ class FolderSource(Source):
 
     def read_listing(self, listing: Listing) -> Dataset:
         """Decode what is listed, leave out what cannot be read, and split."""
-        decoded = load_pictures(
-            listing.pictures, Form(self.size, self.channels, self.fit), cache=self.cache, what=self.path.name
-        )
-        notes = [*listing.notes, *broken_notes(decoded.broken)]
+        decoded = load_pictures(listing.pictures, self.form, cache=self.cache, what=self.path.name)
+        notes = [*listing.notes, *broken_notes(decoded.broken), *dark_notes(decoded.dark, self.bits)]
         if len(decoded.kept) == 0:
             raise DataError(f"{self.path}: none of {len(listing.pictures)} pictures could be read")
         listing = listing.take(decoded.kept)
@@ -125,6 +133,15 @@ class FolderSource(Source):
             notes=(*notes, *more),
         )
 
+    @property
+    def form(self) -> Form:
+        """What the pictures are brought to."""
+        return Form(self.size, self.channels, self.fit, self.bits)
+
+    def read_csv(self, path: Path) -> Table:
+        """A table in this source's delimiter and encoding."""
+        return read_table(path, self.delimiter, self.encoding)
+
     def listing(self, table: Table | None = None) -> Listing:
         """What a table (this one, the CSV, or the folder's layout) says, before any picture is decoded."""
         found_table = None if table is not None else self.table_path()
@@ -132,11 +149,14 @@ class FolderSource(Source):
         if not pictures:
             raise DataError(f"there is no picture in {self.path}")
         if table is None:
-            table = folder_table(pictures) if found_table is None else read_table(found_table)
+            table = folder_table(pictures) if found_table is None else self.read_csv(found_table)
         where = found_table or self.path
-        found, missing = self._match(table, Finder(pictures), where)
+        finder = Finder(pictures, header_values(pictures, self.dicom_id) if self.dicom_id else {})
+        found, missing = self._match(table, finder, where)
         notes = (
-            [f"{len(missing)} pictures of the table are not there, e.g. '{missing[0]}'"] if missing else []
+            [f"{len(missing)} pictures of the table are not there, e.g. '{visible(missing[0])}'"]
+            if missing
+            else []
         )
         table = {name: [values[k] for k in found] for name, values in table.items()}
         given = self._annotations(table, where, self.label_column)
@@ -156,7 +176,7 @@ class FolderSource(Source):
             sites=self._optional(table, "site_column", where),
             groups=self._optional(table, "group_column", where),
             splits=self._optional(table, "split_column", where),
-            notes=tuple(notes),
+            notes=(*notes, *repeated_notes(self._ids(table, where))),
             missing=tuple(missing),
         ).known(self.unknown, {**truth.unknown, **given.unknown}, self.path.name)
         by_name = sorted(range(len(listing.pictures)), key=lambda k: listing.pictures[k].name)
@@ -182,13 +202,21 @@ class FolderSource(Source):
         found: dict[int, Picture] = {}
         missing: list[str] = []
         for row, reference in enumerate(column(table, by, where)):
-            picture = finder.find(reference)
+            inside = inside_reference(reference, self.path)
+            if inside is None:
+                raise DataError(
+                    f"{where}, sample {row + 1}: '{visible(reference)}' leads out of {self.path}; only what lies in "
+                    "that folder is read: write the path inside it, or move `path` up"
+                )
+            picture = finder.find(inside)
             if picture is None:
                 missing.append(reference)
             else:
                 found[row] = picture
         if not found:
-            raise DataError(f"no picture of column '{by}' in {where} is in {self.path}, e.g. '{missing[0]}'")
+            raise DataError(
+                f"no picture of column '{by}' in {where} is in {self.path}, e.g. '{visible(missing[0])}'"
+            )
         return found, missing
 
     def _annotations(self, table: Table, where: Path, name: str, classes: Sequence[str] = ()) -> Annotations:
@@ -202,9 +230,8 @@ class FolderSource(Source):
         return from_names(values, vocabulary)
 
     def _ids(self, table: Table, where: Path) -> list[str]:
-        if self.id_column in table:
-            return table[self.id_column]
-        return column(table, self.path_column, where)
+        names = table[self.id_column] if self.id_column in table else column(table, self.path_column, where)
+        return [readable(name) for name in names]
 
     def _optional(self, table: Table, key: str, where: Path) -> NDArray[np.str_] | None:
         """A column that may be absent under its usual name, but not when a person named it."""
@@ -220,137 +247,6 @@ class FolderSource(Source):
         if listing.splits is None:
             rng = numpy_generator(self.split_seed, "folder", "split")
             return *split(listing.labels, self.test_fraction, rng, listing.groups), []
-        side = np.array([self._side(str(value)) for value in listing.splits])
+        side = np.array([side_of(str(value), self.validation, self.split_column) for value in listing.splits])
         notes = [] if listing.groups is None else both_sides(listing.groups, side)
         return np.flatnonzero(side == "train"), np.flatnonzero(side == "test"), notes
-
-    def _side(self, value: str) -> str:
-        if value.lower() in VALIDATION:
-            return self.validation
-        if value.lower() not in SPLITS:
-            raise DataError(f"'{value}' in column '{self.split_column}' is neither train, val nor test")
-        return SPLITS[value.lower()]
-
-
-@dataclass(frozen=True)
-class Listing:
-    """What is known of each picture before it is decoded, in the order of the pictures' names."""
-
-    order: Rows
-    """Each picture's place in the table."""
-    pictures: list[Picture]
-    ids: list[str]
-    labels: Labels
-    given: Labels | None
-    classes: tuple[str, ...]
-    sites: NDArray[np.str_] | None
-    groups: NDArray[np.str_] | None
-    splits: NDArray[np.str_] | None
-    notes: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    """References of the table that lead to no picture."""
-    outside: dict[str, int] = field(default_factory=dict)
-    """Labels outside the vocabulary, with how often each occurs; their samples were dropped."""
-
-    def take(self, rows: Rows) -> Listing:
-        return replace(
-            self,
-            order=self.order[rows],
-            pictures=[self.pictures[k] for k in rows],
-            ids=[self.ids[k] for k in rows],
-            labels=self.labels[rows],
-            given=None if self.given is None else self.given[rows],
-            sites=None if self.sites is None else self.sites[rows],
-            groups=None if self.groups is None else self.groups[rows],
-            splits=None if self.splits is None else self.splits[rows],
-        )
-
-    def known(self, rule: str, unknown: dict[str, int], name: str) -> Listing:
-        """Only samples whose label is in the vocabulary, or a refusal."""
-        bad = (self.labels < 0) | (self.given < 0 if self.given is not None else False)
-        if self.labels.ndim == 2 or not bad.any():
-            return self
-        words = describe_unknown(unknown, self.classes)
-        if rule != "drop":
-            example = self.ids[int(np.flatnonzero(bad)[0])]
-            raise DataError(
-                f"{name}: labels outside the vocabulary: {words}, first at sample '{example}'; "
-                'correct them, extend `classes`, or set unknown = "drop"'
-            )
-        notes = (
-            *self.notes,
-            f"{int(bad.sum())} samples have labels outside the vocabulary and are dropped: {words}",
-        )
-        return replace(self.take(np.flatnonzero(~bad)), notes=notes, outside=unknown)
-
-
-def join_listings(listings: Mapping[str, Listing], notes: Sequence[str] = ()) -> Listing:
-    """Several sites' listings, in the same classes, as one; names are told apart by their site."""
-    parts = list(listings.values())
-    for key in ("given", "groups", "splits"):
-        if len({getattr(part, key) is None for part in parts}) > 1:
-            lacking = [site for site, part in listings.items() if getattr(part, key) is None]
-            raise DataError(
-                f"site '{lacking[0]}' has no column for {key}, others have: give all sites the same columns"
-            )
-
-    def joined(key: str) -> NDArray[Any] | None:
-        columns = [getattr(part, key) for part in parts]
-        return None if columns[0] is None else np.concatenate(columns)
-
-    named = [[f"{site}/{name}" for name in part.ids] for site, part in listings.items()]
-    sited_groups = [
-        np.array([f"{site}/{group}" for group in part.groups]) if part.groups is not None else None
-        for site, part in listings.items()
-    ]
-    count = sum(len(part.pictures) for part in parts)
-    return Listing(
-        order=np.arange(count, dtype=np.int64),
-        pictures=[picture for part in parts for picture in part.pictures],
-        ids=[name for names in named for name in names],
-        labels=np.concatenate([part.labels for part in parts]),
-        given=joined("given"),
-        classes=parts[0].classes,
-        sites=joined("sites"),
-        groups=None
-        if parts[0].groups is None
-        else np.concatenate([g for g in sited_groups if g is not None]),
-        splits=joined("splits"),
-        notes=(*(f"{site}: {note}" for site, part in listings.items() for note in part.notes), *notes),
-        missing=tuple(f"{site}/{name}" for site, part in listings.items() for name in part.missing),
-        outside={name: count for part in parts for name, count in part.outside.items()},
-    )
-
-
-def folder_table(pictures: Sequence[Picture]) -> Table:
-    """A table from the layout `class/file` or `split/class/file`."""
-    table: Table = {"path": [], "label": [], "split": []}
-    for picture in pictures:
-        parts = Path(picture.name).parts
-        if len(parts) < 2:
-            raise DataError(
-                f"'{picture.name}' lies in no class folder, and there is no CSV to say what it shows"
-            )
-        first = parts[0].lower()
-        sided = len(parts) > 2 and (first in SPLITS or first in VALIDATION)
-        table["path"].append(picture.name)
-        table["label"].append(parts[1] if sided else parts[0])
-        table["split"].append(first if sided else "train")
-    if set(table["split"]) == {"train"}:
-        del table["split"]
-    return table
-
-
-def broken_notes(broken: Sequence[tuple[str, str]]) -> list[str]:
-    """One line for pictures that could not be read; they are skipped, never fatal."""
-    if not broken:
-        return []
-    listed = ", ".join(f"{name} ({reason})" for name, reason in broken[:5])
-    more = f" and {len(broken) - 5} more" if len(broken) > 5 else ""
-    return [f"{len(broken)} pictures could not be read and are left out: {listed}{more}"]
-
-
-def both_sides(groups: NDArray[np.str_], side: NDArray[np.str_]) -> list[str]:
-    """A warning for groups that a split column puts on both sides."""
-    torn = sorted(set(groups[side == "train"]) & set(groups[side == "test"]) - {""})
-    return [f"{len(torn)} groups are on both sides of the split, e.g. '{torn[0]}'"] if torn else []

@@ -70,6 +70,7 @@ class Ham10000(PictureSource):
             statistics=self.statistics,
             test_fraction=self.test_fraction,
             split_seed=self.split_seed,
+            trusted=True,
             cache=self.cache,
         )
         return replace(folder.load(), name="ham10000")
@@ -112,6 +113,7 @@ class Isic2019(PictureSource):
             statistics=self.statistics,
             test_fraction=self.test_fraction,
             split_seed=self.split_seed,
+            trusted=True,
             cache=self.cache,
         )
         return replace(folder.read_listing(folder.listing(table)), name="isic2019")
@@ -161,6 +163,7 @@ class Ich(PictureSource):
             size=self.size,
             channels=self.channels,
             statistics=self.statistics,
+            trusted=True,
             cache=self.cache,
         )
         return replace(folder.read_listing(folder.listing(table)), name="ich")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.contract.errors import DataError
 from fedsift.contract.randomness import numpy_generator
+from fedsift.contract.ranges import Range
 from fedsift.data.dataset import Dataset, Rows
 from fedsift.data.sources.base import (
     Source,
@@ -29,12 +32,15 @@ from fedsift.data.splits import split
 class Npz(Source):
     """Arrays `images` and `labels`; if there, `test_images`, `test_labels`, `given`, `classes` and more.
 
-    images: uint8 `[n, h, w]`, `[n, h, w, c]` or `[n, c, h, w]`, or float `[n, features]`.
+    MedMNIST's files, with `train_images`, `val_images` and so on, are read as they are.
+
+    images: uint8 (or float) `[n, h, w]`, `[n, h, w, c]` or `[n, c, h, w]`, or numbers `[n, features]`.
     labels: `[n]` class numbers or `[n, K]` zeros and ones.
     """
 
     summary: ClassVar[str] = "your own arrays in one .npz file"
     kind: ClassVar[str] = "either"
+    own: ClassVar[bool] = True
 
     path: Path
     """The .npz file."""
@@ -52,15 +58,17 @@ class Npz(Source):
     """Name of the array that tells each sample's group (patient)."""
     classes: tuple[str, ...] = ()
     """Classes to keep and their order (default: all, in the file's order)."""
-    test_fraction: float = 0.0
+    validation: Literal["train", "test", "drop"] = "train"
+    """Where `val_images` go, if the file has them."""
+    test_fraction: Annotated[float, Range(0, 1, below=True)] = 0.0
     """Share to keep for testing when the file has no test arrays; whole groups where there are groups."""
     split_seed: int = 0
     """Seed of that split; the study's seed does not move it."""
-    trusted: bool = True
-    """Whether the labels can be taken for the truth."""
+    trusted: bool = False
+    """Whether the labels can be taken for the truth: only then right and wrong are counted against them."""
 
     def read(self) -> Dataset:
-        arrays = read_arrays(self.path)
+        arrays = as_one_pool(read_arrays(self.path), self.path.name, self.validation)
         for key in ("images", "labels", "given", "ids", "site", "group"):
             name = getattr(self, key)
             if name in arrays:
@@ -78,7 +86,30 @@ class ArrayOptions:
     name: str
     test_fraction: float = 0.0
     split_seed: int = 0
-    trusted: bool = True
+    trusted: bool = False
+
+
+def as_one_pool(
+    arrays: dict[str, NDArray[Any]], name: str, validation: Literal["train", "test", "drop"]
+) -> dict[str, NDArray[Any]]:
+    """MedMNIST's arrays under the usual names; other arrays as they are."""
+    if "images" in arrays or "train_images" not in arrays:
+        return arrays
+    sides: dict[str, list[str]] = {"train": ["train"], "test": ["test"] if "test_images" in arrays else []}
+    if "val_images" in arrays and validation != "drop":
+        sides[validation].append("val")
+    result = {key: value for key, value in arrays.items() if not key.endswith(("_images", "_labels"))}
+    for side, parts in sides.items():
+        for what in ("images", "labels"):
+            lacking = [part for part in parts if f"{part}_{what}" not in arrays]
+            if lacking:
+                raise DataError(
+                    f"{name} has no array '{lacking[0]}_{what}': it holds {', '.join(sorted(arrays))}"
+                )
+            if parts:
+                key = what if side == "train" else f"test_{what}"
+                result[key] = np.concatenate([arrays[f"{part}_{what}"] for part in parts])
+    return result
 
 
 def from_arrays(arrays: Mapping[str, NDArray[Any]], options: ArrayOptions) -> Dataset:
@@ -86,20 +117,26 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]], options: ArrayOptions) -> Da
     for name in ("images", "labels"):
         if name not in arrays:
             raise DataError(f"{options.name} has no array '{name}': it holds {', '.join(sorted(arrays))}")
-    images, labels = channels_first(np.asarray(arrays["images"])), as_labels(arrays["labels"])
+    if len(arrays["images"]) == 0:
+        raise DataError(f"{options.name}: array 'images' is empty")
+    images, labels = as_samples(arrays["images"], f"{options.name}: images"), as_labels(arrays["labels"])
     if len(images) != len(labels):
         raise DataError(f"{options.name}: {len(images)} images but {len(labels)} labels")
     train: Rows
     if "test_images" in arrays and "test_labels" in arrays:
         train = np.arange(len(images), dtype=np.int64)
-        images = np.concatenate([images, channels_first(np.asarray(arrays["test_images"]))])
+        test_images = as_samples(arrays["test_images"], f"{options.name}: test_images")
+        if test_images.shape[1:] != images.shape[1:] or test_images.dtype != images.dtype:
+            raise DataError(
+                f"{options.name}: test_images are {test_images.dtype} of shape {test_images.shape[1:]}, "
+                f"images {images.dtype} of shape {images.shape[1:]}: they must be alike"
+            )
+        images = np.concatenate([images, test_images])
         labels = np.concatenate([labels, as_labels(arrays["test_labels"])])
         test = np.arange(len(train), len(images), dtype=np.int64)
     else:
         rng = numpy_generator(options.split_seed, "arrays", "split")
         train, test = split(labels, options.test_fraction, rng, arrays.get("group"))
-    if images.dtype != np.uint8:
-        images = images.astype(np.float32)
     mean, std = channel_statistics(images, train)
     return Dataset(
         name=options.name,
@@ -119,15 +156,62 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]], options: ArrayOptions) -> Da
     )
 
 
+def as_samples(values: NDArray[Any], name: str) -> NDArray[Any]:
+    """Pictures `[n, channels, height, width]` as uint8 or float32, rows of features as float32; the rest is refused.
+
+    Whole numbers of more than 8 bits have no known range: scaling them in silence would make pictures black.
+    """
+    images = channels_first(np.asarray(values))
+    if images.dtype == np.uint8 and images.ndim == 4:
+        return images
+    if images.dtype.kind not in "biuf":
+        raise DataError(f"{name} hold {images.dtype}, not numbers")
+    if images.ndim == 4 and images.dtype.kind != "f":
+        high = int(images.max(initial=0))
+        scaled = "values.astype('uint8')" if high < 256 else f"(values / {high} * 255).astype('uint8')"
+        raise DataError(
+            f"{name} are {images.dtype} with values from {int(images.min(initial=0))} to {high}: "
+            f"save them as uint8, e.g. {scaled}, or as floats that are normalised already"
+        )
+    bad = ~np.isfinite(images)
+    if bad.any():
+        row = int(np.argwhere(bad)[0][0])
+        raise DataError(
+            f"{name} hold {int(bad.sum())} values that are NaN or infinite, first at sample {row}: "
+            "fill them in or leave those samples out"
+        )
+    with np.errstate(over="ignore"):
+        result = images.astype(np.float32)
+    if not np.isfinite(result).all():
+        raise DataError(f"{name} hold values beyond the range of 32-bit floats: scale them down")
+    return result
+
+
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of an .npz file; pickled objects are refused."""
     try:
         with np.load(path, allow_pickle=False) as archive:
+            if not hasattr(archive, "files"):
+                raise ValueError("one array alone")
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
-    except (ValueError, OSError, AttributeError) as error:
-        raise DataError(f"{path} cannot be read as .npz: {error}") from error
+    except IsADirectoryError:
+        raise DataError(f"{path} is a folder, not an .npz file") from None
+    except Exception as error:  # zip, zlib, header and pickle errors: the file's, whatever their class
+        if path.is_file() and path.stat().st_size == 0:
+            raise DataError(f"{path} is empty: save the arrays again") from None
+        raise DataError(f"{path} cannot be read as .npz: {_why(path, error)}") from error
+
+
+def _why(path: Path, error: Exception) -> str:
+    with path.open("rb") as file:
+        start = file.read(6)
+    if isinstance(error, zipfile.BadZipFile | zlib.error | EOFError) and start.startswith(b"PK"):
+        return "it is cut short or damaged; copy or save it again"
+    if start.startswith(b"\x93NUMPY"):
+        return "it is a single .npy array; save images and labels together with numpy.savez"
+    return str(error)
 
 
 def _column(values: NDArray[Any] | None, n: int) -> NDArray[np.str_] | None:

@@ -28,6 +28,7 @@ class PluginSource(Source):
     """A dataset that another installed package brings."""
 
     kind: ClassVar[str] = "either"
+    own: ClassVar[bool] = True
     entry: ClassVar[EntryPoint]
 
     path: Path | None = None
@@ -37,8 +38,8 @@ class PluginSource(Source):
     groups."""
     split_seed: int = 0
     """Seed of that split; the study's seed does not move it."""
-    trusted: bool = True
-    """Whether the labels can be taken for the truth."""
+    trusted: bool = False
+    """Whether the labels can be taken for the truth: only then right and wrong are counted against them."""
 
     @classmethod
     def about(cls) -> str:

@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedsift.contract.errors import DataError
+from fedsift.contract.plaintext import readable
 from fedsift.data.dataset import Dataset
 from fedsift.data.images import find_pictures
 from fedsift.data.labelspace import LabelSpace, unite
 from fedsift.data.sources.base import sources
-from fedsift.data.sources.folder import FolderSource, Listing, join_listings
-from fedsift.data.tables import read_table
+from fedsift.data.sources.folder import FolderSource
+from fedsift.data.sources.listing import Listing, join_listings
 
 
 @sources.register("sites")
@@ -38,9 +39,9 @@ class SitesSource(FolderSource):
         empty: list[str] = []
         for folder in site_folders(self.path):
             if find_pictures(folder):
-                listings[folder.name] = self._site(folder).listing()
+                listings[readable(folder.name)] = self._site(folder).listing()
             else:
-                empty.append(folder.name)
+                empty.append(readable(folder.name))
         if not listings:
             raise DataError(f"no folder in {self.path} holds a picture")
         space = unite({site: listing.classes for site, listing in listings.items()}, self.classes)
@@ -61,7 +62,7 @@ class SitesSource(FolderSource):
         source = FolderSource(**options)
         table = source.table_path()
         if self.label_columns and table is not None:
-            has = read_table(table)
+            has = self.read_csv(table)
             source = replace(source, label_columns=tuple(name for name in self.label_columns if name in has))
         return source
 
