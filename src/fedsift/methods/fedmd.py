@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsift.contract import ConfigError, Federation, Replies, Request, Stage, State
+from fedsift.contract.method import Asks
 from fedsift.local.losses import mean_scores
 from fedsift.local.own import EvaluateOwn
 from fedsift.local.public import Collaborate, Collaborated, Lesson, PublicPart, Show, public_size
@@ -35,6 +36,7 @@ class FedMD(TrainingMethod):
     paper: ClassVar[str] = "Li and Wang 2019; the comparison of RHFL Tables 1 and 4-6"
     needs: ClassVar[tuple[str, ...]] = ("public",)
     mixed_networks: ClassVar[bool] = True
+    evaluates: ClassVar[Asks] = (EvaluateOwn,)
 
     rounds: int = 40
     """Communication rounds."""
@@ -66,11 +68,11 @@ class FedMD(TrainingMethod):
 
     def stages(self) -> list[Stage]:
         first = (
-            Stage("pre-train", self.pretrain_rounds, self.pretrain)
+            Stage("pre-train", self.pretrain_rounds, self.pretrain, asks=(Collaborate,))
             if self.pretrain_rounds
-            else Stage("first look", 1, self.look, trains=False)
+            else Stage("first look", 1, self.look, asks=(Collaborate,), trains=False)
         )
-        return [first, Stage("collaborate", self.rounds, self.collaborate)]
+        return [first, Stage("collaborate", self.rounds, self.collaborate, asks=(Collaborate,))]
 
     def model(self, state: FedMDState) -> None:
         return None

@@ -33,11 +33,15 @@ class Disclosure:
     when: tuple[str, ...]
     items: tuple[Item, ...]
 
+    @property
+    def joining(self) -> bool:
+        return self.when == (JOINING,)
+
 
 def disclosures(by_stage: Mapping[str, Sequence[str]] | None) -> list[Disclosure]:
-    """What sites declare on joining, then each reply class with the stages that sent it.
+    """What sites declare on joining, then each reply class with the stages that may send it.
 
-    Without a record of what was sent, every reply class that this version knows is listed.
+    by_stage: as the method declares it; without, every reply class that this version knows is listed.
     """
     known = {cls.__name__: cls for cls in reply_classes()}
     if by_stage is None:

@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fedsift.contract import codec
-from fedsift.contract.errors import ConfigError
+from fedsift.contract.disclosure import declared_replies
+from fedsift.contract.errors import ConfigError, FedsiftError
+from fedsift.contract.findings import Findings
 from fedsift.engines.runfolder import RunFolder
+from fedsift.local.requests import Evaluate
 from fedsift.methods import methods
+from fedsift.study import Study
 from fedsift.study.results import CURVES, summarise
 
 TEXT_COLUMNS = frozenset({"site", "model"})
@@ -85,8 +89,12 @@ class RunData:
     @property
     def found(self) -> list[str] | None:
         """Sites that the method called noisy last; None when it never said."""
-        claim = self.summary.get("noisy_sites_found")
-        return None if claim is None else [str(site) for site in claim]
+        return None if self.findings is None else [str(site) for site in self.findings.noisy]
+
+    @property
+    def findings(self) -> Findings | None:
+        """What the method found last, and how sure it was; None when it never said."""
+        return Findings.of(self.summary)
 
     @property
     def detection(self) -> dict[str, Any] | None:
@@ -122,8 +130,18 @@ class RunData:
         """The value of the last round that has one."""
         return next((row[name] for row in reversed(self.rounds) if row.get(name) is not None), None)
 
+    def declared_by_stage(self) -> dict[str, list[str]] | None:
+        """Reply classes that the run's study declares, by stage; None when its method is not known here."""
+        try:
+            study = Study.from_table(self.study)
+        except FedsiftError:
+            return None
+        at_sites = any(row.get("evaluated_at") == "sites" for row in self.rounds)
+        by_stage = declared_replies(study.method, (Evaluate,) if at_sites or not self.rounds else ())
+        return {stage: [cls.__name__ for cls in replies] for stage, replies in by_stage.items()}
+
     def replies_by_stage(self) -> dict[str, list[str]] | None:
-        """Reply classes that left the sites, by stage; None when some round does not say."""
+        """Reply classes that left the sites so far, by stage; None when some round does not say."""
         seen: dict[str, list[str]] = {}
         for row in self.rounds:
             if not isinstance(row.get("replies"), dict):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsift.contract.findings import Findings
 from fedsift.data.dataset import Spread
 from fedsift.engines.federation import EngineFederation
 from fedsift.engines.inprocess import InProcess
@@ -51,7 +52,7 @@ def write_results(
         "trainers": decisions(),
         "kernels": "torch" if native.library() is None else "native",
         **summarise(rows, spread),
-        **_corrections(federation, spread, notebooks),
+        **_corrections(rows, spread, notebooks),
         "notes": list(spread.notes) if spread else [],
     }
     folder.write_json("summary.json", summary)
@@ -59,14 +60,15 @@ def write_results(
 
 
 def _corrections(
-    federation: EngineFederation, spread: Spread | None, notebooks: Mapping[str, Mapping[str, Any]] | None
+    rows: list[dict[str, Any]], spread: Spread | None, notebooks: Mapping[str, Mapping[str, Any]] | None
 ) -> dict[str, Any]:
     """What became of the labels, for methods that touch them in a simulation."""
     if spread is None or notebooks is None:
         return {}
-    levels = federation.site_records.get("noise_level")
-    found = summarise_corrections(spread, notebooks, levels)
-    return {} if found is None else {"corrections": found}
+    found = Findings.last(rows)
+    levels = None if found is None else found.level
+    corrections = summarise_corrections(spread, notebooks, levels)
+    return {} if corrections is None else {"corrections": corrections}
 
 
 def summarise(rows: list[dict[str, Any]], spread: Spread | None) -> dict[str, Any]:
@@ -83,11 +85,12 @@ def summarise(rows: list[dict[str, Any]], spread: Spread | None) -> dict[str, An
                 "last": found.last,
                 "final": curve[-1],
             }
-    claims = [row["noisy_sites"] for row in rows if row.get("noisy_sites") is not None]
-    if claims:
-        result["noisy_sites_found"] = claims[-1]
+    findings = Findings.last(rows)
+    if findings is not None:
+        result["noisy_sites_found"] = list(findings.noisy)
+        result["findings"] = findings.line()
         if spread is not None and spread.truth is not None:
-            result["detection"] = site_detection(spread, claims[-1])
+            result["detection"] = site_detection(spread, list(findings.noisy))
     result["bytes_down"] = sum(row["bytes_down"] for row in rows)
     result["bytes_up"] = sum(row["bytes_up"] for row in rows)
     result["participations"] = sum(row["participants"] for row in rows)

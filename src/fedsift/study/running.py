@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fedsift.contract.errors import ConfigError, FedsiftError, RunError
+from fedsift.contract.facts import FederationFacts
 from fedsift.data.dataset import Spread
 from fedsift.data.ledger import ledger
 from fedsift.engines.evaluate import Evaluator
@@ -44,7 +45,9 @@ def run(
     try:
         # one thread unless asked: more are slower on busy cores and change the last bits of the weights
         torch.set_num_threads(study.engine.threads or 1)
-        federation = federate(study, study.spread() if spread is None else spread, folder.id, kind)
+        spread = study.spread() if spread is None else spread
+        study = complete(study, folder, study.facts(spread))
+        federation = federate(study, spread, folder.id, kind)
         if federation.spread.truth is not None:
             ledger(federation.spread).save(folder.path / "truth.csv")
         evaluator = Evaluator(federation, federation.test_set(), study.engine.compute())
@@ -55,6 +58,14 @@ def run(
         raise
     finally:
         folder.unlock()
+
+
+def complete(study: Study, folder: RunFolder, facts: FederationFacts) -> Study:
+    """The study with what follows from its federation, written down: a resumed run reads it instead of guessing."""
+    done = study.completed(facts)
+    if done != study:
+        folder.write_text("study.toml", done.to_toml())
+    return done
 
 
 def federate(study: Study, spread: Spread, run_id: str, kind: type[InProcess] = InProcess) -> InProcess:

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedsift.contract import codec
 from fedsift.contract.codec import Wire
 from fedsift.contract.errors import ConfigError, FedsiftError
+from fedsift.contract.facts import FederationFacts
 from fedsift.data.dataset import Spread
 from fedsift.data.sources import sources
 from fedsift.engines.evaluate import Evaluator
@@ -28,7 +29,7 @@ from fedsift.engines.runfolder import RunFolder
 from fedsift.local.features import with_features
 from fedsift.local.site import Samples
 from fedsift.study.results import write_results
-from fedsift.study.running import reopen
+from fedsift.study.running import complete, reopen
 from fedsift.study.study import Study, read_toml
 from fedsift.study.tables import build, build_named
 
@@ -87,6 +88,8 @@ def run_on_grid(
         else _own_test(federation_file, next(iter(roster.values())), folder)
     )
     evaluator = Evaluator(federation, test)
+    facts = FederationFacts.of(federation.facts.values(), federation.classes, federation.multilabel)
+    study = complete(study, folder, study.facts(spread) if spread is not None else facts)
     state = conduct(study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen)
     notebooks = read_notebooks(site_files, folder.id, federation.accepted) if site_files else None
     return write_results(study, folder, federation, state, spread, notebooks)
