@@ -107,18 +107,14 @@ FEWEST_FOR_A_MIXTURE = 4
 """Sites among which two groups can be told apart."""
 
 
-def mixture_misfits(facts: FederationFacts, detection: str | None) -> Iterator[Misfit]:
-    """A mixture over two or three sites parts them whatever their labels are like: it could only accuse at random.
+def mixture_misfits(facts: FederationFacts) -> Iterator[Misfit]:
+    """Of two sites a mixture calls one noisy whatever their labels are like, and no test can say otherwise: refused.
 
-    A test first (`detection = "tested"`) finds nothing there, which is no harm and no help.
+    Three can be parted, but hardly be told apart: a run goes on and says so.
     """
-    if facts.sites is None or facts.sites >= FEWEST_FOR_A_MIXTURE:
-        return
-    words = (
-        f"it tells noisy from clean sites by a mixture; {facts.sites} sites are too few "
-        f"({FEWEST_FOR_A_MIXTURE} at least)"
-    )
-    yield Misfit(words, refuses=detection != "tested")
+    if facts.sites is not None and facts.sites < FEWEST_FOR_A_MIXTURE:
+        words = f"it tells noisy from clean sites by a mixture; {facts.sites} sites are too few"
+        yield Misfit(f"{words} ({FEWEST_FOR_A_MIXTURE} at least)", refuses=facts.sites < 3)
 
 
 def for_missing_classes(facts: FederationFacts) -> Iterator[Misfit]:

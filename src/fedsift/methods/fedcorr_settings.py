@@ -159,7 +159,7 @@ class FedCorrSettings(TrainingMethod):
 
     def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
         yield from super().misfits(facts)
-        yield from mixture_misfits(facts, self.detection)
+        yield from mixture_misfits(facts)
         if facts.classes == 2:
             yield Misfit(
                 "two classes leave its measure blind: predictions lie on a line, their dimensionality is "

@@ -148,7 +148,7 @@ class FedNoRo(TrainingMethod):
 
     def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
         yield from super().misfits(facts)
-        yield from mixture_misfits(facts, self.detection)
+        yield from mixture_misfits(facts)
 
     def adjusted(self) -> CrossEntropy:
         """Cross-entropy on f(x) + log pi, pi the site's own class prior (section 4.1)."""
