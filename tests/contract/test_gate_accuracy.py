@@ -63,7 +63,7 @@ def test_a_site_without_indicator_is_treated_as_noisy(tmp_path: Path) -> None:
 
     made = play(short_study(tmp_path, "fednoro"), tmp_path, tampering(silent_in_detection))
     row = next(row for row in made.rounds() if row["stage"] == "find noisy sites")
-    assert row["unmeasured_sites"] == ["site-04"]
+    assert row["findings"]["unmeasured"] == ["site-04"]
     assert any("site-04" in warning for warning in row["warnings"])
 
 
@@ -133,7 +133,7 @@ def test_refused_replies_do_not_move_the_notebook(tmp_path: Path) -> None:
     from fedsift.study.running import federate
 
     federation = federate(study, study.spread(), "notes", Tampered)
-    federation.begin(Round("notes", 0, 0))
+    federation.begin(Round("notes", 0, 0), (CountAsks,))
     counts = []
     for _ in range(3):
         counts.append({site: reply.count for site, reply in federation.ask(CountAsks()).items()})

@@ -48,6 +48,6 @@ def test_flower_equals_in_process(
         assert row["stage"] == other["stage"]
         assert row["participants"] == other["participants"]
         assert not other["refused"]
-        assert row.get("noisy_sites") == other.get("noisy_sites")
+        assert row.get("findings", {}).get("noisy") == other.get("findings", {}).get("noisy")
         for metric in ("accuracy", "bacc", "train_loss"):
             assert other.get(metric) == pytest.approx(row.get(metric), abs=1e-4), metric

@@ -13,6 +13,7 @@ from fedsift.data.doctor import FOUND, UNUSABLE, Report, examine, fitting, kind_
 from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.npz import Npz
 from fedsift.data.sources.sites import SitesSource
+from fedsift.methods import methods
 from tests.data.pictures_on_disk import labelled_folder
 
 
@@ -135,16 +136,11 @@ def test_arrays_are_examined_too(tmp_path):
 
 def test_which_methods_fit(sick):
     report = examine(FolderSource(path=sick, size=12))
-    catalogue = {
-        "fedavg": (("multiclass", "multilabel"), ()),
-        "fednoro": (("multiclass",), ()),
-        "fedmlp": (("multilabel",), ()),
-        "rhfl": (("multiclass",), ("public",)),
-    }
-    fits = {fit.method: fit for fit in fitting(report, catalogue)}
+    fits = {fit.method: fit for fit in fitting(report, {name: methods.get(name)() for name in methods})}
     assert fits["fedavg"].fits
     assert not fits["fednoro"].fits
     assert "2 sites are too few" in fits["fednoro"].reason
+    assert not fits["fedcorr"].fits
     assert not fits["fedmlp"].fits
     assert "multilabel labels; these are multiclass" in fits["fedmlp"].reason
     assert fits["rhfl"].fits

@@ -36,7 +36,7 @@ class WriteDiary(Request[DiaryEntries]):
 @dataclass(frozen=True)
 class FedNoRoDiary(FedNoRo):
     def stages(self) -> list[Stage]:
-        first = Stage("open the diary", 1, self.write, trains=False)
+        first = Stage("open the diary", 1, self.write, asks=(WriteDiary,), trains=False)
         return [first, *super().stages(), replace(first, name="close the diary")]
 
     def write(self, state: FedNoRoState, federation: Federation) -> FedNoRoState:

@@ -114,7 +114,7 @@ def test_a_deployed_run_survives_the_loss_of_a_site_and_equals_the_simulation(
     assert rows[-1]["entries"] == {"site-00": 2, "site-01": 2, "site-02": 2}
     for row, other in zip(rows, wanted):
         assert row.get("accuracy") == other.get("accuracy")
-        assert row.get("noisy_sites") == other.get("noisy_sites")
+        assert row.get("findings", {}).get("noisy") == other.get("findings", {}).get("noisy")
     mine, theirs = load_file(place.path / "model.safetensors"), load_file(expected.path / "model.safetensors")
     assert all(torch.allclose(mine[key], theirs[key], rtol=1e-5, atol=1e-7) for key in theirs)
     last = f"{len(rows) - 1}.0:close the diary"

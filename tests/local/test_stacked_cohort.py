@@ -304,5 +304,5 @@ def test_an_error_in_a_term_is_every_sites_error_and_not_the_runs() -> None:
 def test_labels_written_by_a_method_are_used() -> None:
     sites = make_sites((8, 8))
     for site in sites:
-        site.believe((site.given + 1) % CLASSES)
+        site.keep_evidence("test", labels=(site.given + 1) % CLASSES)
     assert_alike([Job(site, some_weights(), recipe()) for site in sites])

@@ -68,7 +68,7 @@ class WriteNote(Request[Note]):
         if site.name == "site 1":
             raise DataError(f"{site.name} has nothing to say")
         if site.name != "site 2":
-            site.believe(site.labels + 1)
+            site.keep_evidence("test", labels=site.labels + 1)
             site.notebook["big"] = torch.arange(1000.0)
         return Note(site.name, os.getpid())
 

@@ -125,7 +125,7 @@ def test_multilabel_step_with_and_without_unannotated_classes() -> None:
 def test_corrected_labels_are_trained_on_and_given_ones_stay() -> None:
     w = linear_weights(3, 3)
     site = make_site(X, Y, 3)
-    site.believe(torch.tensor([1, 1, 1, 1]))
+    site.keep_evidence("test", labels=torch.tensor([1, 1, 1, 1]))
     got = train_one(Job(site, w, Recipe(batch_size=4, lr=LR))).weights
     want = by_hand(w, (softmax(logits(w)) - np.eye(3)[[1, 1, 1, 1]]) / 4)
     check({k: v.double().numpy() for k, v in got.items()}, want)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsift.contract import Replies, Reply, Request, Round, SiteFacts, Weights
+from fedsift.contract import Findings, Replies, Reply, Request, Round, SiteFacts, Weights
 from fedsift.contract.messages import Moment
 from fedsift.contract.notebook import Notebook
 from fedsift.local.objective import View
@@ -104,6 +104,7 @@ class StubFederation:
         self.recorded: dict[str, Any] = {}
         self.recorded_sites: dict[str, Any] = {}
         self.warnings: list[str] = []
+        self.found = Findings(())
 
     @property
     def sites(self) -> list[str]:
@@ -126,6 +127,9 @@ class StubFederation:
 
     def record_sites(self, name: str, values: Mapping[str, Any]) -> None:
         self.recorded_sites[name] = dict(values)
+
+    def find(self, findings: Findings) -> None:
+        self.found = findings
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)

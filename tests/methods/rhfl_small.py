@@ -91,14 +91,14 @@ def federation(data: Spread | None = None, kind: type[InProcess] = InProcess, **
 
 def play(method: Method, fed: InProcess, stop: int | None = None) -> Any:
     """All rounds of a method, or the first few; returns the last state."""
-    fed.begin(Round("start", 0, -1))
+    fed.begin(Round("start", 0, -1), ())
     state = method.start(fed)
     number = 0
     for stage in method.stages():
         for index in range(stage.rounds):
             if stop is not None and number >= stop:
                 return state
-            fed.begin(Round(stage.name, index, number))
+            fed.begin(Round(stage.name, index, number), stage.asks)
             state = stage.step(state, fed)
             number += 1
     return state

@@ -16,9 +16,13 @@ from fedsift.contract.codec import from_bytes, to_bytes
 from fedsift.local.objective import CrossEntropy, Proximal
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Indicate, Indicators, Train, Trained
-from fedsift.methods.fedcorr import FedCorr, FedCorrState, _with_replacement
+from fedsift.methods.fedavg import FedAvg
+from fedsift.methods.fedcorr import FedCorr
+from fedsift.methods.fedcorr_parts import FedCorrState, with_replacement
 from fedsift.methods.fedcorr_site import Corrected, CorrectLabels, RelabelConfident, Scored, ScoreModel
-from fedsift.methods.feddyn import TrainDynamically
+from fedsift.methods.feddyn import FedDyn, FedDynState, TrainDynamically
+from fedsift.methods.median import FedMedian
+from fedsift.methods.power_of_choice import PowerOfChoice
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
 
@@ -118,7 +122,7 @@ def test_drawing_with_replacement_misses_sites_and_counts_doubles_twice() -> Non
     present = [f"s{i}" for i in range(100)]
     missed = []
     for seed in range(20):
-        visits = _with_replacement(present, 0.1, 10, np.random.default_rng(seed))
+        visits = with_replacement(present, 0.1, 10, np.random.default_rng(seed))
         assert all(len(sites) == 10 for sites in visits)
         assert all(not set(a) & set(b) for i, a in enumerate(visits) for b in visits[:i])
         missed.append(100 - len({site for sites in visits for site in sites}))
@@ -243,7 +247,7 @@ def test_noisy_sites_levels_and_counts() -> None:
     assert state.level == {**dict.fromkeys(SITES[:4], 0.0), "s4": 0.6, "s5": 0.6}
     assert federation.asked_of(CorrectLabels) == ["s4", "s5"] * 2
     assert federation.asked_of(CorrectLabels, 2) == ["s4", "s5"]  # at the iteration's last visit
-    assert federation.recorded["noisy_sites"] == ["s4", "s5"]
+    assert federation.found.noisy == ("s4", "s5")
     assert federation.recorded["changed_labels"] == 4
     assert federation.recorded_sites["lid_score"]["s5"] == pytest.approx(10.4)
 
@@ -297,7 +301,8 @@ def test_cumulative_and_latest_lid_judge_differently() -> None:
 
     def score(kind: str) -> list[str]:
         federation = Scripted(SIZES, answering(), weights())
-        return small(score=kind).find_noisy_sites(FedCorrState(lids=(first, second)), federation.at(0))
+        found = small(score=kind).find_noisy_sites(FedCorrState(lids=(first, second)), federation.at(0))
+        return list(found.noisy)
 
     assert "s4" in score("cumulative")
     assert score("latest") == ["s5"]
@@ -317,8 +322,9 @@ def test_the_tested_split_leaves_a_clean_federation_alone() -> None:
     assert play(small(iterations=1), paper, "pre-processing").noisy  # two components always find somebody
     federation = Scripted(sizes, answering(noisy), weights())
     play(small(detection="tested", iterations=1), federation, "pre-processing")
-    assert federation.recorded["two_groups_p_value"] < 0.05
-    assert federation.recorded_sites["noisy_probability"]["s0"] > 0.8
+    assert federation.found.p_value is not None
+    assert federation.found.p_value < 0.05
+    assert federation.found.probability["s0"] > 0.8
 
 
 def test_the_false_alarm_rate_is_shared_by_the_iterations() -> None:
@@ -329,8 +335,11 @@ def test_the_false_alarm_rate_is_shared_by_the_iterations() -> None:
     for rate, iterations in ((0.999, 1), (0.999, 5)):
         federation = Scripted(dict.fromkeys(names, 10), answering(lids), weights())
         method = small(detection="tested", iterations=iterations, false_alarm=rate)
-        found[iterations] = method.find_noisy_sites(FedCorrState(lids=(lids,)), federation.at(0))
-        assert 0.2 < federation.recorded["two_groups_p_value"] < 0.999
+        findings = method.find_noisy_sites(FedCorrState(lids=(lids,)), federation.at(0))
+        found[iterations] = findings.noisy
+        assert findings.p_value is not None
+        assert 0.2 < findings.p_value < 0.999
+        assert findings.threshold == pytest.approx(rate / iterations)
     assert found[1]
     assert not found[5]
 
@@ -453,20 +462,22 @@ def test_usual_training_by_four_algorithms() -> None:
 
     averaged = small(fraction=1.0).train_as_usual(state, Scripted(sizes, far, weights()).at(0))
     assert averaged.weights["w"].item() == pytest.approx((15 + 1000) / 6)
-    median = small(fraction=1.0, usual="median").train_as_usual(state, Scripted(sizes, far, weights()).at(0))
+    median = small(fraction=1.0, usual=FedMedian()).train_as_usual(
+        state, Scripted(sizes, far, weights()).at(0)
+    )
     assert median.weights["w"].item() == pytest.approx(3.5)
 
     federation = Scripted(sizes, answering(), weights())
-    small(fraction=1 / 3, usual="poc", poc_pool=6).train_as_usual(state, federation.at(0))
+    small(fraction=1 / 3, usual=PowerOfChoice(pool=6)).train_as_usual(state, federation.at(0))
     assert federation.asked_of(Indicate) == SITES
     assert federation.asked_of(Train) == ["s4", "s5"]  # the largest losses
 
     federation = Scripted(sizes, answering(), weights())
-    small(fraction=1 / 3, usual="poc", poc_pool=3).train_as_usual(state, federation.at(0))
+    small(fraction=1 / 3, usual=PowerOfChoice(pool=3)).train_as_usual(state, federation.at(0))
     assert len(federation.asked_of(Indicate)) == 3
 
     federation = Scripted(sizes, answering(), weights())
-    method = small(fraction=1.0, usual="feddyn", usual_lr=0.1, feddyn_decay=0.5, feddyn_alpha=0.2)
+    method = small(fraction=1.0, usual=FedDyn(decay=0.5, alpha=0.2, local=Recipe(lr=0.1)))
     first = method.train_as_usual(state, federation.at(0))
     second = method.train_as_usual(first, federation.at(1))
     asked = [own for _, _, own in federation.log if isinstance(own, TrainDynamically)]
@@ -474,15 +485,15 @@ def test_usual_training_by_four_algorithms() -> None:
     assert [asked[0].recipe.lr, asked[6].recipe.lr] == [0.1, 0.05]
     assert asked[0].recipe.objective.terms[-1] == (pytest.approx(0.2), Proximal(power=2))
     # round 1: mean 3.5, memories sum to 21, so the next start is 3.5 + 21 / 6
-    assert first.dynamics is not None
+    assert isinstance(first.usual, FedDynState)
     assert first.weights["w"].item() == pytest.approx(3.5)
-    assert first.dynamics.cloud["w"].item() == pytest.approx(7.0)
+    assert first.usual.dynamics.cloud["w"].item() == pytest.approx(7.0)
     assert second.weights["w"].item() == pytest.approx(10.5)
 
 
 def test_the_learning_rate_of_stage_3_alone_may_differ() -> None:
     federation = Scripted(SIZES, answering(), weights())
-    play(small(usual_lr=0.5, local=Recipe(lr=0.1)), federation)
+    play(small(usual=FedAvg(local=Recipe(lr=0.5)), local=Recipe(lr=0.1)), federation)
     rates = [own.recipe.lr for _, _, own in federation.log if isinstance(own, Train)]
     assert set(rates[:-6]) == {0.1}
     assert set(rates[-6:]) == {0.5}
@@ -542,7 +553,7 @@ def test_without_correction_no_label_changes(tmp_path: Path) -> None:
 
 
 def test_a_study_visits_one_site_a_round_unless_told_otherwise() -> None:
-    def visits(method: dict[str, object], partition: dict[str, object]) -> float:
+    def visits(method: dict[str, object], partition: dict[str, object]) -> float | None:
         study = Study.from_table({"method": {"name": "fedcorr", **method}, "partition": partition})
         assert isinstance(study.method, FedCorr)
         again = Study.from_table(study.to_table())
@@ -552,7 +563,7 @@ def test_a_study_visits_one_site_a_round_unless_told_otherwise() -> None:
 
     assert visits({}, {"name": "iid", "sites": 8}) == 1 / 8
     assert visits({"visit_fraction": 0.5}, {"name": "iid", "sites": 8}) == 0.5
-    assert visits({}, {"name": "natural"}) == FedCorr().visit_fraction
+    assert visits({}, {"name": "natural"}) is None  # not known before the data are: a run completes it
     assert Study.from_table(
         {"partition": {"name": "iid", "sites": 7}}
     ).method.rounds  # no such setting: no harm

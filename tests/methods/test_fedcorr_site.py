@@ -47,7 +47,7 @@ def test_losses_by_hand() -> None:
 
 def test_scoring_keeps_losses_at_home() -> None:
     here = eight([0, 0, 0, 1, 1, 1, 1, 1])
-    here.believe(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]))
+    here.keep_evidence("test", labels=torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]))
     here.workbench["trained"] = SURE
     reply = ScoreModel(k=3).answer(here)
     assert reply.refusal(ScoreModel(k=3), FACTS) is None
@@ -56,9 +56,9 @@ def test_scoring_keeps_losses_at_home() -> None:
     kept = here.notebook[LOSSES]
     assert kept.shape == (8,)
     assert kept.argmax() != 3  # under the believed label the fourth sample is fine
-    assert here.notebook["suspicion"].argmax() == 3  # under the given one it is not
+    assert here.evidence.suspicion.argmax() == 3  # under the given one it is not
     low = math.log(math.exp(P) + math.exp(1 - P))
-    assert here.notebook["suspicion"][0].item() == pytest.approx(low - P, abs=1e-6)
+    assert here.evidence.suspicion[0].item() == pytest.approx(low - P, abs=1e-6)
 
 
 def test_scoring_options_change_the_score() -> None:
@@ -118,8 +118,8 @@ def test_correction_by_hand() -> None:
     assert reply.refusal(request, FACTS) is None
     assert here.labels.tolist() == [0, 0, 1, 0, 1, 1, 1, 1]
     assert here.given.tolist() == [0, 0, 1, 1, 1, 1, 1, 0]
-    assert here.notebook["flagged"].tolist() == [False, False, True, True, False, False, False, True]
-    assert here.notebook["proposed"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert here.evidence.flagged.tolist() == [False, False, True, True, False, False, False, True]
+    assert here.evidence.proposed.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 def test_correction_switches() -> None:
@@ -169,8 +169,8 @@ def test_relabelling_after_fine_tuning_ignores_losses() -> None:
     reply = RelabelConfident(SURE, theta=0.9).answer(here)
     assert reply == Corrected(flagged=4, relabelled=8, changed=4, samples=8)
     assert here.labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert here.notebook["flagged"].tolist() == [True, True, False, False, True, True, False, False]
-    assert here.notebook["suspicion"].argmax().item() in (0, 1, 4, 5)
+    assert here.evidence.flagged.tolist() == [True, True, False, False, True, True, False, False]
+    assert here.evidence.suspicion.argmax().item() in (0, 1, 4, 5)
     assert RelabelConfident(SURE, theta=0.99).answer(eight([1] * 8)).relabelled == 0
 
 
@@ -179,7 +179,7 @@ def test_a_changed_label_stays_flagged_later() -> None:
     CorrectLabels(SURE, ratio=1.0).answer(here)
     here.notebook[LOSSES] = torch.tensor(np.r_[2.0, np.full(7, 0.1)])
     CorrectLabels(SURE, ratio=0.0).answer(here)
-    assert here.notebook["flagged"].tolist() == [True, False, True, True, False, False, False, True]
+    assert here.evidence.flagged.tolist() == [True, False, True, True, False, False, False, True]
 
 
 @pytest.mark.parametrize(

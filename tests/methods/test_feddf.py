@@ -102,7 +102,7 @@ def test_the_student_is_judged_and_not_the_average() -> None:
     requests = BASE.evaluation(state)
     assert set(requests) == set(fed.sites)
     assert all(isinstance(request, EvaluateStudent) for request in requests.values())
-    fed.begin(Round("train", 2, 2))
+    fed.begin(Round("train", 2, 2), ())
     metrics = Evaluator(fed, fed.test_set())(BASE, state)
     test = fed.test_set()
     assert test is not None

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import ConfigError, Reply, Request
+from fedsift.contract import ConfigError, Reply, Request, State
 from fedsift.local.objective import CrossEntropy, Proximal, as_objective
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Indicate, Indicators, Train, Trained
 from fedsift.local.site import Site
 from fedsift.methods.feddyn import MEMORY, DynamicRound, FedDyn, TrainDynamically, begin_dynamics
 from fedsift.methods.median import FedMedian
-from fedsift.methods.power_of_choice import PowerOfChoice, choose_by_loss
+from fedsift.methods.power_of_choice import PowerOfChoice
 
 from .by_hand import plain_weights, site
 from .scripted import Scripted
@@ -135,15 +135,16 @@ def test_median_of_four_is_between_the_middle_two() -> None:
 
 
 def test_power_of_choice_takes_the_largest_losses_of_its_candidates() -> None:
-    federation = four()
-    assert choose_by_loss(federation.at(0), {"w": torch.zeros(1)}, 0.5, pool=4) == ["s2", "s3"]
+    federation, zero = four(), State({"w": torch.zeros(1)})
+    assert PowerOfChoice(fraction=0.5, pool=4).choose(zero, federation.at(0)) == ["s2", "s3"]
     assert federation.asked_of(Indicate) == ["s0", "s1", "s2", "s3"]
 
 
 def test_power_of_choice_draws_candidates_by_size() -> None:
     """One of d = 1 candidates: with sizes 1 and 99 the large site comes up about 99 times of 100."""
     federation = Scripted({"s0": 1, "s1": 99}, shifting, {"w": torch.zeros(1)})
-    drawn = [choose_by_loss(federation.at(i), {"w": torch.zeros(1)}, 0.5, pool=1)[0] for i in range(300)]
+    method, zero = PowerOfChoice(fraction=0.5, pool=1), State({"w": torch.zeros(1)})
+    drawn = [method.choose(zero, federation.at(i))[0] for i in range(300)]
     assert np.mean([name == "s1" for name in drawn]) == pytest.approx(0.99, abs=0.02)
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fedsift.contract import ConfigError, Reply, Request, Round, SiteFacts
+from fedsift.contract.evidence import evidence_of
 from fedsift.engines.inprocess import InProcess
 from fedsift.local.objective import BinaryCrossEntropy
 from fedsift.local.recipe import Augment, Recipe
@@ -291,6 +292,6 @@ def test_tags_on_real_digits_are_right(tmp_path: Path) -> None:
         assert (tags == 1).any()
         assert (tags == 0).any()
         right.append((tags[tags >= 0] == truth.clean[site][tags >= 0]).mean())
-        believed = federation.notebooks[site]["labels"].numpy()
+        believed = evidence_of(federation.notebooks[site]).labels.numpy()  # type: ignore[union-attr]
         assert (believed[:, annotated] == federation.spread.given[site][:, annotated]).all()
     assert np.mean(right) > 0.9

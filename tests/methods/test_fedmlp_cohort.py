@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedsift.contract import SiteFacts
+from fedsift.contract.evidence import EVIDENCE, Evidence
 from fedsift.contract.messages import Moment
 from fedsift.contract.notebook import Notebook
 from fedsift.local.cohort import can_stack, train_cohort
@@ -44,7 +45,8 @@ def jobs(objective: Objective, *, multilabel: bool, views: int, tagged: bool) ->
         rows = torch.arange(start, start + n)
         start += n
         labels = random.integers(0, 2, (n, 3)) if multilabel else random.integers(0, 2, n)
-        pages = {"known": torch.from_numpy(random.random((n, 3)) < 0.6)} if tagged and k else {}
+        known = torch.from_numpy(random.random((n, 3)) < 0.6)
+        pages = {EVIDENCE: Evidence(known=known)} if tagged and k else {}
         made.append(
             Job(
                 Site(

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedsift.contract import SiteFacts
+from fedsift.contract.evidence import EVIDENCE, Evidence
 from fedsift.contract.notebook import Notebook
 from fedsift.local.objective import BinaryCrossEntropy, as_objective
 from fedsift.local.plan import plan
@@ -18,8 +19,6 @@ from fedsift.local.requests import Train
 from fedsift.local.site import Site
 from fedsift.local.trainer import Job, known_in
 from fedsift.methods.fedmlp_site import (
-    FLAGGED,
-    SUSPICION,
     TAGGED_IN,
     TAGS,
     LabelsAndTeacher,
@@ -134,7 +133,7 @@ def test_multilabel_prior_is_log_odds_within_bounds() -> None:
 
 def test_prior_over_known_labels_alone() -> None:
     known = torch.tensor([[1, 0, 1], [1, 0, 1], [0, 0, 1], [0, 0, 1]])
-    at = four_samples(notebook=Notebook({"known": known}))
+    at = four_samples(notebook=Notebook({EVIDENCE: Evidence(known=known)}))
     shift = job(at, PartialClass(prior_over="known")).log_prior()
     # one of two; none known at all: no shift; all four positive: 4/5
     torch.testing.assert_close(shift, torch.tensor([[0.0, 0.0, math.log(4)]]))
@@ -148,7 +147,7 @@ def test_known_entries_come_from_the_facts_until_a_page_says_more() -> None:
     assert torch.equal(at.known_entries, torch.tensor([1.0, 0, 1]).expand(4, 3))
     page = torch.zeros(4, 3, dtype=torch.bool)
     page[2, 1] = True
-    at.notebook["known"] = page
+    at.keep_evidence("test", known=page)
     assert torch.equal(at.known_entries, page.float())
     assert four_samples().known_entries is None
 
@@ -221,16 +220,16 @@ def test_the_surest_of_each_side_are_tagged() -> None:
     assert at.labels.tolist() == [[1, 0], [0, 0], [1, 1], [0, 0]]
     assert at.known_entries is not None
     assert at.known_entries.tolist() == [[1, 0], [1, 1], [1, 1], [1, 0]]
-    assert at.notebook[TAGGED_IN].tolist() == [[-1, -1], [-1, 7], [-1, 7], [-1, -1]]
-    assert at.notebook[FLAGGED].tolist() == [[False, False], [False, False], [False, True], [False, False]]
+    assert at.notebook[TAGGED_IN].tolist() == [[0, 0], [0, 8], [0, 8], [0, 0]]
+    assert at.evidence.flagged.tolist() == [[False, False], [False, False], [False, True], [False, False]]
     z = [
         0.8 / math.hypot(1, 0.2),
         0.9 / math.hypot(1, 0.1),
         -0.9 / math.hypot(1, 0.1),
         -0.7 / math.hypot(1, 0.3),
     ]
-    assert at.notebook[SUSPICION][:, 1].tolist() == pytest.approx([-value for value in z], rel=1e-6)
-    assert at.notebook[SUSPICION][:, 0].isnan().all()
+    assert at.evidence.suspicion[:, 1].tolist() == pytest.approx([-value for value in z], rel=1e-6)
+    assert at.evidence.suspicion[:, 0].isnan().all()
     assert at.given.tolist() == [[1, 0], [0, 0], [1, 0], [0, 0]]
 
 
@@ -244,9 +243,9 @@ def test_tags_are_for_good() -> None:
     later = tagged_site(Notebook(before), round_=9)
     assert request(t0=1.0, t1=1.0, prototypes=PROTOTYPES[:, ::-1]).answer(later) == TagCounts(2, 0)
     assert later.notebook[TAGS][:, 1].tolist() == [1, 0, 1, 0]
-    assert later.notebook[TAGGED_IN][:, 1].tolist() == [9, 0, 0, 9]
+    assert later.notebook[TAGGED_IN][:, 1].tolist() == [10, 1, 1, 10]
     # the two that were open lean the other way now; the suspicion of the tagged ones is that of their tagging
-    signs = later.notebook[SUSPICION][:, 1].sign().tolist()
+    signs = later.evidence.suspicion[:, 1].sign().tolist()
     assert signs == [1, -1, 1, -1]
     assert before[TAGS][:, 1].tolist() == [-1, 0, 1, -1], "an older copy of the notebook changed"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import Replies, Round, SiteFacts
+from fedsift.contract import Findings, Replies, Round, SiteFacts
 from fedsift.contract.errors import ConfigError
 from fedsift.local.objective import CrossEntropy, Distillation
 from fedsift.local.requests import Indicate, Indicators, Train, Trained
@@ -60,6 +60,9 @@ class Scripted:
 
     def record_sites(self, name: str, values: Mapping[str, Any]) -> None:
         self.records[name] = dict(values)
+
+    def find(self, findings: Findings) -> None:
+        self.found = findings
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
@@ -132,7 +135,7 @@ def test_detection_fills_scales_and_splits() -> None:
     fed = Scripted(TABLE)
     state = FedNoRo().find_noisy_sites(FedNoRoState({"w": torch.zeros(1)}), fed)
     assert state.noisy == ("c", "d")
-    assert fed.records["noisy_sites"] == ["c", "d"]
+    assert fed.found.noisy == ("c", "d")
     features = fed.records["feature"]
     assert features["a"] == pytest.approx(
         [0.0, 0.0, 0.0]
@@ -163,7 +166,7 @@ def test_guards_of_detection() -> None:
     partly = Scripted({s: TABLE[s] for s in "abc"})
     state = FedNoRo().find_noisy_sites(FedNoRoState(), partly)
     assert "d" in state.noisy
-    assert partly.records["unmeasured_sites"] == ["d"]
+    assert partly.found.unmeasured == ("d",)
 
 
 def test_tested_detection_does_not_cry_wolf() -> None:
@@ -171,7 +174,9 @@ def test_tested_detection_does_not_cry_wolf() -> None:
     clean = {s: tuple(rng.normal(1.0, 0.1, 3)) for s in SITES}
     fed = Scripted(clean)
     assert FedNoRo(detection="tested").find_noisy_sites(FedNoRoState(), fed).noisy == ()
-    assert fed.records["p_value"] > 0.05
+    assert fed.found.p_value is not None
+    assert fed.found.p_value > 0.05
+    assert fed.found.threshold == 0.05
 
 
 def test_statistics_may_be_taken_on_augmented_images() -> None:

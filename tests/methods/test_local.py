@@ -74,7 +74,7 @@ def test_only_scalars_leave() -> None:
 def test_each_site_is_judged_on_the_common_test_set() -> None:
     fed = federation(models={"site-1": WIDER})
     state = play(BASE, fed)
-    fed.begin(Round("train", 2, 2))
+    fed.begin(Round("train", 2, 2), ())
     metrics = Evaluator(fed, fed.test_set())(BASE, state)
     test = fed.test_set()
     assert test is not None
@@ -100,7 +100,7 @@ def test_without_a_test_set_on_what_each_site_holds_out() -> None:
     )
     fed = federation(data)
     state = play(BASE, fed)
-    fed.begin(Round("train", 2, 2))
+    fed.begin(Round("train", 2, 2), ())
     metrics = Evaluator(fed, fed.test_set())(BASE, state)
     each = metrics["site_accuracy"]
     assert metrics["accuracy"] == pytest.approx((each["site-0"] + 3 * each["site-1"]) / 4)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedsift.contract.evidence import EVIDENCE, Evidence
 from fedsift.data.dataset import Dataset, Spread, Truth
 from fedsift.study.corrections import summarise_corrections
 
@@ -40,7 +41,9 @@ GIVEN = {"x": [0, 1, 1, 0], "y": [2, 1]}
 def test_fixed_harmed_missed_by_hand() -> None:
     """x believes [1, 0, 1, 2]: first harmed, second fixed, third kept, fourth still wrong and rewritten; y kept its
     labels, one right and one wrong."""
-    found = summarise_corrections(spread(CLEAN, GIVEN), {"x": {"labels": torch.tensor([1, 0, 1, 2])}})
+    found = summarise_corrections(
+        spread(CLEAN, GIVEN), {"x": {EVIDENCE: Evidence(labels=torch.tensor([1, 0, 1, 2]))}}
+    )
     assert found is not None
     overall = found["overall"]
     assert [overall[k] for k in ("n", "fixed", "harmed", "missed", "kept")] == [6, 1, 1, 2, 2]
@@ -59,8 +62,10 @@ def test_sample_detection_by_hand() -> None:
     of two right ones each: 3/4 within the site."""
     pages = {
         "x": {
-            "flagged": torch.tensor([True, True, False, False]),
-            "suspicion": torch.tensor([0.9, 0.95, 0.1, 0.5]),
+            EVIDENCE: Evidence(
+                flagged=torch.tensor([True, True, False, False]),
+                suspicion=torch.tensor([0.9, 0.95, 0.1, 0.5]),
+            )
         }
     }
     samples = (summarise_corrections(spread(CLEAN, GIVEN), pages) or {})["samples"]
@@ -72,7 +77,7 @@ def test_sample_detection_by_hand() -> None:
 
 def test_noise_level_error_by_hand() -> None:
     """x: rate 1/2 given, 1/4 believed; y: 1/2 both. Estimates 0.4 and 0.2."""
-    pages = {"x": {"labels": torch.tensor([0, 0, 1, 0])}}
+    pages = {"x": {EVIDENCE: Evidence(labels=torch.tensor([0, 0, 1, 0]))}}
     found = summarise_corrections(spread(CLEAN, GIVEN), pages, {"x": 0.4, "y": 0.2, "gone": 1.0}) or {}
     assert found["noise_level"]["mean_error_given"] == pytest.approx((0.1 + 0.3) / 2)
     assert found["noise_level"]["mean_error_believed"] == pytest.approx((0.15 + 0.3) / 2)
@@ -81,13 +86,13 @@ def test_noise_level_error_by_hand() -> None:
 
 def test_nothing_to_say_without_evidence_or_truth() -> None:
     assert summarise_corrections(spread(CLEAN, GIVEN), {"x": {"feddyn memory": {}}}) is None
-    pages = {"x": {"labels": torch.tensor([0, 0, 0, 0])}}
+    pages = {"x": {EVIDENCE: Evidence(labels=torch.tensor([0, 0, 0, 0]))}}
     assert summarise_corrections(spread(CLEAN, GIVEN, known=False), pages) is None
 
 
 def test_a_federation_without_wrong_labels() -> None:
     found = summarise_corrections(
-        spread(CLEAN, CLEAN), {"x": {"suspicion": torch.tensor([0.1, 0.2, 0.3, 0.4])}}
+        spread(CLEAN, CLEAN), {"x": {EVIDENCE: Evidence(suspicion=torch.tensor([0.1, 0.2, 0.3, 0.4]))}}
     )
     assert found is not None
     assert found["samples"]["auroc"] is None

@@ -128,6 +128,6 @@ def test_networks_in_turn() -> None:
 
 def test_a_method_that_averages_refuses_different_networks() -> None:
     study = _study(model={"cycle": ["cnn", "mlp"]}, method={"name": "fedavg"})
-    with pytest.raises(ConfigError, match=r"'fedavg' needs the same network.*rhfl"):
+    with pytest.raises(ConfigError, match=r"'fedavg' does not fit: it needs the same network.*rhfl"):
         study.spread()
     _study(model={"cycle": ["mlp"]}, method={"name": "fedavg"}).spread()

@@ -83,7 +83,7 @@ def test_missing_and_broken_files(tmp_path: Path) -> None:
 
 def test_a_method_for_another_kind_of_label_is_refused(tmp_path: Path) -> None:
     table = {"data": {"name": "npz", "path": str(multilabel_file(tmp_path))}, "method": {"name": "fednoro"}}
-    with pytest.raises(ConfigError, match="method 'fednoro' is for multiclass labels"):
+    with pytest.raises(ConfigError, match="method 'fednoro' does not fit: it is for multiclass labels"):
         Study.from_table(table).spread()
 
 

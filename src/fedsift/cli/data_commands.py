@@ -69,8 +69,7 @@ def doctor(
 ) -> None:
     """Look at data before any training. Exits with 0 (nothing to mend), 7 (look at the findings) or 3 (unusable)."""
     report = examine(_source(path, options or []))
-    catalogue = {name: (methods.get(name).tasks, methods.get(name).needs) for name in methods}
-    fits = fitting(report, catalogue)
+    fits = fitting(report, {name: methods.get(name)() for name in methods})
     if json:
         print_json({**dataclasses.asdict(report), "exit_code": report.exit_code,
                     "methods": [dataclasses.asdict(fit) for fit in fits]})  # fmt: skip

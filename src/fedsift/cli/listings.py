@@ -8,7 +8,10 @@ from typing import Any
 import typer
 
 from fedsift.cli.output import print_json, print_table, size_text
+from fedsift.contract.disclosure import declared_replies, disclosure_rows
 from fedsift.contract.fielddocs import field_docs
+from fedsift.contract.method import Method
+from fedsift.local.requests import Evaluate
 from fedsift.methods import methods
 from fedsift.models import describe
 from fedsift.models import models as networks
@@ -25,12 +28,7 @@ def list_methods(
 ) -> None:
     """List the methods, or one method's parameters with their meaning."""
     if name:
-        rows = _parameters(methods.get(name))
-        if json:
-            print_json({"name": name, "summary": methods.get(name).summary, "parameters": rows})
-        else:
-            cells = [[row["name"], row["default"], row["meaning"]] for row in rows]
-            print_table(f"{name}: {methods.get(name).summary}", ["parameter", "default", "meaning"], cells)
+        _show_method(name, methods.get(name), json=json)
         return
     entries = [
         {
@@ -46,6 +44,31 @@ def list_methods(
     else:
         cells = [[e["name"], " ".join(e["for"]), e["paper"], e["summary"]] for e in entries]
         print_table("methods", ["name", "labels", "paper", "what it does"], cells)
+
+
+def _show_method(name: str, cls: type[Method], *, json: bool) -> None:
+    """One method: its parameters, its forms, and what it lets out of a site with its defaults."""
+    rows = _parameters(cls)
+    leaves = disclosure_rows(declared_replies(cls(), (Evaluate,)))
+    forms = {form: dict(settings) for form, settings in cls.forms.items()}
+    if json:
+        disclosures = [dict(zip(("reply", "field", "what"), row)) for row in leaves]
+        print_json(
+            {
+                "name": name,
+                "summary": cls.summary,
+                "parameters": rows,
+                "forms": forms,
+                "disclosures": disclosures,
+            }
+        )
+        return
+    cells = [[row["name"], row["default"], row["meaning"]] for row in rows]
+    print_table(f"{name}: {cls.summary}", ["parameter", "default", "meaning"], cells)
+    if forms:
+        shown = [[form, ", ".join(f"{k} = {v}" for k, v in own.items())] for form, own in forms.items()]
+        print_table("forms", ["form", "settings"], shown)
+    print_table("what leaves a site", ["reply", "field", "what it tells"], leaves)
 
 
 def _parameters(cls: type[Any]) -> list[dict[str, Any]]:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
         QuorumError,
         RunError,
     )
+    from fedsift.contract.evidence import Evidence
+    from fedsift.contract.facts import FederationFacts, Misfit
     from fedsift.contract.federation import Federation, Replies, Round
+    from fedsift.contract.findings import Findings
     from fedsift.contract.messages import Envelope, Moment, Reply, Request, SiteFacts, Weights, disclosed
     from fedsift.contract.method import Method, Stage, State
     from fedsift.contract.randomness import derive, numpy_generator, torch_generator
@@ -24,7 +27,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "errors": ("ConfigError", "DataError", "FedsiftError", "NotebookGone", "QuorumError", "RunError"),
+    "evidence": ("Evidence",),
+    "facts": ("FederationFacts", "Misfit"),
     "federation": ("Federation", "Replies", "Round"),
+    "findings": ("Findings",),
     "messages": ("Envelope", "Moment", "Reply", "Request", "SiteFacts", "Weights", "disclosed"),
     "method": ("Method", "Stage", "State"),
     "randomness": ("derive", "numpy_generator", "torch_generator"),
@@ -47,9 +53,13 @@ __all__ = [
     "ConfigError",
     "DataError",
     "Envelope",
+    "Evidence",
     "Federation",
+    "FederationFacts",
     "FedsiftError",
+    "Findings",
     "Method",
+    "Misfit",
     "Moment",
     "NotebookGone",
     "QuorumError",

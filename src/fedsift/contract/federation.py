@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from fedsift.contract.findings import Findings
 from fedsift.contract.messages import Reply, Request, SiteFacts, Weights
 
 R = TypeVar("R", bound=Reply)
@@ -15,11 +16,19 @@ R = TypeVar("R", bound=Reply)
 
 @dataclass(frozen=True)
 class Round:
-    """Where a step stands: `index` within its stage, `number` within the run, both from 0."""
+    """Where a step stands: `index` within its stage, `number` within the run, both from 0 for computing.
+
+    What people read counts from 1: `count`.
+    """
 
     stage: str
     index: int
     number: int
+
+    @property
+    def count(self) -> int:
+        """The round's number for people, from 1."""
+        return self.number + 1
 
 
 class Replies(Mapping[str, R], Generic[R]):
@@ -87,6 +96,10 @@ class Federation(Protocol):
 
     def record_sites(self, name: str, values: Mapping[str, Any]) -> None:
         """Keep one value a site under `name`, the latest wins (sites.csv and the report)."""
+        ...
+
+    def find(self, findings: Findings) -> None:
+        """Say which sites look noisy; the latest findings stand (the round's line, sites.csv, every report)."""
         ...
 
     def warn(self, text: str) -> None:

@@ -72,6 +72,11 @@ class Request(Wire, Generic[R_co]):
 
     reply_type: ClassVar[type[Reply]] = Reply
 
+    @property
+    def besides(self) -> tuple[Request[Any], ...]:
+        """Requests that travel inside this one and are answered in the same visit."""
+        return ()
+
     def answer(self, site: Site) -> R_co:
         """Answer on one site; may read and write `site.notebook`, returns only what may leave."""
         raise TypeError(f"{type(self).__name__} does not say how a site answers it")
@@ -98,7 +103,7 @@ class Moment(Wire):
     seed: int
     stage: str
     round: int
-    """Counted from 0 over the whole run, across stages."""
+    """Counted from 0 over the whole run, across stages; people are told `round + 1`."""
     ask: int
     """Counted from 0 within the round."""
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from fedsift.contract.codec import Wire
+from fedsift.contract.facts import FederationFacts, Misfit
 from fedsift.contract.federation import Federation
 from fedsift.contract.messages import Request, Weights
 from fedsift.contract.ranges import Ranged
+
+M = TypeVar("M", bound="Method")
 
 
 @dataclass(frozen=True)
@@ -23,15 +26,20 @@ class State(Wire):
 
 
 Step = Callable[[Any, Federation], Any]
+Asks = tuple[type[Request[Any]], ...]
+"""Kinds of request, exactly: a subclass may ask for more and is declared by itself."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A named part of a method: how many rounds, and what one round does to the state."""
+    """A named part of a method: how many rounds, what one round does to the state, what it may ask of sites."""
 
     name: str
     rounds: int
     step: Step
+    asks: Asks = ()
+    """Every kind of request that the step may send with the method's present switches, those inside other requests
+    included. The engine sends nothing else, and all tables of what leaves a site are made from this."""
     trains: bool = True
     """False for a stage that only measures: the model does not change, so its round is not evaluated."""
 
@@ -51,9 +59,26 @@ class Method(Ranged):
     mixed_networks: ClassVar[bool] = False
     """Whether sites may train different networks; a method that averages models needs them alike."""
 
+    evaluates: ClassVar[Asks] = ()
+    """Kinds of request that `evaluation` may send; none where there is a global model to evaluate."""
+
+    forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Settings by the name of a form, such as "printed" or "released": `form = "printed"` in a study's `[method]`
+    stands for them, and keys beside it come before them."""
+
+    lasting: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Fields that hold another method, with those of its settings that this method decides itself."""
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Keys of earlier versions, with what to write instead."""
+
     def start(self, federation: Federation) -> State:
         """The state before the first round."""
-        return State(weights=federation.initial_weights())
+        return self.begin(federation, federation.initial_weights())
+
+    def begin(self, federation: Federation, weights: Weights) -> State:
+        """The state before the first round, from these weights: also the start of a last stage of another method."""
+        return State(weights=weights)
 
     def stages(self) -> list[Stage]:
         raise TypeError(f"{type(self).__name__} has no stages")
@@ -65,6 +90,33 @@ class Method(Ranged):
     def evaluation(self, state: Any) -> Request[Any] | Mapping[str, Request[Any]] | None:
         """What to ask the sites (all, or each its own) for an evaluation without a global model."""
         return None
+
+    def completed(self: M, facts: FederationFacts) -> M:
+        """This method with everything filled in that follows from the federation and that nobody decided.
+
+        Such a field is None until then. What is filled in is written into the run's study.
+        """
+        return self
+
+    def fits(self, facts: FederationFacts) -> Misfit | None:
+        """Why this method does not fit such a federation, or only with care; None where nothing speaks against it."""
+        found = list(self.misfits(facts))
+        decisive = [misfit for misfit in found if misfit.refuses] or found
+        if not decisive:
+            return None
+        return Misfit("; ".join(misfit.reason for misfit in decisive), decisive[0].refuses)
+
+    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
+        """All that speaks against this method here; a method with more to say extends this."""
+        if facts.kind is not None and facts.kind not in self.tasks:
+            yield Misfit(f"it is for {' and '.join(self.tasks)} labels; these are {facts.kind}", refuses=True)
+        if len(facts.networks) > 1 and not self.mixed_networks:
+            names = ", ".join(facts.networks)
+            yield Misfit(f"it needs the same network at every site, the study names {names}", refuses=True)
+        if "public" in self.needs and facts.public is None:
+            yield Misfit("it sets aside a public set unless [public] names one of the same shape")
+        if facts.sites == 1:
+            yield Misfit("one site alone gains nothing from federation")
 
     def tiny(self) -> Method:
         """The same method with a few short rounds in every stage, for the contract tests and for `plan`'s trial."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from fedsift.contract.errors import DataError
+from fedsift.contract.facts import FederationFacts
+from fedsift.contract.method import Method
 from fedsift.data.build import check_dataset
 from fedsift.data.checks import (
     Finding,
@@ -35,9 +37,6 @@ UNUSABLE = 3
 """Exit code: the data cannot be used at all (as every data error)."""
 FOUND = 7
 """Exit code: the data can be used, but something should be looked at first."""
-MIXTURE_METHODS = {"fednoro": 4, "fedcorr": 4}
-"""Fewest sites among which two groups can be told apart."""
-LID_NEIGHBOURS = 20
 
 
 @dataclass(frozen=True)
@@ -166,27 +165,25 @@ def epoch_seconds(dataset: Dataset, batches: int = 3, batch: int = 32) -> float:
     return round(min(times) * len(dataset.train) / len(rows), 3)
 
 
-def fitting(report: Report, catalogue: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]) -> list[Fit]:
-    """Which methods fit. catalogue: a method's label kinds and needs (such as "public") by its name."""
-    return [Fit(name, *_fit(report, name, *catalogue[name])) for name in sorted(catalogue)]
-
-
-def _fit(report: Report, name: str, tasks: Iterable[str], needs: Iterable[str]) -> tuple[bool, str]:
-    if report.kind not in tasks:
-        return False, f"it is for {' and '.join(tasks)} labels; these are {report.kind}"
+def federation_facts(report: Report) -> FederationFacts:
+    """What the data say of the federation that they would make."""
     sites = [site for site in report.sites if site.train]
-    reasons = []
-    if name in MIXTURE_METHODS and sites and len(sites) < MIXTURE_METHODS[name]:
-        return (
-            False,
-            f"it tells noisy from clean sites by a mixture; {len(sites)} sites are too few (4 at least)",
-        )
-    if name in ("fedmlp", "fedavg-pl") and report.annotates_all:
-        reasons.append("made for sites that annotate some classes only; here every site annotates all")
-    if "public" in needs:
-        reasons.append("it sets aside a public set unless [public] names one of the same shape")
-    if name.startswith("fedcorr") and any(site.train <= LID_NEIGHBOURS for site in sites):
-        reasons.append(f"sites with {LID_NEIGHBOURS} samples or fewer give a coarse LID")
-    if len(sites) == 1:
-        reasons.append("one site alone gains nothing from federation")
-    return True, "; ".join(reasons)
+    return FederationFacts(
+        sites=len(sites) or None,
+        samples=tuple(site.train for site in sites),
+        classes=len(report.counts),
+        multilabel=report.kind == "multilabel",
+        own_labels=True,
+        natural=bool(sites),
+        annotates_all=report.annotates_all,
+    )
+
+
+def fitting(report: Report, catalogue: Mapping[str, Method]) -> list[Fit]:
+    """Which methods fit; each says so itself."""
+    facts = federation_facts(report)
+    fits = []
+    for name in sorted(catalogue):
+        misfit = catalogue[name].completed(facts).fits(facts)
+        fits.append(Fit(name, misfit is None or not misfit.refuses, misfit.reason if misfit else ""))
+    return fits

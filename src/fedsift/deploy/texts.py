@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 
 import tomli_w
 
-from fedsift.contract.errors import FedsiftError
-from fedsift.contract.messages import Reply
+from fedsift.contract.disclosure import declared_replies, disclosure_rows
 from fedsift.data.dataset import Spread
-from fedsift.data.noise import noises
-from fedsift.data.partitions import partitions
-from fedsift.data.sources import sources
 from fedsift.deploy.addresses import LOOPBACK_ONLY
 from fedsift.engines.flower.hello import Introduction
-from fedsift.local.requests import Evaluated
-from fedsift.study.planning import disclosure_rows, plan_study
-from fedsift.study.study import ModelTable, Study
-from fedsift.study.tables import build_named
+from fedsift.local.requests import Evaluate
+from fedsift.study.study import Study
 
 
 def one_line(text: str) -> str:
@@ -57,24 +50,9 @@ label_column = "label"
 
 
 def leaves(study: Study, *, central_test: bool) -> list[list[str]]:
-    """Reply, field and words of all that this study's method lets out of a site, found by trying one round of each
-    stage on small bundled data."""
-    also: dict[str, type[Reply]] = {"Introduction": Introduction}
-    if not central_test:
-        also["Evaluated"] = Evaluated
-    stand_in = dataclasses.replace(
-        study,
-        source=build_named(sources, {"name": "digits"}, "data"),
-        partition=build_named(partitions, {"name": "iid", "sites": 5}, "partition"),
-        noise=build_named(noises, {"name": "clean"}, "noise"),
-        model=ModelTable("mlp"),
-    )
-    try:
-        tried = plan_study(stand_in).disclosures
-    except FedsiftError:
-        tried = disclosure_rows({cls.__name__: cls for cls in Reply.__subclasses__()})
-    known = {row[0] for row in tried}
-    return [*disclosure_rows({name: cls for name, cls in also.items() if name not in known}), *tried]
+    """Reply, field and words of all that this study's method declares to let out of a site."""
+    by_stage = declared_replies(study.method, () if central_test else (Evaluate,))
+    return disclosure_rows({"on joining": [Introduction], **by_stage})
 
 
 def readme(study: Study, name: str, trial_sites: list[Path], rows: list[list[str]]) -> str:
@@ -170,7 +148,7 @@ aside for the rest of the run, and the coordinator is told so.
 
 ## What leaves a site
 
-Found by running one round of every stage. A field that is not listed does not exist in the messages.
+What the method declares; it cannot ask for anything else. A field that is not listed does not exist in the messages.
 
 | message | field | what it tells |
 |---|---|---|

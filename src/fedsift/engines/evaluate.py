@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsift.contract.method import Method
+from fedsift.contract.method import Asks, Method
 from fedsift.engines.federation import EngineFederation
 from fedsift.local.requests import Evaluate, evaluated
 from fedsift.local.site import Compute, Samples
@@ -36,7 +36,12 @@ class Evaluator:
         self.test = test
         self.compute = compute or federation.compute
 
+    def asks(self, method: Method) -> Asks:
+        """Kinds of request that evaluating may send: the method's own, or the engine's where there is no test set."""
+        return method.evaluates or (() if self.test is not None else (Evaluate,))
+
     def __call__(self, method: Method, state: Any) -> dict[str, Any]:
+        self.federation.declared = self.asks(method)
         weights = method.model(state)
         if weights is None:
             request = method.evaluation(state)

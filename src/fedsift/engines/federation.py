@@ -13,9 +13,12 @@ import numpy as np
 from torch import Tensor
 
 from fedsift.contract.codec import size_of
+from fedsift.contract.disclosure import check_declared
 from fedsift.contract.errors import ConfigError, QuorumError, RunError
 from fedsift.contract.federation import Replies, Round
+from fedsift.contract.findings import FINDINGS, Findings
 from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request, SiteFacts, Weights
+from fedsift.contract.method import Asks
 from fedsift.contract.randomness import derive, numpy_generator
 from fedsift.contract.ranges import Positive, Ranged, Share
 from fedsift.data.dataset import Spread
@@ -105,6 +108,8 @@ class EngineFederation(ABC):
         """The last request of each site whose reply was accepted: its notebook continues from there."""
         self.site_records: dict[str, dict[str, Any]] = {}
         """Recorded values by name, then by site."""
+        self.declared: Asks = ()
+        """Kinds of request that may be sent now: no other one leaves."""
         self._asks = 0
 
     @abstractmethod
@@ -140,9 +145,11 @@ class EngineFederation(ABC):
     def sites(self) -> list[str]:
         return list(self.facts)
 
-    def begin(self, where: Round) -> None:
+    def begin(self, where: Round, declared: Asks) -> None:
+        """A new round, in which only requests of the declared kinds may be sent."""
         self.round = where
         self.begun = self.begun or where.number >= 0
+        self.declared = declared
         self.log = RoundLog()
         self._asks = 0
 
@@ -194,6 +201,7 @@ class EngineFederation(ABC):
         unknown = [site for site in wanted if site not in self.facts]
         if unknown:
             raise ConfigError(f"stage '{self.round.stage}' asks unknown site '{unknown[0]}'")
+        check_declared(self.round.stage, wanted.values(), self.declared)
         moment = Moment(self.seed, self.round.stage, self.round.number, self._asks)
         self._asks += 1
         return {
@@ -226,7 +234,7 @@ class EngineFederation(ABC):
     def _quorum_message(self, needed: int, asked: int, refused: Mapping[str, str]) -> str:
         reasons = "; ".join(f"{site}: {reason}" for site, reason in list(refused.items())[:4])
         return (
-            f"round {self.round.number} ({self.round.stage}): {asked - len(refused)} of {asked} replies accepted, "
+            f"round {self.round.count} ({self.round.stage}): {asked - len(refused)} of {asked} replies accepted, "
             f"{needed} needed ({reasons}). Mend the sites and resume, or lower federation.quorum"
         )
 
@@ -257,6 +265,10 @@ class EngineFederation(ABC):
 
     def record_sites(self, name: str, values: Mapping[str, Any]) -> None:
         self.site_records.setdefault(name, {}).update(values)
+
+    def find(self, findings: Findings) -> None:
+        self.log.values[FINDINGS] = findings.line()
+        self.site_records.update(findings.by_site(self.sites))
 
     def warn(self, text: str) -> None:
         self.log.warnings.append(text)

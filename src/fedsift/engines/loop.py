@@ -63,7 +63,7 @@ def conduct(
             if number <= done:
                 continue
             started = time.perf_counter()
-            federation.begin(Round(stage.name, index, number - 1))
+            federation.begin(Round(stage.name, index, number - 1), stage.asks)
             federation.log.warnings += said_at_start
             said_at_start = []
             state = stage.step(state, federation)
@@ -104,7 +104,7 @@ def _begin(
 ) -> tuple[Any, int, dict[str, Any]]:
     point = folder.restore()
     if point is None:
-        federation.begin(Round("start", 0, -1))
+        federation.begin(Round("start", 0, -1), ())
         return method.start(federation), 0, {}
     progress: Progress = codec.decoded(point.state, folder.checkpoint_file)
     recall(progress.tallies.get("trainers", {}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedsift.contract.evidence import EVIDENCE, Evidence, evidence_of
 from fedsift.contract.messages import Moment, SiteFacts, Weights
 from fedsift.contract.notebook import Notebook
 from fedsift.models import build_model
@@ -103,12 +104,22 @@ class Site:
     @property
     def labels(self) -> Tensor:
         """What the site believes now: corrected labels if a method wrote any, else the given ones."""
-        kept = self.notebook.get("labels")
+        kept = self.evidence.labels
         return self.given if kept is None else kept
 
-    def believe(self, labels: Tensor) -> None:
-        """Replace the working labels; they stay in the notebook, the given ones stay as they were."""
-        self.notebook["labels"] = labels
+    @property
+    def evidence(self) -> Evidence:
+        """What methods have found out about single labels; it stays in the notebook, given labels as they were."""
+        return evidence_of(self.notebook)
+
+    def keep_evidence(self, method: str, **found: Tensor | None) -> None:
+        """Replace fields of the evidence (`labels`, `known`, `flagged`, `suspicion`, `proposed`); the others stay."""
+        self.notebook[EVIDENCE] = replace(
+            self.evidence,
+            **found,
+            method=method,
+            round=self.moment.round + 1,
+        )
 
     @property
     def known(self) -> Tensor | None:
@@ -121,8 +132,8 @@ class Site:
 
     @property
     def known_entries(self) -> Tensor | None:
-        """`[n, K]` 1/0: labels that are annotated or that a method supplied (page "known"), None for all."""
-        kept: Tensor | None = self.notebook.get("known")
+        """`[n, K]` 1/0: labels that are annotated or that a method supplied, None for all."""
+        kept = self.evidence.known
         if kept is not None:
             return kept.to(torch.float32)
         return None if self.known is None else self.known.expand(len(self.samples), -1)

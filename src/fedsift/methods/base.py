@@ -1,13 +1,15 @@
-"""What the methods share: their registry, the recipe that the study gives them, and plain averaging rounds."""
+"""What the methods share: their registry, the recipe of local training, and the round of the one-stage methods."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from fedsift.aggregate import average
-from fedsift.contract import Federation, Method, Registry, Replies, Weights
+from fedsift.contract import Federation, FederationFacts, Method, Misfit, Registry, Replies, Stage, Weights
+from fedsift.contract.method import Asks
+from fedsift.contract.ranges import AtLeastOne, Share
 from fedsift.local.objective import BinaryCrossEntropy, CrossEntropy, Objective, Term, as_objective
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
@@ -17,13 +19,59 @@ methods: Registry[type[Method]] = Registry("method")
 
 @dataclass(frozen=True)
 class TrainingMethod(Method):
-    """A method whose sites train a network by the study's `[train]` table."""
+    """A method whose sites train a network by a recipe: its own, or a study's `[train]` table in its place."""
 
     local: Recipe = field(default_factory=Recipe, kw_only=True)
+    """How sites train. A method built alone trains by its own recipe."""
 
     def recipe(self, objective: Term | Objective, **changes: Any) -> Recipe:
-        """The study's recipe with this method's objective."""
+        """The recipe of local training with this method's objective."""
         return replace(self.local, objective=as_objective(objective), **changes)
+
+
+T = TypeVar("T", bound="OneStage")
+
+
+@dataclass(frozen=True)
+class OneStage(TrainingMethod):
+    """A method that repeats one round: choose sites, let them train from the global model, aggregate.
+
+    A subclass says what differs: the loss, the choice, the aggregation, or the whole round.
+    """
+
+    rounds: AtLeastOne = 100
+    """T: communication rounds."""
+    fraction: Share = 1.0
+    """C: share of the sites that train in a round."""
+
+    def stages(self) -> list[Stage]:
+        return [Stage("train", self.rounds, self.train, self.asks)]
+
+    @property
+    def asks(self) -> Asks:
+        """What a round may ask."""
+        return (Train,)
+
+    def objective(self, federation: Federation) -> Term | Objective:
+        """The loss of local training."""
+        return plain_loss(federation)
+
+    def choose(self, state: Any, federation: Federation) -> list[str]:
+        """The sites of this round."""
+        return federation.choose(self.fraction)
+
+    def aggregate(self, replies: Replies[Trained]) -> Weights:
+        """The next global model."""
+        return size_weighted(replies)
+
+    def train(self, state: Any, federation: Federation) -> Any:
+        """One round."""
+        chosen = self.choose(state, federation)
+        replies = train_round(federation, state.weights, self.recipe(self.objective(federation)), chosen)
+        return replace(state, weights=self.aggregate(replies))
+
+    def tiny(self: T) -> T:
+        return replace(self, rounds=3)
 
 
 def plain_loss(federation: Federation) -> Term:
@@ -52,3 +100,32 @@ def size_weighted(replies: Replies[Trained]) -> Weights:
     return average(
         [reply.weights for reply in replies.values()], [reply.samples for reply in replies.values()]
     )
+
+
+# What several methods have to say about the federations that they fit ------------------------------------------------
+
+FEWEST_FOR_A_MIXTURE = 4
+"""Sites among which two groups can be told apart."""
+
+
+def mixture_misfits(facts: FederationFacts) -> Iterator[Misfit]:
+    """Of two sites a mixture calls one noisy whatever their labels are like, and no test can say otherwise: refused.
+
+    Three can be parted, but hardly be told apart: a run goes on and says so.
+    """
+    if facts.sites is not None and facts.sites < FEWEST_FOR_A_MIXTURE:
+        words = f"it tells noisy from clean sites by a mixture; {facts.sites} sites are too few"
+        yield Misfit(f"{words} ({FEWEST_FOR_A_MIXTURE} at least)", refuses=facts.sites < 3)
+
+
+def for_missing_classes(facts: FederationFacts) -> Iterator[Misfit]:
+    if facts.annotates_all:
+        yield Misfit("made for sites that annotate some classes only; here every site annotates all")
+
+
+def tested_for_own_labels(detection: str | None, facts: FederationFacts) -> Literal["paper", "tested"]:
+    """Own labels may well be clean, and the papers' mixtures find noise in any federation: a method that can test
+    for noise first does so for them unless told otherwise."""
+    if detection in ("paper", "tested"):
+        return detection  # type: ignore[return-value]
+    return "tested" if facts.own_labels else "paper"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedsift.contract import Federation, Stage, State
-from fedsift.contract.ranges import AtLeastOne, Share
+from fedsift.contract import Federation, FederationFacts, Misfit
 from fedsift.local import losses
 from fedsift.local.objective import Term, View
-from fedsift.methods.base import TrainingMethod, methods, size_weighted, train_round
+from fedsift.methods.base import OneStage, for_missing_classes, methods
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PositiveWeighted(Term):
 
 @methods.register("fedavg-pl")
 @dataclass(frozen=True)
-class FedAvgPL(TrainingMethod):
+class FedAvgPL(OneStage):
     """FedAvg whose sites learn from the classes that they annotate and leave the others alone.
 
     `partial = false, pos_weight = true` is what FedMLP's released code runs under the name FedAvg.
@@ -54,23 +54,14 @@ class FedAvgPL(TrainingMethod):
     paper: ClassVar[str] = "Sun et al. 2024 (FedMLP), section 3.2"
     tasks: ClassVar[tuple[str, ...]] = ("multilabel",)
 
-    rounds: AtLeastOne = 100
-    """T: communication rounds."""
-    fraction: Share = 1.0
-    """Share of the sites that train in a round."""
     partial: bool = True
     """Leave classes out that a site does not annotate; False reads their zeros as "absent"."""
     pos_weight: bool = False
     """Weigh the positives of class c by N_k / n_c, as the released baselines do (from the given labels)."""
 
-    def stages(self) -> list[Stage]:
-        return [Stage("train", self.rounds, self.train)]
+    def objective(self, federation: Federation) -> PositiveWeighted:
+        return PositiveWeighted(partial=self.partial, weigh=self.pos_weight)
 
-    def train(self, state: State, federation: Federation) -> State:
-        loss = PositiveWeighted(partial=self.partial, weigh=self.pos_weight)
-        chosen = federation.choose(self.fraction)
-        replies = train_round(federation, state.weights, self.recipe(loss), chosen)
-        return replace(state, weights=size_weighted(replies))
-
-    def tiny(self) -> FedAvgPL:
-        return replace(self, rounds=3)
+    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
+        yield from super().misfits(facts)
+        yield from for_missing_classes(facts)

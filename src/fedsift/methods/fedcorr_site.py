@@ -21,6 +21,7 @@ from fedsift.signals.lid import lid
 from fedsift.signals.mixture import split_values
 from fedsift.signals.relabel import Form, Relabelled, relabel, relabel_all
 
+NAME = "fedcorr"
 LOSSES = "fedcorr losses"
 """The notebook page of the per-sample losses of the last visit, under the labels of that time."""
 HIGHEST_LID = 100.0
@@ -69,7 +70,12 @@ class ScoreModel(Request[Scored]):
         if self.form == "guarded":
             scores = np.clip(scores, 0.0, HIGHEST_LID)
         site.notebook[LOSSES] = losses_of(logits, site.labels, self.sample_loss)
-        site.notebook["suspicion"] = losses_of(logits, site.given, self.sample_loss)
+        # a new measurement ends the suspicions of the last one; only a changed label stays marked
+        site.keep_evidence(
+            NAME,
+            suspicion=losses_of(logits, site.given, self.sample_loss),
+            flagged=site.labels != site.given,
+        )
         return Scored(float(scores.mean()), len(site.samples))
 
 
@@ -116,7 +122,7 @@ class CorrectLabels(Request[Corrected]):
         losses = site.notebook[LOSSES].numpy()
         noisy = split_values(losses).noisy
         if not self.relabel:
-            _keep_evidence(site, noisy)
+            site.keep_evidence(NAME, flagged=_marks(site.labels, site.given, noisy))
             return Corrected(len(noisy), 0, 0, len(site.samples))
         logits = site_logits(site, self.weights, augment=self.augment)
         if self.rank_by == "global":
@@ -142,7 +148,7 @@ class RelabelConfident(Request[Corrected]):
     def answer(self, site: Site) -> Corrected:
         logits = site_logits(site, self.weights, augment=self.augment)
         result = relabel_all(site.labels.numpy(), _probabilities(logits), self.theta, self.form)
-        site.notebook["suspicion"] = losses_of(logits, site.given, self.sample_loss)
+        site.keep_evidence(NAME, suspicion=losses_of(logits, site.given, self.sample_loss))
         return _apply(site, result, result.changed, logits)
 
 
@@ -152,14 +158,14 @@ def _probabilities(logits: Tensor) -> NDArray[np.float64]:
 
 def _apply(site: Site, result: Relabelled, flagged: NDArray[np.int64], logits: Tensor) -> Corrected:
     """Believe the new labels and keep, at the site, why."""
-    site.believe(torch.from_numpy(result.labels))
-    _keep_evidence(site, flagged)
-    site.notebook["proposed"] = logits.argmax(-1)
+    labels = torch.from_numpy(result.labels)
+    marks = _marks(labels, site.given, flagged)
+    site.keep_evidence(NAME, labels=labels, flagged=marks, proposed=logits.argmax(-1))
     return Corrected(len(flagged), len(result.relabelled), len(result.changed), len(site.samples))
 
 
-def _keep_evidence(site: Site, flagged: NDArray[np.int64]) -> None:
-    """A sample is flagged if it is under suspicion now or its label is no longer the given one."""
-    marks = site.labels != site.given
+def _marks(labels: Tensor, given: Tensor, flagged: NDArray[np.int64]) -> Tensor:
+    """bool `[n]`: under suspicion now, or no longer the given label."""
+    marks = labels != given
     marks[torch.from_numpy(flagged)] = True
-    site.notebook["flagged"] = marks
+    return marks

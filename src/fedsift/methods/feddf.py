@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedsift.aggregate import average
 from fedsift.contract import ConfigError, Federation, Replies, Request, Stage, State, Weights
+from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Share
 from fedsift.local.losses import mean_scores
 from fedsift.local.public import Lesson, PublicPart, Show, public_size
@@ -46,6 +47,7 @@ class FedDF(TrainingMethod):
     paper: ClassVar[str] = "Lin et al. 2020; the comparison of RHFL Tables 1 and 4-6"
     needs: ClassVar[tuple[str, ...]] = ("public",)
     mixed_networks: ClassVar[bool] = True
+    evaluates: ClassVar[Asks] = (EvaluateStudent,)
 
     rounds: AtLeastOne = 80
     """Communication rounds; RHFL's comparison is 40 of pre-training and 40 more."""
@@ -73,7 +75,7 @@ class FedDF(TrainingMethod):
         return FedDFState(networks=networks, models=models, public=public_size(federation))
 
     def stages(self) -> list[Stage]:
-        return [Stage("train", self.rounds, self.train)]
+        return [Stage("train", self.rounds, self.train, asks=(Contribute,))]
 
     def train(self, state: FedDFState, federation: Federation) -> FedDFState:
         """Sites distil and train; then each network's average and the ensemble's scores are made anew."""

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.aggregate import server_step
-from fedsift.contract import ConfigError, Federation, Replies, Stage, State
+from fedsift.contract import ConfigError, Federation, Replies, Stage, State, Weights
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Share
 from fedsift.local.objective import CrossEntropy, Objective, as_objective
+from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train
 from fedsift.methods.base import TrainingMethod, methods
 from fedsift.methods.feddpcont_site import (
@@ -78,6 +79,8 @@ class FedDPCont(TrainingMethod):
     watch_logits: bool = False
     """Ask for the largest logit in every visit, at one forward pass a site."""
 
+    local: Recipe = field(default_factory=lambda: Recipe(epochs=5, lr=0.01), kw_only=True)
+
     def __post_init__(self) -> None:
         if self.epsilon is None:
             object.__setattr__(self, "epsilon", math.inf)  # TOML has no null; both mean no privacy noise
@@ -100,12 +103,17 @@ class FedDPCont(TrainingMethod):
         """Whether any label information is needed at all."""
         return self.scope == "global" and self.beta > 0
 
-    def start(self, federation: Federation) -> FedDPContState:
-        return FedDPContState(federation.initial_weights())
+    def begin(self, federation: Federation, weights: Weights) -> FedDPContState:
+        return FedDPContState(weights)
 
     def stages(self) -> list[Stage]:
-        release = [Stage("label release", 1, self.release_labels, trains=False)] if self.releases else []
-        return [*release, Stage("train", self.rounds, self.train)]
+        asks = (Train, WatchLogits) if self.watch_logits else (Train,)
+        release = (
+            [Stage("label release", 1, self.release_labels, (ReleaseLabels,), trains=False)]
+            if self.releases
+            else []
+        )
+        return [*release, Stage("train", self.rounds, self.train, asks)]
 
     # Label communication, Alg. 1 -----------------------------------------------------------------------
 

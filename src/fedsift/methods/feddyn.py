@@ -9,17 +9,18 @@ from typing import Any, ClassVar
 import torch
 
 from fedsift.aggregate import average, feddyn_cloud, feddyn_memory, relative_sizes
-from fedsift.contract import ConfigError, Federation, Stage, State, Weights
+from fedsift.contract import ConfigError, Federation, State, Weights
 from fedsift.contract.codec import Wire
 from fedsift.contract.messages import Reply
-from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Share
+from fedsift.contract.method import Asks
+from fedsift.contract.ranges import AtLeastZero, Share
 from fedsift.local.dispatch import train_many
 from fedsift.local.objective import Objective, Proximal, Term, as_objective
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
 from fedsift.local.site import Site
 from fedsift.local.trainer import Job
-from fedsift.methods.base import TrainingMethod, methods, plain_loss
+from fedsift.methods.base import OneStage, methods, plain_loss
 
 MEMORY = "feddyn memory"
 """The notebook page that holds h_k; it never leaves the site."""
@@ -77,7 +78,7 @@ def begin_dynamics(weights: Weights, buffers: Sequence[str]) -> Dynamics:
 
 @dataclass(frozen=True)
 class DynamicRound:
-    """One round of FedDyn, for the method itself and for FedCorr's last stage (Fig. 4)."""
+    """One round of FedDyn."""
 
     alpha: float
     by_size: bool = True
@@ -124,17 +125,13 @@ class FedDynState(State):
 
 @methods.register("feddyn")
 @dataclass(frozen=True)
-class FedDyn(TrainingMethod):
+class FedDyn(OneStage):
     """Each site remembers how far its optimum lies from the others', and is pulled against it."""
 
     summary: ClassVar[str] = "Dynamic regularisation: each site remembers its drift and is pulled against it"
     paper: ClassVar[str] = "Acar et al. 2021"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
 
-    rounds: AtLeastOne = 100
-    """T: communication rounds."""
-    fraction: Share = 1.0
-    """Share of the sites that train in a round."""
     alpha: AtLeastZero = 0.01
     """alpha: strength of the regulariser."""
     by_size: bool = True
@@ -148,12 +145,12 @@ class FedDyn(TrainingMethod):
         if not self.alpha > 0:
             raise ConfigError(f"method.alpha = {self.alpha}: it must be positive; without it use fedavg")
 
-    def start(self, federation: Federation) -> FedDynState:
-        weights = federation.initial_weights()
-        return FedDynState(weights, begin_dynamics(weights, federation.model_buffers()))
+    @property
+    def asks(self) -> Asks:
+        return (TrainDynamically,)
 
-    def stages(self) -> list[Stage]:
-        return [Stage("train", self.rounds, self.train)]
+    def begin(self, federation: Federation, weights: Weights) -> FedDynState:
+        return FedDynState(weights, begin_dynamics(weights, federation.model_buffers()))
 
     def train(self, state: FedDynState, federation: Federation) -> FedDynState:
         recipe = self.recipe(

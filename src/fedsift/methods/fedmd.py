@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsift.contract import ConfigError, Federation, Replies, Request, Stage, State
+from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastOne, Count
 from fedsift.local.losses import mean_scores
 from fedsift.local.own import EvaluateOwn
@@ -36,6 +37,7 @@ class FedMD(TrainingMethod):
     paper: ClassVar[str] = "Li and Wang 2019; the comparison of RHFL Tables 1 and 4-6"
     needs: ClassVar[tuple[str, ...]] = ("public",)
     mixed_networks: ClassVar[bool] = True
+    evaluates: ClassVar[Asks] = (EvaluateOwn,)
 
     rounds: AtLeastOne = 40
     """Communication rounds."""
@@ -67,11 +69,11 @@ class FedMD(TrainingMethod):
 
     def stages(self) -> list[Stage]:
         first = (
-            Stage("pre-train", self.pretrain_rounds, self.pretrain)
+            Stage("pre-train", self.pretrain_rounds, self.pretrain, asks=(Collaborate,))
             if self.pretrain_rounds
-            else Stage("first look", 1, self.look, trains=False)
+            else Stage("first look", 1, self.look, asks=(Collaborate,), trains=False)
         )
-        return [first, Stage("collaborate", self.rounds, self.collaborate)]
+        return [first, Stage("collaborate", self.rounds, self.collaborate, asks=(Collaborate,))]
 
     def model(self, state: FedMDState) -> None:
         return None

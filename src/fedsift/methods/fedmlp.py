@@ -3,18 +3,29 @@ MICCAI 2024."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract import ConfigError, Federation, Replies, Reply, Stage, State, Weights
+from fedsift.contract import (
+    ConfigError,
+    Federation,
+    FederationFacts,
+    Misfit,
+    Replies,
+    Stage,
+    State,
+    Weights,
+)
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.local.objective import BinaryCrossEntropy, Objective, as_objective
-from fedsift.local.recipe import Augment
+from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train, Trained
-from fedsift.methods.base import TrainingMethod, methods, size_weighted
+from fedsift.methods.base import TrainingMethod, for_missing_classes, methods, size_weighted
+from fedsift.methods.fedmlp_parts import feature_width, parts_of, warn_of_gaps
 from fedsift.methods.fedmlp_site import (
     LabelsAndTeacher,
     MissingToTeacher,
@@ -102,6 +113,10 @@ class FedMLP(TrainingMethod):
     statistics_on: Literal["eval", "train"] = "eval"
     """Measure on the images as they are, or augmented as in training (released code)."""
 
+    local: Recipe = field(
+        default_factory=lambda: Recipe(optimiser="adam", lr=3e-5, weight_decay=5e-4), kw_only=True
+    )
+
     def __post_init__(self) -> None:
         if not 0 <= self.warm_up <= self.rounds:
             raise ConfigError(f"method.warm_up = {self.warm_up}: it must be from 0 to rounds = {self.rounds}")
@@ -112,15 +127,20 @@ class FedMLP(TrainingMethod):
             if getattr(self, name) < least:
                 raise ConfigError(f"method.{name} = {getattr(self, name)}: it must be at least {least}")
 
-    def start(self, federation: Federation) -> FedMLPState:
-        weights, k = federation.initial_weights(), len(federation.classes)
-        width = feature_width(weights)
+    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
+        yield from super().misfits(facts)
+        yield from for_missing_classes(facts)
+
+    def begin(self, federation: Federation, weights: Weights) -> FedMLPState:
+        k, width = len(federation.classes), feature_width(weights)
         return FedMLPState(weights, np.zeros((k, 2, width)), np.zeros((k, 2), np.bool_), np.ones(k))
 
     def stages(self) -> list[Stage]:
+        tag, portray = ((TagMissing,), (Portray,)) if self.mld else ((), ())
+        later = self.rounds - self.warm_up
         return [
-            Stage("warm up", self.warm_up, self.train_on_annotated),
-            Stage("missing-label detection", self.rounds - self.warm_up, self.train_with_tags),
+            Stage("warm up", self.warm_up, self.train_on_annotated, (Train, *portray)),
+            Stage("missing-label detection", later, self.train_with_tags, (Train, *tag, *portray)),
         ]
 
     # Stage 1, section 2.2 ------------------------------------------------------------------------------
@@ -214,7 +234,7 @@ class FedMLP(TrainingMethod):
         """FedAvg; with portraits also eqs. 6 and 10."""
         total = sum(reply.samples for reply in replies.values())
         federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
-        if federation.round.number == 0:
+        if federation.round.count == 1:
             warn_of_gaps(federation)
         state = replace(state, weights=size_weighted(replies))
         portraits = {site: part for site, part in parts_of(replies) if isinstance(part, Portrait)}
@@ -268,29 +288,3 @@ class FedMLP(TrainingMethod):
 
     def tiny(self) -> FedMLP:
         return replace(self, rounds=4, warm_up=2, min_select=max(1, self.min_select))
-
-
-def warn_of_gaps(federation: Federation) -> None:
-    """Say which classes no site annotates."""
-    seen = {
-        c for facts in federation.facts.values() for c in annotated_classes(facts, len(federation.classes))
-    }
-    for c, name in enumerate(federation.classes):
-        if c not in seen:
-            federation.warn(f"no site annotates '{name}': nothing can be learnt about it")
-
-
-def parts_of(replies: Replies[Trained]) -> list[tuple[str, Reply]]:
-    """Everything that was asked beside training, with its site."""
-    return [(site, part) for site, reply in replies.items() for part in reply.then]
-
-
-def feature_width(weights: Weights) -> int:
-    """F: inputs of the network's head."""
-    head = weights.get("head.weight")
-    if head is None or head.dim() != 2:
-        raise ConfigError(
-            "method 'fedmlp' compares features: its network needs a linear layer called 'head' on top of "
-            "features(x); use a registered model, or name the last layer of your own so"
-        )
-    return int(head.shape[1])

@@ -22,11 +22,8 @@ from fedsift.signals.selection import UNTAGGED, local_difficulty, tag
 TAGS = "fedmlp: tags"
 """int8 `[n, K]`: 0 or 1 for good, -1 for an entry of a missing class that is not tagged yet."""
 TAGGED_IN = "fedmlp: tagged in round"
-"""int32 `[n, K]`: the round of each tag, -1 without one."""
-SUSPICION = "suspicion"
-"""float32 `[n, K]`: -Z, high for a 0 that is probably a 1; frozen once tagged, NaN if never looked at."""
-FLAGGED = "flagged"
-"""bool `[n, K]`: zeros of missing classes that were tagged 1."""
+"""int32 `[n, K]`: the round of each tag, from 1; 0 without one."""
+NAME = "fedmlp"
 
 
 # Losses ------------------------------------------------------------------------------------------------
@@ -176,7 +173,7 @@ class TagMissing(Request[TagCounts]):
             )  # fmt: skip
             fresh = np.concatenate([found.negative, found.positive])
             tags[:, c] = found.tags
-            when[fresh, c] = site.moment.round
+            when[fresh, c] = site.moment.round + 1
             suspicion[:, c] = np.where(np.isnan(found.score), suspicion[:, c], -found.score)
             new += len(fresh)
         _keep_tags(site, tags, when, suspicion, missing)
@@ -189,10 +186,12 @@ def _tag_pages(site: Site, n: int) -> tuple[NDArray[np.int64], NDArray[np.int32]
     if TAGS not in site.notebook:
         return (
             np.full(shape, UNTAGGED, np.int64),
-            np.full(shape, -1, np.int32),
+            np.zeros(shape, np.int32),
             np.full(shape, np.nan, np.float32),
         )
-    tags, when, suspicion = (site.notebook[page].numpy() for page in (TAGS, TAGGED_IN, SUSPICION))
+    kept = site.evidence.suspicion
+    assert kept is not None
+    tags, when, suspicion = site.notebook[TAGS].numpy(), site.notebook[TAGGED_IN].numpy(), kept.numpy()
     return tags.astype(np.int64), when.copy(), suspicion.copy()
 
 
@@ -203,17 +202,24 @@ def _keep_tags(
     suspicion: NDArray[np.float32],
     missing: list[int],
 ) -> None:
-    """Write the pages, the mask of known labels, and the labels with every tag in its place."""
+    """Write the pages and the evidence: labels with every tag in its place, and which are known.
+
+    suspicion: -Z, high for a 0 that is probably a 1; frozen once tagged, NaN if never looked at. flagged: zeros of
+    missing classes that were tagged 1.
+    """
     site.notebook[TAGS] = torch.from_numpy(tags.astype(np.int8))
     site.notebook[TAGGED_IN] = torch.from_numpy(when)
-    site.notebook[SUSPICION] = torch.from_numpy(suspicion)
-    site.notebook[FLAGGED] = torch.from_numpy(tags == 1)
     known = np.ones(tags.shape, np.bool_)
     known[:, missing] = tags[:, missing] != UNTAGGED
     labels = site.given.clone()
     labels[:, missing] = torch.from_numpy(tags[:, missing] == 1).to(labels.dtype)
-    site.notebook["known"] = torch.from_numpy(known)
-    site.believe(labels)
+    site.keep_evidence(
+        NAME,
+        labels=labels,
+        known=torch.from_numpy(known),
+        flagged=torch.from_numpy(tags == 1),
+        suspicion=torch.from_numpy(suspicion),
+    )
 
 
 # What a site tells of its model, Alg. 1 "Local Calculation" --------------------------------------------

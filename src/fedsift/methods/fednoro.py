@@ -3,18 +3,37 @@ Heterogeneity, IJCAI 2023."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.aggregate import distance_aware
-from fedsift.contract import ConfigError, Federation, Replies, Stage, State, Weights
+from fedsift.contract import (
+    ConfigError,
+    Federation,
+    FederationFacts,
+    Findings,
+    Misfit,
+    Replies,
+    Stage,
+    State,
+    Weights,
+)
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Rate
 from fedsift.local.objective import CrossEntropy, Distillation, Objective, as_objective
-from fedsift.local.requests import Indicate, Indicators, Trained
-from fedsift.methods.base import TrainingMethod, methods, size_weighted, train_round
+from fedsift.local.recipe import Recipe
+from fedsift.local.requests import Indicate, Indicators, Train, Trained
+from fedsift.methods.base import (
+    TrainingMethod,
+    methods,
+    mixture_misfits,
+    size_weighted,
+    tested_for_own_labels,
+    train_round,
+)
 from fedsift.signals.mixture import split_by_vote
 from fedsift.signals.per_class import normalise
 from fedsift.signals.rampup import rampup
@@ -38,12 +57,16 @@ class FedNoRoState(State):
 class FedNoRo(TrainingMethod):
     """Warm up, find the noisy sites by their per-class losses, then train them by distillation and trust them less.
 
-    The defaults are what produced the published tables (the released code) where that is safe; `distance = "l2"`,
-    `include_buffers = false`, `votes = 1`, `noisy_by = "norm"` is the method as printed.
+    The defaults are what produced the published tables (the released code) where that is safe; `form = "printed"` is
+    the method as printed, `form = "released"` the code to the letter.
     """
 
     summary: ClassVar[str] = "Finds noisy sites by per-class losses; distils at them, weighs them by distance"
     paper: ClassVar[str] = "Wu et al. 2023 (IJCAI)"
+    forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "printed": {"distance": "l2", "include_buffers": False, "votes": 1, "noisy_by": "norm"},
+        "released": {"statistics_on": "train", "absent": "zero"},
+    }
 
     rounds: AtLeastOne = 100
     """Rounds in all, warm-up included."""
@@ -60,9 +83,9 @@ class FedNoRo(TrainingMethod):
     """Scale each class to 0..1 over the sites, eq. 3 (Table 3)."""
     statistics_on: Literal["eval", "train"] = "eval"
     """Measure on the images as they are, or augmented as in training (the released code)."""
-    detection: Literal["paper", "tested"] = "paper"
+    detection: Literal["paper", "tested"] | None = None
     """"paper": a two-component mixture, which finds noisy sites in any federation. "tested": first asks whether
-    there are two groups at all (signals/tested.py)."""
+    there are two groups at all (signals/tested.py), as it does by itself for own labels."""
     false_alarm: Rate = 0.05
     """Largest chance that "tested" names any site of a clean federation."""
     votes: AtLeastOne = 9
@@ -106,15 +129,27 @@ class FedNoRo(TrainingMethod):
         if self.votes < 1:
             raise ConfigError(f"method.votes = {self.votes}: at least one fit is needed")
 
-    def start(self, federation: Federation) -> FedNoRoState:
-        return FedNoRoState(federation.initial_weights(), buffers=tuple(federation.model_buffers()))
+    local: Recipe = field(
+        default_factory=lambda: Recipe(batch_size=16, optimiser="adam", lr=3e-4, weight_decay=5e-4),
+        kw_only=True,
+    )
+
+    def begin(self, federation: Federation, weights: Weights) -> FedNoRoState:
+        return FedNoRoState(weights, buffers=tuple(federation.model_buffers()))
 
     def stages(self) -> list[Stage]:
         return [
-            Stage("warm up", self.warm_up, self.train_alike),
-            Stage("find noisy sites", 1, self.find_noisy_sites, trains=False),
-            Stage("robust training", self.rounds - self.warm_up, self.train_robustly),
+            Stage("warm up", self.warm_up, self.train_alike, asks=(Train,)),
+            Stage("find noisy sites", 1, self.find_noisy_sites, asks=(Indicate,), trains=False),
+            Stage("robust training", self.rounds - self.warm_up, self.train_robustly, asks=(Train,)),
         ]
+
+    def completed(self, facts: FederationFacts) -> FedNoRo:
+        return replace(self, detection=tested_for_own_labels(self.detection, facts))
+
+    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
+        yield from super().misfits(facts)
+        yield from mixture_misfits(facts)
 
     def adjusted(self) -> CrossEntropy:
         """Cross-entropy on f(x) + log pi, pi the site's own class prior (section 4.1)."""
@@ -134,33 +169,33 @@ class FedNoRo(TrainingMethod):
         replies = federation.ask(request)
         table = _table(replies) * (-1.0 if self.indicator == "confidence" else 1.0)
         split = self._by_test if self.detection == "tested" else self._by_mixture
-        found = [replies.sites[i] for i in split(table, replies.sites, federation)]
         unmeasured = [site for site in federation.sites if site not in replies]
+        findings = replace(split(table, replies.sites, federation), unmeasured=tuple(unmeasured))
+        found = list(findings.noisy)
         if unmeasured:
             federation.warn(
                 f"no indicator from {', '.join(unmeasured)}: treated as noisy until the end of the run"
             )
         if not found:
             federation.warn("the mixture found no noisy site: stage 2 is FedAvg with logit adjustment")
-        federation.record(noisy_sites=found, unmeasured_sites=unmeasured)
-        federation.record_sites("noisy", {site: site in found for site in replies})
+        federation.find(findings)
         federation.record_sites("indicator", {s: _without_nan(row) for s, row in zip(replies, table)})
         return replace(state, noisy=tuple(sorted(found + unmeasured)))
 
-    def _by_mixture(self, table: Table, sites: list[str], federation: Federation) -> NDArray[np.int64]:
+    def _by_mixture(self, table: Table, sites: list[str], federation: Federation) -> Findings:
         """A mixture over the sites' vectors, fitted once for every vote; the most frequent noisy set wins."""
         features = self._features(table, federation)
         result = split_by_vote(features, range(self.votes), self.noisy_by, self.covariance)
         federation.record(votes=self.votes, votes_for_set=result.votes)
         federation.record_sites("feature", {site: _without_nan(row) for site, row in zip(sites, features)})
-        return result.noisy
+        return Findings(tuple(sites[i] for i in result.noisy))
 
-    def _by_test(self, table: Table, sites: list[str], federation: Federation) -> NDArray[np.int64]:
+    def _by_test(self, table: Table, sites: list[str], federation: Federation) -> Findings:
         """One group against two, at a stated false-alarm rate; missing classes are left out, not filled."""
         result = tested_split(table, federation.random("tested detection"), self.false_alarm)
-        federation.record(p_value=result.p_value, false_alarm=self.false_alarm)
-        federation.record_sites("noisy_probability", dict(zip(sites, _without_nan(result.probability))))
-        return result.noisy
+        known = {s: float(p) for s, p in zip(sites, result.probability) if not np.isnan(p)}
+        noisy = tuple(sites[i] for i in result.noisy)
+        return Findings(noisy, probability=known, p_value=result.p_value, threshold=self.false_alarm)
 
     def _features(self, table: Table, federation: Federation) -> Table:
         """Fill what a site lacks by the class's smallest value, then eq. 3; classes nobody has are left out."""

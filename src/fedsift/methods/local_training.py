@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from fedsift.contract import Federation, Request, Stage, State
+from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastOne
 from fedsift.local.own import EvaluateOwn, TrainOwn
 from fedsift.methods.base import TrainingMethod, methods, plain_loss
@@ -20,6 +21,7 @@ class LocalTraining(TrainingMethod):
     paper: ClassVar[str] = "RHFL Tables 1-6, 'w/o FL' and 'Baseline'"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
     mixed_networks: ClassVar[bool] = True
+    evaluates: ClassVar[Asks] = (EvaluateOwn,)
 
     rounds: AtLeastOne = 80
     """Visits to every site, each of train.epochs epochs; RHFL's is 40 of pre-training and 40 more."""
@@ -28,7 +30,7 @@ class LocalTraining(TrainingMethod):
         return State()
 
     def stages(self) -> list[Stage]:
-        return [Stage("train", self.rounds, self.train)]
+        return [Stage("train", self.rounds, self.train, asks=(TrainOwn,))]
 
     def train(self, state: State, federation: Federation) -> State:
         replies = federation.ask(TrainOwn(self.recipe(plain_loss(federation))))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsift.contract import ConfigError, Federation, Replies, Request, Stage, State
+from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count
 from fedsift.local.losses import teacher_weights
 from fedsift.local.objective import CrossEntropy, Objective, as_objective
@@ -49,6 +50,7 @@ class RHFL(TrainingMethod):
     paper: ClassVar[str] = "Fang and Ye 2022 (CVPR)"
     needs: ClassVar[tuple[str, ...]] = ("public",)
     mixed_networks: ClassVar[bool] = True
+    evaluates: ClassVar[Asks] = (EvaluateOwn,)
 
     rounds: AtLeastOne = 40
     """T_c: communication epochs."""
@@ -92,6 +94,10 @@ class RHFL(TrainingMethod):
     public_augment: Augment = field(default_factory=Augment)
     """Augmentation of public samples, the same for teacher and student."""
 
+    local: Recipe = field(
+        default_factory=lambda: Recipe(batch_size=256, optimiser="adam", lr=0.001), kw_only=True
+    )
+
     def __post_init__(self) -> None:
         if self.pretrain_rounds < 0 or self.pretrain_epochs < 1:
             raise ConfigError(
@@ -108,11 +114,11 @@ class RHFL(TrainingMethod):
 
     def stages(self) -> list[Stage]:
         first = (
-            Stage("pre-train", self.pretrain_rounds, self.pretrain)
+            Stage("pre-train", self.pretrain_rounds, self.pretrain, asks=(Collaborate,))
             if self.pretrain_rounds
-            else Stage("first look", 1, self.look, trains=False)
+            else Stage("first look", 1, self.look, asks=(Collaborate,), trains=False)
         )
-        return [first, Stage("collaborate", self.rounds, self.collaborate)]
+        return [first, Stage("collaborate", self.rounds, self.collaborate, asks=(Collaborate,))]
 
     def model(self, state: RHFLState) -> None:
         """There is none: every site has its own."""

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from fedsift.aggregate import average
-from fedsift.contract import Federation, Stage, State
-from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Share
+from fedsift.contract import Federation, State, Weights
+from fedsift.contract.method import Asks
+from fedsift.contract.ranges import AtLeastZero
 from fedsift.local.objective import CrossEntropy, Objective, as_objective
 from fedsift.local.requests import Train
-from fedsift.methods.base import TrainingMethod, methods
+from fedsift.methods.base import OneStage, methods
 from fedsift.methods.rhfl_site import LOG0, MeasureLoss, PrivateLoss, SymmetricCrossEntropy
 from fedsift.signals.credibility import Mode, credibility
 
@@ -24,16 +25,12 @@ class RHFLAveragedState(State):
 
 @methods.register("rhfl-avg")
 @dataclass(frozen=True)
-class RHFLAveraged(TrainingMethod):
+class RHFLAveraged(OneStage):
     """FedAvg whose sites train with the symmetric loss and count by client confidence (RHFL eqs. 9-13)."""
 
     summary: ClassVar[str] = "FedAvg with RHFL's symmetric loss and confidence weights, one network for all"
     paper: ClassVar[str] = "Fang and Ye 2022 (CVPR), as compared against in FedNoRo and FedDPCont"
 
-    rounds: AtLeastOne = 100
-    """Communication rounds."""
-    fraction: Share = 1.0
-    """Share of the sites that train in a round."""
     sl: bool = True
     """Symmetric loss; off is cross-entropy."""
     ccr: bool = True
@@ -51,13 +48,14 @@ class RHFLAveraged(TrainingMethod):
     ccr_mode: Mode = "official"
     """Normaliser of eq. 12, see `rhfl`."""
 
-    def start(self, federation: Federation) -> RHFLAveragedState:
-        return RHFLAveragedState(federation.initial_weights())
+    def begin(self, federation: Federation, weights: Weights) -> RHFLAveragedState:
+        return RHFLAveragedState(weights)
 
-    def stages(self) -> list[Stage]:
-        return [Stage("train", self.rounds, self.train)]
+    @property
+    def asks(self) -> Asks:
+        return (Train, MeasureLoss) if self.ccr else (Train,)
 
-    def objective(self) -> Objective:
+    def objective(self, federation: Federation) -> Objective:
         if not self.sl:
             return as_objective(CrossEntropy())
         return as_objective(SymmetricCrossEntropy(self.alpha, self.beta, self.rce_log0))
@@ -65,8 +63,10 @@ class RHFLAveraged(TrainingMethod):
     def train(self, state: RHFLAveragedState, federation: Federation) -> RHFLAveragedState:
         """Train, tell the trained model's private loss in the same visit, average by confidence."""
         chosen = federation.choose(self.fraction)
-        measure = (MeasureLoss(None, self.objective()),) if self.ccr else ()
-        replies = federation.ask(Train(state.weights, self.recipe(self.objective()), then=measure), chosen)
+        measure = (MeasureLoss(None, self.objective(federation)),) if self.ccr else ()
+        replies = federation.ask(
+            Train(state.weights, self.recipe(self.objective(federation)), then=measure), chosen
+        )
         sizes = {site: float(reply.samples) for site, reply in replies.items()}
         federation.record(
             train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / sum(sizes.values())
@@ -88,9 +88,6 @@ class RHFLAveraged(TrainingMethod):
         known = [before.get(site, loss) for site, loss in now.items()] if before else None
         found = credibility(list(now.values()), known, self.eta, self.ccr_mode)
         return dict(zip(now, found.weights.tolist()))
-
-    def tiny(self) -> RHFLAveraged:
-        return replace(self, rounds=3)
 
 
 def _loss(reply: object) -> float:

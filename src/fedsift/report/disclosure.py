@@ -10,7 +10,12 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fedsift.contract.disclosure import declared_replies
+from fedsift.contract.errors import FedsiftError
 from fedsift.contract.messages import Reply, SiteFacts
+from fedsift.local.requests import Evaluate
+from fedsift.runs import RunData
+from fedsift.study import Study
 
 JOINING = "on joining"
 
@@ -33,11 +38,15 @@ class Disclosure:
     when: tuple[str, ...]
     items: tuple[Item, ...]
 
+    @property
+    def joining(self) -> bool:
+        return self.when == (JOINING,)
+
 
 def disclosures(by_stage: Mapping[str, Sequence[str]] | None) -> list[Disclosure]:
-    """What sites declare on joining, then each reply class with the stages that sent it.
+    """What sites declare on joining, then each reply class with the stages that may send it.
 
-    Without a record of what was sent, every reply class that this version knows is listed.
+    by_stage: as the method declares it; without, every reply class that this version knows is listed.
     """
     known = {cls.__name__: cls for cls in reply_classes()}
     if by_stage is None:
@@ -51,6 +60,17 @@ def disclosures(by_stage: Mapping[str, Sequence[str]] | None) -> list[Disclosure
             for name in names
         ),
     ]
+
+
+def declared_by_stage(run: RunData) -> dict[str, list[str]] | None:
+    """Reply classes that the run's study declares, by stage; None when its method is not known here."""
+    try:
+        study = Study.from_table(run.study)
+    except FedsiftError:
+        return None
+    at_sites = any(row.get("evaluated_at") == "sites" for row in run.rounds)
+    by_stage = declared_replies(study.method, (Evaluate,) if at_sites or not run.rounds else ())
+    return {stage: [cls.__name__ for cls in replies] for stage, replies in by_stage.items()}
 
 
 def reply_classes() -> list[type[Reply]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedsift.report.disclosure import disclosures
+from fedsift.report.disclosure import declared_by_stage, disclosures
 from fedsift.report.svg import Markup, join, tag
 from fedsift.report.words import verdict
 from fedsift.runs import RunData, duration, number, percent, size
@@ -146,11 +146,22 @@ def refusals_table(run: RunData) -> Markup:
 
 
 def disclosure_table(run: RunData) -> Markup:
-    """Every field that can leave a site, under the message that carries it."""
-    by_stage = run.replies_by_stage()
+    """Every field that can leave a site, under the message that carries it: what the method declares.
+
+    A run whose method is not known here shows what was sent.
+    """
+    declared, sent = declared_by_stage(run), run.replies_by_stage()
+    by_stage = declared or sent
     parts = []
     for entry in disclosures(by_stage):
         when = f" · {', '.join(entry.when)}" if entry.when else ""
+        if (
+            declared
+            and sent
+            and not entry.joining
+            and all(entry.name not in names for names in sent.values())
+        ):
+            when += " · never sent" if run.finished else " · not sent so far"
         head = tag(
             "tr",
             tag(
@@ -170,19 +181,19 @@ def disclosure_table(run: RunData) -> Markup:
         "thead", tag("tr", *(tag("th", word, scope="col") for word in ("field", "what it tells", "type")))
     )
     table = tag("div", tag("table", top, *parts, class_="disclosure"), class_="scroll", tabindex="0")
-    return join([tag("p", _disclosure_words(run, by_stage is None)), table])
+    return join([tag("p", _disclosure_words(run, declared is not None, sent is not None)), table])
 
 
-def _disclosure_words(run: RunData, unknown: bool) -> str:
+def _disclosure_words(run: RunData, declared: bool, sent: bool) -> str:
     base = "A site answers with these messages; a field that is not listed has no way to leave it. "
-    if unknown:
+    if declared:
+        return base + f"Listed is what {run.method} declares with these settings; no other request is sent."
+    if not sent:
         return (
             base
             + "This run has no record of which of them its stages sent, so every kind known here is listed."
         )
-    if not run.finished:
-        return base + "Listed are those of the rounds done so far; later stages may send others."
-    return base + f"Listed are all that this run of {run.method} sent."
+    return base + f"{run.method} is not installed here; listed is what this run has sent."
 
 
 def _is_number(value: Any) -> bool:

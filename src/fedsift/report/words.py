@@ -38,7 +38,15 @@ def _finding(run: RunData) -> str:
     else:
         sites = "site" if count == 1 and run.site_count in (1, None) else "sites"
         look = f"{count}{of} {sites} {'looks' if count == 1 else 'look'} noisy: {listed(run.found)}"
-    return look + _against_truth(run)
+    return look + _borderline(run) + _against_truth(run)
+
+
+def _borderline(run: RunData) -> str:
+    """A verdict that a little more or less would have turned says so."""
+    found = run.findings
+    if found is None or not found.borderline:
+        return ""
+    return f" (borderline: p = {number(found.p_value)}, sites are named up to {number(found.threshold)})"
 
 
 def _against_truth(run: RunData) -> str:

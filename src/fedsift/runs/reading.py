@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedsift.contract.findings import Findings
 from fedsift.contract.plaintext import uncell
 from fedsift.runs.folder import FAILURE, PLAN, SUMMARY, RunFolder
 from fedsift.runs.summary import CURVES, summarise
@@ -86,8 +87,12 @@ class RunData:
     @property
     def found(self) -> list[str] | None:
         """Sites that the method called noisy last; None when it never said."""
-        claim = self.summary.get("noisy_sites_found")
-        return None if claim is None else [str(site) for site in claim]
+        return None if self.findings is None else [str(site) for site in self.findings.noisy]
+
+    @property
+    def findings(self) -> Findings | None:
+        """What the method found last, and how sure it was; None when it never said."""
+        return Findings.of(self.summary)
 
     @property
     def detection(self) -> dict[str, Any] | None:
@@ -124,7 +129,7 @@ class RunData:
         return next((row[name] for row in reversed(self.rounds) if row.get(name) is not None), None)
 
     def replies_by_stage(self) -> dict[str, list[str]] | None:
-        """Reply classes that left the sites, by stage; None when some round does not say."""
+        """Reply classes that left the sites so far, by stage; None when some round does not say."""
         seen: dict[str, list[str]] = {}
         for row in self.rounds:
             if not isinstance(row.get("replies"), dict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedsift.contract.findings import Findings
 from fedsift.runs.curves import summarise as summarise_curve
 
 CURVES = ("accuracy", "bacc", "auc", "map")
@@ -26,9 +27,10 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 "last": found.last,
                 "final": curve[-1],
             }
-    claims = [row["noisy_sites"] for row in rows if row.get("noisy_sites") is not None]
-    if claims:
-        result["noisy_sites_found"] = claims[-1]
+    findings = Findings.last(rows)
+    if findings is not None:
+        result["noisy_sites_found"] = list(findings.noisy)
+        result["findings"] = findings.line()
     result["bytes_down"] = sum(row["bytes_down"] for row in rows)
     result["bytes_up"] = sum(row["bytes_up"] for row in rows)
     result["participations"] = sum(row["participants"] for row in rows)

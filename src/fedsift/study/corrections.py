@@ -1,7 +1,7 @@
 """What a method did to the labels, against the truth that only a simulation knows.
 
-It reads the sites' notebooks after the run: "labels" (what a site believes now), "flagged" (bool),
-"suspicion" (high for suspects). A method never sees any of this.
+It reads the evidence in the sites' notebooks after the run: the labels that a site believes now, which it flagged,
+how suspect each is. A method never sees any of this.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsift.contract.evidence import evidence_of
 from fedsift.contract.plain import plain
 from fedsift.data.dataset import Spread
 from fedsift.metrics import correction, correction_per_class, detect_samples, roc_area
 from fedsift.metrics.correction import Correction
-
-EVIDENCE = ("labels", "flagged", "suspicion")
 
 
 def summarise_corrections(
@@ -27,7 +26,7 @@ def summarise_corrections(
 
     notebooks: pages by site. levels: noise levels that a method estimated, by site.
     """
-    if spread.truth is None or not any(page in pages for pages in notebooks.values() for page in EVIDENCE):
+    if spread.truth is None or all(evidence_of(pages).empty for pages in notebooks.values()):
         return None
     clean = {site: np.asarray(spread.truth.clean[site]) for site in spread.sites}
     believed = {site: _page(notebooks, site, "labels", spread.given[site]) for site in spread.sites}
@@ -55,8 +54,8 @@ def summarise_corrections(
 def _page(
     notebooks: Mapping[str, Mapping[str, Any]], site: str, page: str, default: NDArray[Any]
 ) -> NDArray[Any]:
-    """A notebook page as an array of the labels' shape, the default where a site has none that fits."""
-    kept = notebooks.get(site, {}).get(page)
+    """A field of the evidence as an array of the labels' shape, the default where a site has none that fits."""
+    kept = getattr(evidence_of(notebooks.get(site, {})), page)
     if kept is None:
         return default
     values = np.asarray(kept)

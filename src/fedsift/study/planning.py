@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from fedsift.contract.disclosure import declared_replies, disclosure_rows
 from fedsift.contract.errors import FedsiftError
 from fedsift.contract.federation import Round
-from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request
+from fedsift.contract.messages import Answer, Envelope, Moment, Request
 from fedsift.data.dataset import Spread
 from fedsift.engines.inprocess import InProcess
 from fedsift.local.dispatch import train_many
 from fedsift.local.plan import steps
+from fedsift.local.requests import Evaluate
 from fedsift.local.trainer import Job
 from fedsift.study.running import federate
 from fedsift.study.study import Study
@@ -57,42 +59,22 @@ class Forecast:
 
 
 class _Watched(InProcess):
-    """An in-process federation that remembers which replies came."""
+    """An in-process federation that counts how often sites are asked."""
 
-    def __init__(self, *parts: Any, **options: Any) -> None:
-        super().__init__(*parts, **options)
-        self.seen: dict[str, type[Reply]] = {}
-        self.phases = 0
+    phases = 0
 
     def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
         self.phases += 1
-        answers = super().deliver(envelopes, deadline)
-        for answer in answers.values():
-            if answer.reply is not None:
-                remember_replies(answer.reply, self.seen)
-        return answers
-
-
-def remember_replies(reply: Reply, seen: dict[str, type[Reply]]) -> None:
-    """Note this reply's class and those of the replies inside it."""
-    seen[type(reply).__name__] = type(reply)
-    for inner in getattr(reply, "then", ()):
-        remember_replies(inner, seen)
-
-
-def disclosure_rows(replies: Mapping[str, type[Reply]]) -> list[list[str]]:
-    """Reply, field and its words, straight from the reply classes: the table cannot drift from the code."""
-    return [
-        [name, field.name, field.metadata.get("what", "")]
-        for name, cls in sorted(replies.items())
-        for field in dataclasses.fields(cls)
-    ]
+        return super().deliver(envelopes, deadline)
 
 
 def plan_study(study: Study) -> Forecast:
     spread = study.spread()
+    study = study.completed(study.facts(spread))
     notes = list(spread.notes)
-    stages, replies = _try(study, _shrink(spread), notes)
+    stages = _try(study, _shrink(spread), notes)
+    evaluates = () if len(spread.dataset.test) else (Evaluate,)
+    disclosures = disclosure_rows(declared_replies(study.method, evaluates))
     round_seconds, timed = _training_time(study, spread)
     trains = {stage.name: stage.trains for stage in study.method.stages()}
     shares = {s.name: s.messages / max(1, s.phases * len(spread.sites)) for s in stages}
@@ -101,20 +83,20 @@ def plan_study(study: Study) -> Forecast:
         f"{sum(len(rows) for rows in spread.rows.values())} samples, {study.method.total_rounds} rounds"
     )
     seconds = sum(round_seconds * s.rounds * shares[s.name] for s in stages if trains[s.name])
-    return Forecast(headline, stages, disclosure_rows(replies), seconds, timed, notes)
+    return Forecast(headline, stages, disclosures, seconds, timed, notes)
 
 
-def _try(study: Study, spread: Spread, notes: list[str]) -> tuple[list[StagePlan], dict[str, type[Reply]]]:
-    """One round of each stage, with one local epoch, on the shrunken data: what is asked, and what comes back."""
+def _try(study: Study, spread: Spread, notes: list[str]) -> list[StagePlan]:
+    """One round of each stage, with one local epoch, on the shrunken data: how much is asked and comes back."""
     changes = {"local": dataclasses.replace(study.train, epochs=1)} if hasattr(study.method, "local") else {}
     method = dataclasses.replace(study.method, **changes)
     federation = federate(study, spread, "plan", kind=_Watched)
     assert isinstance(federation, _Watched)
-    federation.begin(Round("start", 0, -1))
+    federation.begin(Round("start", 0, -1), ())
     state = method.start(federation)
     plans = []
     for number, stage in enumerate(stage for stage in method.stages() if stage.rounds > 0):
-        federation.begin(Round(stage.name, 0, number))
+        federation.begin(Round(stage.name, 0, number), stage.asks)
         before = federation.phases
         try:
             state = stage.step(state, federation)
@@ -124,7 +106,7 @@ def _try(study: Study, spread: Spread, notes: list[str]) -> tuple[list[StagePlan
         log, phases = federation.log, federation.phases - before
         sums = (log.asked, phases, log.bytes_down, log.bytes_up)
         plans.append(StagePlan(stage.name, stage.rounds, *(stage.rounds * amount for amount in sums)))
-    return plans, federation.seen
+    return plans
 
 
 def _shrink(spread: Spread) -> Spread:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from safetensors.torch import save
 
+from fedsift.contract.findings import Findings
 from fedsift.contract.messages import Weights
 from fedsift.data.dataset import Spread
 from fedsift.engines.federation import EngineFederation, Simulation
@@ -42,7 +43,7 @@ def write_results(
         "trainers": decisions(),
         "kernels": "torch" if native.library() is None else "native",
         **summarise(rows),
-        **({} if simulation is None else _against_the_truth(federation, simulation, rows)),
+        **({} if simulation is None else _against_the_truth(simulation, rows)),
         "notes": list(spread.notes) if spread else [],
     }
     folder.write_json("summary.json", summary)
@@ -56,16 +57,13 @@ def save_model(folder: RunFolder, weights: Weights) -> None:
     )
 
 
-def _against_the_truth(
-    federation: EngineFederation, simulation: Simulation, rows: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _against_the_truth(simulation: Simulation, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """How the sites called noisy compare with those that are, and what became of the labels."""
     spread, result = simulation.spread, {}
-    claims = [row["noisy_sites"] for row in rows if row.get("noisy_sites") is not None]
-    if claims and spread.truth is not None:
-        result["detection"] = site_detection(spread, claims[-1])
-    levels = federation.site_records.get("noise_level")
-    corrections = summarise_corrections(spread, simulation.notebooks, levels)
+    found = Findings.last(rows)
+    if found is not None and spread.truth is not None:
+        result["detection"] = site_detection(spread, list(found.noisy))
+    corrections = summarise_corrections(spread, simulation.notebooks, None if found is None else found.level)
     if corrections is not None:
         result["corrections"] = corrections
     return result

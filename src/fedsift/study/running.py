@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fedsift.contract.errors import ConfigError, FedsiftError, RunError
+from fedsift.contract.facts import FederationFacts
 from fedsift.data.dataset import Spread
 from fedsift.data.ledger import ledger
 from fedsift.engines.engine import Engine, Parts
@@ -70,6 +71,7 @@ def carry_out(
         with _torch_threads(study.engine.threads or 1):
             federation = engine().open(parts_of(study), folder)
             simulation = federation.simulation
+            study = complete(study, folder, _facts(study, federation))
             if simulation is not None and simulation.spread.truth is not None:
                 ledger(simulation.spread).save(folder.path / "truth.csv")
             evaluator = Evaluator(federation, federation.test_set())
@@ -97,6 +99,22 @@ def _torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def complete(study: Study, folder: RunFolder, facts: FederationFacts) -> Study:
+    """The study with what follows from its federation, written down: a resumed run reads it instead of guessing."""
+    done = study.completed(facts)
+    if done != study:
+        folder.write_text("study.toml", done.to_toml())
+        write_plan(done.method, folder)
+    return done
+
+
+def _facts(study: Study, federation: EngineFederation) -> FederationFacts:
+    """What is known of the federation: all of it in a simulation, else what the sites declared."""
+    if federation.simulation is not None:
+        return study.facts(federation.simulation.spread)
+    return FederationFacts.of(federation.facts.values(), federation.classes, federation.multilabel)
 
 
 def parts_of(study: Study) -> Parts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import Annotated, Any, Literal
 import tomli_w
 
 from fedsift.contract.errors import ConfigError
+from fedsift.contract.facts import FederationFacts
 from fedsift.contract.method import Method
 from fedsift.contract.ranges import Range, Ranged
 from fedsift.contract.registry import Registry, nearest
@@ -19,6 +19,8 @@ from fedsift.data.build import build as build_spread
 from fedsift.data.dataset import Spread
 from fedsift.data.noise import Noise, noises
 from fedsift.data.partitions import Partition, partitions
+from fedsift.data.partitions.natural import Natural
+from fedsift.data.partitions.own_sites import OwnSites
 from fedsift.data.presets import preset_names, preset_table
 from fedsift.data.public import Public
 from fedsift.data.sources import Source, sources
@@ -30,6 +32,7 @@ from fedsift.local.recipe import Recipe
 from fedsift.local.site import Compute
 from fedsift.methods import methods
 from fedsift.models import models
+from fedsift.study.method_table import build_method, method_table, own_recipe, settled, spread_facts
 from fedsift.study.tables import (
     Bases,
     apply_overrides,
@@ -134,19 +137,27 @@ class Study:
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise ConfigError(f"'seed' = {seed!r}: it must be a whole number")
         source: Source = build_named(sources, table.get("data", {"name": "digits"}), "data", bases=bases)
-        train = build(Recipe, _without(table.get("train", {}), "objective", "train"), "train")
+        named = table.get("method", {"name": "fedavg"})
+        # a [train] table is the whole recipe; without one the method trains by its own
+        train = (
+            build(Recipe, _without(table["train"], "objective", "train"), "train")
+            if "train" in table
+            else own_recipe(named)
+        )
         model = build(ModelTable, table.get("model", {}), "model")
         for network in model.networks:
             if ":" not in network:
                 models.get(network)
         usual = {"name": "own-sites"} if source.own else {"name": "iid", "sites": 10}
         partition = build_named(partitions, table.get("partition", usual), "partition", bases=bases)
-        method_table = _detection_for_own_labels(
-            _without(table.get("method", {"name": "fedavg"}), "local", "method"),
-            own_labels="noise" not in table,
+        sites = getattr(partition, "sites", None)
+        method = build_method(named, train).completed(
+            FederationFacts(
+                sites=sites if isinstance(sites, int) and sites > 0 else None,
+                own_labels="noise" not in table,
+                natural=isinstance(partition, Natural),
+            )
         )
-        method_table = _one_site_a_visit(method_table, getattr(partition, "sites", None))
-        method = build_named(methods, method_table, "method", fixed={"local": train}, bases=bases)
         return cls(
             source=source,
             partition=partition,
@@ -174,7 +185,7 @@ class Study:
             "model": as_table(self.model),
             "train": as_table(self.train, leave=OBJECTIVE),
             **({} if self.public is None else {"public": _public_table(self.public)}),
-            "method": {"name": self.method_name, **as_table(self.method, leave=frozenset({"local"}))},
+            "method": method_table(self.method),
             "engine": as_table(self.engine),
             "federation": as_table(self.federation),
             "gate": as_table(self.gate),
@@ -198,7 +209,7 @@ class Study:
         return replace(spread, dataset=with_features(spread.dataset, names[0], device=self.engine.device))
 
     def spread(self) -> Spread:
-        """Load, spread and spoil the data; refuses a method that cannot handle this kind of label."""
+        """Load, spread and spoil the data; refuses a method that does not fit them."""
         dataset, public = self.source.load(), None
         if self.public is not None:
             dataset, public = self.public.take(dataset, self.seed)
@@ -206,24 +217,21 @@ class Study:
             dataset, self.partition, self.noise, seed=self.seed, held_out=self.evaluate.held_out
         )
         spread = self._embedded(replace(spread, public=public, notes=(*self.notes, *spread.notes)))
-        kind = "multilabel" if spread.dataset.multilabel else "multiclass"
-        if kind not in self.method.tasks:
-            fitting = [name for name in methods if kind in methods.get(name).tasks]
-            raise ConfigError(
-                f"method '{self.method_name}' is for {' and '.join(self.method.tasks)} labels, "
-                f"'{spread.dataset.name}' is {kind}: use one of {', '.join(fitting)}"
-            )
-        networks = sorted(set(self.model.of_sites(spread.sites).values()))
-        if len(networks) > 1 and not self.method.mixed_networks:
-            fitting = [name for name in methods if methods.get(name).mixed_networks]
-            raise ConfigError(
-                f"method '{self.method_name}' needs the same network at every site, the study names "
-                f"{', '.join(networks)}: use one, or a method for different networks ({', '.join(fitting)})"
-            )
         for site in self.model.sites:
             if site not in spread.sites:
                 raise ConfigError(f"unknown site 'model.sites.{site}'.{nearest(site, list(spread.sites))}")
-        return spread
+        _, notes = settled(self.method, self.facts(spread))
+        return replace(spread, notes=(*spread.notes, *notes))
+
+    def facts(self, spread: Spread) -> FederationFacts:
+        """What is known of this study's federation once its data are loaded."""
+        networks = tuple(sorted(set(self.model.of_sites(spread.sites).values())))
+        natural = isinstance(self.partition, Natural | OwnSites) and spread.dataset.sites is not None
+        return spread_facts(spread, networks, natural=natural)
+
+    def completed(self, facts: FederationFacts) -> Study:
+        """The study with everything that follows from its federation; refuses a method that does not fit it."""
+        return replace(self, method=settled(self.method, facts)[0])
 
 
 _TABLES = (
@@ -232,26 +240,6 @@ _TABLES = (
 
 PUBLIC_SHARE = 0.1
 """Of the training pool, set aside for a method that needs public samples when the study names none."""
-
-
-def _detection_for_own_labels(table: Mapping[str, Any], *, own_labels: bool) -> Mapping[str, Any]:
-    """Labels that nobody spoiled on purpose may well be clean, and the papers' mixtures find noise in any
-    federation: for a person's own labels a method that can test for noise first does so unless told otherwise."""
-    name = table.get("name")
-    if not own_labels or not isinstance(name, str) or name not in methods or "detection" in table:
-        return table
-    can_test = any(f.name == "detection" for f in dataclasses.fields(methods.get(name)))
-    return {**table, "detection": "tested"} if can_test else table
-
-
-def _one_site_a_visit(table: Mapping[str, Any], sites: object) -> Mapping[str, Any]:
-    """A method that visits a share of the sites in turn visits one at a time, 1/N, where the partition says how
-    many there are and nobody says otherwise."""
-    name = table.get("name")
-    if not isinstance(sites, int) or sites < 1 or not isinstance(name, str) or name not in methods:
-        return table
-    visits = any(f.name == "visit_fraction" for f in dataclasses.fields(methods.get(name)))
-    return {**table, "visit_fraction": 1 / sites} if visits and "visit_fraction" not in table else table
 
 
 def _renamed(table: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

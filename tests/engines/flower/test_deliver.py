@@ -133,7 +133,7 @@ def federation_of(
     federation = FlowerFederation(
         post, roster, run="run", seed=1, model="mlp", patience=Patience(quorum=quorum, deadline=deadline)
     )
-    federation.begin(Round("train", 0, 0))
+    federation.begin(Round("train", 0, 0), (Evaluate,))
     return federation
 
 
