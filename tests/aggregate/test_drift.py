@@ -7,8 +7,8 @@ import torch
 
 from fedsift.aggregate import (
     average,
+    feddyn_anchor,
     feddyn_cloud,
-    feddyn_correction,
     feddyn_memory,
     relative_sizes,
     scaffold_correction,
@@ -17,6 +17,7 @@ from fedsift.aggregate import (
     server_step,
 )
 from fedsift.contract import Weights
+from fedsift.local.losses import proximal
 
 
 def one(*values: float) -> Weights:
@@ -40,7 +41,11 @@ def test_scaffold_by_hand() -> None:
 
 
 def test_feddyn_by_hand() -> None:
-    assert feddyn_correction(one(3.0), one(1.0), one(0.5), 0.1)["w"].item() == 0.25
+    # (0.1 / 2) ||v - (w - h)||^2 with v = 3, w = 1, h = 0.5 pulls by 0.1 (3 - 1 + 0.5) = 0.25
+    v = one(3.0)["w"].requires_grad_()
+    proximal([v], [feddyn_anchor(one(1.0), one(0.5))["w"]], 0.05).backward()
+    assert v.grad is not None
+    assert v.grad.item() == 0.25
     assert feddyn_memory(one(0.5), one(3.0), one(1.0))["w"].item() == 2.5
     assert feddyn_cloud(one(2.0), [one(1.0), one(3.0)], 4)["w"].item() == 3.0
 
@@ -84,7 +89,8 @@ def test_feddyn_converges_to_the_common_optimum() -> None:
         for k in range(3):
             v = {"w": cloud["w"].clone()}
             for _ in range(40):
-                gradient = curves[k] @ v["w"] - pulls[k] + feddyn_correction(v, cloud, memory[k], 1.0)["w"]
+                pulled = v["w"] - feddyn_anchor(cloud, memory[k])["w"]
+                gradient = curves[k] @ v["w"] - pulls[k] + pulled
                 v = {"w": v["w"] - 0.1 * gradient}
             ends.append(v)
         memory = [feddyn_memory(h, v, cloud) for h, v in zip(memory, ends)]

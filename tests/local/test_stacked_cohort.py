@@ -144,7 +144,6 @@ MULTICLASS = {
 }
 MULTILABEL = {
     "binary": BinaryCrossEntropy(),
-    "binary, partial": BinaryCrossEntropy(partial=True),
     "weighted": PositiveWeighted(weigh=True),
     "partial class": PartialClass(),
     "partial class, over classes, known prior": PartialClass(norm="classes", prior_over="known"),

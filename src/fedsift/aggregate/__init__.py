@@ -1,10 +1,10 @@
 """Weights in, weights out."""
 
-from fedsift.aggregate.average import average, average_flat, server_step, weighted_average
+from fedsift.aggregate.average import average, server_step, weighted_average
 from fedsift.aggregate.distance_aware import DistanceAware, distance_aware, pair_distances
 from fedsift.aggregate.drift import (
+    feddyn_anchor,
     feddyn_cloud,
-    feddyn_correction,
     feddyn_memory,
     relative_sizes,
     scaffold_correction,
@@ -19,11 +19,10 @@ __all__ = [
     "DistanceAware",
     "ResidualAverage",
     "average",
-    "average_flat",
     "coordinate_median",
     "distance_aware",
+    "feddyn_anchor",
     "feddyn_cloud",
-    "feddyn_correction",
     "feddyn_memory",
     "flatten",
     "pair_distances",

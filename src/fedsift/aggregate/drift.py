@@ -53,9 +53,10 @@ def scaffold_server_variate(
     return updated
 
 
-def feddyn_correction(current: Weights, cloud: Weights, memory: Weights, alpha: float) -> Weights:
-    """What a site adds to its gradient: alpha_k (v - w + h_k), with alpha_k = alpha / s_k."""
-    return _each(lambda v, w, h: alpha * (v - w + h), current, cloud, memory)
+def feddyn_anchor(cloud: Weights, memory: Weights) -> Weights:
+    """Where a site's proximal term pulls to: w - h_k. With (alpha_k / 2) ||v - (w - h_k)||^2 in its loss, the gradient
+    gains alpha_k (v - w + h_k), with alpha_k = alpha / s_k."""
+    return _each(lambda h, w: w - h, memory, cloud)
 
 
 def feddyn_memory(memory: Weights, end: Weights, cloud: Weights) -> Weights:

@@ -124,16 +124,11 @@ class CrossEntropy(Term):
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy(Term):
-    """Mean binary cross-entropy over classes, for multi-label data; entries that are not annotated do not count."""
-
-    partial: bool = False
-    """True leaves classes that the site does not annotate out; False takes their zeros at face value."""
+    """Mean binary cross-entropy over classes, for multi-label data; the zeros of classes that a site does not annotate
+    are taken at face value."""
 
     def value(self, view: View) -> Tensor:
-        entries = losses.binary_cross_entropy(view.logits, view.target)
-        if self.partial and view.known is not None:
-            return view.mean((entries * view.known).sum(-1) / view.known.sum(-1).clamp(min=1))
-        return view.mean(entries.mean(-1))
+        return view.mean(losses.binary_cross_entropy(view.logits, view.target).mean(-1))
 
 
 @dataclass(frozen=True)
@@ -179,8 +174,11 @@ class Proximal(Term):
     needs: ClassVar[frozenset[str]] = frozenset({"anchors"})
 
     def value(self, view: View) -> Tensor:
-        if self.skip_first_batch and view.first_batch:
-            return torch.zeros(view.logits.shape[:-2], dtype=view.logits.dtype, device=view.logits.device)
-        if self.power == 1:
-            return losses.distance(view.parameters, view.anchors, lead=view.lead)
-        return 0.5 * losses.squared_distance(view.parameters, view.anchors, lead=view.lead)
+        return losses.proximal(
+            view.parameters,
+            view.anchors,
+            strength=0.5 if self.power == 2 else 1.0,
+            power=self.power,
+            skip=self.skip_first_batch and view.first_batch,
+            lead=view.lead,
+        )

@@ -155,7 +155,7 @@ class Lesson(Wire):
     def value(self, logits: Tensor, target: Tensor) -> Tensor:
         """`[B, K], [B, K] -> []`"""
         if self.loss == "mixture":
-            return losses.cross_entropy(logits, target).mean()
+            return losses.mixture_loss(logits, target).mean()
         if self.loss == "l1":
             return losses.score_distance(logits, target).mean()
         if self.loss == "mse":

@@ -18,6 +18,7 @@ from fedsift.local.predict import logits_of, site_logits
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.site import Site
 from fedsift.local.trainer import Job, Result
+from fedsift.metrics import confusion
 from fedsift.signals.confidence import confidence
 from fedsift.signals.lid import lid
 from fedsift.signals.per_class import per_class_mean
@@ -180,12 +181,12 @@ def evaluated(logits: Tensor, labels: Tensor, *, multilabel: bool) -> Evaluated:
     if multilabel:
         predicted = (logits > 0).to(torch.int64)
         cell = (torch.arange(k) * 4 + labels * 2 + predicted).reshape(-1)
-        confusion = torch.bincount(cell, minlength=4 * k).reshape(k, 2, 2)
+        counts = torch.bincount(cell, minlength=4 * k).reshape(k, 2, 2)
         loss = losses.binary_cross_entropy(logits, labels.to(logits.dtype)).mean()
     else:
-        confusion = torch.bincount(labels * k + logits.argmax(-1), minlength=k * k).reshape(k, k)
+        counts = torch.from_numpy(confusion(labels.numpy(), logits.argmax(-1).numpy(), k))
         loss = torch.nn.functional.cross_entropy(logits, labels)
-    return Evaluated(confusion, float(loss), len(labels))
+    return Evaluated(counts, float(loss), len(labels))
 
 
 @dataclass(frozen=True)

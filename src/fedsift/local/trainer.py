@@ -128,9 +128,7 @@ def prepare(site: Site, batch: Batch, recipe: Recipe, targets: Tensor) -> tuple[
     images = augment.apply(site.samples.take(batch.positions), recipe.augment, batch.draws)
     target = targets[batch.positions.to(targets.device)]
     if batch.mix_with is not None:
-        partner, share = batch.mix_with.to(images.device), batch.mix_share
-        images = share * images + (1 - share) * images[partner]
-        target = share * target + (1 - share) * target[partner]
+        images, target = losses.mixup(images, target, batch.mix_with.to(images.device), batch.mix_share)
     return images, target
 
 

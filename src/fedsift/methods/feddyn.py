@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from fedsift.aggregate import average, feddyn_cloud, feddyn_memory, relative_sizes
+from fedsift.aggregate import average, feddyn_anchor, feddyn_cloud, feddyn_memory, relative_sizes
 from fedsift.contract import ConfigError, Federation, Stage, State, Weights
 from fedsift.contract.codec import Wire
 from fedsift.contract.messages import Reply
@@ -51,7 +51,7 @@ class TrainDynamically(Train):
         return kept or {name: torch.zeros_like(self.weights[name]) for name in self.trained_names}
 
     def anchor(self, site: Site) -> Weights:
-        return {name: self.weights[name] - memory for name, memory in self.memory(site).items()}
+        return feddyn_anchor(self.weights, self.memory(site))
 
     def remember(self, site: Site, trained: Weights, loss: float) -> Trained:
         site.notebook[MEMORY] = feddyn_memory(self.memory(site), trained, self.weights)

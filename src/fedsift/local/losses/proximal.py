@@ -37,17 +37,18 @@ def proximal(
     strength: float | Tensor,
     *,
     power: int = 2,
-    first_batch: bool = False,
+    skip: bool = False,
     lead: int = 0,
 ) -> Tensor:
     """strength * ||w - w_g||^power, `[]` or `[C]`.
 
-    power 2: FedCorr eq. 5 with strength beta * mu_hat, FedProx with strength mu / 2.
-    power 1: FedCorr's release, which leaves the term out on the first batch of every local epoch.
+    power 2: FedCorr eq. 5 with strength beta * mu_hat, FedProx with strength mu / 2; power 1: FedCorr's release.
     strength: one number, or `[C]` for a cohort.
+    skip: the term is left out, as FedCorr's release does on the first batch of every local epoch: 0, not computed.
     """
-    if power == 2:
-        return strength * squared_distance(params, anchors, lead)
-    if power != 1:
+    if power not in (1, 2):
         raise ConfigError(f"prox_power = {power}: choose 1 (the norm) or 2 (its square)")
-    return (0.0 if first_batch else strength) * distance(params, anchors, lead)
+    if skip:
+        return torch.zeros(params[0].shape[:lead], dtype=params[0].dtype, device=params[0].device)
+    length = squared_distance if power == 2 else distance
+    return strength * length(params, anchors, lead)

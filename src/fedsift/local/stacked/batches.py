@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsift.local import augment
+from fedsift.local import augment, losses
 from fedsift.local.plan import Epoch, epochs
 from fedsift.local.stacked.layout import empty_samples
 from fedsift.local.stacked.pixels import pixels_of
@@ -138,7 +138,7 @@ class CohortBatches:
             mix = self._mix(start + number, sites, width) if self._recipe.mixup > 0 else None
             if mix is not None:
                 partner, share = mix[0], mix[1].view(-1, 1, 1)
-                target = share * target + (1 - share) * _partners_of(target, partner)
+                target = losses.blend(target, _partners_of(target, partner), share)
                 known = None if known is None else torch.minimum(known, _partners_of(known, partner))
             if window is not None and self._pixels is not None:
                 samples = self._pixels.take(window, sites, mix)
@@ -173,7 +173,7 @@ class CohortBatches:
         samples = augment.apply(torch.cat(raw), self._recipe.augment, draws)
         if mix is not None:
             share = mix[1].repeat_interleave(at.shape[1]).view(-1, *[1] * (samples.dim() - 1))
-            samples = share * samples + (1 - share) * samples.index_select(0, mix[0])
+            samples = losses.blend(samples, samples.index_select(0, mix[0]), share)
         return _in_cohort_order(samples, sites)
 
 
