@@ -127,10 +127,6 @@ class InProcess(EngineFederation):
             return None
         return self._samples(data.test), torch.from_numpy(data.labels[data.test])
 
-    def believed(self) -> dict[str, Tensor]:
-        """Working labels of the sites that changed theirs, for the metrics of a simulation."""
-        return {site: pages["labels"] for site, pages in self.notebooks.items() if "labels" in pages}
-
 
 def facts_of(spread: Spread, site: str, model: str) -> SiteFacts:
     annotated = None

@@ -7,9 +7,9 @@ scale like numbers: `0.2 * CrossEntropy(adjust=1.0) + 0.8 * Distillation(tempera
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -44,11 +44,29 @@ class View:
     """The received global parameters, in the same order."""
     first_batch: bool = False
     """Whether this is the first batch of a local epoch."""
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    """What else the terms' `needs` name (see `local/extras.py`)."""
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    """New rows of per-sample extras, `[..., B, *]`."""
 
     @property
     def lead(self) -> int:
         """Number of cohort axes: 0 for one site, 1 for a stacked cohort."""
         return self.logits.dim() - 2
+
+    def rows(self, name: str) -> Tensor:
+        """The batch's rows of a per-sample extra, `[..., B, *]`, or a frozen network's logits `[..., B, K]`."""
+        rows: Tensor = self.extras[name]
+        return rows
+
+    def tensors(self, name: str) -> Sequence[Tensor]:
+        """A per-parameter extra, in the order of `parameters`."""
+        tensors: Sequence[Tensor] = self.extras[name]
+        return tensors
+
+    def keep(self, name: str, rows: Tensor) -> None:
+        """Write the batch's rows of a per-sample extra, `[..., B, *]`: constants from now on."""
+        self.kept[name] = rows.detach()
 
     def mean(self, per_sample: Tensor) -> Tensor:
         """Mean over the present samples: `[..., B] -> [...]`."""
@@ -58,7 +76,8 @@ class View:
 class Term(Wire):
     """Base of all terms. `needs` tells the trainer what to prepare: "prior", "teacher", "anchors", "chance".
 
-    "known prior" is a prior over the annotated and supplied labels alone; "prior" counts every sample.
+    "known prior" is a prior over the annotated and supplied labels alone; "prior" counts every sample. Any other name is
+    an extra that the request puts into its job: per-parameter or per-sample tensors, or a frozen network.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()

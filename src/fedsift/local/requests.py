@@ -92,7 +92,6 @@ class Train(Request[Trained]):
     recipe: Recipe
     then: tuple[Request[Any], ...] = ()
     """Asked of the site right after training; one whose weights are None looks at the model just trained."""
-    teacher: Weights | None = None
     before: tuple[Request[Any], ...] = ()
     """Asked of the site right before training; one whose weights are None looks at the model received."""
 
@@ -112,7 +111,7 @@ class Train(Request[Trained]):
     def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
         answers: list[Any] = [_prepare(request, site) for request, site in work]
         ready = [i for i, answer in enumerate(answers) if not isinstance(answer, Exception)]
-        jobs = [Job(work[i][1], work[i][0].weights, work[i][0].recipe, work[i][0].teacher) for i in ready]
+        jobs = [Job(work[i][1], work[i][0].weights, work[i][0].recipe) for i in ready]
         for i, result in zip(ready, train_many(jobs)):
             before = answers[i]
             answers[i] = result if isinstance(result, Exception) else _follow_up(*work[i], result, before)

@@ -13,6 +13,7 @@ from fedsift.contract import ConfigError, Federation, Stage, State, Weights
 from fedsift.contract.codec import Wire
 from fedsift.contract.messages import Reply
 from fedsift.local.dispatch import train_many
+from fedsift.local.extras import PerParameter
 from fedsift.local.objective import Objective, Proximal, Term, as_objective
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
@@ -39,7 +40,10 @@ class TrainDynamically(Train):
 
     @classmethod
     def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
-        jobs = [Job(site, ask.weights, ask.recipe, anchor=ask.anchor(site)) for ask, site in work]
+        jobs = [
+            Job(site, ask.weights, ask.recipe, extras={"anchors": PerParameter(ask.anchor(site))})
+            for ask, site in work
+        ]
         return [
             result if isinstance(result, Exception) else ask.remember(site, result.weights, result.loss)
             for (ask, site), result in zip(work, train_many(jobs))

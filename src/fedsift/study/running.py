@@ -81,9 +81,3 @@ def reopen(path: Path) -> tuple[Study, RunFolder]:
     except ConfigError as error:
         raise RunError(f"{folder.study_file} no longer fits this version: {error}") from error
     return study, folder
-
-
-def resume(path: Path, listen: Listener | None = None) -> dict[str, Any]:
-    """Go on with a run that was stopped."""
-    study, folder = reopen(path)
-    return run(study, folder, listen)

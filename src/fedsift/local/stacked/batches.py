@@ -37,6 +37,17 @@ class CohortStep:
     """`[k, B]`"""
     first: Tensor
     """bool `[k]`: whether the step opens a local epoch of the site."""
+    places: Tensor
+    """int64 `[k, B]`: each row's sample among all samples of the cohort, sites one after the other."""
+    mix: tuple[Tensor, Tensor] | None = None
+    """Each row's partner in `[k * B]` and each site's share `[k]`, with mixup."""
+
+    def mixed(self, values: Tensor) -> Tensor:
+        """Values `[k, B, *]` of the rows, blended with their partners' as targets are."""
+        if self.mix is None:
+            return values
+        partner, share = self.mix
+        return losses.blend(values, _partners_of(values, partner), share.view(-1, *[1] * (values.dim() - 1)))
 
 
 class CohortBatches:
@@ -144,7 +155,7 @@ class CohortBatches:
                 samples = self._pixels.take(window, sites, mix)
             else:
                 samples = self._samples(own, draws.at(number), mix)
-            yield CohortStep(sites, samples, target, present, full, known, chance, first)
+            yield CohortStep(sites, samples, target, present, full, known, chance, first, own, mix)
 
     def _chance_at(self, visits: Tensor) -> Tensor:
         """`[S, k, B]`, all rows of the first view, then of the second."""
@@ -178,7 +189,7 @@ class CohortBatches:
 
 
 def _partners_of(values: Tensor, partner: Tensor) -> Tensor:
-    """Values `[k, B, K]` of each row's partner."""
+    """Values `[k, B, *]` of each row's partner."""
     return values.flatten(0, 1).index_select(0, partner).view_as(values)
 
 
