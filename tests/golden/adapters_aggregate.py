@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsift import aggregate
 from fedsift.contract import Weights
-from fedsift.local.losses import proximal
+from fedsift.local.losses import inner_product, proximal
 
 ADAPTERS = Adapters()
 Inputs = dict[str, Any]
@@ -107,18 +107,19 @@ def scaffold(i: Inputs, variant: str) -> dict[str, Any]:
     zero = {"w": torch.zeros_like(w["w"])}
     server, own, rounds = zero, [zero] * n, []
     for selected in i["selected_per_round"]:
-        ends, fresh = [], []
+        ends, changes = [], []
         for k in selected:
             y = w["w"].clone()
-            extra = aggregate.scaffold_correction(own[k], server, relative[k])["w"]
+            correction = aggregate.scaffold_correction(own[k], server, relative[k])["w"]
             for _ in range(i["steps"]):
+                y = y.detach().requires_grad_()
+                [extra] = gradient(inner_product([y], [correction]), y)
                 y = y - i["lr"] * (quadratic_gradient(clients[k], y) + extra)
-            ends.append({"w": y})
-            fresh.append(aggregate.scaffold_variate(own[k], server, w, ends[-1], i["steps"], i["lr"]))
-        before = [own[k] for k in selected]
-        server = aggregate.scaffold_server_variate(server, before, fresh, [relative[k] for k in selected], n)
-        for k, variate in zip(selected, fresh):
-            own[k] = variate
+            ends.append({"w": y.detach()})
+            changes.append(aggregate.scaffold_change(server, w, ends[-1], i["steps"], i["lr"]))
+            own[k] = aggregate.scaffold_variate(own[k], changes[-1])
+        sizes = [relative[k] for k in selected]
+        server = aggregate.scaffold_server_variate(server, changes, sizes, n)
         w = aggregate.server_step(w, ends, server_lr=i["server_lr"])
         rounds.append(
             {

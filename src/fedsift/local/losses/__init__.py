@@ -36,7 +36,7 @@ from fedsift.local.losses.multilabel import (
     shift_of_prior,
     squared_error,
 )
-from fedsift.local.losses.proximal import distance, proximal, squared_distance
+from fedsift.local.losses.proximal import distance, inner_product, proximal, squared_distance
 
 __all__ = [
     "Consistency",
@@ -56,6 +56,7 @@ __all__ = [
     "ensemble_distillation",
     "expected_value",
     "forward_correction",
+    "inner_product",
     "log_prior",
     "mean_scores",
     "missing_class",

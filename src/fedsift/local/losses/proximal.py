@@ -31,6 +31,18 @@ def distance(params: Sequence[Tensor], anchors: Sequence[Tensor], lead: int = 0)
     return torch.where(away, torch.sqrt(torch.where(away, squared, 1.0)), 0.0)
 
 
+def inner_product(params: Sequence[Tensor], directions: Sequence[Tensor], lead: int = 0) -> Tensor:
+    """<w, d> over all tensors: `[]`, or `[C]` with `lead` = 1 cohort axis in front; its gradient is d.
+
+    A direction may lack the cohort axis; then it is the same for all sites.
+    """
+    products = []
+    for param, direction in zip(params, directions, strict=True):
+        product = param * direction.detach()
+        products.append(product.reshape(*product.shape[:lead], -1).sum(-1))
+    return torch.stack(products).sum(0)
+
+
 def proximal(
     params: Sequence[Tensor],
     anchors: Sequence[Tensor],
