@@ -14,8 +14,8 @@ import numpy as np
 from golden_harness import Adapters
 
 from fedsift.data.noise import instance, matrices
-from fedsift.data.noise.class_missing import draw_masks
 from fedsift.data.noise.base import Scene
+from fedsift.data.noise.class_missing import draw_masks
 from fedsift.data.noise.fedcorr import FedCorrNoise, choose_samples, redraw
 from fedsift.data.partitions import bernoulli_dirichlet as shares
 from fedsift.data.partitions import open_set

@@ -112,7 +112,12 @@ TERMS: dict[str, Term | Objective] = {
     "soft labels": SoftLabels(),
     "another network": CrossEntropy() + 0.5 * Peer(),
     "running average": CrossEntropy() + 0.5 * Running(),
-    "all": CrossEntropy() + 0.1 * Pull() + 0.3 * Weighted() + 0.2 * SoftLabels() + 0.5 * Peer() + 0.5 * Running(),
+    "all": CrossEntropy()
+    + 0.1 * Pull()
+    + 0.3 * Weighted()
+    + 0.2 * SoftLabels()
+    + 0.5 * Peer()
+    + 0.5 * Running(),
 }
 
 

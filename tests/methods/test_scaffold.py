@@ -124,7 +124,7 @@ def asked(option: Any, variate: Weights, start: Weights, **changes: Any) -> Trai
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_one_step_at_a_site_by_hand(option: Any) -> None:
     """y = w - lr (g + c - c_k): c_k is 0 on the first visit. One full-batch step of either option measures g itself:
-    (w - y) / lr - c + c_k = g + (c - c_k) - c + c_k = g. So c_k becomes g, and the second visit moves by -lr c alone."""
+    (w - y) / lr - c + c_k = g + (c - c_k) - c + c_k = g. So c_k becomes g; the second visit moves by -lr c alone."""
     start = plain_weights([[0.2, 0.0], [0.0, 0.1]])
     server = {name: torch.full_like(start[name], 0.25) for name in NAMES}
     plain = Train(start, Recipe(batch_size=2, lr=0.5)).answer(here())
@@ -159,7 +159,9 @@ def test_replies_that_do_not_fit_are_refused() -> None:
     good = asked("I", server, start).answer(place)
     facts = place.facts
     assert "does not fit option II" in str(good.refusal(asked("II", server, start), facts))
-    assert "does not fit option I" in str(replace(good, change=None).refusal(asked("I", server, start), facts))
+    assert "does not fit option I" in str(
+        replace(good, change=None).refusal(asked("I", server, start), facts)
+    )
     assert good.change is not None
     odd = {**good.change, "head.bias": torch.zeros(1)}
     assert "shape" in str(replace(good, change=odd).refusal(asked("I", server, start), facts))

@@ -136,7 +136,9 @@ def _alike(a: Job, b: Job) -> bool:
 def _kinds(job: Job) -> dict[str, object]:
     """What the job brings for its loss terms: names, kinds, and the shape of rows."""
     return {
-        name: (PerSample, extra.rows.shape[1:], extra.rows.dtype) if isinstance(extra, PerSample) else type(extra)
+        name: (PerSample, extra.rows.shape[1:], extra.rows.dtype)
+        if isinstance(extra, PerSample)
+        else type(extra)
         for name, extra in job.extras.items()
     }
 
@@ -210,7 +212,6 @@ class _Training:
         gradients: Sequence[Tensor] = torch.autograd.grad(losses.sum(), network.parameters())
         self._optimiser.step(clip_gradients(gradients, self._clip) if self._clip else gradients)
         return losses.detach()
-
 
     def written(self, sizes: list[int]) -> list[dict[str, Tensor]]:
         """Each site's per-sample extras that a term wrote to, `[n, *]` for n of `sizes`."""

@@ -1,7 +1,7 @@
 """What a loss term may see of a site beside the batch: tensors of any kind, by a name that the term's `needs` lists.
 
-A request puts them into its `Job`; the trainers hand them to the term through the `View`, for one site `[...]` and for a
-stacked cohort `[C, ...]` alike. Neither a method nor a term knows which.
+A request puts them into its `Job`; the trainers hand them to the term through the `View`, for one site `[...]` and for
+a stacked cohort `[C, ...]` alike. Neither a method nor a term knows which.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ class View:
 class Term(Wire):
     """Base of all terms. `needs` tells the trainer what to prepare: "prior", "teacher", "anchors", "chance".
 
-    "known prior" is a prior over the annotated and supplied labels alone; "prior" counts every sample. Any other name is
-    an extra that the request puts into its job: per-parameter or per-sample tensors, or a frozen network.
+    "known prior" is a prior over the annotated and supplied labels alone; "prior" counts every sample. Any other name
+    is an extra that the request puts into its job: per-parameter or per-sample tensors, or a frozen network.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()

@@ -64,7 +64,8 @@ class Controlled(Trained):
     """A model trained against its drift."""
 
     change: Weights | None = disclosed(
-        "how the site's control variate changed (option I alone; with II it follows from the model)", default=None
+        "how the site's control variate changed (option I alone; with II it follows from the model)",
+        default=None,
     )
 
     def refusal(self, request: TrainControlled, facts: SiteFacts) -> str | None:  # type: ignore[override]
@@ -133,7 +134,7 @@ class ScaffoldState(State):
 @methods.register("scaffold")
 @dataclass(frozen=True)
 class Scaffold(TrainingMethod):
-    """Each site corrects its steps by how its gradient differs from everyone's, so that its data cannot pull it away."""
+    """Each site corrects its steps by how its gradient differs from everyone's, so that its data pull it less."""
 
     summary: ClassVar[str] = "Control variates: every local step is corrected by the site's known drift"
     paper: ClassVar[str] = "Karimireddy et al. 2020"
@@ -148,8 +149,8 @@ class Scaffold(TrainingMethod):
     server_lr: float = 1.0
     """eta_g: the server's step towards the mean of the sites' models."""
     by_size: bool = True
-    """s_k = n_k N / sum n weighs c at a site and its change at the server, as FedDyn's authors released it; false: s_k = 1
-    as printed."""
+    """s_k = n_k N / sum n weighs c at a site and its change at the server, as FedDyn's authors released it; false:
+    s_k = 1, as printed."""
     clip: float = 10.0
     """Largest gradient norm of a local step; 0 is off."""
 

@@ -5,7 +5,6 @@ Fang, Ye: RHFL, CVPR 2022, sec. 4.1; Di et al.: FedDPCont, sec. 3.4, 5.1 and 5.2
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

@@ -19,8 +19,6 @@ def blend_in_place(values: Tensor, partners: Tensor, share: Tensor) -> Tensor:
     return values.mul_(share).add_(partners.mul_(1 - share))
 
 
-def mixup(
-    inputs: Tensor, target: Tensor, partner: Tensor, share: float | Tensor
-) -> tuple[Tensor, Tensor]:
+def mixup(inputs: Tensor, target: Tensor, partner: Tensor, share: float | Tensor) -> tuple[Tensor, Tensor]:
     """Inputs `[B, ...]` and targets `[B, K]` of one batch, each row blended with that of its partner, int64 `[B]`."""
     return blend(inputs, inputs[partner], share), blend(target, target[partner], share)

@@ -43,7 +43,7 @@ class CohortExtras:
                 self._networks[name] = _frozen(name, jobs, every, stacked)
 
     def at(self, step: CohortStep) -> dict[str, Any]:
-        """For the k sites of a step: tensors `[k, ...]` (`[1, ...]` where all share one), rows and logits `[k, B, *]`."""
+        """For a step's k sites: tensors `[k, ...]` (`[1, ...]` where all share one), rows and logits `[k, B, *]`."""
         k = step.sites
         extras: dict[str, Any] = {
             name: [own[:k] if len(own) > 1 else own for own in tensors]
