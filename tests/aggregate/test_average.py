@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift.aggregate import average, average_flat, flatten, server_step, shares_of, unflatten
+from fedsift.aggregate import average, flatten, server_step, shares_of, unflatten
 from fedsift.contract import DataError, Weights
 
 
@@ -72,17 +72,11 @@ def test_a_site_without_data_cannot_spoil_the_average() -> None:
     )
 
 
-@pytest.mark.parametrize(("rule", "want"), [("max", 30), ("first", 5), ("truncated_mean", 23)])
-def test_integer_rules(rule: str, want: int) -> None:
-    models = [{"n": torch.tensor(v)} for v in (5, 15, 30)]
-    got = average(models, [10, 30, 60], rule)["n"]  # type: ignore[arg-type]
-    assert got.dtype == torch.int64
-    assert got.item() == want
-
-
-def test_a_whole_mean_is_not_rounded_down() -> None:
-    models = [{"n": torch.tensor(7)} for _ in range(3)]
-    assert average(models, [1, 1, 1], "truncated_mean")["n"].item() == 7
+def test_of_integers_the_largest_is_kept_with_its_type() -> None:
+    models = [{"n": torch.tensor(v, dtype=torch.int32)} for v in (5, 30, 15)]
+    got = average(models, [10, 60, 30])["n"]
+    assert got.dtype == torch.int32
+    assert got.item() == 30
 
 
 def test_boolean_buffers() -> None:
@@ -125,13 +119,10 @@ def test_server_step() -> None:
     assert torch.equal(still["conv.weight"], old["conv.weight"])
 
 
-def test_flat_rows_give_the_same_average() -> None:
+def test_flat_rows_and_back() -> None:
     models = [{"a": torch.randn(3, 2), "b": torch.randn(4)} for _ in range(5)]
-    names, sizes = ["a", "b"], [1, 2, 3, 4, 5]
-    flat = average_flat(flatten(models, names), shares_of(sizes))
-    back = unflatten(flat, models[0], names)
-    want = average(models, sizes)
-    assert all(torch.equal(back[name], want[name]) for name in names)
-    assert torch.equal(
-        average_flat(flatten(models[:1], names), shares_of([3])), flatten(models[:1], names)[0]
-    )
+    rows = flatten(models, ["a", "b"])
+    assert rows.shape == (5, 10)
+    for row, own in zip(rows, models):
+        back = unflatten(row, own, ["a", "b"])
+        assert all(torch.equal(back[name], own[name]) for name in own)

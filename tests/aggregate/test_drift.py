@@ -7,16 +7,18 @@ import torch
 
 from fedsift.aggregate import (
     average,
+    feddyn_anchor,
     feddyn_cloud,
-    feddyn_correction,
     feddyn_memory,
     relative_sizes,
+    scaffold_change,
     scaffold_correction,
     scaffold_server_variate,
     scaffold_variate,
     server_step,
 )
 from fedsift.contract import Weights
+from fedsift.local.losses import proximal
 
 
 def one(*values: float) -> Weights:
@@ -32,15 +34,21 @@ def test_scaffold_by_hand() -> None:
     own, server = one(1.0), one(4.0)
     assert scaffold_correction(own, server)["w"].item() == 3.0  # c - c_k
     assert scaffold_correction(own, server, 2.0)["w"].item() == 1.0  # c / 2 - c_k
-    # c_k - c + (w - y) / (steps lr) = 1 - 4 + (5 - 3) / (2 * 0.5) = -1
-    assert scaffold_variate(own, server, one(5.0), one(3.0), 2, 0.5)["w"].item() == -1.0
-    # c + (1 / 4) (1 * (-1 - 1) + 2 * (3 - 0)) = 4 + 1 = 5
-    updated = scaffold_server_variate(server, [own, one(0.0)], [one(-1.0), one(3.0)], [1.0, 2.0], 4)
+    # (w - y) / (steps lr) - c = (5 - 3) / (2 * 0.5) - 4 = -2, so c_k becomes 1 - 2 = -1
+    change = scaffold_change(server, one(5.0), one(3.0), 2, 0.5)
+    assert change["w"].item() == -2.0
+    assert scaffold_variate(own, change)["w"].item() == -1.0
+    # c + (1 / 4) (1 * -2 + 2 * 3) = 4 + 1 = 5
+    updated = scaffold_server_variate(server, [change, one(3.0)], [1.0, 2.0], 4)
     assert updated["w"].item() == 5.0
 
 
 def test_feddyn_by_hand() -> None:
-    assert feddyn_correction(one(3.0), one(1.0), one(0.5), 0.1)["w"].item() == 0.25
+    # (0.1 / 2) ||v - (w - h)||^2 with v = 3, w = 1, h = 0.5 pulls by 0.1 (3 - 1 + 0.5) = 0.25
+    v = one(3.0)["w"].requires_grad_()
+    proximal([v], [feddyn_anchor(one(1.0), one(0.5))["w"]], 0.05).backward()
+    assert v.grad is not None
+    assert v.grad.item() == 0.25
     assert feddyn_memory(one(0.5), one(3.0), one(1.0))["w"].item() == 2.5
     assert feddyn_cloud(one(2.0), [one(1.0), one(3.0)], 4)["w"].item() == 3.0
 
@@ -59,16 +67,16 @@ def test_scaffold_converges_to_the_common_optimum_where_averaging_does_not() -> 
     def train(corrected: bool) -> torch.Tensor:
         w, server, own = one(0.0, 0.0), one(0.0, 0.0), [one(0.0, 0.0)] * 3
         for _ in range(300):
-            ends, fresh = [], []
+            ends, changes = [], []
             for k in range(3):
                 y = w["w"]
                 extra = scaffold_correction(own[k], server)["w"] if corrected else torch.zeros(2)
                 for _ in range(5):
                     y = y - 0.1 * (curves[k] @ y - pulls[k] + extra)
                 ends.append({"w": y})
-                fresh.append(scaffold_variate(own[k], server, w, ends[-1], 5, 0.1))
-            server = scaffold_server_variate(server, own, fresh, [1.0] * 3, 3)
-            own = fresh
+                changes.append(scaffold_change(server, w, ends[-1], 5, 0.1))
+            server = scaffold_server_variate(server, changes, [1.0] * 3, 3)
+            own = [scaffold_variate(c, change) for c, change in zip(own, changes)]
             w = server_step(w, ends)
         return w["w"]
 
@@ -84,7 +92,8 @@ def test_feddyn_converges_to_the_common_optimum() -> None:
         for k in range(3):
             v = {"w": cloud["w"].clone()}
             for _ in range(40):
-                gradient = curves[k] @ v["w"] - pulls[k] + feddyn_correction(v, cloud, memory[k], 1.0)["w"]
+                pulled = v["w"] - feddyn_anchor(cloud, memory[k])["w"]
+                gradient = curves[k] @ v["w"] - pulls[k] + pulled
                 v = {"w": v["w"] - 0.1 * gradient}
             ends.append(v)
         memory = [feddyn_memory(h, v, cloud) for h, v in zip(memory, ends)]

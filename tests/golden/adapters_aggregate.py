@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from adapters_losses import ALL, tensor
+from adapters_losses import ALL, gradient, tensor
 from golden_harness import Adapters
 from torch import Tensor
 
 from fedsift import aggregate
 from fedsift.contract import Weights
+from fedsift.local.losses import inner_product, proximal
 
 ADAPTERS = Adapters()
 Inputs = dict[str, Any]
@@ -33,16 +34,21 @@ def buffers(values: dict[str, Any]) -> Weights:
 def fedavg(i: Inputs, variant: str) -> dict[str, Any]:
     integers = [buffers(b) for b in i.get("integer_buffers") or [{} for _ in i["models"]]]
     models = [model(m) | b for m, b in zip(i["models"], integers)]
-    merged = {
-        rule: aggregate.average(models, i["sizes"], rule) for rule in ("max", "first", "truncated_mean")
-    }
-    for averaged in merged.values():
-        assert list(averaged) == list(models[0])
-        assert all(averaged[name].dtype == models[0][name].dtype for name in averaged)
+    averaged, shares = aggregate.average(models, i["sizes"]), aggregate.shares_of(i["sizes"])
+    assert list(averaged) == list(models[0])
+    assert all(averaged[name].dtype == models[0][name].dtype for name in averaged)
     return {
-        "weights": aggregate.shares_of(i["sizes"]),
-        "averaged": merged["max"],
-        "integer_buffers": {rule: {n: m[n] for n in integers[0]} for rule, m in merged.items()},
+        "weights": shares,
+        "averaged": averaged,
+        "integer_buffers": {
+            "max": {name: averaged[name] for name in integers[0]},
+            # of the three rules that are right, the product has the first; the other two are the vectors' own
+            "first": integers[0],
+            "truncated_mean": {
+                name: torch.floor(sum(s * b[name] for s, b in zip(shares, integers)) + 1e-9).long()
+                for name in integers[0]
+            },
+        },
     }
 
 
@@ -101,18 +107,19 @@ def scaffold(i: Inputs, variant: str) -> dict[str, Any]:
     zero = {"w": torch.zeros_like(w["w"])}
     server, own, rounds = zero, [zero] * n, []
     for selected in i["selected_per_round"]:
-        ends, fresh = [], []
+        ends, changes = [], []
         for k in selected:
             y = w["w"].clone()
-            extra = aggregate.scaffold_correction(own[k], server, relative[k])["w"]
+            correction = aggregate.scaffold_correction(own[k], server, relative[k])["w"]
             for _ in range(i["steps"]):
+                y = y.detach().requires_grad_()
+                [extra] = gradient(inner_product([y], [correction]), y)
                 y = y - i["lr"] * (quadratic_gradient(clients[k], y) + extra)
-            ends.append({"w": y})
-            fresh.append(aggregate.scaffold_variate(own[k], server, w, ends[-1], i["steps"], i["lr"]))
-        before = [own[k] for k in selected]
-        server = aggregate.scaffold_server_variate(server, before, fresh, [relative[k] for k in selected], n)
-        for k, variate in zip(selected, fresh):
-            own[k] = variate
+            ends.append({"w": y.detach()})
+            changes.append(aggregate.scaffold_change(server, w, ends[-1], i["steps"], i["lr"]))
+            own[k] = aggregate.scaffold_variate(own[k], changes[-1])
+        sizes = [relative[k] for k in selected]
+        server = aggregate.scaffold_server_variate(server, changes, sizes, n)
         w = aggregate.server_step(w, ends, server_lr=i["server_lr"])
         rounds.append(
             {
@@ -137,7 +144,9 @@ def feddyn(i: Inputs, variant: str) -> dict[str, Any]:
         for k in selected:
             v = {"w": cloud["w"].clone()}
             for _ in range(i["steps"]):
-                extra = aggregate.feddyn_correction(v, cloud, memory[k], i["alpha"] / relative[k])["w"]
+                w = v["w"].detach().requires_grad_()
+                anchor = aggregate.feddyn_anchor(cloud, memory[k])["w"]
+                [extra] = gradient(proximal([w], [anchor], i["alpha"] / relative[k] / 2), w)
                 v = {"w": v["w"] - i["lr"] * (quadratic_gradient(clients[k], v["w"]) + extra)}
             ends.append(v)
         for k, end in zip(selected, ends):

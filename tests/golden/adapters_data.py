@@ -14,8 +14,9 @@ import numpy as np
 from golden_harness import Adapters
 
 from fedsift.data.noise import instance, matrices
+from fedsift.data.noise.base import Scene
 from fedsift.data.noise.class_missing import draw_masks
-from fedsift.data.noise.fedcorr import FedCorrNoise
+from fedsift.data.noise.fedcorr import FedCorrNoise, choose_samples, redraw
 from fedsift.data.partitions import bernoulli_dirichlet as shares
 from fedsift.data.partitions import open_set
 from fedsift.data.partitions.base import Pool
@@ -104,7 +105,7 @@ def bernoulli_dirichlet(inputs: Inputs, variant: str) -> Inputs:
             for _ in range(DRAWS // holders + 1)
         ]
     )
-    kept, _ = shares.holder_probability(classes, p)
+    kept = 1.0 - (1.0 - p) ** classes  # P(a row is not empty)
     return {
         "every_sample_exactly_once": exactly_once(rows, len(labels)),
         "no_empty_row": bool(many.any(axis=1).all()),
@@ -139,7 +140,7 @@ def openset_rows(inputs: Inputs, variant: str) -> Inputs:
     return {
         "no_client_with_all": not rows.all(axis=1).any(),
         "no_client_with_none": bool(rows.any(axis=1).all()),
-        "p_row_kept": open_set.open_row_probability(classes, q)[0],
+        "p_row_kept": 1.0 - q**classes - (1.0 - q) ** classes,
         "p_entry": Measured.share(rows),
         "mean_classes_per_client": Measured.mean(rows.sum(axis=1)),
     }
@@ -199,17 +200,32 @@ def missing_labels(inputs: Inputs, variant: str) -> Inputs:
 @_adapters.add("noise_matrices", "matrix", "paper", "official", "both")
 def matrix(inputs: Inputs, variant: str) -> Inputs:
     classes, rate, counts = inputs["n_classes"], inputs["rate"], inputs["class_counts"]
-    built = {
-        "symmetric": lambda: matrices.symmetric_matrix(classes, rate),
-        "pair": lambda: matrices.pair_matrix(classes, rate),
-        "uniform_redraw": lambda: matrices.redraw_matrix(classes, rate, inputs.get("drawn_classes") or 0),
-    }[inputs["kind"]]()
+    drawn_classes = inputs.get("drawn_classes") or classes
+    measured: Any = None
+    if inputs["kind"] == "symmetric":
+        built = matrices.symmetric_matrix(classes, rate)
+    elif inputs["kind"] == "pair":
+        built = matrices.pair_matrix(classes, rate)
+    else:  # FedCorr's noise draws label by label; its matrix is known here alone
+        built = (1 - rate) * np.eye(classes)
+        built[:, :drawn_classes] += rate / drawn_classes
+        measured = [redrawn_shares(c, classes, rate, drawn_classes) for c in range(classes)]
+    wrong = 1.0 - np.diagonal(built)
+    share = np.array(counts) / np.sum(counts)
     return {
-        "T": built.tolist(),
-        "per_class_rate": matrices.per_class_rate(built).tolist(),
-        "effective_rate": matrices.effective_rate(built, counts),
-        "noisy_class_distribution": matrices.noisy_class_distribution(built, counts).tolist(),
+        "T": measured or built.tolist(),
+        "per_class_rate": wrong.tolist(),
+        "effective_rate": float(share @ wrong),
+        "noisy_class_distribution": (share @ built).tolist(),
     }
+
+
+def redrawn_shares(true: int, classes: int, rate: float, drawn_classes: int) -> list[Measured]:
+    """Row `true` of the matrix by which FedCorr's noise spoils labels."""
+    rng = generator(9, true)
+    chosen = choose_samples(DRAWS, rate, rng, exact=False)
+    given = redraw(np.full(DRAWS, true), chosen, drawn_classes, rng)
+    return [Measured.share(given == c) for c in range(classes)]
 
 
 @_adapters.add("noise_matrices", "random_matrix", "corrected")
@@ -220,7 +236,7 @@ def random_matrix(inputs: Inputs, variant: str) -> Inputs:
 
 @_adapters.add("noise_matrices", "random_matrix_constraints", "corrected")
 def random_matrix_constraints(inputs: Inputs, variant: str) -> Inputs:
-    low, high = matrices.random_diagonal_bounds(inputs["rate"])
+    low, high = max(0.0, 1.0 - inputs["rate"] - 0.05), min(1.0, 1.0 - inputs["rate"] + 0.05)
     drawn = np.array(
         [
             matrices.draw_random_matrix(inputs["n_classes"], inputs["rate"], generator(7, k))
@@ -241,14 +257,24 @@ def random_matrix_constraints(inputs: Inputs, variant: str) -> Inputs:
 
 @_adapters.add("noise_matrices", "fedcorr_clients", "paper", "both")
 def fedcorr_clients(inputs: Inputs, variant: str) -> Inputs:
-    noise = FedCorrNoise(rho=inputs["rho"], tau=inputs["tau"])
-    of_noisy, level, wrong = noise.expected(inputs["n_classes"])
-    return {"mean_level_of_noisy": of_noisy, "mean_level": level, "mean_wrong_share": wrong}
+    sites, classes = 4000, inputs["n_classes"]
+    clean = {str(k): np.arange(100) % classes for k in range(sites)}
+    scene = Scene(clean, classes, lambda site, purpose: generator(10, *f"{site} {purpose}".encode()))
+    done = FedCorrNoise(rho=inputs["rho"], tau=inputs["tau"]).spoil(scene)
+    return {
+        "mean_level_of_noisy": Measured.mean([done.level[site] for site in done.noisy]),
+        "mean_level": Measured.mean(list(done.level.values())),
+        "mean_wrong_share": Measured.mean([(done.given[s] != clean[s]).mean() for s in clean]),
+    }
 
 
 @_adapters.add("noise_matrices", "openset_estimate", "paper")
 def openset_estimate(inputs: Inputs, variant: str) -> Inputs:
-    return {"T_observed": matrices.openset_estimate(np.array(inputs["T"]), inputs["observed"]).tolist()}
+    """The best matrix that a site can see when only some classes occur: a fact about the setting (FedDPCont sec. 3.4),
+    which no method of the product computes."""
+    seen = np.array(inputs["T"]) * np.isin(np.arange(len(inputs["T"])), inputs["observed"])
+    total = seen.sum(axis=1, keepdims=True)
+    return {"T_observed": (seen / np.where(total > 0, total, 1.0)).tolist()}
 
 
 @_adapters.add("h_idn_noise", "probabilities", "paper", "both", "guarded")

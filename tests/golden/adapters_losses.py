@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Literal
 
 import torch
 from golden_harness import Adapters
@@ -10,6 +11,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedsift.local import losses
+from fedsift.local.recipe import Recipe
+from fedsift.local.trainer import make_optimiser
 
 ADAPTERS = Adapters()
 Inputs = dict[str, Any]
@@ -36,6 +39,8 @@ def mask_of(indices: list[int], n: int) -> Tensor:
 
 
 def gradient(value: Tensor, *wrt: Tensor) -> list[Tensor]:
+    if not value.requires_grad:  # a term that is left out
+        return [torch.zeros_like(tensor) for tensor in wrt]
     grads = torch.autograd.grad(value, wrt, allow_unused=True, materialize_grads=True)
     return list(grads)
 
@@ -44,17 +49,16 @@ def gradient(value: Tensor, *wrt: Tensor) -> list[Tensor]:
 def sample_loss(i: Inputs, variant: str) -> dict[str, Any]:
     z = tensor(i["logits"])
     kind = {"paper": "ce", "official": "ce_on_softmax"}[variant]
-    lower, upper = losses.double_softmax_bounds(z.shape[-1])
+    upper = math.log(math.e + z.shape[-1] - 1)  # bounds of a cross-entropy that is fed with probabilities
     per_sample = losses.sample_loss(z, hot(i["labels"], z), kind)
-    return {"per_sample": per_sample, "lower_bound": lower, "upper_bound": upper}
+    return {"per_sample": per_sample, "lower_bound": upper - 1, "upper_bound": upper}
 
 
 @ADAPTERS.add("fedcorr_prox", "prox", *ALL)
 def fedcorr_prox(i: Inputs, variant: str) -> dict[str, Any]:
     w, anchors = [leaf(v) for v in i["w"]], [tensor(v) for v in i["w_global"]]
-    value = losses.proximal(
-        w, anchors, i["beta"] * i["mu_hat"], power=i["power"], first_batch=i["batch_index"] == 0
-    )
+    skip = i["power"] == 1 and i["batch_index"] == 0
+    value = losses.proximal(w, anchors, i["beta"] * i["mu_hat"], power=i["power"], skip=skip)
     return {"value": value, "grad": gradient(value, *w)}
 
 
@@ -63,8 +67,8 @@ def mixup(i: Inputs, variant: str) -> dict[str, Any]:
     z, share, order = leaf(i["logits"]), i["lambda"], torch.tensor(i["permutation"])
     own = one_hot(torch.tensor(i["labels"]), i["n_classes"]).double()
     mixed_x, mixed_targets = losses.mixup(tensor(i["x"]), own, order, share)
-    partner = losses.take_partners(own, order)
-    two_terms = losses.blend(losses.cross_entropy(z, own), losses.cross_entropy(z, partner), share).mean()
+    both = losses.cross_entropy(z, own), losses.cross_entropy(z, own[order])
+    two_terms = losses.blend(*both, share).mean()
     soft = losses.cross_entropy(z, mixed_targets).mean()
     return {
         "mixed_x": mixed_x,
@@ -118,7 +122,8 @@ def sce(i: Inputs, variant: str) -> dict[str, Any]:
 
 @ADAPTERS.add("rhfl_kl", "kl_matrix", *ALL)
 def kl_matrix(i: Inputs, variant: str) -> dict[str, Any]:
-    return {"kl": losses.kl_matrix(tensor(i["logits"]))}
+    z = tensor(i["logits"])
+    return {"kl": losses.divergence(z.unsqueeze(1), z.unsqueeze(0)).mean(-1)}
 
 
 @ADAPTERS.add("rhfl_kl", "collaborative", *ALL)
@@ -127,13 +132,22 @@ def collaborative(i: Inputs, variant: str) -> dict[str, Any]:
     z = teachers[student].clone().requires_grad_()
     weights = None if i["weights"] is None else tensor(i["weights"])
     shares = losses.teacher_weights(i["scheme"], len(teachers), student, weights, like=teachers)
-    loss = losses.collaborative(z, teachers, shares).mean()
+    p = teachers.softmax(-1)
+    # what trains is the cross-entropy with the teachers' mixture; their entropies are the constant between it and KL
+    constant = shares @ torch.special.entr(p).sum(-1)
+    loss = (losses.mixture_loss(z, losses.teacher_mixture(p, shares)) - constant).mean()
     return {"loss": loss, "grad_logits": gradient(loss, z)[0]}
 
 
 @ADAPTERS.add("rhfl_kl", "fresh_adam_step", *ALL)
 def fresh_adam_step(i: Inputs, variant: str) -> dict[str, Any]:
-    return {"delta": losses.fresh_adam_step(tensor(i["grad"]), i["lr"], i["adam_eps"])}
+    w = torch.zeros_like(tensor(i["grad"])).requires_grad_()
+    w.grad = tensor(i["grad"])
+    optimiser = make_optimiser([w], Recipe(optimiser="adam", lr=i["lr"]))
+    for group in optimiser.param_groups:
+        group["eps"] = i["adam_eps"]
+    optimiser.step()
+    return {"delta": w}
 
 
 @ADAPTERS.add("fedmlp_wpc", "la", "paper", "both", "guarded")
@@ -148,13 +162,16 @@ def multilabel_la(i: Inputs, variant: str) -> dict[str, Any]:
     }
 
 
+NORMS: dict[str, Literal["classes", "known"]] = {"classes": "classes", "active": "known"}
+
+
 @ADAPTERS.add("fedmlp_wpc", "wpc", *ALL)
 def wpc(i: Inputs, variant: str) -> dict[str, Any]:
     z, target = leaf(i["logits"]), tensor(i["labels"])
     active = mask_of(i["active"], z.shape[-1])
     shift = None if i["n_pos"] is None else losses.multilabel_logit_shift(tensor(i["n_pos"]), i["n"])
     batch = i["nominal_batch"] or len(z)
-    loss = losses.partial_class(z, target, active, shift, i["norm"]).sum() / batch
+    loss = losses.partial_class(z, target, active, shift, NORMS[i["norm"]]) * len(z) / batch
     return {"loss": loss, "grad_logits": gradient(loss, z)[0]}
 
 
@@ -183,7 +200,7 @@ def stage1(i: Inputs, variant: str) -> dict[str, Any]:
     active = mask_of(i["active"], target.shape[-1])
     batch = i["nominal_batch"] or len(target)
     halves = 2 * batch
-    supervised = sum(losses.partial_class(z, target, active, norm="active").sum() for z in views) / halves
+    supervised = sum(losses.partial_class(z, target, active, norm="known") * len(z) for z in views) / halves
     consistency = sum(losses.missing_class(z, g, active).sum() for z, g in zip(views, frozen)) / halves
     loss = supervised + consistency
     grads = gradient(loss, *views)

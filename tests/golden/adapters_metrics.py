@@ -66,7 +66,8 @@ def targeted_cost(i: Inputs, variant: str) -> dict[str, Any]:
 def report(i: Inputs, variant: str) -> dict[str, Any]:
     done = metrics.correction(i["true"], i["before"], i["after"])
     fates = metrics.fates(i["true"], i["before"], i["after"])
-    flags = metrics.flag_quality(i["true"], i["before"], i["flagged"])
+    marked = np.isin(np.arange(len(i["true"])), i["flagged"])
+    flags = metrics.detect_samples(np.array(i["true"]) != np.array(i["before"]), marked)
     return {
         **metrics.plain(done),
         "noise_before": done.noise_before,

@@ -6,10 +6,13 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from adapters_losses import ALL
 from golden_harness import Adapters, NullIsUnchecked
 
 from fedsift import signals
+from fedsift.local.losses import contrastive_cross_entropy
+from fedsift.signals.late_joiners import score_sites
 
 ADAPTERS = Adapters()
 Inputs = dict[str, Any]
@@ -44,7 +47,8 @@ def split_values(i: Inputs, variant: str) -> dict[str, Any]:
 
 @ADAPTERS.add("fedcorr_gmm_split", "cumulative_lid", "paper", "official", "both", "guarded")
 def cumulative_lid(i: Inputs, variant: str) -> dict[str, Any]:
-    cumulative = signals.cumulative(i["lid_rounds"])
+    rounds = np.array(i["lid_rounds"], dtype=np.float64)
+    cumulative = [score_sites(rounds[: t + 1], "cumulative") for t in range(len(rounds))]
     return {
         "cumulative": cumulative,
         "noisy_per_round": [signals.split_values(row).noisy for row in cumulative],
@@ -194,12 +198,17 @@ def rounds(i: Inputs, variant: str) -> dict[str, Any]:
 @ADAPTERS.add("feddpcont_matrix", "matrix", *ALL)
 def matrix(i: Inputs, variant: str) -> dict[str, Any]:
     epsilon, n = i["epsilon"], i["n_classes"]
-    t = signals.response_matrix(epsilon, n)
+    keep, other = signals.response_probabilities(epsilon, n)
+    t = np.where(np.eye(n, dtype=np.bool_), keep, other)
+    # undoing the response of one label is a column of the inverse
+    columns = [signals.posterior(unit, epsilon).raw for unit in np.eye(n)]
+    with np.errstate(divide="ignore", over="ignore"):
+        ratio = float((t.max(axis=0) / t.min(axis=0)).max())
     return {
         "T": t,
-        "inverse_transpose": signals.inverse_response_matrix(epsilon, n),
-        "diagonal": signals.response_probabilities(epsilon, n)[0],
-        "max_likelihood_ratio": NullIsUnchecked(signals.likelihood_ratio(t)),
+        "inverse_transpose": None if columns[0] is None else np.stack(columns, axis=1),
+        "diagonal": keep,
+        "max_likelihood_ratio": NullIsUnchecked(ratio),
     }
 
 
@@ -222,15 +231,27 @@ def posterior(i: Inputs, variant: str) -> dict[str, Any]:
 
 @ADAPTERS.add("feddpcont_loss", "client_balance", *ALL)
 def client_balance(i: Inputs, variant: str) -> dict[str, Any]:
+    """The mean push of the logits is minus the gradient of the loss, at zero logits and with beta = 1."""
     counts = np.array(i["client_label_counts"], dtype=np.float64)
-    found = signals.label_balance(counts)
-    own = counts / counts.sum(axis=1, keepdims=True)
+    sizes = counts.sum(axis=1)
+    q = counts.sum(axis=0) / sizes.sum()
+    push = np.stack([mean_push(own, q) for own in counts])
     return {
-        "q": found.q,
-        "per_client_push": found.push,
-        "weighted_push": found.weighted,
-        "per_client_push_with_local_q": signals.label_balance(counts, own).push,
+        "q": q,
+        "per_client_push": push,
+        "weighted_push": (sizes / sizes.sum()) @ push,
+        "per_client_push_with_local_q": [mean_push(own, own / own.sum()) for own in counts],
     }
+
+
+def mean_push(counts: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """`[K]`: a step against the gradient of the mean contrastive loss over a site's labels."""
+    z = torch.zeros(len(counts), dtype=torch.float64, requires_grad=True)
+    own = torch.eye(len(counts), dtype=torch.float64)
+    losses = contrastive_cross_entropy(z.expand(len(counts), -1), own, torch.from_numpy(q), eps=0.0)
+    (torch.from_numpy(counts / counts.sum()) @ losses).backward()
+    assert z.grad is not None
+    return -z.grad.numpy()
 
 
 @ADAPTERS.add("baseline_losses", "small_loss", *ALL)

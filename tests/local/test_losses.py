@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,10 +193,12 @@ class TestSampleLoss:
         p = softmax(z.numpy())
         got = losses.double_softmax_cross_entropy(z, target)
         close(got, np.log(np.exp(p).sum(-1)) - (p * target.numpy()).sum(-1))
-        low, high = losses.double_softmax_bounds(K)
-        assert low - 1e-12 <= got.min() <= got.max() <= high + 1e-12
-        assert high - low == 1.0
-        assert losses.double_softmax_bounds(10) == pytest.approx((1.461, 2.461), abs=1e-3)
+        high = math.log(math.e + K - 1)
+        assert high - 1 - 1e-12 <= got.min() <= got.max() <= high + 1e-12
+        sure = torch.full((1, 10), -800.0, dtype=torch.float64)
+        sure[0, 0] = 800.0
+        ends = losses.double_softmax_cross_entropy(sure.expand(2, 10), torch.eye(10).double()[:2])
+        assert ends.tolist() == pytest.approx((1.461, 2.461), abs=1e-3)
 
     def test_kinds(self) -> None:
         z, target = numbers(19, B, K), one_hot(20, B)
@@ -278,23 +281,32 @@ class TestMultilabel:
         n = torch.tensor([[4], [20]])
         close(losses.class_prior(n_pos, n), np.array([[1 / 5, 4 / 5], [1 / 21, 0.5]]))
 
-    @pytest.mark.parametrize(("norm", "divisor"), [("classes", K), ("active", 2)])
+    @pytest.mark.parametrize(("norm", "divisor"), [("classes", B * K), ("known", B * 2)])
     def test_partial_class(self, norm: str, divisor: int) -> None:
         z, target = numbers(32, B, K).requires_grad_(), (numbers(33, B, K) > 0).double()
         active = torch.tensor([1.0, 0.0, 1.0, 0.0])
         p, t = sigmoid(z.detach().numpy()), target.numpy()
         bce = -(t * np.log(p) + (1 - t) * np.log(1 - p))
         got = losses.partial_class(z, target, active, norm=norm)  # type: ignore[arg-type]
-        close(got, bce[:, [0, 2]].sum(-1) / divisor)
-        got.sum().backward()
+        close(got, bce[:, [0, 2]].sum() / divisor)
+        got.backward()
         assert z.grad is not None
         assert (z.grad[:, [1, 3]] == 0).all()
+
+    @pytest.mark.parametrize("norm", ["classes", "known"])
+    def test_padding_counts_for_nothing_in_the_partial_class_loss(self, norm: Any) -> None:
+        z, target, known = numbers(35, B, K), (numbers(36, B, K) > 0).double(), numbers(37, B, K) > 0
+        present = torch.tensor([1.0, 1, 1, 0, 0])
+        got = losses.partial_class(z, target, known, norm=norm, present=present)
+        close(got, losses.partial_class(z[:3], target[:3], known[:3], norm=norm).numpy())
+        nothing = losses.partial_class(z, target, torch.zeros(K), norm=norm, present=torch.zeros(B))
+        assert nothing.item() == 0.0
 
     def test_infinite_shift_of_a_class_not_annotated_does_no_harm(self) -> None:
         z = numbers(34, B, K).requires_grad_()
         shift = torch.tensor([0.0, -math.inf, math.inf, 0.0], dtype=torch.float64)
         active = torch.tensor([1.0, 0.0, 0.0, 1.0])
-        losses.partial_class(z, torch.ones(B, K).double(), active, shift).sum().backward()
+        losses.partial_class(z, torch.ones(B, K).double(), active, shift).backward()
         assert z.grad is not None
         assert torch.isfinite(z.grad).all()
 
@@ -358,8 +370,9 @@ class TestProximal:
         w, anchor = self.params(90), self.params(95)
         close(losses.proximal(w, anchor, 0.5), 0.5 * losses.squared_distance(w, anchor).numpy())
         close(losses.proximal(w, anchor, 0.5, power=1), 0.5 * losses.distance(w, anchor).numpy())
-        assert losses.proximal(w, anchor, 0.5, power=1, first_batch=True).item() == 0.0
-        assert losses.proximal(w, anchor, 0.5, power=2, first_batch=True).item() > 0
+        assert losses.proximal(w, anchor, 0.5, power=1, skip=True).item() == 0.0
+        cohort = [torch.stack([t, t]) for t in w]
+        assert losses.proximal(cohort, anchor, 0.5, power=2, skip=True, lead=1).tolist() == [0.0, 0.0]
         with pytest.raises(ConfigError, match="prox_power"):
             losses.proximal(w, anchor, 0.5, power=3)
 
@@ -379,30 +392,31 @@ class TestMixup:
         two = 0.3 * losses.cross_entropy(z, target) + 0.7 * losses.cross_entropy(z, target[order])
         close(losses.cross_entropy(z, mixed), two.numpy())
 
-    def test_a_cohort_has_its_own_shares_and_partners(self) -> None:
-        x, target = numbers(103, C, B, 2), one_hot(104, C, B)
-        orders = torch.stack([torch.from_numpy(np.random.default_rng(s).permutation(B)) for s in range(C)])
+    def test_a_cohort_has_its_own_shares(self) -> None:
+        x, partners = numbers(103, C, B, 2), numbers(104, C, B, 2)
         shares = torch.tensor([0.0, 0.4, 1.0], dtype=torch.float64)
-        together = losses.mixup(x, target, orders, shares)
+        together = losses.blend(x, partners, shares.view(-1, 1, 1))
         for site in range(C):
-            alone = losses.mixup(x[site], target[site], orders[site], float(shares[site]))
-            for stacked, single in zip(together, alone):
-                close(stacked[site], single.numpy())
+            close(together[site], losses.blend(x[site], partners[site], float(shares[site])).numpy())
+        again = losses.blend_in_place(x, partners, shares.view(-1, 1, 1))
+        close(again, together.numpy())
+        assert again is x
 
 
 class TestCollaboration:
-    def test_kl_matrix(self) -> None:
+    def test_divergence_of_all_pairs(self) -> None:
         z = numbers(110, C, B, K)
         p = softmax(z.numpy())
-        want = [[(p[i] * np.log(p[i] / p[j])).sum(-1).mean() for j in range(C)] for i in range(C)]
-        close(losses.kl_matrix(z), np.array(want))
+        want = [[(p[i] * np.log(p[i] / p[j])).sum(-1) for j in range(C)] for i in range(C)]
+        close(losses.divergence(z.unsqueeze(1), z.unsqueeze(0)), np.array(want))
 
     @pytest.mark.parametrize("scheme", ["uniform", "own", "teacher"])
     def test_gradient(self, scheme: str) -> None:
         everyone, weights = numbers(111, C, B, K), torch.tensor([0.2, 0.5, 0.3])
         z = everyone[1].clone().requires_grad_()
         shares = losses.teacher_weights(scheme, C, 1, weights, like=everyone)
-        losses.collaborative(z, everyone, shares).mean().backward()
+        mixture = losses.teacher_mixture(everyone.softmax(-1), shares)
+        losses.mixture_loss(z, mixture).mean().backward()
         a = {"uniform": [0.5, 0, 0.5], "own": [0.5, 0, 0.5], "teacher": [0.2, 0, 0.3]}[scheme]
         p = softmax(everyone.numpy())
         assert z.grad is not None
@@ -417,16 +431,6 @@ class TestCollaboration:
             losses.teacher_weights("own", C, 0, None, like=weights)
         with pytest.raises(ConfigError, match="scheme"):
             losses.teacher_weights("best", C, 0, weights, like=weights)
-
-    def test_fresh_adam_step_is_the_first_step_of_adam(self) -> None:
-        w = numbers(112, 6).requires_grad_()
-        before = w.detach().clone()
-        gradient = numbers(113, 6)
-        optimiser = torch.optim.Adam([w], lr=1e-3)
-        w.grad = gradient.clone()
-        optimiser.step()
-        close(w.detach() - before, losses.fresh_adam_step(gradient, 1e-3).numpy())
-        assert losses.fresh_adam_step(torch.zeros(2), 0.1).tolist() == [0.0, 0.0]
 
     def test_consensus_losses(self) -> None:
         everyone = numbers(114, C, B, K)
@@ -474,7 +478,6 @@ FORMULAS: dict[str, Callable[[Tensor, Tensor, int | None], Tensor]] = {
     "forward_correction": lambda z, t, s: losses.forward_correction(z, t, at(MATRICES, s)),
     "contrastive": lambda z, t, s: losses.contrastive_cross_entropy(z, t, at(CONTRAST, s)),
     "contrastive_expected": lambda z, t, s: losses.contrastive_cross_entropy(z, t, row(PRIOR.exp(), s)),
-    "partial_class": lambda z, t, s: losses.partial_class(z, at(MULTI, s), row(ACTIVE, s), norm="active"),
     "missing_class": lambda z, t, s: losses.missing_class(z, at(TEACHER, s), row(ACTIVE, s)),
     "score_distance": lambda z, t, s: losses.score_distance(z, at(TEACHER, s)),
     "ensemble_distillation": lambda z, t, s: losses.ensemble_distillation(z, at(TEACHER, s)),
@@ -503,6 +506,8 @@ def test_a_cohort_is_the_stack_of_its_sites(name: str) -> None:
 def test_cohort_consistency_and_distance() -> None:
     z, mask = numbers(131, C, B, K), (numbers(132, C, B, K) > 0).double()
     together = losses.consistency(z, MULTI, TEACHER, mask, shift=PRIOR.exp().unsqueeze(1), norm="separate")
+    known = losses.partial_class(z, MULTI, ACTIVE.unsqueeze(1), norm="known")
+    assert known.shape == (C,)
     w = [numbers(133, C, 2, 3), numbers(134, C)]
     anchors = [numbers(135, 2, 3), numbers(136)]
     squared = losses.squared_distance(w, anchors, lead=1)
@@ -511,4 +516,5 @@ def test_cohort_consistency_and_distance() -> None:
             z[site], MULTI[site], TEACHER[site], mask[site], shift=PRIOR[site].exp(), norm="separate"
         )
         close(together.loss[site], alone.loss.numpy())
+        close(known[site], losses.partial_class(z[site], MULTI[site], ACTIVE[site], norm="known").numpy())
         close(squared[site], losses.squared_distance([t[site] for t in w], anchors).numpy())

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedsift.contract.messages import Moment, SiteFacts, Weights
 from fedsift.local import cohort
 from fedsift.local.cohort import train_cohort
+from fedsift.local.extras import Frozen, PerParameter
 from fedsift.local.objective import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -144,7 +145,6 @@ MULTICLASS = {
 }
 MULTILABEL = {
     "binary": BinaryCrossEntropy(),
-    "binary, partial": BinaryCrossEntropy(partial=True),
     "weighted": PositiveWeighted(weigh=True),
     "partial class": PartialClass(),
     "partial class, over classes, known prior": PartialClass(norm="classes", prior_over="known"),
@@ -190,8 +190,7 @@ def test_sites_with_weights_teachers_and_anchors_of_their_own() -> None:
             site,
             some_weights(i),
             recipe(objective),
-            teacher=some_weights(20 + i),
-            anchor=some_weights(40 + i),
+            extras={"teacher": Frozen(some_weights(20 + i)), "anchors": PerParameter(some_weights(40 + i))},
         )
         for i, site in enumerate(make_sites())
     ]

@@ -19,6 +19,7 @@ from fedsift.local.objective import (
 from fedsift.local.plan import batch_bounds, plan, steps
 from fedsift.local.recipe import Recipe
 from fedsift.local.trainer import Job, train_one
+from fedsift.methods.fedmlp_site import PartialClass
 
 from .small import NORM, linear_weights, make_site
 
@@ -115,9 +116,12 @@ def test_multilabel_step_with_and_without_unannotated_classes() -> None:
     y = torch.tensor([[1, 0], [0, 0], [1, 1], [0, 0]])
     w = linear_weights(3, 2)
     sigma = 1 / (1 + np.exp(-logits(w)))
-    for partial, mask in ((False, np.array([1.0, 1.0])), (True, np.array([1.0, 0.0]))):
+    for loss, mask in (
+        (BinaryCrossEntropy(), np.array([1.0, 1.0])),
+        (PartialClass(adjust=0.0), np.array([1.0, 0.0])),
+    ):
         site = make_site(X, y, 2, annotated=(0,))
-        recipe = Recipe(batch_size=4, lr=LR, objective=as_objective(BinaryCrossEntropy(partial=partial)))
+        recipe = Recipe(batch_size=4, lr=LR, objective=as_objective(loss))
         got = {k: v.double().numpy() for k, v in train_one(Job(site, w, recipe)).weights.items()}
         check(got, by_hand(w, (sigma - y.numpy()) * mask / mask.sum() / 4))
 

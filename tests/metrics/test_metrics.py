@@ -180,9 +180,10 @@ class TestCorrection:
         assert (got.n, got.noise_before, got.noise_after) == (0, 0.0, 0.0)
 
     def test_flags(self) -> None:
-        got = metrics.flag_quality([0, 1, 2, 0], [0, 2, 1, 0], [1, 3])
+        wrong, flagged = np.array([False, True, True, False]), np.array([False, True, False, True])
+        got = metrics.detect_samples(wrong, flagged)
         assert (got.tp, got.fp, got.fn, got.tn) == (1, 1, 1, 1)
-        assert metrics.flag_quality([0, 1], [0, 0], []).fn == 1
+        assert metrics.detect_samples([False, True], [False, False]).fn == 1
 
     def test_shapes_must_agree(self) -> None:
         with pytest.raises(DataError, match="differ in shape"):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from fedsift.contract import ConfigError
 from fedsift.signals import (
     clean_set,
-    cumulative,
     forget_rate,
     power_of_choice,
     relabel,
@@ -92,10 +91,6 @@ def test_sites_relabelled_after_finetuning() -> None:
         relabel_sites([0.0], 0.1, [], "both")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="relabel form"):
         relabel_all([0], [[1.0]], 0.5, "both")  # type: ignore[arg-type]
-
-
-def test_cumulative() -> None:
-    assert cumulative([[1.0, 2.0], [3.0, 4.0]]).tolist() == [[1.0, 2.0], [4.0, 6.0]]
 
 
 def test_power_of_choice_takes_the_largest_losses() -> None:

@@ -1,12 +1,13 @@
 """Weights in, weights out."""
 
-from fedsift.aggregate.average import average, average_flat, server_step, weighted_average
+from fedsift.aggregate.average import average, server_step, weighted_average
 from fedsift.aggregate.distance_aware import DistanceAware, distance_aware, pair_distances
 from fedsift.aggregate.drift import (
+    feddyn_anchor,
     feddyn_cloud,
-    feddyn_correction,
     feddyn_memory,
     relative_sizes,
+    scaffold_change,
     scaffold_correction,
     scaffold_server_variate,
     scaffold_variate,
@@ -19,16 +20,16 @@ __all__ = [
     "DistanceAware",
     "ResidualAverage",
     "average",
-    "average_flat",
     "coordinate_median",
     "distance_aware",
+    "feddyn_anchor",
     "feddyn_cloud",
-    "feddyn_correction",
     "feddyn_memory",
     "flatten",
     "pair_distances",
     "relative_sizes",
     "residual_average",
+    "scaffold_change",
     "scaffold_correction",
     "scaffold_server_variate",
     "scaffold_variate",

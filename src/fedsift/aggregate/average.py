@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedsift.aggregate.weights import Integers, check_alike, combine, shares_of
+from fedsift.aggregate.weights import check_alike, combine, shares_of
 from fedsift.contract.messages import Weights
 
 
@@ -23,31 +23,22 @@ def weighted_sum(tensors: Sequence[Tensor], shares: Tensor) -> Tensor:
     return total
 
 
-def weighted_average(models: Sequence[Weights], shares: Tensor, integers: Integers = "max") -> Weights:
+def weighted_average(models: Sequence[Weights], shares: Tensor) -> Weights:
     """The models' weighted sum with given shares `[C]` that sum to 1."""
     check_alike(models)
     if len(models) == 1:
         return {name: tensor.detach().clone() for name, tensor in models[0].items()}
-    return combine(models, lambda tensors: weighted_sum(tensors, shares), shares, integers)
+    return combine(models, lambda tensors: weighted_sum(tensors, shares))
 
 
-def average(
-    models: Sequence[Weights], sizes: Sequence[float] | Tensor | None = None, integers: Integers = "max"
-) -> Weights:
+def average(models: Sequence[Weights], sizes: Sequence[float] | Tensor | None = None) -> Weights:
     """sum_k N_k / N * w_k over every floating tensor, buffers included (FedNoRo eq. 2, FedCorr eq. 3).
 
-    sizes: N_k; None weighs all alike. Integer buffers keep their type: the largest value by default. One
-    model is returned bit for bit (a copy).
+    sizes: N_k; None weighs all alike. Of integer buffers the largest value is taken. One model is
+    returned bit for bit (a copy).
     """
     shares = shares_of([1.0] * len(models) if sizes is None else sizes)
-    return weighted_average(models, shares, integers)
-
-
-def average_flat(matrix: Tensor, shares: Tensor) -> Tensor:
-    """The weighted mean of models held as rows, `[C, P], [C] -> [P]`, summed in float64."""
-    if len(matrix) == 1:
-        return matrix[0].clone()
-    return weighted_sum(list(matrix), shares).to(matrix.dtype)
+    return weighted_average(models, shares)
 
 
 def server_step(
@@ -55,13 +46,12 @@ def server_step(
     models: Sequence[Weights],
     sizes: Sequence[float] | Tensor | None = None,
     server_lr: float = 1.0,
-    integers: Integers = "max",
 ) -> Weights:
     """w_g + server_lr * sum_k N_k / N * (w_k - w_g); with server_lr = 1 this is the average.
 
     FedDPCont Alg. 2 line 18 with its sign mended and weights as in section 3.1.
     """
-    averaged = average(models, sizes, integers)
+    averaged = average(models, sizes)
     if server_lr == 1.0:
         return averaged
     check_alike([weights, averaged])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsift.aggregate.average import weighted_average
-from fedsift.aggregate.weights import Integers, check_alike, shares_of
+from fedsift.aggregate.weights import check_alike, shares_of
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.messages import Weights
 
@@ -70,7 +70,6 @@ def distance_aware(
     distance: Distance = "layer_sum",
     include_buffers: bool = True,
     buffers: Collection[str] = (),
-    integers: Integers = "max",
 ) -> DistanceAware:
     """Average with shares proportional to N_i e^(-D_i), D_i = d_i / max d (FedNoRo eq. 6-7).
 
@@ -97,4 +96,4 @@ def distance_aware(
     scaled = nearest / largest if largest > 0 else torch.zeros_like(nearest)
     shares = plain * torch.exp(-scaled)
     shares = shares / shares.sum()
-    return DistanceAware(weighted_average(models, shares, integers), shares, nearest, scaled)
+    return DistanceAware(weighted_average(models, shares), shares, nearest, scaled)

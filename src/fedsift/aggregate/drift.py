@@ -29,33 +29,33 @@ def scaffold_correction(own: Weights, server: Weights, relative_size: float = 1.
     return _each(lambda c_k, c: c / relative_size - c_k, own, server)
 
 
-def scaffold_variate(
-    own: Weights, server: Weights, start: Weights, end: Weights, steps: int, lr: float
-) -> Weights:
-    """A site's new control variate (option II): c_k - c + (w - y) / (steps lr), w its start, y its end."""
-    return _each(lambda c_k, c, w, y: c_k - c + (w - y) / (steps * lr), own, server, start, end)
+def scaffold_change(server: Weights, start: Weights, end: Weights, steps: float, lr: float) -> Weights:
+    """How a site's control variate changes (option II): (w - y) / (steps lr) - c, w its start, y its end."""
+    return _each(lambda c, w, y: (w - y) / (steps * lr) - c, server, start, end)
+
+
+def scaffold_variate(own: Weights, change: Weights) -> Weights:
+    """A site's new control variate: c_k + change."""
+    return _each(lambda c_k, delta: c_k + delta, own, change)
 
 
 def scaffold_server_variate(
-    server: Weights,
-    before: Sequence[Weights],
-    after: Sequence[Weights],
-    relative: Sequence[float],
-    n_sites: int,
+    server: Weights, changes: Sequence[Weights], relative: Sequence[float], n_sites: int
 ) -> Weights:
     """c + (1 / N) sum over the round's sites of s_k (c_k+ - c_k); N counts all sites, in the round or not."""
     updated: Weights = {}
     for name, variate in server.items():
-        change = torch.zeros_like(variate)
-        for size, old, new in zip(relative, before, after, strict=True):
-            change += size * (new[name] - old[name])
-        updated[name] = variate + change / n_sites
+        total = torch.zeros_like(variate)
+        for size, change in zip(relative, changes, strict=True):
+            total += size * change[name]
+        updated[name] = variate + total / n_sites
     return updated
 
 
-def feddyn_correction(current: Weights, cloud: Weights, memory: Weights, alpha: float) -> Weights:
-    """What a site adds to its gradient: alpha_k (v - w + h_k), with alpha_k = alpha / s_k."""
-    return _each(lambda v, w, h: alpha * (v - w + h), current, cloud, memory)
+def feddyn_anchor(cloud: Weights, memory: Weights) -> Weights:
+    """Where a site's proximal term pulls to: w - h_k. With (alpha_k / 2) ||v - (w - h_k)||^2 in its loss, the gradient
+    gains alpha_k (v - w + h_k), with alpha_k = alpha / s_k."""
+    return _each(lambda h, w: w - h, memory, cloud)
 
 
 def feddyn_memory(memory: Weights, end: Weights, cloud: Weights) -> Weights:

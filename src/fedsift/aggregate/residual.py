@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedsift.aggregate.average import weighted_average, weighted_sum
 from fedsift.aggregate.robust import middle
-from fedsift.aggregate.weights import Integers, check_alike, flatten, merge_integers, shares_of, unflatten
+from fedsift.aggregate.weights import check_alike, flatten, merge_integers, shares_of, unflatten
 from fedsift.contract.messages import Weights
 
 _SLOPES = 1 << 22
@@ -79,9 +79,7 @@ def _reweigh(values: Tensor, strength: float, delta: float) -> tuple[Tensor, Ten
     return score, kept.gather(-1, back).t()
 
 
-def residual_average(
-    models: Sequence[Weights], strength: float = 2.0, delta: float = 0.1, integers: Integers = "max"
-) -> ResidualAverage:
+def residual_average(models: Sequence[Weights], strength: float = 2.0, delta: float = 0.1) -> ResidualAverage:
     """Weighted mean of restricted models, shares proportional to (score / max score)^2; sizes play no role.
 
     strength: lambda; with 2 it takes at least four models to doubt one.
@@ -94,9 +92,7 @@ def residual_average(
     equal = shares_of([1.0] * m)
     if m == 1 or not names:
         matrix = flatten(models, names) if names else torch.zeros(m, 0)
-        return ResidualAverage(
-            weighted_average(models, equal, integers), equal, torch.zeros(m).double(), matrix
-        )
+        return ResidualAverage(weighted_average(models, equal), equal, torch.zeros(m).double(), matrix)
     matrix = flatten(models, names)
     restricted = torch.empty_like(matrix)
     score = torch.zeros(m, dtype=torch.float64)
@@ -110,9 +106,7 @@ def residual_average(
     shares = squares / squares.sum()
     averaged = unflatten(weighted_sum(list(restricted), shares), models[0], names)
     merged = {
-        name: averaged[name]
-        if name in averaged
-        else merge_integers([model[name] for model in models], equal, integers)
+        name: averaged[name] if name in averaged else merge_integers([model[name] for model in models])
         for name in models[0]
     }
     return ResidualAverage(merged, shares, score, restricted)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedsift.aggregate.weights import Integers, check_alike, combine, shares_of
+from fedsift.aggregate.weights import check_alike, combine
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.messages import Weights
 
@@ -19,16 +19,13 @@ def middle(ordered: Tensor, dim: int = 0) -> Tensor:
     return upper if n % 2 else (ordered.select(dim, n // 2 - 1).double() + upper.double()) / 2
 
 
-def coordinate_median(models: Sequence[Weights], integers: Integers = "max") -> Weights:
+def coordinate_median(models: Sequence[Weights]) -> Weights:
     """The median of every coordinate; sizes play no role. One model is returned bit for bit."""
     check_alike(models)
-    equal = shares_of([1.0] * len(models))
-    return combine(
-        models, lambda tensors: middle(torch.stack(tensors).sort(dim=0).values).clone(), equal, integers
-    )
+    return combine(models, lambda tensors: middle(torch.stack(tensors).sort(dim=0).values).clone())
 
 
-def trimmed_mean(models: Sequence[Weights], alpha: float = 0.2, integers: Integers = "max") -> Weights:
+def trimmed_mean(models: Sequence[Weights], alpha: float = 0.2) -> Weights:
     """The mean of every coordinate without its floor(alpha m) smallest and as many largest values."""
     check_alike(models)
     if not 0 <= alpha < 0.5:
@@ -42,4 +39,4 @@ def trimmed_mean(models: Sequence[Weights], alpha: float = 0.2, integers: Intege
         ordered = torch.stack(tensors).sort(dim=0).values if cut else torch.stack(tensors)
         return ordered[cut : m - cut].double().mean(dim=0)
 
-    return combine(models, trimmed, shares_of([1.0] * m), integers)
+    return combine(models, trimmed)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedsift.contract.errors import ConfigError, DataError
+from fedsift.contract.errors import DataError
 from fedsift.contract.messages import Weights
-
-Integers = Literal["max", "first", "truncated_mean"]
 
 
 def shares_of(sizes: Sequence[float] | Tensor) -> Tensor:
@@ -45,33 +42,20 @@ def check_alike(models: Sequence[Weights]) -> None:
                 )
 
 
-def merge_integers(tensors: Sequence[Tensor], shares: Tensor, rule: Integers = "max") -> Tensor:
-    """One integer buffer of all models, its type kept: the largest, the first, or the mean rounded down."""
-    if rule == "max":
-        return torch.stack(list(tensors)).amax(0)
-    if rule == "first":
-        return tensors[0].clone()
-    if rule == "truncated_mean":
-        stacked = torch.stack(list(tensors)).to(torch.float64)
-        # The forgiven 1e-9 keeps a whole mean whole when its shares were rounded.
-        return torch.floor(torch.tensordot(shares, stacked, dims=1) + 1e-9).to(tensors[0].dtype)
-    raise ConfigError(f"integers = '{rule}': choose 'max', 'first' or 'truncated_mean'")
+def merge_integers(tensors: Sequence[Tensor]) -> Tensor:
+    """One integer buffer of all models (a count of batches seen), its type kept: the largest."""
+    return torch.stack(list(tensors)).amax(0)
 
 
-def combine(
-    models: Sequence[Weights],
-    merge: Callable[[list[Tensor]], Tensor],
-    shares: Tensor,
-    integers: Integers = "max",
-) -> Weights:
-    """Apply `merge` to every floating tensor and the integer rule to the others; order and types are kept."""
+def combine(models: Sequence[Weights], merge: Callable[[list[Tensor]], Tensor]) -> Weights:
+    """Apply `merge` to every floating tensor and take the largest of integers; order and types are kept."""
     merged: Weights = {}
     for name, first in models[0].items():
         tensors = [model[name] for model in models]
         if first.is_floating_point():
             merged[name] = merge(tensors).to(first.dtype)
         else:
-            merged[name] = merge_integers(tensors, shares, integers)
+            merged[name] = merge_integers(tensors)
     return merged
 
 

@@ -11,12 +11,13 @@ from itertools import islice, pairwise
 import torch
 from torch import Tensor
 
-from fedsift.contract.messages import Weights
+from fedsift.local.extras import PerSample
 from fedsift.local.objective import Objective, View
 from fedsift.local.plan import batch_bounds, steps
 from fedsift.local.recipe import Recipe
 from fedsift.local.stacked import StackedNetwork, StackedOptimiser, Unstackable, clip_gradients
 from fedsift.local.stacked.batches import CohortBatches, CohortStep
+from fedsift.local.stacked.extras import CohortExtras
 from fedsift.local.trainer import Job, Result, train_each
 from fedsift.models import build_model
 
@@ -122,7 +123,7 @@ def _alike(a: Job, b: Job) -> bool:
         other.classes,
     ):
         return False
-    if (a.teacher is None) != (b.teacher is None) or own.multilabel != other.multilabel:
+    if _kinds(a) != _kinds(b) or own.multilabel != other.multilabel:
         return False
     if a.recipe is b.recipe:
         return True
@@ -130,6 +131,16 @@ def _alike(a: Job, b: Job) -> bool:
         return bool(_without_sizes(a.recipe) == _without_sizes(b.recipe))
     except (RuntimeError, ValueError, TypeError):  # a term that holds tensors cannot say whether it is equal
         return False
+
+
+def _kinds(job: Job) -> dict[str, object]:
+    """What the job brings for its loss terms: names, kinds, and the shape of rows."""
+    return {
+        name: (PerSample, extra.rows.shape[1:], extra.rows.dtype)
+        if isinstance(extra, PerSample)
+        else type(extra)
+        for name, extra in job.extras.items()
+    }
 
 
 def _without_sizes(recipe: Recipe) -> Recipe:
@@ -147,9 +158,12 @@ def _train_stacked(jobs: Sequence[Job], channels_last: bool = True) -> list[Resu
     totals = torch.zeros(len(jobs))
     for step in training.batches:
         totals[: step.sites] += training.step(step)
+    written = training.written([len(job.site.samples) for job in jobs])
     return [
-        Result(weights, float(total) / count, count)
-        for weights, total, count in zip(training.network.weights(), totals, training.batches.steps)
+        Result(weights, float(total) / count, count, rows)
+        for weights, total, count, rows in zip(
+            training.network.weights(), totals, training.batches.steps, written
+        )
     ]
 
 
@@ -199,6 +213,10 @@ class _Training:
         self._optimiser.step(clip_gradients(gradients, self._clip) if self._clip else gradients)
         return losses.detach()
 
+    def written(self, sizes: list[int]) -> list[dict[str, Tensor]]:
+        """Each site's per-sample extras that a term wrote to, `[n, *]` for n of `sizes`."""
+        return self._look.extras.written(sizes)
+
 
 class _Look:
     """What the objective sees of each step, for all sites of a cohort."""
@@ -215,25 +233,29 @@ class _Look:
         self._prior = (
             torch.stack([job.log_prior() for job in jobs]) if {"prior", "known prior"} & needs else None
         )
-        self._anchors = _anchors(jobs, network) if "anchors" in needs else []
-        self._teach = _teacher(jobs) if "teacher" in needs else None
+        site = jobs[0].site
+        kind = site.facts.model, site.samples.shape, site.n_classes
+        self.extras = CohortExtras(jobs, network, lambda slot: stacked_network(*kind, slot))
 
     def losses(self, step: CohortStep, logits: Tensor) -> Tensor:
         """The objective of each active site, `[k]`."""
-        k = step.sites
+        k, extras = step.sites, self.extras.at(step)
         view = View(
             logits=logits,
             target=step.target,
             present=step.present,
             log_prior=None if self._prior is None else self._prior[:k],
-            teacher=None if self._teach is None else self._teach(step),
+            teacher=extras.get("teacher"),
             known=step.known,
             chance=step.chance,
             parameters=self._network.parameters(),
-            anchors=[anchor[:k] if len(anchor) > 1 else anchor for anchor in self._anchors],
+            anchors=extras.get("anchors", ()),
             first_batch=bool(step.first[0]),
+            extras=extras,
         )
         values = self._value(view, k)
+        for name, rows in view.kept.items():
+            self.extras.write(name, step, rows)
         if bool((step.first == step.first[0]).all()):
             return values
         # sites open their epochs at different steps: evaluate both ways and let each take its own
@@ -245,36 +267,3 @@ class _Look:
         for weights, term in self._terms:
             total = total + weights[:sites] * term.value(view)
         return total
-
-
-def _anchors(jobs: Sequence[Job], network: StackedNetwork) -> list[Tensor]:
-    """Where proximal terms pull to, in the order of the network's parameters; `[1, ...]` when all sites share it."""
-    return network.arrange([job.weights if job.anchor is None else job.anchor for job in jobs])
-
-
-def _teacher(jobs: Sequence[Job]) -> Callable[[CohortStep], Tensor]:
-    """Logits `[k, B, K]` of the frozen teachers: one network for all sites where they share it, else a stacked one."""
-    weights: list[Weights] = [job.teacher or job.weights for job in jobs]
-    site = jobs[0].site
-    if all(own is weights[0] for own in weights):
-        shared = site.network(weights[0], slot="teacher").eval().requires_grad_(False)
-
-        def teach(step: CohortStep) -> Tensor:
-            images = step.samples.flatten(0, 1)
-            if images.dim() == 4:
-                images = images.contiguous(memory_format=torch.channels_last)
-            with torch.no_grad():
-                logits: Tensor = shared(images)
-            return logits.view(step.sites, -1, logits.shape[-1])
-
-        return teach
-    stacked = stacked_network(site.facts.model, site.samples.shape, site.n_classes, slot="teacher")
-    stacked.load(weights)
-
-    def teach_each(step: CohortStep) -> Tensor:
-        if step.sites < stacked.sites:
-            stacked.activate(step.sites)
-        with torch.no_grad():
-            return stacked.forward(step.samples, train=False)
-
-    return teach_each

@@ -7,9 +7,9 @@ scale like numbers: `0.2 * CrossEntropy(adjust=1.0) + 0.8 * Distillation(tempera
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -44,11 +44,29 @@ class View:
     """The received global parameters, in the same order."""
     first_batch: bool = False
     """Whether this is the first batch of a local epoch."""
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    """What else the terms' `needs` name (see `local/extras.py`)."""
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    """New rows of per-sample extras, `[..., B, *]`."""
 
     @property
     def lead(self) -> int:
         """Number of cohort axes: 0 for one site, 1 for a stacked cohort."""
         return self.logits.dim() - 2
+
+    def rows(self, name: str) -> Tensor:
+        """The batch's rows of a per-sample extra, `[..., B, *]`, or a frozen network's logits `[..., B, K]`."""
+        rows: Tensor = self.extras[name]
+        return rows
+
+    def tensors(self, name: str) -> Sequence[Tensor]:
+        """A per-parameter extra, in the order of `parameters`."""
+        tensors: Sequence[Tensor] = self.extras[name]
+        return tensors
+
+    def keep(self, name: str, rows: Tensor) -> None:
+        """Write the batch's rows of a per-sample extra, `[..., B, *]`: constants from now on."""
+        self.kept[name] = rows.detach()
 
     def mean(self, per_sample: Tensor) -> Tensor:
         """Mean over the present samples: `[..., B] -> [...]`."""
@@ -58,7 +76,8 @@ class View:
 class Term(Wire):
     """Base of all terms. `needs` tells the trainer what to prepare: "prior", "teacher", "anchors", "chance".
 
-    "known prior" is a prior over the annotated and supplied labels alone; "prior" counts every sample.
+    "known prior" is a prior over the annotated and supplied labels alone; "prior" counts every sample. Any other name
+    is an extra that the request puts into its job: per-parameter or per-sample tensors, or a frozen network.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -124,16 +143,11 @@ class CrossEntropy(Term):
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy(Term):
-    """Mean binary cross-entropy over classes, for multi-label data; entries that are not annotated do not count."""
-
-    partial: bool = False
-    """True leaves classes that the site does not annotate out; False takes their zeros at face value."""
+    """Mean binary cross-entropy over classes, for multi-label data; the zeros of classes that a site does not annotate
+    are taken at face value."""
 
     def value(self, view: View) -> Tensor:
-        entries = losses.binary_cross_entropy(view.logits, view.target)
-        if self.partial and view.known is not None:
-            return view.mean((entries * view.known).sum(-1) / view.known.sum(-1).clamp(min=1))
-        return view.mean(entries.mean(-1))
+        return view.mean(losses.binary_cross_entropy(view.logits, view.target).mean(-1))
 
 
 @dataclass(frozen=True)
@@ -179,8 +193,11 @@ class Proximal(Term):
     needs: ClassVar[frozenset[str]] = frozenset({"anchors"})
 
     def value(self, view: View) -> Tensor:
-        if self.skip_first_batch and view.first_batch:
-            return torch.zeros(view.logits.shape[:-2], dtype=view.logits.dtype, device=view.logits.device)
-        if self.power == 1:
-            return losses.distance(view.parameters, view.anchors, lead=view.lead)
-        return 0.5 * losses.squared_distance(view.parameters, view.anchors, lead=view.lead)
+        return losses.proximal(
+            view.parameters,
+            view.anchors,
+            strength=0.5 if self.power == 2 else 1.0,
+            power=self.power,
+            skip=self.skip_first_batch and view.first_batch,
+            lead=view.lead,
+        )

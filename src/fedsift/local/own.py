@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,13 +12,12 @@ from torch import Tensor
 from fedsift.contract.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.contract.randomness import derive
 from fedsift.local import losses
-from fedsift.local.dispatch import train_many
 from fedsift.local.objective import Objective, View
 from fedsift.local.predict import logits_of, site_logits
 from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.requests import count_refusal, evaluated
+from fedsift.local.requests import TrainingRequest, count_refusal, evaluated
 from fedsift.local.site import Site
-from fedsift.local.trainer import Job
+from fedsift.local.trainer import Job, Result
 from fedsift.models import initial_weights
 
 MODEL = "model"
@@ -70,31 +68,20 @@ class OwnTrained(Reply):
 
 
 @dataclass(frozen=True)
-class TrainOwn(Request[OwnTrained]):
+class TrainOwn(TrainingRequest[OwnTrained]):
     """Train the site's own model by this recipe, and keep it."""
 
     reply_type: ClassVar[type[Reply]] = OwnTrained
 
     recipe: Recipe
 
-    def answer(self, site: Site) -> OwnTrained:
-        [reply] = self.answer_many([(self, site)])
-        if isinstance(reply, Exception):
-            raise reply
-        assert isinstance(reply, OwnTrained)
-        return reply
+    def job(self, site: Site) -> Job:
+        return Job(site, own_model(site), self.recipe)
 
-    @classmethod
-    def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
-        results = train_many([Job(site, own_model(site), request.recipe) for request, site in work])
-        answers: list[Any] = []
-        for (_, site), result in zip(work, results):
-            if not isinstance(result, Exception):
-                keep_model(site, result.weights)
-            answers.append(
-                result if isinstance(result, Exception) else OwnTrained(result.loss, len(site.samples))
-            )
-        return answers
+    def reply(self, site: Site, result: Result | None) -> OwnTrained:
+        assert result is not None
+        keep_model(site, result.weights)
+        return OwnTrained(result.loss, len(site.samples))
 
 
 # Evaluation -------------------------------------------------------------------------------------------

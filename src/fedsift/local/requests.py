@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsift.contract.messages import Reply, Request, SiteFacts, Weights, disclosed
+from fedsift.contract.messages import R_co, Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.local import losses
 from fedsift.local.dispatch import train_many
+from fedsift.local.extras import Extra
 from fedsift.local.predict import logits_of, site_logits
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.site import Site
 from fedsift.local.trainer import Job, Result
+from fedsift.metrics import confusion
 from fedsift.signals.confidence import confidence
 from fedsift.signals.lid import lid
 from fedsift.signals.per_class import per_class_mean
@@ -46,6 +48,47 @@ def count_refusal(what: str, count: Any, most: int, least: int = 1) -> str | Non
     if not least <= count <= most:
         return f"{what} = {count} is outside {least} to {most}, which the site declared"
     return None
+
+
+@dataclass(frozen=True)
+class TrainingRequest(Request[R_co]):
+    """Base of all requests that train: what to train, and what to say of it. Sites of one process train together.
+
+    `job` and `reply` belong to one visit: what the first leaves on `site.workbench` the second finds there.
+    """
+
+    def job(self, site: Site) -> Job | None:
+        """What the site trains; None: nothing in this visit."""
+        raise TypeError(f"{type(self).__name__} does not say what a site trains")
+
+    def reply(self, site: Site, result: Result | None) -> R_co:
+        """What leaves the site; `result` is None when nothing was trained."""
+        raise TypeError(f"{type(self).__name__} does not say what a site replies")
+
+    def answer(self, site: Site) -> R_co:
+        [reply] = self.answer_many([(self, site)])
+        if isinstance(reply, Exception):
+            raise reply
+        assert isinstance(reply, self.reply_type)
+        return cast(R_co, reply)
+
+    @classmethod
+    def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
+        jobs = [_caught(request.job, site) for request, site in work]
+        results = iter(train_many([job for job in jobs if isinstance(job, Job)]))
+        outcomes = [next(results) if isinstance(job, Job) else job for job in jobs]
+        return [
+            outcome if isinstance(outcome, Exception) else _caught(request.reply, site, outcome)
+            for (request, site), outcome in zip(work, outcomes)
+        ]
+
+
+def _caught(step: Callable[..., Any], *arguments: Any) -> Any:
+    """A site's failure is its own: a value in the place of its answer."""
+    try:
+        return step(*arguments)
+    except Exception as error:
+        return error
 
 
 @dataclass(frozen=True)
@@ -82,7 +125,7 @@ class Trained(Reply):
 
 
 @dataclass(frozen=True)
-class Train(Request[Trained]):
+class Train(TrainingRequest[Trained]):
     """Train the site's network from these weights by this recipe; measure the result in the same visit."""
 
     reply_type: ClassVar[type[Reply]] = Trained
@@ -91,7 +134,6 @@ class Train(Request[Trained]):
     recipe: Recipe
     then: tuple[Request[Any], ...] = ()
     """Asked of the site right after training; one whose weights are None looks at the model just trained."""
-    teacher: Weights | None = None
     before: tuple[Request[Any], ...] = ()
     """Asked of the site right before training; one whose weights are None looks at the model received."""
 
@@ -100,41 +142,20 @@ class Train(Request[Trained]):
         """What is asked in the same visit, in the order of the replies in `Trained.then`."""
         return (*self.before, *self.then)
 
-    def answer(self, site: Site) -> Trained:
-        [reply] = self.answer_many([(self, site)])
-        if isinstance(reply, Exception):
-            raise reply
-        assert isinstance(reply, Trained)
-        return reply
+    def job(self, site: Site) -> Job:
+        site.workbench["trained"] = self.weights
+        site.workbench["before"] = tuple(ahead.answer(site) for ahead in self.before)
+        return Job(site, self.weights, self.recipe, extras=self.extras(site))
 
-    @classmethod
-    def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
-        answers: list[Any] = [_prepare(request, site) for request, site in work]
-        ready = [i for i, answer in enumerate(answers) if not isinstance(answer, Exception)]
-        jobs = [Job(work[i][1], work[i][0].weights, work[i][0].recipe, work[i][0].teacher) for i in ready]
-        for i, result in zip(ready, train_many(jobs)):
-            before = answers[i]
-            answers[i] = result if isinstance(result, Exception) else _follow_up(*work[i], result, before)
-        return answers
+    def extras(self, site: Site) -> dict[str, Extra]:
+        """What the loss terms need of this site besides; nothing for most."""
+        return {}
 
-
-def _prepare(request: Train, site: Site) -> tuple[Reply, ...] | Exception:
-    """Replies to what is asked before training; a site's failure is its own."""
-    site.workbench["trained"] = request.weights
-    try:
-        return tuple(ahead.answer(site) for ahead in request.before)
-    except Exception as error:
-        return error
-
-
-def _follow_up(request: Train, site: Site, result: Result, before: tuple[Reply, ...]) -> Trained | Exception:
-    """The reply to the whole visit."""
-    site.workbench["trained"] = result.weights
-    try:
-        then = tuple(follow.answer(site) for follow in request.then)
-    except Exception as error:
-        return error
-    return Trained(result.weights, len(site.samples), result.loss, before + then)
+    def reply(self, site: Site, result: Result | None) -> Trained:
+        assert result is not None
+        site.workbench["trained"] = result.weights
+        then = tuple(follow.answer(site) for follow in self.then)
+        return Trained(result.weights, len(site.samples), result.loss, site.workbench["before"] + then)
 
 
 @dataclass(frozen=True)
@@ -180,12 +201,12 @@ def evaluated(logits: Tensor, labels: Tensor, *, multilabel: bool) -> Evaluated:
     if multilabel:
         predicted = (logits > 0).to(torch.int64)
         cell = (torch.arange(k) * 4 + labels * 2 + predicted).reshape(-1)
-        confusion = torch.bincount(cell, minlength=4 * k).reshape(k, 2, 2)
+        counts = torch.bincount(cell, minlength=4 * k).reshape(k, 2, 2)
         loss = losses.binary_cross_entropy(logits, labels.to(logits.dtype)).mean()
     else:
-        confusion = torch.bincount(labels * k + logits.argmax(-1), minlength=k * k).reshape(k, k)
+        counts = torch.from_numpy(confusion(labels.numpy(), logits.argmax(-1).numpy(), k))
         loss = torch.nn.functional.cross_entropy(logits, labels)
-    return Evaluated(confusion, float(loss), len(labels))
+    return Evaluated(counts, float(loss), len(labels))
 
 
 @dataclass(frozen=True)

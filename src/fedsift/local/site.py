@@ -147,9 +147,6 @@ class Site:
     def random(self, purpose: str) -> torch.Generator:
         return self.moment.torch(self.name, purpose)
 
-    def numpy_random(self, purpose: str) -> np.random.Generator:
-        return self.moment.numpy(self.name, purpose)
-
     def private_random(self, purpose: str) -> np.random.Generator:
         """For draws that protect the site: the same whenever asked, and only who knows `secret` can repeat them.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from fedsift.contract.errors import DataError
 from fedsift.contract.messages import Weights
 from fedsift.local import augment, losses
+from fedsift.local.extras import PREPARED, Extra, Frozen, PerParameter, PerSample
 from fedsift.local.objective import View
 from fedsift.local.plan import Batch, plan
 from fedsift.local.recipe import Recipe
@@ -25,12 +27,11 @@ class Job:
     site: Site
     weights: Weights
     recipe: Recipe
-    teacher: Weights | None = None
-    """The frozen teacher of distillation terms; the received weights by default."""
     purpose: str = "train"
     """Names the randomness, so that two trainings of one request differ."""
-    anchor: Weights | None = None
-    """Where proximal terms pull to; the received weights by default (FedDyn moves it at each site)."""
+    extras: Mapping[str, Extra] = field(default_factory=dict)
+    """What loss terms need beyond what the trainer knows. "teacher" and "anchors" put other networks in the place of
+    the received one (FedDyn moves the anchor at each site)."""
 
     def targets(self) -> Tensor:
         """The site's working labels as dense rows, float32 `[n, K]`."""
@@ -52,14 +53,24 @@ class Job:
         """1 where a label is annotated or supplied, float32 `[n, K]`; None: all are."""
         return self.site.known_entries
 
-    def anchors(self, network: nn.Module) -> list[Tensor]:
-        """What proximal terms measure from, one tensor for each trained parameter of the loaded network."""
-        trained = [
-            (name, value.detach()) for name, value in network.named_parameters() if value.requires_grad
-        ]
-        if self.anchor is None:
-            return [value.clone() for _, value in trained]
-        return [self.anchor[name].to(value.device) for name, value in trained]
+    def needed(self) -> dict[str, Extra]:
+        """The extras that the objective's terms ask for; teacher and anchors are the received model by default."""
+        received = {"teacher": Frozen(self.weights), "anchors": PerParameter(self.weights)}
+        found = {**received, **self.extras}
+        names = sorted(self.recipe.objective.needs - PREPARED)
+        for name in names:
+            extra = found.get(name)
+            if extra is None:
+                raise DataError(
+                    f"site '{self.site.name}': a loss term needs '{name}', which the request did not bring; "
+                    "put it into the job's extras"
+                )
+            if isinstance(extra, PerSample) and len(extra.rows) != len(self.site.samples):
+                raise DataError(
+                    f"site '{self.site.name}': '{name}' has {len(extra.rows)} rows for "
+                    f"{len(self.site.samples)} samples"
+                )
+        return {name: found[name] for name in names}
 
     def generator(self) -> torch.Generator:
         return self.site.random(self.purpose)
@@ -72,6 +83,8 @@ class Result:
     weights: Weights
     loss: float
     steps: int
+    rows: Mapping[str, Tensor] = field(default_factory=dict)
+    """Per-sample extras that a term wrote to, `[n, *]` as training left them."""
 
 
 def train_one(job: Job) -> Result:
@@ -80,39 +93,20 @@ def train_one(job: Job) -> Result:
     n = len(site.samples)
     if n == 0:
         raise DataError(f"site '{site.name}' has no training sample")
-    device = torch.device(site.compute.device)
     network = site.network(job.weights)
     parameters = [p for p in network.parameters() if p.requires_grad]
-    anchors = job.anchors(network) if "anchors" in recipe.objective.needs else []
-    teacher = _frozen(job) if "teacher" in recipe.objective.needs else None
-    prior = job.log_prior().to(device) if {"prior", "known prior"} & recipe.objective.needs else None
-    targets = job.targets().to(device)
+    look = _Look(job, network)
     optimiser = make_optimiser(parameters, recipe)
-    known = job.known()
-    known = None if known is None else known.to(device)
-    generator = job.generator()
-    total = torch.zeros((), device=device)
+    total = torch.zeros((), device=look.device)
     count = 0
     network.train()
     with torch.random.fork_rng(devices=[]):
         # dropout inside a network draws from torch's own stream: give it this site's, and put it back after
         torch.manual_seed(site.random(f"{job.purpose}: dropout").initial_seed())
-        for batch in plan(n, recipe, generator):
-            images, target = prepare(site, batch, recipe, targets)
+        for batch in plan(n, recipe, job.generator()):
+            images, target = prepare(site, batch, recipe, look.targets)
             _single_row_norms(network, len(batch.positions))
-            view = View(
-                logits=network(images),
-                target=target,
-                present=torch.ones(target.shape[:-1], device=device),
-                log_prior=prior,
-                teacher=_teach(teacher, images),
-                known=known_in(batch, known),
-                chance=None if batch.chance is None else batch.chance.to(device),
-                parameters=parameters,
-                anchors=anchors,
-                first_batch=batch.first,
-            )
-            loss = recipe.objective.value(view)
+            loss = look.loss(batch, images, target, network(images))
             optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             if recipe.clip:
@@ -120,7 +114,66 @@ def train_one(job: Job) -> Result:
             optimiser.step()
             total += loss.detach()
             count += 1
-    return Result(weights_of(network), float(total) / count, count)
+    return Result(weights_of(network), float(total) / count, count, look.written)
+
+
+class _Look:
+    """What the objective sees of each step of one site."""
+
+    def __init__(self, job: Job, network: nn.Module) -> None:
+        self.device = torch.device(job.site.compute.device)
+        self.targets = job.targets().to(self.device)
+        self.written: dict[str, Tensor] = {}
+        self._recipe = job.recipe
+        trained = {name: value for name, value in network.named_parameters() if value.requires_grad}
+        self._parameters = list(trained.values())
+        needs, extras = job.recipe.objective.needs, job.needed()
+        self._prior = job.log_prior().to(self.device) if {"prior", "known prior"} & needs else None
+        known = job.known()
+        self._known = None if known is None else known.to(self.device)
+        self._per_parameter = {
+            key: [extra.tensors[name].to(self.device) for name in trained]
+            for key, extra in extras.items()
+            if isinstance(extra, PerParameter)
+        }
+        self._tables = {
+            key: extra.rows.to(self.device) for key, extra in extras.items() if isinstance(extra, PerSample)
+        }
+        self._networks = {
+            key: job.site.network(extra.weights, slot=f"frozen {key}").eval().requires_grad_(False)
+            for key, extra in extras.items()
+            if isinstance(extra, Frozen)
+        }
+
+    def loss(self, batch: Batch, images: Tensor, target: Tensor, logits: Tensor) -> Tensor:
+        """The objective, `[]`; rows that a term writes are in their table afterwards."""
+        extras: dict[str, Any] = {**self._per_parameter}
+        extras |= {name: _judge(network, images) for name, network in self._networks.items()}
+        extras |= {name: rows_in(batch, table) for name, table in self._tables.items()}
+        view = View(
+            logits=logits,
+            target=target,
+            present=torch.ones(target.shape[:-1], device=self.device),
+            log_prior=self._prior,
+            teacher=extras.get("teacher"),
+            known=known_in(batch, self._known),
+            chance=None if batch.chance is None else batch.chance.to(self.device),
+            parameters=self._parameters,
+            anchors=extras.get("anchors", ()),
+            first_batch=batch.first,
+            extras=extras,
+        )
+        value = self._recipe.objective.value(view)
+        for name, rows in view.kept.items():
+            self._write(name, batch.positions, rows)
+        return value
+
+    def _write(self, name: str, positions: Tensor, rows: Tensor) -> None:
+        """Put the rows of the first view back; the site's own table is copied before it is first written to."""
+        if name not in self.written:
+            self.written[name] = self._tables[name] = self._tables[name].clone()
+        first = len(positions) // self._recipe.views
+        self._tables[name][positions[:first].to(self.device)] = rows[:first]
 
 
 def prepare(site: Site, batch: Batch, recipe: Recipe, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,10 +181,16 @@ def prepare(site: Site, batch: Batch, recipe: Recipe, targets: Tensor) -> tuple[
     images = augment.apply(site.samples.take(batch.positions), recipe.augment, batch.draws)
     target = targets[batch.positions.to(targets.device)]
     if batch.mix_with is not None:
-        partner, share = batch.mix_with.to(images.device), batch.mix_share
-        images = share * images + (1 - share) * images[partner]
-        target = share * target + (1 - share) * target[partner]
+        images, target = losses.mixup(images, target, batch.mix_with.to(images.device), batch.mix_share)
     return images, target
+
+
+def rows_in(batch: Batch, table: Tensor) -> Tensor:
+    """Rows of a per-sample table `[n, *]` for one step, `[B, *]`, mixed as targets are."""
+    rows = table[batch.positions.to(table.device)]
+    if batch.mix_with is None:
+        return rows
+    return losses.blend(rows, rows[batch.mix_with.to(rows.device)], batch.mix_share)
 
 
 def known_in(batch: Batch, known: Tensor | None) -> Tensor | None:
@@ -169,16 +228,9 @@ def weights_of(network: nn.Module) -> Weights:
     return {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
 
 
-def _frozen(job: Job) -> nn.Module:
-    teacher = job.site.network(job.teacher or job.weights, slot="teacher")
-    return teacher.eval().requires_grad_(False)
-
-
-def _teach(teacher: nn.Module | None, images: Tensor) -> Tensor | None:
-    if teacher is None:
-        return None
+def _judge(network: nn.Module, images: Tensor) -> Tensor:
     with torch.no_grad():
-        logits: Tensor = teacher(images)
+        logits: Tensor = network(images)
     return logits
 
 

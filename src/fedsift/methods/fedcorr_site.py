@@ -17,7 +17,7 @@ from fedsift.local.recipe import Augment
 from fedsift.local.requests import count_refusal
 from fedsift.local.site import Site
 from fedsift.signals.lid import Form as LidForm
-from fedsift.signals.lid import lid
+from fedsift.signals.lid import site_lid
 from fedsift.signals.mixture import split_values
 from fedsift.signals.relabel import Form, Relabelled, relabel, relabel_all
 
@@ -66,9 +66,9 @@ class ScoreModel(Request[Scored]):
     def answer(self, site: Site) -> Scored:
         logits = site_logits(site, site.weights_for(self.weights), augment=self.augment)
         # float32: how many predictions saturate to the same vector, and so score 0, depends on the precision
-        scores = lid(torch.softmax(logits.float(), -1).numpy(), self.k, self.form, floor=self.floor)
-        if self.form == "guarded":
-            scores = np.clip(scores, 0.0, HIGHEST_LID)
+        rows = torch.softmax(logits.float(), -1).numpy()
+        highest = HIGHEST_LID if self.form == "guarded" else None
+        score = site_lid(rows, self.k, self.form, floor=self.floor, highest=highest)
         site.notebook[LOSSES] = losses_of(logits, site.labels, self.sample_loss)
         # a new measurement ends the suspicions of the last one; only a changed label stays marked
         site.keep_evidence(
@@ -76,7 +76,7 @@ class ScoreModel(Request[Scored]):
             suspicion=losses_of(logits, site.given, self.sample_loss),
             flagged=site.labels != site.given,
         )
-        return Scored(float(scores.mean()), len(site.samples))
+        return Scored(score, len(site.samples))
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from fedsift.contract import Reply, Request, SiteFacts, Weights, disclosed
-from fedsift.local.dispatch import train_many
 from fedsift.local.own import OwnEvaluated, judge
 from fedsift.local.public import Lesson, Show, learn
 from fedsift.local.recipe import Recipe
-from fedsift.local.requests import count_refusal, weights_refusal
+from fedsift.local.requests import TrainingRequest, count_refusal, weights_refusal
 from fedsift.local.site import Site
 from fedsift.local.trainer import Job, Result
 
@@ -47,7 +45,7 @@ class Contributed(Reply):
 
 
 @dataclass(frozen=True)
-class Contribute(Request[Contributed]):
+class Contribute(TrainingRequest[Contributed]):
     """Distil the ensemble into these weights, train them privately, send them with their public scores."""
 
     reply_type: ClassVar[type[Reply]] = Contributed
@@ -57,37 +55,18 @@ class Contribute(Request[Contributed]):
     recipe: Recipe
     show: Show | None
 
-    def answer(self, site: Site) -> Contributed:
-        [reply] = self.answer_many([(self, site)])
-        if isinstance(reply, Exception):
-            raise reply
-        assert isinstance(reply, Contributed)
-        return reply
+    def job(self, site: Site) -> Job:
+        return Job(site, student_of(site, self.weights, self.lesson), self.recipe)
 
-    @classmethod
-    def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
-        answers: list[Any] = [_student(request.weights, request.lesson, site) for request, site in work]
-        ready = [i for i, answer in enumerate(answers) if not isinstance(answer, Exception)]
-        results = train_many([Job(work[i][1], answers[i], work[i][0].recipe) for i in ready]) if ready else []
-        for i, result in zip(ready, results):
-            answers[i] = result if isinstance(result, Exception) else _contribution(*work[i], result)
-        return answers
+    def reply(self, site: Site, result: Result | None) -> Contributed:
+        assert result is not None
+        outputs = None if self.show is None else self.show.outputs(site, result.weights)
+        return Contributed(result.weights, outputs, len(site.samples), result.loss)
 
 
-def _student(weights: Weights, lesson: Lesson | None, site: Site) -> Weights | Exception:
+def student_of(site: Site, weights: Weights, lesson: Lesson | None) -> Weights:
     """The group's student. Every site of a group makes the same one: order and dropout are shared."""
-    try:
-        return weights if lesson is None else learn(site, weights, lesson)
-    except Exception as error:
-        return error
-
-
-def _contribution(request: Contribute, site: Site, result: Result) -> Contributed | Exception:
-    try:
-        outputs = None if request.show is None else request.show.outputs(site, result.weights)
-    except Exception as error:
-        return error
-    return Contributed(result.weights, outputs, len(site.samples), result.loss)
+    return weights if lesson is None else learn(site, weights, lesson)
 
 
 @dataclass(frozen=True)
@@ -100,5 +79,4 @@ class EvaluateStudent(Request[OwnEvaluated]):
     lesson: Lesson | None
 
     def answer(self, site: Site) -> OwnEvaluated:
-        student = self.weights if self.lesson is None else learn(site, self.weights, self.lesson)
-        return judge(site, student)
+        return judge(site, student_of(site, self.weights, self.lesson))

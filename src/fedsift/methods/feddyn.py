@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
-from fedsift.aggregate import average, feddyn_cloud, feddyn_memory, relative_sizes
+from fedsift.aggregate import average, feddyn_anchor, feddyn_cloud, feddyn_memory, relative_sizes
 from fedsift.contract import ConfigError, Federation, State, Weights
 from fedsift.contract.codec import Wire
 from fedsift.contract.messages import Reply
 from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastZero, Share
-from fedsift.local.dispatch import train_many
+from fedsift.local.extras import Extra, PerParameter
 from fedsift.local.objective import Objective, Proximal, Term, as_objective
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
 from fedsift.local.site import Site
-from fedsift.local.trainer import Job
+from fedsift.local.trainer import Result
 from fedsift.methods.base import OneStage, methods, plain_loss
 
 MEMORY = "feddyn memory"
@@ -39,25 +39,18 @@ class TrainDynamically(Train):
     trained_names: tuple[str, ...] = ()
     """The parameters that have a memory: all of the model but its running statistics."""
 
-    @classmethod
-    def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
-        jobs = [Job(site, ask.weights, ask.recipe, anchor=ask.anchor(site)) for ask, site in work]
-        return [
-            result if isinstance(result, Exception) else ask.remember(site, result.weights, result.loss)
-            for (ask, site), result in zip(work, train_many(jobs))
-        ]
-
     def memory(self, site: Site) -> Weights:
         """h_k, zero before the first visit."""
         kept: Weights | None = site.notebook.get(MEMORY)
         return kept or {name: torch.zeros_like(self.weights[name]) for name in self.trained_names}
 
-    def anchor(self, site: Site) -> Weights:
-        return {name: self.weights[name] - memory for name, memory in self.memory(site).items()}
+    def extras(self, site: Site) -> dict[str, Extra]:
+        return {"anchors": PerParameter(feddyn_anchor(self.weights, self.memory(site)))}
 
-    def remember(self, site: Site, trained: Weights, loss: float) -> Trained:
-        site.notebook[MEMORY] = feddyn_memory(self.memory(site), trained, self.weights)
-        return Trained(trained, len(site.samples), loss)
+    def reply(self, site: Site, result: Result | None) -> Trained:
+        trained = super().reply(site, result)
+        site.notebook[MEMORY] = feddyn_memory(self.memory(site), trained.weights, self.weights)
+        return trained
 
 
 @dataclass(frozen=True)

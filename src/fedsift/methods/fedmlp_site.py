@@ -65,13 +65,8 @@ class PartialClass(Adjusted):
     """Divide by the number of known entries, or by all B * K entries (the paper's 1 / C)."""
 
     def value(self, view: View) -> Tensor:
-        logits, shift = view.logits, self.shift(view)
-        entries = losses.binary_cross_entropy(logits if shift is None else logits + shift, view.target)
-        counted = (known_entries(view) != 0) & (view.present != 0).unsqueeze(-1)
-        total = torch.where(counted, entries, 0.0).sum((-2, -1))
-        if self.norm == "classes":
-            return total / (view.present.sum(-1) * logits.shape[-1]).clamp(min=1)
-        return total / counted.sum((-2, -1)).clamp(min=1)
+        known, shift = known_entries(view), self.shift(view)
+        return losses.partial_class(view.logits, view.target, known, shift, self.norm, view.present)
 
 
 @dataclass(frozen=True)

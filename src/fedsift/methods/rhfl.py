@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsift.contract import ConfigError, Federation, Replies, Request, Stage, State
 from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count
-from fedsift.local.losses import teacher_weights
+from fedsift.local.losses import teacher_mixture, teacher_weights
 from fedsift.local.objective import CrossEntropy, Objective, as_objective
 from fedsift.local.own import EvaluateOwn
 from fedsift.local.plan import batch_bounds
@@ -217,7 +217,7 @@ class RHFL(TrainingMethod):
         for site in sites:
             shares = self.shares(site, teachers, confidence).to(stacked.dtype)
             if bool((shares != 0).any()):
-                target = torch.einsum("s,snk->nk", shares, stacked)
+                target = teacher_mixture(stacked, shares)
                 lessons[site] = Lesson(part, target, "mixture", self.public_recipe(), _LIFE[self.public_opt])
         return lessons
 

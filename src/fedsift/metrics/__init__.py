@@ -14,7 +14,6 @@ from fedsift.metrics.correction import (
     correction,
     correction_per_class,
     fates,
-    flag_quality,
 )
 from fedsift.metrics.detection import (
     SampleDetection,
@@ -51,7 +50,6 @@ __all__ = [
     "detect_samples",
     "detect_sets",
     "fates",
-    "flag_quality",
     "mean_of_defined",
     "multilabel_scores",
     "plain",

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsift.contract.errors import DataError
-from fedsift.metrics.detection import SampleDetection, detect_samples
 
 
 @dataclass(frozen=True)
@@ -97,11 +96,3 @@ def correction_per_class(
         columns = np.broadcast_to(np.arange(truth.shape[1]), truth.shape)
         return [_count(found, columns == c) for c in range(n_classes)]
     return [_count(found, truth == c) for c in range(n_classes)]
-
-
-def flag_quality(true: ArrayLike, before: ArrayLike, flagged: ArrayLike) -> SampleDetection:
-    """tp, fp, fn, tn of the flagged positions (indices) against the wrong labels: `[n]`."""
-    wrong = np.asarray(true) != np.asarray(before)
-    marked = np.zeros(wrong.shape, dtype=np.bool_)
-    marked[np.asarray(flagged, dtype=np.int64)] = True
-    return detect_samples(wrong, marked)

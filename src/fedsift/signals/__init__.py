@@ -1,7 +1,7 @@
 """What is measured on predictions and losses: pure functions that know no site, device or engine."""
 
 from fedsift.signals.choice import forget_rate, power_of_choice, small_loss
-from fedsift.signals.confidence import confidence, site_confidence
+from fedsift.signals.confidence import confidence
 from fedsift.signals.credibility import Credibility, credibility, shares_of_confidence
 from fedsift.signals.lid import lid, site_lid
 from fedsift.signals.mixture import (
@@ -15,27 +15,21 @@ from fedsift.signals.mixture import (
 )
 from fedsift.signals.per_class import Normalised, means_of_sums, normalise, per_class_mean, per_class_sums
 from fedsift.signals.privacy import (
-    Balance,
     Posterior,
-    inverse_response_matrix,
-    label_balance,
-    likelihood_ratio,
     posterior,
     project_on_simplex,
     randomised_response,
-    response_matrix,
     response_noise,
     response_probabilities,
     shrink_to_uniform,
 )
 from fedsift.signals.prototypes import Prototypes, global_prototypes, local_prototypes
 from fedsift.signals.rampup import rampup
-from fedsift.signals.relabel import Relabelled, clean_set, cumulative, relabel, relabel_all, relabel_sites
+from fedsift.signals.relabel import Relabelled, clean_set, relabel, relabel_all, relabel_sites
 from fedsift.signals.selection import UNTAGGED, Tagging, global_difficulty, local_difficulty, tag
 
 __all__ = [
     "UNTAGGED",
-    "Balance",
     "Credibility",
     "Normalised",
     "Posterior",
@@ -47,14 +41,10 @@ __all__ = [
     "clean_set",
     "confidence",
     "credibility",
-    "cumulative",
     "forget_rate",
     "global_difficulty",
     "global_prototypes",
-    "inverse_response_matrix",
-    "label_balance",
     "lid",
-    "likelihood_ratio",
     "local_difficulty",
     "local_prototypes",
     "means_of_sums",
@@ -70,12 +60,10 @@ __all__ = [
     "relabel",
     "relabel_all",
     "relabel_sites",
-    "response_matrix",
     "response_noise",
     "response_probabilities",
     "shares_of_confidence",
     "shrink_to_uniform",
-    "site_confidence",
     "site_lid",
     "small_loss",
     "split_by_vote",

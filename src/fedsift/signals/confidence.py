@@ -20,9 +20,3 @@ def confidence(probabilities: ArrayLike, labels: ArrayLike, kind: Kind = "given"
     if kind == "given":
         return np.asarray(p[np.arange(len(p)), np.asarray(labels, dtype=np.int64)])
     raise ConfigError(f"confidence = '{kind}': choose 'given' or 'max'")
-
-
-def site_confidence(probabilities: ArrayLike, labels: ArrayLike, kind: Kind = "given") -> float:
-    """Mean confidence over a site's samples; NaN without samples."""
-    scores = confidence(probabilities, labels, kind)
-    return float(scores.mean()) if len(scores) else float("nan")

@@ -75,7 +75,19 @@ def lid(
     return scores
 
 
-def site_lid(points: ArrayLike, k: int = 20, form: Form = "guarded", eps: float = 1e-6) -> float:
-    """Mean LID of a site's samples (FedCorr Alg. 1 line 7); 0 without samples."""
-    scores = lid(points, k, form, eps)
+def site_lid(
+    points: ArrayLike,
+    k: int = 20,
+    form: Form = "guarded",
+    eps: float = 1e-6,
+    floor: float = 0.0,
+    highest: float | None = None,
+) -> float:
+    """Mean LID of a site's samples (FedCorr Alg. 1 line 7); 0 without samples.
+
+    highest: LIDs are cut to 0 to this, so that one sample cannot carry the mean away; None: they are not.
+    """
+    scores = lid(points, k, form, eps, floor)
+    if highest is not None:
+        scores = np.clip(scores, 0.0, highest)
     return float(scores.mean()) if len(scores) else 0.0

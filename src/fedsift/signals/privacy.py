@@ -25,32 +25,6 @@ def response_probabilities(epsilon: float | None, n_classes: int) -> tuple[float
     return 1.0 / scale, small / scale
 
 
-def response_matrix(epsilon: float | None, n_classes: int) -> NDArray[np.float64]:
-    """T_DP[i][j] = P(released j | own label i), `[K, K]` (Def. 2); symmetric, rows sum to 1."""
-    keep, other = response_probabilities(epsilon, n_classes)
-    matrix = np.full((n_classes, n_classes), other)
-    np.fill_diagonal(matrix, keep)
-    return matrix
-
-
-def inverse_response_matrix(epsilon: float | None, n_classes: int) -> NDArray[np.float64] | None:
-    """(T^T)^-1 = ((e^eps + K - 1) I - J) / (e^eps - 1), `[K, K]`; None for epsilon = 0 (T is singular)."""
-    if epsilon is None:
-        return np.eye(n_classes)
-    response_probabilities(epsilon, n_classes)
-    small, gap = math.exp(-epsilon), -math.expm1(-epsilon)
-    if gap == 0:
-        return None
-    return ((1.0 + (n_classes - 1) * small) * np.eye(n_classes) - small) / gap
-
-
-def likelihood_ratio(matrix: ArrayLike) -> float:
-    """The largest ratio of two entries of one column: e^eps for the response matrix, inf with a zero."""
-    entries = np.asarray(matrix, dtype=np.float64)
-    with np.errstate(divide="ignore", over="ignore"):
-        return float((entries.max(axis=0) / entries.min(axis=0)).max())
-
-
 def randomised_response(
     labels: ArrayLike, epsilon: float | None, n_classes: int, random: np.random.Generator
 ) -> NDArray[np.int64]:
@@ -141,28 +115,3 @@ def posterior(counts: ArrayLike, epsilon: float | None) -> Posterior:
         return Posterior(released, None, uniform, uniform.copy())
     positive = np.maximum(raw, 0.0)
     return Posterior(released, raw, positive / positive.sum(), project_on_simplex(raw))
-
-
-@dataclass(frozen=True)
-class Balance:
-    """How the contrastive loss pushes the classes' logits (beta = 1), in expectation."""
-
-    q: NDArray[np.float64]
-    """Global label shares, `[K]`."""
-    push: NDArray[np.float64]
-    """pi^c - q of every site, `[S, K]`: classes held more than elsewhere go up."""
-    weighted: NDArray[np.float64]
-    """sum_c (N_c / N) (pi^c - q), `[K]`: 0, so the average model keeps the global prior."""
-
-
-def label_balance(label_counts: ArrayLike, q: ArrayLike | None = None) -> Balance:
-    """Expected push of every site from its label counts `[S, K]`; q: shares used instead of the global ones.
-
-    With a site's own shares as q (`[S, K]`) its push is 0.
-    """
-    counts = np.asarray(label_counts, dtype=np.float64)
-    sizes = counts.sum(axis=1, keepdims=True)
-    own = counts / np.where(sizes > 0, sizes, 1.0)
-    shares = counts.sum(axis=0) / sizes.sum() if q is None else np.asarray(q, dtype=np.float64)
-    push = np.where(sizes > 0, own - shares, 0.0)
-    return Balance(shares, push, (sizes / sizes.sum() * push).sum(axis=0))

@@ -15,11 +15,6 @@ from fedsift.signals.counting import floor_count
 Form = Literal["paper", "official"]
 
 
-def cumulative(rounds: ArrayLike) -> NDArray[np.float64]:
-    """Sum of a signal up to each iteration, `[T, S] -> [T, S]` (cumulative LID, section 3.2)."""
-    return np.cumsum(np.asarray(rounds, dtype=np.float64), axis=0)
-
-
 def clean_set(
     noise: ArrayLike, kappa: float, *, strict: bool = False, fallback: int = 1
 ) -> tuple[list[int], list[int]]:

@@ -49,13 +49,6 @@ class FedCorrNoise(Noise):
         if self.upper < self.tau:
             raise ConfigError(f"noise 'fedcorr': upper = {self.upper} is below tau = {self.tau}")
 
-    def expected(self, n_classes: int) -> tuple[float, float, float]:
-        """Mean level of a noisy site, of any site, and mean share of wrong labels, by the definition."""
-        of_noisy = (self.tau + self.upper) / 2
-        # With balanced classes a redrawn label hits the true one in 1 of M cases, whatever `drawn_classes`
-        # is.
-        return of_noisy, self.rho * of_noisy, self.rho * of_noisy * (1 - 1 / n_classes)
-
     def spoil(self, scene: Scene) -> Spoiled:
         noisy = choose_noisy_sites(scene, self.rho, exact=self.sites == "exact")
         level = draw_levels(scene, noisy, self.tau, self.upper)

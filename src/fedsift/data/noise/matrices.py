@@ -5,7 +5,6 @@ Fang, Ye: RHFL, CVPR 2022, sec. 4.1; Di et al.: FedDPCont, sec. 3.4, 5.1 and 5.2
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -33,15 +32,6 @@ def pair_matrix(n_classes: int, rate: float) -> Matrix:
     return (1.0 - rate) * np.eye(n_classes) + rate * np.roll(np.eye(n_classes), 1, axis=1)
 
 
-def redraw_matrix(n_classes: int, rate: float, drawn_classes: int = 0) -> Matrix:
-    """FedCorr's noise at level μ: (1-μ)I + μ/D on the first D columns (D = 0: all), the true class
-    included."""
-    drawn = drawn_classes or n_classes
-    matrix = (1.0 - rate) * np.eye(n_classes)
-    matrix[:, :drawn] += rate / drawn
-    return matrix
-
-
 def random_matrix(rate: float, offsets: NDArray[Any], shares: NDArray[Any]) -> Matrix:
     """T_ii = 1-η+offsets_i, kept inside [0, 1]; T_ij = (1-T_ii)·shares_i over j != i in ascending order.
 
@@ -65,53 +55,6 @@ def draw_random_matrix(n_classes: int, rate: float, rng: np.random.Generator, sp
         return np.ones((1, 1))
     offsets = rng.uniform(-spread, spread, n_classes)
     return random_matrix(rate, offsets, rng.dirichlet(np.ones(n_classes - 1), n_classes))
-
-
-def random_diagonal_bounds(rate: float, spread: float = 0.05) -> tuple[float, float]:
-    """Where the diagonal of any random matrix lies: 1-η±spread, kept inside [0, 1]."""
-    return max(0.0, 1.0 - rate - spread), min(1.0, 1.0 - rate + spread)
-
-
-def per_class_rate(matrix: Matrix) -> Matrix:
-    """1 - T_ii `[K]`."""
-    return 1.0 - np.diagonal(matrix)
-
-
-def effective_rate(matrix: Matrix, counts: Sequence[float] | NDArray[Any]) -> float:
-    """Expected share of wrong labels: the mean of 1 - T_ii weighted by class counts."""
-    weights = np.asarray(counts, np.float64)
-    return float((weights * per_class_rate(matrix)).sum() / weights.sum())
-
-
-def noisy_class_distribution(matrix: Matrix, counts: Sequence[float] | NDArray[Any]) -> Matrix:
-    """Expected shares of the given labels `[K]`: (counts/Σ)ᵀ T."""
-    weights = np.asarray(counts, np.float64)
-    shares: Matrix = (weights / weights.sum()) @ matrix
-    return shares
-
-
-def openset_estimate(matrix: Matrix, observed: Sequence[int]) -> Matrix:
-    """The best matrix that a site can see when only some classes occur: other columns 0, rows renormalised.
-
-    A row with nothing left stays 0 (FedDPCont sec. 3.4).
-    """
-    seen = np.zeros_like(matrix)
-    seen[:, list(observed)] = np.asarray(matrix)[:, list(observed)]
-    return _rows_to_one(seen)
-
-
-def measured_matrix(clean: Labels, given: Labels, n_classes: int) -> Matrix:
-    """What happened: shares of given labels for each true class `[K, K]`; a class without samples has a
-    zero row."""
-    counts = np.zeros((n_classes, n_classes))
-    np.add.at(counts, (clean, given), 1.0)
-    return _rows_to_one(counts)
-
-
-def _rows_to_one(table: Matrix) -> Matrix:
-    total = table.sum(axis=1, keepdims=True)
-    result: Matrix = table / np.where(total > 0, total, 1.0)
-    return result
 
 
 def flip(labels: Labels, matrix: Matrix, rng: np.random.Generator) -> Labels:

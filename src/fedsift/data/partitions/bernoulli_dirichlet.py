@@ -96,12 +96,6 @@ def draw_holders(
     return holds, forced
 
 
-def holder_probability(n_classes: int, p: float) -> tuple[float, float]:
-    """P(a row is not empty) = 1-(1-p)^M, and P(Φ = 1) among rows that are kept = p / that."""
-    kept = 1.0 - (1.0 - p) ** n_classes
-    return kept, p / kept
-
-
 def assign_by_shares(
     labels: NDArray[np.int64], holds: NDArray[np.bool_], alpha: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:

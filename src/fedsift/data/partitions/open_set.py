@@ -125,12 +125,6 @@ def draw_open_rows(probabilities: NDArray[np.float64], rng: np.random.Generator)
     return sees
 
 
-def open_row_probability(n_classes: int, q: float) -> tuple[float, float]:
-    """P(a row is neither empty nor full) = 1-q^K-(1-q)^K, and P(an entry = 1) among such rows."""
-    kept = 1.0 - q**n_classes - (1.0 - q) ** n_classes
-    return kept, (q - q**n_classes) / kept
-
-
 def force_holders(sees: NDArray[np.bool_], rng: np.random.Generator) -> None:
     """Give each unseen class to a site that still lacks another class, so that no row becomes full."""
     for c in np.flatnonzero(~sees.any(axis=0)):

@@ -1,23 +1,21 @@
 """Loss formulas over the last axes: `[B, K]` for one site, `[C, B, K]` for a stacked cohort."""
 
 from fedsift.local.losses.collaboration import (
-    collaborative,
     divergence,
     ensemble_distillation,
-    fresh_adam_step,
-    kl_matrix,
     mean_scores,
+    mixture_loss,
     score_distance,
+    teacher_mixture,
     teacher_weights,
 )
-from fedsift.local.losses.mixing import blend, mixup, take_partners
+from fedsift.local.losses.mixing import blend, blend_in_place, mixup
 from fedsift.local.losses.multiclass import (
     adjusted_logits,
     contrastive_cross_entropy,
     contrastive_penalty,
     cross_entropy,
     distillation,
-    double_softmax_bounds,
     double_softmax_cross_entropy,
     expected_value,
     forward_correction,
@@ -38,15 +36,15 @@ from fedsift.local.losses.multilabel import (
     shift_of_prior,
     squared_error,
 )
-from fedsift.local.losses.proximal import distance, proximal, squared_distance
+from fedsift.local.losses.proximal import distance, inner_product, proximal, squared_distance
 
 __all__ = [
     "Consistency",
     "adjusted_logits",
     "binary_cross_entropy",
     "blend",
+    "blend_in_place",
     "class_prior",
-    "collaborative",
     "consistency",
     "contrastive_cross_entropy",
     "contrastive_penalty",
@@ -54,16 +52,15 @@ __all__ = [
     "distance",
     "distillation",
     "divergence",
-    "double_softmax_bounds",
     "double_softmax_cross_entropy",
     "ensemble_distillation",
     "expected_value",
     "forward_correction",
-    "fresh_adam_step",
-    "kl_matrix",
+    "inner_product",
     "log_prior",
     "mean_scores",
     "missing_class",
+    "mixture_loss",
     "mixup",
     "multilabel_logit_shift",
     "partial_class",
@@ -75,7 +72,7 @@ __all__ = [
     "squared_distance",
     "squared_error",
     "symmetric_cross_entropy",
-    "take_partners",
     "teacher_log_probabilities",
+    "teacher_mixture",
     "teacher_weights",
 ]

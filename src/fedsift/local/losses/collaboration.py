@@ -10,17 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsift.contract.errors import ConfigError
+from fedsift.local.losses.multiclass import cross_entropy
 
 
 def divergence(teacher_logits: Tensor, logits: Tensor) -> Tensor:
     """KL(softmax(teacher) || softmax(z)), `[..., B, K] -> [..., B]`; here both sides get gradients."""
     log_teacher, log_student = F.log_softmax(teacher_logits, dim=-1), F.log_softmax(logits, dim=-1)
     return (log_teacher.exp() * (log_teacher - log_student)).sum(-1)
-
-
-def kl_matrix(logits: Tensor) -> Tensor:
-    """kl[i][j] = mean over the batch of KL(p_i || p_j) (RHFL eq. 2): `[S, B, K] -> [S, S]`."""
-    return divergence(logits.unsqueeze(1), logits.unsqueeze(0)).mean(-1)
 
 
 def teacher_weights(
@@ -47,12 +43,18 @@ def teacher_weights(
     return shares
 
 
-def collaborative(logits: Tensor, teachers: Tensor, shares: Tensor) -> Tensor:
-    """sum_i a_i KL(p_i || p) of one student (RHFL eq. 3 and 14): `[B, K], [S, B, K], [S] -> [B]`.
+def teacher_mixture(probabilities: Tensor, shares: Tensor) -> Tensor:
+    """sum_i a_i p_i, all that a student needs of its teachers (RHFL eq. 3 and 14): `[S, B, K], [S] -> [B, K]`.
 
-    shares: a_i, `[S]`, 0 for the student itself (see `teacher_weights`).
+    shares: a_i, `[S]`, 0 for the student itself (see `teacher_weights`). The student's sum_i a_i KL(p_i || p) is
+    `mixture_loss(z, mixture)` less a constant, sum_i a_i H(p_i).
     """
-    return shares @ divergence(teachers.detach(), logits.unsqueeze(0))
+    return torch.einsum("s,sbk->bk", shares, probabilities)
+
+
+def mixture_loss(logits: Tensor, mixture: Tensor) -> Tensor:
+    """-sum_c m_c log softmax(z)_c for a mixture m, whose sum need not be 1: `[..., B, K] -> [..., B]`."""
+    return cross_entropy(logits, mixture.detach())
 
 
 def mean_scores(logits: Tensor) -> Tensor:
@@ -68,11 +70,3 @@ def score_distance(logits: Tensor, consensus: Tensor) -> Tensor:
 def ensemble_distillation(logits: Tensor, consensus: Tensor) -> Tensor:
     """KL(softmax(consensus) || softmax(z)) (FedDF): `[..., B, K] -> [..., B]`."""
     return divergence(consensus.detach(), logits)
-
-
-def fresh_adam_step(gradient: Tensor, lr: float, eps: float = 1e-8) -> Tensor:
-    """-lr g / (|g| + eps): the first step of a new Adam optimiser, almost -lr sign(g).
-
-    RHFL's release makes a new optimiser for every public batch, so every collaborative step is this one.
-    """
-    return -lr * gradient / (gradient.abs() + eps)

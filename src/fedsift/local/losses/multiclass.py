@@ -121,15 +121,10 @@ def symmetric_cross_entropy(
 def double_softmax_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """log sum_j e^{p_j} - p_y, a cross-entropy fed with probabilities: `[..., B, K] -> [..., B]`.
 
-    FedCorr's release ranks samples and fits its mixtures by this bounded loss, see `double_softmax_bounds`.
+    FedCorr's release ranks samples and fits its mixtures by this loss, which lies between
+    log(e + K - 1) - 1 and log(e + K - 1).
     """
     return cross_entropy(F.softmax(logits, dim=-1), target)
-
-
-def double_softmax_bounds(n_classes: int) -> tuple[float, float]:
-    """Smallest and largest value of `double_softmax_cross_entropy`: log(e + K - 1) - 1 and log(e + K - 1)."""
-    upper = math.log(math.e + n_classes - 1)
-    return upper - 1.0, upper
 
 
 def sample_loss(logits: Tensor, target: Tensor, kind: str = "ce_on_softmax") -> Tensor:

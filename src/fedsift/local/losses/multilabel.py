@@ -49,22 +49,28 @@ def shifted(logits: Tensor, shift: Tensor | None) -> Tensor:
 def partial_class(
     logits: Tensor,
     target: Tensor,
-    active: Tensor,
+    known: Tensor,
     shift: Tensor | None = None,
-    norm: Literal["classes", "active"] = "classes",
+    norm: Literal["classes", "known"] = "classes",
+    present: Tensor | None = None,
 ) -> Tensor:
-    """FedMLP's loss on the annotated classes alone (eq. 4): `[..., B, K] -> [..., B]`.
+    """FedMLP's loss on annotated and tagged entries alone (eq. 4): `[..., B, K] -> [...]`, one value a site.
 
-    active: 1 for annotated classes, `[K]` or `[C, 1, K]`. The sum over them is divided by K ("classes", the
-    paper) or by their number ("active", the release); average it over the batch, or sum and divide by the
-    nominal batch size.
+    known: 1 for these entries; it broadcasts: `[K]`, `[C, 1, K]` or `[..., B, K]`. The sum over them is divided by all
+    B * K entries ("classes", the paper) or by their number ("known", the release).
+    present: `[..., B]`, 0 for rows that only pad a shorter batch.
     """
-    losses = binary_cross_entropy_where(active != 0, shifted(logits, shift), target).sum(-1)
-    if norm == "classes":
-        return losses / logits.shape[-1]
-    if norm == "active":
-        return losses / (active != 0).sum(-1).clamp(min=1)
-    raise ConfigError(f"norm = '{norm}': choose 'classes' or 'active'")
+    counted = (known != 0).expand_as(logits)
+    if present is not None:
+        counted = counted & (present != 0).unsqueeze(-1)
+    total = binary_cross_entropy_where(counted, shifted(logits, shift), target).sum((-2, -1))
+    if norm == "known":
+        return total / counted.sum((-2, -1)).clamp(min=1)
+    if norm != "classes":
+        raise ConfigError(f"norm = '{norm}': choose 'classes' or 'known'")
+    if present is None:
+        return total / (logits.shape[-2] * logits.shape[-1])
+    return total / (present.sum(-1) * logits.shape[-1]).clamp(min=1)
 
 
 def squared_error(logits: Tensor, global_logits: Tensor) -> Tensor:
@@ -121,7 +127,7 @@ def consistency(
 def missing_class(logits: Tensor, global_logits: Tensor, active: Tensor) -> Tensor:
     """Mean squared distance to the global model over the classes not annotated: `[..., B, K] -> [..., B]`.
 
-    With `partial_class(norm="active")` on two views this is the first stage of FedMLP's release.
+    With `partial_class(norm="known")` on two views this is the first stage of FedMLP's release.
     """
     missing = active == 0
     errors = torch.where(missing, squared_error(logits, global_logits), 0.0).sum(-1)

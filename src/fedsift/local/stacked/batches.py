@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsift.local import augment
+from fedsift.local import augment, losses
 from fedsift.local.plan import Epoch, epochs
 from fedsift.local.stacked.layout import empty_samples
 from fedsift.local.stacked.pixels import pixels_of
@@ -37,6 +37,17 @@ class CohortStep:
     """`[k, B]`"""
     first: Tensor
     """bool `[k]`: whether the step opens a local epoch of the site."""
+    places: Tensor
+    """int64 `[k, B]`: each row's sample among all samples of the cohort, sites one after the other."""
+    mix: tuple[Tensor, Tensor] | None = None
+    """Each row's partner in `[k * B]` and each site's share `[k]`, with mixup."""
+
+    def mixed(self, values: Tensor) -> Tensor:
+        """Values `[k, B, *]` of the rows, blended with their partners' as targets are."""
+        if self.mix is None:
+            return values
+        partner, share = self.mix
+        return losses.blend(values, _partners_of(values, partner), share.view(-1, *[1] * (values.dim() - 1)))
 
 
 class CohortBatches:
@@ -138,13 +149,13 @@ class CohortBatches:
             mix = self._mix(start + number, sites, width) if self._recipe.mixup > 0 else None
             if mix is not None:
                 partner, share = mix[0], mix[1].view(-1, 1, 1)
-                target = share * target + (1 - share) * _partners_of(target, partner)
+                target = losses.blend(target, _partners_of(target, partner), share)
                 known = None if known is None else torch.minimum(known, _partners_of(known, partner))
             if window is not None and self._pixels is not None:
                 samples = self._pixels.take(window, sites, mix)
             else:
                 samples = self._samples(own, draws.at(number), mix)
-            yield CohortStep(sites, samples, target, present, full, known, chance, first)
+            yield CohortStep(sites, samples, target, present, full, known, chance, first, own, mix)
 
     def _chance_at(self, visits: Tensor) -> Tensor:
         """`[S, k, B]`, all rows of the first view, then of the second."""
@@ -173,12 +184,12 @@ class CohortBatches:
         samples = augment.apply(torch.cat(raw), self._recipe.augment, draws)
         if mix is not None:
             share = mix[1].repeat_interleave(at.shape[1]).view(-1, *[1] * (samples.dim() - 1))
-            samples = share * samples + (1 - share) * samples.index_select(0, mix[0])
+            samples = losses.blend(samples, samples.index_select(0, mix[0]), share)
         return _in_cohort_order(samples, sites)
 
 
 def _partners_of(values: Tensor, partner: Tensor) -> Tensor:
-    """Values `[k, B, K]` of each row's partner."""
+    """Values `[k, B, *]` of each row's partner."""
     return values.flatten(0, 1).index_select(0, partner).view_as(values)
 
 

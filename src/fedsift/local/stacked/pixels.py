@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fedsift.local import native
+from fedsift.local import losses, native
 from fedsift.local.augment import Draws
 from fedsift.local.recipe import Augment
 from fedsift.local.site import Samples
@@ -88,7 +88,7 @@ class CompiledPixels:
             return images
         partner, share = mix[0], mix[1].view(-1, 1, 1, 1, 1)
         others = images[partner // images.shape[1], partner % images.shape[1]].view_as(images)
-        return images.mul_(share).add_(others.mul_(1 - share))
+        return losses.blend_in_place(images, others, share)
 
 
 class Window(NamedTuple):
@@ -143,7 +143,7 @@ class PackedPixels:
             partner, share = mix
             shares = share.repeat_interleave(4)
             others = _interleaved(images.index_select(0, partner), sites)
-            values = shares * values + (1 - shares) * others
+            values = losses.blend(values, others, shares)
         height, width = images.shape[1:]
         matrix = self._matrix[: 4 * sites, : self._channels * sites]
         pixels = (values @ matrix).view(-1, height, width, sites, self._channels)

@@ -1,0 +1,52 @@
+"""What a loss term may see of a site beside the batch: tensors of any kind, by a name that the term's `needs` lists.
+
+A request puts them into its `Job`; the trainers hand them to the term through the `View`, for one site `[...]` and for
+a stacked cohort `[C, ...]` alike. Neither a method nor a term knows which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedsift.contract.messages import Weights
+
+
+@dataclass(frozen=True)
+class PerParameter:
+    """One tensor for each trained parameter of the network, by its name (SCAFFOLD's correction, an anchor).
+
+    In the view: a list in the order of `View.parameters`.
+    """
+
+    tensors: Weights
+    """Of the parameter's shape each; other names (running statistics) are not looked at."""
+
+
+@dataclass(frozen=True)
+class PerSample:
+    """One row for each sample of the site (learnt soft labels, weights, pseudo-labels, running predictions).
+
+    In the view: the batch's rows, `[..., B, *]`. Mixup blends them as it blends targets. A term may write new rows with
+    `View.keep`; later batches see them, and the result holds the table as training left it.
+    """
+
+    rows: Tensor
+    """Floating `[n, *]`, in the order of the site's samples."""
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Another network of the site's kind, which does not train (a teacher, a peer network).
+
+    In the view: its logits on the same augmented batch, `[..., B, K]`.
+    """
+
+    weights: Weights
+
+
+Extra = PerParameter | PerSample | Frozen
+
+PREPARED = frozenset({"prior", "known prior", "chance"})
+"""Needs that the trainer makes from the site itself."""

@@ -1,0 +1,96 @@
+"""Extras of a cohort's jobs, laid side by side: what a term of one site sees as `[...]` it sees here as `[C, ...]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsift.local.extras import Frozen, PerParameter, PerSample
+from fedsift.local.stacked.batches import CohortStep
+from fedsift.local.stacked.network import StackedNetwork
+from fedsift.local.trainer import Job
+
+Judge = Callable[[CohortStep], Tensor]
+
+
+class CohortExtras:
+    """What the terms of alike jobs need beyond the batch.
+
+    network: the one that trains, whose parameters' layout the per-parameter tensors take.
+    stacked: the stacked form of the same model for a slot of that name, for frozen networks that differ by site.
+    """
+
+    def __init__(
+        self, jobs: Sequence[Job], network: StackedNetwork, stacked: Callable[[str], StackedNetwork]
+    ) -> None:
+        self._per_parameter: dict[str, list[Tensor]] = {}
+        self._tables: dict[str, Tensor] = {}
+        self._networks: dict[str, Judge] = {}
+        self._views = jobs[0].recipe.views
+        self._written: set[str] = set()
+        needed = [job.needed() for job in jobs]
+        for name in needed[0]:
+            every = [own[name] for own in needed]
+            if isinstance(every[0], PerParameter):
+                tensors = [extra.tensors for extra in every if isinstance(extra, PerParameter)]
+                self._per_parameter[name] = network.arrange(tensors)
+            elif isinstance(every[0], PerSample):
+                self._tables[name] = torch.cat([own.rows for own in every if isinstance(own, PerSample)])
+            else:
+                self._networks[name] = _frozen(name, jobs, every, stacked)
+
+    def at(self, step: CohortStep) -> dict[str, Any]:
+        """For a step's k sites: tensors `[k, ...]` (`[1, ...]` where all share one), rows and logits `[k, B, *]`."""
+        k = step.sites
+        extras: dict[str, Any] = {
+            name: [own[:k] if len(own) > 1 else own for own in tensors]
+            for name, tensors in self._per_parameter.items()
+        }
+        extras |= {name: judge(step) for name, judge in self._networks.items()}
+        extras |= {name: step.mixed(table[step.places]) for name, table in self._tables.items()}
+        return extras
+
+    def write(self, name: str, step: CohortStep, rows: Tensor) -> None:
+        """Put new rows `[k, B, *]` of the first view in their places; padding has none."""
+        self._written.add(name)
+        width = step.places.shape[1] // self._views
+        real = step.present[:, :width] > 0
+        self._tables[name][step.places[:, :width][real]] = rows[:, :width][real]
+
+    def written(self, sizes: list[int]) -> list[dict[str, Tensor]]:
+        """Each site's tables that were written to, `[n, *]`."""
+        parts = {name: self._tables[name].split(sizes) for name in sorted(self._written)}
+        return [{name: part[site].clone() for name, part in parts.items()} for site in range(len(sizes))]
+
+
+def _frozen(
+    name: str, jobs: Sequence[Job], extras: Sequence[Any], stacked: Callable[[str], StackedNetwork]
+) -> Judge:
+    """Logits `[k, B, K]` of frozen networks: one for all sites where they share its weights, else a stacked one."""
+    weights = [extra.weights for extra in extras if isinstance(extra, Frozen)]
+    slot = f"frozen {name}"
+    if all(own is weights[0] for own in weights):
+        shared = jobs[0].site.network(weights[0], slot=slot).eval().requires_grad_(False)
+
+        def judge(step: CohortStep) -> Tensor:
+            images = step.samples.flatten(0, 1)
+            if images.dim() == 4:
+                images = images.contiguous(memory_format=torch.channels_last)
+            with torch.no_grad():
+                logits: Tensor = shared(images)
+            return logits.view(step.sites, -1, logits.shape[-1])
+
+        return judge
+    network = stacked(slot)
+    network.load(weights)
+
+    def judge_each(step: CohortStep) -> Tensor:
+        if step.sites < network.sites:
+            network.activate(step.sites)
+        with torch.no_grad():
+            return network.forward(step.samples, train=False)
+
+    return judge_each

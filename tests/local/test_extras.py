@@ -1,0 +1,231 @@
+"""Tensors of a site that loss terms see: by hand at one site, and alike for one site and a stacked cohort."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedsift.contract import DataError
+from fedsift.local import cohort, losses
+from fedsift.local.cohort import train_cohort
+from fedsift.local.extras import Extra, Frozen, PerParameter, PerSample
+from fedsift.local.objective import CrossEntropy, Objective, Term, View
+from fedsift.local.site import Site
+from fedsift.local.trainer import Job, Result, train_each, train_one
+
+from .test_stacked_cohort import (
+    CLASSES,
+    SIZES,
+    assert_alike,
+    double_precision,
+    make_sites,
+    recipe,
+    some_weights,
+)
+
+__all__ = ["double_precision"]  # a fixture for every test here
+
+
+@dataclass(frozen=True)
+class Pull(Term):
+    """<w, d> with a direction of the site's own (SCAFFOLD)."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"direction"})
+
+    def value(self, view: View) -> Tensor:
+        return losses.inner_product(view.parameters, view.tensors("direction"), lead=view.lead)
+
+
+@dataclass(frozen=True)
+class Weighted(Term):
+    """Cross-entropy with a weight for each sample (Co-teaching, DivideMix)."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"weights"})
+
+    def value(self, view: View) -> Tensor:
+        return view.mean(view.rows("weights") * losses.cross_entropy(view.logits, view.target))
+
+
+@dataclass(frozen=True)
+class SoftLabels(Term):
+    """Cross-entropy with soft labels of the site's own (JointOpt)."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"soft"})
+
+    def value(self, view: View) -> Tensor:
+        return view.mean(losses.cross_entropy(view.logits, view.rows("soft")))
+
+
+@dataclass(frozen=True)
+class Peer(Term):
+    """Divergence from a second, frozen network."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"peer"})
+
+    def value(self, view: View) -> Tensor:
+        return view.mean(losses.ensemble_distillation(view.logits, view.rows("peer")))
+
+
+@dataclass(frozen=True)
+class Running(Term):
+    """A running average of each sample's predictions, which the term itself keeps (ELR)."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"running"})
+
+    def value(self, view: View) -> Tensor:
+        now = view.logits.softmax(-1)
+        running = 0.7 * view.rows("running") + 0.3 * now.detach()
+        view.keep("running", running)
+        return view.mean(torch.log(1 - (running * now).sum(-1) + 1e-4))
+
+
+def numbers(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def extras_of(site: Site, seed: int) -> dict[str, Extra]:
+    """Everything that the terms above need, different at every site."""
+    n = len(site.samples)
+    return {
+        "direction": PerParameter({name: numbers(seed, *v.shape) for name, v in some_weights().items()}),
+        "weights": PerSample(numbers(seed + 100, n).abs()),
+        "soft": PerSample(numbers(seed + 200, n, CLASSES).softmax(-1)),
+        "peer": Frozen(some_weights(seed + 300)),
+        "running": PerSample(torch.zeros(n, CLASSES)),
+    }
+
+
+def jobs_with(objective: Objective | Term, sizes: tuple[int, ...] = SIZES, **options: Any) -> list[Job]:
+    return [
+        Job(site, some_weights(), recipe(objective, **options), extras=extras_of(site, seed))
+        for seed, site in enumerate(make_sites(sizes))
+    ]
+
+
+TERMS: dict[str, Term | Objective] = {
+    "per parameter": CrossEntropy() + 0.1 * Pull(),
+    "weights": Weighted(),
+    "soft labels": SoftLabels(),
+    "another network": CrossEntropy() + 0.5 * Peer(),
+    "running average": CrossEntropy() + 0.5 * Running(),
+    "all": CrossEntropy()
+    + 0.1 * Pull()
+    + 0.3 * Weighted()
+    + 0.2 * SoftLabels()
+    + 0.5 * Peer()
+    + 0.5 * Running(),
+}
+
+
+@pytest.mark.parametrize("objective", TERMS.values(), ids=TERMS.keys())
+def test_a_cohort_trains_as_its_sites_do(objective: Term | Objective) -> None:
+    results = assert_alike(jobs_with(objective), tolerance=1e-10)
+    moved = [bool(result.rows) for result in results]
+    assert all(moved) == any(moved) == ("running" in jobs_with(objective)[0].recipe.objective.needs)
+
+
+@pytest.mark.parametrize(
+    "options", [{"views": 2}, {"mixup": 0.4}, {"mixup": 1.0, "views": 2}], ids=["views", "mixup", "both"]
+)
+def test_rows_follow_views_and_mixup(options: dict[str, Any]) -> None:
+    assert_alike(jobs_with(TERMS["all"], **options))
+
+
+def test_rows_written_are_alike() -> None:
+    jobs = jobs_with(TERMS["running average"], views=2)
+    for ours, theirs in zip(train_cohort(jobs), train_each(jobs)):
+        assert isinstance(ours, Result)
+        assert isinstance(theirs, Result)
+        torch.testing.assert_close(ours.rows["running"], theirs.rows["running"], rtol=1e-10, atol=1e-12)
+    for job in jobs:  # what a job brought stays as it was
+        extra = job.extras["running"]
+        assert isinstance(extra, PerSample)
+        assert bool((extra.rows == 0).all())
+
+
+def test_extras_that_all_sites_share_and_extras_of_their_own_agree() -> None:
+    """One object for all sites takes a shorter way through the cohort."""
+    sites = make_sites((8, 9, 10))
+    shared = extras_of(sites[0], 5)
+    for name in ("direction", "peer"):
+        objective = CrossEntropy() + 0.2 * (Pull() if name == "direction" else Peer())
+        jobs = [Job(site, some_weights(), recipe(objective), extras={name: shared[name]}) for site in sites]
+        assert_alike(jobs, tolerance=1e-10)
+
+
+def test_different_extras_are_different_cohorts(monkeypatch: pytest.MonkeyPatch) -> None:
+    cohorts: list[int] = []
+    train = cohort._train_stacked
+    monkeypatch.setattr(
+        cohort, "_train_stacked", lambda jobs, last: cohorts.append(len(jobs)) or train(jobs, last)
+    )
+    jobs = jobs_with(CrossEntropy(), (8, 9, 10, 11))
+    jobs = [*jobs[:2], *(Job(job.site, job.weights, job.recipe) for job in jobs[2:])]
+    assert_alike(jobs)
+    assert sorted(cohorts) == [2, 2]
+
+
+# By hand ---------------------------------------------------------------------------------------------------
+
+
+def test_a_direction_is_added_to_the_gradient() -> None:
+    """One step of lr 0.5 with <w, d> in the loss ends 0.5 d below one without."""
+    [site] = make_sites((6,))
+    direction = {name: numbers(3, *value.shape) for name, value in some_weights().items()}
+    options: dict[str, Any] = {"epochs": 1, "batch_size": 6, "lr": 0.5}
+    plain = train_one(Job(site, some_weights(), recipe(**options)))
+    pulled = train_one(
+        Job(
+            site,
+            some_weights(),
+            recipe(CrossEntropy() + Pull(), **options),
+            extras={"direction": PerParameter(direction)},
+        )
+    )
+    for name in ("conv.weight", "norm.weight", "head.weight", "head.bias"):
+        torch.testing.assert_close(pulled.weights[name], plain.weights[name] - 0.5 * direction[name])
+
+
+def test_a_sample_of_weight_zero_is_not_learnt_from() -> None:
+    """Weight n / m on m samples and 0 on the others is training on these m alone (no batch norm in between)."""
+    [site] = make_sites((6,), model="linear")
+    options: dict[str, Any] = {"epochs": 1, "batch_size": 6, "lr": 0.5}
+    start = some_weights(model="linear")
+    chosen = torch.tensor([2.0, 0.0, 2.0, 0.0, 0.0, 2.0])
+    weighted = train_one(
+        Job(site, start, recipe(Weighted(), **options), extras={"weights": PerSample(chosen)})
+    )
+    [alone] = make_sites((6,), model="linear")
+    keep = chosen > 0
+    alone.samples = type(site.samples)(site.samples.pool, site.samples.rows[keep])
+    alone.given = site.given[keep]
+    expected = train_one(Job(alone, start, recipe(**options)))
+    for name, value in expected.weights.items():
+        torch.testing.assert_close(weighted.weights[name], value)
+
+
+def test_rows_that_a_term_writes_are_seen_by_later_batches() -> None:
+    """Two epochs that change nothing but the rows: 0.3 p, then 0.7 * 0.3 p + 0.3 p = 0.51 p."""
+    [site] = make_sites((5,), model="linear")
+    start = some_weights(model="linear")
+    extras: dict[str, Extra] = {"running": PerSample(torch.zeros(5, CLASSES))}
+    result = train_one(Job(site, start, recipe(Running(), batch_size=5, lr=1e-14), extras=extras))
+    network = site.network(start).eval()
+    with torch.no_grad():
+        p = network(site.samples.take(torch.arange(5))).softmax(-1)
+    torch.testing.assert_close(result.rows["running"], 0.51 * p, rtol=1e-9, atol=1e-12)
+
+
+def test_what_is_missing_is_named() -> None:
+    [site] = make_sites((6,))
+    with pytest.raises(DataError, match="site 'site 0': a loss term needs 'direction'"):
+        train_one(Job(site, some_weights(), recipe(Pull())))
+    short: dict[str, Extra] = {"weights": PerSample(torch.ones(4))}
+    with pytest.raises(DataError, match="'weights' has 4 rows for 6 samples"):
+        train_one(Job(site, some_weights(), recipe(Weighted()), extras=short))
+    [alone] = train_cohort([Job(site, some_weights(), recipe(Pull()))])
+    assert isinstance(alone, DataError)
