@@ -86,6 +86,8 @@ class EngineFederation(ABC):
         """The last request of each site whose reply was accepted: its notebook continues from there."""
         self.site_records: dict[str, dict[str, Any]] = {}
         """Recorded values by name, then by site."""
+        self.cohorts: dict[str, int] = {}
+        """How many sites this run trains together, by kind of training; kept with its checkpoints."""
         self._asks = 0
 
     @abstractmethod

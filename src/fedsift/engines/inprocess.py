@@ -58,6 +58,7 @@ class InProcess(EngineFederation):
             shape=data.shape,
             **shared,
         )
+        self.cohorts = self.compute.cohorts
 
     def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
         self._open = {}

@@ -13,7 +13,6 @@ from fedsift.engines.evaluate import Evaluator
 from fedsift.engines.federation import EngineFederation
 from fedsift.engines.inprocess import InProcess
 from fedsift.engines.runfolder import Checkpoint, RunFolder
-from fedsift.local.dispatch import decisions, recall
 
 Listener = Callable[[dict[str, Any]], None]
 """Told every finished round's line, e.g. to draw a progress display."""
@@ -82,7 +81,7 @@ def _begin(
         federation.begin(Round("start", 0, -1))
         return method.start(federation), 0, {}
     point, notebooks = restored
-    recall(point.tallies.get("trainers", {}))
+    federation.cohorts.update(point.tallies.get("trainers", {}))
     federation.accepted = dict(point.accepted)
     federation.site_records = {name: dict(values) for name, values in point.site_records.items()}
     if isinstance(federation, InProcess):
@@ -139,7 +138,7 @@ def _checkpoint(
     if isinstance(federation, InProcess):
         notebooks, touched = federation.notebooks, federation.touched
     # a resumed run must not measure again and choose otherwise: the last bits would differ
-    tallies["trainers"] = decisions()
+    tallies["trainers"] = dict(federation.cohorts)
     point = Checkpoint(number, state, federation.accepted, federation.site_records, {}, tallies)
     folder.checkpoint(point, notebooks, touched)
     if isinstance(federation, InProcess):

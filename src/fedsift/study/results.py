@@ -12,7 +12,6 @@ from fedsift.engines.federation import EngineFederation
 from fedsift.engines.inprocess import InProcess
 from fedsift.engines.runfolder import RunFolder
 from fedsift.local import native
-from fedsift.local.dispatch import decisions
 from fedsift.metrics import detect_sets
 from fedsift.metrics import summarise as summarise_curve
 from fedsift.study.corrections import summarise_corrections
@@ -48,7 +47,7 @@ def write_results(
         "seed": study.seed,
         "engine": study.engine.name,
         "sites": len(federation.sites),
-        "trainers": decisions(),
+        "trainers": dict(federation.cohorts),
         "kernels": "torch" if native.library() is None else "native",
         **summarise(rows, spread),
         **_corrections(federation, spread, notebooks),

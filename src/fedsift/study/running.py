@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import torch
+from threadpoolctl import threadpool_limits
 
 from fedsift.contract.errors import ConfigError, FedsiftError, RunError
 from fedsift.data.dataset import Spread
@@ -16,6 +17,7 @@ from fedsift.engines.evaluate import Evaluator
 from fedsift.engines.inprocess import InProcess
 from fedsift.engines.loop import Listener, conduct
 from fedsift.engines.runfolder import RunFolder
+from fedsift.local.processes import threads_of
 from fedsift.study.results import write_results
 from fedsift.study.study import Study
 
@@ -41,20 +43,31 @@ def run(
     """
     folder.lock()
     folder.forget("failure.json")
+    threads = study.engine.compute().threads
     try:
         # one thread unless asked: more are slower on busy cores and change the last bits of the weights
-        torch.set_num_threads(study.engine.threads or 1)
-        federation = federate(study, study.spread() if spread is None else spread, folder.id, kind)
-        if federation.spread.truth is not None:
-            ledger(federation.spread).save(folder.path / "truth.csv")
-        evaluator = Evaluator(federation, federation.test_set(), study.engine.compute())
-        state = conduct(study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen)
-        return write_results(study, folder, federation, state)
+        with threads_of(threads), threadpool_limits(1, user_api="blas"):
+            return _conducted(study, folder, listen, spread, kind)
     except FedsiftError as error:
         folder.write_json("failure.json", {"error": str(error), "exit_code": error.exit_code})
         raise
     finally:
         folder.unlock()
+
+
+def _conducted(
+    study: Study, folder: RunFolder, listen: Listener | None, spread: Spread | None, kind: type[InProcess]
+) -> dict[str, Any]:
+    federation = federate(study, study.spread() if spread is None else spread, folder.id, kind)
+    if federation.spread.truth is not None:
+        ledger(federation.spread).save(folder.path / "truth.csv")
+    evaluator = Evaluator(federation, federation.test_set(), study.engine.compute())
+    state = conduct(study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen)
+    if study.engine.trainer == "measure":
+        # what a clock chose is said in the study, so that the run can be repeated
+        settled = replace(study, engine=replace(study.engine, cohorts=dict(federation.cohorts)))
+        folder.write_text("study.toml", settled.to_toml())
+    return write_results(study, folder, federation, state)
 
 
 def federate(study: Study, spread: Spread, run_id: str, kind: type[InProcess] = InProcess) -> InProcess:

@@ -61,15 +61,37 @@ class EngineTable:
 
     name: Literal["inprocess", "flower"] = "inprocess"
     device: str = "cpu"
-    trainer: Literal["auto", "cohort", "one"] = "auto"
-    """"cohort" stacks the sites of a round, "one" trains them in turn, "auto" measures and chooses."""
+    trainer: Literal["auto", "measure", "cohort", "one"] = "auto"
+    """"cohort" stacks the sites of a round, "one" trains them in turn, "auto" chooses by network, images and batch,
+    "measure" by timing a few steps."""
     workers: int = 0
-    """Worker processes of the in-process engine; 0 trains in this process."""
+    """Worker processes of the in-process engine; 0 trains in this process. They change no bit of a result."""
     threads: int = 0
-    """Torch threads; 0 leaves the choice to the engine."""
+    """Torch threads of every process; 0 is one."""
+    parts: int = 0
+    """Parts that a round's sites are cut into, whoever trains them; 0 is an even number with at most ten sites each."""
+    cohorts: dict[str, int] = field(default_factory=dict)
+    """How many sites train together, by kind of training, as a run's summary says under "trainers"; 0 is one site with
+    its channels first in memory. What is named here is neither chosen nor measured."""
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "threads", "parts"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"engine.{name} = {getattr(self, name)}: it must be at least 0")
+        for kind, size in self.cohorts.items():
+            if size < 0:
+                raise ConfigError(f"engine.cohorts.'{kind}' = {size}: it must be at least 0")
 
     def compute(self) -> Compute:
-        return Compute(device=self.device, trainer=self.trainer, workers=self.workers)
+        """The settings of one run; it writes what it settles into a copy of `cohorts`."""
+        return Compute(
+            device=self.device,
+            trainer=self.trainer,
+            workers=self.workers,
+            threads=self.threads or 1,
+            parts=self.parts,
+            cohorts=dict(self.cohorts),
+        )
 
 
 @dataclass(frozen=True)
