@@ -15,8 +15,7 @@ from typing import Any
 from torch import nn
 
 from fedsift.contract.messages import Request
-from fedsift.local import native
-from fedsift.local.cohort import ALONE, COHORT, stacked_network, train_cohort
+from fedsift.local.cohort import ALONE, COHORT, train_cohort
 from fedsift.local.measure import fastest_size
 from fedsift.local.recipe import Recipe
 from fedsift.local.site import Site
@@ -99,7 +98,7 @@ def suggested_size(site: Site, recipe: Recipe) -> int:
         return 1  # training itself will say what is wrong, site by site
     if facts.parameters > LARGE:
         return 1
-    if not facts.convolutions or facts.blocks:
+    if not facts.convolutions:
         return COHORT
     height, width = site.samples.shape[-2:]
     pixels = recipe.batch_size * recipe.views * height * width
@@ -121,8 +120,6 @@ class _Facts:
     parameters: int
     convolutions: bool
     batch_norms: bool
-    blocks: bool
-    """Native kernels do its convolutions site by site: company costs them nothing."""
 
 
 @lru_cache(maxsize=16)
@@ -132,13 +129,8 @@ def _facts(model: str, shape: tuple[int, ...], n_classes: int) -> _Facts | None:
     except Exception:  # whatever a network from elsewhere raises; training meets it again
         return None
     parts = list(network.modules())
-    try:
-        blocks = native.library() is not None and stacked_network(model, shape, n_classes).by_site
-    except Exception:  # it has no stacked form
-        blocks = False
     return _Facts(
         parameters=sum(value.numel() for value in network.parameters()),
         convolutions=any(isinstance(part, nn.modules.conv._ConvNd) for part in parts),
         batch_norms=any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts),
-        blocks=blocks,
     )

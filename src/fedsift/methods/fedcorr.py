@@ -270,7 +270,7 @@ class FedCorr(TrainingMethod):
         each = self.false_alarm / self.iterations
         draws = max(999, round(10 / each))  # enough to tell chances as small as `each`
         found = tested_split(scores[:, None], federation.random("tested"), each, draws=draws)
-        federation.record(two_groups_p_value=found.p_value)
+        federation.record(two_groups_p_value=found.p_value, tested=found.facts())
         federation.record_sites("noisy_probability", {sites[i]: float(found.probability[i]) for i in known})
         return [sites[i] for i in found.noisy]
 

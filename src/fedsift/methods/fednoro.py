@@ -157,7 +157,7 @@ class FedNoRo(TrainingMethod):
     def _by_test(self, table: Table, sites: list[str], federation: Federation) -> NDArray[np.int64]:
         """One group against two, at a stated false-alarm rate; missing classes are left out, not filled."""
         result = tested_split(table, federation.random("tested detection"), self.false_alarm)
-        federation.record(p_value=result.p_value, false_alarm=self.false_alarm)
+        federation.record(p_value=result.p_value, false_alarm=self.false_alarm, tested=result.facts())
         federation.record_sites("noisy_probability", dict(zip(sites, _without_nan(result.probability))))
         return result.noisy
 

@@ -8,7 +8,7 @@ from typing import Any
 from fedsift.report.matrix import Row, dot_plot, heat_map
 from fedsift.report.runs import RunData, numbers_of
 from fedsift.report.svg import MANY_CLASSES, Markup, figure, join, tag
-from fedsift.report.words import listed, percent
+from fedsift.report.words import listed, percent, words_of_test
 
 INDICATORS = {"loss": "mean loss", "lid": "local intrinsic dimension", "confidence": "confidence, negated"}
 
@@ -51,6 +51,9 @@ def _detection(run: RunData) -> Markup | None:
         )
         return tag("p", f"{run.method} does not look for noisy sites. {noisy}")
     facts = [("Called noisy", listed(run.found, 40) or "none")]
+    if run.tested:
+        sure = "borderline: " if run.tested.get("borderline") else ""
+        facts.append(("Two groups or one", sure + words_of_test(run.tested)))
     scores = run.detection
     if scores is None:
         facts.append(("Noisy in truth", "not known" if run.finished else "compared when the run ends"))

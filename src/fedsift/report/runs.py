@@ -94,6 +94,12 @@ class RunData:
         return scores if isinstance(scores, dict) else None
 
     @property
+    def tested(self) -> dict[str, Any] | None:
+        """What the last test for noisy sites said: p_value, threshold, steadiness, borderline; None without one."""
+        facts = self.summary.get("tested")
+        return facts if isinstance(facts, dict) else None
+
+    @property
     def truth(self) -> list[str] | None:
         """Sites that the simulation made noisy; None when nobody knows."""
         if not any(isinstance(line.get("truth_noisy"), bool) for line in self.sites):

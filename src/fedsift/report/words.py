@@ -84,7 +84,23 @@ def _finding(run: RunData) -> str:
     else:
         sites = "site" if count == 1 and run.site_count in (1, None) else "sites"
         look = f"{count}{of} {sites} {'looks' if count == 1 else 'look'} noisy: {listed(run.found)}"
-    return look + _against_truth(run)
+    return look + borderline(run) + _against_truth(run)
+
+
+def borderline(run: RunData) -> str:
+    """Said of a verdict that rounding might have turned; empty for any other."""
+    if not run.tested or not run.tested.get("borderline"):
+        return ""
+    return f" (borderline: {words_of_test(run.tested)})"
+
+
+def words_of_test(facts: dict[str, Any]) -> str:
+    """A test for noisy sites in a few words."""
+    steadiness = facts.get("steadiness")
+    words = f"p = {number(facts.get('p_value'))}, threshold {number(facts.get('threshold'))}"
+    if _is_number(steadiness) and steadiness < 1:
+        words += f", the same in {percent(steadiness, 0)} of slightly shaken data"
+    return words
 
 
 def _against_truth(run: RunData) -> str:

@@ -85,6 +85,9 @@ def summarise(rows: list[dict[str, Any]], spread: Spread | None) -> dict[str, An
     claims = [row["noisy_sites"] for row in rows if row.get("noisy_sites") is not None]
     if claims:
         result["noisy_sites_found"] = claims[-1]
+        tests = [row["tested"] for row in rows if row.get("tested") is not None]
+        if tests:
+            result["tested"] = tests[-1]
         if spread is not None and spread.truth is not None:
             result["detection"] = site_detection(spread, claims[-1])
     result["bytes_down"] = sum(row["bytes_down"] for row in rows)
