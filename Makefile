@@ -26,7 +26,7 @@ test: check
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not slow"
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -m "slow or hypothesis"
 
 docs: $(READY)
 	$(BIN)/zensical build --strict

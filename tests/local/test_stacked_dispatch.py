@@ -1,30 +1,36 @@
-"""The choice of a trainer: by force, by measurement, remembered."""
+"""The choice of a trainer: by force, by static facts, by measurement; it belongs to a run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
-from fedsift.local import cohort, dispatch
-from fedsift.local.dispatch import cohort_size, decisions, recall, train_many
-from fedsift.local.recipe import Augment
+from fedsift.local import cohort, dispatch, measure
+from fedsift.local.cohort import ALONE, COHORT
+from fedsift.local.dispatch import cohort_size, kind_of, recipes_of, settle, suggested_size, train_many
+from fedsift.local.recipe import Augment, Recipe
+from fedsift.local.requests import Evaluate, Train
 from fedsift.local.site import Compute
 from fedsift.local.trainer import Job, Result
 
+from .test_stacked_cohort import make_sites
 from .test_stacked_pixels import make_jobs
 
 
-@pytest.fixture(autouse=True)
-def undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_sizes", {})
-
-
-def with_trainer(jobs: list[Job], trainer: str) -> list[Job]:
+def with_trainer(jobs: list[Job], trainer: str, **settings: Any) -> Compute:
+    """The settings that all jobs share from now on, as the sites of a run do."""
+    compute = Compute(trainer=trainer, **settings)  # type: ignore[arg-type]
     for job in jobs:
-        job.site.compute = Compute(trainer=trainer)  # type: ignore[arg-type]
-    return jobs
+        job.site.compute = compute
+    return compute
+
+
+def work_of(jobs: Sequence[Job]) -> list[tuple[Any, Any]]:
+    return [(Train(job.weights, job.recipe), job.site) for job in jobs]
 
 
 @pytest.mark.parametrize(("trainer", "stacked"), [("one", False), ("cohort", True)])
@@ -34,99 +40,178 @@ def test_a_trainer_can_be_forced(monkeypatch: pytest.MonkeyPatch, trainer: str, 
     monkeypatch.setattr(
         cohort, "_train_stacked", lambda jobs, last: called.append(len(jobs)) or train(jobs, last)
     )
-    results = train_many(with_trainer(make_jobs(3, Augment()), trainer))
+    jobs = make_jobs(3, Augment())
+    compute = with_trainer(jobs, trainer)
+    settle(work_of(jobs))
+    results = train_many(jobs)
     assert all(isinstance(result, Result) for result in results)
     assert called == ([3] if stacked else [])
-    assert decisions() == {}
+    assert compute.cohorts == {}
 
 
-@pytest.mark.parametrize(("times", "size"), [((1.0, 0.5), cohort.COHORT), ((1.0, 0.99), 1), ((1.0, 2.0), 1)])
-def test_the_faster_way_is_chosen_and_remembered(
-    monkeypatch: pytest.MonkeyPatch, times: tuple[float, float], size: int
-) -> None:
-    asked: list[int] = []
+# Static facts --------------------------------------------------------------------------------------------------
 
-    def clock(jobs: list[Job], channels_last: bool) -> float:
-        asked.append(len(jobs))
-        return times[len(jobs) > 1]
 
-    monkeypatch.setattr(dispatch, "_seconds_a_sample", clock)
+def test_no_clock_is_asked_unless_somebody_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "seconds_a_sample", lambda *_: pytest.fail("timed"))
     jobs = make_jobs(3, Augment())
-    assert cohort_size(jobs) == size
-    assert cohort_size(jobs) == size
-    assert asked == [1, 1, 3]
-    assert list(decisions().values()) == [size]
+    compute = with_trainer(jobs, "auto")
+    settle(work_of(jobs))
+    assert list(compute.cohorts) == [kind_of(jobs[0].site, jobs[0].recipe)]
+    assert all(isinstance(result, Result) for result in train_many(jobs))
 
 
-def test_the_smallest_of_nearly_equal_cohorts_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = {1: 2.0, 4: 1.01, 10: 1.0}
-    monkeypatch.setattr(dispatch, "_seconds_a_sample", lambda jobs, last: times[len(jobs)])
-    assert cohort_size(4 * make_jobs(3, Augment())) == 4
+@pytest.mark.parametrize(
+    ("model", "shape", "batch", "size"),
+    [
+        ("mlp", (3, 32, 32), 64, COHORT),  # no convolution
+        ("cnn", (3, 32, 32), 16, COHORT),  # 16,384 pixels a step
+        ("cnn", (3, 32, 32), 64, COHORT // 2),  # 65,536
+        ("lenet5", (3, 32, 32), 10, COHORT),
+        ("cnn", (3, 64, 64), 64, 1),  # 262,144
+        ("resnet8-cifar", (3, 32, 32), 16, 1),  # batch norm: 20,000 / 16,384
+        ("resnet8-cifar", (3, 32, 32), 10, 2),  # 20,000 / 10,240
+        ("resnet8-cifar", (3, 16, 16), 16, 5),  # 20,000 / 4,096
+        ("resnet18-cifar", (3, 32, 32), 16, 1),  # 11 million parameters
+    ],
+)
+def test_sizes_by_network_images_and_batch(model: str, shape: tuple[int, ...], batch: int, size: int) -> None:
+    [site] = make_sites((6,), model=model)
+    pool = torch.zeros(6, *shape, dtype=torch.uint8)
+    site.samples = replace(site.samples, pool=pool)
+    assert suggested_size(site, Recipe(batch_size=batch)) == size
+    assert suggested_size(site, Recipe(batch_size=batch // 2, views=2)) == size
+    site.compute = Compute(device="cuda")
+    assert suggested_size(site, Recipe(batch_size=batch)) == 1
 
 
-@pytest.mark.parametrize(("last", "first", "size"), [(1.0, 0.99, cohort.ALONE), (0.99, 1.0, 1)])
+def test_a_network_that_cannot_be_built_is_left_to_the_training() -> None:
+    [site] = make_sites((6,), model="nowhere:Nothing")
+    assert suggested_size(site, Recipe()) == 1
+
+
+def test_a_runs_choice_goes_before_the_suggestion() -> None:
+    jobs = make_jobs(3, Augment())
+    kind = kind_of(jobs[0].site, jobs[0].recipe)
+    compute = with_trainer(jobs, "auto", cohorts={kind: 2})
+    settle(work_of(jobs))
+    assert compute.cohorts == {kind: 2}
+    assert cohort_size(jobs) == 2
+    assert cohort_size(jobs[:1]) == 1
+    with_trainer(jobs, "auto", cohorts={kind: ALONE})
+    assert cohort_size(jobs) == cohort_size(jobs[:1]) == ALONE
+
+
+def test_recipes_are_found_wherever_a_request_carries_them() -> None:
+    job = make_jobs(3, Augment())[0]
+    inner, outer = replace(job.recipe, batch_size=7), job.recipe
+    request = Train(job.weights, outer, then=(Train(job.weights, inner), Evaluate(None)))
+    assert [recipe.batch_size for recipe in recipes_of(request)] == [outer.batch_size, 7]
+    assert list(recipes_of(Evaluate(job.weights))) == []
+
+
+def test_two_runs_in_one_process_know_nothing_of_each_other() -> None:
+    first, second = make_jobs(3, Augment()), make_jobs(3, Augment())
+    one, other = with_trainer(first, "auto"), with_trainer(second, "auto")
+    settle(work_of(first))
+    assert len(one.cohorts) == 1
+    assert other.cohorts == {}
+
+
+# Measurement ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("times", "size", "asked"),
+    [
+        ({1: 1.0, 4: 0.7, 10: 0.5}, COHORT, [1, 1, 4, 10]),
+        ({1: 1.0, 4: 0.99, 10: 0.99}, 1, [1, 1, 4, 10]),
+        ({1: 1.0, 4: 2.0}, 1, [1, 1, 4]),
+        ({1: 2.0, 4: 1.01, 10: 1.0}, 4, [1, 1, 4, 10]),
+    ],
+)
+def test_the_fastest_is_chosen_once_and_remembered(
+    monkeypatch: pytest.MonkeyPatch, times: dict[int, float], size: int, asked: list[int]
+) -> None:
+    seen: list[int] = []
+
+    def clock(jobs: Sequence[Job], channels_last: bool) -> float:
+        seen.append(len(jobs))
+        return times[len(jobs)]
+
+    monkeypatch.setattr(measure, "seconds_a_sample", clock)
+    jobs = make_jobs(3, Augment())
+    compute = with_trainer(jobs, "measure")
+    settle(work_of(jobs))
+    settle(work_of(jobs))
+    assert seen == asked
+    assert compute.cohorts == {kind_of(jobs[0].site, jobs[0].recipe): size}
+
+
+@pytest.mark.parametrize(("last", "first", "size"), [(1.0, 0.99, ALONE), (0.99, 1.0, 1)])
 def test_alone_the_faster_memory_order_is_taken(
     monkeypatch: pytest.MonkeyPatch, last: float, first: float, size: int
 ) -> None:
     monkeypatch.setattr(
-        dispatch,
-        "_seconds_a_sample",
+        measure,
+        "seconds_a_sample",
         lambda jobs, channels_last: 2.0 if len(jobs) > 1 else last if channels_last else first,
     )
-    assert cohort_size(make_jobs(3, Augment())) == size
-
-
-def test_choices_can_be_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = make_jobs(3, Augment())
-    monkeypatch.setattr(dispatch, "_seconds_a_sample", lambda *_: pytest.fail("measured again"))
-    recall({dispatch._kind(jobs[0]): 7})
-    assert cohort_size(jobs) == 7
+    compute = with_trainer(jobs, "measure")
+    settle(work_of(jobs[:1]))  # a single job's kind is measured too
+    assert list(compute.cohorts.values()) == [size]
 
 
 def test_measuring_takes_a_few_steps_and_changes_nothing() -> None:
-    jobs = with_trainer(make_jobs(3, Augment(flip=True, crop=2)), "auto")
-    before = {name: value.clone() for name, value in jobs[0].weights.items()}
+    jobs = make_jobs(3, Augment(flip=True, crop=2))
+    compute = with_trainer(jobs, "measure")
+    settle(work_of(jobs))
+    [(kind, size)] = compute.cohorts.items()
     measured = train_many(jobs)
-    assert len(decisions()) == 1
-    assert all(torch.equal(value, before[name]) for name, value in jobs[0].weights.items())
-    again = train_many(jobs)
-    for ours, theirs in zip(measured, again):
+    with_trainer(jobs, "auto", cohorts={kind: size})
+    for ours, theirs in zip(measured, train_many(jobs)):
         assert isinstance(ours, Result)
         assert isinstance(theirs, Result)
         assert all(torch.equal(value, theirs.weights[name]) for name, value in ours.weights.items())
-
-
-def test_a_single_job_is_not_measured() -> None:
-    assert len(train_many(make_jobs(3, Augment())[:1])) == 1
-    assert decisions() == {}
-    assert train_many([]) == []
 
 
 def test_large_networks_are_never_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "LARGE", 10)
     asked: list[tuple[int, bool]] = []
 
-    def clock(jobs: list[Job], channels_last: bool) -> float:
+    def clock(jobs: Sequence[Job], channels_last: bool) -> float:
         asked.append((len(jobs), channels_last))
         return 2.0 if channels_last else 1.0
 
-    monkeypatch.setattr(dispatch, "_seconds_a_sample", clock)
-    assert cohort_size(make_jobs(3, Augment())) == cohort.ALONE
+    monkeypatch.setattr(measure, "seconds_a_sample", clock)
+    jobs = make_jobs(3, Augment())
+    compute = with_trainer(jobs, "measure")
+    settle(work_of(jobs))
+    assert list(compute.cohorts.values()) == [ALONE]
     assert asked == [(1, True), (1, False)]
+    assert suggested_size(jobs[0].site, jobs[0].recipe) == 1
 
 
 def test_kinds_differ_by_what_changes_the_time() -> None:
     job = make_jobs(3, Augment())[0]
-    other = replace(job, recipe=replace(job.recipe, batch_size=32))
-    assert dispatch._kind(job) != dispatch._kind(other)
-    assert dispatch._kind(job) == dispatch._kind(make_jobs(3, Augment(flip=True))[1])
+    other = replace(job.recipe, batch_size=32)
+    again = make_jobs(3, Augment(flip=True))[1]
+    assert kind_of(job.site, job.recipe) != kind_of(job.site, other)
+    assert kind_of(job.site, job.recipe) == kind_of(again.site, again.recipe)
 
 
 def test_an_error_while_measuring_is_left_to_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    def clock(jobs: list[Job], channels_last: bool) -> float:
+    def clock(jobs: Sequence[Job], channels_last: bool) -> float:
         raise RuntimeError("no clock today")
 
-    monkeypatch.setattr(dispatch, "_seconds_a_sample", clock)
-    results = train_many(with_trainer(make_jobs(3, Augment()), "auto"))
-    assert all(isinstance(result, Result) for result in results)
-    assert decisions() == {}
+    monkeypatch.setattr(measure, "seconds_a_sample", clock)
+    jobs = make_jobs(3, Augment())
+    compute = with_trainer(jobs, "measure")
+    settle(work_of(jobs))
+    assert list(compute.cohorts.values()) == [1]
+    assert all(isinstance(result, Result) for result in train_many(jobs))
+
+
+def test_nothing_is_trained_for_nobody() -> None:
+    assert train_many([]) == []

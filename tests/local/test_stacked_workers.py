@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedsift.contract.errors import DataError
 from fedsift.contract.messages import Moment, Reply, Request, SiteFacts, disclosed
-from fedsift.local import workers
+from fedsift.local import processes, workers
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train, Trained
 from fedsift.local.site import Compute, Samples, Site
@@ -35,7 +35,7 @@ def pool() -> Tensor:
     return torch.randint(0, 256, (60, *SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def make_sites(pool: Tensor, count: int) -> list[Site]:
+def make_sites(pool: Tensor, count: int, threads: int = 1) -> list[Site]:
     sites = []
     for number, n in enumerate((9, 7, 12, 5)):
         generator = torch.Generator().manual_seed(number)
@@ -46,7 +46,7 @@ def make_sites(pool: Tensor, count: int) -> list[Site]:
                 torch.randint(0, CLASSES, (n,), generator=generator),
                 tuple("abcd"),
                 Moment(3, "train", 0, 0),
-                compute=Compute(trainer="cohort", workers=count),
+                compute=Compute(trainer="cohort", workers=count, threads=threads),
             )
         )
     return sites
@@ -78,7 +78,7 @@ def test_training_is_the_same_in_workers(pool: Tensor) -> None:
     request = Train(weights, Recipe(batch_size=4, lr=0.05, augment=Augment(flip=True, crop=2)))
     here = Train.answer_many([(request, site) for site in make_sites(pool, 0)])
     there = answer_many(Train, [(request, site) for site in make_sites(pool, 2)])
-    assert workers._current is not None
+    assert processes._current is not None
     for ours, theirs in zip(there, here):
         assert isinstance(ours, Trained)
         assert ours.samples == theirs.samples
@@ -130,23 +130,18 @@ class CountThreads(Request[Threads]):
         return Threads(torch.get_num_threads())
 
 
-def test_one_site_with_a_large_network_is_left_to_all_threads_of_this_process(
-    pool: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers, "workers", lambda count: pytest.fail("started workers"))
-    monkeypatch.setattr(workers, "is_large", lambda site: True)
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_are_the_studys_whoever_answers(pool: Tensor, count: int, threads: int) -> None:
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        [outcome] = answer_many(CountThreads, [(CountThreads(), site) for site in make_sites(pool, 2)[:1]])
-        assert outcome.count == 2
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
+    work = [(CountThreads(), site) for site in make_sites(pool, count, threads)]
+    assert [outcome.count for outcome in answer_many(CountThreads, work)] == [threads] * 4
+    assert [outcome.count for outcome in answer_many(CountThreads, work[:1])] == [threads]
+    assert torch.get_num_threads() == before
 
 
 def test_a_killed_worker_is_replaced(pool: Tensor, caplog: pytest.LogCaptureFixture) -> None:
-    workers._say_once.cache_clear()
+    processes._say_once.cache_clear()
     first = answer_many(WriteNote, [(WriteNote(), site) for site in make_sites(pool, 2)])
     os.kill(first[0].process, signal.SIGKILL)
     sites = make_sites(pool, 2)
@@ -170,24 +165,25 @@ def test_what_a_worker_cannot_load_is_done_here(pool: Tensor) -> None:
 
 def test_predictions_are_the_same_in_workers(pool: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "FEWEST_ROWS", 10)
+    monkeypatch.setattr(workers, "BATCH", 10)
     weights = initial_weights("lenet5", SHAPE, CLASSES, 1)
     samples = Samples(pool, torch.arange(len(pool)))
     here = predict("lenet5", weights, samples, CLASSES, Compute(workers=0))
     there = predict("lenet5", weights, samples, CLASSES, Compute(workers=2))
     assert here.shape == (60, CLASSES)
-    assert torch.allclose(here, there, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(here, there, rtol=1e-5, atol=1e-6)  # other batches: BATCH is not the worker's
 
 
 def test_another_studys_data_replaces_the_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "MOST_POOLS", 1)
+    monkeypatch.setattr(processes, "MOST_POOLS", 1)
     for seed in range(2):
         own = torch.randint(
             0, 256, (60, *SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
         )
         outcomes = answer_many(WriteNote, [(WriteNote(), site) for site in make_sites(own, 2)])
         assert isinstance(outcomes[0], Note)
-    assert workers._current is not None
-    assert len(workers._current._pools) == 1
+    assert processes._current is not None
+    assert len(processes._current._pools) == 1
 
 
 def test_work_is_spread_evenly_and_always_alike() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedsift.contract.messages import SiteFacts
@@ -15,13 +16,19 @@ from fedsift.report.disclosure import disclosures, field_words, reply_classes
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+@example(
+    low=879609.9999999999, span=1e-6
+)  # a step of 2e-7, of which 1e-6 is less than the spacing of floats there
+@example(low=999999.9999999999, span=1e-6)
 def test_ticks_cover_the_data_with_few_marks(low: float, span: float) -> None:
     high = low + span
     marks = svg.ticks(low, high)
     step = marks[1] - marks[0]
-    assert marks[0] <= low + 1e-6 * step
-    assert marks[-1] >= high - 1e-6 * step
+    allowed = 1e-6 * step + 2 * math.ulp(max(abs(low), abs(high)))
+    assert marks[0] <= low + allowed
+    assert marks[-1] >= high - allowed
     assert 2 <= len(marks) <= 8
+    assert len(set(marks)) == len(marks)
 
 
 @given(st.integers(1, 50), st.integers(0, 5000))

@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 
 from fedsift.contract.errors import ConfigError, DataError
 from fedsift.signals import tested
+from fedsift.signals import two_groups as groups
+from fedsift.signals.excess import excess_losses
 from fedsift.signals.mixture import split_by_vote, split_values
 from fedsift.signals.per_class import normalise
+from fedsift.signals.site_scores import site_scores
 
 Table = NDArray[np.float64]
 CLASSES = 10
@@ -53,7 +56,7 @@ def alarms(sites: int, effect: float, federations: int) -> int:
     for seed in range(federations):
         rng = np.random.default_rng((sites, seed))
         table, _ = federation(rng, sites, 0, effect=effect)
-        found += len(tested.tested_split(table, rng, 0.05, draws=199).noisy) > 0
+        found += len(tested.tested_split(table, rng, 0.05, draws=199, shakes=0).noisy) > 0
     return found
 
 
@@ -86,7 +89,7 @@ def test_one_value_a_site_keeps_the_rate_whatever_the_shape(shape: str, sites: i
             "t5": lambda r: r.standard_t(5, sites),
             "gamma": lambda r: r.gamma(4.0, 3.0, sites),
         }[shape]
-        alarms += len(tested.tested_split(draw(rng)[:, None], rng, 0.05, draws=199).noisy) > 0
+        alarms += len(tested.tested_split(draw(rng)[:, None], rng, 0.05, draws=199, shakes=0).noisy) > 0
     assert alarms / 200 <= 0.05
 
 
@@ -99,7 +102,7 @@ def recalls(
     for seed in range(federations):
         rng = np.random.default_rng((11, sites, seed))
         table, bad = federation(rng, sites, noisy, *level, effect=effect)
-        found = tested.tested_split(table, rng, draws=499).noisy
+        found = tested.tested_split(table, rng, draws=499, shakes=0).noisy
         ours, named = ours + int(bad[found].sum()), named + len(found)
         theirs += int(bad[papers_split(table)].sum())
     return ours / (noisy * federations), ours / max(named, 1), theirs / (noisy * federations)
@@ -133,7 +136,7 @@ def test_recall_of_one_value_a_site_at_40_percent() -> None:
         rng = np.random.default_rng((13, seed))
         scores = rng.normal(10, 0.5, 20)
         scores[:8] += rng.uniform(4, 8, 8)
-        ours += int((tested.tested_split(scores[:, None], rng, draws=499).noisy < 8).sum())
+        ours += int((tested.tested_split(scores[:, None], rng, draws=499, shakes=0).noisy < 8).sum())
         theirs += int((split_values(scores).noisy < 8).sum())
     assert ours >= theirs
     assert ours == 40 * 8
@@ -157,7 +160,7 @@ def test_lacking_a_class_is_neither_good_nor_bad() -> None:
     table[0] = np.median(table[1:], axis=0)
     few = table.copy()
     few[0, 1:] = np.nan
-    whole, part = tested.site_scores(table), tested.site_scores(few)
+    whole, part = site_scores(table), site_scores(few)
     assert abs(whole[0]) < 0.3
     assert abs(part[0]) < 0.3
     assert normalise(few).values[0].sum() < normalise(table).values[0].sum() - 1
@@ -168,7 +171,7 @@ def test_a_site_with_one_class_needs_to_be_further_out() -> None:
     table = np.random.default_rng(6).normal(0, 1, (40, 6))
     table[0] = table[1] = 1.5
     table[1, 1:] = np.nan
-    score = tested.site_scores(table)
+    score = site_scores(table)
     assert 1 < score[1] < 0.7 * score[0]
 
 
@@ -176,13 +179,13 @@ def test_one_class_counts_with_its_place_only_so_far() -> None:
     rng = np.random.default_rng(8)
     table = rng.normal(0, 1, (12, 5))
     table[0, 0] = 1e6
-    assert abs(tested.site_scores(table)[0]) < 10
+    assert abs(site_scores(table)[0]) < 10
 
 
 def test_scores_do_not_depend_on_the_classes_units() -> None:
     table, _ = federation(np.random.default_rng(3), 15, 5)
     scaled = table * np.linspace(1, 50, CLASSES) + np.linspace(-3, 3, CLASSES)
-    np.testing.assert_allclose(tested.site_scores(scaled), tested.site_scores(table), rtol=1e-9)
+    np.testing.assert_allclose(site_scores(scaled), site_scores(table), rtol=1e-9)
 
 
 # Scores of losses
@@ -199,16 +202,16 @@ def test_wrong_labels_stand_out_and_difficult_samples_do_not() -> None:
     table = lossy()
     table[0] += 0.2
     table[1] *= 1 + 0.2 / np.linspace(0.1, 1.0, 6).mean()
-    score = tested.excess_losses(table)
+    score = excess_losses(table)
     assert score[0] == max(score)
     assert score[0] > 2.5
     assert score[1] < 1
-    assert abs(tested.site_scores(table)[1] - tested.site_scores(table)[0]) < 0.5
+    assert abs(site_scores(table)[1] - site_scores(table)[0]) < 0.5
 
 
 def test_losses_in_other_units_score_alike() -> None:
     table, _ = federation(np.random.default_rng(3), 15, 5)
-    np.testing.assert_allclose(tested.excess_losses(3.7 * table), tested.excess_losses(table), rtol=1e-6)
+    np.testing.assert_allclose(excess_losses(3.7 * table), excess_losses(table), rtol=1e-6)
 
 
 def test_a_clean_site_that_holds_one_class_scores_in_the_middle() -> None:
@@ -218,10 +221,10 @@ def test_a_clean_site_that_holds_one_class_scores_in_the_middle() -> None:
         few = table.copy()
         few[0, np.arange(6) != k] = np.nan
         few[0, k] = np.median(table[1:, k])
-        assert abs(tested.excess_losses(few)[0]) < 0.5
+        assert abs(excess_losses(few)[0]) < 0.5
     table[0] = table[1] = np.median(table, axis=0) + 0.3
     table[1, :5] = np.nan
-    score = tested.excess_losses(table)
+    score = excess_losses(table)
     assert 0 < score[1] < 0.7 * score[0]
 
 
@@ -229,8 +232,8 @@ def test_a_loss_that_two_sites_have_or_that_is_nothing_says_nothing() -> None:
     table = lossy()
     more = np.column_stack([table, np.full(12, np.nan), np.zeros(12)])
     more[:2, 6] = 1e6
-    np.testing.assert_allclose(tested.excess_losses(more), tested.excess_losses(table), rtol=1e-9)
-    assert np.isnan(tested.excess_losses(np.zeros((8, 3)))).all()
+    np.testing.assert_allclose(excess_losses(more), excess_losses(table), rtol=1e-9)
+    assert np.isnan(excess_losses(np.zeros((8, 3)))).all()
 
 
 def test_the_score_that_tells_more_decides() -> None:
@@ -240,19 +243,19 @@ def test_the_score_that_tells_more_decides() -> None:
     table[:4] += 0.3
     found = tested.tested_split(table, np.random.default_rng(1))
     assert found.noisy.tolist() == [0, 1, 2, 3]
-    np.testing.assert_array_equal(found.score, tested.excess_losses(table))
+    np.testing.assert_array_equal(found.score, excess_losses(table))
     alike = lossy()
     alike[:4] *= 2
     found = tested.tested_split(alike, np.random.default_rng(1))
     assert found.noisy.tolist() == [0, 1, 2, 3]
-    np.testing.assert_array_equal(found.score, tested.site_scores(alike))
+    np.testing.assert_array_equal(found.score, site_scores(alike))
 
 
 def test_negative_values_are_no_losses() -> None:
     table = lossy() - 5
     table[:4] += 2
     found = tested.tested_split(table, np.random.default_rng(1))
-    np.testing.assert_array_equal(found.score, tested.site_scores(table))
+    np.testing.assert_array_equal(found.score, site_scores(table))
 
 
 # The test itself
@@ -260,15 +263,15 @@ def test_negative_values_are_no_losses() -> None:
 
 def test_best_split_by_hand() -> None:
     """(0, 0, 4, 4) about 2: SS = 16, perfectly parted; (0, 1, 4, 5): SS = 17, within 1, gain 2 log 17 - 4 log 2."""
-    gain, size = tested.best_split(np.array([0.0, 1.0, 4.0, 5.0]))
+    gain, size = groups.best_split(np.array([0.0, 1.0, 4.0, 5.0]))
     assert gain == pytest.approx(2 * math.log(17) - 4 * math.log(2))
     assert size == 2
-    assert tested.best_split(np.array([4.0, 0.0, 0.0, 0.0]))[1] == 3
+    assert groups.best_split(np.array([4.0, 0.0, 0.0, 0.0]))[1] == 3
 
 
 def test_straightening_keeps_order_and_removes_skew() -> None:
     values = np.random.default_rng(4).gamma(2.0, size=200)
-    straight = tested.straighten(values)
+    straight = groups.straighten(values)
     assert (np.argsort(straight) == np.argsort(values)).all()
 
     def skew(x: Table) -> float:
@@ -279,9 +282,9 @@ def test_straightening_keeps_order_and_removes_skew() -> None:
 
 def test_the_probability_of_two_groups() -> None:
     """Sellke, Bayarri and Berger: p = 0.05 supports at most 1 / (1 + 0.407) = 0.711."""
-    assert tested.two_groups(0.05) == pytest.approx(0.711, abs=1e-3)
-    assert tested.two_groups(0.5) == 0.5
-    assert tested.two_groups(0.001) > 0.98
+    assert groups.two_groups(0.05) == pytest.approx(0.711, abs=1e-3)
+    assert groups.two_groups(0.5) == 0.5
+    assert groups.two_groups(0.001) > 0.98
 
 
 def test_probabilities_rise_with_the_score() -> None:
@@ -332,7 +335,7 @@ def test_a_class_that_two_sites_hold_says_nothing() -> None:
     table = np.random.default_rng(1).normal(size=(10, 4))
     table[2:, 0] = np.nan
     table[0, 0] = 1e9
-    np.testing.assert_allclose(tested.site_scores(table), tested.site_scores(table[:, 1:]), rtol=1e-12)
+    np.testing.assert_allclose(site_scores(table), site_scores(table[:, 1:]), rtol=1e-12)
 
 
 def test_wrong_arguments_are_refused() -> None:
@@ -343,3 +346,46 @@ def test_wrong_arguments_are_refused() -> None:
         tested.tested_split(np.array([[1.0], [np.inf]]), rng)
     with pytest.raises(ConfigError, match="false_alarm = 0"):
         tested.tested_split(np.zeros((5, 1)), rng, 0.0)
+
+
+# Borderline -------------------------------------------------------------------------------------------------------
+
+
+def test_a_clear_verdict_is_not_borderline() -> None:
+    rng = np.random.default_rng(0)
+    table, bad = federation(rng, 20, 5)
+    found = tested.tested_split(table, rng)
+    assert found.noisy.tolist() == np.flatnonzero(bad).tolist()
+    assert found.p_value < 0.05 / tested.NEAR
+    assert found.steadiness >= tested.STEADY
+    assert not found.borderline
+    assert found.threshold == 0.05
+
+
+def test_near_the_threshold_the_verdict_is_borderline_on_both_sides() -> None:
+    rng = np.random.default_rng(3)
+    table, _ = federation(rng, 12, 0)
+    p = tested.tested_split(table, np.random.default_rng(1)).p_value
+    assert 0.01 < p < 0.45
+    for threshold in (p, p * 1.01, p / 1.01, p * 1.9, p / 1.9):
+        assert tested.tested_split(table, np.random.default_rng(1), threshold).borderline
+
+
+def test_a_site_between_the_groups_makes_the_verdict_borderline() -> None:
+    clear = np.array([1.0, 1.02, 0.98, 1.01, 0.99, 1.03, 0.97, 1.0, 3.0, 3.02, 2.98, 3.01])
+    unsure = np.append(clear, 1.98)
+    found = tested.tested_split(clear[:, None], np.random.default_rng(0))
+    assert found.noisy.tolist() == [8, 9, 10, 11]
+    assert not found.borderline
+    found = tested.tested_split(unsure[:, None], np.random.default_rng(0))
+    assert found.p_value < 0.05 / tested.NEAR
+    assert found.steadiness < 1.0
+
+
+def test_shaking_leaves_the_verdict_and_its_p_as_they_are() -> None:
+    table, _ = federation(np.random.default_rng(5), 15, 3)
+    with_shakes = tested.tested_split(table, np.random.default_rng(2))
+    without = tested.tested_split(table, np.random.default_rng(2), shakes=0)
+    assert with_shakes.p_value == without.p_value
+    np.testing.assert_array_equal(with_shakes.noisy, without.noisy)
+    np.testing.assert_array_equal(with_shakes.probability, without.probability)

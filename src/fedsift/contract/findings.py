@@ -8,8 +8,6 @@ from typing import Any
 
 FINDINGS = "findings"
 """The key of a round's line."""
-BORDERLINE = 3.0
-"""A p-value within this factor of its threshold, either way, decides by so little that rounding may turn it."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +24,12 @@ class Findings:
     """Chance of such a split if all sites were alike, from methods that test this."""
     threshold: float | None = None
     """p-values up to this one name sites."""
+    steadiness: float | None = None
+    """Share of slightly shaken measurements with the same verdict, from methods that try it."""
+    borderline: bool = False
+    """Whether rounding, or another seed, might well have turned the verdict."""
     level: dict[str, float] = field(default_factory=dict)
     """Estimated share of wrong labels, by site."""
-
-    @property
-    def borderline(self) -> bool:
-        """Whether a little more or less would have turned the verdict."""
-        if self.p_value is None or self.threshold is None:
-            return False
-        return self.threshold / BORDERLINE < self.p_value < self.threshold * BORDERLINE
 
     def line(self) -> dict[str, Any]:
         """As the round's line holds it: what is not known is left out."""
@@ -43,6 +38,8 @@ class Findings:
             line["unmeasured"] = list(self.unmeasured)
         if self.p_value is not None:
             line |= {"p_value": self.p_value, "threshold": self.threshold, "borderline": self.borderline}
+        if self.steadiness is not None:
+            line["steadiness"] = self.steadiness
         if self.probability:
             line["probability"] = dict(self.probability)
         if self.level:
@@ -61,6 +58,8 @@ class Findings:
             probability=dict(line.get("probability", {})),
             p_value=line.get("p_value"),
             threshold=line.get("threshold"),
+            steadiness=line.get("steadiness"),
+            borderline=bool(line.get("borderline", False)),
             level=dict(line.get("level", {})),
         )
 

@@ -110,6 +110,8 @@ class EngineFederation(ABC):
         """Recorded values by name, then by site."""
         self.declared: Asks = ()
         """Kinds of request that may be sent now: no other one leaves."""
+        self.cohorts: dict[str, int] = {}
+        """How many sites this run trains together, by kind of training; kept with its checkpoints."""
         self._asks = 0
 
     @abstractmethod

@@ -61,6 +61,7 @@ class InProcess(EngineFederation):
             compute=self.compute,
             **shared,
         )
+        self.cohorts = self.compute.cohorts
 
     def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
         self._open = {}

@@ -14,7 +14,6 @@ from fedsift.contract.method import Method, Stage
 from fedsift.contract.ranges import AtLeastOne, Range, Ranged
 from fedsift.engines.evaluate import Evaluator
 from fedsift.engines.federation import EngineFederation
-from fedsift.local.dispatch import decisions, recall
 from fedsift.runs import Checkpoint, RunFolder
 from fedsift.runs.folder import PLAN
 
@@ -107,7 +106,7 @@ def _begin(
         federation.begin(Round("start", 0, -1), ())
         return method.start(federation), 0, {}
     progress: Progress = codec.decoded(point.state, folder.checkpoint_file)
-    recall(progress.tallies.get("trainers", {}))
+    federation.cohorts.update(progress.tallies.get("trainers", {}))
     federation.accepted = dict(progress.accepted)
     federation.site_records = {name: dict(values) for name, values in progress.site_records.items()}
     federation.restore(
@@ -164,7 +163,7 @@ def _checkpoint(
     folder: RunFolder, federation: EngineFederation, state: Any, number: int, tallies: dict[str, Any]
 ) -> None:
     # a resumed run must not measure again and choose otherwise: the last bits would differ
-    tallies["trainers"] = decisions()
+    tallies["trainers"] = dict(federation.cohorts)
     progress = Progress(state, federation.accepted, federation.site_records, tallies)
     notebooks = {site: codec.to_bytes(pages) for site, pages in federation.notebooks_to_keep().items()}
     folder.checkpoint(

@@ -56,12 +56,18 @@ class Samples:
 
 @dataclass(frozen=True)
 class Compute:
-    """How this process computes; never part of a result's meaning."""
+    """How this process computes: no part of a result's meaning, though all but `workers` show in its last bits."""
 
     device: str = "cpu"
-    trainer: Literal["auto", "cohort", "one"] = "auto"
+    trainer: Literal["auto", "measure", "cohort", "one"] = "auto"
     workers: int = 0
-    """Worker processes of the in-process engine; 0 trains in this process."""
+    """Worker processes of the in-process engine; 0 trains in this process. Results are the same, to the last bit."""
+    threads: int = 1
+    """Torch threads of every process that computes."""
+    parts: int = 0
+    """Parts that a round's sites are cut into before anybody trains them; 0: as `workers.cut` thinks best."""
+    cohorts: dict[str, int] = field(default_factory=dict, hash=False)
+    """Sites trained together, by kind of training; a run's choices are added as they are made."""
 
 
 @dataclass

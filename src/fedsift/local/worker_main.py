@@ -1,4 +1,4 @@
-"""The other end of `workers`: a process that makes calls until its socket closes."""
+"""The other end of `processes`: a process that makes calls until its socket closes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 
 import torch
 
-from fedsift.local.dispatch import decisions, recall
-from fedsift.local.workers import Channel, Failed
+from fedsift.local.channel import Channel
+from fedsift.local.processes import Failed
 
 
 def main() -> None:
@@ -22,8 +22,9 @@ def main() -> None:
             if isinstance(message, dict):
                 channel.receive_pool(message)
                 continue
-            function, arguments, decided = message
-            recall(decided)
+            function, arguments, threads = message
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
             outcome = function(*arguments)
         except (EOFError, ConnectionError):
             return
@@ -31,7 +32,7 @@ def main() -> None:
             Exception
         ) as error:  # the parent makes the call itself and meets the error where it can be handled
             outcome = Failed(f"{type(error).__name__}: {error}")
-        channel.send((outcome, decisions()))
+        channel.send(outcome)
 
 
 if __name__ == "__main__":

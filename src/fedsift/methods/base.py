@@ -6,13 +6,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 from fedsift.aggregate import average
-from fedsift.contract import Federation, FederationFacts, Method, Misfit, Registry, Replies, Stage, Weights
+from fedsift.contract import (
+    Federation,
+    FederationFacts,
+    Findings,
+    Method,
+    Misfit,
+    Registry,
+    Replies,
+    Stage,
+    Weights,
+)
 from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastOne, Share
 from fedsift.local.objective import BinaryCrossEntropy, CrossEntropy, Objective, Term, as_objective
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
+from fedsift.signals.tested import Tested
 
 methods: Registry[type[Method]] = Registry("method")
 
@@ -129,3 +142,15 @@ def tested_for_own_labels(detection: str | None, facts: FederationFacts) -> Lite
     if detection in ("paper", "tested"):
         return detection  # type: ignore[return-value]
     return "tested" if facts.own_labels else "paper"
+
+
+def tested_findings(sites: Sequence[str], found: Tested) -> Findings:
+    """What a test for two groups says of these sites, in its order."""
+    return Findings(
+        tuple(sites[i] for i in found.noisy),
+        probability={s: float(p) for s, p in zip(sites, found.probability) if not np.isnan(p)},
+        p_value=found.p_value,
+        threshold=found.threshold,
+        steadiness=found.steadiness,
+        borderline=found.borderline,
+    )

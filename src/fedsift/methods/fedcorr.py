@@ -25,6 +25,7 @@ from fedsift.local.requests import Train, Trained
 from fedsift.methods.base import (
     methods,
     size_weighted,
+    tested_findings,
     train_round,
 )
 from fedsift.methods.fedcorr_parts import FedCorrState, ask_noisy, counts, lids_of, measured, with_replacement
@@ -162,12 +163,7 @@ class FedCorr(FedCorrSettings):
         each = self.false_alarm / self.iterations
         draws = max(999, round(10 / each))  # enough to tell chances as small as `each`
         found = tested_split(scores[:, None], federation.random("tested"), each, draws=draws)
-        return Findings(
-            tuple(sites[i] for i in found.noisy),
-            probability={sites[i]: float(found.probability[i]) for i in known},
-            p_value=found.p_value,
-            threshold=each,
-        )
+        return tested_findings(sites, found)
 
     def _correct(
         self, state: FedCorrState, federation: Federation, sites: list[str]

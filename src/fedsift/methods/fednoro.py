@@ -31,6 +31,7 @@ from fedsift.methods.base import (
     methods,
     mixture_misfits,
     size_weighted,
+    tested_findings,
     tested_for_own_labels,
     train_round,
 )
@@ -193,9 +194,7 @@ class FedNoRo(TrainingMethod):
     def _by_test(self, table: Table, sites: list[str], federation: Federation) -> Findings:
         """One group against two, at a stated false-alarm rate; missing classes are left out, not filled."""
         result = tested_split(table, federation.random("tested detection"), self.false_alarm)
-        known = {s: float(p) for s, p in zip(sites, result.probability) if not np.isnan(p)}
-        noisy = tuple(sites[i] for i in result.noisy)
-        return Findings(noisy, probability=known, p_value=result.p_value, threshold=self.false_alarm)
+        return tested_findings(sites, result)
 
     def _features(self, table: Table, federation: Federation) -> Table:
         """Fill what a site lacks by the class's smallest value, then eq. 3; classes nobody has are left out."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedsift.report.matrix import Row, dot_plot, heat_map
 from fedsift.report.svg import MANY_CLASSES, Markup, figure, join, tag
+from fedsift.report.words import words_of_test
 from fedsift.runs import RunData, listed, numbers_of, percent
 
 INDICATORS = {"loss": "mean loss", "lid": "local intrinsic dimension", "confidence": "confidence, negated"}
@@ -50,6 +51,10 @@ def _detection(run: RunData) -> Markup | None:
         )
         return tag("p", f"{run.method} does not look for noisy sites. {noisy}")
     facts = [("Called noisy", listed(run.found, 40) or "none")]
+    found = run.findings
+    if found is not None and found.p_value is not None:
+        sure = "borderline: " if found.borderline else ""
+        facts.append(("Two groups or one", sure + words_of_test(found)))
     scores = run.detection
     if scores is None:
         facts.append(("Noisy in truth", "not known" if run.finished else "compared when the run ends"))

@@ -103,13 +103,14 @@ def every(count: int, step: float, least: float) -> int:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers that cover low..high, at most `most` + 1 of them."""
+    """Round numbers that cover low..high, at most `most` + 3; never closer than floats there can be told apart."""
     if not high > low:
         return [low]
-    raw = (high - low) / most
+    raw = max((high - low) / most, 1e3 * math.ulp(max(abs(low), abs(high))))
     power = 10.0 ** math.floor(math.log10(raw))
     step = next((power * factor for factor in (1, 2, 2.5, 5) if power * factor >= raw * 0.999), power * 10)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    last = max(last, first + 1)
     return [round(step * i, 12) for i in range(first, last + 1)]
 
 

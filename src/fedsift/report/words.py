@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedsift.contract.findings import Findings
 from fedsift.runs import LAST, RunData, duration, labels_of, listed, number, percent, plural, size
 
 METRICS = {"accuracy": "Accuracy", "bacc": "BACC", "auc": "AUC", "map": "mAP"}
@@ -38,15 +39,21 @@ def _finding(run: RunData) -> str:
     else:
         sites = "site" if count == 1 and run.site_count in (1, None) else "sites"
         look = f"{count}{of} {sites} {'looks' if count == 1 else 'look'} noisy: {listed(run.found)}"
-    return look + _borderline(run) + _against_truth(run)
+    return look + borderline(run) + _against_truth(run)
 
 
-def _borderline(run: RunData) -> str:
-    """A verdict that a little more or less would have turned says so."""
+def borderline(run: RunData) -> str:
+    """Said of a verdict that rounding might have turned; empty for any other."""
     found = run.findings
-    if found is None or not found.borderline:
-        return ""
-    return f" (borderline: p = {number(found.p_value)}, sites are named up to {number(found.threshold)})"
+    return f" (borderline: {words_of_test(found)})" if found is not None and found.borderline else ""
+
+
+def words_of_test(found: Findings) -> str:
+    """A test for noisy sites in a few words."""
+    words = f"p = {number(found.p_value)}, threshold {number(found.threshold)}"
+    if found.steadiness is not None and found.steadiness < 1:
+        words += f", the same in {percent(found.steadiness, 0)} of slightly shaken data"
+    return words
 
 
 def _against_truth(run: RunData) -> str:

@@ -13,7 +13,6 @@ from fedsift.contract.messages import Weights
 from fedsift.data.dataset import Spread
 from fedsift.engines.federation import EngineFederation, Simulation
 from fedsift.local import native
-from fedsift.local.dispatch import decisions
 from fedsift.metrics import detect_sets
 from fedsift.runs import RunFolder, refusals, summarise
 from fedsift.study.corrections import summarise_corrections
@@ -40,7 +39,7 @@ def write_results(
         "seed": study.seed,
         "engine": study.engine.name,
         "sites": len(federation.sites),
-        "trainers": decisions(),
+        "trainers": dict(federation.cohorts),
         "kernels": "torch" if native.library() is None else "native",
         **summarise(rows),
         **({} if simulation is None else _against_the_truth(simulation, rows)),

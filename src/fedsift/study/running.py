@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import torch
+from threadpoolctl import threadpool_limits
 
 from fedsift.contract.errors import ConfigError, FedsiftError, RunError
 from fedsift.contract.facts import FederationFacts
@@ -20,6 +20,7 @@ from fedsift.engines.evaluate import Evaluator
 from fedsift.engines.federation import EngineFederation
 from fedsift.engines.inprocess import Here, InProcess
 from fedsift.engines.loop import Listener, conduct, write_plan
+from fedsift.local.processes import threads_of
 from fedsift.runs import RunFolder
 from fedsift.runs.folder import FAILURE
 from fedsift.study.results import write_results
@@ -68,17 +69,10 @@ def carry_out(
         folder.forget(FAILURE)
         write_plan(study.method, folder)  # opening may take minutes: whoever looks on knows what is to come
         # one thread unless asked: more are slower on busy cores and change the last bits of the weights
-        with _torch_threads(study.engine.threads or 1):
+        with threads_of(study.engine.threads or 1), threadpool_limits(1, user_api="blas"):
             federation = engine().open(parts_of(study), folder)
-            simulation = federation.simulation
             study = complete(study, folder, _facts(study, federation))
-            if simulation is not None and simulation.spread.truth is not None:
-                ledger(simulation.spread).save(folder.path / "truth.csv")
-            evaluator = Evaluator(federation, federation.test_set())
-            state = conduct(
-                study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen
-            )
-            return write_results(study, folder, federation, state)
+            return _conducted(study, folder, federation, listen)
     except Exception as error:
         if isinstance(error, FedsiftError):
             folder.write_failure(error)
@@ -90,15 +84,19 @@ def carry_out(
         folder.unlock()
 
 
-@contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
-    """The caller's own setting is there again when the run has ended."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _conducted(
+    study: Study, folder: RunFolder, federation: EngineFederation, listen: Listener | None
+) -> dict[str, Any]:
+    simulation = federation.simulation
+    if simulation is not None and simulation.spread.truth is not None:
+        ledger(simulation.spread).save(folder.path / "truth.csv")
+    evaluator = Evaluator(federation, federation.test_set())
+    state = conduct(study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen)
+    if study.engine.trainer == "measure":
+        # what a clock chose is said in the study, so that the run can be repeated
+        settled = replace(study, engine=replace(study.engine, cohorts=dict(federation.cohorts)))
+        folder.write_text("study.toml", settled.to_toml())
+    return write_results(study, folder, federation, state)
 
 
 def complete(study: Study, folder: RunFolder, facts: FederationFacts) -> Study:

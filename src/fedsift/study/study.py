@@ -13,7 +13,7 @@ import tomli_w
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.facts import FederationFacts
 from fedsift.contract.method import Method
-from fedsift.contract.ranges import Range, Ranged
+from fedsift.contract.ranges import Count, Range, Ranged
 from fedsift.contract.registry import Registry, nearest
 from fedsift.data.build import build as build_spread
 from fedsift.data.dataset import Spread
@@ -73,17 +73,36 @@ class EngineTable(Ranged):
 
     name: Literal["inprocess", "flower"] = "inprocess"
     device: str = "cpu"
-    trainer: Literal["auto", "cohort", "one"] = "auto"
-    """"cohort" stacks the sites of a round, "one" trains them in turn, "auto" measures and chooses."""
+    trainer: Literal["auto", "measure", "cohort", "one"] = "auto"
+    """"cohort" stacks the sites of a round, "one" trains them in turn, "auto" chooses by network, images and batch,
+    "measure" by timing a few steps."""
     workers: Annotated[int, Range(0, 64)] = 0
-    """Worker processes of the in-process engine; 0 trains in this process."""
+    """Worker processes of the in-process engine; 0 trains in this process. They change no bit of a result."""
     threads: Annotated[int, Range(0, 256)] = 0
-    """Torch threads; 0 leaves the choice to the engine."""
+    """Torch threads of every process; 0 is one."""
+    parts: Count = 0
+    """Parts that a round's sites are cut into, whoever trains them; 0 is an even number with at most ten sites each."""
+    cohorts: dict[str, int] = field(default_factory=dict)
+    """How many sites train together, by kind of training, as a run's summary says under "trainers"; 0 is one site with
+    its channels first in memory. What is named here is neither chosen nor measured."""
+
+    def __post_init__(self) -> None:
+        for kind, size in self.cohorts.items():
+            if size < 0:
+                raise ConfigError(f"engine.cohorts.'{kind}' = {size}: it must be at least 0")
 
     def compute(self) -> Compute:
-        """How this machine computes; a device that it does not have is refused."""
+        """The settings of one run, which writes what it settles into a copy of `cohorts`; a device that this machine
+        does not have is refused."""
         need_device(self.device)
-        return Compute(device=self.device, trainer=self.trainer, workers=self.workers)
+        return Compute(
+            device=self.device,
+            trainer=self.trainer,
+            workers=self.workers,
+            threads=self.threads or 1,
+            parts=self.parts,
+            cohorts=dict(self.cohorts),
+        )
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ leaves them out.
 """
 
 from fedsift.local.native.block import Block, block
-from fedsift.local.native.build import library, why_not
+from fedsift.local.native.build import OFF, library, why_not
 from fedsift.local.native.images import take_images
 from fedsift.local.native.norm import batch_norm, norm_suits
 from fedsift.local.native.tiles import knows, tiles_backward, tiles_forward
 
 __all__ = [
+    "OFF",
     "Block",
     "batch_norm",
     "block",
