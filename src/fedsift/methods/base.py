@@ -12,7 +12,7 @@ from fedsift.local.objective import BinaryCrossEntropy, CrossEntropy, Objective,
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
 
-methods: Registry[type[Method]] = Registry("method")
+methods: Registry[type[Method]] = Registry("method", base=Method, group="fedsift.methods")
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,6 @@ from fedsift.contract.errors import ConfigError, DataError
 from fedsift.contract.registry import Registry
 from fedsift.data.dataset import Labels, Rows
 
-partitions: Registry[type[Partition]] = Registry("partition")
-
-
 @dataclass(frozen=True)
 class Pool:
     """The training samples that are to be spread, in the order of `Dataset.train`.
@@ -60,6 +57,9 @@ class Partition:
 
     def assign(self, pool: Pool, rng: np.random.Generator) -> Placement:
         raise TypeError(f"{type(self).__name__} does not say how it assigns samples")
+
+
+partitions: Registry[type[Partition]] = Registry("partition", base=Partition, group="fedsift.partitions")
 
 
 def need_sites(sites: int) -> None:
