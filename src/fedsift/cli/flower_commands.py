@@ -6,12 +6,8 @@ from pathlib import Path
 
 import typer
 
-from fedsift.cli.output import print_json, round_progress, stderr, stdout
+from fedsift.cli.output import print_json, stderr, stdout
 from fedsift.contract.errors import FedsiftError
-from fedsift.engines.flower import launch
-from fedsift.engines.flower.deploy import write_app
-from fedsift.report import print_summary, write_report
-from fedsift.study import Study
 
 flower = typer.Typer(
     help="Run a deployed study: the meeting point, a site, the run itself. Everything stays offline.",
@@ -37,6 +33,9 @@ def deploy(
     trial: Path = typer.Option(None, "--trial", help="Also write the study's own data as site folders here."),
 ) -> None:
     """Write a ready Flower app, with the commands for the coordinator and for a site in its README."""
+    from fedsift.engines.flower.deploy import write_app
+    from fedsift.study import Study
+
     files = write_app(Study.from_file(study, overrides or []), out, sites=tuple(site), trial=trial)
     stdout.print(f"wrote {out}; read {out / 'README.md'}", highlight=False)
     for file in files:
@@ -57,6 +56,8 @@ def superlink(
     home: Path = HOME,
 ) -> None:
     """Start the meeting point; the coordinator's machine runs it."""
+    from fedsift.engines.flower import launch
+
     command = launch.superlink_command(
         host, port, insecure=insecure, ca=ca, certificate=certificate, key=key, database=database
     )
@@ -73,6 +74,8 @@ def site(
     home: Path = HOME,
 ) -> None:
     """Check this site's data, then join and answer requests until stopped."""
+    from fedsift.engines.flower import launch
+
     place = launch.new_socket()
     command = launch.site_command(site_file, superlink, insecure=insecure, ca=ca, key=key, worker=place)
     launch.start_worker(site_file, place)
@@ -87,6 +90,8 @@ def register_site(
     home: Path = HOME,
 ) -> None:
     """Let a site's key join; the coordinator does this once for each site."""
+    from fedsift.engines.flower import launch
+
     launch.register(public_key, superlink, ca=ca, home=home or Path(".flower-coordinator"))
 
 
@@ -102,6 +107,11 @@ def start(
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
 ) -> None:
     """Start the run, or go on with it, and follow it to its end."""
+    from fedsift.api.progress import round_progress
+    from fedsift.engines.flower import launch
+    from fedsift.report import print_summary, write_report
+    from fedsift.study import Study
+
     folder = launch.prepare_run(app, run_folder)
     study = Study.from_file(folder.study_file)
     try:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedsift.cli.output import print_json, print_table, round_progress, stderr
+from fedsift.cli.output import print_json, print_table, stderr
 from fedsift.contract.errors import FedsiftError
-from fedsift.engines.loop import Listener
-from fedsift.engines.runfolder import RunFolder
-from fedsift.report import print_summary, write_report
-from fedsift.study import Study
-from fedsift.study.running import new_run
-from fedsift.study.running import run as run_study
+
+if TYPE_CHECKING:
+    from fedsift.engines.loop import Listener
+    from fedsift.engines.runfolder import RunFolder
+    from fedsift.study import Study
 
 
 def register(app: typer.Typer) -> None:
@@ -29,6 +28,9 @@ def run(
     profile: bool = typer.Option(False, "--profile", help="Show where the time of the rounds went."),
 ) -> None:
     """Simulate a study on this machine. Ctrl-C and crashes are safe: `fedsift resume` goes on."""
+    from fedsift.study import Study
+    from fedsift.study.running import new_run
+
     plan = Study.from_file(study, overrides or [])
     folder = new_run(plan, out)
     go(plan, folder, as_json=json)
@@ -38,6 +40,10 @@ def run(
 
 def go(study: Study, folder: RunFolder, *, as_json: bool, done: int = 0) -> None:
     """Run with a progress display, then write and announce the report; shared by `run` and `resume`."""
+    from fedsift.api.progress import round_progress
+    from fedsift.report import print_summary, write_report
+    from fedsift.study.running import run as run_study
+
     try:
         with round_progress(
             study.method_name, study.method.total_rounds, done=done, silent=as_json
