@@ -13,7 +13,7 @@ import tomli_w
 
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.method import Method
-from fedsift.contract.registry import nearest
+from fedsift.contract.registry import Registry, nearest
 from fedsift.data.build import build as build_spread
 from fedsift.data.dataset import Spread
 from fedsift.data.noise import Noise, noises
@@ -28,7 +28,7 @@ from fedsift.local.features import is_features, with_features
 from fedsift.local.recipe import Recipe
 from fedsift.local.site import Compute
 from fedsift.methods import methods
-from fedsift.models import models
+from fedsift.models import check_model, name_of_model
 from fedsift.study.tables import apply_overrides, as_table, build, build_named
 
 OBJECTIVE = frozenset({"objective"})
@@ -100,32 +100,35 @@ class Study:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Study:
+        """A study from tables; in Python, `data`, `partition`, `noise` and `method` may be objects of one's own, and
+        `model.name` a factory."""
         known = ["name", "seed", *_TABLES]
         for key in table:
             if key not in known:
                 raise ConfigError(f"unknown key '{key}'.{nearest(key, known)}")
         for key in _TABLES:
-            if key in table and not isinstance(table[key], Mapping):
+            if key in table and not isinstance(table[key], Mapping | _OBJECTS.get(key, ())):
                 raise ConfigError(f"'{key}' = {table[key]!r}: it must be a table, e.g. [{key}]")
         seed = table.get("seed", 1)
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise ConfigError(f"'seed' = {seed!r}: it must be a whole number")
-        train = build(Recipe, _without(table.get("train", {}), "objective", "train"), "train")
-        model = build(ModelTable, table.get("model", {}), "model")
+        model = build(ModelTable, _with_named_factory(table.get("model", {})), "model")
         for network in model.networks:
-            if ":" not in network:
-                models.get(network)
-        partition = build_named(partitions, table.get("partition", {"name": "iid", "sites": 10}), "partition")
-        method_table = _detection_for_own_labels(
-            _without(table.get("method", {"name": "fedavg"}), "local", "method"),
-            own_labels="noise" not in table,
+            check_model(network)
+        source: Source = _object_or(sources, table.get("data", {"name": "digits"}), "data")
+        usual = source.usual()
+        partition: Partition = _object_or(
+            partitions,
+            table.get("partition", usual.get("partition", {"name": "iid", "sites": 10})),
+            "partition",
         )
-        method_table = _one_site_a_visit(method_table, getattr(partition, "sites", None))
-        method = build_named(methods, method_table, "method", fixed={"local": train})
+        method, train = _method_and_recipe(table, partition)
         return cls(
-            source=build_named(sources, table.get("data", {"name": "digits"}), "data"),
+            source=source,
             partition=partition,
-            noise=build_named(noises, table.get("noise", {"name": "clean"}), "noise"),
+            noise=_object_or(
+                noises, table.get("noise", usual.get("noise", {"name": "clean"})), "noise"
+            ),
             method=method,
             train=train,
             model=model,
@@ -157,7 +160,13 @@ class Study:
         }
 
     def to_toml(self) -> str:
-        return tomli_w.dumps(self.to_table())
+        try:
+            return tomli_w.dumps(self.to_table())
+        except TypeError as error:
+            raise ConfigError(
+                f"the study cannot be written to its run's folder: {error}; fields of own classes are numbers, text, "
+                "lists, tables or paths"
+            ) from None
 
     @property
     def method_name(self) -> str:
@@ -204,6 +213,45 @@ class Study:
 _TABLES = (
     "data", "partition", "noise", "public", "model", "train", "method", "engine", "federation", "gate", "evaluate"
 )  # fmt: skip
+
+_OBJECTS: dict[str, type] = {"data": Source, "partition": Partition, "noise": Noise, "method": Method}
+"""Tables in whose place an object may stand, in Python."""
+
+
+def _object_or(registry: Registry[Any], table: Any, where: str) -> Any:
+    """An object that the caller made itself, or the one that a table describes."""
+    return build_named(registry, table, where) if isinstance(table, Mapping) else table
+
+
+def _with_named_factory(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A network factory that was passed as an object gets a name."""
+    name = table.get("name")
+    return table if name is None or isinstance(name, str) else {**table, "name": name_of_model(name)}
+
+
+def _method_and_recipe(table: Mapping[str, Any], partition: Partition) -> tuple[Method, Recipe]:
+    """The method, and the recipe by which its sites train: `[train]`, or a method object's own where there is none."""
+    chosen = table.get("method", {"name": "fedavg"})
+    recipe = _without(table.get("train", {}), "objective", "train")
+    if isinstance(chosen, Method):
+        own = getattr(chosen, "local", None)
+        if not isinstance(own, Recipe):
+            return chosen, build(Recipe, recipe, "train")
+        if "train" not in table:
+            return chosen, own
+        train = build(Recipe, {**as_table(own, leave=OBJECTIVE), **recipe}, "train")
+        return replace(chosen, local=train), train  # type: ignore[call-arg]
+    train = build(Recipe, recipe, "train")
+    method_table = _detection_for_own_labels(
+        _without(chosen, "local", "method"), own_labels="noise" not in table
+    )
+    method_table = _one_site_a_visit(method_table, getattr(partition, "sites", None))
+    cls = methods.get(method_table["name"]) if isinstance(method_table.get("name"), str) else Method
+    trains = any(f.name == "local" for f in dataclasses.fields(cls))
+    fixed = {"local": train} if trains else {}
+    method: Method = build_named(methods, method_table, "method", fixed=fixed)
+    return method, train
+
 
 PUBLIC_SHARE = 0.1
 """Of the training pool, set aside for a method that needs public samples when the study names none."""

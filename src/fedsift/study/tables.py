@@ -42,7 +42,7 @@ def build(cls: type[T], table: Mapping[str, Any], where: str, *, fixed: Mapping[
 def build_named(
     registry: Registry[Any], table: Mapping[str, Any], where: str, *, fixed: Mapping[str, Any] | None = None
 ) -> Any:
-    """An instance of the registered class that the table's `name` chooses."""
+    """An instance of the class that the table's `name` chooses: registered, an entry point, `package.module:Name`."""
     rest = dict(table)
     name = rest.pop("name", None)
     if not isinstance(name, str):
