@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fedsift.api.predictions import Predictions
     from fedsift.contract.messages import Weights
-    from fedsift.api.folder import RunData
+    from fedsift.api.folder import ModelCard, RunData
 
 
 class Run:
@@ -71,6 +71,11 @@ class Run:
         return headline(self._data)
 
     @cached_property
+    def card(self) -> ModelCard:
+        """What it takes to apply the model: network, shape of a sample, classes, normalisation."""
+        return folder.model_card(self.path)
+
+    @cached_property
     def weights(self) -> Weights:
         """The trained model's state: names to tensors, parameters and buffers."""
         from safetensors.torch import load_file
@@ -82,7 +87,7 @@ class Run:
         """A new network with the trained weights, in evaluation mode. It takes normalised samples; `predict` takes raw ones."""
         from fedsift.models import build_model, name_of_model
 
-        card = folder.model_card(self.path)
+        card = self.card
         name = card.model if self._factory is None else name_of_model(self._factory)
         network = build_model(name, card.shape, len(card.classes))
         network.load_state_dict(self.weights)
@@ -93,7 +98,7 @@ class Run:
         `[n, C, H, W]`, or rows of features `[n, F]`."""
         from fedsift.api.predictions import predict
 
-        return predict(self.model(), folder.model_card(self.path), images, ids)
+        return predict(self.model(), self.card, images, ids)
 
     def export(self, path: Path | str) -> Path:
         """The model as a file: `.safetensors` (weights), `.pt` (TorchScript) or `.onnx`; the ending chooses.
@@ -102,7 +107,7 @@ class Run:
         """
         from fedsift.api.export import export
 
-        return export(Path(path), self.weights, self.model(), folder.model_card(self.path))
+        return export(Path(path), self.weights, self.model(), self.card)
 
     def report(self, path: Path | str | None = None, compare: Sequence[Run | Path | str] = ()) -> Path:
         """Write the one-file HTML report, into the run's folder by default; returns where it is."""

@@ -107,7 +107,7 @@ class Study:
             if key not in known:
                 raise ConfigError(f"unknown key '{key}'.{nearest(key, known)}")
         for key in _TABLES:
-            if key in table and not isinstance(table[key], Mapping | _OBJECTS.get(key, ())):
+            if key in table and not isinstance(table[key], (Mapping, _OBJECTS.get(key, Mapping))):
                 raise ConfigError(f"'{key}' = {table[key]!r}: it must be a table, e.g. [{key}]")
         seed = table.get("seed", 1)
         if not isinstance(seed, int) or isinstance(seed, bool):
