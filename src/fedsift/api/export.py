@@ -52,9 +52,9 @@ def export(path: Path, weights: Weights, network: nn.Module, card: ModelCard) ->
         if kind == "weights":
             _safetensors(path, weights, card)
         elif kind == "TorchScript":
-            _torchscript(path, Applied(network, card).eval(), card)
+            _torchscript(path, Applied(network, card).eval().requires_grad_(False), card)
         else:
-            _onnx(path, Applied(network, card).eval(), card)
+            _onnx(path, Applied(network, card).eval().requires_grad_(False), card)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror or error}") from None
     return path

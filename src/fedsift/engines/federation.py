@@ -18,7 +18,7 @@ from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request, 
 from fedsift.contract.randomness import derive, numpy_generator
 from fedsift.engines.gate import GateLimits, norm_refusals, refusal
 from fedsift.engines.stopwatch import Stopwatch
-from fedsift.models import buffers_of, build_model, initial_weights
+from fedsift.models import buffers_of, build_model, drawing_name, initial_weights
 
 R = TypeVar("R", bound=Reply)
 
@@ -192,7 +192,7 @@ class EngineFederation(ABC):
     def initial_weights(self, model: str = "") -> Weights:
         name = model or self.model
         return initial_weights(
-            name, self.shape, len(self.classes), derive(self.seed, "initial weights", name)
+            name, self.shape, len(self.classes), derive(self.seed, "initial weights", drawing_name(name))
         )
 
     def model_buffers(self, model: str = "") -> list[str]:

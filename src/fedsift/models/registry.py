@@ -46,13 +46,16 @@ def build_model(name: str, shape: tuple[int, ...], n_classes: int, seed: int = 0
     A callable that takes `num_classes` by keyword is called with that; any other with (shape, n_classes).
     """
     build = _builder(name)
-    # what was defined anew in a session has a number in its name, which must not change the draw
-    drawn = name.partition("#")[0] if name.startswith(OWN) else name
-    with _own_randomness(derive(seed, "initial weights", drawn)):
+    with _own_randomness(derive(seed, "initial weights", drawing_name(name))):
         network = build(tuple(shape), n_classes)
     if not isinstance(network, nn.Module):
         raise ConfigError(f"model '{name}' gave a {type(network).__name__}, not a torch.nn.Module")
     return with_repeatable_dropout(network)
+
+
+def drawing_name(name: str) -> str:
+    """The name from which weights are drawn: the number of a factory that was defined anew must not change them."""
+    return name.partition("#")[0] if name.startswith(OWN) else name
 
 
 def name_of_model(factory: Builder) -> str:
