@@ -158,7 +158,8 @@ def as_samples(values: ArrayLike, name: str = "images") -> NDArray[Any]:
     if array.ndim == 2:
         if array.dtype.kind not in "biuf":
             raise DataError(f"{name} are of type {array.dtype}: rows of features must be numbers")
-        rows = array.astype(np.float32)
+        with np.errstate(over="ignore"):
+            rows = array.astype(np.float32)
         if not np.isfinite(rows).all():
             raise DataError(f"{name} hold numbers beyond float32: scale the features first")
         return rows
