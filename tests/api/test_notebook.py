@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,8 +26,7 @@ def test_the_cells_run_in_order(tmp_path: Path) -> None:
     script = tmp_path / "cells.py"
     script.write_text("\n\n".join([*cells, CHECKS]), "utf-8")
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300,
-        env={**os.environ, "FEDSIFT_CACHE": str(tmp_path / "cache")}, check=False,
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "digits.safetensors").is_file()

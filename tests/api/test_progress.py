@@ -77,7 +77,9 @@ def test_a_terminal_gets_a_bar_with_names_as_they_are(
 ) -> None:
     plain = progress.Console
     monkeypatch.setattr(
-        progress, "Console", lambda **options: plain(force_terminal=True, width=120, color_system=None, **options)
+        progress,
+        "Console",
+        lambda **options: plain(force_terminal=True, width=120, color_system=None, **options),
     )
     with api_progress("fed[avg]", 4) as listen:
         listen(ROW)

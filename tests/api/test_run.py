@@ -98,7 +98,9 @@ def test_a_study_is_a_file_a_dict_a_study_or_a_scenario(finished: fedsift.Run, t
     changed = fedsift.run(fedsift.Study.from_file(file), seed=6, method={"rounds": 1}, out=tmp_path / "runs")
     assert (changed.summary["seed"], len(changed.rounds)) == (6, 1)
     small = fedsift.run(
-        "fedcorr/cifar10-iid-0.6-0.5-small" if _known("fedcorr/cifar10-iid-0.6-0.5-small") else _any_scenario(),
+        "fedcorr/cifar10-iid-0.6-0.5-small"
+        if _known("fedcorr/cifar10-iid-0.6-0.5-small")
+        else _any_scenario(),
         data=Stripes(),
         partition=Halves(),
         noise=FirstWrong(),

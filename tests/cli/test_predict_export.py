@@ -89,7 +89,9 @@ def test_data_that_cannot_be_predicted(name: str, message: str, trained: fedsift
 
 
 def test_export_chooses_by_the_ending(trained: fedsift.Run, images: np.ndarray, tmp_path: Path) -> None:
-    assert json.loads(run("export", trained.path, tmp_path / "m.safetensors", "--json"))["model"].endswith("m.safetensors")
+    assert json.loads(run("export", trained.path, tmp_path / "m.safetensors", "--json"))["model"].endswith(
+        "m.safetensors"
+    )
     run("export", trained.path, tmp_path / "m.pt")
     logits = torch.jit.load(str(tmp_path / "m.pt"))(torch.from_numpy(images).float() / 255)
     assert logits.argmax(1).tolist() == trained.predict(images).numbers.tolist()

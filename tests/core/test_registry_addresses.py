@@ -64,7 +64,10 @@ def test_an_address_may_be_nested(module: str) -> None:
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("no_such_thing:Loud", "module 'no_such_thing' cannot be imported.*install it, or name its folder in PYTHONPATH"),
+        (
+            "no_such_thing:Loud",
+            "'no_such_thing' cannot be imported.*install it, or name its folder in PYTHONPATH",
+        ),
         ("no_such.thing:Loud", "module 'no_such.thing' cannot be imported.*PYTHONPATH"),
         ("broken_stranger:Loud", r"\(No module named 'no_such_package'\)$"),
         ("loud_stranger:Loud", r"cannot be imported \(no\)$"),
@@ -108,14 +111,23 @@ def plugged(registry: Registry[type], monkeypatch: pytest.MonkeyPatch, **entries
 def test_entry_points_are_listed_and_imported_when_asked_for(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plugged(noises, monkeypatch, loud="strangers:Loud", bad="broken_stranger:Loud", odd="strangers:number", clean="x:y")
+    plugged(
+        noises,
+        monkeypatch,
+        loud="strangers:Loud",
+        bad="broken_stranger:Loud",
+        odd="strangers:number",
+        clean="x:y",
+    )
     assert "strangers" not in sys.modules
     assert {"loud", "bad", "odd"} <= set(noises)
     assert "strangers" not in sys.modules
     assert noises.get("loud") is importlib.import_module("strangers").Loud
     assert noises.name_of(noises.get("loud")) == "loud"
     assert noises.get("clean").__name__ == "Clean"  # fedsift's own names stay its own
-    with pytest.raises(ConfigError, match="'bad' is a plug-in, 'broken_stranger:Loud', that cannot be imported"):
+    with pytest.raises(
+        ConfigError, match="'bad' is a plug-in, 'broken_stranger:Loud', that cannot be imported"
+    ):
         noises.get("bad")
     with pytest.raises(ConfigError, match="'strangers:number' is a int"):
         noises.get("odd")
@@ -145,9 +157,7 @@ def test_a_new_file_is_found_by_itself(tmp_path: Path, monkeypatch: pytest.Monke
     assert "shelf.one" in sys.modules
 
 
-@pytest.mark.parametrize(
-    "package", ["data.noise", "data.partitions", "data.sources", "methods", "models"]
-)
+@pytest.mark.parametrize("package", ["data.noise", "data.partitions", "data.sources", "methods", "models"])
 def test_every_file_of_a_registry_is_imported_with_its_package(package: str) -> None:
     home = importlib.import_module(f"fedsift.{package}")
     assert home.__file__ is not None

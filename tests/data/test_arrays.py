@@ -49,7 +49,9 @@ def test_sites_are_natural_and_true_labels_are_for_measuring() -> None:
 
 
 def test_test_samples_follow_the_training_samples() -> None:
-    data = Arrays(PICTURES[:4], LABELS[:4], test_images=PICTURES[4:], test_labels=LABELS[4:], site=list("aabb")).load()
+    data = Arrays(
+        PICTURES[:4], LABELS[:4], test_images=PICTURES[4:], test_labels=LABELS[4:], site=list("aabb")
+    ).load()
     assert data.train.tolist() == [0, 1, 2, 3]
     assert data.test.tolist() == [4, 5]
     assert data.sites is not None and data.sites.tolist() == ["a", "a", "b", "b", "", ""]
@@ -111,8 +113,8 @@ NAN[3, 1] = np.nan
         (odd(images=np.zeros((6, 5, 5, 3), np.uint8)), r"channels last: use images.transpose\(0, 3, 1, 2\)"),
         (odd(images=np.zeros((0, 1, 4, 4), np.uint8), labels=[]), "hold nothing"),
         (odd(images=PICTURES.astype(np.uint16)), "of type uint16: give uint8, or fractions"),
-        (odd(images=PICTURES.astype(float)), r"lie in 0..95: floating-point pictures must lie in 0..1"),
-        (odd(images=PICTURES / 255 - 0.5), r"lie in -0.5"),
+        (odd(images=PICTURES.astype(float)), r"lie in 0..95, floating-point pictures must lie in 0..1: use images / 95"),
+        (odd(images=PICTURES / 255 - 0.5), "undo their normalisation"),
         (odd(images=NAN), "sample 3 holds a value that is no number"),
         (odd(images=np.full((6, 2), 1e300)), "beyond float32"),
         (odd(images=[[1, 2], [3]]), "images are"),

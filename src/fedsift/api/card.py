@@ -39,7 +39,10 @@ def _lines(run: RunData) -> list[Markup]:
         lines.append(("sites", f"{plural(run.site_count, 'site')}, {sent}"))
     lines += [("note", text) for text in [*(run.summary.get("warnings") or ()), *run.missing]]
     cell = "padding:1px 12px 1px 0;text-align:left;vertical-align:top"
-    return [tag("tr", tag("td", key, style=f"{cell};opacity:.7"), tag("td", text, style=cell)) for key, text in lines]
+    return [
+        tag("tr", tag("td", key, style=f"{cell};opacity:.7"), tag("td", text, style=cell))
+        for key, text in lines
+    ]
 
 
 def _curve(run: RunData) -> Markup:

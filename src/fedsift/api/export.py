@@ -24,7 +24,7 @@ TOLERANCE = 1e-4
 
 
 class Applied(nn.Module):
-    """The network with its normalisation in front: pictures in 0..1 `[n, C, H, W]`, or rows `[n, F]`, to logits `[n, K]`."""
+    """Normalisation, then the network: pictures in 0..1 `[n, C, H, W]`, or rows `[n, F]`, to logits `[n, K]`."""
 
     mean: Tensor
     std: Tensor
@@ -76,14 +76,16 @@ def _torchscript(path: Path, network: nn.Module, card: ModelCard) -> None:
     with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            traced = torch.jit.trace(network, _examples(card, 2), check_trace=False)
+            traced = torch.jit.trace(network, _examples(card, 2), check_trace=False)  # type: ignore[no-untyped-call]
             # another number of samples than it was traced with: a network whose shape depends on it shows here
             other = _examples(card, 3)
             same = torch.allclose(traced(other), network(other), atol=TOLERANCE, rtol=TOLERANCE)
         except Exception as error:  # whatever a person's own network raises when it is traced
             raise RunError(f"model '{card.model}' cannot be traced for TorchScript: {error}") from error
         if not same:
-            raise RunError(f"model '{card.model}' does not compute the same as TorchScript: export .safetensors")
+            raise RunError(
+                f"model '{card.model}' does not compute the same as TorchScript: export .safetensors"
+            )
         torch.jit.save(traced, path, _extra_files={"fedsift.json": json.dumps(asdict(card))})
 
 

@@ -17,6 +17,19 @@ from fedsift.study.running import run as run_study
 
 Listener = Callable[[dict[str, Any]], None]
 
+__all__ = [
+    "Listener",
+    "ModelCard",
+    "RunData",
+    "go",
+    "model_card",
+    "model_file",
+    "read",
+    "rounds_done",
+    "start",
+    "unfinished",
+]
+
 MODEL, CARD = "model.safetensors", "model.json"
 
 
@@ -90,6 +103,8 @@ def model_card(path: Path) -> ModelCard:
             std=None if card["std"] is None else tuple(map(float, card["std"])),
         )
     except FileNotFoundError:
-        raise RunError(f"{file} is missing: the run was made by an older version; run its study again") from None
+        raise RunError(
+            f"{file} is missing: the run was made by an older version; run its study again"
+        ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{file} cannot be read: {error}") from None

@@ -40,7 +40,8 @@ class Predictions:
         """The likeliest class `[n]`; for multi-label data 1 where a class is likelier than not, `[n, K]`."""
         if self.multilabel:
             return (self.probabilities >= THRESHOLD).astype(np.int64)
-        return self.probabilities.argmax(axis=1).astype(np.int64)
+        likeliest: NDArray[np.int64] = self.probabilities.argmax(axis=1).astype(np.int64)
+        return likeliest
 
     @property
     def labels(self) -> list[Any]:
@@ -67,7 +68,7 @@ class Predictions:
 
 
 def predict(network: nn.Module, card: ModelCard, images: Any, ids: Sequence[str] = ()) -> Predictions:
-    """Probabilities of samples `[n, C, H, W]` (uint8, or float in 0..1) or rows `[n, F]`, as the run's own were read."""
+    """Probabilities of samples `[n, C, H, W]` (uint8, or float in 0..1) or rows `[n, F]`, read as the run's own."""
     import torch
 
     from fedsift.local.predict import logits_of

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from fedsift.api.folder import ModelCard, RunData
     from fedsift.api.predictions import Predictions
     from fedsift.contract.messages import Weights
-    from fedsift.api.folder import ModelCard, RunData
 
 
 class Run:
@@ -84,7 +84,7 @@ class Run:
         return weights
 
     def model(self) -> nn.Module:
-        """A new network with the trained weights, in evaluation mode. It takes normalised samples; `predict` takes raw ones."""
+        """A new network with the trained weights, in evaluation mode; it takes normalised samples."""
         from fedsift.models import build_model, name_of_model
 
         card = self.card

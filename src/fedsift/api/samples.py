@@ -63,11 +63,15 @@ def _form(card: ModelCard, data: Mapping[str, Any]) -> Form:
     if len(card.shape) == 3:
         channels, height, width = card.shape
         if height != width:
-            raise DataError(f"the model takes pictures of {height}x{width}: give them as an array, in an .npz")
+            raise DataError(
+                f"the model takes pictures of {height}x{width}: give them as an array, in an .npz"
+            )
         return Form(height, channels, fit)
     if isinstance(data.get("size"), int) and isinstance(data.get("channels"), int):
         return Form(data["size"], data["channels"], fit)
-    raise DataError(f"the model takes rows of {card.shape[0]} features: give them as an array, in an .npz or .npy")
+    raise DataError(
+        f"the model takes rows of {card.shape[0]} features: give them as an array, in an .npz or .npy"
+    )
 
 
 def _pictures(

@@ -34,8 +34,8 @@ def run(
     """Simulate a study in this process and return its run.
 
     study: a TOML file, a scenario's name, tables as a dict, or a `Study`; None starts from the defaults.
-    method, data, model and every other table by name (partition, noise, train, engine, evaluate, ...): a dict whose keys
-    come before the study's, a name, or an object of one's own: a `Method`, `Source` (such as `Arrays`), `Partition`,
+    method, data, model and every other table by name (partition, noise, train, engine, ...): a dict whose keys come
+    before the study's, a name, or an object of one's own: a `Method`, `Source` (such as `Arrays`), `Partition`,
     `Noise`; for the model a factory `(shape, classes) -> nn.Module`.
     out: the folder in which the run's folder is made.
     progress: None shows it in a terminal and in a notebook; `listen` is told each finished round's dict.
@@ -115,7 +115,9 @@ def _merged(key: str, below: Any, over: Any) -> Any:
         return over
     if not isinstance(below, Mapping):
         if below is not None and "name" not in over and key in OBJECTS:
-            raise ConfigError(f"{key}={dict(over)!r} changes keys, but the study's {key} is an object: give its name")
+            raise ConfigError(
+                f"{key}={dict(over)!r} changes keys, but the study's {key} is an object: give its name"
+            )
         return dict(over)
     renamed = key in OBJECTS and over.get("name", below.get("name")) != below.get("name")
     return dict(over) if renamed else {**below, **over}

@@ -23,7 +23,10 @@ def method_entries() -> list[dict[str, Any]]:
 
     try:
         found = registered_facts(
-            source_files("fedsift.methods"), "methods", FACTS, elsewhere=[source_file("fedsift.contract.method")]
+            source_files("fedsift.methods"),
+            "methods",
+            FACTS,
+            elsewhere=[source_file("fedsift.contract.method")],
         )
     except NotLiteral:
         found = imported_methods()

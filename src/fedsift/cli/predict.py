@@ -18,8 +18,10 @@ def register(app: typer.Typer) -> None:
 
 def predict(
     run: Path = typer.Argument(help="The run's folder."),
-    data: Path = typer.Argument(help="A picture, a folder or zip of pictures, an .npz with `images`, or an .npy."),
-    out: Path = typer.Option(None, "--out", help="Write all predictions to this CSV file."),
+    data: Path = typer.Argument(
+        help="A picture, a folder or zip of pictures, an .npz with `images`, or an .npy."
+    ),
+    out: Path | None = typer.Option(None, "--out", help="Write all predictions to this CSV file."),
     json: bool = typer.Option(False, "--json", help="Print all predictions as JSON."),
 ) -> None:
     """Apply a run's trained model to new samples; labels are not needed."""

@@ -101,7 +101,9 @@ class Registry(Generic[T]):
     def plugins(self) -> dict[str, EntryPoint]:
         """Entry points of other installed packages by name; a name that fedsift has itself stays fedsift's."""
         if self._plugins is None:
-            self._plugins = {entry.name: entry for entry in entry_points(group=self.group)} if self.group else {}
+            self._plugins = (
+                {entry.name: entry for entry in entry_points(group=self.group)} if self.group else {}
+            )
         return {name: entry for name, entry in self._plugins.items() if name not in self._entries}
 
     def _from_plugin(self, entry: EntryPoint) -> T:
@@ -147,15 +149,24 @@ def imported(kind: str, address: str) -> Any:
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:  # a module may raise anything while it is imported
-        missing = isinstance(error, ModuleNotFoundError) and str(error.name) in (module_name, *_parents(module_name))
+        missing = isinstance(error, ModuleNotFoundError) and str(error.name) in (
+            module_name,
+            *_parents(module_name),
+        )
         fix = ": install it, or name its folder in PYTHONPATH" if missing else ""
         raise ConfigError(
             f"{kind} '{address}': module '{module_name}' cannot be imported ({error}){fix}"
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            public = [name for name in vars(found) if not name.startswith("_")] if hasattr(found, "__dict__") else []
-            raise ConfigError(f"{kind} '{address}': '{module_name}' has no '{attribute}'.{nearest(part, public)}")
+            public = (
+                [name for name in vars(found) if not name.startswith("_")]
+                if hasattr(found, "__dict__")
+                else []
+            )
+            raise ConfigError(
+                f"{kind} '{address}': '{module_name}' has no '{attribute}'.{nearest(part, public)}"
+            )
         found = getattr(found, part)
     return found
 

@@ -126,9 +126,7 @@ class Study:
         return cls(
             source=source,
             partition=partition,
-            noise=_object_or(
-                noises, table.get("noise", usual.get("noise", {"name": "clean"})), "noise"
-            ),
+            noise=_object_or(noises, table.get("noise", usual.get("noise", {"name": "clean"})), "noise"),
             method=method,
             train=train,
             model=model,

@@ -12,6 +12,7 @@ from fedsift.contract.errors import ConfigError, DataError
 from fedsift.contract.registry import Registry
 from fedsift.data.dataset import Labels, Rows
 
+
 @dataclass(frozen=True)
 class Pool:
     """The training samples that are to be spread, in the order of `Dataset.train`.

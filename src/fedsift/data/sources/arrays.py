@@ -82,8 +82,8 @@ class Arrays(Source):
     def read(self) -> Dataset:
         if self.held is None:
             raise DataError(
-                f"these data ({self.samples} samples of shape {self.shape}) were arrays in a Python session and are in no "
-                "file: go on there with fedsift.resume(run, data=fedsift.Arrays(...))"
+                f"these data ({self.samples} samples of shape {self.shape}) were arrays in a Python session and "
+                "are in no file: go on there with fedsift.resume(run, data=fedsift.Arrays(...))"
             )
         return self.held
 
@@ -119,7 +119,7 @@ def _checked(
         raise DataError("give test_images and test_labels together, or neither")
     arrays: dict[str, NDArray[Any]] = {"images": as_samples(images, "images")}
     count = len(arrays["images"])
-    named = {"labels": (labels, count)}
+    named: dict[str, tuple[ArrayLike | None, int]] = {"labels": (labels, count)}
     if test_images is not None:
         arrays["test_images"] = as_samples(test_images, "test_images")
         if arrays["test_images"].shape[1:] != arrays["images"].shape[1:]:
@@ -149,12 +149,16 @@ def as_samples(values: ArrayLike, name: str = "images") -> NDArray[Any]:
     array = _array(values, name)
     if array.ndim not in (2, 4):
         hint = ": add the channel, images[:, None]" if array.ndim == 3 else ""
-        raise DataError(f"{name} of shape {array.shape} are neither pictures [N, C, H, W] nor rows [N, F]{hint}")
+        raise DataError(
+            f"{name} of shape {array.shape} are neither pictures [N, C, H, W] nor rows [N, F]{hint}"
+        )
     if len(array) == 0 or 0 in array.shape:
         raise DataError(f"{name} of shape {array.shape} hold nothing")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         row = int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))[0])
-        raise DataError(f"{name}: sample {row} holds a value that is no number: fill it in or leave the sample out")
+        raise DataError(
+            f"{name}: sample {row} holds a value that is no number: fill it in or leave the sample out"
+        )
     if array.ndim == 2:
         if array.dtype.kind not in "biuf":
             raise DataError(f"{name} are of type {array.dtype}: rows of features must be numbers")
@@ -177,11 +181,8 @@ def _levels(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
         raise DataError(f"{name} are of type {array.dtype}: give uint8, or fractions of 0..1 as float")
     low, high = float(array.min()), float(array.max())
     if low < 0.0 or high > 1.0:
-        raise DataError(
-            f"{name} lie in {low:g}..{high:g}: floating-point pictures must lie in 0..1, e.g. images / {high:g}"
-            if low >= 0.0
-            else f"{name} lie in {low:g}..{high:g}: floating-point pictures must lie in 0..1 (normalisation is done later)"
-        )
+        fix = f"use images / {high:g}" if low >= 0.0 else "undo their normalisation, which is done later"
+        raise DataError(f"{name} lie in {low:g}..{high:g}, floating-point pictures must lie in 0..1: {fix}")
     return np.rint(array * LEVELS).astype(np.uint8)
 
 
@@ -222,11 +223,16 @@ def _numbered(
             unknown = next((str(name) for name in array if str(name) not in place), None)
             if unknown is not None:
                 raise DataError(f"{key}: '{unknown}' is not among the classes {', '.join(names)}")
-        named = {key: np.array([place[str(name)] for name in array], np.int64) for key, array in words.items()}
+        named = {
+            key: np.array([place[str(name)] for name in array], np.int64) for key, array in words.items()
+        }
         return names, {**labels, **named}
     if not names:
         widest = max((array.shape[1] for array in labels.values() if array.ndim == 2), default=0)
-        highest = max((int(a.max()) for a in labels.values() if a.ndim == 1 and a.size and a.dtype.kind in "biu"), default=0)
+        numbered = [
+            array for array in labels.values() if array.ndim == 1 and array.size and array.dtype.kind in "biu"
+        ]
+        highest = max((int(array.max()) for array in numbered), default=0)
         names = tuple(str(k) for k in range(widest or highest + 1))
     return names, dict(labels)
 
@@ -260,7 +266,9 @@ def _column(values: ArrayLike, name: str, count: int) -> NDArray[np.str_]:
     text = array.astype(str)
     if name == "ids" and len(set(text.tolist())) < count:
         seen, number = np.unique(text, return_counts=True)
-        raise DataError(f"ids: '{seen[number > 1][0]}' names {number[number > 1][0]} samples: ids must differ")
+        raise DataError(
+            f"ids: '{seen[number > 1][0]}' names {number[number > 1][0]} samples: ids must differ"
+        )
     if name == "site" and (text == "").any():
         raise DataError(f"site: sample {int(np.flatnonzero(text == '')[0])} names no site")
     return text

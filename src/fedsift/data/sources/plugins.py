@@ -3,8 +3,8 @@
     [project.entry-points."fedsift.datasets"]
     mydata = "mypackage.mydata"
 
-A module (or an object that is no `Source` class) has `describe() -> str`, one line for the listing, and `load(path) -> dict` with the
-arrays that an .npz would hold: `images`, `labels`, and if it likes `test_images`, `test_labels`, `given`,
+A module (or an object that is no `Source` class) has `describe() -> str`, one line for the listing, and
+`load(path) -> dict` with the arrays that an .npz would hold: `images`, `labels`, and if it likes `test_images`, `test_labels`, `given`,
 `classes`, `ids`, `site`, `group`. `load` may also return a `Dataset`.
 """
 
