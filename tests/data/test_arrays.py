@@ -113,7 +113,7 @@ NAN[3, 1] = np.nan
         (odd(images=np.zeros((6, 5, 5, 3), np.uint8)), r"channels last: use images.transpose\(0, 3, 1, 2\)"),
         (odd(images=np.zeros((0, 1, 4, 4), np.uint8), labels=[]), "hold nothing"),
         (odd(images=PICTURES.astype(np.uint16)), "of type uint16: give uint8, or fractions"),
-        (odd(images=PICTURES.astype(float)), r"lie in 0..95, floating-point pictures must lie in 0..1: use images / 95"),
+        (odd(images=PICTURES.astype(float)), r"lie in 0..95, floating-point pictures .*: use images / 95"),
         (odd(images=PICTURES / 255 - 0.5), "undo their normalisation"),
         (odd(images=NAN), "sample 3 holds a value that is no number"),
         (odd(images=np.full((6, 2), 1e300)), "beyond float32"),

@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 FACTS = ("summary", "paper", "tasks")
 
@@ -57,7 +59,7 @@ def imported_methods() -> dict[str, dict[str, Any]]:
 
 def model_entries() -> list[dict[str, Any]]:
     """The card of every network, from the cache where its source has not changed since."""
-    from fedsift.data.places import cache_root
+    from fedsift.contract.cache import cache_root
 
     file = cache_root() / "models" / f"{_models_key()}.json"
     try:
@@ -85,6 +87,8 @@ def measured_models() -> list[dict[str, Any]]:
 
 
 def plugins(group: str) -> Sequence[EntryPoint]:
+    from importlib.metadata import entry_points
+
     return sorted(entry_points(group=group), key=lambda entry: entry.name)
 
 

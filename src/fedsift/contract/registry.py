@@ -14,10 +14,12 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fedsift.contract.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -101,9 +103,13 @@ class Registry(Generic[T]):
     def plugins(self) -> dict[str, EntryPoint]:
         """Entry points of other installed packages by name; a name that fedsift has itself stays fedsift's."""
         if self._plugins is None:
-            self._plugins = (
-                {entry.name: entry for entry in entry_points(group=self.group)} if self.group else {}
-            )
+            self._plugins = {}
+            if self.group:
+                from importlib.metadata import (
+                    entry_points,
+                )  # slow to import, and most registries are not asked
+
+                self._plugins = {entry.name: entry for entry in entry_points(group=self.group)}
         return {name: entry for name, entry in self._plugins.items() if name not in self._entries}
 
     def _from_plugin(self, entry: EntryPoint) -> T:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,9 @@ from fedsift.contract.randomness import numpy_generator
 from fedsift.contract.registry import Registry
 from fedsift.data.dataset import Dataset, Labels, Rows
 from fedsift.data.splits import split
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

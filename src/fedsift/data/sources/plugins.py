@@ -4,21 +4,23 @@
     mydata = "mypackage.mydata"
 
 A module (or an object that is no `Source` class) has `describe() -> str`, one line for the listing, and
-`load(path) -> dict` with the arrays that an .npz would hold: `images`, `labels`, and if it likes `test_images`, `test_labels`, `given`,
-`classes`, `ids`, `site`, `group`. `load` may also return a `Dataset`.
+`load(path) -> dict` with the arrays that an .npz would hold: `images`, `labels`, and if it likes `test_images`,
+`test_labels`, `given`, `classes`, `ids`, `site`, `group`. `load` may also return a `Dataset`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedsift.contract.errors import DataError
 from fedsift.data.dataset import Dataset
 from fedsift.data.sources.base import Source
 from fedsift.data.sources.npz import ArrayOptions, from_arrays
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class PluginSource(Source):
     """A dataset that another installed package brings."""
 
     kind: ClassVar[str] = "either"
-    entry: ClassVar[EntryPoint]
+    entry: ClassVar[Any]
+    """The entry point."""
 
     path: Path | None = None
     """Handed to the plug-in's `load`."""
