@@ -1,3 +1,90 @@
-"""fedsift: federated learning where labels cannot be trusted."""
+"""fedsift: federated learning where labels cannot be trusted.
+
+    import fedsift
+    run = fedsift.run("study.toml", method={"name": "fednoro"}, seed=3)
+    run.summary["bacc"]["last"], run.noisy_sites, run.predict(images)
+
+The names in `__all__` are the public API (docs/api.md); they are imported when they are first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from fedsift.contract.lazy import lazy
+
+if TYPE_CHECKING:
+    from fedsift.api.predictions import Predictions
+    from fedsift.api.run import Run
+    from fedsift.api.start import load, resume, run
+    from fedsift.contract.errors import FedsiftError
+    from fedsift.contract.federation import Federation
+    from fedsift.contract.messages import Reply, Request
+    from fedsift.contract.method import Method, Stage, State
+    from fedsift.data.dataset import Dataset
+    from fedsift.data.noise.base import Noise, Scene, Spoiled
+    from fedsift.data.partitions.base import Partition, Placement, Pool
+    from fedsift.data.sources.arrays import Arrays
+    from fedsift.data.sources.base import Source
+    from fedsift.local.objective import Term, View
+    from fedsift.local.recipe import Recipe
+    from fedsift.methods.base import TrainingMethod
+    from fedsift.study.study import Study
 
 __version__ = "0.1.0"
+
+_NAMES = {
+    "api.predictions": ("Predictions",),
+    "api.run": ("Run",),
+    "api.start": ("load", "resume", "run"),
+    "contract.errors": ("FedsiftError",),
+    "contract.federation": ("Federation",),
+    "contract.messages": ("Reply", "Request"),
+    "contract.method": ("Method", "Stage", "State"),
+    "data.dataset": ("Dataset",),
+    "data.noise.base": ("Noise", "Scene", "Spoiled"),
+    "data.partitions.base": ("Partition", "Placement", "Pool"),
+    "data.sources.arrays": ("Arrays",),
+    "data.sources.base": ("Source",),
+    "local.objective": ("Term", "View"),
+    "local.recipe": ("Recipe",),
+    "methods.base": ("TrainingMethod",),
+    "study.study": ("Study",),
+}
+
+__getattr__ = lazy(
+    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
+)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+__all__ = [
+    "Arrays",
+    "Dataset",
+    "Federation",
+    "FedsiftError",
+    "Method",
+    "Noise",
+    "Partition",
+    "Placement",
+    "Pool",
+    "Predictions",
+    "Recipe",
+    "Reply",
+    "Request",
+    "Run",
+    "Scene",
+    "Source",
+    "Spoiled",
+    "Stage",
+    "State",
+    "Study",
+    "Term",
+    "TrainingMethod",
+    "View",
+    "__version__",
+    "load",
+    "resume",
+    "run",
+]

@@ -15,7 +15,6 @@ from fedsift.contract import ConfigError, DataError
 from fedsift.data import Dataset, build, noises, partitions, sources
 from fedsift.data.noise.cifar_n import CifarN
 from fedsift.data.places import data_roots
-from fedsift.data.sources import plugins
 from tests.data.pictures_on_disk import labelled_folder, picture, table
 
 
@@ -510,19 +509,16 @@ def test_a_plug_in_is_two_functions_behind_an_entry_point(monkeypatch, tmp_path)
     (tmp_path / "half_plugin.py").write_text("def load(path):\n    return 3\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     entries = [
-        EntryPoint("toy-plugin", "toy_plugin", plugins.GROUP),
-        EntryPoint("half", "half_plugin", plugins.GROUP),
+        EntryPoint("toy-plugin", "toy_plugin", sources.group),
+        EntryPoint("half", "half_plugin", sources.group),
     ]
-    monkeypatch.setattr(plugins, "entry_points", lambda group: entries)
-    plugins.register_plugins()
-    try:
-        dataset = load("toy-plugin", test_fraction=0.25)
-        assert dataset.classes == ("x", "y")
-        assert len(dataset.test) == 2
-        assert sources.get("toy-plugin").about() == "toy"
-        assert "broken" in sources.get("half").about()
-        with pytest.raises(DataError, match="has no function 'describe'"):
-            load("half")
-    finally:
-        for entry in entries:
-            sources._entries.pop(entry.name)
+    monkeypatch.setattr(sources, "_plugins", {entry.name: entry for entry in entries})
+    monkeypatch.setattr(sources, "_entries", dict(sources._entries))
+    assert {"toy-plugin", "half"} <= set(sources)
+    dataset = load("toy-plugin", test_fraction=0.25)
+    assert dataset.classes == ("x", "y")
+    assert len(dataset.test) == 2
+    assert sources.get("toy-plugin").about() == "toy"
+    assert "broken" in sources.get("half").about()
+    with pytest.raises(DataError, match="has no function 'describe'"):
+        load("half")

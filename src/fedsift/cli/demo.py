@@ -7,11 +7,7 @@ from pathlib import Path
 
 import typer
 
-from fedsift.cli.output import print_json, round_progress, stdout
-from fedsift.report import print_comparison, write_report
-from fedsift.study.demo import demo_studies
-from fedsift.study.running import new_run
-from fedsift.study.running import run as run_study
+from fedsift.cli.output import print_json, stdout
 
 
 def register(app: typer.Typer) -> None:
@@ -25,6 +21,12 @@ def demo(
     json: bool = typer.Option(False, "--json", help="Print the summaries as JSON."),
 ) -> None:
     """Spoil the labels of some sites of a digits federation, train FedAvg and FedNoRo, and show who was noisy."""
+    from fedsift.api.progress import round_progress
+    from fedsift.report import print_comparison, write_report
+    from fedsift.study.demo import demo_studies
+    from fedsift.study.running import new_run
+    from fedsift.study.running import run as run_study
+
     studies = demo_studies(seed)
     spread = studies[0].spread()
     if not json:

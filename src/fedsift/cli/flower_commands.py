@@ -7,13 +7,8 @@ from pathlib import Path
 import typer
 
 from fedsift.cli.failures import exit_code_of
-from fedsift.cli.output import print_json, round_progress, say, stderr
+from fedsift.cli.output import print_json, say, stderr
 from fedsift.contract.errors import FedsiftError
-from fedsift.deploy import commands, starting
-from fedsift.deploy.app import write_app
-from fedsift.engines.flower.processes import LOG_FILE
-from fedsift.report import print_summary, write_report
-from fedsift.study import Study
 
 flower = typer.Typer(
     help="Run a deployed study: the meeting point, a site, the run itself. Everything stays offline.",
@@ -41,6 +36,9 @@ def deploy(
     trial: Path = typer.Option(None, "--trial", help="Also write the study's own data as site folders here."),
 ) -> None:
     """Write a ready Flower app, with the commands for the coordinator and for a site in its README."""
+    from fedsift.deploy.app import write_app
+    from fedsift.study import Study
+
     files = write_app(Study.from_file(study, overrides or []), out, sites=tuple(site), trial=trial)
     say(f"wrote {out}; read {out / 'README.md'}")
     for file in files:
@@ -61,6 +59,8 @@ def superlink(
     home: Path = HOME,
 ) -> None:
     """Start the meeting point; the coordinator's machine runs it."""
+    from fedsift.deploy import commands
+
     command = commands.superlink_command(
         host, port, insecure=insecure, ca=ca, certificate=certificate, key=key, database=database
     )
@@ -77,6 +77,8 @@ def site(
     home: Path = HOME,
 ) -> None:
     """Check this site's data, then join and answer requests until stopped."""
+    from fedsift.deploy import commands
+
     place = commands.new_socket()
     command = commands.site_command(site_file, superlink, insecure=insecure, ca=ca, key=key, worker=place)
     commands.start_worker(site_file, place)
@@ -91,6 +93,8 @@ def register_site(
     home: Path = HOME,
 ) -> None:
     """Let a site's key join; the coordinator does this once for each site."""
+    from fedsift.deploy import starting
+
     starting.register(public_key, superlink, ca=ca, home=home or Path(".flower-coordinator"))
 
 
@@ -106,6 +110,12 @@ def start(
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
 ) -> None:
     """Start the run, or go on with it, and follow it to its end."""
+    from fedsift.api.progress import round_progress
+    from fedsift.deploy import starting
+    from fedsift.engines.flower.processes import LOG_FILE
+    from fedsift.report import print_summary, write_report
+    from fedsift.study import Study
+
     folder = starting.prepare_run(app, run_folder, superlink)
     study = Study.from_file(folder.study_file)
     try:

@@ -1,10 +1,16 @@
-"""Assembles the commands, and turns errors into one line and an exit code."""
+"""Assembles the commands, and turns errors into one line and an exit code.
+
+A command is one file in this folder with `register(app)`; it is found by itself. Files import only what the help text
+needs; torch and the rooms are imported inside the functions, so that `--help` starts at once.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 import sys
+from pathlib import Path
 
 import typer
 from rich.markup import escape
@@ -15,7 +21,8 @@ from fedsift.cli.output import say, stderr
 from fedsift.contract.errors import FedsiftError
 from fedsift.contract.plaintext import visible
 
-COMMANDS = ("demo", "run", "resume", "plan", "report", "listings", "data_commands", "flower_commands")
+FIRST = ("demo", "doctor", "plan", "run", "resume", "report", "predict", "export")
+"""In the order of a person's first hour; the help lists these before all others."""
 
 app = typer.Typer(
     name="fedsift",
@@ -35,8 +42,17 @@ def fedsift(
         raise typer.Exit
 
 
-for _name in COMMANDS:
-    importlib.import_module(f"fedsift.cli.{_name}").register(app)
+def _register_commands() -> None:
+    names = [
+        module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.name != "main"
+    ]
+    for name in sorted(names, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name)):
+        command = importlib.import_module(f"fedsift.cli.{name}")
+        if hasattr(command, "register"):
+            command.register(app)
+
+
+_register_commands()
 
 
 def main() -> None:

@@ -1,35 +1,21 @@
-"""Printing: tables for people, JSON for programs, a progress display for long work."""
+"""Printing: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from fedsift.contract.plain import plain
 from fedsift.contract.plaintext import visible
-from fedsift.engines.loop import Listener
 from fedsift.report.console import PlainConsole
 
 stdout = PlainConsole()
 stderr = PlainConsole(stderr=True)
-
-QUIET_SECONDS = 5.0
-"""Without a terminal, say where the work stands every so many seconds."""
 
 
 def print_json(value: Any) -> None:
@@ -50,65 +36,6 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     for row in rows:
         table.add_row(*(escape(visible(cell)) for cell in row))
     stdout.print(table)
-
-
-@contextmanager
-def round_progress(title: str, total: int, *, done: int = 0, silent: bool = False) -> Iterator[Listener]:
-    """A listener that draws finished rounds; on standard error, so that output can be piped."""
-    if silent:
-        yield lambda row: None
-        return
-    if not stderr.is_terminal:
-        yield _PlainProgress(title, total)
-        return
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=28),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[news]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=stderr) as progress:
-        task = progress.add_task(title, total=total, completed=done, news="")
-
-        def listen(row: dict[str, Any]) -> None:
-            progress.update(task, completed=row["round"], news=news_of(row))
-            for site, reason in row["refused"].items():
-                progress.console.print(
-                    f"[yellow]round {row['round']}: set aside {escape(visible(site))}:[/] {escape(visible(reason))}",
-                    highlight=False,
-                )
-            for warning in row["warnings"]:
-                progress.console.print(f"[yellow]round {row['round']}:[/] {escape(warning)}", highlight=False)
-
-        yield listen
-
-
-class _PlainProgress:
-    """One line now and then for logs and pipes."""
-
-    def __init__(self, title: str, total: int) -> None:
-        self.title, self.total = title, total
-        self.last = time.monotonic()
-
-    def __call__(self, row: dict[str, Any]) -> None:
-        now = time.monotonic()
-        if now - self.last < QUIET_SECONDS and row["round"] != self.total and not row["refused"]:
-            return
-        self.last = now
-        extra = "".join(
-            f"; set aside {visible(site)}: {visible(reason)}" for site, reason in row["refused"].items()
-        )
-        say(f"{self.title} {row['round']}/{self.total} {news_of(row)}{extra}", stderr)
-
-
-def news_of(row: dict[str, Any]) -> str:
-    parts = [row["stage"]]
-    for key in ("accuracy", "bacc", "map"):
-        if row.get(key) is not None:
-            parts.append(f"{key} {100 * row[key]:.1f}")
-    return "  ".join(parts)
 
 
 def size_text(count: float) -> str:

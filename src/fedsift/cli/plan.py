@@ -9,8 +9,6 @@ from rich.markup import escape
 
 from fedsift.cli.output import print_json, print_table, say, size_text, stdout, time_text
 from fedsift.contract.plaintext import visible
-from fedsift.study import Study
-from fedsift.study.planning import plan_study
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +21,9 @@ def plan(
     json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """Rounds, messages, bytes, minutes, and what leaves each site. A few steps are timed; no run is made."""
+    from fedsift.study import Study
+    from fedsift.study.planning import plan_study
+
     forecast = plan_study(Study.from_file(study, overrides or []))
     if json:
         print_json(forecast.as_dict())

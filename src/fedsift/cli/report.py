@@ -7,7 +7,6 @@ from pathlib import Path
 import typer
 
 from fedsift.cli.output import print_json, say
-from fedsift.report import write_report
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +22,8 @@ def report(
     json: bool = typer.Option(False, "--json", help="Print the file's path as JSON."),
 ) -> None:
     """Write the run's report: one HTML file that needs no network."""
+    from fedsift.report import write_report
+
     path = write_report(run, out, compare)
     if json:
         print_json({"report": path})

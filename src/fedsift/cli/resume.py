@@ -7,7 +7,6 @@ from pathlib import Path
 import typer
 
 from fedsift.cli.run import go
-from fedsift.study.running import reopen
 
 
 def register(app: typer.Typer) -> None:
@@ -19,5 +18,7 @@ def resume(
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
 ) -> None:
     """Go on with a run that was stopped by Ctrl-C, a crash or a lack of replies; the result is the unbroken run's."""
+    from fedsift.study.running import reopen
+
     study, folder = reopen(run)
     go(study, folder, as_json=json, done=len(folder.rounds()))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from fedsift.cli.failures import exit_code_of
-from fedsift.cli.output import print_json, print_table, round_progress, say, stderr
+from fedsift.cli.output import print_json, print_table, say, stderr
 from fedsift.contract.errors import FedsiftError
-from fedsift.report import print_summary, write_report
-from fedsift.runs import RunFolder
-from fedsift.study import Study
-from fedsift.study.running import new_run
-from fedsift.study.running import run as run_study
+
+if TYPE_CHECKING:
+    from fedsift.runs import RunFolder
+    from fedsift.study import Study
 
 
 def register(app: typer.Typer) -> None:
@@ -29,6 +29,9 @@ def run(
     profile: bool = typer.Option(False, "--profile", help="Show where the time of the rounds went."),
 ) -> None:
     """Simulate a study on this machine. Ctrl-C and crashes are safe: `fedsift resume` goes on."""
+    from fedsift.study import Study
+    from fedsift.study.running import new_run
+
     plan = Study.from_file(study, overrides or [])
     for note in plan.notes:
         say(f"note: {note}", stderr)
@@ -40,6 +43,10 @@ def run(
 
 def go(study: Study, folder: RunFolder, *, as_json: bool, done: int = 0) -> None:
     """Run with a progress display, then write and announce the report; shared by `run` and `resume`."""
+    from fedsift.api.progress import round_progress
+    from fedsift.report import print_summary, write_report
+    from fedsift.study.running import run as run_study
+
     try:
         with round_progress(
             study.method_name, study.method.total_rounds, done=done, silent=as_json

@@ -1,11 +1,12 @@
 """The words that every other room speaks: messages, federation, method, stage, site, randomness, registries.
 
-This package imports no other room, so that a method can be read against it alone. Its names are looked up when they
-are first used: who needs only the errors, the file helpers or a run folder never pays for torch.
+This package imports no other room, so that a method can be read against it alone. Its names are imported when they
+are first used: errors and registries are needed at once, and without torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedsift.contract.lazy import lazy
 
 if TYPE_CHECKING:
     from fedsift.contract.errors import (
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from fedsift.contract.randomness import derive, numpy_generator, torch_generator
     from fedsift.contract.registry import Registry
 
-_HOMES = {
+_NAMES = {
     "errors": ("ConfigError", "DataError", "FedsiftError", "NotebookGone", "QuorumError", "RunError"),
     "evidence": ("Evidence",),
     "facts": ("FederationFacts", "Misfit"),
@@ -36,18 +37,10 @@ _HOMES = {
     "randomness": ("derive", "numpy_generator", "torch_generator"),
     "registry": ("Registry",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
+__getattr__ = lazy(
+    __name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
+)
 
 __all__ = [
     "ConfigError",

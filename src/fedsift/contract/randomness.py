@@ -7,9 +7,12 @@ order or grouping in which sites are served, and a resumed run draws what the un
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def derive(*path: str | int) -> int:
@@ -25,4 +28,6 @@ def numpy_generator(*path: str | int) -> np.random.Generator:
 
 def torch_generator(*path: str | int) -> torch.Generator:
     """Always a CPU generator: the same draws whatever device the training runs on."""
+    import torch  # here, for whoever only splits and spoils labels needs none
+
     return torch.Generator().manual_seed(derive(*path))

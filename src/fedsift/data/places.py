@@ -5,20 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from fedsift.contract.cache import cache_root as cache_root
 from fedsift.contract.errors import DataError
 
 
 class NotAtHand(DataError):
     """The dataset is not on this machine; whatever else may be wrong with it is another error."""
-
-
-def cache_root() -> Path:
-    """FEDSIFT_CACHE, or `fedsift` in the user's cache folder."""
-    chosen = os.environ.get("FEDSIFT_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "fedsift"
 
 
 def data_roots() -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -14,11 +15,16 @@ from fedsift.contract.registry import nearest
 
 def preset_names() -> list[str]:
     """All presets, such as `fedcorr/cifar10-iid-0.6-0.5`, in alphabetical order."""
+    return list(_names())
+
+
+@cache
+def _names() -> tuple[str, ...]:
     found = []
     for group in _root().iterdir():
         if group.is_dir():
             found += [f"{group.name}/{file.name.removesuffix('.toml')}" for file in group.iterdir()]
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def preset_text(name: str) -> str:

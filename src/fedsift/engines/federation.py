@@ -25,7 +25,7 @@ from fedsift.data.dataset import Spread
 from fedsift.engines.gate import GateLimits, norm_refusals, refusal
 from fedsift.engines.stopwatch import Stopwatch
 from fedsift.local.site import Compute, Samples
-from fedsift.models import buffers_of, build_model, initial_weights
+from fedsift.models import buffers_of, build_model, drawing_name, initial_weights
 
 R = TypeVar("R", bound=Reply)
 
@@ -243,7 +243,7 @@ class EngineFederation(ABC):
     def initial_weights(self, model: str = "") -> Weights:
         name = model or self.model
         return initial_weights(
-            name, self.shape, len(self.classes), derive(self.seed, "initial weights", name)
+            name, self.shape, len(self.classes), derive(self.seed, "initial weights", drawing_name(name))
         )
 
     def model_buffers(self, model: str = "") -> list[str]:

@@ -3,12 +3,9 @@
 Importing this package fills the registry: a new file in this folder appears in the CLI and in the contract tests.
 """
 
-import importlib
-import pkgutil
-
+from fedsift.contract.registry import import_modules
 from fedsift.methods.base import TrainingMethod, methods
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+import_modules(__name__, __path__)
 
 __all__ = ["TrainingMethod", "methods"]

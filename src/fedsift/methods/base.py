@@ -27,7 +27,7 @@ from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
 from fedsift.signals.tested import Tested
 
-methods: Registry[type[Method]] = Registry("method")
+methods: Registry[type[Method]] = Registry("method", base=Method, group="fedsift.methods")
 
 
 @dataclass(frozen=True)

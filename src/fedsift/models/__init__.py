@@ -10,7 +10,7 @@ its own should too.
 Dropout layers are exchanged for `Dropout`, whose draws a cohort trainer can repeat site by site.
 """
 
-from fedsift.models import cnn, head, lenet, mlp, mobilenet, resnet, shufflenet, vgg  # noqa: F401  (fill the registry)
+from fedsift.contract.registry import import_modules
 from fedsift.models.dropout import Dropout, dropout_mask, with_repeatable_dropout
 from fedsift.models.network import Network, has_features, require_features
 from fedsift.models.registry import (
@@ -18,10 +18,15 @@ from fedsift.models.registry import (
     ModelCard,
     buffers_of,
     build_model,
+    check_model,
     describe,
+    drawing_name,
     initial_weights,
     models,
+    name_of_model,
 )
+
+import_modules(__name__, __path__)
 
 __all__ = [
     "Builder",
@@ -30,11 +35,14 @@ __all__ = [
     "Network",
     "buffers_of",
     "build_model",
+    "check_model",
     "describe",
+    "drawing_name",
     "dropout_mask",
     "has_features",
     "initial_weights",
     "models",
+    "name_of_model",
     "require_features",
     "with_repeatable_dropout",
 ]

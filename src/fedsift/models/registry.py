@@ -1,8 +1,7 @@
-"""Names to builders; plug-ins by `module:callable`; deterministic initial weights."""
+"""Names to builders; plug-ins by `module:callable`; a person's own factories; deterministic initial weights."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,12 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from fedsift.contract import ConfigError, Registry, derive
+from fedsift.contract.registry import address_of, importable
 from fedsift.models.dropout import with_repeatable_dropout
 
 Builder: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
 """`build(shape of one sample, number of classes) -> network`."""
 
-models: Registry[Builder] = Registry("model")
+models: Registry[Builder] = Registry("model", group="fedsift.models")
+
+OWN = "own:"
+"""Before the name of a factory that was handed over in Python and that nothing can import."""
+_own: dict[str, Builder] = {}
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,40 @@ def build_model(name: str, shape: tuple[int, ...], n_classes: int, seed: int = 0
     A callable that takes `num_classes` by keyword is called with that; any other with (shape, n_classes).
     """
     build = _builder(name)
-    with _own_randomness(derive(seed, "initial weights", name)):
+    with _own_randomness(derive(seed, "initial weights", drawing_name(name))):
         network = build(tuple(shape), n_classes)
     if not isinstance(network, nn.Module):
         raise ConfigError(f"model '{name}' gave a {type(network).__name__}, not a torch.nn.Module")
     return with_repeatable_dropout(network)
+
+
+def drawing_name(name: str) -> str:
+    """The name from which weights are drawn: the number of a factory that was defined anew must not change them."""
+    return name.partition("#")[0] if name.startswith(OWN) else name
+
+
+def name_of_model(factory: Builder) -> str:
+    """The name by which `build_model` finds a factory `(shape, n_classes) -> nn.Module` that was passed as an object.
+
+    An importable one is named by its address. Any other is kept for as long as this process lives, as
+    `own:Name`; another object of the same name becomes `own:Name#2`, so that nothing made for the first is reused.
+    """
+    if not callable(factory):
+        raise ConfigError(f"model = {factory!r}: give a name, or a factory that builds a network")
+    if isinstance(factory, nn.Module):
+        raise ConfigError(
+            "model is one network, and every site needs its own: give a factory, lambda shape, classes: MyNet(...)"
+        )
+    if importable(factory):
+        return address_of(factory)
+    for name, known in _own.items():
+        if known is factory:
+            return name
+    stem = f"{OWN}{getattr(factory, '__name__', type(factory).__name__)}"
+    number = 1 + sum(name.partition("#")[0] == stem for name in _own)
+    name = stem if number == 1 else f"{stem}#{number}"
+    _own[name] = factory
+    return name
 
 
 def initial_weights(name: str, shape: tuple[int, ...], n_classes: int, seed: int) -> dict[str, Tensor]:
@@ -95,24 +128,26 @@ def _builder(name: str) -> Builder:
         from fedsift.models.head import head_of  # here, for it registers its own network with this module
 
         return head_of(name)
-    return _plug_in(name) if ":" in name else models.get(name)
+    if name.startswith(OWN):
+        if name not in _own:
+            raise ConfigError(
+                f"model '{name}' was a factory in another Python session: pass it again, model=..., "
+                "or put it into a module and write package.module:callable"
+            )
+        return _adapted(_own[name])
+    return _adapted(models.get(name))
 
 
-def _plug_in(name: str) -> Builder:
-    module_name, _, attribute = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"model '{name}' cannot be imported ({error}): "
-            "write 'package.module:callable' of something installed"
-        ) from error
-    if not callable(found):
-        raise ConfigError(f"model '{name}' is a {type(found).__name__}, not a callable that builds a network")
+def check_model(name: str) -> None:
+    """Refuse a name that no network has; what is written as an address is not imported yet."""
+    if ":" not in name:
+        models.get(name)
+
+
+def _adapted(found: Callable[..., Any]) -> Builder:
+    """A callable that wants `num_classes` by keyword, as torchvision's do, as a builder."""
     if not _takes_num_classes(found):
-        return found  # type: ignore[no-any-return]
+        return found
 
     def build(shape: tuple[int, ...], n_classes: int) -> nn.Module:
         network: nn.Module = found(num_classes=n_classes)

@@ -36,11 +36,12 @@ def build_method(table: Mapping[str, Any], local: Recipe, where: str = "method")
     if LOCAL in table:
         raise ConfigError(f"unknown key '{where}.{LOCAL}': the study's [train] table is the recipe")
     name = table.get("name")
-    fixed: dict[str, Any] = {LOCAL: local}
     if not isinstance(name, str):
-        made: Method = build_named(methods, table, where, fixed=fixed)
+        made: Method = build_named(methods, table, where)
         return made
     cls = methods.get(name)
+    trains = any(field.name == LOCAL for field in dataclasses.fields(cls))
+    fixed: dict[str, Any] = {LOCAL: local} if trains else {}
     rest = _with_form(cls, dict(table), where)
     for field, decided in cls.lasting.items():
         if isinstance(rest.get(field), Mapping):

@@ -29,6 +29,7 @@ def write_results(
     weights = study.method.model(state)
     if weights is not None:
         save_model(folder, weights)
+        folder.write_json("model.json", model_card(study, federation, spread))
     folder.write_table("sites.csv", site_table(federation, spread, rows))
     summary = {
         "study": study.name,
@@ -47,6 +48,21 @@ def write_results(
     }
     folder.write_json("summary.json", summary)
     return summary
+
+
+def model_card(study: Study, federation: EngineFederation, spread: Spread | None) -> dict[str, Any]:
+    """What it takes to apply the model: its network, the shape of a sample, how pixels are normalised, the classes.
+
+    Sites that are not simulated keep the normalisation to themselves: then `mean` and `std` are null.
+    """
+    return {
+        "model": study.model.name,
+        "shape": list(federation.shape),
+        "classes": list(federation.classes),
+        "multilabel": federation.multilabel,
+        "mean": None if spread is None else list(spread.dataset.mean),
+        "std": None if spread is None else list(spread.dataset.std),
+    }
 
 
 def save_model(folder: RunFolder, weights: Weights) -> None:

@@ -31,7 +31,7 @@ from fedsift.local.features import is_features, with_features
 from fedsift.local.recipe import Recipe
 from fedsift.local.site import Compute
 from fedsift.methods import methods
-from fedsift.models import models
+from fedsift.models import check_model, name_of_model
 from fedsift.study.method_table import build_method, method_table, own_recipe, settled, spread_facts
 from fedsift.study.tables import (
     Bases,
@@ -142,45 +142,41 @@ class Study:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], bases: Bases | None = None) -> Study:
-        """A study from tables as TOML gives them. Its paths become absolute, so that the study in a run's folder
-        means the same files wherever it is read; without `bases` they start at the working directory."""
+        """A study from tables as TOML gives them; in Python, `data`, `partition`, `noise` and `method` may be objects
+        of one's own, and `model.name` a factory. Its paths become absolute, so that the study in a run's folder means
+        the same files wherever it is read; without `bases` they start at the working directory."""
         bases = bases or Bases(Path.cwd())
         known = ["name", "seed", *_TABLES]
         for key in table:
             if key not in known:
                 raise ConfigError(f"unknown key '{key}'.{nearest(key, known)}")
         for key in _TABLES:
-            if key in table and not isinstance(table[key], Mapping):
+            if key in table and not isinstance(table[key], (Mapping, _OBJECTS.get(key, Mapping))):
                 raise ConfigError(f"'{key}' = {table[key]!r}: it must be a table, e.g. [{key}]")
         seed = table.get("seed", 1)
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise ConfigError(f"'seed' = {seed!r}: it must be a whole number")
-        source: Source = build_named(sources, table.get("data", {"name": "digits"}), "data", bases=bases)
-        named = table.get("method", {"name": "fedavg"})
-        # a [train] table is the whole recipe; without one the method trains by its own
-        train = (
-            build(Recipe, _without(table["train"], "objective", "train"), "train")
-            if "train" in table
-            else own_recipe(named)
-        )
-        model = build(ModelTable, table.get("model", {}), "model")
+        source: Source = _object_or(sources, table.get("data", {"name": "digits"}), "data", bases)
+        model = build(ModelTable, _with_named_factory(table.get("model", {})), "model")
         for network in model.networks:
-            if ":" not in network:
-                models.get(network)
-        usual = {"name": "own-sites"} if source.own else {"name": "iid", "sites": 10}
-        partition = build_named(partitions, table.get("partition", usual), "partition", bases=bases)
+            check_model(network)
+        usual = source.usual()
+        spread = {"name": "own-sites"} if source.own else {"name": "iid", "sites": 10}
+        partition: Partition = _object_or(partitions, table.get("partition", spread), "partition", bases)
         sites = getattr(partition, "sites", None)
-        method = build_method(named, train).completed(
+        method, train = _method_and_recipe(table)
+        method = method.completed(
             FederationFacts(
                 sites=sites if isinstance(sites, int) and sites > 0 else None,
                 own_labels="noise" not in table,
                 natural=isinstance(partition, Natural),
             )
         )
+        noise = table.get("noise", usual.get("noise", {"name": "clean"}))
         return cls(
             source=source,
             partition=partition,
-            noise=build_named(noises, table.get("noise", {"name": "clean"}), "noise", bases=bases),
+            noise=_object_or(noises, noise, "noise", bases),
             method=method,
             train=train,
             model=model,
@@ -212,7 +208,13 @@ class Study:
         }
 
     def to_toml(self) -> str:
-        return tomli_w.dumps(self.to_table())
+        try:
+            return tomli_w.dumps(self.to_table())
+        except TypeError as error:
+            raise ConfigError(
+                f"the study cannot be written to its run's folder: {error}; fields of own classes are numbers, text, "
+                "lists, tables or paths"
+            ) from None
 
     @property
     def method_name(self) -> str:
@@ -256,6 +258,38 @@ class Study:
 _TABLES = (
     "data", "partition", "noise", "public", "model", "train", "method", "engine", "federation", "gate", "evaluate"
 )  # fmt: skip
+
+_OBJECTS: dict[str, type] = {"data": Source, "partition": Partition, "noise": Noise, "method": Method}
+"""Tables in whose place an object may stand, in Python."""
+
+
+def _object_or(registry: Registry[Any], table: Any, where: str, bases: Bases) -> Any:
+    """An object that the caller made itself, or the one that a table describes."""
+    return build_named(registry, table, where, bases=bases) if isinstance(table, Mapping) else table
+
+
+def _with_named_factory(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A network factory that was passed as an object gets a name."""
+    name = table.get("name")
+    return table if name is None or isinstance(name, str) else {**table, "name": name_of_model(name)}
+
+
+def _method_and_recipe(table: Mapping[str, Any]) -> tuple[Method, Recipe]:
+    """The method, and the recipe by which its sites train: `[train]` is the whole recipe, without one it is the
+    method's own; over a method object's, `[train]` changes what it names."""
+    chosen = table.get("method", {"name": "fedavg"})
+    recipe = _without(table.get("train", {}), "objective", "train")
+    if isinstance(chosen, Method):
+        own = getattr(chosen, "local", None)
+        if not isinstance(own, Recipe):
+            return chosen, build(Recipe, recipe, "train")
+        if "train" not in table:
+            return chosen, own
+        train = build(Recipe, {**as_table(own, leave=OBJECTIVE), **recipe}, "train")
+        return replace(chosen, local=train), train  # type: ignore[call-arg]
+    train = build(Recipe, recipe, "train") if "train" in table else own_recipe(chosen)
+    return build_method(chosen, train), train
+
 
 PUBLIC_SHARE = 0.1
 """Of the training pool, set aside for a method that needs public samples when the study names none."""

@@ -76,7 +76,7 @@ def build_named(
     fixed: Mapping[str, Any] | None = None,
     bases: Bases | None = None,
 ) -> Any:
-    """An instance of the registered class that the table's `name` chooses."""
+    """An instance of the class that the table's `name` chooses: registered, an entry point, `package.module:Name`."""
     rest = dict(table)
     name = rest.pop("name", None)
     if not isinstance(name, str):

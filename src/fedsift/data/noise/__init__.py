@@ -1,19 +1,8 @@
-"""How labels are spoiled; a new noise model is one new file, imported here."""
+"""How labels are spoiled; a new noise model is one new file in this folder."""
 
-from fedsift.data.noise import cifar_n, class_missing, clean, fedcorr, freeloader, instance, matrices
+from fedsift.contract.registry import import_modules
 from fedsift.data.noise.base import POOL, Noise, Scene, Spoiled, noises
 
-__all__ = [
-    "POOL",
-    "Noise",
-    "Scene",
-    "Spoiled",
-    "cifar_n",
-    "class_missing",
-    "clean",
-    "fedcorr",
-    "freeloader",
-    "instance",
-    "matrices",
-    "noises",
-]
+import_modules(__name__, __path__)
+
+__all__ = ["POOL", "Noise", "Scene", "Spoiled", "noises"]

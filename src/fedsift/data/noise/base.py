@@ -14,8 +14,6 @@ from fedsift.contract.ranges import Ranged
 from fedsift.contract.registry import Registry
 from fedsift.data.dataset import Dataset, Labels, Rows
 
-noises: Registry[type[Noise]] = Registry("noise model")
-
 POOL = "pool"
 """The name under which the whole training set is spoiled at once, before it is spread over sites."""
 
@@ -75,6 +73,9 @@ class Noise(Ranged):
 
     def spoil(self, scene: Scene) -> Spoiled:
         raise TypeError(f"{type(self).__name__} does not say how it spoils labels")
+
+
+noises: Registry[type[Noise]] = Registry("noise model", base=Noise, group="fedsift.noises")
 
 
 def need_rate(name: str, symbol: str, value: float) -> None:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from fedsift.contract.errors import ConfigError, DataError
 from fedsift.data.dataset import Dataset, Labels
-from fedsift.data.noise.annotators import Annotator, soft_labels
 from fedsift.data.noise.base import Noise, Scene, Spoiled, need_rate, noises
 from fedsift.data.noise.fedcorr import choose_noisy_sites, draw_levels
 from fedsift.data.rounding import floor_count
@@ -84,6 +83,8 @@ class InstanceNoise(Noise):
             raise DataError(
                 "noise 'instance' trains annotators and needs the images, or a file of soft labels"
             )
+        from fedsift.data.annotators import Annotator, soft_labels  # needs torch, which listings do not
+
         annotator = Annotator(epochs=self.epochs, lr=self.lr, width=self.width)
         images = scene.dataset.images[scene.rows[site]]
         seed = int(scene.generator(site, "annotator").integers(2**62))

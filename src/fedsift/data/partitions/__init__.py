@@ -1,17 +1,8 @@
-"""How samples are spread over sites; a new partition is one new file, imported here."""
+"""How samples are spread over sites; a new partition is one new file in this folder."""
 
-from fedsift.data.partitions import bernoulli_dirichlet, iid, natural, open_set, overlapping, own_sites
+from fedsift.contract.registry import import_modules
 from fedsift.data.partitions.base import Partition, Placement, Pool, partitions
 
-__all__ = [
-    "Partition",
-    "Placement",
-    "Pool",
-    "bernoulli_dirichlet",
-    "iid",
-    "natural",
-    "open_set",
-    "overlapping",
-    "own_sites",
-    "partitions",
-]
+import_modules(__name__, __path__)
+
+__all__ = ["Partition", "Placement", "Pool", "partitions"]

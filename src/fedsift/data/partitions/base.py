@@ -13,8 +13,6 @@ from fedsift.contract.ranges import Ranged
 from fedsift.contract.registry import Registry
 from fedsift.data.dataset import Labels, Rows
 
-partitions: Registry[type[Partition]] = Registry("partition")
-
 
 @dataclass(frozen=True)
 class Pool:
@@ -61,6 +59,9 @@ class Partition(Ranged):
 
     def assign(self, pool: Pool, rng: np.random.Generator) -> Placement:
         raise TypeError(f"{type(self).__name__} does not say how it assigns samples")
+
+
+partitions: Registry[type[Partition]] = Registry("partition", base=Partition, group="fedsift.partitions")
 
 
 def need_sites(sites: int) -> None:

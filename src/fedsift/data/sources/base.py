@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ from fedsift.contract.registry import Registry
 from fedsift.data.dataset import Dataset, Labels, Rows
 from fedsift.data.splits import split
 
-sources: Registry[type[Source]] = Registry("dataset")
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -64,6 +65,21 @@ class Source(Ranged):
     def read(self) -> Dataset:
         """The whole dataset."""
         raise TypeError(f"{type(self).__name__} does not say how it is read")
+
+    def usual(self) -> Mapping[str, Mapping[str, Any]]:
+        """Tables that a study of these data has unless it says otherwise, e.g. `{"noise": {"name": "as-given"}}`."""
+        return {}
+
+
+def _plugged_in(entry: EntryPoint) -> type[Source]:
+    from fedsift.data.sources.plugins import source_of  # here, for it is made of sources itself
+
+    return source_of(entry)
+
+
+sources: Registry[type[Source]] = Registry(
+    "dataset", base=Source, group="fedsift.datasets", adapt=_plugged_in
+)
 
 
 def _limited(labels: Labels, rows: Rows, limit: int, side: str) -> Rows:

@@ -1,26 +1,26 @@
-"""Datasets from other packages: an entry point in the group `fedsift.datasets` names two functions.
+"""Datasets from other packages: an entry point in the group `fedsift.datasets` names a `Source`, or two functions.
 
     [project.entry-points."fedsift.datasets"]
     mydata = "mypackage.mydata"
 
-The module (or object) has `describe() -> str`, one line for the listing, and `load(path) -> dict` with the
-arrays that an .npz would hold: `images`, `labels`, and if it likes `test_images`, `test_labels`, `given`,
-`classes`, `ids`, `site`, `group`. `load` may also return a `Dataset`.
+A module (or an object that is no `Source` class) has `describe() -> str`, one line for the listing, and
+`load(path) -> dict` with the arrays that an .npz would hold: `images`, `labels`, and if it likes `test_images`,
+`test_labels`, `given`, `classes`, `ids`, `site`, `group`. `load` may also return a `Dataset`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedsift.contract.errors import DataError
 from fedsift.data.dataset import Dataset
-from fedsift.data.sources.base import Source, sources
+from fedsift.data.sources.base import Source
 from fedsift.data.sources.npz import ArrayOptions, from_arrays
 
-GROUP = "fedsift.datasets"
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class PluginSource(Source):
 
     kind: ClassVar[str] = "either"
     own: ClassVar[bool] = True
-    entry: ClassVar[EntryPoint]
+    entry: ClassVar[Any]
+    """The entry point."""
 
     path: Path | None = None
     """Handed to the plug-in's `load`."""
@@ -75,11 +76,17 @@ def plugin(entry: EntryPoint) -> Any:
     return found
 
 
-def register_plugins() -> None:
-    """Register each entry point under its own name; its code is imported only when it is used."""
-    for entry in entry_points(group=GROUP):
-        if entry.name not in sources:
-            body = {"entry": entry, "summary": f"plug-in {entry.value}", "__doc__": f"Plug-in {entry.value}."}
-            sources.register(entry.name)(
-                dataclass(frozen=True)(type(f"Plugin_{entry.name}", (PluginSource,), body))
-            )
+def source_of(entry: EntryPoint) -> type[Source]:
+    """The `Source` class that the entry point names, or one around its two functions.
+
+    A plug-in that cannot be imported still has a class, which says so when it is listed or read: one broken package
+    must not hide the other datasets.
+    """
+    try:
+        found = entry.load()
+    except Exception:
+        found = None
+    if isinstance(found, type) and issubclass(found, Source):
+        return found
+    body = {"entry": entry, "summary": f"plug-in {entry.value}", "__doc__": f"Plug-in {entry.value}."}
+    return dataclass(frozen=True)(type(f"Plugin_{entry.name}", (PluginSource,), body))

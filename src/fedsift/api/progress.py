@@ -1,0 +1,166 @@
+"""How far a run is: a bar in a terminal, one line that changes in a notebook, a line now and then in a log."""
+
+from __future__ import annotations
+
+import html
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from fedsift.contract.plaintext import visible
+from fedsift.report.console import PlainConsole
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+Row = dict[str, Any]
+Listener = Callable[[Row], None]
+
+QUIET_SECONDS = 5.0
+"""Without a terminal, say where the work stands every so many seconds."""
+
+
+@contextmanager
+def round_progress(title: str, total: int, *, done: int = 0, silent: bool = False) -> Iterator[Listener]:
+    """A listener that draws finished rounds: for the command line, on standard error so that output can be piped."""
+    console = PlainConsole(stderr=True)
+    if silent:
+        yield _nothing
+    elif console.is_terminal:
+        with _bar(console, title, total, done) as listen:
+            yield listen
+    else:
+        yield _Lines(console, title, total)
+
+
+@contextmanager
+def api_progress(title: str, total: int, *, done: int = 0, wanted: bool | None = None) -> Iterator[Listener]:
+    """The same for Python. wanted: None shows it in a terminal and in a notebook and is silent elsewhere."""
+    console = PlainConsole(stderr=True)
+    show = notebook_display()
+    if wanted is False or (wanted is None and show is None and not console.is_terminal):
+        yield _nothing
+    elif show is not None:
+        yield _Cell(show, title, total, done)
+    else:
+        with round_progress(title, total, done=done) as listen:
+            yield listen
+
+
+def notebook_display() -> Callable[..., Any] | None:
+    """IPython's `display` when this runs in a notebook's kernel; IPython is never imported for it."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    from importlib import import_module
+
+    display: Callable[..., Any] = import_module("IPython.display").display
+    return display
+
+
+def _nothing(row: Row) -> None:
+    """A listener that does not listen."""
+
+
+@contextmanager
+def _bar(console: Console, title: str, total: int, done: int) -> Iterator[Listener]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=28),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[news]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(escape(title), total=total, completed=done, news="")
+
+        def listen(row: Row) -> None:
+            progress.update(task, completed=row["round"], news=escape(news_of(row)))
+            _say(progress, row)
+
+        yield listen
+
+
+def _say(progress: Progress, row: Row) -> None:
+    for site, reason in row["refused"].items():
+        progress.console.print(
+            f"[yellow]round {row['round']}: set aside {escape(visible(site))}:[/] {escape(visible(reason))}",
+            highlight=False,
+        )
+    for warning in row["warnings"]:
+        progress.console.print(f"[yellow]round {row['round']}:[/] {escape(warning)}", highlight=False)
+
+
+class _Lines:
+    """One line now and then for logs and pipes."""
+
+    def __init__(self, console: Console, title: str, total: int) -> None:
+        self.console, self.title, self.total = console, title, total
+        self.last = time.monotonic()
+
+    def __call__(self, row: Row) -> None:
+        now = time.monotonic()
+        if now - self.last < QUIET_SECONDS and row["round"] != self.total and not row["refused"]:
+            return
+        self.last = now
+        extra = "".join(
+            f"; set aside {visible(site)}: {visible(reason)}" for site, reason in row["refused"].items()
+        )
+        self.console.print(
+            f"{self.title} {row['round']}/{self.total} {news_of(row)}{extra}",
+            highlight=False, soft_wrap=True, markup=False,
+        )  # fmt: skip
+
+
+class _Cell:
+    """One line under a notebook's cell that changes with every round; what was refused stays below it."""
+
+    def __init__(self, display: Callable[..., Any], title: str, total: int, done: int) -> None:
+        self.title, self.total = title, total
+        self.display = display
+        self.handle = display(_Words(f"{title} {done}/{total}"), display_id=True)
+
+    def __call__(self, row: Row) -> None:
+        self.handle.update(_Words(f"{self.title} {row['round']}/{self.total}  {news_of(row)}"))
+        for site, reason in row["refused"].items():
+            self.display(_Words(f"round {row['round']}: set aside {site}: {reason}"))
+        for warning in row["warnings"]:
+            self.display(_Words(f"round {row['round']}: {warning}"))
+
+
+class _Words:
+    """Text that a notebook shows as it is."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(self.text)}</code>"
+
+
+def news_of(row: Row) -> str:
+    """The stage and the scores of a round, in a few words."""
+    parts = [row["stage"]]
+    for key in ("accuracy", "bacc", "map"):
+        if row.get(key) is not None:
+            parts.append(f"{key} {100 * row[key]:.1f}")
+    return "  ".join(parts)

@@ -1,0 +1,87 @@
+"""`fedsift doctor`: what is wrong with data before any training."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.markup import escape
+
+from fedsift.cli.output import print_json, print_table, say, size_text, stdout, time_text
+from fedsift.contract.plaintext import visible
+
+if TYPE_CHECKING:
+    from fedsift.data.doctor import Fit, Report
+    from fedsift.data.sources import Source
+
+SHOWN = 5
+COLOURS = {"error": "bold red", "warning": "yellow", "note": "dim"}
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    path: Path = typer.Argument(
+        help="A folder or zip of pictures, a folder of sites, an .npz, or a study.toml."
+    ),
+    options: list[str] | None = typer.Argument(
+        None, help="Fields of the source, e.g. label_column=dx size=64."
+    ),
+    json: bool = typer.Option(False, "--json", help="Print as JSON."),
+) -> None:
+    """Look at data before any training. Exits with 0 (nothing to mend), 7 (look at the findings) or 3 (unusable)."""
+    from fedsift.data.doctor import examine, fitting
+    from fedsift.methods import methods
+
+    report = examine(_source(path, options or []))
+    fits = fitting(report, {name: methods.get(name)() for name in methods})
+    if json:
+        print_json({**dataclasses.asdict(report), "exit_code": report.exit_code,
+                    "methods": [dataclasses.asdict(fit) for fit in fits]})  # fmt: skip
+    else:
+        _print_report(report, fits)
+    raise typer.Exit(report.exit_code)
+
+
+def _source(path: Path, options: list[str]) -> Source:
+    from fedsift.data.doctor import kind_at
+    from fedsift.study.study import Study
+    from fedsift.study.tables import apply_overrides, build
+
+    if path.suffix == ".toml":
+        return Study.from_file(path, [f"data.{option}" for option in options]).source
+    table = apply_overrides({"path": str(path)}, options)
+    return build(kind_at(path), table, "")
+
+
+def _print_report(report: Report, fits: list[Fit]) -> None:
+    counts = ", ".join(f"{visible(name)} {count}" for name, count in report.counts.items())
+    name = escape(visible(report.name))
+    stdout.print(f"[bold]{name}[/]: {report.train} training and {report.test} test samples of shape "
+                 f"{'x'.join(map(str, report.shape))}, {report.kind}", highlight=False)  # fmt: skip
+    say(f"classes: {counts}")
+    if report.sites:
+        cells = [[s.name, s.train, s.test, ", ".join(s.absent) or "-"] for s in report.sites]
+        print_table("sites", ["site", "train", "test", "classes it lacks"], cells)
+    for finding in report.findings:
+        colour = COLOURS[finding.severity]
+        text, fix = escape(visible(finding.text)), escape(visible(finding.fix))
+        stdout.print(f"[{colour}]{finding.severity}[/] {text}. [dim]{fix}.[/]", highlight=False,
+                     soft_wrap=True)  # fmt: skip
+        for example in finding.examples[:SHOWN] if finding.severity != "note" else ():
+            say(f"    {visible(example)}")
+        if len(finding.examples) > SHOWN and finding.severity != "note":
+            stdout.print(
+                f"    ... and {len(finding.examples) - SHOWN} more (--json lists all)", highlight=False
+            )
+    cost = report.estimate
+    stdout.print(f"images need {size_text(cost.image_bytes)} of memory; loading took "
+                 f"{time_text(cost.first_load_seconds)}; a pass of a small network takes about "
+                 f"{time_text(cost.epoch_seconds)}", highlight=False)  # fmt: skip
+    print_table(
+        "methods", ["method", "fits", "why"], [[f.method, "yes" if f.fits else "no", f.reason] for f in fits]
+    )

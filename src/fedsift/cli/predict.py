@@ -1,0 +1,51 @@
+"""`fedsift predict`: a trained model, applied to new samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+from rich.markup import escape
+
+from fedsift.cli.output import print_json, print_table, stderr, stdout
+
+SHOWN = 20
+
+
+def register(app: typer.Typer) -> None:
+    app.command("predict")(predict)
+
+
+def predict(
+    run: Path = typer.Argument(help="The run's folder."),
+    data: Path = typer.Argument(
+        help="A picture, a folder or zip of pictures, an .npz with `images`, or an .npy."
+    ),
+    out: Path | None = typer.Option(None, "--out", help="Write all predictions to this CSV file."),
+    json: bool = typer.Option(False, "--json", help="Print all predictions as JSON."),
+) -> None:
+    """Apply a run's trained model to new samples; labels are not needed."""
+    from fedsift.api.samples import read_samples
+    from fedsift.api.start import load
+    from fedsift.api.tables import write_csv
+
+    trained = load(run)
+    ids, images, broken = read_samples(data, trained.card, trained.study.get("data", {}))
+    found = trained.predict(images, ids)
+    for name, reason in broken:
+        stderr.print(f"[yellow]left out {escape(name)}:[/] {escape(reason)}", highlight=False, soft_wrap=True)
+    rows = found.rows()
+    if out is not None:
+        write_csv(out, rows)
+    if json:
+        print_json({"classes": found.classes, "predictions": rows, "left_out": dict(broken)})
+        return
+    cells = [
+        [row["id"], row["predicted_label"], "" if found.multilabel else f"{row['confidence']:.3f}"]
+        for row in rows[:SHOWN]
+    ]
+    print_table(f"{len(rows)} predictions", ["sample", "predicted_label", "confidence"], cells)
+    if len(rows) > SHOWN and out is None:
+        stdout.print(f"... and {len(rows) - SHOWN} more: --out FILE.csv or --json give all", highlight=False)
+    if out is not None:
+        stdout.print(f"predictions: {out}", highlight=False, soft_wrap=True, markup=False)

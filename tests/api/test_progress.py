@@ -1,0 +1,89 @@
+"""Progress: silent in a script, a changing line in a notebook, a bar in a terminal."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedsift.api import progress
+from fedsift.api.progress import api_progress, round_progress
+
+ROW = {"round": 2, "stage": "train", "accuracy": 0.5, "refused": {"<s>[b]": "late"}, "warnings": ["hm"]}
+
+
+def notebook(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """An IPython that writes down what it is asked to show."""
+    shown: list[tuple[str, str]] = []
+
+    def display(thing: Any, display_id: bool = False) -> Any:
+        shown.append(("new", thing._repr_html_()))
+        if not display_id:
+            return None
+        return SimpleNamespace(update=lambda thing: shown.append(("update", thing._repr_html_())))
+
+    ipython, module = ModuleType("IPython"), ModuleType("IPython.display")
+    ipython.get_ipython = lambda: SimpleNamespace(kernel=1)  # type: ignore[attr-defined]
+    module.display = display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    return shown
+
+
+def test_a_notebook_sees_one_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = notebook(monkeypatch)
+    with api_progress("fedavg", 4, done=1) as listen:
+        listen(ROW)
+    assert shown == [
+        ("new", "<code>fedavg 1/4</code>"),
+        ("update", "<code>fedavg 2/4  train  accuracy 50.0</code>"),
+        ("new", "<code>round 2: set aside &lt;s&gt;[b]: late</code>"),
+        ("new", "<code>round 2: hm</code>"),
+    ]
+    shown.clear()
+    with api_progress("fedavg", 4, wanted=False) as listen:
+        listen(ROW)
+    assert shown == []
+
+
+def test_a_script_is_quiet_unless_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", None)
+    with api_progress("fedavg", 2) as listen:
+        listen(ROW)
+    assert capsys.readouterr() == ("", "")
+    with api_progress("fedavg", 2, wanted=True) as listen:
+        listen(ROW)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "fedavg 2/2 train  accuracy 50.0; set aside <s>[b]: late\n"
+
+
+def test_the_command_line_says_where_it_stands_and_can_be_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    with round_progress("fedavg", 9, silent=True) as listen:
+        listen(ROW)
+    assert capsys.readouterr().err == ""
+    with round_progress("fedavg", 9) as listen:
+        listen({**ROW, "refused": {}})  # too soon for another line
+        listen({**ROW, "round": 9, "refused": {}})
+    assert capsys.readouterr().err == "fedavg 9/9 train  accuracy 50.0\n"
+
+
+def test_a_terminal_gets_a_bar_with_names_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = progress.Console
+    monkeypatch.setattr(
+        progress,
+        "Console",
+        lambda **options: plain(force_terminal=True, width=120, color_system=None, **options),
+    )
+    with api_progress("fed[avg]", 4) as listen:
+        listen(ROW)
+    text = capsys.readouterr().err
+    assert "fed[avg]" in text
+    assert "2/4" in text
+    assert "set aside <s>[b]: late" in text
