@@ -1,0 +1,28 @@
+"""The run folder, written and read in one place: rounds, plan, summary, sites, checkpoint, units. It imports no torch."""
+
+from fedsift.runs.checkpoint import Checkpoint
+from fedsift.runs.folder import RunFolder
+from fedsift.runs.reading import RunData, Span, labels_of, numbers_of, read_run, same_federation
+from fedsift.runs.summary import CURVES, LAST, refusals, summarise
+from fedsift.runs.units import duration, listed, number, percent, plural, size
+
+__all__ = [
+    "CURVES",
+    "LAST",
+    "Checkpoint",
+    "RunData",
+    "RunFolder",
+    "Span",
+    "duration",
+    "labels_of",
+    "listed",
+    "number",
+    "numbers_of",
+    "percent",
+    "plural",
+    "read_run",
+    "refusals",
+    "same_federation",
+    "size",
+    "summarise",
+]
