@@ -37,8 +37,8 @@ class Scripted:
         self,
         sites: Mapping[str, int] | Sequence[SiteFacts],
         answer: Script,
-        *,
         weights: Weights | None = None,
+        *,
         classes: int | Sequence[str] = 2,
         multilabel: bool = False,
         seed: int = 1,
@@ -48,9 +48,7 @@ class Scripted:
         `buffers` are running statistics."""
         declared = [SiteFacts(*pair) for pair in sites.items()] if isinstance(sites, Mapping) else sites
         self.facts: Mapping[str, SiteFacts] = {facts.name: facts for facts in declared}
-        self.classes = (
-            tuple(f"c{k}" for k in range(classes)) if isinstance(classes, int) else tuple(classes)
-        )
+        self.classes = tuple(f"c{k}" for k in range(classes)) if isinstance(classes, int) else tuple(classes)
         self.multilabel = multilabel
         self.round = Round("stage", 0, 0)
         self.answer = answer
@@ -59,6 +57,8 @@ class Scripted:
         self.buffers = list(buffers)
         self.asked: list[dict[str, Request[Any]]] = []
         """What each ask wanted of each site, in the order of asking."""
+        self.requests: list[Request[Any] | Mapping[str, Request[Any]]] = []
+        """Each ask as the method wrote it: one request for all, or one for each site."""
         self.log: list[tuple[int, str, Request[Any]]] = []
         """(index of the round in its stage, site, request) of everything asked."""
         self.recorded: dict[str, Any] = {}
@@ -78,6 +78,7 @@ class Scripted:
         self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None
     ) -> Replies[R]:
         """As an engine does: an ask of nobody is a mistake, and one that nobody answers breaks the quorum."""
+        self.requests.append(request)
         if not isinstance(request, Mapping):
             request = dict.fromkeys(self.sites if sites is None else sites, request)
         if not request:
@@ -100,7 +101,9 @@ class Scripted:
 
     def initial_weights(self, model: str = "") -> Weights:
         if self.weights is None:
-            raise ConfigError("this scripted federation has no weights: give it some, e.g. weights={'w': ...}")
+            raise ConfigError(
+                "this scripted federation has no weights: give it some, e.g. weights={'w': ...}"
+            )
         return self.weights
 
     def model_buffers(self, model: str = "") -> list[str]:

@@ -21,8 +21,7 @@ from fedsift.methods.fedcorr_site import Corrected, CorrectLabels, RelabelConfid
 from fedsift.methods.feddyn import TrainDynamically
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
-
-from .scripted import Scripted
+from fedsift.testing import Scripted
 
 SITES = [f"s{i}" for i in range(6)]
 SIZES = dict.fromkeys(SITES, 10)
