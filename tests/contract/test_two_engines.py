@@ -20,16 +20,29 @@ pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower")]
 torch.set_num_threads(1)
 
 
+def chosen(session: pytest.Session) -> list[str]:
+    """The methods that this test session asks for: `-k fedavg` runs one, and pays for one."""
+    wanted = {
+        item.callspec.params["name"]
+        for item in session.items
+        if isinstance(item, pytest.Function) and item.function is test_flower_equals_in_process
+    }
+    return [name for name in methods if name in wanted]
+
+
 @pytest.fixture(scope="module")
-def on_flower(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[RunFolder, Any]]:
-    """Every method's run under one start of Flower, with its summary or error."""
+def on_flower(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[RunFolder, Any]]:
+    """The chosen methods' runs under one start of Flower, each with its summary or error."""
     from fedsift.study.on_flower import simulate_many
 
     place = tmp_path_factory.mktemp("flower")
-    studies = [contract_study(name, place, engine=ALONE) for name in methods]
+    names = chosen(request.session)
+    studies = [contract_study(name, place, engine=ALONE) for name in names]
     folders = [new_run(study, place) for study in studies]
     outcomes = simulate_many(list(zip(studies, folders)))
-    return dict(zip(methods, zip(folders, outcomes)))
+    return dict(zip(names, zip(folders, outcomes)))
 
 
 @pytest.mark.parametrize("name", methods.names())

@@ -1,14 +1,14 @@
-"""Sites, views and a federation small enough to compute by hand."""
+"""Sites and views small enough to compute by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedsift.contract import Findings, Replies, Reply, Request, Round, SiteFacts, Weights
+from fedsift.contract import SiteFacts, Weights
 from fedsift.contract.messages import Moment
 from fedsift.contract.notebook import Notebook
 from fedsift.local.objective import View
@@ -82,54 +82,3 @@ def view(logits: Any, target: Any, **more: Any) -> View:
         present=torch.ones(z.shape[:-1], dtype=torch.float64) if present is None else present,
         **given,  # type: ignore[arg-type]
     )
-
-
-class StubFederation:
-    """Hands every request to a function instead of to sites, and keeps what was asked and recorded."""
-
-    def __init__(
-        self,
-        facts: Sequence[SiteFacts],
-        classes: int,
-        answer: Callable[[str, Request[Any]], Reply | None],
-        weights: Weights | None = None,
-    ) -> None:
-        self.facts: Mapping[str, SiteFacts] = {fact.name: fact for fact in facts}
-        self.classes = tuple(f"c{k}" for k in range(classes))
-        self.multilabel = True
-        self.round = Round("stage", 0, 0)
-        self.answer = answer
-        self.weights = weights or plain_weights([[0.0, 0.0]] * classes)
-        self.asked: list[Request[Any]] = []
-        self.recorded: dict[str, Any] = {}
-        self.recorded_sites: dict[str, Any] = {}
-        self.warnings: list[str] = []
-        self.found = Findings(())
-
-    @property
-    def sites(self) -> list[str]:
-        return list(self.facts)
-
-    def ask(self, request: Any, sites: Sequence[str] | None = None) -> Replies[Any]:
-        self.asked.append(request)
-        answers = {name: self.answer(name, request) for name in (self.sites if sites is None else sites)}
-        good = {name: reply for name, reply in answers.items() if reply is not None}
-        return Replies(good, {name: "no reply" for name, reply in answers.items() if reply is None})
-
-    def initial_weights(self, model: str = "") -> Weights:
-        return self.weights
-
-    def choose(self, fraction: float, **options: Any) -> list[str]:
-        return self.sites[: max(1, int(fraction * len(self.sites)))]
-
-    def record(self, **values: Any) -> None:
-        self.recorded.update(values)
-
-    def record_sites(self, name: str, values: Mapping[str, Any]) -> None:
-        self.recorded_sites[name] = dict(values)
-
-    def find(self, findings: Findings) -> None:
-        self.found = findings
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)

@@ -6,7 +6,10 @@ import math
 
 import pytest
 
+from fedsift.contract import QuorumError, State
+from fedsift.local.requests import Train
 from fedsift.methods.fedavg_pl import FedAvgPL, PositiveWeighted
+from fedsift.testing import Scripted
 
 from .by_hand import site, view
 
@@ -51,19 +54,9 @@ def test_weight_from_a_sites_labels() -> None:
 
 
 def test_switches_reach_the_loss() -> None:
-    class Asked(Exception):
-        pass
-
-    class Federation:
-        def choose(self, fraction: float) -> list[str]:
-            return ["a"]
-
-        def ask(self, request: object, sites: object) -> None:
-            raise Asked(request.recipe.objective.terms)  # type: ignore[attr-defined]
-
-    from fedsift.contract import State
-
-    method = FedAvgPL(partial=False, pos_weight=True)
-    with pytest.raises(Asked) as caught:
-        method.train(State(), Federation())  # type: ignore[arg-type]
-    assert caught.value.args[0] == ((1.0, PositiveWeighted(partial=False, weigh=True)),)
+    federation = Scripted({"a": 4}, lambda site, request: None)
+    with pytest.raises(QuorumError):  # what was asked is all that matters here
+        FedAvgPL(partial=False, pos_weight=True).train(State({}), federation)
+    [train] = federation.requests
+    assert isinstance(train, Train)
+    assert train.recipe.objective.terms == ((1.0, PositiveWeighted(partial=False, weigh=True)),)

@@ -25,8 +25,7 @@ from fedsift.methods.median import FedMedian
 from fedsift.methods.power_of_choice import PowerOfChoice
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
-
-from .scripted import Scripted
+from fedsift.testing import Scripted
 
 SITES = [f"s{i}" for i in range(6)]
 SIZES = dict.fromkeys(SITES, 10)

@@ -31,9 +31,10 @@ from fedsift.methods.feddpcont_site import (
     draw_peers,
 )
 from fedsift.study import Study
+from fedsift.testing import Scripted
 
 from ..contract.federations import contract_study, play
-from .by_hand import PLAIN, StubFederation, plain_weights, site, view
+from .by_hand import PLAIN, plain_weights, site, view
 
 LOG3 = math.log(3)
 """With K = 3, epsilon = log 3 keeps a label with 3/5 and gives each other one 1/5."""
@@ -294,14 +295,14 @@ def answering(epsilon: float | None = LOG3) -> Callable[[str, Request[Any]], Rep
     return answer
 
 
-def stub(epsilon: float | None = LOG3) -> StubFederation:
-    return StubFederation(FACTS, 3, answering(epsilon), plain_weights([[0.0]] * 3))
+def stub(epsilon: float | None = LOG3) -> Scripted:
+    return Scripted(FACTS, answering(epsilon), plain_weights([[0.0]] * 3), classes=3)
 
 
 def test_the_release_is_recorded_in_a_ledger() -> None:
     federation = stub()
     method = FedDPCont(epsilon=LOG3)
-    state = method.release_labels(method.start(federation), federation)  # type: ignore[arg-type]
+    state = method.release_labels(method.start(federation), federation)
     np.testing.assert_allclose(state.q, [0.5, 0.5, 0.0], atol=1e-12)
     ledger = federation.recorded["privacy"]
     assert ledger["epsilon_spent_per_label"] == LOG3
@@ -315,7 +316,7 @@ def test_the_release_is_recorded_in_a_ledger() -> None:
 def test_an_earlier_release_is_told() -> None:
     federation = stub(epsilon=0.5)
     method = FedDPCont(epsilon=LOG3)
-    method.release_labels(method.start(federation), federation)  # type: ignore[arg-type]
+    method.release_labels(method.start(federation), federation)
     assert "nothing more was spent" in federation.warnings[0]
     assert federation.recorded["privacy"]["epsilon_spent_per_label"] == 0.5
 
@@ -323,33 +324,35 @@ def test_an_earlier_release_is_told() -> None:
 def test_no_noise_spends_without_bound() -> None:
     federation = stub(epsilon=None)
     method = FedDPCont(epsilon=None)
-    state = method.release_labels(method.start(federation), federation)  # type: ignore[arg-type]
+    state = method.release_labels(method.start(federation), federation)
     np.testing.assert_allclose(state.q, [0.4, 0.4, 0.2])
     assert federation.recorded["privacy"]["epsilon_spent_per_label"] is None
-    [request] = federation.asked
+    [request] = federation.requests
     assert isinstance(request, ReleaseLabels)
     assert request.epsilon is None
 
 
 def test_shares_that_cannot_be_drawn_from_are_refused() -> None:
-    federation = StubFederation(FACTS, 3, lambda site, request: released([6, 3, 1]))
+    federation = Scripted(
+        FACTS, lambda site, request: released([6, 3, 1]), plain_weights([[0.0]] * 3), classes=3
+    )
     raw = FedDPCont(epsilon=LOG3, recovery="raw")
     with pytest.raises(ConfigError, match="negative"):
-        raw.release_labels(raw.start(federation), federation)  # type: ignore[arg-type]
+        raw.release_labels(raw.start(federation), federation)
     mean = replace(raw, contrast="expectation")
-    state = mean.release_labels(mean.start(federation), federation)  # type: ignore[arg-type]
+    state = mean.release_labels(mean.start(federation), federation)
     np.testing.assert_allclose(state.q, [1, 0.25, -0.25])
     cut = replace(raw, recovery="clip")
-    cut.release_labels(cut.start(federation), federation)  # type: ignore[arg-type]
+    cut.release_labels(cut.start(federation), federation)
     assert federation.recorded["label_shares_shift"] == pytest.approx((0.2 + 0.05 + 0.25) / 2)
 
 
-def trained(method: FedDPCont, index: int = 0) -> tuple[FedDPContState, StubFederation, Train]:
+def trained(method: FedDPCont, index: int = 0) -> tuple[FedDPContState, Scripted, Train]:
     federation = stub()
     federation.round = Round("train", index, index + 1)
     state = FedDPContState(federation.weights, np.array([0.5, 0.5, 0.0]))
-    state = method.train(state, federation)  # type: ignore[arg-type]
-    [visit] = federation.asked
+    state = method.train(state, federation)
+    [visit] = federation.requests
     assert isinstance(visit, Train)
     return state, federation, visit
 

@@ -17,9 +17,9 @@ from fedsift.local.site import Site
 from fedsift.methods.feddyn import MEMORY, DynamicRound, FedDyn, TrainDynamically, begin_dynamics
 from fedsift.methods.median import FedMedian
 from fedsift.methods.power_of_choice import PowerOfChoice
+from fedsift.testing import Scripted
 
 from .by_hand import plain_weights, site
-from .scripted import Scripted
 
 
 def shifting(name: str, request: Request[Any]) -> Reply | None:

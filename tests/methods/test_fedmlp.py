@@ -28,9 +28,10 @@ from fedsift.methods.fedmlp_site import (
     TagCounts,
     TagMissing,
 )
+from fedsift.testing import Script, Scripted
 
 from ..contract.federations import contract_study, play
-from .by_hand import PLAIN, StubFederation, plain_weights
+from .by_hand import PLAIN, plain_weights
 
 FACTS = [
     SiteFacts("a", 10, model=PLAIN, annotated=(0,)),
@@ -70,11 +71,16 @@ def answering(
     return answer
 
 
-def stub(**options: Any) -> StubFederation:
-    return StubFederation(FACTS, 3, answering(**options))
+def script(answer: Script) -> Scripted:
+    weights = plain_weights([[0.0, 0.0]] * 3)
+    return Scripted(FACTS, answer, weights, classes=3, multilabel=True)
 
 
-def after_first_round(method: FedMLP, **options: Any) -> tuple[FedMLPState, StubFederation]:
+def stub(**options: Any) -> Scripted:
+    return script(answering(**options))
+
+
+def after_first_round(method: FedMLP, **options: Any) -> tuple[FedMLPState, Scripted]:
     federation = stub(**options)
     state = method.start(federation)  # type: ignore[arg-type]
     return method.train_with_tags(state, federation), federation  # type: ignore[arg-type]
@@ -114,7 +120,7 @@ def test_difficulty_over_active_sites() -> None:
     np.testing.assert_allclose(
         state.difficulty, [(10 * 0.5 + 60 * 0.2) / 70, (30 * 1.0 + 60 * 0.6) / 90, 1.0]
     )
-    [visit] = federation.asked
+    [visit] = federation.requests
     assert isinstance(visit, Train)
     assert isinstance(visit.then[0], Portray)
     assert visit.then[0].difficulty_over == "active"
@@ -122,10 +128,8 @@ def test_difficulty_over_active_sites() -> None:
 
 def test_what_no_reply_brings_keeps_its_last_value() -> None:
     state, _ = after_first_round(FedMLP())
-    alone = StubFederation(
-        FACTS, 3, lambda site, request: answering()(site, request) if site == "c" else None
-    )
-    later = FedMLP().train_with_tags(state, alone)  # type: ignore[arg-type]
+    alone = script(lambda site, request: answering()(site, request) if site == "c" else None)
+    later = FedMLP().train_with_tags(state, alone)
     np.testing.assert_allclose(later.prototypes[0, 1], state.prototypes[0, 1])
     np.testing.assert_allclose(later.prototypes[0, 0], [8, 8])
     np.testing.assert_allclose(later.difficulty, [state.difficulty[0], state.difficulty[1], 0.2])
@@ -137,8 +141,8 @@ def test_only_the_last_round_of_stage_1_asks_for_portraits() -> None:
     state = method.start(federation)  # type: ignore[arg-type]
     for index in range(2):
         federation.round = Round("warm up", index, index)
-        state = method.train_on_annotated(state, federation)  # type: ignore[arg-type]
-    first, last = federation.asked
+        state = method.train_on_annotated(state, federation)
+    first, last = federation.requests
     assert isinstance(first, Train)
     assert isinstance(last, Train)
     assert first.besides == ()
@@ -150,8 +154,8 @@ def test_only_the_last_round_of_stage_1_asks_for_portraits() -> None:
 def test_views_switch() -> None:
     federation = stub()
     method = FedMLP(views=1)
-    method.train_on_annotated(method.start(federation), federation)  # type: ignore[arg-type]
-    [visit] = federation.asked
+    method.train_on_annotated(method.start(federation), federation)
+    [visit] = federation.requests
     assert isinstance(visit, Train)
     assert visit.recipe.views == 1
 
@@ -160,8 +164,8 @@ def second_visit(**switches: Any) -> Train:
     """The visit of a stage-2 round after one that brought portraits."""
     method = FedMLP(**switches)
     state, federation = after_first_round(method)
-    method.train_with_tags(state, federation)  # type: ignore[arg-type]
-    visit = federation.asked[-1]
+    method.train_with_tags(state, federation)
+    visit = federation.requests[-1]
     assert isinstance(visit, Train)
     return visit
 
@@ -232,8 +236,10 @@ def test_the_other_parameters_reach_the_sites() -> None:
 def test_fraction() -> None:
     federation = stub()
     method = FedMLP(fraction=0.34)
-    state = method.train_with_tags(method.start(federation), federation)  # type: ignore[arg-type]
-    assert state.weights["head.weight"][0, 0].item() == 1.0
+    state = method.train_with_tags(method.start(federation), federation)
+    [chosen] = federation.choose(0.34)
+    assert federation.asked_of(Train) == [chosen]
+    assert state.weights["head.weight"][0, 0].item() == {"a": 1.0, "b": 2.0, "c": 3.0}[chosen]
 
 
 def test_a_stall_is_told_and_a_class_without_annotator_too() -> None:

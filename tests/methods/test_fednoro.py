@@ -9,63 +9,32 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import Findings, Replies, Round, SiteFacts
+from fedsift.contract import Round
 from fedsift.contract.errors import ConfigError
 from fedsift.local.objective import CrossEntropy, Distillation
 from fedsift.local.requests import Indicate, Indicators, Train, Trained
 from fedsift.methods.fednoro import FedNoRo, FedNoRoState
 from fedsift.study import Study
+from fedsift.testing import Scripted
 
 SITES = ("a", "b", "c", "d")
 SIZES = {"a": 10, "b": 30, "c": 20, "d": 40}
 
 
-class Scripted:
-    """A federation that answers from a script and remembers what it was asked."""
+def scripted(table: Mapping[str, Sequence[float | None]] | None = None, models: Any = None) -> Scripted:
+    """Sites train to the given models, or not at all, and measure what the table says of them."""
 
-    def __init__(self, table: Mapping[str, Sequence[float | None]] | None = None, models: Any = None) -> None:
-        self.facts = {s: SiteFacts(s, SIZES[s]) for s in SITES}
-        self.classes = ("x", "y", "z")
-        self.multilabel = False
-        self.round = Round("robust training", 0, 0)
-        self.table, self.models = table or {}, models or {}
-        self.asked: list[dict[str, Any]] = []
-        self.records: dict[str, Any] = {}
-        self.warnings: list[str] = []
-
-    @property
-    def sites(self) -> list[str]:
-        return list(SITES)
-
-    def ask(self, request: Any, sites: Sequence[str] | None = None) -> Replies[Any]:
-        wanted = dict(request) if isinstance(request, Mapping) else dict.fromkeys(sites or SITES, request)
-        self.asked.append(wanted)
-        return Replies({s: r for s, q in wanted.items() if (r := self._answer(s, q)) is not None}, {})
-
-    def _answer(self, site: str, request: Any) -> Any:
+    def answer(site: str, request: Any) -> Any:
         if isinstance(request, Train):
-            return Trained(self.models.get(site, request.weights), SIZES[site], 1.0)
+            return Trained((models or {}).get(site, request.weights), SIZES[site], 1.0)
         assert isinstance(request, Indicate)
-        if site not in self.table:
+        if site not in (table or {}):
             return None
-        row = self.table[site]
+        row = (table or {})[site]
         held = torch.tensor([v is not None for v in row])
         return Indicators(torch.tensor([v or 0.0 for v in row], dtype=torch.float64), held, SIZES[site])
 
-    def random(self, purpose: str) -> np.random.Generator:
-        return np.random.default_rng(0)
-
-    def record(self, **values: Any) -> None:
-        self.records.update(values)
-
-    def record_sites(self, name: str, values: Mapping[str, Any]) -> None:
-        self.records[name] = dict(values)
-
-    def find(self, findings: Findings) -> None:
-        self.found = findings
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
+    return Scripted(SIZES, answer, classes=("x", "y", "z")).at(0, "robust training")
 
 
 STATE = FedNoRoState({"w": torch.zeros(2)}, noisy=("c", "d"))
@@ -82,14 +51,14 @@ def test_published_ramp() -> None:
 
 
 def test_stage_2_counts_rounds_from_the_end_of_warm_up() -> None:
-    fed = Scripted()
+    fed = scripted()
     fed.round = Round("robust training", 19, 30)
     FedNoRo(distance_aware=False).train_robustly(STATE, fed)
-    assert fed.records["distillation_share"] == pytest.approx(FedNoRo().distillation_share(29))
+    assert fed.recorded["distillation_share"] == pytest.approx(FedNoRo().distillation_share(29))
 
 
 def test_clean_and_noisy_sites_get_their_own_objectives() -> None:
-    fed = Scripted()
+    fed = scripted()
     fed.round = Round("robust training", 39, 50)
     FedNoRo(distance_aware=False).train_robustly(STATE, fed)
     [asked] = fed.asked
@@ -101,7 +70,7 @@ def test_clean_and_noisy_sites_get_their_own_objectives() -> None:
 
 
 def test_table_4_switches() -> None:
-    fed = Scripted()
+    fed = scripted()
     FedNoRo(distillation=False, distance_aware=False).train_robustly(STATE, fed)
     assert fed.asked[-1]["c"].recipe.objective.terms == ((1.0, CrossEntropy(adjust=1.0)),)
     FedNoRo(use_noisy_sites=False).train_robustly(STATE, fed)
@@ -117,12 +86,12 @@ def test_distance_aware_aggregation_by_hand() -> None:
         s: {"w": torch.tensor(v)}
         for s, v in {"a": [0.0, 0.0], "b": [1.0, 0.0], "c": [1.0, 2.0], "d": [4.0, 4.0]}.items()
     }
-    fed = Scripted(models=models)
+    fed = scripted(models=models)
     new = FedNoRo().train_robustly(STATE, fed)
     d = {"a": 0.0, "b": 0.0, "c": 2.0, "d": 5.0}  # to b in both cases
     raw = {s: SIZES[s] * np.exp(-d[s] / 5.0) for s in SITES}
     shares = {s: raw[s] / sum(raw.values()) for s in SITES}
-    assert fed.records["aggregation_weight"] == pytest.approx(shares)
+    assert fed.recorded_sites["aggregation_weight"] == pytest.approx(shares)
     want = sum(shares[s] * models[s]["w"].double().numpy() for s in SITES)
     np.testing.assert_allclose(new.weights["w"].numpy(), want, rtol=1e-6)
     plain = FedNoRo(distance_aware=False).train_robustly(STATE, fed).weights["w"]
@@ -132,24 +101,24 @@ def test_distance_aware_aggregation_by_hand() -> None:
 
 
 def test_detection_fills_scales_and_splits() -> None:
-    fed = Scripted(TABLE)
+    fed = scripted(TABLE)
     state = FedNoRo().find_noisy_sites(FedNoRoState({"w": torch.zeros(1)}), fed)
     assert state.noisy == ("c", "d")
     assert fed.found.noisy == ("c", "d")
-    features = fed.records["feature"]
+    features = fed.recorded_sites["feature"]
     assert features["a"] == pytest.approx(
         [0.0, 0.0, 0.0]
     )  # z is missing at a: the column's minimum, 0 after eq. 3
     assert features["d"] == pytest.approx([1.0, 1.0, 1.0])
     assert features["c"][0] == pytest.approx((0.9 - 0.1) / 0.9)
-    assert fed.records["indicator"]["a"][2] is None
-    raw = Scripted(TABLE)
+    assert fed.recorded_sites["indicator"]["a"][2] is None
+    raw = scripted(TABLE)
     FedNoRo(min_max=False).find_noisy_sites(FedNoRoState(), raw)
-    assert raw.records["feature"]["a"] == pytest.approx([0.1, 1.0, 3.0])
+    assert raw.recorded_sites["feature"]["a"] == pytest.approx([0.1, 1.0, 3.0])
 
 
 def test_low_confidence_means_noisy() -> None:
-    fed = Scripted({"a": (0.9,), "b": (0.85,), "c": (0.3,), "d": (0.25,)})
+    fed = scripted({"a": (0.9,), "b": (0.85,), "c": (0.3,), "d": (0.25,)})
     state = FedNoRo(indicator="confidence", per_class=False).find_noisy_sites(FedNoRoState(), fed)
     assert state.noisy == ("c", "d")
     [asked] = fed.asked
@@ -158,12 +127,12 @@ def test_low_confidence_means_noisy() -> None:
 
 
 def test_guards_of_detection() -> None:
-    alike = Scripted(dict.fromkeys(SITES, (1.0, 2.0, None)))
+    alike = scripted(dict.fromkeys(SITES, (1.0, 2.0, None)))
     state = FedNoRo().find_noisy_sites(FedNoRoState(), alike)
     assert state.noisy == ()
     assert any("found no noisy site" in w for w in alike.warnings)
     assert any("left out of the mixture: x, y, z" in w for w in alike.warnings)
-    partly = Scripted({s: TABLE[s] for s in "abc"})
+    partly = scripted({s: TABLE[s] for s in "abc"})
     state = FedNoRo().find_noisy_sites(FedNoRoState(), partly)
     assert "d" in state.noisy
     assert partly.found.unmeasured == ("d",)
@@ -172,7 +141,7 @@ def test_guards_of_detection() -> None:
 def test_tested_detection_does_not_cry_wolf() -> None:
     rng = np.random.default_rng(3)
     clean = {s: tuple(rng.normal(1.0, 0.1, 3)) for s in SITES}
-    fed = Scripted(clean)
+    fed = scripted(clean)
     assert FedNoRo(detection="tested").find_noisy_sites(FedNoRoState(), fed).noisy == ()
     assert fed.found.p_value is not None
     assert fed.found.p_value > 0.05
@@ -180,7 +149,7 @@ def test_tested_detection_does_not_cry_wolf() -> None:
 
 
 def test_statistics_may_be_taken_on_augmented_images() -> None:
-    fed = Scripted(TABLE)
+    fed = scripted(TABLE)
     FedNoRo(statistics_on="train").find_noisy_sites(FedNoRoState(), fed)
     assert fed.asked[-1]["a"].augment is not None
     FedNoRo().find_noisy_sites(FedNoRoState(), fed)

@@ -15,9 +15,9 @@ from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train
 from fedsift.local.site import Site
 from fedsift.methods.scaffold import VARIATE, Controlled, Drift, Scaffold, TrainControlled, mean_steps
+from fedsift.testing import Scripted
 
 from .by_hand import plain_weights, site
-from .scripted import Scripted
 
 NAMES = ("head.weight", "head.bias")
 LOSS = as_objective(CrossEntropy())

@@ -1,4 +1,4 @@
-"""The run folder, written and read in one place: rounds, plan, summary, sites, checkpoint, units; no torch."""
+"""The run folder, written and read in one place: rounds, plan, summary, sites, checkpoint, units. No torch here."""
 
 from fedsift.runs.checkpoint import Checkpoint
 from fedsift.runs.folder import RunFolder
