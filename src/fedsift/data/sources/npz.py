@@ -167,10 +167,10 @@ def as_samples(values: NDArray[Any], name: str) -> NDArray[Any]:
     if images.dtype.kind not in "biuf":
         raise DataError(f"{name} hold {images.dtype}, not numbers")
     if images.ndim == 4 and images.dtype.kind != "f":
-        high = int(images.max(initial=0))
+        high = int(images.max())
         scaled = "values.astype('uint8')" if high < 256 else f"(values / {high} * 255).astype('uint8')"
         raise DataError(
-            f"{name} are {images.dtype} with values from {int(images.min(initial=0))} to {high}: "
+            f"{name} are {images.dtype} with values from {int(images.min())} to {high}: "
             f"save them as uint8, e.g. {scaled}, or as floats that are normalised already"
         )
     bad = ~np.isfinite(images)
