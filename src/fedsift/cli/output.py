@@ -66,7 +66,8 @@ def round_progress(title: str, total: int, *, done: int = 0, silent: bool = Fals
         task = progress.add_task(title, total=total, completed=done, news="")
 
         def listen(row: dict[str, Any]) -> None:
-            progress.update(task, completed=row["round"], news=news_of(row))
+            # a run may know its rounds only when it knows its sites
+            progress.update(task, completed=row["round"], total=row.get("of", total), news=news_of(row))
             for site, reason in row["refused"].items():
                 progress.console.print(
                     f"[yellow]round {row['round']}: set aside {site}:[/] {reason}", highlight=False
@@ -85,7 +86,7 @@ class _PlainProgress:
         self.last = time.monotonic()
 
     def __call__(self, row: dict[str, Any]) -> None:
-        now = time.monotonic()
+        now, self.total = time.monotonic(), row.get("of", self.total)
         if now - self.last < QUIET_SECONDS and row["round"] != self.total and not row["refused"]:
             return
         self.last = now
