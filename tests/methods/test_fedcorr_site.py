@@ -200,3 +200,15 @@ def test_implausible_replies_are_refused(reply: Scored | Corrected, word: str) -
     reason = reply.refusal(request, FACTS)  # type: ignore[arg-type]
     assert reason is not None
     assert word in reason
+
+
+def test_a_new_measurement_ends_old_suspicions() -> None:
+    """A site that is judged clean this time is not asked to split: only a label that was changed stays marked."""
+    here = eight([0, 0, 0, 1, 1, 1, 1, 1])
+    here.keep_evidence(
+        "fedcorr", labels=torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), flagged=torch.ones(8, dtype=torch.bool)
+    )
+    ScoreModel(SURE, k=3).answer(here)
+    assert here.evidence.flagged is not None
+    assert here.evidence.flagged.tolist() == [False, False, False, True, False, False, False, False]
+    assert (here.evidence.method, here.evidence.round) == ("fedcorr", here.moment.round + 1)

@@ -91,7 +91,10 @@ def _bar(console: Console, title: str, total: int, done: int) -> Iterator[Listen
         task = progress.add_task(escape(title), total=total, completed=done, news="")
 
         def listen(row: Row) -> None:
-            progress.update(task, completed=row["round"], news=escape(news_of(row)))
+            # a run may know its rounds only when it knows its sites
+            progress.update(
+                task, completed=row["round"], total=row.get("of", total), news=escape(news_of(row))
+            )
             _say(progress, row)
 
         yield listen
@@ -115,7 +118,7 @@ class _Lines:
         self.last = time.monotonic()
 
     def __call__(self, row: Row) -> None:
-        now = time.monotonic()
+        now, self.total = time.monotonic(), row.get("of", self.total)
         if now - self.last < QUIET_SECONDS and row["round"] != self.total and not row["refused"]:
             return
         self.last = now
@@ -137,6 +140,7 @@ class _Cell:
         self.handle = display(_Words(f"{title} {done}/{total}"), display_id=True)
 
     def __call__(self, row: Row) -> None:
+        self.total = row.get("of", self.total)
         self.handle.update(_Words(f"{self.title} {row['round']}/{self.total}  {news_of(row)}"))
         for site, reason in row["refused"].items():
             self.display(_Words(f"round {row['round']}: set aside {site}: {reason}"))

@@ -109,6 +109,7 @@ class Moment(Wire):
 
     @property
     def id(self) -> str:
+        """For programs, counted from 0; `moment_words` is for people."""
         return f"{self.round}.{self.ask}:{self.stage}"
 
     def numpy(self, who: str, purpose: str) -> np.random.Generator:
@@ -116,6 +117,15 @@ class Moment(Wire):
 
     def torch(self, who: str, purpose: str) -> torch.Generator:
         return torch_generator(self.seed, who, self.stage, self.round, self.ask, purpose)
+
+
+def moment_words(moment_id: str) -> str:
+    """A moment's id as people count: "2.0:warm up" is question 1 of round 3 (warm up)."""
+    where, _, stage = moment_id.partition(":")
+    number, _, ask = where.partition(".")
+    if not (number.isdecimal() and ask.isdecimal()):
+        return f"'{moment_id}'"
+    return f"question {int(ask) + 1} of round {int(number) + 1} ({stage})"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, isfinite
 
 from fedsift.contract.codec import pack
-from fedsift.contract.messages import Answer, Envelope, Reply, SiteFacts
+from fedsift.contract.messages import Answer, Envelope, Reply, SiteFacts, moment_words
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Ranged
 
 
@@ -36,7 +36,10 @@ def refusal(answer: Answer | None, envelope: Envelope, facts: SiteFacts) -> str 
     if answer.site != envelope.site:
         return f"the reply is signed '{answer.site}'"
     if answer.moment_id != envelope.moment.id:
-        return f"stale: the reply answers {answer.moment_id}, asked was {envelope.moment.id}"
+        return (
+            f"stale: the reply answers {moment_words(answer.moment_id)}, "
+            f"asked was {moment_words(envelope.moment.id)}"
+        )
     reply, request = answer.reply, envelope.request
     if not isinstance(reply, request.reply_type):
         return f"{type(request).__name__} was answered by {type(reply).__name__}"

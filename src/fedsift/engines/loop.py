@@ -55,7 +55,7 @@ def conduct(
     write_plan(method, folder)
     state, done, tallies = _begin(method, federation, folder)
     said_at_start = federation.log.warnings
-    number = 0
+    number, total = 0, method.total_rounds
     for stage in method.stages():
         for index in range(stage.rounds):
             number += 1
@@ -68,6 +68,7 @@ def conduct(
             state = stage.step(state, federation)
             metrics = _evaluated(federation, evaluate, method, state) if _due(stage, index, schedule) else {}
             row = _line(federation, stage, number, metrics, time.perf_counter() - started, tallies)
+            row["of"] = total
             with federation.watch("checkpoint"):
                 folder.append_round(row)
                 _checkpoint(folder, federation, state, number, tallies)

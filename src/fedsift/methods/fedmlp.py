@@ -67,8 +67,8 @@ class FedMLP(TrainingMethod):
 
     rounds: AtLeastOne = 500
     """T: rounds in all, warm-up included."""
-    warm_up: Count = 50
-    """t_1: rounds of stage 1."""
+    warm_up: Count | None = None
+    """t_1: rounds of stage 1; by itself 50, or half of all."""
     fraction: Share = 1.0
     """Share of the sites that train in a round; the paper has all of them."""
     views: AtLeastOne = 2
@@ -118,14 +118,22 @@ class FedMLP(TrainingMethod):
     )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.warm_up <= self.rounds:
-            raise ConfigError(f"method.warm_up = {self.warm_up}: it must be from 0 to rounds = {self.rounds}")
+        if not 0 <= self.t_1 <= self.rounds:
+            raise ConfigError(f"method.warm_up = {self.t_1}: it must be from 0 to rounds = {self.rounds}")
         for name in ("t0", "t1", "low", "high"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"method.{name} = {getattr(self, name)}: it is a share between 0 and 1")
         for name, least in (("views", 1), ("min_select", 0), ("least_members", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"method.{name} = {getattr(self, name)}: it must be at least {least}")
+
+    @property
+    def t_1(self) -> int:
+        """Rounds of the warm-up."""
+        return min(50, self.rounds // 2) if self.warm_up is None else self.warm_up
+
+    def completed(self, facts: FederationFacts) -> FedMLP:
+        return replace(self, warm_up=self.t_1)
 
     def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
         yield from super().misfits(facts)
@@ -137,9 +145,9 @@ class FedMLP(TrainingMethod):
 
     def stages(self) -> list[Stage]:
         tag, portray = ((TagMissing,), (Portray,)) if self.mld else ((), ())
-        later = self.rounds - self.warm_up
+        later = self.rounds - self.t_1
         return [
-            Stage("warm up", self.warm_up, self.train_on_annotated, (Train, *portray)),
+            Stage("warm up", self.t_1, self.train_on_annotated, (Train, *portray)),
             Stage("missing-label detection", later, self.train_with_tags, (Train, *tag, *portray)),
         ]
 
@@ -147,7 +155,7 @@ class FedMLP(TrainingMethod):
 
     def train_on_annotated(self, state: FedMLPState, federation: Federation) -> FedMLPState:
         """L_WPC on two views of the annotated classes; the last round also brings the first prototypes."""
-        last = federation.round.index == self.warm_up - 1
+        last = federation.round.index == self.t_1 - 1
         visit = Train(
             state.weights,
             self.recipe(self.first_loss(), views=self.views),

@@ -71,8 +71,8 @@ class FedNoRo(TrainingMethod):
 
     rounds: AtLeastOne = 100
     """Rounds in all, warm-up included."""
-    warm_up: Count = 10
-    """T_1: rounds of FedAvg with logit adjustment before the noisy sites are sought."""
+    warm_up: Count | None = None
+    """T_1: rounds of FedAvg with logit adjustment before the noisy sites are sought; by itself 10, or half of all."""
     tau: AtLeastZero = 1.0
     """Strength of the logit adjustment in both stages; 0 turns LA off (Tables 3 and 4)."""
 
@@ -123,9 +123,9 @@ class FedNoRo(TrainingMethod):
     """Let batch norm's running statistics count in the distance (released code)."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.warm_up <= self.rounds:
+        if not 0 <= self.t_1 <= self.rounds:
             raise ConfigError(
-                f"method.warm_up = {self.warm_up}: it must be between 0 and method.rounds = {self.rounds}"
+                f"method.warm_up = {self.t_1}: it must be between 0 and method.rounds = {self.rounds}"
             )
         if self.votes < 1:
             raise ConfigError(f"method.votes = {self.votes}: at least one fit is needed")
@@ -135,18 +135,23 @@ class FedNoRo(TrainingMethod):
         kw_only=True,
     )
 
+    @property
+    def t_1(self) -> int:
+        """Rounds of the warm-up."""
+        return min(10, self.rounds // 2) if self.warm_up is None else self.warm_up
+
     def begin(self, federation: Federation, weights: Weights) -> FedNoRoState:
         return FedNoRoState(weights, buffers=tuple(federation.model_buffers()))
 
     def stages(self) -> list[Stage]:
         return [
-            Stage("warm up", self.warm_up, self.train_alike, asks=(Train,)),
+            Stage("warm up", self.t_1, self.train_alike, asks=(Train,)),
             Stage("find noisy sites", 1, self.find_noisy_sites, asks=(Indicate,), trains=False),
-            Stage("robust training", self.rounds - self.warm_up, self.train_robustly, asks=(Train,)),
+            Stage("robust training", self.rounds - self.t_1, self.train_robustly, asks=(Train,)),
         ]
 
     def completed(self, facts: FederationFacts) -> FedNoRo:
-        return replace(self, detection=tested_for_own_labels(self.detection, facts))
+        return replace(self, warm_up=self.t_1, detection=tested_for_own_labels(self.detection, facts))
 
     def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
         yield from super().misfits(facts)
@@ -211,7 +216,7 @@ class FedNoRo(TrainingMethod):
 
     def train_robustly(self, state: FedNoRoState, federation: Federation) -> FedNoRoState:
         """Cross-entropy at clean sites, eq. 5 at noisy ones, then distance-aware aggregation."""
-        t = self.warm_up + federation.round.index
+        t = self.t_1 + federation.round.index
         share = self.distillation_share(t)
         recipes = {
             site: self.recipe(self.at_noisy_site(share) if site in state.noisy else self.adjusted())
@@ -231,7 +236,7 @@ class FedNoRo(TrainingMethod):
 
     def distillation_share(self, t: int) -> float:
         """lambda at round t: a Gaussian ramp-up to lambda_max."""
-        begin = self.warm_up if self.ramp_begin is None else self.ramp_begin
+        begin = self.t_1 if self.ramp_begin is None else self.ramp_begin
         end = max(begin, self.rounds // 2 - 1) if self.ramp_end is None else self.ramp_end
         return rampup(t, begin, end, self.lambda_max) if self.distillation else 0.0
 

@@ -24,7 +24,7 @@ from fedsift.contract import codec
 from fedsift.contract.codec import Wire
 from fedsift.contract.errors import NotebookGone, RunError
 from fedsift.contract.files import safe_name
-from fedsift.contract.messages import Answer, Envelope
+from fedsift.contract.messages import Answer, Envelope, moment_words
 from fedsift.contract.notebook import Notebook
 
 ANSWER = ".answer"
@@ -91,7 +91,7 @@ class NotebookStore:
             if "unknown class" in str(error):
                 raise UnknownPages(str(error)) from error
         raise NotebookGone(
-            f"site '{self.site}' no longer has its notebook of request '{envelope.expects}' in run '{self.run}': "
+            f"site '{self.site}' no longer has its notebook of {moment_words(envelope.expects)} in run '{self.run}': "
             "restore the site's notebook folder from a copy, or start a new run"
         )
 
@@ -105,7 +105,9 @@ class NotebookStore:
             return
         latest = self._read(self.folder / _file(f"{newest[0]}.{newest[1]}", ANSWER))
         if latest is not None and latest.session == self.session:
-            raise RunError(f"request '{envelope.moment.id}' came late: '{latest.id}' is answered already")
+            raise RunError(
+                f"{moment_words(envelope.moment.id)} came late: {moment_words(latest.id)} is answered already"
+            )
 
     def keep(self, envelope: Envelope, digest: str, notebook: Notebook, base: str, answer: Answer) -> None:
         """Store the answer and the notebook of its moment; after this it may be sent."""
