@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import statistics
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 from benchmarks.speed.figure import bar_chart
-from benchmarks.speed.process import Side
+from benchmarks.speed.process import AGAINST, Side
 from benchmarks.speed.workload import WORKLOADS, Workload
 
 RESULTS = Path(__file__).parent / "results"
@@ -36,6 +37,8 @@ SIDES = {
     "w2-resnet18": ["plain, 1 thread", "plain, 2 threads", "plain, 2 processes", OURS],
 }
 WHOLE_RUN_ROUNDS = 20
+FEWEST_TURNS = 15
+"""Of two states of fedsift: they are close, and a tenth from hour to hour is nothing on a shared machine."""
 
 
 def main() -> None:
@@ -49,10 +52,19 @@ def main() -> None:
         "--whole-runs", type=int, default=0, help=f"also time runs of {WHOLE_RUN_ROUNDS} rounds"
     )
     parser.add_argument("--sweep", action="store_true", help="also vary sites a round, batch size and model")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        help="the src folder of another state of fedsift: only it and this one take turns",
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.workloads:
+        if options.against:
+            result = against(WORKLOADS[name], options.against, max(options.turns, FEWEST_TURNS))
+            save(result, options.out / f"{name}-against")
+            continue
         sides = options.sides.split(";") if options.sides else SIDES[name]
         result = compare(WORKLOADS[name], available(sides), options.turns)
         if options.whole_runs:
@@ -81,24 +93,7 @@ def machine() -> dict[str, Any]:
 
 def compare(work: Workload, names: list[str], turns: int) -> dict[str, Any]:
     """All sides, alternating; the first two rounds of each warm up."""
-    sides = [Side(name, work) for name in names]
-    try:
-        for side in sides:
-            side.round()
-            side.round()
-            side.pause()
-        seconds: dict[str, list[float]] = {name: [] for name in names}
-        for turn in range(turns):
-            for side in sides[turn % len(sides) :] + sides[: turn % len(sides)]:
-                side.wake()
-                side.round()  # not counted: after a pause the caches, and even the memory, are another side's
-                seconds[side.name].append(side.round(again=True))
-                side.pause()
-        memory = {side.name: round(side.memory()) for side in sides}
-    finally:
-        for side in sides:
-            side.wake()
-            side.end()
+    seconds, memory = take_turns([Side(name, work) for name in names], turns)
     print(
         f"\n{work.name}: {work.model}, batches of {work.batch}, {work.chosen} sites x {work.samples} images"
     )
@@ -115,6 +110,56 @@ def compare(work: Workload, names: list[str], turns: int) -> dict[str, Any]:
             f"  {name:34s} {_three(row['seconds'])} s {_three(row.get('times_ours'))} x ours, {memory[name]} MB"
         )
     return result
+
+
+def take_turns(sides: list[Side], turns: int) -> tuple[dict[str, list[float]], dict[str, int]]:
+    """Seconds of every side's turns, and its memory at the end; the sides are ended."""
+    try:
+        for side in sides:
+            side.round()
+            side.round()
+            side.pause()
+        seconds: dict[str, list[float]] = {side.name: [] for side in sides}
+        for turn in range(turns):
+            for side in sides[turn % len(sides) :] + sides[: turn % len(sides)]:
+                side.wake()
+                side.round()  # not counted: after a pause the caches, and even the memory, are another side's
+                seconds[side.name].append(side.round(again=True))
+                side.pause()
+        memory = {side.name: round(side.memory()) for side in sides}
+    finally:
+        for side in sides:
+            side.wake()
+            side.end()
+    return seconds, memory
+
+
+def against(work: Workload, source: Path, turns: int) -> dict[str, Any]:
+    """This state of fedsift beside another: seconds, and this one's time as a multiple of the other's."""
+    sides = [Side(OURS, work), Side(OURS, work, source)]
+    seconds, _ = take_turns(sides, turns)
+    ratios = [new / old for new, old in zip(seconds[OURS], seconds[f"{OURS}, {AGAINST}"])]
+    result = {
+        "workload": work.name,
+        "machine": machine(),
+        "turns": turns,
+        "seconds": {name: quartiles(values) for name, values in seconds.items()},
+        "ratio": quartiles(ratios),
+        "median_interval": median_interval(ratios),
+    }
+    low, high = result["median_interval"]
+    print(
+        f"\n{work.name}: {_three(result['ratio'])} times the other's time, 95 % of the median {low:.3f}-{high:.3f}"
+    )
+    return result
+
+
+def median_interval(values: list[float]) -> list[float]:
+    """A 95 % interval of the median by its ranks: binomial, no shape assumed."""
+    ordered, n = sorted(values), len(values)
+    below = [sum(math.comb(n, j) for j in range(k + 1)) / 2**n for k in range(n)]
+    skipped = max((k for k in range(n) if below[k] <= 0.025), default=0)
+    return [round(ordered[skipped], 4), round(ordered[n - 1 - skipped], 4)]
 
 
 def whole_runs(work: Workload, names: list[str], times: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.speed.workload import Workload
 
+AGAINST = "the other source"
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -25,11 +26,13 @@ OFFLINE = {
 class Side:
     """A running side. Other frameworks' are ready only with their first round, so nobody waits for that there."""
 
-    def __init__(self, name: str, work: Workload) -> None:
-        self.name = name
+    def __init__(self, name: str, work: Workload, source: Path | None = None) -> None:
+        """`source`: another source tree (its `src` folder), for a side that compares two states of fedsift."""
+        self.name = name if source is None else f"{name}, {AGAINST}"
         self._born = time.perf_counter()
         read, write = os.pipe()
-        path = os.pathsep.join([str(Path.cwd()), *(entry for entry in sys.path if entry)])
+        first = [] if source is None else [str(source.absolute())]
+        path = os.pathsep.join([*first, str(Path.cwd()), *(entry for entry in sys.path if entry)])
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, name, work.to_json()],
             stdin=subprocess.PIPE,

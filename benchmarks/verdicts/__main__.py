@@ -32,7 +32,7 @@ KINDS = {
 
 
 def study_of(number: int, trainer: str) -> dict[str, Any]:
-    """The numbered federation: 6 to 12 sites, a third of the federations clean, the rest faint to gross."""
+    """The numbered federation: 6 to 12 sites, a third of them clean, the others with 0.2-0.4 or 0.4-0.6 noise."""
     low = (0.1, 0.3, 0.5)[number % 3]
     noise: dict[str, Any] = {"name": "clean"}
     if number % 3:

@@ -36,7 +36,7 @@ def plan(
     print_table("stages", ["stage", "rounds", "messages", "to sites", "from sites"], rows)
     print_table("what leaves a site", ["reply", "field", "what it tells"], forecast.disclosures)
     stdout.print(
-        f"about {time_text(forecast.seconds)} in process (a forecast from {forecast.timed_steps} timed steps); "
+        f"about {time_text(forecast.seconds)} in process (a forecast from {forecast.timed_samples} timed samples); "
         f"deployed, each of the {forecast.phases} phases adds 10 s or more",
         highlight=False,
     )

@@ -1,31 +1,25 @@
-"""A forecast of a study: one round of every stage is tried on a few samples a site, a few steps are timed."""
+"""A forecast of a study: one round of every stage is tried on a few samples a site; `timing` says how long a run takes."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from fedsift.contract.disclosure import declared_replies, disclosure_rows
 from fedsift.contract.errors import FedsiftError
 from fedsift.contract.federation import Round
-from fedsift.contract.messages import Answer, Envelope, Moment, Request
+from fedsift.contract.messages import Answer, Envelope
 from fedsift.data.dataset import Spread
 from fedsift.engines.inprocess import InProcess
-from fedsift.local.dispatch import train_many
-from fedsift.local.plan import steps
 from fedsift.local.requests import Evaluate
-from fedsift.local.trainer import Job
 from fedsift.study.running import federate
 from fedsift.study.study import Study
+from fedsift.study.timing import forecast_seconds
 
 TRIAL_SAMPLES = 24
 """Samples a site in the trial round: enough for mixtures and for every class to be seen somewhere."""
-TIMED_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -46,7 +40,7 @@ class Forecast:
     disclosures: list[list[str]]
     """Reply, field, what it tells."""
     seconds: float
-    timed_steps: int
+    timed_samples: int
     notes: list[str]
 
     @property
@@ -75,14 +69,11 @@ def plan_study(study: Study) -> Forecast:
     stages = _try(study, _shrink(spread), notes)
     evaluates = () if len(spread.dataset.test) else (Evaluate,)
     disclosures = disclosure_rows(declared_replies(study.method, evaluates))
-    round_seconds, timed = _training_time(study, spread)
-    trains = {stage.name: stage.trains for stage in study.method.stages()}
-    shares = {s.name: s.messages / max(1, s.phases * len(spread.sites)) for s in stages}
+    seconds, timed = forecast_seconds(study, spread)
     headline = (
         f"{study.method_name} on {spread.dataset.name}: {len(spread.sites)} sites, "
         f"{sum(len(rows) for rows in spread.rows.values())} samples, {study.method.total_rounds} rounds"
     )
-    seconds = sum(round_seconds * s.rounds * shares[s.name] for s in stages if trains[s.name])
     return Forecast(headline, stages, disclosures, seconds, timed, notes)
 
 
@@ -118,27 +109,3 @@ def _shrink(spread: Spread) -> Spread:
     return dataclasses.replace(
         spread, rows=rows, given=given, held_out=held, held_out_given=held_given, truth=None
     )
-
-
-def _training_time(study: Study, spread: Spread) -> tuple[float, int]:
-    """Seconds for one round in which every site trains, from a few timed steps at the largest site."""
-    largest = max(spread.sites, key=lambda site: len(spread.rows[site]))
-    few = min(len(spread.rows[largest]), TIMED_STEPS * study.train.batch_size)
-    small = dataclasses.replace(
-        spread,
-        rows={**spread.rows, largest: spread.rows[largest][:few]},
-        given={**spread.given, largest: spread.given[largest][:few]},
-    )
-    federation = federate(study, small, "plan")
-    moment = Moment(study.seed, "plan", 0, 0)
-    weights = federation.initial_weights(federation.facts[largest].model)
-    recipe = dataclasses.replace(study.train, epochs=1)
-    envelope = Envelope("plan", largest, moment, "", Request())
-    job = Job(federation.site(envelope), weights, recipe)
-    train_many([job])  # the first run pays for allocation
-    started = time.perf_counter()
-    train_many([job])
-    elapsed = time.perf_counter() - started
-    timed = steps(few, recipe)
-    total_steps = int(np.sum([steps(len(rows), study.train) for rows in spread.rows.values()]))
-    return elapsed / timed * total_steps, timed

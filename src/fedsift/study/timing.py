@@ -1,0 +1,146 @@
+"""How long a run will take: one round of every stage, and its evaluation, on parts of the data, with the run's own
+trainer, workers and threads.
+
+Time is taken as a + s f + e t f, with f the part of every site's samples (and of the test set) and e the local epochs: two
+parts of the data tell the cost of a sample from that of a round, one or two epochs tell training from all else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from fedsift.contract.errors import FedsiftError
+from fedsift.contract.federation import Round
+from fedsift.data.dataset import Spread
+from fedsift.engines.evaluate import Evaluator
+from fedsift.engines.loop import Schedule
+from fedsift.local.processes import threads_of
+from fedsift.study.running import federate
+from fedsift.study.study import Study
+
+FEW, MORE = 3, 9
+"""Batches of a mean site in the two parts of the data."""
+QUICK, REPEATS = 2.0, 3
+"""A trial that takes fewer seconds than this is repeated; the fastest counts."""
+
+
+@dataclass
+class Trial:
+    """Seconds of one round of each stage and of its evaluation, by the stage's name."""
+
+    rounds: dict[str, float] = field(default_factory=dict)
+    evaluations: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.rounds.values()) + sum(self.evaluations.values())
+
+    def fastest(self, other: Trial) -> Trial:
+        return Trial(
+            {name: min(value, other.rounds.get(name, value)) for name, value in self.rounds.items()},
+            {
+                name: min(value, other.evaluations.get(name, value))
+                for name, value in self.evaluations.items()
+            },
+        )
+
+
+def forecast_seconds(study: Study, spread: Spread) -> tuple[float, int]:
+    """Seconds of all rounds and evaluations, and how many samples were trained on to find out."""
+    samples = sum(len(rows) for rows in spread.rows.values())
+    mean = samples / max(len(spread.sites), 1)
+    few, more = (min(1.0, batches * study.train.batch_size / max(mean, 1)) for batches in (FEW, MORE))
+    epochs = study.train.epochs
+    threads = study.engine.compute().threads
+    with threads_of(threads), threadpool_limits(1, user_api="blas"):
+        _try(study, _part(spread, few), 1)  # the first round pays for starting workers and for tracing
+        small = _fastest(study, spread, few, 1)
+        large = small if more <= few else _fastest(study, spread, more, 1)
+        twice = large if epochs == 1 else _fastest(study, spread, more, 2)
+    whole = _extrapolated(small, large, twice, few, more, epochs)
+    return _total(study, whole), round(samples * (few + more * (1 if epochs == 1 else 3)))
+
+
+def _fastest(study: Study, spread: Spread, part: float, epochs: int) -> Trial:
+    small = _part(spread, part)
+    trial = _try(study, small, epochs)
+    for _ in range(REPEATS - 1 if trial.seconds < QUICK else 0):
+        trial = trial.fastest(_try(study, small, epochs))
+    return trial
+
+
+def _try(study: Study, spread: Spread, epochs: int) -> Trial:
+    """One round of each stage in turn; a stage that cannot work on so little is left out."""
+    method = study.method
+    if hasattr(method, "local"):
+        method = dataclasses.replace(method, local=dataclasses.replace(method.local, epochs=epochs))  # type: ignore[call-arg]
+    federation = federate(study, spread, "plan")
+    evaluate = Evaluator(federation, federation.test_set(), federation.compute)
+    federation.begin(Round("start", 0, -1))
+    state = method.start(federation)
+    trial = Trial()
+    for number, stage in enumerate(stage for stage in method.stages() if stage.rounds > 0):
+        federation.begin(Round(stage.name, 0, number))
+        try:
+            started = time.perf_counter()
+            state = stage.step(state, federation)
+            trial.rounds[stage.name] = time.perf_counter() - started
+            if stage.trains:
+                started = time.perf_counter()
+                evaluate(method, state)
+                trial.evaluations[stage.name] = time.perf_counter() - started
+        except FedsiftError:
+            continue
+    return trial
+
+
+def _part(spread: Spread, part: float) -> Spread:
+    """Every site and the test set with the first `part` of their samples, one at least."""
+    if part >= 1:
+        return spread
+
+    def first(rows: np.ndarray) -> np.ndarray:
+        return rows[: max(1, math.ceil(part * len(rows)))]
+
+    names = ("rows", "given", "held_out", "held_out_given")
+    parts = {name: {site: first(rows) for site, rows in getattr(spread, name).items()} for name in names}
+    dataset = dataclasses.replace(spread.dataset, test=first(spread.dataset.test))
+    return dataclasses.replace(spread, dataset=dataset, truth=None, **parts)
+
+
+def _extrapolated(small: Trial, large: Trial, twice: Trial, few: float, more: float, epochs: int) -> Trial:
+    """The whole data and all epochs, from the same rounds on two parts and with one epoch more."""
+
+    def whole(a: float, b: float, c: float) -> float:
+        each = max(b - a, 0.0) / (more - few) if more > few else 0.0
+        another = max(c - b, 0.0) / more
+        return a + each * (1 - few) + another * (epochs - 1)
+
+    names = [name for name in small.rounds if name in large.rounds and name in twice.rounds]
+    return Trial(
+        {name: whole(small.rounds[name], large.rounds[name], twice.rounds[name]) for name in names},
+        {
+            name: whole(small.evaluations[name], large.evaluations[name], large.evaluations[name])
+            for name in names
+            if name in small.evaluations and name in large.evaluations
+        },
+    )
+
+
+def _total(study: Study, whole: Trial) -> float:
+    return sum(
+        stage.rounds * whole.rounds.get(stage.name, 0.0)
+        + evaluations(study.evaluate, stage.rounds) * whole.evaluations.get(stage.name, 0.0)
+        for stage in study.method.stages()
+    )
+
+
+def evaluations(schedule: Schedule, rounds: int) -> int:
+    """How often a stage of so many rounds is evaluated: every so many rounds, and at its end."""
+    return math.ceil(rounds / schedule.every)
