@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def field_rows(cls: type[Any]) -> list[dict[str, Any]]:
-    """One row a field: name, default, whether it is required, and the words under it in the source."""
+    """One row a field that can be set: name, default, whether it is required, and the words under it in the source."""
     from fedsift.contract.fielddocs import field_docs
 
     docs = field_docs(cls)
@@ -24,6 +24,7 @@ def field_rows(cls: type[Any]) -> list[dict[str, Any]]:
             "meaning": docs.get(field.name, ""),
         }
         for field in dataclasses.fields(cls)
+        if field.init
     ]
 
 

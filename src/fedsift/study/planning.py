@@ -1,4 +1,4 @@
-"""A forecast of a study: one round of every stage is tried on a few samples a site; `timing` says how long a run takes."""
+"""A forecast of a study: one round of every stage is tried on a few samples a site; `timing` forecasts seconds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """How long a run will take: one round of every stage, and its evaluation, on parts of the data, with the run's own
 trainer, workers and threads.
 
-Time is taken as a + s f + e t f, with f the part of every site's samples (and of the test set) and e the local epochs: two
-parts of the data tell the cost of a sample from that of a round, one or two epochs tell training from all else.
+Time is taken as a + s f + e t f, with f the part of every site's samples (and of the test set) and e the local epochs:
+two parts of the data tell the cost of a sample from that of a round, one or two epochs tell training from all else.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import dataclasses
 import math
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -82,11 +83,11 @@ def _try(study: Study, spread: Spread, epochs: int) -> Trial:
         method = dataclasses.replace(method, local=dataclasses.replace(method.local, epochs=epochs))  # type: ignore[call-arg]
     federation = federate(study, spread, "plan")
     evaluate = Evaluator(federation, federation.test_set(), federation.compute)
-    federation.begin(Round("start", 0, -1))
+    federation.begin(Round("start", 0, -1), ())
     state = method.start(federation)
     trial = Trial()
     for number, stage in enumerate(stage for stage in method.stages() if stage.rounds > 0):
-        federation.begin(Round(stage.name, 0, number))
+        federation.begin(Round(stage.name, 0, number), stage.asks)
         try:
             started = time.perf_counter()
             state = stage.step(state, federation)
@@ -109,7 +110,9 @@ def _part(spread: Spread, part: float) -> Spread:
         return rows[: max(1, math.ceil(part * len(rows)))]
 
     names = ("rows", "given", "held_out", "held_out_given")
-    parts = {name: {site: first(rows) for site, rows in getattr(spread, name).items()} for name in names}
+    parts: dict[str, Any] = {
+        name: {site: first(rows) for site, rows in getattr(spread, name).items()} for name in names
+    }
     dataset = dataclasses.replace(spread.dataset, test=first(spread.dataset.test))
     return dataclasses.replace(spread, dataset=dataset, truth=None, **parts)
 
