@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedsift.report.runs import Span
-from fedsift.report.svg import (
+from fedsift.drawing.svg import (
     FULL,
     HALF,
     MANY_CLASSES,
@@ -26,6 +25,7 @@ from fedsift.report.svg import (
     ticks,
     whole_ticks,
 )
+from fedsift.report.runs import Span
 
 HEIGHT = 270.0
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 24.0, 36.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedsift.drawing.svg import MANY_CLASSES, Markup, figure, join, tag
 from fedsift.report.matrix import Row, dot_plot, heat_map
 from fedsift.report.runs import RunData, numbers_of
-from fedsift.report.svg import MANY_CLASSES, Markup, figure, join, tag
 from fedsift.report.words import listed, percent
 
 INDICATORS = {"loss": "mean loss", "lid": "local intrinsic dimension", "confidence": "confidence, negated"}

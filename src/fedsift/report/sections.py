@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedsift.drawing.svg import MANY_CLASSES, Markup, figure, join, tag
 from fedsift.report.curves import SERIES, Series, class_figure, curve_figure
 from fedsift.report.runs import RunData, labels_of, numbers_of, same_federation
-from fedsift.report.svg import MANY_CLASSES, Markup, figure, join, tag
 from fedsift.report.tables import html_table, sites_table
 from fedsift.report.words import METRIC_NOTES, METRICS, comparison_table, listed, number, percent
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedsift.drawing.svg import Markup, join, tag
 from fedsift.report.disclosure import disclosures
 from fedsift.report.runs import RunData
-from fedsift.report.svg import Markup, join, tag
 from fedsift.report.words import duration, number, percent, size, verdict
 
 REFUSALS_SHOWN = 300
