@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,8 @@ class Finding:
 
     @property
     def words(self) -> str:
-        rate = f"at a false-alarm rate of {100 * self.false_alarm_rate:g} %"
-        return f"wrong labels ({rate})" if self.wrong_labels else f"no evidence of wrong labels ({rate})"
+        rate = f"at a false-alarm rate of {100 * self.false_alarm_rate:g}\u00a0%"
+        return f"evidence of wrong labels ({rate})" if self.wrong_labels else f"no evidence of wrong labels ({rate})"
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class SiteAudit:
         """cleanlab's reading, `[n]`: the probability that the given label is right; low is bad."""
         return np.clip(1.0 - self.probability_wrong, 0.0, 1.0)
 
-    @property
+    @cached_property
     def is_test(self) -> NDArray[np.bool_]:
         return np.array([side == TEST for side in self.split], np.bool_)
 

@@ -139,6 +139,11 @@ def fiftyone_samples(audit: SiteAudit) -> list[dict[str, Any]]:
     return samples
 
 
+def _json_lines(values: Sequence[Any]) -> str:
+    """A JSON list with a value a line: readable, and written fast."""
+    return "[\n" + ",\n".join(json.dumps(value) for value in values) + "\n]\n"
+
+
 def write_review(
     folder: Path, audit: SiteAudit, plan: Plan, thumbnails: Thumbnails | None = None, prefix: str = ""
 ) -> list[Path]:
@@ -148,7 +153,7 @@ def write_review(
     return [
         write_private(folder / "plan.json", plan.to_json()),
         write_private(folder / "queue.csv", queue_csv(audit, plan.items)),
-        write_private(folder / "label-studio-tasks.json", json.dumps(tasks, indent=1) + "\n"),
+        write_private(folder / "label-studio-tasks.json", _json_lines(tasks)),
         write_private(folder / "label-studio-config.xml", label_studio_config(audit)),
-        write_private(folder / "fiftyone.json", json.dumps(fiftyone_samples(audit), indent=1) + "\n"),
+        write_private(folder / "fiftyone.json", _json_lines(fiftyone_samples(audit))),
     ]

@@ -55,6 +55,26 @@ def corrected_path(origin: Origin) -> Path:
     return (folder if folder.is_dir() else folder.parent) / f"labels{MARK}.csv"
 
 
+def rendered(
+    origin: Origin,
+    site: str,
+    classes: Sequence[str],
+    corrections: Mapping[str, Correction],
+    *,
+    forgotten: Sequence[str] = (),
+    out: Path | None = None,
+) -> tuple[Path, bytes]:
+    """The corrected table and where it goes; samples in `forgotten` are left out. Every correction must find its sample."""
+    path = out or corrected_path(origin)
+    if path.resolve() in {Path(p).resolve() for p in (origin.path, origin.table) if p}:
+        raise DataError(f"{path} is the original table: it is never written to; choose another --to")
+    if origin.kind == "npz":
+        return path, _npz(origin, site, classes, corrections, forgotten)
+    if origin.kind == "folder":
+        return path, _csv(origin, site, classes, corrections, forgotten)
+    raise DataError(f"labels of a '{origin.kind}' source cannot be written back: only folder and npz are known")
+
+
 def write_corrected(
     origin: Origin,
     site: str,
@@ -64,15 +84,8 @@ def write_corrected(
     forgotten: Sequence[str] = (),
     out: Path | None = None,
 ) -> Path:
-    """The corrected table; samples in `forgotten` are left out of it. Every correction must find its sample."""
-    path = out or corrected_path(origin)
-    if path.resolve() in {Path(p).resolve() for p in (origin.path, origin.table) if p}:
-        raise DataError(f"{path} is the original table: it is never written to; choose another --to")
-    if origin.kind == "npz":
-        return write_private(path, _npz(origin, site, classes, corrections, forgotten))
-    if origin.kind == "folder":
-        return write_private(path, _csv(origin, site, classes, corrections, forgotten))
-    raise DataError(f"labels of a '{origin.kind}' source cannot be written back: only folder and npz are known")
+    """Write what `rendered` made."""
+    return write_private(*rendered(origin, site, classes, corrections, forgotten=forgotten, out=out))
 
 
 def _wanted(name: str, site: str, corrections: Mapping[str, Correction]) -> Correction | None:

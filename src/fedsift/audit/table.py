@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -36,13 +35,18 @@ PER_CLASS = ("given", "probability_wrong", "proposed")
 _FORMULA = tuple("=+-@\t\r\n")
 _NEGATIVE_NUMBER = re.compile(r"-\d+(\.\d+)?")
 _WRITTEN = re.compile(r"\\u\{([0-9a-f]{4,6})\}")
-_TURNING = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f"  # control characters
+    "\u2028\u2029"  # line and paragraph separators
+    "\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069"  # what turns the reading direction
+    "\ud800-\udfff]"  # halves of characters, which file names can hold and UTF-8 cannot
+)
 
 
 def neutral(text: str) -> str:
     """The text as a cell that no spreadsheet runs and no terminal obeys."""
     text = text.replace("\\u{", "\\u{005c}u{")
-    text = "".join(f"\\u{{{ord(c):04x}}}" if _unsafe(c) else c for c in text)
+    text = _UNSAFE.sub(lambda found: f"\\u{{{ord(found[0]):04x}}}", text)
     return f"'{text}" if _looks_like_formula(text) else text
 
 
@@ -57,10 +61,6 @@ def _looks_like_formula(text: str) -> bool:
     # apostrophes in front are looked through, so that a text that has one of its own comes back with it
     bare = text.lstrip("'").lstrip(" ")
     return bare.startswith(_FORMULA) and not _NEGATIVE_NUMBER.fullmatch(text)
-
-
-def _unsafe(character: str) -> bool:
-    return character in _TURNING or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
 
 
 def labels_csv(audit: SiteAudit, rows: Iterable[int]) -> str:

@@ -44,6 +44,7 @@ def page_data(audit: SiteAudit, plan: Plan, thumbnails: Thumbnails | None) -> di
     suspects, test, queue = shown_rows(audit, plan)
     blind = {item.id for item in plan.items if item.blind}
     place = {row: number for number, row in enumerate(queue)}
+    # the gallery comes first, worst first; what only the queue holds follows in the queue's order
     order = list(dict.fromkeys((*suspects, *test, *queue)))
     items = [_item(audit, k, audit.ids[k] in blind, place.get(k), thumbnails) for k in order]
     return {
@@ -52,6 +53,7 @@ def page_data(audit: SiteAudit, plan: Plan, thumbnails: Thumbnails | None) -> di
         "audit": audit.fingerprint(),
         "classes": list(audit.classes),
         "multilabel": audit.multilabel,
+        "suspects": len(suspects),
         "items": items,
     }
 
@@ -148,7 +150,11 @@ def _gallery(audit: SiteAudit, flagged: int, test: int) -> Markup:
             tag(
                 "p",
                 "Worst first. Open a picture to review it with the keyboard. The review queue is a random draw "
-                f"that tells how good the list is: please read it to its end.{more}",
+                f"that tells how good the list is: please read it to its end.{more} Given labels are ",
+                tag("span", "solid", class_="chip given"),
+                ", proposals ",
+                tag("span", "dashed", class_="chip proposed"),
+                "; the bar is the probability that the given label is wrong.",
             ),
             tag(
                 "div",

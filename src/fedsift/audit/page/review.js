@@ -6,6 +6,8 @@
   var verdicts = new Map(), history = [], unsaved = 0;
   var view = "suspects", shown = [], drawn = 0, at = 0, picked = null;
 
+  items.forEach(function (item, place) { item.place = place; });
+
   function $(id) { return document.getElementById(id); }
   // Text only ever becomes text nodes: names, ids and paths are never read as markup.
   function make(name, kind, text) {
@@ -17,7 +19,7 @@
   function same(a, b) { return a.length === b.length && a.every(function (c, k) { return c === b[k]; }); }
   function proposes(item) { return !item.blind && !same(item.given, item.proposed); }
   function names(numbers) { return numbers.map(function (c) { return classes[c]; }); }
-  function percent(p) { return p > 0.995 && p < 1 ? "> 99 %" : Math.round(100 * p) + " %"; }
+  function percent(p) { return p > 0.995 ? "> 99\u00a0%" : Math.round(100 * p) + "\u00a0%"; }
 
   // What is kept: in the browser where that is allowed, and in a file that the reader saves.
   function keep() {
@@ -40,7 +42,7 @@
 
   // Filters ----------------------------------------------------------------------------------------------------------
   var views = {
-    suspects: { name: "Suspects", has: function (item) { return !item.blind && !item.test && item.flagged; } },
+    suspects: { name: "Suspects", has: function (item) { return item.place < data.suspects; } },
     queue: { name: "Review queue", has: function (item) { return item.queue !== undefined; } },
     test: { name: "Test samples", has: function (item) { return !!item.test; } }
   };

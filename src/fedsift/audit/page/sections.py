@@ -35,7 +35,7 @@ def count(n: int, word: str) -> str:
 def percent(share: float) -> str:
     if math.isnan(share):
         return "–"
-    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+    return f"{100 * share:.1f}\u00a0%" if share < 0.1 else f"{100 * share:.0f}\u00a0%"
 
 
 def tiles(audit: SiteAudit) -> Markup:
@@ -47,7 +47,7 @@ def tiles(audit: SiteAudit) -> Markup:
     found = [
         ("Probably wrong", percent(rate.estimate), f"{percent(rate.low)} to {percent(rate.high)} at {percent(rate.level)} confidence"),
         ("On the list", f"{flagged:,}", f"of {count(n, 'training label')}"),
-        ("With a proposal", f"{proposals:,}", "the others need another look, too"),
+        ("With a proposal", f"{proposals:,}", "all of them" if proposals == flagged else "the others need another look, too"),
     ]
     test = int((audit.is_test & audit.flagged).sum())
     if audit.is_test.any():
