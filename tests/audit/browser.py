@@ -39,7 +39,10 @@ class Browser:
         self.downloads = folder / "downloads"
         self.downloads.mkdir(parents=True, exist_ok=True)
         self._driver = subprocess.Popen(
-            [DRIVER, "--port=0", "--allowed-ips=127.0.0.1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [DRIVER, "--port=0", "--allowed-ips=127.0.0.1"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         assert self._driver.stdout is not None
         self._base = ""
@@ -50,19 +53,34 @@ class Browser:
         options = {
             "binary": CHROMIUM,
             "args": [*FLAGS, f"--user-data-dir={folder / 'profile'}", f"--window-size={size[0]},{size[1]}"],
-            "prefs": {"download.default_directory": str(self.downloads), "download.prompt_for_download": False},
+            "prefs": {
+                "download.default_directory": str(self.downloads),
+                "download.prompt_for_download": False,
+            },
         }
         try:
-            wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+            wanted = {
+                "browserName": "chrome",
+                "goog:chromeOptions": options,
+                "goog:loggingPrefs": {"browser": "ALL"},
+            }
             made = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         except BaseException:
             self._driver.kill()
             raise
         self._session = f"/session/{made['sessionId']}"
         phone = size[0] < 600
-        self.cdp("Emulation.setDeviceMetricsOverride", width=size[0], height=size[1], deviceScaleFactor=1, mobile=phone)
+        self.cdp(
+            "Emulation.setDeviceMetricsOverride",
+            width=size[0],
+            height=size[1],
+            deviceScaleFactor=1,
+            mobile=phone,
+        )
         if dark:
-            self.cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+            self.cdp(
+                "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}]
+            )
 
     def _call(self, how: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -82,7 +100,9 @@ class Browser:
         self._call("POST", f"{self._session}/url", {"url": path.as_uri()})
 
     def run(self, script: str, *arguments: Any) -> Any:
-        return self._call("POST", f"{self._session}/execute/sync", {"script": script, "args": list(arguments)})
+        return self._call(
+            "POST", f"{self._session}/execute/sync", {"script": script, "args": list(arguments)}
+        )
 
     def find(self, selector: str) -> str:
         found = self._call("POST", f"{self._session}/element", {"using": "css selector", "value": selector})
@@ -124,7 +144,9 @@ class Browser:
 
     def logged(self) -> list[str]:
         """What the console has said since the last call: errors of scripts and refusals of the policy."""
-        return [entry["message"] for entry in self._call("POST", f"{self._session}/se/log", {"type": "browser"})]
+        return [
+            entry["message"] for entry in self._call("POST", f"{self._session}/se/log", {"type": "browser"})
+        ]
 
     def close(self) -> None:
         try:

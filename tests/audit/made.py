@@ -13,8 +13,8 @@ from fedsift.audit.findings import Thumbnails
 
 HOSTILE = (
     '</script><script>alert("x")</script>',
-    "=HYPERLINK(\"http://x\",\"y\")",
-    "a|b & c'd \"e\" <b>",
+    '=HYPERLINK("http://x","y")',
+    'a|b & c\'d "e" <b>',
     "\u202egnp.exe",
     "line\nbreak\ttab",
     "@cmd",
@@ -24,7 +24,13 @@ HOSTILE = (
 
 
 def digits_audit(
-    n: int = 400, *, seed: int = 0, wrong: float = 0.15, classes: Sequence[str] = (), test: int = 0, **changes: Any
+    n: int = 400,
+    *,
+    seed: int = 0,
+    wrong: float = 0.15,
+    classes: Sequence[str] = (),
+    test: int = 0,
+    **changes: Any,
 ) -> tuple[SiteAudit, np.ndarray[Any, Any]]:
     """(the audit, the true labels) of n digits; the last `test` of them are test samples."""
     rng = np.random.default_rng(seed)
@@ -47,7 +53,7 @@ def digits_audit(
 
 
 def make_audit(given: Any, probability: Any, *, classes: Sequence[str], **changes: Any) -> SiteAudit:
-    """An audit of one-class labels from posteriors `[n, K]`: the likeliest class is proposed where the label is below 1/2."""
+    """An audit of one-class labels from posteriors `[n, K]`; the likeliest class is proposed for labels below 1/2."""
     given, probability = np.asarray(given, np.int64), np.asarray(probability, np.float64)
     n, k = len(given), len(classes)
     wrong = 1 - probability[np.arange(n), given] if n else np.zeros(0)
@@ -85,7 +91,9 @@ def multilabel_audit(n: int = 120, seed: int = 0, **changes: Any) -> SiteAudit:
     bad = probability > 0.5
     proposed = np.where(bad, 1 - given, given)
     right, one = ~bad, given == 1
-    agreement = np.stack([(right & ~one).sum(0), (bad & ~one).sum(0), (bad & one).sum(0), (right & one).sum(0)], 1)
+    agreement = np.stack(
+        [(right & ~one).sum(0), (bad & ~one).sum(0), (bad & one).sum(0), (right & one).sum(0)], 1
+    )
     fields: dict[str, Any] = {
         "site": "chest",
         "classes": classes,

@@ -1,4 +1,4 @@
-"""The label audit's product: from a typed result a site (`SiteAudit`) to its table, page, review, ledger and corrections."""
+"""The label audit's product: from a typed result (`SiteAudit`) to table, page, review, ledger and corrections."""
 
 from fedsift.audit.findings import Evidence, Finding, Issue, Origin, Rate, SiteAudit, Thumbnails, issues
 from fedsift.audit.release import SiteRow, release

@@ -7,14 +7,14 @@ that hold, so an undo needs no memory of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from fedsift.audit.findings import Origin, SiteAudit, to_bytes
-from fedsift.audit.ledger import CHANGE, FORGET, UNDO, Entry, Ledger, Note, effective
-from fedsift.audit.originals import Correction, corrected_path, write_corrected
+from fedsift.audit.ledger import CHANGE, UNDO, Entry, Forgotten, Ledger, Note, effective
+from fedsift.audit.originals import Correction, corrected_path, rendered, write_corrected
 from fedsift.audit.places import SiteFolder, write_private
 from fedsift.audit.review import Plan, read_plan, settle
 from fedsift.audit.verdicts import Verdict, from_entries
@@ -45,7 +45,7 @@ class Applied:
 def decisions(
     audit: SiteAudit, verdicts: Sequence[Verdict], by: str, threshold: float, *, test: bool
 ) -> dict[str, tuple[tuple[str, ...], str]]:
-    """Sample to (class names, why), for everything that the rule decides; unchanged labels included where people settled them.
+    """Sample to (class names, why): all that the rule decides, and the given label where people confirmed it.
 
     A settled verdict always outranks the model: a label that a reader confirmed is not changed by probability.
     """
@@ -55,7 +55,7 @@ def decisions(
         raise ConfigError(f"--above must lie between 0 and 1, not {threshold:g}")
     settled = settle(verdicts)
     decided: dict[str, tuple[tuple[str, ...], str]] = {}
-    rows = audit.row_of()
+    rows = audit.row_of
     for name, one in settled.final.items():
         if name not in rows or one.wrong is None:
             continue
@@ -91,17 +91,28 @@ def apply(
     wanted = decisions(audit, verdicts, by, threshold, test=test)
     everything = wanted if test else decisions(audit, verdicts, by, threshold, test=True)
     holding = holding_changes(entries)
-    notes = [_change(audit, name, labels, why) for name, (labels, why) in wanted.items() if _new(audit, holding, name, labels)]
+    notes = [
+        _change(audit, name, labels, why)
+        for name, (labels, why) in wanted.items()
+        if _new(audit, holding, name, labels)
+    ]
     # The table is tried first: a ledger must not say that something was done which could not be.
     planned = {**holding, **{str(n.body["id"]): tuple(n.body["labels"]) for n in notes}}
-    _check(audit, source, planned, out)
+    made = {name: Correction(name, labels, "", 0.0, 0) for name, labels in planned.items()}
+    rendered(source, audit.site, audit.classes, made, out=out)
     added = ledger.append(notes, who)
     table, changed = write_state(audit, source, [*entries, *added], out)
     return Applied(table, changed, len(added), len(everything) - len(wanted), len(entries) + len(added))
 
 
 def undo(
-    folder: SiteFolder, audit: SiteAudit, to: int, *, who: str, origin: Origin | None = None, out: Path | None = None
+    folder: SiteFolder,
+    audit: SiteAudit,
+    to: int,
+    *,
+    who: str,
+    origin: Origin | None = None,
+    out: Path | None = None,
 ) -> Applied:
     """Back to what held after line `to` of the ledger (0: before anything); the lines since then stay readable."""
     source = _origin(audit, origin)
@@ -116,7 +127,11 @@ def undo(
 
 def holding_changes(entries: Sequence[Entry]) -> dict[str, tuple[str, ...]]:
     """Sample to the class names that the changes which still hold gave it."""
-    return {entry.id: tuple(entry.body["labels"]) for entry in effective(entries, (CHANGE,)) if entry.body is not None}
+    return {
+        entry.id: tuple(entry.body["labels"])
+        for entry in effective(entries, (CHANGE,))
+        if entry.body is not None
+    }
 
 
 def corrections(audit: SiteAudit, entries: Sequence[Entry]) -> dict[str, Correction]:
@@ -139,24 +154,20 @@ def write_state(
 ) -> tuple[Path, int]:
     """The corrected table as the ledger has it."""
     found = corrections(audit, entries)
-    return write_corrected(origin, audit.site, audit.classes, found, out=out), len(found)
+    gone = Forgotten(entries)
+    return write_corrected(origin, audit.site, audit.classes, found, forgotten=gone, out=out), len(found)
 
 
-def _check(audit: SiteAudit, origin: Origin, labels: Mapping[str, tuple[str, ...]], out: Path | None) -> None:
-    from fedsift.audit.originals import rendered
-
-    made = {name: Correction(name, value, "", 0.0, 0) for name, value in labels.items()}
-    rendered(origin, audit.site, audit.classes, made, out=out)
-
-
-def _new(audit: SiteAudit, holding: Mapping[str, tuple[str, ...]], name: str, labels: tuple[str, ...]) -> bool:
+def _new(
+    audit: SiteAudit, holding: Mapping[str, tuple[str, ...]], name: str, labels: tuple[str, ...]
+) -> bool:
     """Whether a decision says anything that the table does not say already."""
-    given = audit.names(audit.given, audit.row_of()[name]) if name not in holding else holding[name]
+    given = audit.names(audit.given, audit.row_of[name]) if name not in holding else holding[name]
     return labels != given
 
 
 def _change(audit: SiteAudit, name: str, labels: tuple[str, ...], why: str) -> Note:
-    k = audit.row_of()[name]
+    k = audit.row_of[name]
     return Note(
         CHANGE,
         {
@@ -185,7 +196,7 @@ def _origin(audit: SiteAudit, origin: Origin | None) -> Origin:
 
 
 @dataclass(frozen=True)
-class Forgotten:
+class Removed:
     """What was removed for one sample, and what cannot be removed from here."""
 
     id: str
@@ -198,9 +209,9 @@ class Forgotten:
     """What the owner must see to."""
 
 
-def forget(folder: SiteFolder, audit: SiteAudit, name: str, *, who: str) -> tuple[Forgotten, SiteAudit]:
+def forget(folder: SiteFolder, audit: SiteAudit, name: str, *, who: str) -> tuple[Removed, SiteAudit]:
     """Remove a sample from every file of the site's folder and the corrected table; a tombstone stays in the ledger."""
-    rows = audit.row_of()
+    rows = audit.row_of
     ledger = Ledger(folder.ledger)
     entries = ledger.entries()
     lines = [entry for entry in entries if entry.id == name]
@@ -212,15 +223,13 @@ def forget(folder: SiteFolder, audit: SiteAudit, name: str, *, who: str) -> tupl
     files: list[str] = []
     rest = audit
     if name in rows:
-        rest = without(audit, name)
+        rest = audit.without({name})
         files = _rewrite(folder, audit, rest, name)
     ledger.forget(name, who, {"models": sorted(models)})
     if rest.origin is not None and corrected_path(rest.origin).is_file():
-        kept = ledger.entries()
-        found = corrections(rest, kept)
-        table = write_corrected(rest.origin, rest.site, rest.classes, found, forgotten=[name])
+        table, _ = write_state(rest, rest.origin, ledger.entries(), None)
         files.append(str(table))
-    return Forgotten(name, tuple(sorted(models)), len(lines), tuple(files), _remains(audit)), rest
+    return Removed(name, tuple(sorted(models)), len(lines), tuple(files), _remains(audit)), rest
 
 
 def _remains(audit: SiteAudit) -> tuple[str, ...]:
@@ -231,29 +240,8 @@ def _remains(audit: SiteAudit) -> tuple[str, ...]:
         f"the original data{f' ({original})' if original else ''}: never touched from here; remove the sample there",
         "the models named: what they learned stays in them until they are trained again without the sample",
         "counts and shares that were released to the consortium",
-        "verdicts files and exports that people saved elsewhere",
-    )
-
-
-def without(audit: SiteAudit, name: str) -> SiteAudit:
-    """The audit without one sample; estimates for the whole site stay as they were made."""
-    keep = np.array([other != name for other in audit.ids], np.bool_)
-
-    def kept(values: Sequence[str]) -> tuple[str, ...]:
-        return tuple(value for value, stays in zip(values, keep) if stays)
-
-    return replace(
-        audit,
-        ids=kept(audit.ids),
-        paths=kept(audit.paths),
-        reason=kept(audit.reason),
-        split=kept(audit.split),
-        given=audit.given[keep],
-        probability=audit.probability[keep],
-        probability_wrong=audit.probability_wrong[keep],
-        predicted=audit.predicted[keep],
-        proposed=audit.proposed[keep],
-        flagged=audit.flagged[keep],
+        "verdicts files, exports and corrected tables that people saved elsewhere",
+        "the notebooks of runs that trained with the sample",
     )
 
 
@@ -265,8 +253,8 @@ def _rewrite(folder: SiteFolder, audit: SiteAudit, rest: SiteAudit, name: str) -
     gone = {item.id: item.arm for item in plan.items}.get(name)
     if gone is not None:
         sizes[gone] -= 1
-    elif audit.split[audit.row_of()[name]] == "train":
-        sizes["flagged" if audit.flagged[audit.row_of()[name]] else "unflagged"] -= 1
+    elif audit.split[audit.row_of[name]] == "train":
+        sizes["flagged" if audit.flagged[audit.row_of[name]] else "unflagged"] -= 1
     shorter = Plan(
         plan.site,
         rest.fingerprint(),
@@ -279,9 +267,6 @@ def _rewrite(folder: SiteFolder, audit: SiteAudit, rest: SiteAudit, name: str) -
     keep_thumbnails(folder, rest, shorter, pictures)
     write_tables(folder, rest)
     written = write_queue(folder, rest, shorter)
-    return [str(path) for path in (folder.findings, folder.thumbnails, folder.labels, *written) if path.is_file()]
-
-
-def forgotten_ids(entries: Sequence[Entry]) -> int:
-    """How many samples have a tombstone."""
-    return sum(entry.kind == FORGET for entry in entries)
+    return [
+        str(path) for path in (folder.findings, folder.thumbnails, folder.labels, *written) if path.is_file()
+    ]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Container, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,11 @@ class Finding:
     @property
     def words(self) -> str:
         rate = f"at a false-alarm rate of {100 * self.false_alarm_rate:g}\u00a0%"
-        return f"evidence of wrong labels ({rate})" if self.wrong_labels else f"no evidence of wrong labels ({rate})"
+        return (
+            f"evidence of wrong labels ({rate})"
+            if self.wrong_labels
+            else f"no evidence of wrong labels ({rate})"
+        )
 
 
 @dataclass(frozen=True)
@@ -94,9 +98,9 @@ class Origin:
 class SiteAudit:
     """One site's labels, judged. n samples, K classes; the order of the samples means nothing.
 
-    One class a sample: `given`, `predicted`, `proposed` are class numbers `[n]` and `probability[i, c]` is the posterior
-    that c is the true class of sample i. Multi-label: they are 0/1 rows `[n, K]` and `probability[i, c]` is the
-    probability that entry c of sample i is wrong.
+    One class a sample: `given`, `predicted`, `proposed` are class numbers `[n]`, and `probability[i, c]` is the
+    posterior that c is the true class of sample i. Multi-label: they are 0/1 rows `[n, K]`, and `probability[i, c]`
+    is the probability that entry c of sample i is wrong.
     """
 
     site: str
@@ -120,7 +124,10 @@ class SiteAudit:
     """Share of wrong labels among the training samples."""
     finding: Finding
     agreement: NDArray[np.int64]
-    """`[K, K]` whole counts, row: given, column: probably true. Multi-label: `[K, 4]`, right 0, wrong 0, wrong 1, right 1."""
+    """`[K, K]` whole counts of training samples, row: given, column: probably true.
+
+    Multi-label: `[K, 4]`, entries that are a right 0, a wrong 0 (missing), a wrong 1 (too many), a right 1.
+    """
     evidence: Evidence
     paths: tuple[str, ...] = ()
     """`[n]`, or empty when samples have no files."""
@@ -154,7 +161,7 @@ class SiteAudit:
             "agreement": ((len(self.classes), 4 if self.multilabel else len(self.classes)), np.int64),
         }
         for name, (shape, kind) in shapes.items():
-            values = np.asarray(getattr(self, name), kind)
+            values: NDArray[Any] = np.asarray(getattr(self, name), kind)
             if values.shape != shape:
                 raise DataError(f"site '{self.site}': {name} has shape {values.shape}, not {shape}")
             object.__setattr__(self, name, values)
@@ -204,8 +211,18 @@ class SiteAudit:
             return tuple(self.classes[c] for c in np.flatnonzero(labels[index]))
         return (self.classes[int(labels[index])],)
 
+    @cached_property
     def row_of(self) -> dict[str, int]:
         return {name: row for row, name in enumerate(self.ids)}
+
+    def without(self, gone: Container[str]) -> SiteAudit:
+        """The audit without some samples; estimates for the whole site stay as they were made."""
+        keep = np.array([name not in gone for name in self.ids], np.bool_)
+        words = ("ids", "paths", "reason", "split")
+        arrays = ("given", "probability", "probability_wrong", "predicted", "proposed", "flagged")
+        kept: dict[str, Any] = {name: tuple(np.array(getattr(self, name), object)[keep]) for name in words}
+        kept.update({name: getattr(self, name)[keep] for name in arrays})
+        return replace(self, **kept)
 
     def fingerprint(self) -> str:
         """Tells audits apart: a digest of ids, given and proposed labels."""
@@ -239,10 +256,14 @@ def load(path: Path) -> SiteAudit:
             arrays = {name: archive[name] for name in archive.files}
         about = json.loads(arrays.pop("about").tobytes().decode("ascii"))
         parts = {name: about.pop(name) for name in _PARTS}
-        made = {name: None if parts[name] is None else _part(kind, parts[name]) for name, kind in _PARTS.items()}
+        made: dict[str, Any] = {
+            name: None if parts[name] is None else _part(kind, parts[name]) for name, kind in _PARTS.items()
+        }
         return SiteAudit(**about, **arrays, **made)
     except FileNotFoundError:
-        raise DataError(f"{path} is missing: is {path.parent} a site's folder of an audit (OUT/sites/SITE)?") from None
+        raise DataError(
+            f"{path} is missing: is {path.parent} a site's folder of an audit (OUT/sites/SITE)?"
+        ) from None
     except DataError:
         raise
     except Exception as error:

@@ -1,4 +1,4 @@
-"""`review/`: the queue in the formats of tools that people already use. A blind sample has no proposal in any of them."""
+"""`review/`: the queue in the formats of tools that people use. A blind sample has no proposal in any of them."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def data_uri(picture: bytes | None) -> str:
 def label_studio_tasks(
     audit: SiteAudit, items: Sequence[Item], thumbnails: Thumbnails | None = None, prefix: str = ""
 ) -> list[dict[str, Any]]:
-    """Tasks to import; `prefix` goes before each path, e.g. "/data/local-files/?d=". Without paths the thumbnail is sent."""
-    rows = audit.row_of()
+    """Tasks to import; `prefix` goes before each path, e.g. "/data/local-files/?d=". Without a path: the thumbnail."""
+    rows = audit.row_of
     tasks: list[dict[str, Any]] = []
     for item in items:
         k = rows[item.id]
@@ -92,7 +92,7 @@ def label_studio_config(audit: SiteAudit) -> str:
 
 def queue_csv(audit: SiteAudit, items: Sequence[Item]) -> str:
     """A table to fill in: `verdict` is given, proposal, other, both or cannot tell; `other_label` names the class."""
-    rows = audit.row_of()
+    rows = audit.row_of
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(QUEUE_COLUMNS)

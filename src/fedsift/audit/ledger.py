@@ -4,8 +4,8 @@
 
 The chain holds the body's hash instead of the body, so a person's entries can be forgotten (body and salt deleted) and
 the rest still verifies; the salt keeps a forgotten body from being guessed. Beside the ledger, `ledger.head` says how
-many lines there are and the last hash, so that lines cut off at the end are missed. Somebody who may write both files can
-rewrite history: note the head elsewhere (`fedsift labels verify` prints it) where that matters.
+many lines there are and the last hash, so that lines cut off at the end are missed. Somebody who may write both
+files can rewrite history: note the head elsewhere (`fedsift labels verify` prints it) where that matters.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Note:
-    """What is to be written down: id, given, proposed, probability, evidence, model, decision, as the kind needs them."""
+    """What is to be written down: id, given, proposed, probability, evidence, model, decision, as its kind needs."""
 
     kind: str
     body: Mapping[str, Any]
@@ -97,7 +97,9 @@ class Ledger:
         if problems:
             return problems
         if head is not None and head not in {START, *(entry.hash for entry in entries)}:
-            return [f"the hash {head[:12]}… that was noted earlier is not in the ledger: it was rewritten or cut"]
+            return [
+                f"the hash {head[:12]}… that was noted earlier is not in the ledger: it was rewritten or cut"
+            ]
         return []
 
     def forget(self, name: str, who: str, details: Mapping[str, Any]) -> Entry:
@@ -105,7 +107,8 @@ class Ledger:
         with self._locked():
             entries = self._sound()
             numbers = [entry.n for entry in entries if entry.id == name]
-            body = {**details, "entries": numbers}
+            salt = secrets.token_hex(16)
+            body = {**details, "entries": numbers, "salt": salt, "mark": _mark(salt, name)}
             [tombstone] = self._chain(entries, [Note(FORGET, body)], who)
             kept = [_emptied(entry) if entry.n in set(numbers) else entry for entry in entries]
             # The rewritten file appears at once with its tombstone: there is no moment without either.
@@ -118,7 +121,9 @@ class Ledger:
     def _sound(self) -> list[Entry]:
         entries, problems, _ = self._read()
         if problems:
-            raise LedgerError(f"{self.path}: {problems[0]}; nothing was written (see `fedsift labels verify`)")
+            raise LedgerError(
+                f"{self.path}: {problems[0]}; nothing was written (see `fedsift labels verify`)"
+            )
         return entries
 
     def _read(self) -> tuple[list[Entry], list[str], int]:
@@ -202,7 +207,9 @@ class Ledger:
 
 
 def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")).hexdigest()
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
+    ).hexdigest()
 
 
 def _line(entry: Entry) -> str:
@@ -223,7 +230,10 @@ def _parsed(line: bytes, number: int, previous: str) -> tuple[Entry | None, str]
     if chained != entry.hash:
         return None, f"line {number} was edited"
     if entry.n != number or entry.previous != previous:
-        return None, f"line {number} does not follow the one before it: lines were removed, added or reordered"
+        return (
+            None,
+            f"line {number} does not follow the one before it: lines were removed, added or reordered",
+        )
     if entry.body is not None and _hash([entry.salt, entry.body]) != entry.body_hash:
         return None, f"line {number} was edited"
     return entry, ""
@@ -243,6 +253,28 @@ def _unexplained(entries: Sequence[Entry]) -> list[str]:
         if entry.body is not None and told.get(entry.n, 0) > entry.n:
             return [f"line {entry.n} holds a body that line {told[entry.n]} says is forgotten"]
     return []
+
+
+def _mark(salt: str, name: str) -> str:
+    return hashlib.sha256(f"{salt}:{name}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Forgotten:
+    """Recognises samples that were forgotten, without knowing their names, so that they do not come back.
+
+    The original data may hold them until their owner removes them there; new audits and corrected tables leave them
+    out.
+    """
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        told = (entry.body for entry in entries if entry.kind == FORGET and entry.body is not None)
+        self._marks = [(str(body["salt"]), str(body["mark"])) for body in told]
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+    def __contains__(self, name: object) -> bool:
+        return any(_mark(salt, str(name)) == mark for salt, mark in self._marks)
 
 
 def effective(entries: Sequence[Entry], kinds: Sequence[str] = (VERDICT, CHANGE)) -> list[Entry]:

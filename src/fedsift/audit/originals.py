@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,10 +61,10 @@ def rendered(
     classes: Sequence[str],
     corrections: Mapping[str, Correction],
     *,
-    forgotten: Sequence[str] = (),
+    forgotten: Container[str] = (),
     out: Path | None = None,
 ) -> tuple[Path, bytes]:
-    """The corrected table and where it goes; samples in `forgotten` are left out. Every correction must find its sample."""
+    """The corrected table and where it goes, without `forgotten` samples. Every correction must find its sample."""
     path = out or corrected_path(origin)
     if path.resolve() in {Path(p).resolve() for p in (origin.path, origin.table) if p}:
         raise DataError(f"{path} is the original table: it is never written to; choose another --to")
@@ -72,7 +72,9 @@ def rendered(
         return path, _npz(origin, site, classes, corrections, forgotten)
     if origin.kind == "folder":
         return path, _csv(origin, site, classes, corrections, forgotten)
-    raise DataError(f"labels of a '{origin.kind}' source cannot be written back: only folder and npz are known")
+    raise DataError(
+        f"labels of a '{origin.kind}' source cannot be written back: only folder and npz are known"
+    )
 
 
 def write_corrected(
@@ -81,7 +83,7 @@ def write_corrected(
     classes: Sequence[str],
     corrections: Mapping[str, Correction],
     *,
-    forgotten: Sequence[str] = (),
+    forgotten: Container[str] = (),
     out: Path | None = None,
 ) -> Path:
     """Write what `rendered` made."""
@@ -96,33 +98,40 @@ def _wanted(name: str, site: str, corrections: Mapping[str, Correction]) -> Corr
 def _all_found(found: set[str], corrections: Mapping[str, Correction], where: Path) -> None:
     lost = sorted(set(corrections) - found)
     if lost:
-        raise DataError(f"{where} has no sample '{lost[0]}' ({len(lost)} corrections find no row): is it the right table?")
+        raise DataError(
+            f"{where} has no sample '{lost[0]}' ({len(lost)} corrections find no row): is it the right table?"
+        )
 
 
 # CSV
 
 
 def _csv(
-    origin: Origin, site: str, classes: Sequence[str], corrections: Mapping[str, Correction], forgotten: Sequence[str]
+    origin: Origin,
+    site: str,
+    classes: Sequence[str],
+    corrections: Mapping[str, Correction],
+    forgotten: Container[str],
 ) -> bytes:
     where = Path(origin.table or origin.path)
     mark, ending, header, lines = _read_lines(origin, where)
     names = [name.strip() for name in header]
     taken = [name for name in PROVENANCE if name in names]
     if taken:
-        raise DataError(f"{where} has a column '{taken[0]}' already: it is a corrected table, name the original")
+        raise DataError(
+            f"{where} has a column '{taken[0]}' already: it is a corrected table, name the original"
+        )
     table = {name: [line[k] for line in lines] for k, name in enumerate(names)}
     key = origin.id_column if origin.id_column in table else origin.path_column
     ids = [value.strip() for value in column(table, key, where)]
     repeated = {name for name, count in Counter(ids).items() if count > 1}
     rewrite = _Rewriter(origin, names, classes, where)
     found: set[str] = set()
-    gone = {*forgotten, *(name.removeprefix(f"{site}/") for name in forgotten)}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator=ending)
     writer.writerow([*header, *PROVENANCE])
     for name, line in zip(ids, lines):
-        if name in gone:
+        if name in forgotten or f"{site}/{name}" in forgotten:
             continue
         wanted = _wanted(name, site, corrections)
         if wanted is None:
@@ -208,7 +217,11 @@ def _is_one(cell: str) -> bool:
 
 
 def _npz(
-    origin: Origin, site: str, classes: Sequence[str], corrections: Mapping[str, Correction], forgotten: Sequence[str]
+    origin: Origin,
+    site: str,
+    classes: Sequence[str],
+    corrections: Mapping[str, Correction],
+    forgotten: Container[str],
 ) -> bytes:
     where = Path(origin.path)
     arrays = read_arrays(where)
@@ -239,8 +252,7 @@ def _npz(
         about["fedsift_probability_wrong"][k] = wanted.probability
         about["fedsift_ledger_line"][k] = wanted.line
     _all_found(found, corrections, where)
-    gone = {*forgotten, *(text.removeprefix(f"{site}/") for text in forgotten)}
-    keep = np.array([text not in gone for text in ids], np.bool_)
+    keep = np.array([text not in forgotten and f"{site}/{text}" not in forgotten for text in ids], np.bool_)
     result = {**arrays, name: labels, **about}
     if not keep.all():
         result = {key: _kept(key, value, keep) for key, value in result.items()}
@@ -263,5 +275,7 @@ def _npz_label(before: Any, wanted: Correction, number: Mapping[str, int], where
 
 def _kept(key: str, values: NDArray[Any], keep: NDArray[np.bool_]) -> NDArray[Any]:
     """Rows of a person who is forgotten leave every array that has a row a sample."""
-    per_sample = values.ndim > 0 and len(values) == len(keep) and not key.startswith("test_") and key != "classes"
+    per_sample = (
+        values.ndim > 0 and len(values) == len(keep) and not key.startswith("test_") and key != "classes"
+    )
     return values[keep] if per_sample else values

@@ -1,7 +1,7 @@
 """Review by people: what to look at, drawn before anybody looks, and what the verdicts say about the list.
 
-Three arms: the most suspicious find errors fastest; a random part of the other flagged samples gives the precision of the
-whole list; a random part of the unflagged ones gives the share that the list misses.
+Three arms: the most suspicious find errors fastest; a random part of the other flagged samples gives the precision of
+the whole list; a random part of the unflagged ones gives the share that the list misses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from fedsift.audit.verdicts import CANNOT_TELL, Verdict
 from fedsift.contract.errors import ConfigError, DataError
 from fedsift.contract.randomness import derive, numpy_generator
 from fedsift.metrics.intervals import (
-    LEVEL,
     Counted,
     Estimate,
     cohen_kappa,
@@ -75,7 +74,9 @@ def read_plan(path: Path) -> Plan:
         items = tuple(Item(**item) for item in stored.pop("items"))
         return Plan(items=items, **stored)
     except FileNotFoundError:
-        raise DataError(f"{path} is missing: draw a plan with `fedsift review plan {path.parent.parent}`") from None
+        raise DataError(
+            f"{path} is missing: draw a plan with `fedsift review plan {path.parent.parent}`"
+        ) from None
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(f"{path} cannot be read as a review plan: {error!r}") from error
 
@@ -106,7 +107,7 @@ def draw_plan(
     seed: int | None = None,
     within: float | None = None,
 ) -> Plan:
-    """The queue. None: 100 an arm, or as many as the wanted precision (`within`, e.g. 0.05) needs, where there are that many."""
+    """The queue. None: 100 an arm, or as many as the wanted precision (`within`, e.g. 0.05) needs."""
     if not 0 <= blind <= 1:
         raise ConfigError(f"the blind share must lie between 0 and 1, not {blind}")
     for name, count in (("worst", worst), ("flagged", flagged), ("unflagged", unflagged)):
@@ -123,7 +124,9 @@ def draw_plan(
         UNFLAGGED: order[UNFLAGGED][: _count(audit, order[UNFLAGGED], unflagged, within)],
     }
     items = [
-        Item(audit.ids[k], arm, _unit(seed, "blind", audit.ids[k]) < blind) for arm in ARMS for k in chosen[arm]
+        Item(audit.ids[k], arm, _unit(seed, "blind", audit.ids[k]) < blind)
+        for arm in ARMS
+        for k in chosen[arm]
     ]
     items.sort(key=lambda item: _unit(seed, "queue", item.id))
     sizes = {WORST: len(top), FLAGGED: len(others), UNFLAGGED: len(order[UNFLAGGED])}
@@ -338,10 +341,16 @@ def _more(arm: Arm, wanted: int, what: str) -> str:
     return f"review {more:,} more of the {name} samples to know {what}"
 
 
-def outcomes(audit: SiteAudit, verdicts: Iterable[Verdict]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def outcomes(
+    audit: SiteAudit, verdicts: Iterable[Verdict]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """(row numbers, whether the given label is wrong) of the settled verdicts: what recalibration fits to."""
-    rows = audit.row_of()
-    told = [(rows[k], one.wrong) for k, one in settle(verdicts).final.items() if k in rows and one.wrong is not None]
+    rows = audit.row_of
+    told = [
+        (rows[k], one.wrong)
+        for k, one in settle(verdicts).final.items()
+        if k in rows and one.wrong is not None
+    ]
     told.sort()
     return np.array([k for k, _ in told], np.int64), np.array([w for _, w in told], np.bool_)
 

@@ -95,7 +95,8 @@ def number(value: float) -> str:
 def of_split(audit: SiteAudit, *, test: bool) -> NDArray[np.int64]:
     """Row numbers of one side of the split, worst first."""
     order = audit.worst_first()
-    return order[audit.is_test[order] == test]
+    wanted: NDArray[np.int64] = order[audit.is_test[order] == test]
+    return wanted
 
 
 def read_cells(path: Path) -> list[dict[str, str]]:

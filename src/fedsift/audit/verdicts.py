@@ -62,7 +62,7 @@ def read_verdicts(path: Path, audit: SiteAudit, reader: str = "", adjudicates: b
         raise DataError(f"there is no file {path}") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise DataError(f"{path} is neither JSON nor CSV in UTF-8: {error}") from error
-    rows = audit.row_of()
+    rows = audit.row_of
     return [_checked(entry, audit, rows, path, reader, adjudicates) for entry in raw]
 
 
@@ -165,9 +165,13 @@ def _checked(
             hint = f"did you mean '{close[0]}'?" if close else f"classes are {', '.join(audit.classes[:12])}"
             raise DataError(f"{path}, sample '{name}': there is no class '{label}': {hint}")
     if decision == PROPOSAL and not said and proposed == given:
-        raise DataError(f"{path}, sample '{name}': nothing was proposed for it, so the proposal cannot be right")
+        raise DataError(
+            f"{path}, sample '{name}': nothing was proposed for it, so the proposal cannot be right"
+        )
     if decision == OTHER and not said and not audit.multilabel:
-        raise DataError(f"{path}, sample '{name}': 'other' needs the class that is right (column other_label)")
+        raise DataError(
+            f"{path}, sample '{name}': 'other' needs the class that is right (column other_label)"
+        )
     decision, labels = _resolved(decision, said, given, proposed, audit)
     who = reader or str(raw.get("reader") or "") or "unnamed reader"
     return Verdict(name, decision, labels, who, str(raw.get("when") or ""), adjudicates)
@@ -194,7 +198,7 @@ def _resolved(
 def notes(verdicts: Iterable[Verdict], audit: SiteAudit, known: Iterable[Verdict]) -> list[Note]:
     """Ledger notes for verdicts that are new; one that the same reader gave before in the same words is not."""
     latest = {(one.id, one.reader, one.adjudicates): one for one in known}
-    rows = audit.row_of()
+    rows = audit.row_of
     fresh: dict[tuple[str, str, bool], Note] = {}
     for one in verdicts:
         key = (one.id, one.reader, one.adjudicates)

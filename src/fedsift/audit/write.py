@@ -8,13 +8,15 @@ import json
 import zipfile
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsift.audit import table
 from fedsift.audit.findings import SiteAudit, Thumbnails, load, to_bytes
 from fedsift.audit.formats import write_review
-from fedsift.audit.ledger import FINDING, Ledger, Note
+from fedsift.audit.ledger import FINDING, Forgotten, Ledger, Note
 from fedsift.audit.page import render, shown_rows
 from fedsift.audit.places import SiteFolder, make_private, write_private
 from fedsift.audit.release import release
@@ -37,17 +39,20 @@ def write_site(
 ) -> SiteFolder:
     """`OUT/sites/SITE/` with table, page, review queue, ledger and the row for the consortium.
 
-    Files are readable by their owner only. Writing the same audit again changes nothing that people did: a plan that was
-    drawn from it stays, and the ledger gets lines for new findings only.
+    Files are readable by their owner only. Writing the same audit again changes nothing that people did: a plan that
+    was drawn from it stays, the ledger gets lines for new findings only, and samples that were forgotten stay out.
     """
     folder = SiteFolder.of(out, audit.site)
     make_private(folder.path.parent)
     make_private(folder.path)
+    ledger = Ledger(folder.ledger)
+    gone = Forgotten(ledger.entries())
+    if len(gone):
+        audit = audit.without(gone)
     chosen = plan or _kept_plan(folder, audit) or draw_plan(audit)
     write_private(folder.findings, to_bytes(audit))
     keep_thumbnails(folder, audit, chosen, thumbnails)
     write_tables(folder, audit)
-    ledger = Ledger(folder.ledger)
     ledger.append(_new_findings(audit, ledger), who)
     write_queue(folder, audit, chosen)
     return folder
@@ -159,7 +164,7 @@ def stored_thumbnails(folder: SiteFolder, audit: SiteAudit) -> Thumbnails | None
     return lambda k: pictures.get(entry_name(audit.ids[k]))
 
 
-def array_thumbnails(images: np.ndarray, size: int = 96) -> Thumbnails | None:  # type: ignore[type-arg]
+def array_thumbnails(images: NDArray[Any], size: int = 96) -> Thumbnails | None:
     """Thumbnails of uint8 pictures `[n, channels, height, width]`; None for samples that are no pictures."""
     if images.ndim != 4 or images.dtype != np.uint8 or images.shape[1] not in (1, 3):
         return None

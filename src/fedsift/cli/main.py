@@ -12,7 +12,18 @@ from fedsift import __version__
 from fedsift.cli.output import stderr
 from fedsift.contract.errors import FedsiftError
 
-COMMANDS = ("demo", "run", "resume", "plan", "report", "listings", "data_commands", "flower_commands")
+COMMANDS = (
+    "demo",
+    "run",
+    "resume",
+    "plan",
+    "report",
+    "listings",
+    "data_commands",
+    "flower_commands",
+    "review",
+    "labels",
+)
 INTERRUPTED = 130
 
 app = typer.Typer(

@@ -16,7 +16,7 @@ DRAWS = 40_000
 
 
 def wilson(k: int, n: int, level: float = LEVEL) -> tuple[float, float]:
-    """Wilson's interval of a share k / n: (p + z²/2n ± z sqrt(p (1 - p) / n + z²/4n²)) / (1 + z²/n); (0, 1) for n = 0."""
+    """Wilson's interval of p = k / n: (p + z²/2n ± z sqrt(p (1 - p) / n + z²/4n²)) / (1 + z²/n); (0, 1) for n = 0."""
     if not 0 <= k <= n:
         raise ValueError(f"{k} of {n} is no share")
     if n == 0:

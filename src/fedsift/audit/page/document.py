@@ -27,7 +27,7 @@ TEST_LIMIT = 500
 
 def shown_rows(audit: SiteAudit, plan: Plan) -> tuple[list[int], list[int], list[int]]:
     """Row numbers of the gallery (without blind samples), of the flagged test samples, and of the queue."""
-    rows = audit.row_of()
+    rows = audit.row_of
     blind = {rows[item.id] for item in plan.items if item.blind}
     train, test = _flagged(audit, test=False), _flagged(audit, test=True)
     suspects = [int(k) for k in train if int(k) not in blind][:PAGE_LIMIT]
@@ -102,8 +102,15 @@ def render(audit: SiteAudit, plan: Plan, thumbnails: Thumbnails | None = None) -
             ),
             tag(
                 "main",
-                tag("section", tag("h2", "Who is mistaken for whom"), found, id="confusion") if found else None,
-                tag("section", tag("h2", "The labels to look at"), _gallery(audit, flagged, test), id="gallery"),
+                tag("section", tag("h2", "Who is mistaken for whom"), found, id="confusion")
+                if found
+                else None,
+                tag(
+                    "section",
+                    tag("h2", "The labels to look at"),
+                    _gallery(audit, flagged, test),
+                    id="gallery",
+                ),
                 tag("section", tag("h2", "What this page cannot know"), limits(audit), id="limits"),
             ),
             _review(audit),
@@ -143,7 +150,11 @@ def _asset(name: str) -> str:
 
 
 def _gallery(audit: SiteAudit, flagged: int, test: int) -> Markup:
-    more = f" The worst {PAGE_LIMIT:,} of {flagged:,} are here; labels.csv has all." if flagged > PAGE_LIMIT else ""
+    more = (
+        f" The worst {PAGE_LIMIT:,} of {flagged:,} are here; labels.csv has all."
+        if flagged > PAGE_LIMIT
+        else ""
+    )
     given, proposed = ("Given", "Proposed") if not audit.multilabel else ("Taken away", "Added")
     return join(
         [
@@ -170,7 +181,11 @@ def _gallery(audit: SiteAudit, flagged: int, test: int) -> Markup:
                 tag("button", "Review these", id="start", type="button", class_="main"),
                 tag("span", id="count", role="status"),
                 tag("span", class_="gap"),
-                tag("label", "Reader ", tag("input", id="reader", type="text", maxlength=80, autocomplete="off")),
+                tag(
+                    "label",
+                    "Reader ",
+                    tag("input", id="reader", type="text", maxlength=80, autocomplete="off"),
+                ),
                 tag("button", "Save verdicts", id="save", type="button"),
                 tag("button", "Load", id="load", type="button"),
                 Markup('<input id="file" type="file" accept=".json,application/json" hidden>'),
@@ -179,7 +194,10 @@ def _gallery(audit: SiteAudit, flagged: int, test: int) -> Markup:
             tag("p", id="notice", role="status", class_="notice", hidden=""),
             tag("div", id="cards", class_="cards"),
             tag("div", id="more"),
-            tag("noscript", tag("p", "The gallery needs JavaScript; labels.csv holds the same list.", class_="alert")),
+            tag(
+                "noscript",
+                tag("p", "The gallery needs JavaScript; labels.csv holds the same list.", class_="alert"),
+            ),
         ]
     )
 
@@ -191,7 +209,11 @@ def _select(name: str, words: str, first: str) -> Markup:
 
 def _review(audit: SiteAudit) -> Markup:
     """The panel in which one sample at a time is judged; the script fills it."""
-    keys = [("given", "1", "Given is right"), ("proposal", "2", "Proposal is right"), ("other", "3", "Another class…")]
+    keys = [
+        ("given", "1", "Given is right"),
+        ("proposal", "2", "Proposal is right"),
+        ("other", "3", "Another class…"),
+    ]
     keys += [] if audit.multilabel else [("both", "4", "Both are right")]
     keys += [("cannot tell", "5", "Cannot tell")]
     buttons = [
@@ -207,7 +229,12 @@ def _review(audit: SiteAudit) -> Markup:
             tag("button", "Close", id="close", type="button"),
             class_="panel-head",
         ),
-        tag("div", tag("div", id="picture", class_="picture"), tag("div", id="facts", class_="about"), class_="panel-body"),
+        tag(
+            "div",
+            tag("div", id="picture", class_="picture"),
+            tag("div", id="facts", class_="about"),
+            class_="panel-body",
+        ),
         tag("div", *buttons, id="decisions", class_="decisions"),
         tag("div", id="others", class_="others", hidden=""),
         tag(
@@ -225,7 +252,11 @@ def _review(audit: SiteAudit) -> Markup:
 
 def _footer(audit: SiteAudit) -> str:
     source = audit.evidence
-    parts = [f"fedsift {__version__}", source.method, f"round {source.round}" if source.round is not None else ""]
+    parts = [
+        f"fedsift {__version__}",
+        source.method,
+        f"round {source.round}" if source.round is not None else "",
+    ]
     parts += [f"model {source.model[:12]}" if source.model else "", f"audit {audit.fingerprint()}"]
     return joined_words([*parts, "this file needs no network; it shows private data, so do not pass it on"])
 

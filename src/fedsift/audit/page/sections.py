@@ -7,7 +7,19 @@ import math
 import numpy as np
 
 from fedsift.audit.findings import SiteAudit
-from fedsift.drawing.svg import FULL, HALF, Markup, clipped, empty, figure, join, label, picture, tag, text_width
+from fedsift.drawing.svg import (
+    FULL,
+    HALF,
+    Markup,
+    clipped,
+    empty,
+    figure,
+    join,
+    label,
+    picture,
+    tag,
+    text_width,
+)
 
 LEVELS = 16
 """Shades of the style sheet, q0 to q15."""
@@ -45,13 +57,23 @@ def tiles(audit: SiteAudit) -> Markup:
     proposals = int(((changed.any(axis=1) if audit.multilabel else changed) & train & audit.flagged).sum())
     rate = audit.rate
     found = [
-        ("Probably wrong", percent(rate.estimate), f"{percent(rate.low)} to {percent(rate.high)} at {percent(rate.level)} confidence"),
+        (
+            "Probably wrong",
+            percent(rate.estimate),
+            f"{percent(rate.low)} to {percent(rate.high)} at {percent(rate.level)} confidence",
+        ),
         ("On the list", f"{flagged:,}", f"of {count(n, 'training label')}"),
-        ("With a proposal", f"{proposals:,}", "all of them" if proposals == flagged else "the others need another look, too"),
+        (
+            "With a proposal",
+            f"{proposals:,}",
+            "all of them" if proposals == flagged else "the others need another look, too",
+        ),
     ]
     test = int((audit.is_test & audit.flagged).sum())
     if audit.is_test.any():
-        found.append(("Test samples on a list", f"{test:,}", f"of {int(audit.is_test.sum()):,}, listed apart"))
+        found.append(
+            ("Test samples on a list", f"{test:,}", f"of {int(audit.is_test.sum()):,}, listed apart")
+        )
     found.append(("Reviewed", "0", "in this browser"))
     parts = [
         tag(
@@ -70,7 +92,9 @@ def confusion(audit: SiteAudit) -> Markup | None:
     if audit.agreement.sum() == 0:
         return None
     if audit.multilabel:
-        return figure(_entries(audit), "Entries by class", "missing: given 0, probably 1; too many: given 1, probably 0")
+        return figure(
+            _entries(audit), "Entries by class", "missing: given 0, probably 1; too many: given 1, probably 0"
+        )
     pairs = _pairs(audit)
     if len(audit.classes) > MOST_CLASSES:
         return pairs
@@ -97,7 +121,9 @@ def _matrix(audit: SiteAudit) -> Markup:
             parts.append(_cell(left + c * cell, y, cell, int(counts[r, c]), most, r, c, f"{name} → {other}"))
     drawing = picture(width, top + k * cell + 6, "Given class by probable class", *parts)
     return figure(
-        tag("div", drawing, class_="plot matrix"), "Given against probable class", "choose a cell to see its samples"
+        tag("div", drawing, class_="plot matrix"),
+        "Given against probable class",
+        "choose a cell to see its samples",
     )
 
 
@@ -146,7 +172,14 @@ def _pairs(audit: SiteAudit) -> Markup:
         return tag("p", "No class is mistaken for another.", class_="note")
     head = tag(
         "thead",
-        tag("tr", tag("th", "given"), tag("th", "probably"), tag("th", "labels", class_="n"), tag("th", "of the given", class_="n"), tag("th", class_="screen")),
+        tag(
+            "tr",
+            tag("th", "given"),
+            tag("th", "probably"),
+            tag("th", "labels", class_="n"),
+            tag("th", "of the given", class_="n"),
+            tag("th", class_="screen"),
+        ),
     )
     table = tag("div", tag("table", head, tag("tbody", *rows)), class_="scroll")
     return figure(table, "The commonest mistakes")
@@ -166,20 +199,33 @@ def _entries(audit: SiteAudit) -> Markup:
         lacks, extra = room * missing[c] / most, room * surplus[c] / most
         parts += [
             label(left - 8, y + 14, clipped(name, 28), "end", "name"),
-            empty("rect", x=float(middle - 2 - lacks), y=y + 2, width=float(lacks), height=row - 6, class_="bar-missing"),
-            empty("rect", x=float(middle + 2), y=y + 2, width=float(extra), height=row - 6, class_="bar-surplus"),
+            empty(
+                "rect",
+                x=float(middle - 2 - lacks),
+                y=y + 2,
+                width=float(lacks),
+                height=row - 6,
+                class_="bar-missing",
+            ),
+            empty(
+                "rect", x=float(middle + 2), y=y + 2, width=float(extra), height=row - 6, class_="bar-surplus"
+            ),
             label(middle - 7 - lacks, y + 14, f"{missing[c]:,}", "end"),
             label(middle + 7 + extra, y + 14, f"{surplus[c]:,}"),
         ]
-    return tag("div", picture(width, 26 + row * len(audit.classes), "Wrong entries by class", *parts), class_="plot wide-plot")
+    return tag(
+        "div",
+        picture(width, 26 + row * len(audit.classes), "Wrong entries by class", *parts),
+        class_="plot wide-plot",
+    )
 
 
 def test_warning(test: int) -> Markup | None:
     if not test:
         return None
     words = (
-        f"{count(test, 'test sample')} may be labelled wrongly, too. They are listed apart: correcting a test set changes "
-        "what is measured, so results before and after cannot be compared, and a model that helped to clean its own "
+        f"{count(test, 'test sample')} may be labelled wrongly, too. They are listed apart: correcting a test set "
+        "changes what is measured, so results before and after cannot be compared, and a model that helped to clean its own "
         "test set looks better than it is."
     )
     return tag("p", words, id="test-warning", class_="alert", hidden="")
