@@ -40,7 +40,10 @@ def digits_audit(
     bad = rng.random(n) < wrong
     given[bad] = (true[bad] + rng.choice([1, 3, 5], bad.sum())) % 10
     probability = rng.dirichlet(np.full(10, 0.05), n) * 0.4
-    probability[np.arange(n), true] += 0.6
+    seen = np.where(
+        rng.random(n) < 0.06, rng.integers(0, 10, n), true
+    )  # the model is wrong now and then, too
+    probability[np.arange(n), seen] += 0.6
     return make_audit(
         given,
         probability,

@@ -72,7 +72,7 @@ def test_odd_names_survive_storing(tmp_path: Path) -> None:
         ({"ids": ("a", "b", "a")}, "two samples are called 'a'"),
         ({"split": ("train", "test", "val")}, "split 'val'"),
         ({"paths": ("a",)}, "paths has 1 entries for 3"),
-        ({"given": np.array([0, 1, 2])}, "given must lie between 0 and 1"),
+        ({"proposed": np.array([0, 1, 2])}, "proposed must lie between 0 and 1"),
         ({"probability_wrong": np.array([0.1, np.nan, 0.2])}, "probability_wrong must lie between"),
         ({"probability_wrong": np.array([0.1, 1.2, 0.2])}, "probability_wrong must lie between"),
         ({"flagged": np.array([True])}, "flagged has shape"),

@@ -16,8 +16,8 @@ from tests.audit.made import digits_audit, make_audit
 
 
 def test_small_cells_become_a_remainder_by_hand() -> None:
-    # row 0: 3 + 8 = 11 reaches the floor alone; row 1: 4 does not and takes the 12 with it; row 2 is too small as a whole,
-    # and so is the site's remainder of 5, which takes the smallest row (1: 56) with it
+    # row 0: 3 + 8 = 11 reaches the floor alone; row 1: 4 does not and takes the 12 with it; row 2 is too small as
+    # a whole, and so is the site's remainder of 5, which takes the smallest row (1: 56) with it
     counts = np.array([[50, 3, 8], [4, 40, 12], [2, 2, 1]])
     found = withhold(counts, 10)
     assert found.cells == ((50, None, None), (None, None, None), (None, None, None))

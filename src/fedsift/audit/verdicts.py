@@ -55,7 +55,7 @@ def read_verdicts(path: Path, audit: SiteAudit, reader: str = "", adjudicates: b
     """Verdicts of one file, in any of the three formats; every line is checked before any is used."""
     try:
         if path.suffix.lower() == ".csv":
-            raw = list(_from_csv(path))
+            raw = list(_from_csv(path, audit))
         else:
             raw = list(_from_json(json.loads(path.read_text("utf-8-sig")), audit, path))
     except FileNotFoundError:
@@ -66,22 +66,28 @@ def read_verdicts(path: Path, audit: SiteAudit, reader: str = "", adjudicates: b
     return [_checked(entry, audit, rows, path, reader, adjudicates) for entry in raw]
 
 
-def _from_csv(path: Path) -> Iterable[dict[str, Any]]:
+def _from_csv(path: Path, audit: SiteAudit) -> Iterable[dict[str, Any]]:
     """The queue with its columns `verdict` and `other_label` filled in; rows without a verdict are still to do."""
     for row in read_cells(path):
         for name in ("id", "verdict"):
             if name not in row:
                 raise DataError(f"{path} has no column '{name}': it has {', '.join(row)}")
         if row["verdict"].strip():
-            other = row.get("other_label", "")
             yield {
                 "id": row["id"],
                 "decision": row["verdict"].strip().lower(),
-                "labels": [name.strip() for name in other.split("|") if name.strip()],
+                "labels": _names(row.get("other_label", "").strip(), audit),
                 "reader": row.get("reader", ""),
                 "when": row.get("when", ""),
                 "given": row.get("given_label"),
             }
+
+
+def _names(cell: str, audit: SiteAudit) -> list[str]:
+    """The classes that a cell names; a class may have the separator in its own name."""
+    if not audit.multilabel or cell in audit.classes:
+        return [cell] if cell else []
+    return [name.strip() for name in cell.split("|") if name.strip()]
 
 
 def _from_json(value: Any, audit: SiteAudit, path: Path) -> Iterable[dict[str, Any]]:

@@ -225,8 +225,8 @@ def test_warning(test: int) -> Markup | None:
         return None
     words = (
         f"{count(test, 'test sample')} may be labelled wrongly, too. They are listed apart: correcting a test set "
-        "changes what is measured, so results before and after cannot be compared, and a model that helped to clean its "
-        "own test set looks better than it is."
+        "changes what is measured, so results before and after cannot be compared, and a model that helped to clean "
+        "its own test set looks better than it is."
     )
     return tag("p", words, id="test-warning", class_="alert", hidden="")
 
