@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedsift.contract.messages import SiteFacts
-from fedsift.report import svg, words
+from fedsift.drawing import svg
+from fedsift.report import words
 from fedsift.report.disclosure import disclosures, field_words, reply_classes
 
 

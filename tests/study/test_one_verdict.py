@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedsift.engines.runfolder import RunFolder
 from sklearn.datasets import load_digits
 
 from fedsift.local import workers
+from fedsift.runs import RunFolder
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
 

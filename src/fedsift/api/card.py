@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedsift.api.folder import RunData
-from fedsift.report.svg import Markup, Scale, empty, join, picture, points, tag
+from fedsift.drawing.svg import Markup, Scale, empty, join, picture, points, tag
 from fedsift.report.words import METRICS, headline
 from fedsift.runs import duration, percent, plural, size
 

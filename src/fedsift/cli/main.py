@@ -21,7 +21,19 @@ from fedsift.cli.output import say, stderr
 from fedsift.contract.errors import FedsiftError
 from fedsift.contract.plaintext import visible
 
-FIRST = ("demo", "doctor", "plan", "run", "resume", "report", "predict", "export")
+FIRST = (
+    "demo",
+    "doctor",
+    "plan",
+    "run",
+    "resume",
+    "report",
+    "audit",
+    "review",
+    "labels",
+    "predict",
+    "export",
+)
 """In the order of a person's first hour; the help lists these before all others."""
 
 app = typer.Typer(

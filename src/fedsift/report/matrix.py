@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedsift.report.svg import (
+from fedsift.drawing.svg import (
     FULL,
     HALF,
     MANY_CLASSES,

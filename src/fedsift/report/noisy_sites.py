@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedsift.drawing.svg import MANY_CLASSES, Markup, figure, join, tag
 from fedsift.report.matrix import Row, dot_plot, heat_map
-from fedsift.report.svg import MANY_CLASSES, Markup, figure, join, tag
 from fedsift.report.words import words_of_test
 from fedsift.runs import RunData, listed, numbers_of, percent
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from fedsift import __version__
+from fedsift.drawing import house_style
+from fedsift.drawing.svg import Markup, join, tag
 from fedsift.report.noisy_sites import noisy_sites
 from fedsift.report.sections import classes, comparison, curves, notes, site_list, study
-from fedsift.report.svg import Markup, join, tag
 from fedsift.report.tables import disclosure_table, refusals_table, stages_table
 from fedsift.report.words import METRICS, comparison_line, headline, progress
 from fedsift.runs import LAST, RunData, duration, number, percent, plural, size
@@ -61,7 +62,7 @@ def _document(title: str, body: Markup) -> str:
             Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
             Markup('<meta name="color-scheme" content="light dark">'),
             tag("title", f"{title} · fedsift"),
-            Markup(f"<style>{_asset('style.css')}</style>"),
+            Markup(f"<style>{house_style()}</style>"),
         ]
     )
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'

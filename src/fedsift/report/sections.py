@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedsift.drawing.svg import MANY_CLASSES, Markup, figure, join, tag
 from fedsift.report.curves import SERIES, Series, class_figure, curve_figure
-from fedsift.report.svg import MANY_CLASSES, Markup, figure, join, tag
 from fedsift.report.tables import html_table, sites_table
 from fedsift.report.words import METRIC_NOTES, METRICS, comparison_table
 from fedsift.runs import RunData, labels_of, listed, number, numbers_of, percent, same_federation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedsift.drawing.svg import Markup, join, tag
 from fedsift.report.disclosure import declared_by_stage, disclosures
-from fedsift.report.svg import Markup, join, tag
 from fedsift.report.words import verdict
 from fedsift.runs import RunData, duration, number, percent, size
 

@@ -190,7 +190,8 @@ class FolderSource(Source):
             return None
         if (self.path / "labels.csv").is_file():
             return self.path / "labels.csv"
-        tables = sorted(self.path.glob("*.csv"))
+        # a corrected table that `fedsift labels apply` wrote beside the original is read when it is named, not found
+        tables = sorted(t for t in self.path.glob("*.csv") if not t.name.endswith(".corrected.csv"))
         if len(tables) > 1:
             names = ", ".join(table.name for table in tables)
             raise DataError(f"{self.path} has several tables ({names}): say which with `table`")

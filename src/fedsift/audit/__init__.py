@@ -1,0 +1,21 @@
+"""The label audit's product: from a typed result (`SiteAudit`) to table, page, review, ledger and corrections."""
+
+from fedsift.audit.findings import Evidence, Finding, Issue, Origin, Rate, SiteAudit, Thumbnails, issues
+from fedsift.audit.release import SiteRow, release
+from fedsift.audit.write import array_thumbnails, open_site, write_site
+
+__all__ = [
+    "Evidence",
+    "Finding",
+    "Issue",
+    "Origin",
+    "Rate",
+    "SiteAudit",
+    "SiteRow",
+    "Thumbnails",
+    "array_thumbnails",
+    "issues",
+    "open_site",
+    "release",
+    "write_site",
+]

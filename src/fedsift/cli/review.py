@@ -1,0 +1,188 @@
+"""`fedsift review`: what people should look at, what they said, and what that tells about the list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from fedsift.audit.findings import SiteAudit
+from fedsift.audit.formats import write_review
+from fedsift.audit.ledger import Ledger, effective
+from fedsift.audit.review import BLIND, WITHIN, Plan, Status, draw_plan, read_plan, status
+from fedsift.audit.verdicts import from_entries, notes, read_verdicts
+from fedsift.audit.write import open_site, stored_thumbnails, write_queue
+from fedsift.cli.output import print_json, print_table, stdout
+from fedsift.contract.errors import DataError
+from fedsift.metrics import plain
+
+FOLDER = typer.Argument(help="A site's folder of an audit: OUT/sites/SITE.")
+JSON = typer.Option(False, "--json", help="Print as JSON.")
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Review suspect labels: plan, export, import, status.", no_args_is_help=True)
+    group.command("plan")(plan)
+    group.command("export")(export)
+    group.command("import")(import_verdicts)
+    group.command("status")(show_status)
+    app.add_typer(group, name="review")
+
+
+def plan(
+    folder: Path = FOLDER,
+    worst: int | None = typer.Option(None, "--worst", help="How many of the most suspicious (default 100)."),
+    flagged: int | None = typer.Option(
+        None, "--flagged", help="How many of the other flagged, at random (default 100)."
+    ),
+    unflagged: int | None = typer.Option(
+        None, "--unflagged", help="How many of the unflagged, at random (default 100)."
+    ),
+    within: float | None = typer.Option(
+        None, "--within", help="Instead of 100: as many as it takes to be within so many points, e.g. 5."
+    ),
+    blind: float = typer.Option(BLIND, "--blind", help="Share shown without a proposal."),
+    seed: int | None = typer.Option(None, "--seed", help="Of the draw (default: the audit's)."),
+    json: bool = JSON,
+) -> None:
+    """Draw the review queue: the worst, a random part of the other flagged, a random part of the unflagged."""
+    place, audit = open_site(folder)
+    share = None if within is None else within / 100
+    drawn = draw_plan(audit, worst, flagged, unflagged, blind=blind, seed=seed, within=share)
+    write_queue(place, audit, drawn)
+    arms = [(name, sum(item.arm == name for item in drawn.items), drawn.sizes[name]) for name in drawn.sizes]
+    blinded = sum(item.blind for item in drawn.items)
+    if json:
+        counts = {name: {"planned": count, "of": size} for name, count, size in arms}
+        print_json(
+            {"plan": place.plan, "report": place.report, "arms": counts, "blind": blinded, "seed": drawn.seed}
+        )
+        return
+    print_table(f"Review of site {audit.site}", ("arm", "samples", "of"), arms)
+    stdout.print(f"{len(drawn.items)} samples, {blinded} of them without a proposal", highlight=False)
+    stdout.print(
+        f"review them in {place.report}, or with the files in {place.review}", highlight=False, soft_wrap=True
+    )
+
+
+def export(
+    folder: Path = FOLDER,
+    to: Path | None = typer.Option(None, "--to", help="Another folder than review/ in the site's."),
+    prefix: str = typer.Option(
+        "", "--image-prefix", help='Before each path in Label Studio tasks, e.g. "/data/local-files/?d=".'
+    ),
+    json: bool = JSON,
+) -> None:
+    """Write the queue for Label Studio, as a CSV to fill in, and the samples for FiftyOne."""
+    place, audit = open_site(folder)
+    drawn = current_plan(place.plan, audit)
+    files = write_review(to or place.review, audit, drawn, stored_thumbnails(place, audit), prefix)
+    if json:
+        print_json({"files": files})
+    else:
+        for file in files:
+            stdout.print(str(file), highlight=False, soft_wrap=True)
+
+
+def import_verdicts(
+    folder: Path = FOLDER,
+    files: list[Path] = typer.Argument(
+        help="Verdicts: the page's JSON, a filled CSV queue, or Label Studio's JSON."
+    ),
+    reader: str = typer.Option("", "--reader", help="Who read, where the file does not say."),
+    adjudicate: bool = typer.Option(
+        False, "--adjudicate", help="These verdicts settle what readers left open."
+    ),
+    json: bool = JSON,
+) -> None:
+    """Take verdicts over into the ledger; what was imported before is not taken twice."""
+    place, audit = open_site(folder)
+    said = [one for file in files for one in read_verdicts(file, audit, reader, adjudicate)]
+    ledger = Ledger(place.ledger)
+    fresh = notes(said, audit, from_entries(effective(ledger.entries())))
+    ledger.append(fresh, ", ".join(sorted({one.reader for one in said})) or "nobody")
+    if json:
+        print_json({"verdicts": len(said), "new": len(fresh)})
+    else:
+        stdout.print(f"{len(said)} verdicts, {len(fresh)} of them new", highlight=False)
+
+
+def show_status(
+    folder: Path = FOLDER,
+    within: float = typer.Option(100 * WITHIN, "--within", help="The wanted precision in points."),
+    json: bool = JSON,
+) -> None:
+    """How good the list is, by what people said: its precision, the share missed, and what to review next."""
+    place, audit = open_site(folder)
+    verdicts = from_entries(effective(Ledger(place.ledger).entries()))
+    found = status(audit, current_plan(place.plan, audit), verdicts, within / 100)
+    if json:
+        print_json(plain(found))
+    else:
+        _print_status(found)
+
+
+def current_plan(path: Path, audit: SiteAudit) -> Plan:
+    """The plan, which must have been drawn from the audit that is there."""
+    drawn = read_plan(path)
+    if drawn.fingerprint != audit.fingerprint():
+        raise DataError(f"{path} was drawn from another audit: draw a new one with `fedsift review plan`")
+    return drawn
+
+
+def _print_status(found: Status) -> None:
+    rows = [
+        (
+            arm.name,
+            f"{arm.size:,}",
+            f"{arm.reviewed} of {arm.planned}",
+            arm.wrong,
+            arm.cannot_tell,
+            _share(arm.share, arm.low, arm.high),
+        )
+        for arm in found.arms
+    ]
+    print_table(
+        f"Review of site {found.site}",
+        ("arm", "samples", "reviewed", "wrong", "cannot tell", "share wrong (95 %)"),
+        rows,
+    )
+    lines = [
+        f"precision of the list: {_share(found.precision.share, found.precision.low, found.precision.high)}",
+        f"share of wrong labels missed: {_share(found.missed.share, found.missed.low, found.missed.high)}",
+    ]
+    if found.blind["reviewed"] and found.shown["reviewed"]:
+        lines.append(
+            f"flagged and found wrong: {found.blind['wrong']} of {found.blind['reviewed']} without a proposal, "
+            f"{found.shown['wrong']} of {found.shown['reviewed']} with one"
+        )
+    lines += [
+        f"{pair.first} and {pair.second} agree on {pair.agreed} of {pair.samples} (kappa {_number(pair.kappa)})"
+        for pair in found.agreement
+    ]
+    if found.to_adjudicate:
+        lines.append(f"to adjudicate: {_few(found.to_adjudicate)}")
+    if found.outside_plan:
+        lines.append(
+            f"{found.outside_plan} verdicts are on samples outside the plan: they count for corrections only"
+        )
+    lines += [f"next: {advice}" for advice in found.advice]
+    for line in lines:
+        stdout.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _share(share: float, low: float, high: float) -> str:
+    if math.isnan(share):
+        return "not known yet"
+    return f"{100 * share:.0f} % ({100 * low:.0f} to {100 * high:.0f} %)"
+
+
+def _number(value: float) -> str:
+    return "undefined" if math.isnan(value) else f"{value:.2f}"
+
+
+def _few(names: Sequence[str], most: int = 10) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

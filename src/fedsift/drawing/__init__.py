@@ -1,0 +1,10 @@
+"""Drawing without a library: markup that escapes, SVG, and the look that all pages of the house share."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+
+def house_style() -> str:
+    """The style sheet that every page starts from: colours for light and dark, type, tiles, tables, figures."""
+    return files("fedsift.drawing").joinpath("style.css").read_text("utf-8")
