@@ -132,6 +132,24 @@ def likelihoods(
     return np.array([fit.log_likelihood for fit in fits]), np.stack([fit.counts for fit in fits])
 
 
+def faithful_likelihoods(
+    probabilities: ArrayLike, given: ArrayLike, model: LabelModel, tempering: ArrayLike
+) -> Array:
+    """Log-likelihoods `[A]` if every given label were right (T_s = I), for every exponent in `tempering`.
+
+    The best exponent is then that at which the model's own probabilities are calibrated: what a fit with wrong labels
+    is measured against.
+    """
+    p, labels = _checked(probabilities, given, len(model.shares))
+    counts = np.bincount(labels, minlength=len(model.shares))
+    shares = (counts + model.concentration * model.shares) / (len(labels) + model.concentration)
+    result = []
+    for a in np.atleast_1d(np.asarray(tempering)):
+        q = tempered_evidence(p, model.with_tempering(a)) * shares
+        result.append(float(np.log(q[np.arange(len(labels)), labels] / q.sum(1) + _TINY).sum()))
+    return np.array(result)
+
+
 def probability_wrong(fit: SiteFit, given: ArrayLike, spread: float = SPREAD) -> Array:
     """Calibrated P(wrong) `[n]`: odds to the power `spread`, times what keeps their mean at the site's own.
 

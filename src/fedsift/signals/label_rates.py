@@ -29,13 +29,18 @@ Array = NDArray[np.float64]
 
 GRID = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0)
 """Exponents whose likelihood the sites are asked for."""
-STRETCH = 1.25
-"""The chosen exponent's distance from 1 over the most likely one's: the likelihood prefers too little tempering, as
+STRETCH = 1.75
+"""The chosen exponent's distance from the calibrated one over the most likely one's: the likelihood prefers too little tempering, as
 errors of the model look like few wrong labels. Chosen on CIFAR-10N with other seeds than those reported."""
 MODEL_ERROR = 0.25
 """Standard deviation of a rate's log-odds that comes from the model, not from the sample; measured as STRETCH."""
 NEGLIGIBLE = 0.02
 """A site has evidence of wrong labels where the interval of its rate lies above this share."""
+FLAG = 0.5
+"""P(wrong) above which a label of a site with evidence is flagged."""
+APPLY = 0.67
+"""P(wrong) above which the proposal replaces a flagged label by default: most wrong labels that can be told are mended,
+and at least four for each right one that is harmed (CIFAR-10N, other seeds than those reported)."""
 FALSE_ALARM = 0.05
 """The stated share of clean sites that are told of wrong labels all the same."""
 STEPS = 30
@@ -44,20 +49,32 @@ _EVERY_MISTAKE = 1.0
 
 
 def choose_tempering(
-    log_likelihoods: ArrayLike, grid: Sequence[float] = GRID, stretch: float = STRETCH
+    log_likelihoods: ArrayLike,
+    faithful: ArrayLike,
+    grid: Sequence[float] = GRID,
+    stretch: float = STRETCH,
 ) -> float:
-    """a from the sites' log-likelihoods `[S, A]`: the top of the parabola through the best three, stretched from 1."""
+    """a from the sites' log-likelihoods `[S, A]` with wrong labels and without any (`faithful`).
+
+    With a_0 the best exponent if every label were right, at which the model is calibrated, and a_1 the best one with
+    wrong labels, a = a_0 + stretch (a_1 - a_0); a_0 where wrong labels would need a flatter model.
+    """
+    calibrated, fitted = _top(faithful, grid), _top(log_likelihoods, grid)
+    return float(np.clip(calibrated + stretch * max(fitted - calibrated, 0.0), grid[0], 2 * grid[-1]))
+
+
+def _top(log_likelihoods: ArrayLike, grid: Sequence[float]) -> float:
+    """The top of the parabola through the best three of the summed log-likelihoods `[S, A]`."""
     sums = np.asarray(log_likelihoods, np.float64)
     if sums.ndim != 2 or sums.shape[1] != len(grid):
         raise DataError(f"log-likelihoods {sums.shape} do not fit {len(grid)} exponents")
     total = sums.sum(0)
     best = int(total.argmax())
-    a = float(grid[best])
-    if 0 < best < len(grid) - 1:
-        x, y = np.asarray(grid[best - 1 : best + 2]), total[best - 1 : best + 2]
-        curve = np.polyfit(x - x[1], y, 2)
-        a = a - curve[1] / (2 * curve[0]) if curve[0] < 0 else a
-    return float(np.clip(1 + stretch * (a - 1) if a > 1 else a, grid[0], 2 * grid[-1]))
+    if not 0 < best < len(grid) - 1:
+        return float(grid[best])
+    x, y = np.asarray(grid[best - 1 : best + 2]), total[best - 1 : best + 2]
+    curve = np.polyfit(x - x[1], y, 2)
+    return float(x[1] - curve[1] / (2 * curve[0])) if curve[0] < 0 else float(x[1])
 
 
 def nearest(tempering: float, grid: Sequence[float] = GRID) -> int:
@@ -190,6 +207,22 @@ def site_rate(
     sampling = 1 / (n * odds_scale * max(known, 0.05))
     half = float(norm.ppf(0.975)) * np.sqrt(sampling + model_error**2)
     low, high = (float(end) for end in expit(logit(rate) + np.array([-half, half])))
-    return SiteRate(
-        n, round(float(doubt.sum())), int(np.floor(low * n)), int(np.ceil(high * n)), low > negligible
-    )
+    evidence = low > negligible
+    least = int(np.floor(low * n)) if evidence else 0
+    return SiteRate(n, round(float(doubt.sum())), least, int(np.ceil(high * n)), evidence)
+
+
+def flagged(probability_wrong: ArrayLike, rate: SiteRate, threshold: float = FLAG) -> NDArray[np.bool_]:
+    """Labels `[n]` to look at again: none at a site without evidence of wrong ones."""
+    return (np.asarray(probability_wrong) > threshold) & rate.evidence
+
+
+def applied(
+    probability_wrong: ArrayLike,
+    given: ArrayLike,
+    proposed: ArrayLike,
+    rate: SiteRate,
+    threshold: float = APPLY,
+) -> NDArray[np.bool_]:
+    """Labels `[n]` that the default rule replaces by the proposal."""
+    return flagged(probability_wrong, rate, threshold) & (np.asarray(given) != np.asarray(proposed))
