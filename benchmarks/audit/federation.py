@@ -1,0 +1,141 @@
+"""A federation in one process: the sites' parts of cross-fitting and of the audit, one after the other.
+
+Nothing passes between the sites but what the product sends: averaged models, and the three exchanges of whole numbers
+in tables with the default floor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsift.signals.label_counts import FLOOR, censored, whole_nats
+from fedsift.signals.label_crossfit import (
+    RIDGES,
+    as_probabilities,
+    averaged,
+    crossfit_step,
+    feature_sums,
+    held_out_likelihoods,
+    out_of_fold,
+    share_shift,
+    standardised,
+)
+from fedsift.signals.label_posterior import LabelModel, SiteFit, faithful_likelihoods, fit_site, likelihoods
+from fedsift.signals.label_rates import GRID, choose_tempering, fit_shared, nearest, shares_of
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.int64]
+ROUNDS = 12
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Pictures at sites, with given labels and folds."""
+
+    features: NDArray[np.float32]
+    given: Labels
+    site: Labels
+    fold: Labels
+    classes: int
+
+    @property
+    def rows(self) -> list[Labels]:
+        return [np.flatnonzero(self.site == s) for s in range(int(self.site.max()) + 1)]
+
+
+def standard_features(scene: Scene) -> NDArray[np.float32]:
+    sums = np.sum([feature_sums(scene.features[rows]) for rows in scene.rows], axis=0)
+    return standardised(scene.features, sums, len(scene.site))
+
+
+def federated_shares(scene: Scene, floor: int = FLOOR) -> Array:
+    """The first exchange: counts of given labels."""
+    counts = [np.bincount(scene.given[rows], minlength=scene.classes)[None] for rows in scene.rows]
+    return shares_of([censored(count, floor) for count in counts])
+
+
+def federated_probabilities(
+    scene: Scene, features: NDArray[np.float32], seed: int, *, folds: int = 5, rounds: int = ROUNDS,
+    targets: Array | None = None, ridge: float | None = None, shifts: Array | None = None,
+    whole: bool = False,
+) -> tuple[Array, float, list[NDArray[np.float32]]]:
+    """Out-of-fold p `[n, K]` of averaged softmax regressions, the ridge's strength, and the models of every round.
+
+    whole: one more model, the last, that leaves nothing out.
+    The strength is chosen on the first fold alone, by the likelihood of the given labels that it left out.
+    """
+    if shifts is None:
+        shares = federated_shares(scene)
+        shifts = np.stack(
+            [share_shift(np.bincount(scene.given[r], minlength=scene.classes), shares) for r in scene.rows]
+        )
+    if ridge is None:
+        held = np.zeros(len(RIDGES), np.int64)
+        models = _train(scene, features, scene.given, held, np.array(RIDGES), shifts, rounds, seed)[-1]
+        sums = [
+            held_out_likelihoods(models, features[r], scene.given[r], scene.fold[r], held, shifts[s])
+            for s, r in enumerate(scene.rows)
+        ]
+        ridge = RIDGES[int(np.sum(sums, axis=0).argmax())]
+    held = np.append(np.arange(folds), -1) if whole else np.arange(folds)
+    wanted = scene.given if targets is None else targets
+    history = _train(scene, features, wanted, held, np.full(len(held), ridge), shifts, rounds, seed)
+    z = out_of_fold(history[-1], features, scene.fold, held)
+    assert not np.isnan(z).any()
+    return as_probabilities(z), float(ridge), history
+
+
+def _train(
+    scene: Scene, features: NDArray[np.float32], targets: NDArray[np.generic], held: Labels,
+    ridge: Array, shifts: Array, rounds: int, seed: int,
+) -> list[NDArray[np.float32]]:
+    rng = np.random.default_rng(seed)
+    models = np.zeros((features.shape[1], len(held), scene.classes), np.float32)
+    parts = [(features[rows], targets[rows], scene.fold[rows]) for rows in scene.rows]
+    sizes = [len(rows) for rows in scene.rows]
+    history = []
+    for _ in range(rounds):
+        made = [
+            crossfit_step(models, x, y, fold, held, ridge, rng, shift=shifts[s])
+            for s, (x, y, fold) in enumerate(parts)
+            if len(x)
+        ]
+        models = averaged(made, [size for size in sizes if size])
+        history.append(models)
+    return history
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the sites end up with."""
+
+    model: LabelModel
+    fits: list[SiteFit]
+
+
+def federated_audit(
+    probabilities: Array, given: Labels, rows: list[Labels], classes: int, *, floor: int = FLOOR,
+    class_shares: bool = True,
+) -> Audit:
+    """The first two exchanges and the sites' own fits; `class_shares=False` keeps every site's shares at pi."""
+    counts = [np.bincount(given[r], minlength=classes)[None] for r in rows]
+    start = LabelModel.start(shares_of([censored(count, floor) for count in counts]))
+    if not class_shares:
+        start = LabelModel(start.shares, start.given_shares, start.confusion, concentration=1e9)
+    nats, faithful, tables = [], [], []
+    for r in rows:
+        log_likelihoods, expected = likelihoods(probabilities[r], given[r], start, GRID)
+        nats.append(whole_nats(log_likelihoods, len(r), floor))
+        right = faithful_likelihoods(probabilities[r], given[r], start, GRID)
+        faithful.append(whole_nats(right, len(r), floor))
+        tables.append([censored(table, floor) for table in expected])
+    a = choose_tempering(np.stack(nats), np.stack(faithful))
+    model = fit_shared([table[nearest(a)] for table in tables], start).with_tempering(a)
+    if not class_shares:
+        model = LabelModel(
+            model.shares, model.given_shares, model.confusion, 1e9, model.rate_prior, model.tempering
+        )
+    return Audit(model, [fit_site(probabilities[r], given[r], model) for r in rows])

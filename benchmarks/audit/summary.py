@@ -1,0 +1,70 @@
+"""What the cells' files say together: means over seeds, and ratios with their paired interval."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import t
+
+
+def ratio(ours: list[float], theirs: list[float]) -> tuple[float, float]:
+    """Mean of the paired ratios over seeds and the lower end of its 95 % interval (Student's t)."""
+    values = np.array(ours) / np.array(theirs)
+    if len(values) < 2:
+        return float(values.mean()), float("nan")
+    half = t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return float(values.mean()), float(values.mean() - half)
+
+
+def read(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    cells: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for file in sorted(folder.glob("*-[0-9]*.json")):
+        held = json.loads(file.read_text())
+        if "ours" in held:
+            cells[held["scenario"]].append(held)
+    return cells
+
+
+def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """One scenario over its seeds."""
+    sites = [site for cell in cells for site in cell["ours"]["sites"] if site["samples"]]
+    errors = [abs(site["estimated"] - site["wrong"]) / site["samples"] for site in sites]
+    inside = [site["low"] <= site["wrong"] <= site["high"] for site in sites]
+    line: dict[str, Any] = {
+        "seeds": len(cells),
+        "wrong": np.mean([cell["wrong"] / cell["samples"] for cell in cells]),
+        "rate_error_points": 100 * np.mean(errors),
+        "coverage": np.mean(inside),
+        "calibration_error": np.mean([cell["ours"]["calibration_error"] for cell in cells]),
+        "flagged_share": np.mean([cell["ours"]["flagged"] / cell["samples"] for cell in cells]),
+        "evidence": np.mean([site["evidence"] for site in sites]),
+        "fixed_share": np.mean([cell["ours"]["fixed"] / max(cell["wrong"], 1) for cell in cells]),
+        "fixed_per_harmed": sum(cell["ours"]["fixed"] for cell in cells)
+        / max(sum(cell["ours"]["harmed"] for cell in cells), 1),
+    }
+    if all("ranking" in cell for cell in cells):
+        ap = {key: [cell["ranking"][key]["ap"] for cell in cells] for key in cells[0]["ranking"]}
+        line["ap"] = {key: float(np.mean(values)) for key, values in ap.items()}
+        line["recall_at_budget"] = np.mean([cell["ranking"]["ours"]["recall_at_budget"] for cell in cells])
+        line["over_pooled"] = ratio(ap["ours"], ap["cleanlab, pooled"])
+        line["over_local"] = ratio(ap["ours"], ap["cleanlab, each site alone"])
+    return line
+
+
+def print_summary(folder: Path) -> None:
+    for name, cells in read(folder).items():
+        line = summary(cells)
+        print(f"\n{name}: {line['seeds']} seeds, {line['wrong']:.1%} wrong")
+        if "ap" in line:
+            print("  AP  " + "; ".join(f"{key} {value:.3f}" for key, value in line["ap"].items()))
+            for key in ("over_pooled", "over_local"):
+                print(f"  {key}: {line[key][0]:.3f}, lower end {line[key][1]:.3f}")
+        print(
+            f"  rate error {line['rate_error_points']:.1f} points, coverage {line['coverage']:.2f}, calibration "
+            f"{line['calibration_error']:.3f}, flagged {line['flagged_share']:.3f}, evidence {line['evidence']:.2f}, "
+            f"fixed {line['fixed_share']:.2f}, {line['fixed_per_harmed']:.1f} for each harmed"
+        )
