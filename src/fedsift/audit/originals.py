@@ -20,7 +20,7 @@ from fedsift.audit.findings import Origin
 from fedsift.audit.places import write_private
 from fedsift.contract.errors import DataError
 from fedsift.data.images import find_pictures
-from fedsift.data.sources.folder import folder_table
+from fedsift.data.sources.layout import folder_table
 from fedsift.data.sources.npz import read_arrays
 from fedsift.data.tables import column
 
