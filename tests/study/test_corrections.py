@@ -41,7 +41,9 @@ GIVEN = {"x": [0, 1, 1, 0], "y": [2, 1]}
 def test_fixed_harmed_missed_by_hand() -> None:
     """x believes [1, 0, 1, 2]: first harmed, second fixed, third kept, fourth still wrong and rewritten; y kept its
     labels, one right and one wrong."""
-    found = summarise_corrections(spread(CLEAN, GIVEN), {"x": {EVIDENCE: Evidence(labels=torch.tensor([1, 0, 1, 2]))}})
+    found = summarise_corrections(
+        spread(CLEAN, GIVEN), {"x": {EVIDENCE: Evidence(labels=torch.tensor([1, 0, 1, 2]))}}
+    )
     assert found is not None
     overall = found["overall"]
     assert [overall[k] for k in ("n", "fixed", "harmed", "missed", "kept")] == [6, 1, 1, 2, 2]
