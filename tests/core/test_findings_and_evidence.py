@@ -37,7 +37,7 @@ def test_the_last_findings_stand() -> None:
 
 @pytest.mark.parametrize(
     ("p", "borderline"),
-    [(0.001, False), (0.017, True), (0.05, True), (0.149, True), (0.15, False), (1.0, False)],
+    [(0.001, False), (0.017, True), (0.05, True), (0.149, True), (0.151, False), (1.0, False)],
 )
 def test_borderline_is_within_a_factor_three_of_the_threshold(p: float, borderline: bool) -> None:
     found = Findings((), p_value=p, threshold=0.05)

@@ -175,7 +175,7 @@ def test_refusals_are_listed_with_round_and_reason(tmp_path: Path) -> None:
     assert "Every reply passed the gate" in read(make_run(tmp_path)).text
 
 
-def test_disclosure_lists_what_the_stages_sent(tmp_path: Path) -> None:
+def test_disclosure_lists_what_the_stages_declare(tmp_path: Path) -> None:
     page = read(make_run(tmp_path))
     disclosed = page.text[page.text.index("What left the sites A site answers") :]
     assert "the site's model after local training" in disclosed
@@ -185,12 +185,28 @@ def test_disclosure_lists_what_the_stages_sent(tmp_path: Path) -> None:
     assert "Evaluated" not in disclosed  # never asked in this run
 
 
-def test_disclosure_lists_all_when_nothing_was_recorded(tmp_path: Path) -> None:
-    rows = fednoro_rows(3, ["b"])
-    del rows[2]["replies"]
-    page = read(make_run(tmp_path, rows=rows))
-    assert "every kind known here is listed" in page.text
-    assert "Evaluated" in page.text
+def test_disclosure_names_what_was_declared_but_never_sent(tmp_path: Path) -> None:
+    """FedCorr's corrections are listed though no site of this run was asked for any."""
+    rows = [round_row(n, "pre-processing", 3) for n in range(1, 4)]
+    study = {**study_table("fedavg", 4), "method": {"name": "fedcorr"}}
+    text = read(make_run(tmp_path, rows=rows, study=study, found=None)).text
+    assert "how many labels are another one now" in text
+    assert "pre-processing, relabel the rest · never sent" in text
+
+
+def test_disclosure_of_a_method_that_is_not_installed(tmp_path: Path) -> None:
+    """What was sent, or everything known where even that was not recorded."""
+    sent, unrecorded = fednoro_rows(3, ["b"]), fednoro_rows(3, ["b"])
+    del unrecorded[2]["replies"]
+    for number, (rows, words) in enumerate(
+        ((sent, "listed is what this run has sent"), (unrecorded, "every kind known here is listed"))
+    ):
+        folder = make_run(tmp_path, rows=rows, folder_name=f"run-{number}")
+        file = folder / "study.toml"
+        file.write_text(file.read_text().replace('"fednoro"', '"elsewhere"'))
+        text = read(folder).text
+        assert words in text
+        assert ("how many held-out samples there are" in text) is (rows is unrecorded)
 
 
 def test_runs_beside_each_other(tmp_path: Path) -> None:

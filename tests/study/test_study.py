@@ -29,7 +29,7 @@ def test_defaults_are_a_working_study() -> None:
         ),
         ({"method": {"name": "fednoro", "rounds": "ten"}}, "'method.rounds' = 'ten'"),
         (
-            {"method": {"name": "fednoro", "rounds": 5}},
+            {"method": {"name": "fednoro", "rounds": 5, "warm_up": 10}},
             "method.warm_up = 10: it must be between 0 and method.rounds = 5",
         ),
         ({"method": {"name": "fednoro", "indicator": "los"}}, "'method.indicator' = 'los'"),

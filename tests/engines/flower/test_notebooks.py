@@ -146,7 +146,7 @@ def test_a_lost_or_damaged_notebook_is_said_to_be_gone(tmp_path: Path, lost: str
         file.unlink()
     else:
         file.write_bytes(file.read_bytes()[:40])
-    with pytest.raises(NotebookGone, match=r"'north'.*'0\.0:train'.*restore"):
+    with pytest.raises(NotebookGone, match=r"'north'.*round 1 \(train\).*restore"):
         notes.open(envelope(1, expects="0.0:train"))
 
 
