@@ -95,6 +95,8 @@ class Site:
     """Entropy that the site alone knows, for draws that protect its privacy; empty in a simulation."""
     privacy_budget: float | None = None
     """Epsilon that the site lets be spent on each of its labels, ever; None: it set no limit of its own."""
+    floor: int = 10
+    """The smallest count that the site lets out in an audit; smaller ones leave in a lump."""
     compute: Compute = field(default_factory=Compute)
     workbench: dict[str, Any] = field(default_factory=dict)
     """Scratch for the parts of one request, e.g. the weights just trained; gone afterwards."""

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit
 
+from fedsift.contract.codec import Wire
 from fedsift.contract.errors import DataError
 
 Array = NDArray[np.float64]
@@ -40,7 +41,7 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class LabelModel:
+class LabelModel(Wire):
     """What all sites share."""
 
     shares: Array
@@ -160,19 +161,29 @@ def probability_wrong(fit: SiteFit, given: ArrayLike, spread: float = SPREAD) ->
 
 
 def matched_to_rate(doubt: ArrayLike, rate: float, spread: float = 1.0) -> Array:
-    """sigmoid(spread logit(doubt) + b) `[n]`, with b such that the mean is `rate` (bisection)."""
+    """sigmoid(spread logit(doubt) + b) `[n]`, with b such that the mean is `rate`."""
     values = np.asarray(doubt, np.float64)
     if not len(values):
         return values
     if rate <= _TINY or rate >= 1 - _TINY:
         return np.full(len(values), float(np.clip(rate, 0, 1)))
-    odds = spread * logit(np.clip(values, _TINY, 1 - _TINY))
+    odds = _odds(values, spread)
+    result: Array = expit(odds + _rate_offset(odds, rate))
+    return result
+
+
+def _odds(doubt: Array, spread: float) -> Array:
+    """spread logit(doubt)"""
+    return np.asarray(spread * logit(np.clip(doubt, _TINY, 1 - _TINY)))
+
+
+def _rate_offset(odds: Array, rate: float) -> float:
+    """b such that the mean of sigmoid(odds + b) is `rate` (bisection)."""
     low, high = -60.0, 60.0
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if expit(odds + middle).mean() < rate else (low, middle)
-    result: Array = expit(odds + (low + high) / 2)
-    return result
+    return (low + high) / 2
 
 
 def _checked(probabilities: ArrayLike, given: ArrayLike, classes: int) -> tuple[Array, Labels]:
@@ -182,7 +193,9 @@ def _checked(probabilities: ArrayLike, given: ArrayLike, classes: int) -> tuple[
     if not np.isfinite(p).all() or (p < 0).any():
         raise DataError("a probability is negative or not finite: the model that gave it has diverged")
     if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
-        raise DataError(f"given labels run from {labels.min()} to {labels.max()}, classes from 0 to {classes - 1}")
+        raise DataError(
+            f"given labels run from {labels.min()} to {labels.max()}, classes from 0 to {classes - 1}"
+        )
     return p, labels
 
 
@@ -213,7 +226,13 @@ def _shape(rate: float, confusion: Array) -> Array:
 
 
 def _em(
-    evidence: Array, labels: Labels, model: LabelModel, confusion: Array, shares: Array, errors: Array, rate: float
+    evidence: Array,
+    labels: Labels,
+    model: LabelModel,
+    confusion: Array,
+    shares: Array,
+    errors: Array,
+    rate: float,
 ) -> SiteFit:
     """Maximum a posteriori pi_s, e_s and T_s: responsibilities, then shares, rate and errors, until nothing moves."""
     n, classes = evidence.shape
@@ -242,3 +261,27 @@ def _responsibilities(evidence: Array, labels: Labels, shares: Array, errors: Ar
     joint = q * np.maximum(errors, _TINY).T[labels]
     total = joint.sum(1, keepdims=True)
     return joint / total, np.log(total[:, 0])
+
+
+def judge(
+    probabilities: ArrayLike,
+    given: ArrayLike,
+    model: LabelModel,
+    fit: SiteFit,
+    own: ArrayLike,
+    spread: float = SPREAD,
+) -> tuple[Array, Array]:
+    """Posterior `[n, K]` and P(wrong) `[n]` of samples that came later, by what the site's fit learnt.
+
+    own: the given labels `[m]` of the samples that `fit` was made of. The odds are moved as theirs were, so that a
+    later sample with the same probabilities gets the same answer.
+    """
+    p, labels = _checked(probabilities, given, len(model.shares))
+    posterior, _ = _responsibilities(tempered_evidence(p, model), labels, fit.shares, fit.errors)
+    doubt = 1 - posterior[np.arange(len(labels)), labels]
+    before = fit.doubt(own)
+    rate = float(before.mean()) if len(before) else 0.0
+    if rate <= _TINY or rate >= 1 - _TINY:
+        return posterior, np.full(len(doubt), float(np.clip(rate, 0, 1)))
+    moved: Array = expit(_odds(doubt, spread) + _rate_offset(_odds(before, spread), rate))
+    return posterior, moved

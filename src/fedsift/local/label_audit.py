@@ -1,0 +1,360 @@
+"""What a site does in a label audit: count, train without each fold, judge its own labels. Only sums leave it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsift.contract.codec import Wire
+from fedsift.contract.messages import Reply, Request, Weights
+from fedsift.contract.randomness import numpy_generator
+from fedsift.local.crossfit import COPIES, folds_of, out_of_fold_logits
+from fedsift.local.label_messages import (
+    FoldsFitted,
+    GridJudged,
+    LabelsCounted,
+    LabelsJudged,
+    stacked_tables,
+)
+from fedsift.local.predict import logits_of
+from fedsift.local.site import Samples, Site
+from fedsift.signals.folds import copies, disagreeing_copies
+from fedsift.signals.label_counts import censored, whole_nats
+from fedsift.signals.label_crossfit import (
+    CrossfitSettings,
+    as_probabilities,
+    crossfit_step,
+    feature_sums,
+    held_out_likelihoods,
+    out_of_fold,
+    share_shift,
+    standardised,
+)
+from fedsift.signals.label_posterior import (
+    LabelModel,
+    faithful_likelihoods,
+    fit_site,
+    judge,
+    likelihoods,
+    probability_wrong,
+    tempered_evidence,
+)
+from fedsift.signals.label_rates import GRID, flagged, site_rate
+
+Array = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+NAME = "label audit"
+JUDGED = "label audit"
+"""The notebook's page with what the audit says of every label."""
+PROBABILITIES = "label audit probabilities"
+"""The page with the out-of-fold probabilities, float32 `[n, Q, C]`."""
+SEEN = "label audit average"
+"""The page with the running mean of probabilities over the rounds, and how many there were (a single fold)."""
+
+
+@dataclass(frozen=True)
+class JudgedLabels(Wire):
+    """What the audit found at this site; it never leaves. n samples, the held-out ones last; Q questions."""
+
+    posterior: Tensor
+    """float32 `[n, Q, C]`: P(true | picture, given, site); without the given label where that is not annotated."""
+    wrong: Tensor
+    """float32 `[n, Q]`: P(the given label is wrong); NaN where it is not annotated."""
+    predicted: Tensor
+    """int64 `[n, Q]`: what the model says, whatever was given."""
+    flagged: Tensor
+    """bool `[n]`: to look at again."""
+    disagrees: Tensor
+    """bool `[n]`: an exact copy of the sample carries another label."""
+    training: int
+    """How many of the n are training samples."""
+    rates: tuple[tuple[int, int, int, bool], ...]
+    """For each question: labels that are probably wrong, both ends of the interval, whether there is evidence."""
+    swapped: tuple[bool, ...]
+    """Whether the site's codes look swapped."""
+
+
+def given_answers(labels: Tensor) -> Numbers:
+    """Labels `[n]` or `[n, K]` as answers to the audit's questions, int64 `[n, Q]`."""
+    values = labels.numpy()
+    return values[:, None] if values.ndim == 1 else values
+
+
+def answerable(site: Site) -> NDArray[np.bool_]:
+    """Questions `[Q]` that the site's annotators answered at all."""
+    if not site.multilabel:
+        return np.ones(1, np.bool_)
+    return np.ones(site.n_classes, np.bool_) if site.known is None else site.known.numpy() > 0
+
+
+def answers_of(z: Array, *, multilabel: bool) -> Array:
+    """Scores `[n, K]` as probabilities of the answers, `[n, Q, C]`."""
+    if not multilabel:
+        return as_probabilities(z)[:, None, :]
+    p = as_probabilities(z, sigmoid=True)
+    return np.stack([1 - p, p], -1)
+
+
+def feature_rows(samples: Samples) -> NDArray[np.float32]:
+    """All samples as rows of features, float32 `[n, F]`."""
+    return np.asarray(samples.take(torch.arange(len(samples))).flatten(1).cpu().numpy(), np.float32)
+
+
+# First exchange ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CountLabels(Request[LabelsCounted]):
+    """How often each label was given, and what features are standardised by."""
+
+    reply_type: ClassVar[type[Reply]] = LabelsCounted
+
+    questions: tuple[int, int]
+    """Q and C."""
+    features: bool
+    """Whether features are to be summed."""
+
+    def answer(self, site: Site) -> LabelsCounted:
+        answers, known = given_answers(site.given), answerable(site)
+        counts = [np.bincount(own, minlength=self.questions[1]) * kept for own, kept in zip(answers.T, known)]
+        tables = stacked_tables([censored(count[None], site.floor) for count in counts])
+        sums = torch.from_numpy(feature_sums(feature_rows(site.samples))) if self.features else None
+        return LabelsCounted(**tables, sums=sums, samples=len(site.samples))
+
+
+# Linear models on features ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FitFolds(Request[FoldsFitted]):
+    """Train linear models on standardised features, each without one fold (signals/label_crossfit.py)."""
+
+    reply_type: ClassVar[type[Reply]] = FoldsFitted
+
+    models: Tensor
+    """float32 `[F + 1, k, K]`"""
+    held: tuple[int, ...]
+    """The fold that each model leaves out; -1: none."""
+    folds: int
+    ridge: tuple[float, ...]
+    shares: Tensor
+    """g: shares of the given labels, float64 `[Q, C]`."""
+    sums: Tensor
+    """Sums and sums of squares of the features over the federation, float64 `[2, F]`."""
+    total: int
+    """Samples of the federation."""
+    settings: tuple[int, int, float, float] = (2, 64, 0.3, 0.9)
+    """Epochs, batch, learning rate, momentum."""
+
+    def rows(self, samples: Samples) -> NDArray[np.float32]:
+        return standardised(feature_rows(samples), self.sums.numpy(), self.total)
+
+    def shift(self, site: Site) -> Array:
+        """log pi_s - log g `[K]`; the log-odds of yes for multi-label data."""
+        shifts = [
+            share_shift(np.bincount(own, minlength=self.shares.shape[1]), shares)
+            for own, shares in zip(given_answers(site.given).T, self.shares.numpy())
+        ]
+        each = np.stack(shifts)
+        return np.asarray(each[:, 1] - each[:, 0] if site.multilabel else each[0], np.float64)
+
+    def answer(self, site: Site) -> FoldsFitted:
+        x, held = self.rows(site.samples), np.array(self.held)
+        fold = folds_of(site, self.folds).numpy()
+        given, shift = site.given.numpy(), self.shift(site)
+        known = answerable(site) if site.multilabel else None
+        if self.folds == 1:
+            _remember(
+                site,
+                answers_of(
+                    x.astype(np.float64) @ self.models[:, 0].double().numpy(), multilabel=site.multilabel
+                ),
+            )
+        models = crossfit_step(
+            self.models.numpy(), x, given, fold, held, np.array(self.ridge),
+            numpy_generator(site.moment.seed, site.name, site.moment.round, site.moment.ask, "fit folds"),
+            shift=shift, annotated=known, settings=CrossfitSettings(*self.settings),
+        )  # fmt: skip
+        sums = np.zeros(len(held))
+        if not site.multilabel and (held >= 0).all():
+            sums = held_out_likelihoods(models, x, given, fold, held, shift)
+        return FoldsFitted(torch.from_numpy(models), torch.from_numpy(sums), len(site.samples))
+
+
+def _remember(site: Site, probabilities: Array) -> None:
+    """Add to the mean over the rounds; the first model knows nothing yet and is left out."""
+    seen: tuple[int, Tensor] | None = site.notebook.get(SEEN)
+    count, mean = (0, torch.zeros(probabilities.shape)) if seen is None else seen
+    fresh = torch.from_numpy(probabilities).float()
+    site.notebook[SEEN] = (count + 1, fresh if count <= 1 else mean + (fresh - mean) / count)
+
+
+# Second exchange --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JudgeGrid(Request[GridJudged]):
+    """Every sample's probabilities by the model that never saw it, then how well each exponent explains the labels."""
+
+    reply_type: ClassVar[type[Reply]] = GridJudged
+
+    questions: tuple[int, int]
+    shares: Tensor
+    """g, float64 `[Q, C]`."""
+    linear: FitFolds | None = None
+    """The last models, and how features are standardised."""
+    networks: tuple[Weights, ...] = ()
+    """The last models, where they are networks."""
+
+    def answer(self, site: Site) -> GridJudged:
+        p = self.own_probabilities(site)
+        site.notebook[PROBABILITIES] = torch.from_numpy(p).float()
+        answers, known = given_answers(site.given), answerable(site)
+        nats, faithful, tables = [], [], []
+        for q, start in enumerate(LabelModel.start(shares) for shares in self.shares.numpy()):
+            if not known[q]:
+                none = np.zeros((self.questions[1], self.questions[1]))
+                nats.append(np.zeros(len(GRID), np.int64))
+                faithful.append(nats[-1])
+                tables += [censored(none, site.floor)] * len(GRID)
+                continue
+            fitted, expected = likelihoods(p[:, q], answers[:, q], start, GRID)
+            right = faithful_likelihoods(p[:, q], answers[:, q], start, GRID)
+            nats.append(whole_nats(np.minimum(fitted, 0.0), len(p), site.floor))
+            faithful.append(whole_nats(np.minimum(right, 0.0), len(p), site.floor))
+            tables += [censored(table, site.floor) for table in expected]
+        return GridJudged(
+            torch.from_numpy(np.stack(nats)), torch.from_numpy(np.stack(faithful)), **stacked_tables(tables)
+        )
+
+    def own_probabilities(self, site: Site) -> Array:
+        """Of the training samples, each by a model that never saw it (by the mean over rounds where one saw all)."""
+        seen: tuple[int, Tensor] | None = site.notebook.get(SEEN)
+        if seen is not None:
+            return np.asarray(seen[1].double().numpy())
+        if self.linear is None:
+            z = out_of_fold_logits(site, self.networks).double().numpy()
+        else:
+            models, held = self.linear.models.numpy(), np.array(self.linear.held)
+            z = out_of_fold(
+                models, self.linear.rows(site.samples), folds_of(site, self.linear.folds).numpy(), held
+            )
+        return answers_of(self.with_shares(z, site), multilabel=site.multilabel)
+
+    def other_probabilities(self, site: Site, samples: Samples) -> Array:
+        """Of samples that no model saw: the mean over all models."""
+        if self.linear is None:
+            scores = [logits_of(site.network(weights), samples).double().numpy() for weights in self.networks]
+        else:
+            x = self.linear.rows(samples).astype(np.float64)
+            scores = [
+                x @ self.linear.models[:, k].double().numpy() for k in range(self.linear.models.shape[1])
+            ]
+        each = [answers_of(self.with_shares(z, site), multilabel=site.multilabel) for z in scores]
+        return np.asarray(np.mean(each, 0))
+
+    def with_shares(self, z: Array, site: Site) -> Array:
+        """Networks are trained on z + log pi_s and know no shares of the federation: give them g."""
+        if self.linear is not None or site.multilabel:
+            return z
+        return np.asarray(z + np.log(np.maximum(self.shares[0].numpy(), 1e-9)))
+
+
+# Third exchange ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JudgeLabels(Request[LabelsJudged]):
+    """The posterior of every label under the model that all sites share; it stays here, the consortium gets sums."""
+
+    reply_type: ClassVar[type[Reply]] = LabelsJudged
+
+    shared: tuple[LabelModel, ...]
+    grid: JudgeGrid
+    """How held-out samples are judged: by the same models."""
+
+    def answer(self, site: Site) -> LabelsJudged:
+        p = site.notebook[PROBABILITIES].double().numpy()
+        answers, known = given_answers(site.given), answerable(site)
+        held = self._held_out(site)
+        posteriors, wrongs, tables, rates, swapped, marks = [], [], [], [], [], np.zeros(len(p), np.bool_)
+        for q, model in enumerate(self.shared):
+            if not known[q]:
+                posteriors.append(_without_label(np.concatenate([p[:, q], held[0][:, q]]), model))
+                wrongs.append(np.full(len(p) + len(held[1]), np.nan))
+                tables.append(censored(np.zeros_like(model.confusion), site.floor))
+                rates.append((0, 0, 0, False))
+                swapped.append(False)
+                continue
+            fit = fit_site(p[:, q], answers[:, q], model)
+            rate = site_rate(fit, answers[:, q])
+            doubt = probability_wrong(fit, answers[:, q])
+            later, later_doubt = judge(held[0][:, q], held[1][:, q], model, fit, answers[:, q])
+            marks |= flagged(doubt, rate)
+            posteriors.append(np.concatenate([fit.posterior, later]))
+            wrongs.append(np.concatenate([doubt, later_doubt]))
+            tables.append(censored(fit.counts.T, site.floor))
+            rates.append((rate.wrong, rate.low, rate.high, rate.evidence))
+            swapped.append(fit.swapped)
+        page = self._page(site, np.stack(posteriors, 1), np.stack(wrongs, 1), marks, rates, swapped, len(p))
+        site.notebook[JUDGED] = page
+        self._keep(site, page)
+        count = int(page.flagged[: page.training].sum())
+        numbers = torch.tensor([[wrong, low, high] for wrong, low, high, _ in rates], dtype=torch.int64)
+        return LabelsJudged(
+            torch.where(numbers < site.floor, 0, numbers),
+            any(found for *_, found in rates),
+            count if count >= site.floor else 0,
+            **stacked_tables(tables),
+        )
+
+    def _held_out(self, site: Site) -> tuple[Array, Numbers]:
+        """Probabilities and answers of the samples that the site keeps for evaluation."""
+        questions, answers = len(self.shared), len(self.shared[0].shares)
+        if site.held_out is None or site.held_out_given is None or len(site.held_out) == 0:
+            return np.zeros((0, questions, answers)), np.zeros((0, questions), np.int64)
+        return self.grid.other_probabilities(site, site.held_out), given_answers(site.held_out_given)
+
+    def _page(
+        self, site: Site, posterior: Array, wrong: Array, marks: NDArray[np.bool_],
+        rates: list[tuple[int, int, int, bool]], swapped: list[bool], training: int,
+    ) -> JudgedLabels:  # fmt: skip
+        kept: Tensor | None = site.notebook.get(COPIES)
+        same = copies(feature_rows(site.samples)) if kept is None else kept.numpy()
+        disagrees = disagreeing_copies(same, site.given.numpy())
+        later = np.array([any(found for *_, found in rates)]) & (
+            np.nan_to_num(wrong[training:]).max(1, initial=0) > 0.5
+        )
+        return JudgedLabels(
+            torch.from_numpy(posterior).float(),
+            torch.from_numpy(wrong).float(),
+            torch.from_numpy(posterior.argmax(2)),
+            torch.from_numpy(np.concatenate([marks | disagrees, later])),
+            torch.from_numpy(np.concatenate([disagrees, np.zeros(len(later), np.bool_)])),
+            training,
+            tuple(rates),
+            tuple(swapped),
+        )
+
+    def _keep(self, site: Site, page: JudgedLabels) -> None:
+        """The audit's word as evidence, like any method's."""
+        one = not site.multilabel
+        n = page.training
+        site.keep_evidence(
+            NAME,
+            suspicion=page.wrong[:n, 0] if one else page.wrong[:n],
+            flagged=page.flagged[:n] if one else (page.wrong[:n] > 0.5) & page.flagged[:n, None],
+            proposed=page.predicted[:n, 0] if one else page.predicted[:n],
+        )
+
+
+def _without_label(p: Array, model: LabelModel) -> Array:
+    """P(true | picture) `[n, C]` where no label was given."""
+    weighed = tempered_evidence(p, model) * model.shares
+    return np.asarray(weighed / weighed.sum(1, keepdims=True))

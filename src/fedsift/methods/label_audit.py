@@ -1,0 +1,225 @@
+"""The label audit: cross-fitted federation, then the site-aware posterior of every label (docs/audit.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsift.aggregate import average
+from fedsift.contract import Federation, Findings, Replies, Stage, State, Weights
+from fedsift.contract.ranges import AtLeastOne
+from fedsift.local.crossfit import CrossTrain, CrossTrained
+from fedsift.local.label_audit import CountLabels, FitFolds, JudgeGrid, JudgeLabels
+from fedsift.local.label_messages import FoldsFitted, LabelsJudged, tables_of
+from fedsift.local.objective import BinaryCrossEntropy, CrossEntropy, Term
+from fedsift.methods.base import TrainingMethod, methods
+from fedsift.signals.label_crossfit import RIDGES
+from fedsift.signals.label_posterior import LabelModel
+from fedsift.signals.label_rates import GRID, choose_tempering, fit_shared, nearest, shares_of
+
+
+@dataclass(frozen=True)
+class AuditState(State):
+    """What the server knows between rounds; `weights` stays empty, the audit has k models instead."""
+
+    shares: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+    """g: shares of the given labels, float64 `[Q, C]`."""
+    sums: Tensor | None = None
+    """Sums and sums of squares of the features, float64 `[2, F]`; None where sites train networks."""
+    total: int = 0
+    """Samples of the federation."""
+    models: Tensor = field(default_factory=lambda: torch.zeros(0))
+    """Linear models on standardised features, float32 `[F + 1, k, K]`."""
+    ridge: float = 0.0
+    networks: tuple[Weights, ...] = ()
+    shared: tuple[LabelModel, ...] = ()
+    """What all sites share of the posterior, a model for each question."""
+
+
+@methods.register("label-audit")
+@dataclass(frozen=True)
+class LabelAudit(TrainingMethod):
+    """Judge every label by a model that never saw it, with the site's own class shares and error rate.
+
+    A model that is one linear layer (a head on frozen features) is trained as linear models on standardised features;
+    any other network by the recipe. Nothing that speaks of a single sample leaves a site.
+    """
+
+    summary: ClassVar[str] = "Which labels are wrong: out-of-fold probabilities and a site-aware posterior"
+    paper: ClassVar[str] = "docs/audit.md"
+    tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
+
+    folds: AtLeastOne = 5
+    """k: models, each trained without one fold of every site's samples; 1 averages over rounds instead (fast)."""
+    rounds: AtLeastOne = 12
+    """Rounds of cross-fitted training."""
+
+    def start(self, federation: Federation) -> AuditState:
+        fresh = federation.initial_weights()
+        linear = _linear_width(fresh, len(federation.classes))
+        if linear is None:
+            return AuditState(networks=(fresh,) * self.folds)
+        return AuditState(sums=torch.zeros(2, linear, dtype=torch.float64))
+
+    def stages(self) -> list[Stage]:
+        return [
+            Stage("count labels", 1, self.count, asks=(CountLabels,), trains=False),
+            Stage("choose the penalty", self.rounds, self.try_penalties, asks=(FitFolds,), trains=False),
+            Stage("cross-fit", self.rounds, self.fit, asks=(FitFolds, CrossTrain), trains=False),
+            Stage("share the model", 1, self.share, asks=(JudgeGrid,), trains=False),
+            Stage("judge labels", 1, self.judge, asks=(JudgeLabels,), trains=False),
+        ]
+
+    def model(self, state: AuditState) -> None:
+        """An audit has k models and judges labels, not accuracy."""
+        return None
+
+    def tiny(self) -> LabelAudit:
+        return replace(self, folds=2, rounds=2)
+
+    # First exchange ---------------------------------------------------------------------------------------------
+
+    def count(self, state: AuditState, federation: Federation) -> AuditState:
+        """Shares of the given labels, and what features are standardised by."""
+        questions = _questions(federation)
+        replies = federation.ask(CountLabels(questions, state.sums is not None))
+        tables = [tables_of(reply.cells, reply.remainders, reply.rest) for reply in replies.values()]
+        shares = np.stack([shares_of([own[q] for own in tables]) for q in range(questions[0])])
+        sums = [reply.sums for reply in replies.values() if reply.sums is not None]
+        return replace(
+            state,
+            shares=torch.from_numpy(shares),
+            sums=torch.stack(sums).sum(0) if sums else None,
+            total=sum(reply.samples for reply in replies.values()),
+        )
+
+    # Cross-fitted training ----------------------------------------------------------------------------------------
+
+    def try_penalties(self, state: AuditState, federation: Federation) -> AuditState:
+        """Linear models with several penalties, all without the first fold; the labels left out choose."""
+        if state.sums is None or federation.multilabel or self.folds == 1:
+            return replace(state, ridge=RIDGES[len(RIDGES) // 2])
+        if federation.round.index == 0:
+            state = replace(state, models=_zeros(state, len(RIDGES), federation))
+        request = self._linear(state, (0,) * len(RIDGES), RIDGES)
+        models, likelihoods = _averaged(federation.ask(request))
+        ridge = RIDGES[int(torch.argmax(likelihoods))]
+        federation.record(penalty=ridge)
+        return replace(state, models=models, ridge=ridge)
+
+    def fit(self, state: AuditState, federation: Federation) -> AuditState:
+        """One round of k models at once."""
+        if state.sums is None:
+            return self._fit_networks(state, federation)
+        if federation.round.index == 0:
+            state = replace(state, models=_zeros(state, self.folds, federation))
+        held = tuple(range(self.folds)) if self.folds > 1 else (-1,)
+        request = self._linear(state, held, (state.ridge,) * self.folds)
+        return replace(state, models=_averaged(federation.ask(request))[0])
+
+    def _linear(self, state: AuditState, held: tuple[int, ...], ridge: tuple[float, ...]) -> FitFolds:
+        assert state.sums is not None
+        return FitFolds(state.models, held, self.folds, ridge, state.shares, state.sums, state.total)
+
+    def _fit_networks(self, state: AuditState, federation: Federation) -> AuditState:
+        # the site's own shares enter the loss, so that sites with different classes agree on the rest
+        loss: Term = BinaryCrossEntropy() if federation.multilabel else CrossEntropy(adjust=1.0)
+        replies: Replies[CrossTrained] = federation.ask(CrossTrain(state.networks, self.recipe(loss)))
+        total = sum(sum(reply.samples) for reply in replies.values())
+        federation.record(
+            train_loss=sum(reply.loss * sum(reply.samples) for reply in replies.values()) / max(total, 1)
+        )
+        networks = tuple(
+            average(
+                [reply.models[k] for reply in replies.values()],
+                [reply.samples[k] for reply in replies.values()],
+            )
+            for k in range(self.folds)
+        )
+        return replace(state, networks=networks)
+
+    # Second and third exchange -------------------------------------------------------------------------------------
+
+    def grid(self, state: AuditState, federation: Federation) -> JudgeGrid:
+        """How sites judge samples by the models that stand."""
+        held = tuple(range(self.folds)) if self.folds > 1 else (-1,)
+        linear = None if state.sums is None else self._linear(state, held, (state.ridge,) * self.folds)
+        return JudgeGrid(_questions(federation), state.shares, linear, state.networks)
+
+    def share(self, state: AuditState, federation: Federation) -> AuditState:
+        """The exponent, chosen by the likelihood of the given labels, and who is mistaken for whom."""
+        replies = federation.ask(self.grid(state, federation))
+        shared = []
+        for q, shares in enumerate(state.shares.numpy()):
+            nats = np.stack([reply.nats[q].numpy() for reply in replies.values()])
+            faithful = np.stack([reply.faithful[q].numpy() for reply in replies.values()])
+            tempering = choose_tempering(nats, faithful)
+            at = q * len(GRID) + nearest(tempering)
+            tables = [tables_of(r.cells, r.remainders, r.rest)[at] for r in replies.values()]
+            shared.append(fit_shared(tables, LabelModel.start(shares)).with_tempering(tempering))
+        federation.record(tempering=[model.tempering for model in shared])
+        return replace(state, shared=tuple(shared))
+
+    def judge(self, state: AuditState, federation: Federation) -> AuditState:
+        """Every site judges its labels; the consortium learns how many, not which."""
+        replies: Replies[LabelsJudged] = federation.ask(
+            JudgeLabels(state.shared, self.grid(state, federation))
+        )
+        questions = len(state.shared)
+        entries = {site: federation.facts[site].samples * questions for site in replies}
+        level = {site: float(reply.wrong[:, 0].sum()) / entries[site] for site, reply in replies.items()}
+        federation.find(
+            Findings(
+                tuple(site for site, reply in replies.items() if reply.evidence),
+                unmeasured=tuple(site for site in federation.sites if site not in replies),
+                level=level,
+            )
+        )
+        columns: dict[str, dict[str, Any]] = {
+            "wrong_labels": {site: int(reply.wrong[:, 0].sum()) for site, reply in replies.items()},
+            "wrong_at_least": {site: int(reply.wrong[:, 1].sum()) for site, reply in replies.items()},
+            "wrong_at_most": {site: int(reply.wrong[:, 2].sum()) for site, reply in replies.items()},
+            "flagged": {site: reply.flagged for site, reply in replies.items()},
+        }
+        for name, values in columns.items():
+            federation.record_sites(name, values)
+        federation.record(agreement={site: reply.cells.tolist() for site, reply in replies.items()})
+        return state
+
+
+def _questions(federation: Federation) -> tuple[int, int]:
+    """Q and C: one question with K answers, or a yes or no for each class."""
+    classes = len(federation.classes)
+    return (classes, 2) if federation.multilabel else (1, classes)
+
+
+def _linear_width(weights: Weights, classes: int) -> int | None:
+    """F of a model that is one linear layer of K outputs, None for any other."""
+    matrices = [value for value in weights.values() if value.dim() == 2]
+    rest = [value for value in weights.values() if value.dim() != 2]
+    if (
+        len(matrices) != 1
+        or matrices[0].shape[0] != classes
+        or any(value.shape != (classes,) for value in rest)
+    ):
+        return None
+    return int(matrices[0].shape[1])
+
+
+def _zeros(state: AuditState, models: int, federation: Federation) -> Tensor:
+    assert state.sums is not None
+    return torch.zeros(state.sums.shape[1] + 1, models, len(federation.classes))
+
+
+def _averaged(replies: Replies[FoldsFitted]) -> tuple[Tensor, Tensor]:
+    """The sites' models averaged by their samples, and the summed likelihoods of what they left out."""
+    sizes = torch.tensor([reply.samples for reply in replies.values()], dtype=torch.float64)
+    total = sum(
+        (share * reply.models.double() for share, reply in zip(sizes / sizes.sum(), replies.values())),
+        torch.zeros((), dtype=torch.float64),
+    )
+    return total.float(), torch.stack([reply.likelihoods for reply in replies.values()]).sum(0)
