@@ -83,7 +83,11 @@ def test_sigterm_stops_as_ctrl_c_does_and_the_handler_goes_again() -> None:
 
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (Terminated(), 143)])
 def test_a_stopped_run_says_how_to_go_on(
-    stop: BaseException, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stop: BaseException,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def stopped(*arguments: object) -> None:
         raise stop

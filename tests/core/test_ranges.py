@@ -76,7 +76,10 @@ def test_every_method_bounds_its_rounds_and_its_share_of_sites(name: str) -> Non
     ("table", "line"),
     [
         ({"method": {"name": "fedavg", "rounds": -3}}, "method.rounds = -3: it must be at least 1"),
-        ({"method": {"name": "fedavg", "fraction": 7}}, "method.fraction = 7: it must be above 0 and at most 1"),
+        (
+            {"method": {"name": "fedavg", "fraction": 7}},
+            "method.fraction = 7: it must be above 0 and at most 1",
+        ),
         ({"engine": {"workers": 500}}, "engine.workers = 500: it must be from 0 to 64"),
         ({"train": {"momentum": 1.0}}, "train.momentum = 1.0: it must be at least 0 and below 1"),
         ({"train": {"augment": {"crop": -1}}}, "train.augment.crop = -1: it must be at least 0"),

@@ -63,7 +63,9 @@ def test_without_a_window_the_whole_range_is_used() -> None:
 
 def test_rescale_then_window_by_the_standards_formula() -> None:
     """C.11.2.1.2: y = (x - (c - 0.5))/(w - 1) + 0.5 on modality values x = 2 v - 1024, cut to 0..1."""
-    data = dicom_bytes(RAMP, RescaleSlope=2, RescaleIntercept=-1024, WindowCenter=[40, 400], WindowWidth=[400, 80])
+    data = dicom_bytes(
+        RAMP, RescaleSlope=2, RescaleIntercept=-1024, WindowCenter=[40, 400], WindowWidth=[400, 80]
+    )
     x = 2.0 * RAMP - 1024
     expected = np.round(255 * np.clip((x - 39.5) / 399 + 0.5, 0, 1))
     assert np.array_equal(grey(data), expected)
@@ -91,7 +93,9 @@ def test_a_voi_table_comes_before_the_window() -> None:
 
 def test_monochrome1_is_turned_round() -> None:
     plain, turned = (
-        grey(dicom_bytes(RAMP, PhotometricInterpretation=f"MONOCHROME{k}", WindowCenter=2000, WindowWidth=1000))
+        grey(
+            dicom_bytes(RAMP, PhotometricInterpretation=f"MONOCHROME{k}", WindowCenter=2000, WindowWidth=1000)
+        )
         for k in (2, 1)
     )
     assert np.abs(plain.astype(int) + turned - 255).max() <= 1
@@ -133,7 +137,9 @@ def test_a_folder_of_dicom_files_by_a_named_attribute(tmp_path: Path) -> None:
     found = FolderSource(path=root, size=8, channels=1, dicom_id="AccessionNumber").load()
     assert found.ids is not None
     assert sorted(found.ids) == [f"A{k}" for k in range(6)]
-    everything = repr(found) + "".join(str(file.read_bytes()) for file in (tmp_path / "cache").rglob("*.json"))
+    everything = repr(found) + "".join(
+        str(file.read_bytes()) for file in (tmp_path / "cache").rglob("*.json")
+    )
     assert "Doe" not in everything
     assert "secret-17" not in everything
     with pytest.raises(ConfigError, match="no such attribute"):

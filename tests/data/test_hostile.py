@@ -124,7 +124,10 @@ def test_a_table_cannot_reach_out_of_its_folder(tmp_path: Path, reference: str) 
     root = labelled_folder(tmp_path / "own", 4)
     picture(tmp_path / "secret.png", 99)
     picture(root / "secret.png", 98)  # a namesake inside is not taken for it
-    rows = [{"path": "pictures/p000.png", "label": "a"}, {"path": reference.format(outside=tmp_path), "label": "b"}]
+    rows = [
+        {"path": "pictures/p000.png", "label": "a"},
+        {"path": reference.format(outside=tmp_path), "label": "b"},
+    ]
     table(root / "labels.csv", rows)
     with pytest.raises(DataError, match="leads out of"):
         folder(root)
@@ -225,15 +228,27 @@ def save(path: Path, **arrays: object) -> Path:
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({"images": np.full((6, 4, 4), 4095, np.uint16)}, r"are uint16 with values from 4095 to 4095: save them as uint8"),
+        (
+            {"images": np.full((6, 4, 4), 4095, np.uint16)},
+            r"are uint16 with values from 4095 to 4095: save them as uint8",
+        ),
         ({"images": np.full((6, 4, 4), 200)}, r"are int64 .* values.astype\('uint8'\)"),
-        ({"images": np.full((6, 4, 4), np.nan)}, "hold 96 values that are NaN or infinite, first at sample 0"),
-        ({"images": np.array([[1.0], [2], [3], [np.inf], [5], [6]])}, "1 values that are NaN or infinite, first at sample 3"),
+        (
+            {"images": np.full((6, 4, 4), np.nan)},
+            "hold 96 values that are NaN or infinite, first at sample 0",
+        ),
+        (
+            {"images": np.array([[1.0], [2], [3], [np.inf], [5], [6]])},
+            "1 values that are NaN or infinite, first at sample 3",
+        ),
         ({"images": np.full((6, 3), 1e300)}, "beyond the range of 32-bit floats"),
         ({"images": np.array([["a"]] * 6)}, "not numbers"),
         ({"images": np.zeros((0, 4, 4), np.uint8), "labels": np.zeros(0, int)}, "array 'images' is empty"),
         ({"labels": np.array([0, 1, 0, 1, 0, np.nan])}, "labels must be whole numbers"),
-        ({"test_images": np.zeros((2, 5, 5), np.uint8), "test_labels": np.zeros(2, int)}, "they must be alike"),
+        (
+            {"test_images": np.zeros((2, 5, 5), np.uint8), "test_labels": np.zeros(2, int)},
+            "they must be alike",
+        ),
     ],
 )
 def test_arrays_that_no_network_should_see(tmp_path: Path, arrays: dict[str, object], words: str) -> None:

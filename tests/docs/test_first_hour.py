@@ -28,12 +28,16 @@ def make_data(root: Path, sites: int = 5, each: int = 24) -> None:
         pixels[3:13, 3:13, 2 * kind] += 120
         Image.fromarray(pixels).save(root / f"own/pictures/p{k:03d}.png")
         label = int(rng.integers(2)) if site == sites - 1 else kind
-        rows.append((f"p{k:03d}", f"pictures/p{k:03d}.png", ("benign", "malignant")[label], f"clinic-{'abcde'[site]}"))
+        rows.append(
+            (f"p{k:03d}", f"pictures/p{k:03d}.png", ("benign", "malignant")[label], f"clinic-{'abcde'[site]}")
+        )
         images.append(pixels)
     with (root / "own/labels.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("id", "path", "label", "site"), *rows])
     labels = np.array([row[2] == "malignant" for row in rows], np.int64)
-    np.savez(root / "own.npz", images=np.array(images), labels=labels, site=np.array([row[3] for row in rows]))
+    np.savez(
+        root / "own.npz", images=np.array(images), labels=labels, site=np.array([row[3] for row in rows])
+    )
 
 
 def blocks(kind: str) -> list[str]:
@@ -61,7 +65,14 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, st
     said: dict[str, str] = {}
     for command in "".join(blocks("sh")).splitlines():
         done = subprocess.run(
-            command, shell=True, cwd=root, env=environment, text=True, capture_output=True, timeout=240, check=False
+            command,
+            shell=True,
+            cwd=root,
+            env=environment,
+            text=True,
+            capture_output=True,
+            timeout=240,
+            check=False,
         )
         assert done.returncode == 0, f"{command}: {done.stderr}{done.stdout}"
         assert "Traceback" not in done.stderr
@@ -74,7 +85,9 @@ def test_every_kind_of_command_is_on_the_page(spoken: tuple[Path, dict[str, str]
     assert words == {"doctor", "plan", "run", "report"}
 
 
-def test_the_sites_are_the_clinics_and_nothing_is_called_a_false_alarm(spoken: tuple[Path, dict[str, str]]) -> None:
+def test_the_sites_are_the_clinics_and_nothing_is_called_a_false_alarm(
+    spoken: tuple[Path, dict[str, str]],
+) -> None:
     root, said = spoken
     for command, text in said.items():
         if command.split()[1] == "run":

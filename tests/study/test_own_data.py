@@ -84,7 +84,9 @@ def test_paths_start_at_the_studys_file_wherever_one_stands(
     assert again.spread().sites == study.spread().sites
 
 
-def test_a_typed_path_starts_where_one_stands(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_typed_path_starts_where_one_stands(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(home)
     (tmp_path / "other").mkdir()
     study = Study.from_file(home / "study.toml", ["data.path=../other", "data.table=own/labels.csv"])
@@ -96,9 +98,7 @@ def test_another_method_leaves_the_first_ones_keys_behind(home: Path) -> None:
     study = Study.from_file(home / "study.toml", ["method.name=fedavg"])
     assert study.method_name == "fedavg"
     assert study.method.total_rounds == 4
-    assert study.notes == (
-        "method.name = 'fedavg': warm_up of 'fednoro' is left out; kept: rounds = 4",
-    )
+    assert study.notes == ("method.name = 'fedavg': warm_up of 'fednoro' is left out; kept: rounds = 4",)
     assert study.notes[0] in study.spread().notes
 
 
