@@ -76,8 +76,7 @@ def test_a_reader_that_leaves_is_no_error(monkeypatch: pytest.MonkeyPatch) -> No
 def test_sigterm_stops_as_ctrl_c_does_and_the_handler_goes_again() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Terminated), sigterm_as_interrupt():
-        os.kill(os.getpid(), signal.SIGTERM)
-        signal.pause()
+        signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == before
 
 
