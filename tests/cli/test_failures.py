@@ -75,9 +75,8 @@ def test_a_reader_that_leaves_is_no_error(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_sigterm_stops_as_ctrl_c_does_and_the_handler_goes_again() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Terminated), sigterm_as_interrupt():  # noqa: PT012
-        os.kill(os.getpid(), signal.SIGTERM)
-        signal.pause()
+    with pytest.raises(Terminated), sigterm_as_interrupt():
+        signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == before
 
 
