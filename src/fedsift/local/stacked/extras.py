@@ -62,7 +62,7 @@ class CohortExtras:
 
     def written(self, sizes: list[int]) -> list[dict[str, Tensor]]:
         """Each site's tables that were written to, `[n, *]`."""
-        parts = {name: self._tables[name].split(sizes) for name in sorted(self._written)}
+        parts = {name: torch.split(self._tables[name], sizes) for name in sorted(self._written)}
         return [{name: part[site].clone() for name, part in parts.items()} for site in range(len(sizes))]
 
 
