@@ -55,8 +55,8 @@ class Job:
 
     def needed(self) -> dict[str, Extra]:
         """The extras that the objective's terms ask for; teacher and anchors are the received model by default."""
-        received = {"teacher": Frozen(self.weights), "anchors": PerParameter(self.weights)}
-        found: dict[str, Extra] = {**received, **self.extras}
+        received: dict[str, Extra] = {"teacher": Frozen(self.weights), "anchors": PerParameter(self.weights)}
+        found = {**received, **self.extras}
         names = sorted(self.recipe.objective.needs - PREPARED)
         for name in names:
             extra = found.get(name)
