@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -173,7 +173,7 @@ class Scaffold(TrainingMethod):
     def train(self, state: ScaffoldState, federation: Federation) -> ScaffoldState:
         """x + eta_g mean_S (y_k - x); c + (1 / N) sum_S s_k (c_k+ - c_k) (Alg. 1 lines 16-17)."""
         requests = self.requests(state, federation, federation.choose(self.fraction))
-        replies: Replies[Any] = federation.ask(requests)
+        replies = cast("Replies[Controlled]", federation.ask(requests))
         total = sum(reply.samples for reply in replies.values())
         federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
         changes = [
