@@ -90,9 +90,7 @@ def test_workers_change_no_bit_under_any_trainer(model: str, trainer: str, recip
 def test_a_forced_trainer_has_the_same_bytes_too(model: str, trainer: str) -> None:
     objective = CrossEntropy() + 0.1 * Proximal()
     recipe = Recipe(batch_size=4, optimiser="adam", lr=0.001, epochs=2, objective=objective)
-    here, there = (
-        digests(model, (3, 16, 16), recipe, workers=count, trainer=trainer) for count in (0, 2)
-    )
+    here, there = (digests(model, (3, 16, 16), recipe, workers=count, trainer=trainer) for count in (0, 2))
     assert there == here
 
 
@@ -116,7 +114,9 @@ def test_a_lost_worker_costs_no_bit() -> None:
 
 def test_predictions_are_the_same_to_the_last_bit() -> None:
     shape = (3, 16, 16)
-    pool = torch.randint(0, 256, (2650, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    pool = torch.randint(
+        0, 256, (2650, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
+    )
     samples = Samples(pool, torch.arange(len(pool)))
     for model in ("cnn", "resnet8-cifar"):
         weights = initial_weights(model, shape, len(CLASSES), 1)

@@ -75,9 +75,7 @@ def test_no_clock_is_asked_unless_somebody_asks_for_it(monkeypatch: pytest.Monke
         ("resnet18-cifar", (3, 32, 32), 16, 1),  # 11 million parameters
     ],
 )
-def test_sizes_by_network_images_and_batch(
-    model: str, shape: tuple[int, ...], batch: int, size: int
-) -> None:
+def test_sizes_by_network_images_and_batch(model: str, shape: tuple[int, ...], batch: int, size: int) -> None:
     [site] = make_sites((6,), model=model)
     pool = torch.zeros(6, *shape, dtype=torch.uint8)
     site.samples = replace(site.samples, pool=pool)

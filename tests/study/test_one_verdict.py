@@ -24,7 +24,9 @@ from fedsift.study.running import new_run, run
 @contextmanager
 def busy(processes: int = 3) -> Iterator[None]:
     """Other work on the machine, ended by its own id."""
-    started = [subprocess.Popen([sys.executable, "-c", "while True: sum(range(9999))"]) for _ in range(processes)]
+    started = [
+        subprocess.Popen([sys.executable, "-c", "while True: sum(range(9999))"]) for _ in range(processes)
+    ]
     try:
         yield
     finally:

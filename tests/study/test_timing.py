@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedsift.engines.loop import Schedule
-from fedsift.study import Study
-from fedsift.study import timing
+from fedsift.study import Study, timing
 from fedsift.study.timing import Trial, evaluations
 
 

@@ -95,9 +95,7 @@ def _elsewhere(compute: Compute, parts: int) -> bool:
     return compute.workers > 1 and parts > 1 and compute.device == "cpu"
 
 
-def _answer_parts(
-    kind: type, parts: list[list[tuple[Any, Site]]]
-) -> list[tuple[Any, dict[str, Any] | None]]:
+def _answer_parts(kind: type, parts: list[list[tuple[Any, Site]]]) -> list[tuple[Any, dict[str, Any] | None]]:
     """In a worker: answers, and the pages of notebooks that were written to."""
     return [
         (_portable(outcome), site.notebook.pages() if site.notebook.written else None)

@@ -103,7 +103,7 @@ def every(count: int, step: float, least: float) -> int:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers that cover low..high, at most `most` + 3 of them; never closer than floats there can be told apart."""
+    """Round numbers that cover low..high, at most `most` + 3 of them, no closer than floats there can tell apart."""
     if not high > low:
         return [low]
     raw = max((high - low) / most, 1e3 * math.ulp(max(abs(low), abs(high))))

@@ -23,7 +23,14 @@ from numpy.typing import ArrayLike, NDArray
 from fedsift.contract.errors import ConfigError, DataError
 from fedsift.signals.excess import excess_losses
 from fedsift.signals.site_scores import FEWEST, site_scores
-from fedsift.signals.two_groups import best_split, chance_of_split, null_gains, straighten, two_groups, upper_posterior
+from fedsift.signals.two_groups import (
+    best_split,
+    chance_of_split,
+    null_gains,
+    straighten,
+    two_groups,
+    upper_posterior,
+)
 
 Array = NDArray[np.float64]
 

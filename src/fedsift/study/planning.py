@@ -1,4 +1,4 @@
-"""A forecast of a study: one round of every stage is tried on a few samples a site; `timing` says how long a run takes."""
+"""A forecast of a study: a round of every stage is tried on a few samples a site; `timing` tells how long a run is."""
 
 from __future__ import annotations
 

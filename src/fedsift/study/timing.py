@@ -1,8 +1,8 @@
 """How long a run will take: one round of every stage, and its evaluation, on parts of the data, with the run's own
 trainer, workers and threads.
 
-Time is taken as a + s f + e t f, with f the part of every site's samples (and of the test set) and e the local epochs: two
-parts of the data tell the cost of a sample from that of a round, one or two epochs tell training from all else.
+Time is taken as a + s f + e t f, with f the part of every site's samples (and of the test set) and e the local epochs:
+two parts of the data tell the cost of a sample from that of a round, one or two epochs tell training from all else.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class Trial:
     def fastest(self, other: Trial) -> Trial:
         return Trial(
             {name: min(value, other.rounds.get(name, value)) for name, value in self.rounds.items()},
-            {name: min(value, other.evaluations.get(name, value)) for name, value in self.evaluations.items()},
+            {
+                name: min(value, other.evaluations.get(name, value))
+                for name, value in self.evaluations.items()
+            },
         )
 
 

@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import fedsift.methods  # noqa: F401  every request that may arrive must be known by its class
 from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import NotebookGone, RunError
@@ -19,20 +17,29 @@ from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.notebooks import NotebookStore, UnknownPages
 from fedsift.engines.flower.records import letter_of, value_of
 from fedsift.engines.flower.sites import SiteRoom, open_site
+from fedsift.local.processes import threads_of
 
 log = logging.getLogger("fedsift.site")
 
 
 def answer_letter(letter: Letter, path: Path | None, session: str) -> Letter:
     """`path`: the site's file, None for a node without a site. `session`: one start of the coordinator."""
-    torch.set_num_threads(1)  # more are slower on shared cores and change the last bits of the weights
     if path is None:
         return letter_of(Vacant())
     return letter_of(answer(value_of(letter), path, letter.note.get("model", ""), session))
 
 
 def answer(asked: Any, path: Path, model: str, session: str) -> Any:
-    """The reply to a greeting or to a request; a failure is an answer too."""
+    """The reply to a greeting or to a request; a failure is an answer too.
+
+    One thread computes it, whatever the calling thread is set to: more are slower on shared cores and change the last
+    bits of the weights.
+    """
+    with threads_of(1):
+        return _safely(asked, path, model, session)
+
+
+def _safely(asked: Any, path: Path, model: str, session: str) -> Any:
     run, site, moment = "", "", ""
     try:
         if isinstance(asked, Hello):
