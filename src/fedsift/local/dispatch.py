@@ -75,7 +75,7 @@ def recipes_of(request: Any) -> Iterator[Recipe]:
     if isinstance(request, Recipe):
         yield request
     elif isinstance(request, Request):
-        for field in dataclasses.fields(request):  # type: ignore[arg-type]
+        for field in dataclasses.fields(request):
             yield from recipes_of(getattr(request, field.name))
     elif isinstance(request, tuple):
         for part in request:

@@ -139,7 +139,8 @@ def predict(model: str, weights: Weights, samples: Samples, n_classes: int, comp
             return _predict_part(model, weights, samples, n_classes, compute.device)
     rows = BATCH * math.ceil(len(samples) / BATCH / count)
     calls = [
-        (model, weights, replace(samples, rows=part), n_classes, "cpu") for part in samples.rows.split(rows)
+        (model, weights, replace(samples, rows=part), n_classes, "cpu")
+        for part in torch.split(samples.rows, rows)
     ]
     return torch.cat(workers(compute.workers).map(_predict_part, calls, [samples.pool], compute.threads))
 

@@ -98,7 +98,7 @@ def words_of_test(facts: dict[str, Any]) -> str:
     """A test for noisy sites in a few words."""
     steadiness = facts.get("steadiness")
     words = f"p = {number(facts.get('p_value'))}, threshold {number(facts.get('threshold'))}"
-    if _is_number(steadiness) and steadiness < 1:
+    if isinstance(steadiness, float) and steadiness < 1:
         words += f", the same in {percent(steadiness, 0)} of slightly shaken data"
     return words
 

@@ -11,9 +11,10 @@ import dataclasses
 import math
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedsift.contract.errors import FedsiftError
 from fedsift.contract.federation import Round
@@ -109,7 +110,9 @@ def _part(spread: Spread, part: float) -> Spread:
         return rows[: max(1, math.ceil(part * len(rows)))]
 
     names = ("rows", "given", "held_out", "held_out_given")
-    parts = {name: {site: first(rows) for site, rows in getattr(spread, name).items()} for name in names}
+    parts: dict[str, Any] = {
+        name: {site: first(rows) for site, rows in getattr(spread, name).items()} for name in names
+    }
     dataset = dataclasses.replace(spread.dataset, test=first(spread.dataset.test))
     return dataclasses.replace(spread, dataset=dataset, truth=None, **parts)
 
