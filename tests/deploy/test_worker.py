@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from processes import wait_until
 from test_sites import train, write_site
 
@@ -47,6 +48,19 @@ def test_the_worker_answers_as_the_site_itself_would(tmp_path: Path, door: Path)
         direct = answer_letter(letter, lambda model, path=path: open_site(path, model), "1", frank=False)  # type: ignore[misc]
         assert digest_of(value_of(reply)) == digest_of(value_of(direct))
     assert (tmp_path / "a" / "notebook" / "run" / "0.0.answer").is_file()
+
+
+def test_the_answer_does_not_depend_on_the_callers_threads(tmp_path: Path) -> None:
+    # the worker's thread had one and the test's two: whether the digests above agreed hung on which tests ran before
+    before, digests = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            digests.append(digest_of(answer(train(), write_site(tmp_path / str(count)), "mlp", "1")))
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(before)
+    assert len(set(digests)) == 1
 
 
 def test_the_socket_is_for_this_user_alone(tmp_path: Path, door: Path) -> None:

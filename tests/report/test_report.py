@@ -8,9 +8,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from fedsift.report.runs import read_run
 
 from fedsift.contract.errors import RunError
 from fedsift.report import write_report
+from fedsift.report.noisy_sites import noisy_sites
+from fedsift.report.words import headline
 from tests.report.made_runs import fednoro_rows, make_run, round_row, study_table
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -344,3 +347,20 @@ def test_where_it_is_written(tmp_path: Path) -> None:
 def test_no_run_folder_is_an_error_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"not a run folder"):
         write_report(tmp_path)
+
+
+def test_a_borderline_verdict_says_so(tmp_path: Path) -> None:
+    facts = {"p_value": 0.04, "threshold": 0.05, "steadiness": 0.75, "borderline": True}
+    rows = fednoro_rows(3, ("b",))
+    rows[3]["tested"] = facts
+    run = read_run(make_run(tmp_path, rows=rows, truth=None))
+    assert run.tested == facts
+    assert headline(run) == (
+        "1 of 4 sites looks noisy: b (borderline: p = 0.04, threshold 0.05, "
+        "the same in 75% of slightly shaken data)"
+    )
+    sure = {**facts, "p_value": 0.001, "steadiness": 1.0, "borderline": False}
+    rows[3]["tested"] = sure
+    run = read_run(make_run(tmp_path, rows=rows, truth=None, folder_name="sure"))
+    assert headline(run) == "1 of 4 sites looks noisy: b"
+    assert "p = 0.001, threshold 0.05" in str(noisy_sites(run))

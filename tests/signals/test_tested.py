@@ -363,23 +363,25 @@ def test_a_clear_verdict_is_not_borderline() -> None:
 
 
 def test_near_the_threshold_the_verdict_is_borderline_on_both_sides() -> None:
-    rng = np.random.default_rng(3)
-    table, _ = federation(rng, 12, 0)
-    p = tested.tested_split(table, np.random.default_rng(1)).p_value
-    assert 0.01 < p < 0.45
+    table, _ = federation(np.random.default_rng(8), 12, 0)
+    p = tested.tested_split(table, np.random.default_rng(1), shakes=0).p_value
+    assert 0.002 < p < 0.45
     for threshold in (p, p * 1.01, p / 1.01, p * 1.9, p / 1.9):
-        assert tested.tested_split(table, np.random.default_rng(1), threshold).borderline
+        found = tested.tested_split(table, np.random.default_rng(1), threshold, shakes=0)
+        assert found.borderline
+        assert bool(len(found.noisy)) == (p <= threshold)
 
 
 def test_a_site_between_the_groups_makes_the_verdict_borderline() -> None:
     clear = np.array([1.0, 1.02, 0.98, 1.01, 0.99, 1.03, 0.97, 1.0, 3.0, 3.02, 2.98, 3.01])
-    unsure = np.append(clear, 1.98)
+    unsure = np.append(clear, 1.8)
     found = tested.tested_split(clear[:, None], np.random.default_rng(0))
     assert found.noisy.tolist() == [8, 9, 10, 11]
     assert not found.borderline
     found = tested.tested_split(unsure[:, None], np.random.default_rng(0))
     assert found.p_value < 0.05 / tested.NEAR
-    assert found.steadiness < 1.0
+    assert found.steadiness < tested.STEADY
+    assert found.borderline
 
 
 def test_shaking_leaves_the_verdict_and_its_p_as_they_are() -> None:

@@ -42,8 +42,8 @@ _SHARE_OF_EXCESS = 2 / 3
 SHAKES = 20
 """Shaken tables."""
 SHAKEN_BY = 0.03
-"""Standard deviation of the factor on every entry, as a share: what other arithmetic does to indicators that several
-rounds of training came before is below this in nine of ten federations (benchmarks/verdicts)."""
+"""Standard deviation of the factor on every entry, as a share. Other arithmetic moves indicators by about 1e-7 after a
+few rounds (benchmarks/verdicts) and by ever more the longer and the more chaotically a network trains."""
 STEADY = 0.9
 """Least share of shaken tables with the same verdict, for it not to be borderline."""
 NEAR = 2.0

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 import fedsift.methods  # noqa: F401  every request that may arrive must be known by its class
 from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import NotebookGone, RunError
@@ -17,6 +15,7 @@ from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.notebooks import NotebookStore, UnknownPages
 from fedsift.engines.flower.records import letter_of, value_of
 from fedsift.engines.flower.room import SiteRoom
+from fedsift.local.processes import threads_of
 
 log = logging.getLogger("fedsift.site")
 
@@ -30,7 +29,6 @@ def answer_letter(letter: Letter, open_room: OpenRoom | None, session: str, *, f
 
     `frank`: whether an error's own words may travel; they may speak of data, so a real site keeps them in its log.
     """
-    torch.set_num_threads(1)  # more are slower on shared cores and change the last bits of the weights
     if open_room is None:
         return letter_of(Vacant())
     model = letter.note.get("model", "")
@@ -38,7 +36,16 @@ def answer_letter(letter: Letter, open_room: OpenRoom | None, session: str, *, f
 
 
 def answer(asked: Any, room_of: Callable[[], SiteRoom], model: str, session: str, *, frank: bool) -> Any:
-    """The reply to a greeting or to a request; a failure is an answer too."""
+    """The reply to a greeting or to a request; a failure is an answer too.
+
+    One thread computes it, whatever the calling thread is set to: more are slower on shared cores and change the last
+    bits of the weights.
+    """
+    with threads_of(1):
+        return _safely(asked, room_of, model, session, frank=frank)
+
+
+def _safely(asked: Any, room_of: Callable[[], SiteRoom], model: str, session: str, *, frank: bool) -> Any:
     run, site, moment = "", "", ""
     try:
         if isinstance(asked, Hello):
