@@ -276,6 +276,18 @@ def test_onnx_without_its_packages_is_one_clear_line(
     assert not (tmp_path / "m.onnx").exists()
 
 
+def test_onnx_computes_the_same(finished: fedsift.Run, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    from onnx.reference import ReferenceEvaluator
+
+    images = Stripes().read().images[:7]
+    model = onnx.load(finished.export(tmp_path / "m.onnx"))
+    [logits] = ReferenceEvaluator(model).run(None, {"samples": (images / 255).astype(np.float32)})
+    found = torch.softmax(torch.from_numpy(logits), -1).numpy()
+    np.testing.assert_allclose(found, finished.predict(images).probabilities, atol=1e-5)
+
+
 def test_report_and_card(finished: fedsift.Run, tmp_path: Path) -> None:
     file = finished.report(tmp_path / "r.html", compare=[finished])
     assert file == tmp_path / "r.html"

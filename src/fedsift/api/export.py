@@ -98,14 +98,20 @@ def _onnx(path: Path, network: nn.Module, card: ModelCard) -> None:
         )
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(
-            network,
-            (_examples(card, 2),),
-            str(path),
-            input_names=["samples"],
-            output_names=["logits"],
-            dynamic_shapes={"samples": {0: torch.export.Dim("n")}},
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+        try:
+            torch.onnx.export(
+                network,
+                (_examples(card, 2),),
+                str(path),
+                input_names=["samples"],
+                output_names=["logits"],
+                dynamic_shapes={"samples": {0: torch.export.Dim("n")}},
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+        except OSError:
+            raise
+        except Exception as error:  # whatever a person's own network raises when it is translated
+            reason = str(error).strip().partition("\n")[0]
+            raise RunError(f"model '{card.model}' cannot be translated to ONNX: {reason}") from error
