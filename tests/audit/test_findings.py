@@ -99,6 +99,7 @@ def test_worst_first_and_cleanlabs_score() -> None:
     np.testing.assert_allclose(audit.label_score, [0.9, 0.2, 0.6])
     [one] = issues(audit)
     assert (one.id, one.given_label, one.predicted_label, one.proposed_label) == ("1", "dog", "cat", "cat")
+    assert audit.issues == [one] and audit.issues.records()[0]["given_label"] == "dog"
     assert one.is_label_issue and one.label_score == pytest.approx(0.2)
     assert [issue.id for issue in issues(audit, only_flagged=False)] == ["1", "2", "0"]
 

@@ -39,7 +39,9 @@ for folder in sys.argv[1:]:
 
 @pytest.mark.slow
 def test_the_sdk_accepts_tasks_and_verdicts_come_back(tmp_path: Path) -> None:
-    hostile = make_audit([0] * 8, [[0.1, *[0.9 / 7] * 7]] * 8, classes=HOSTILE, ids=HOSTILE, paths=HOSTILE, site="h")
+    hostile = make_audit(
+        [0] * 8, [[0.1, *[0.9 / 7] * 7]] * 8, classes=HOSTILE, ids=HOSTILE, paths=HOSTILE, site="h"
+    )
     audits = [digits_audit(200)[0], multilabel_audit(60), hostile]
     folders = [write_site(tmp_path, audit).review for audit in audits]
     venv.create(tmp_path / "env", with_pip=True)
@@ -49,7 +51,9 @@ def test_the_sdk_accepts_tasks_and_verdicts_come_back(tmp_path: Path) -> None:
     got = subprocess.run(wanted, env=own, capture_output=True, text=True, check=False)
     if got.returncode:
         pytest.skip(f"label-studio-sdk cannot be installed: {got.stderr.strip().splitlines()[-1]}")
-    done = subprocess.run([python, "-c", PROGRAM, *folders], env=own, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [python, "-c", PROGRAM, *folders], env=own, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     for audit, folder in zip(audits, folders):
         tasks = json.loads((folder / "label-studio-tasks.json").read_text())

@@ -29,6 +29,15 @@ def say(*words: object, code: int = 0) -> str:
 
 @pytest.fixture
 def site(tmp_path: Path) -> tuple[Path, SiteAudit]:
+    return made(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("untouched"))[0]
+
+
+def made(tmp_path: Path) -> tuple[Path, SiteAudit]:
     audit, _ = digits_audit(400, wrong=0.3, test=40)
     table = tmp_path / "labels.csv"
     with table.open("w", newline="") as file:
@@ -139,13 +148,13 @@ def test_apply_undo_verify_forget(site: tuple[Path, SiteAudit], tmp_path: Path) 
         (["labels", "verify", "SITE", "--head", "00ff"], 5, "was noted earlier"),
     ],
 )
-def test_errors_are_one_line(site: tuple[Path, SiteAudit], words: list[str], code: int, message: str) -> None:
-    said: Any = say(*(site[0] if word == "SITE" else word for word in words), code=code)
+def test_errors_are_one_line(untouched: Path, words: list[str], code: int, message: str) -> None:
+    said: Any = say(*(untouched if word == "SITE" else word for word in words), code=code)
     assert message in said and "\n" not in said
 
 
-def test_as_a_program(site: tuple[Path, SiteAudit], tmp_path: Path) -> None:
-    done = fedsift("review", "status", str(site[0]), cwd=tmp_path)
+def test_as_a_program(untouched: Path, tmp_path: Path) -> None:
+    done = fedsift("review", "status", str(untouched), cwd=tmp_path)
     assert "not known yet" in done.stdout
     failed = fedsift("labels", "verify", "nowhere", cwd=tmp_path, check=3)
     assert failed.stderr.startswith("error: nowhere is not a site's folder")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import DataError
+from fedsift.contract.errors import ConfigError, DataError
 
 Thumbnails = Callable[[int], bytes | None]
 """The picture of sample i as PNG, JPEG, GIF or WebP bytes, or None where there is none to show."""
@@ -224,6 +224,11 @@ class SiteAudit:
         kept.update({name: getattr(self, name)[keep] for name in arrays})
         return replace(self, **kept)
 
+    @property
+    def issues(self) -> Issues:
+        """The training samples on the list, worst first."""
+        return issues(self)
+
     def fingerprint(self) -> str:
         """Tells audits apart: a digest of ids, given and proposed labels."""
         hasher = hashlib.sha256(json.dumps([self.site, self.classes, self.ids]).encode())
@@ -290,10 +295,25 @@ class Issue:
     split: str = field(default=TRAIN)
 
 
-def issues(audit: SiteAudit, *, split: str | None = TRAIN, only_flagged: bool = True) -> list[Issue]:
+class Issues(list[Issue]):
+    """Suspects, worst first: records, or a table for notebooks."""
+
+    def records(self) -> list[dict[str, Any]]:
+        return [asdict(issue) for issue in self]
+
+    def frame(self) -> Any:
+        """A pandas DataFrame, where pandas is installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError("a frame needs pandas: `pip install pandas`, or use `records()`") from None
+        return pandas.DataFrame(self.records(), columns=[f.name for f in fields(Issue)])
+
+
+def issues(audit: SiteAudit, *, split: str | None = TRAIN, only_flagged: bool = True) -> Issues:
     """The suspects, worst first; `split=None` for all samples, train and test."""
     score = audit.label_score
-    return [
+    return Issues(
         Issue(
             id=audit.ids[k],
             path=audit.paths[k],
@@ -308,7 +328,7 @@ def issues(audit: SiteAudit, *, split: str | None = TRAIN, only_flagged: bool = 
         )
         for k in audit.worst_first()
         if (audit.flagged[k] or not only_flagged) and split in (None, audit.split[k])
-    ]
+    )
 
 
 def joined(names: Sequence[str]) -> str:

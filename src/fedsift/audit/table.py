@@ -45,9 +45,13 @@ _UNSAFE = re.compile(
 
 def neutral(text: str) -> str:
     """The text as a cell that no spreadsheet runs and no terminal obeys."""
-    text = text.replace("\\u{", "\\u{005c}u{")
-    text = _UNSAFE.sub(lambda found: f"\\u{{{ord(found[0]):04x}}}", text)
+    text = visible(text.replace("\\u{", "\\u{005c}u{"))
     return f"'{text}" if _looks_like_formula(text) else text
+
+
+def visible(text: str) -> str:
+    """Characters that control, break or turn a line, written out, so that no name looks like another."""
+    return _UNSAFE.sub(lambda found: f"\\u{{{ord(found[0]):04x}}}", text)
 
 
 def original(cell: str) -> str:
