@@ -100,7 +100,7 @@ class SiteAudit:
 
     One class a sample: `given`, `predicted`, `proposed` are class numbers `[n]`, and `probability[i, c]` is the
     posterior that c is the true class of sample i. Multi-label: they are 0/1 rows `[n, K]`, and `probability[i, c]`
-    is the probability that entry c of sample i is wrong.
+    is the probability that entry c of sample i is wrong, NaN where the site does not annotate c and nothing was judged.
     """
 
     site: str
@@ -141,13 +141,15 @@ class SiteAudit:
     """Where the labels came from, if they came from files."""
     seed: int = 0
     """Seed of everything random about reviewing."""
+    notes: tuple[str, ...] = ()
+    """What else the site should know, a sentence each, e.g. that two class codes seem to be swapped."""
 
     def __post_init__(self) -> None:
         n = len(self.ids)
         if not self.classes:
             raise DataError(f"site '{self.site}': an audit needs at least one class")
         defaults = {"paths": "", "reason": "", "split": TRAIN}
-        for name, value in (*defaults.items(), ("ids", ""), ("classes", "")):
+        for name, value in (*defaults.items(), ("ids", ""), ("classes", ""), ("notes", "")):
             found = tuple(str(entry) for entry in getattr(self, name))
             object.__setattr__(self, name, found or ((value,) * n if name in defaults else found))
         labels = (n, len(self.classes)) if self.multilabel else (n,)
@@ -180,6 +182,8 @@ class SiteAudit:
             raise DataError(f"{where}: split '{side}' is neither '{TRAIN}' nor '{TEST}'")
         for name in ("probability", "probability_wrong"):
             values = getattr(self, name)
+            if self.multilabel and name == "probability":
+                values = np.nan_to_num(values)
             if not np.all((values >= 0) & (values <= 1 + 1e-9)):  # NaN fails, too
                 raise DataError(f"{where}: {name} must lie between 0 and 1")
         most = 1 if self.multilabel else len(self.classes) - 1

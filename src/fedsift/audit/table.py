@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -93,7 +94,8 @@ def labels_csv(audit: SiteAudit, rows: Iterable[int]) -> str:
 
 
 def number(value: float) -> str:
-    return f"{value:.6f}"
+    """Six decimals; nothing for NaN, which is "not judged"."""
+    return "" if math.isnan(value) else f"{value:.6f}"
 
 
 def of_split(audit: SiteAudit, *, test: bool) -> NDArray[np.int64]:

@@ -98,6 +98,7 @@ def render(audit: SiteAudit, plan: Plan, thumbnails: Thumbnails | None = None) -
                 tag("p", "Private · stays at site ", tag("bdi", visible(audit.site)), class_="eyebrow"),
                 tag("h1", headline(audit)),
                 tag("p", lead(audit), class_="lead"),
+                *(tag("p", visible(note), class_="alert") for note in audit.notes),
                 tiles(audit),
             ),
             tag(
