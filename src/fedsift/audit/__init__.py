@@ -1,5 +1,6 @@
 """The label audit's product: from a typed result (`SiteAudit`) to table, page, review, ledger and corrections."""
 
+from fedsift.audit.consortium import write_consortium
 from fedsift.audit.findings import (
     Evidence,
     Finding,
@@ -28,5 +29,6 @@ __all__ = [
     "issues",
     "open_site",
     "release",
+    "write_consortium",
     "write_site",
 ]
