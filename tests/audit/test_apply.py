@@ -29,7 +29,7 @@ CLASSES = ("cat", "cow", "dog")
 IDS = ("a", "b", "c", "d")
 GIVEN = [0, 2, 1, 0]
 POSTERIOR = [[0.1, 0.0, 0.9], [0.7, 0.0, 0.3], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]]
-"""a: cat, probably dog (.9 wrong); b: dog, probably cat (.7); c: cow is right; d, a test sample: cat, probably dog."""
+"""a: cat, probably dog (.9 wrong); b: dog, probably cat (.7); c: cow is right; d (test): cat, probably dog (.8)."""
 
 
 def audit_of(origin: Origin | None = None, **changes: Any) -> SiteAudit:
