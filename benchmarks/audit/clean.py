@@ -47,18 +47,28 @@ def one(seed: int, noisy: bool) -> dict[str, Any]:
         told.append(rate.evidence)
         marked += int(flagged(probability_wrong(fit, scene.given[rows]), rate).sum())
     return {
-        "seed": seed, "noisy": noisy, "sites": len(told), "told": int(sum(told)), "first_told": bool(told[0]),
-        "samples": len(scene.given), "flagged": marked, "tempering": round(audit.model.tempering, 3),
+        "seed": seed,
+        "noisy": noisy,
+        "sites": len(told),
+        "told": int(sum(told)),
+        "first_told": bool(told[0]),
+        "samples": len(scene.given),
+        "flagged": marked,
+        "tempering": round(audit.model.tempering, 3),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--federations", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
-    done: list[dict[str, Any]] = json.loads(chosen.out.read_text())["federations"] if chosen.out.is_file() else []
+    done: list[dict[str, Any]] = (
+        json.loads(chosen.out.read_text())["federations"] if chosen.out.is_file() else []
+    )
     have = {(line["seed"], line["noisy"]) for line in done}
     for seed in range(chosen.first, chosen.first + chosen.federations):
         for noisy in (False, True) if seed % 4 == 0 else (False,):

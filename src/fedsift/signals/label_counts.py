@@ -67,7 +67,9 @@ def censored(table: ArrayLike, floor: int = FLOOR) -> CensoredTable:
 def _whole(table: ArrayLike) -> Counts:
     values = np.asarray(table, dtype=np.float64)
     if values.ndim != 2 or not np.isfinite(values).all() or (values < -0.5).any():
-        raise DataError(f"a table of counts is needed, got shape {values.shape} or a value below 0 or not finite")
+        raise DataError(
+            f"a table of counts is needed, got shape {values.shape} or a value below 0 or not finite"
+        )
     return np.rint(values).astype(np.int64).clip(0)
 
 

@@ -56,9 +56,7 @@ def standardised(features: ArrayLike, sums: ArrayLike, samples: int) -> Floats:
     return result
 
 
-def fold_numbers(
-    groups: ArrayLike | None, samples: int, folds: int, rng: np.random.Generator
-) -> Labels:
+def fold_numbers(groups: ArrayLike | None, samples: int, folds: int, rng: np.random.Generator) -> Labels:
     """A fold for each of a site's samples `[n]`, of nearly equal size; samples of one group are never parted."""
     if groups is None:
         return rng.permutation(np.arange(samples) % folds)

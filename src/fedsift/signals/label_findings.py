@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsift.contract.errors import DataError
-from fedsift.signals.label_posterior import LabelModel, SiteFit, fit_site, probability_wrong, tempered_evidence
+from fedsift.signals.label_posterior import (
+    LabelModel,
+    SiteFit,
+    fit_site,
+    probability_wrong,
+    tempered_evidence,
+)
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]

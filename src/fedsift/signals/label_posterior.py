@@ -181,8 +181,10 @@ def _checked(probabilities: ArrayLike, given: ArrayLike, classes: int) -> tuple[
         raise DataError(f"probabilities {p.shape} do not fit {len(labels)} labels of {classes} classes")
     if not np.isfinite(p).all() or (p < 0).any():
         raise DataError("a probability is negative or not finite: the model that gave it has diverged")
-    if len(labels) and not (0 <= labels.min() and labels.max() < classes):
-        raise DataError(f"given labels run from {labels.min()} to {labels.max()}, classes from 0 to {classes - 1}")
+    if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
+        raise DataError(
+            f"given labels run from {labels.min()} to {labels.max()}, classes from 0 to {classes - 1}"
+        )
     return p, labels
 
 
@@ -213,7 +215,13 @@ def _shape(rate: float, confusion: Array) -> Array:
 
 
 def _em(
-    evidence: Array, labels: Labels, model: LabelModel, confusion: Array, shares: Array, errors: Array, rate: float
+    evidence: Array,
+    labels: Labels,
+    model: LabelModel,
+    confusion: Array,
+    shares: Array,
+    errors: Array,
+    rate: float,
 ) -> SiteFit:
     """Maximum a posteriori pi_s, e_s and T_s: responsibilities, then shares, rate and errors, until nothing moves."""
     n, classes = evidence.shape

@@ -144,9 +144,7 @@ def fit_concentration(counts: ArrayLike, shares: ArrayLike) -> float:
     n, pi = np.asarray(counts, np.float64), np.asarray(shares, np.float64)
     tried = np.geomspace(1.0, 1000.0, 31)
     score = [
-        float(
-            (gammaln(k) - gammaln(n.sum(1) + k)).sum() + (gammaln(n + k * pi) - gammaln(k * pi)).sum()
-        )
+        float((gammaln(k) - gammaln(n.sum(1) + k)).sum() + (gammaln(n + k * pi) - gammaln(k * pi)).sum())
         for k in tried
     ]
     return float(tried[int(np.argmax(score))])

@@ -54,7 +54,9 @@ def recalibrated(
     p, y = np.asarray(probability_wrong, np.float64).ravel(), np.asarray(found_wrong, np.float64).ravel()
     w = np.ones(len(p)) if weights is None else np.asarray(weights, np.float64).ravel()
     if not len(p) == len(y) == len(w) or (w < 0).any():
-        raise DataError(f"{len(p)} probabilities, {len(y)} verdicts and {len(w)} weights; none may be negative")
+        raise DataError(
+            f"{len(p)} probabilities, {len(y)} verdicts and {len(w)} weights; none may be negative"
+        )
     if not 0 <= reader_error < 0.5:
         raise DataError(f"reader_error = {reader_error}: it must be 0 or more and below 0.5")
     if not len(p) or not w.any():
