@@ -58,8 +58,15 @@ def federated_shares(scene: Scene, floor: int = FLOOR) -> Array:
 
 
 def federated_probabilities(
-    scene: Scene, features: NDArray[np.float32], seed: int, *, folds: int = 5, rounds: int = ROUNDS,
-    targets: Array | None = None, ridge: float | None = None, shifts: Array | None = None,
+    scene: Scene,
+    features: NDArray[np.float32],
+    seed: int,
+    *,
+    folds: int = 5,
+    rounds: int = ROUNDS,
+    targets: Array | None = None,
+    ridge: float | None = None,
+    shifts: Array | None = None,
     whole: bool = False,
 ) -> tuple[Array, float, list[NDArray[np.float32]]]:
     """Out-of-fold p `[n, K]` of averaged softmax regressions, the ridge's strength, and the models of every round.
@@ -89,8 +96,14 @@ def federated_probabilities(
 
 
 def _train(
-    scene: Scene, features: NDArray[np.float32], targets: NDArray[np.generic], held: Labels,
-    ridge: Array, shifts: Array, rounds: int, seed: int,
+    scene: Scene,
+    features: NDArray[np.float32],
+    targets: NDArray[np.generic],
+    held: Labels,
+    ridge: Array,
+    shifts: Array,
+    rounds: int,
+    seed: int,
 ) -> list[NDArray[np.float32]]:
     rng = np.random.default_rng(seed)
     models = np.zeros((features.shape[1], len(held), scene.classes), np.float32)
@@ -117,7 +130,12 @@ class Audit:
 
 
 def federated_audit(
-    probabilities: Array, given: Labels, rows: list[Labels], classes: int, *, floor: int = FLOOR,
+    probabilities: Array,
+    given: Labels,
+    rows: list[Labels],
+    classes: int,
+    *,
+    floor: int = FLOOR,
     class_shares: bool = True,
 ) -> Audit:
     """The first two exchanges and the sites' own fits; `class_shares=False` keeps every site's shares at pi."""
