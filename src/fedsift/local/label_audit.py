@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -283,10 +283,12 @@ class JudgeLabels(Request[LabelsJudged]):
         p = site.notebook[PROBABILITIES].double().numpy()
         answers, known = given_answers(site.given), answerable(site)
         held = self._held_out(site)
-        posteriors, wrongs, tables, rates, swapped, marks = [], [], [], [], [], np.zeros(len(p), np.bool_)
+        posteriors, wrongs, tables, rates, swapped, predictions = [], [], [], [], [], []
+        marks = np.zeros(len(p), np.bool_)
         for q, model in enumerate(self.shared):
             if not known[q]:
                 posteriors.append(_without_label(np.concatenate([p[:, q], held[0][:, q]]), model))
+                predictions.append(posteriors[-1].argmax(1))
                 wrongs.append(np.full(len(p) + len(held[1]), np.nan))
                 tables.append(censored(np.zeros_like(model.confusion), site.floor))
                 rates.append((0, 0, 0, False))
@@ -298,11 +300,21 @@ class JudgeLabels(Request[LabelsJudged]):
             later, later_doubt = judge(held[0][:, q], held[1][:, q], model, fit, answers[:, q])
             marks |= flagged(doubt, rate)
             posteriors.append(np.concatenate([fit.posterior, later]))
+            own = replace(model, shares=fit.shares)
+            predictions.append(_without_label(np.concatenate([p[:, q], held[0][:, q]]), own).argmax(1))
             wrongs.append(np.concatenate([doubt, later_doubt]))
             tables.append(censored(fit.counts.T, site.floor))
             rates.append((rate.wrong, rate.low, rate.high, rate.evidence))
             swapped.append(fit.swapped)
-        page = self._page(site, np.stack(posteriors, 1), np.stack(wrongs, 1), marks, rates, swapped, len(p))
+        page = self._page(
+            site,
+            np.stack(posteriors, 1),
+            np.stack(wrongs, 1),
+            np.stack(predictions, 1),
+            marks,
+            rates,
+            swapped,
+        )
         site.notebook[JUDGED] = page
         self._keep(site, page)
         count = int(page.flagged[: page.training].sum())
@@ -322,9 +334,10 @@ class JudgeLabels(Request[LabelsJudged]):
         return self.grid.other_probabilities(site, site.held_out), given_answers(site.held_out_given)
 
     def _page(
-        self, site: Site, posterior: Array, wrong: Array, marks: NDArray[np.bool_],
-        rates: list[tuple[int, int, int, bool]], swapped: list[bool], training: int,
+        self, site: Site, posterior: Array, wrong: Array, predicted: Numbers, marks: NDArray[np.bool_],
+        rates: list[tuple[int, int, int, bool]], swapped: list[bool],
     ) -> JudgedLabels:  # fmt: skip
+        training = len(marks)
         kept: Tensor | None = site.notebook.get(COPIES)
         same = copies(feature_rows(site.samples)) if kept is None else kept.numpy()
         disagrees = disagreeing_copies(same, site.given.numpy())
@@ -334,7 +347,7 @@ class JudgeLabels(Request[LabelsJudged]):
         return JudgedLabels(
             torch.from_numpy(posterior).float(),
             torch.from_numpy(wrong).float(),
-            torch.from_numpy(posterior.argmax(2)),
+            torch.from_numpy(predicted),
             torch.from_numpy(np.concatenate([marks | disagrees, later])),
             torch.from_numpy(np.concatenate([disagrees, np.zeros(len(later), np.bool_)])),
             training,
@@ -350,7 +363,7 @@ class JudgeLabels(Request[LabelsJudged]):
             NAME,
             suspicion=page.wrong[:n, 0] if one else page.wrong[:n],
             flagged=page.flagged[:n] if one else (page.wrong[:n] > 0.5) & page.flagged[:n, None],
-            proposed=page.predicted[:n, 0] if one else page.predicted[:n],
+            proposed=page.posterior.argmax(2)[:n, 0] if one else page.posterior.argmax(2)[:n],
         )
 
 

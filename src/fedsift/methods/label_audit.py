@@ -16,6 +16,7 @@ from fedsift.local.crossfit import CrossTrain, CrossTrained
 from fedsift.local.label_audit import CountLabels, FitFolds, JudgeGrid, JudgeLabels
 from fedsift.local.label_messages import FoldsFitted, LabelsJudged, tables_of
 from fedsift.local.objective import BinaryCrossEntropy, CrossEntropy, Term
+from fedsift.local.recipe import Recipe
 from fedsift.methods.base import TrainingMethod, methods
 from fedsift.signals.label_crossfit import RIDGES
 from fedsift.signals.label_posterior import LabelModel
@@ -53,6 +54,9 @@ class LabelAudit(TrainingMethod):
     paper: ClassVar[str] = "docs/audit.md"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
 
+    local: Recipe = field(
+        default_factory=lambda: Recipe(epochs=3, batch_size=16, lr=0.05, momentum=0.5), kw_only=True
+    )
     folds: AtLeastOne = 5
     """k: models, each trained without one fold of every site's samples; 1 averages over rounds instead (fast)."""
     rounds: AtLeastOne = 12
@@ -187,7 +191,19 @@ class LabelAudit(TrainingMethod):
         }
         for name, values in columns.items():
             federation.record_sites(name, values)
-        federation.record(agreement={site: reply.cells.tolist() for site, reply in replies.items()})
+        federation.record(
+            audited={
+                site: {
+                    "wrong": reply.wrong.tolist(),
+                    "evidence": reply.evidence,
+                    "flagged": reply.flagged,
+                    "cells": reply.cells.tolist(),
+                    "remainders": reply.remainders.tolist(),
+                    "rest": reply.rest.tolist(),
+                }
+                for site, reply in replies.items()
+            }
+        )
         return state
 
 
