@@ -275,7 +275,7 @@ def test_hostile_names_in_the_browser(browser: Browser, tmp_path: Path) -> None:
     browser.press("2", "2")
     browser.press("escape")
     browser.click("#save")
-    found = read_verdicts(browser.downloaded(), audit)
+    found = read_verdicts(browser.downloaded(), audit, "ann")
     assert [one.decision for one in found] == ["proposal", "proposal"]
     assert browser.count("script") == 2 and browser.count("u") == 0
     assert browser.logged() == []
@@ -293,7 +293,7 @@ def test_several_labels_in_the_browser(browser: Browser, tmp_path: Path) -> None
     browser.run("Array.from(document.querySelectorAll('#others button')).pop().click()")
     browser.press("escape")
     browser.click("#save")
-    [one] = read_verdicts(browser.downloaded(), audit)
+    [one] = read_verdicts(browser.downloaded(), audit, "ann")
     wanted = {*audit.names(audit.given, first)} ^ {audit.classes[1]}
     assert set(one.labels) == wanted and one.id == audit.ids[first]
 
