@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from fedsift.audit import open_site, write_site
 from fedsift.audit.findings import SiteAudit
@@ -19,6 +20,7 @@ from fedsift.audit.page.document import page_data
 from fedsift.audit.places import SiteFolder
 from fedsift.audit.review import draw_plan, read_plan
 from fedsift.audit.verdicts import read_verdicts
+from fedsift.cli.main import app
 from tests.audit.browser import MISSING, Browser
 from tests.audit.made import HOSTILE, digit_pictures, digits_audit, make_audit, multilabel_audit
 
@@ -220,6 +222,8 @@ def test_keyboard_review_saved_loaded_and_imported(
         zip(listed[:5], ["given", "proposal", "cannot tell", "both", "given"])
     )
     assert {one.reader for one in found} == {"Ann"}
+    done = CliRunner().invoke(app, ["review", "import", str(folder.path), str(file)])
+    assert done.exit_code == 0 and "5 verdicts, 5 of them new" in done.output
     # the browser kept it, and a second browser can load the file
     browser.run("location.reload()")
     assert browser.text("#tile-reviewed") == "5"
