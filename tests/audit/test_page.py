@@ -225,15 +225,14 @@ def test_keyboard_review_saved_loaded_and_imported(
     done = CliRunner().invoke(app, ["review", "import", str(folder.path), str(file)])
     assert done.exit_code == 0 and "5 verdicts, 5 of them new" in done.output
     # the browser kept it, and a second browser can load the file
-    browser.run("location.reload()")
+    browser.reload()
     assert browser.text("#tile-reviewed") == "5"
-    browser.run("localStorage.clear(); location.reload()")
+    browser.run("localStorage.clear()")
+    browser.reload()
     assert browser.text("#tile-reviewed") == "0"
     browser.run("document.getElementById('file').hidden = false")
     browser.write("#file", str(file))
-    for _ in range(50):
-        if browser.text("#tile-reviewed") == "5":
-            break
+    browser.wait_for("#tile-reviewed", "5")
     assert browser.text("#notice") == "5 verdicts loaded."
     assert browser.run("return document.getElementById('reader').value") == "Ann"
     assert browser.count(".card.done") == 5
