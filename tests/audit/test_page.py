@@ -227,6 +227,7 @@ def test_keyboard_review_saved_loaded_and_imported(
     # the browser kept it, and a second browser can load the file
     browser.reload()
     assert browser.text("#tile-reviewed") == "5"
+    assert browser.text("#save") == "Save verdicts"  # nothing new since it was saved
     browser.run("localStorage.clear()")
     browser.reload()
     assert browser.text("#tile-reviewed") == "0"
