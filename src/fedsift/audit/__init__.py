@@ -12,6 +12,7 @@ from fedsift.audit.findings import (
     Thumbnails,
     issues,
 )
+from fedsift.audit.originals import origin_of
 from fedsift.audit.release import SiteRow, release
 from fedsift.audit.write import array_thumbnails, open_site, write_site
 
@@ -28,6 +29,7 @@ __all__ = [
     "array_thumbnails",
     "issues",
     "open_site",
+    "origin_of",
     "release",
     "write_consortium",
     "write_site",

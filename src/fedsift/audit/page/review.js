@@ -30,7 +30,7 @@
   // What is kept: in the browser where that is allowed, and in a file that the reader saves.
   function keep() {
     try {
-      localStorage.setItem(key, JSON.stringify({ reader: $("reader").value, verdicts: Array.from(verdicts) }));
+      localStorage.setItem(key, JSON.stringify({ reader: $("reader").value, unsaved: unsaved, verdicts: Array.from(verdicts) }));
     } catch (error) { /* private windows and some settings forbid it: the file remains */ }
   }
   function recall() {
@@ -39,7 +39,7 @@
       if (!kept) { return; }
       $("reader").value = kept.reader || "";
       kept.verdicts.forEach(function (pair) { if (byId.has(pair[0])) { verdicts.set(pair[0], pair[1]); } });
-      unsaved = verdicts.size;
+      unsaved = kept.unsaved || 0;
     } catch (error) { /* nothing kept, or not ours */ }
   }
   var byId = new Map(items.map(function (item) { return [item.id, item]; }));
@@ -315,6 +315,7 @@
     link.click();
     setTimeout(function () { URL.revokeObjectURL(link.href); }, 10000);
     unsaved = 0;
+    keep();
     notice("Saved as " + link.download + ". Hand it in with: fedsift review import");
     tally();
   }
