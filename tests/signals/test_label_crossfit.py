@@ -19,7 +19,7 @@ from fedsift.signals.label_crossfit import (
     standardised,
 )
 
-ONE_STEP = CrossfitSettings(epochs=1, batch=1000, lr=0.5, momentum=0.0)
+ONE_STEP = CrossfitSettings(epochs=1, least_steps=1, batch=1000, lr=0.5, momentum=0.0)
 
 
 def some(seed: int = 0, n: int = 30) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -40,6 +40,11 @@ def test_one_step_is_the_gradient_of_the_mean_loss() -> None:
         p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
         slope = x[rows].T @ (p - np.eye(3)[y[rows]]) / rows.sum() + ridge * w[:, model]
         np.testing.assert_allclose(made[:, model], w[:, model] - 0.5 * slope, atol=1e-5)
+
+
+def test_small_sites_make_more_epochs() -> None:
+    usual = CrossfitSettings()
+    assert [usual.epochs_for(n) for n in (1, 64, 120, 600, 5000)] == [20, 20, 10, 2, 2]
 
 
 def test_unannotated_findings_are_not_trained() -> None:

@@ -1,7 +1,7 @@
 """What people's verdicts change: probabilities recalibrated as a monotone function of the score, known labels kept.
 
-The arms of a review were drawn by score, so a plain share of confirmed labels would be that of the arm, not of the list:
-each verdict counts by the number of labels that it stands for (weight = size of the arm's population over its sample),
+The arms of a review were drawn by score, so a plain share of confirmed labels would be the arm's, not the list's: each
+verdict counts by the number of labels that it stands for (weight = size of the arm's population over its sample),
 and the fit is a function of the score. Platt's two numbers are fitted, drawn to the identity by a few verdicts' worth:
 100 verdicts leave a free curve too rough.
 """
