@@ -19,8 +19,9 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 
 from fedsift.audit.consortium import write_consortium
-from fedsift.audit.federated import consortium_rows, judged_site, origin_of, site_rows
+from fedsift.audit.federated import consortium_rows, judged_site, site_rows
 from fedsift.audit.findings import Evidence, Issues, SiteAudit, issues
+from fedsift.audit.originals import origin_of
 from fedsift.audit.places import SiteFolder, make_private, write_private
 from fedsift.audit.write import array_thumbnails, write_site
 from fedsift.contract import codec
@@ -130,7 +131,7 @@ def write_audit(study: Study, folder: RunFolder, out: Path, spread: Spread | Non
         rows, given, parts = site_rows(spread, site)
         judged[site] = judged_site(
             spread.dataset, site, rows, given, parts, notebooks[site], evidence=evidence, floor=FLOOR,
-            origin=origin_of(study.source), seed=study.seed,
+            origin=origin_of(study.source, site), seed=study.seed,
         )  # fmt: skip
         folders[site] = write_site(out, judged[site], array_thumbnails(pictures[rows]))
     if not judged:

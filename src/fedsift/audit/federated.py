@@ -18,9 +18,6 @@ from fedsift.audit.release import SiteRow, Withheld
 from fedsift.contract.errors import RunError
 from fedsift.contract.evidence import evidence_of
 from fedsift.data.dataset import Dataset, Labels, Rows, Spread
-from fedsift.data.sources.base import Source
-from fedsift.data.sources.folder import FolderSource
-from fedsift.data.sources.npz import Npz
 from fedsift.local.label_audit import JUDGED, JudgedLabels
 from fedsift.signals.label_rates import FALSE_ALARM
 
@@ -49,26 +46,6 @@ def names_of(dataset: Dataset, rows: Rows) -> tuple[str, ...]:
         seen[name] += 1
         result.append(f"{name} ({seen[name]})" if name in twice else name)
     return tuple(result)
-
-
-def origin_of(source: Source) -> Origin | None:
-    """Where own labels came from, so that corrections can be written in the same format."""
-    if isinstance(source, FolderSource):
-        table = source.table_path()
-        return Origin(
-            kind="folder",
-            path=str(source.path),
-            table="" if table is None else str(table),
-            id_column=source.id_column,
-            path_column=source.path_column,
-            label_column=source.label_column,
-            label_columns=source.label_columns,
-            separator=source.separator,
-            nothing=source.nothing,
-        )
-    if isinstance(source, Npz):
-        return Origin("npz", str(source.path), labels=source.labels, given=source.given, ids=source.ids)
-    return None
 
 
 def judged_site(
@@ -241,7 +218,7 @@ def consortium_rows(
     for site, line in audited.items():
         n, questions = samples[site], len(line["wrong"])
         wrong, low, high = (
-            min(sum(own[i] for own in line["wrong"]) / (n * questions), 1.0) for i in range(3)
+            min(sum(max(own[i], 0) for own in line["wrong"]) / (n * questions), 1.0) for i in range(3)
         )
         cells, remainders = line["cells"], line["remainders"]
         agreement = (

@@ -21,7 +21,8 @@ from fedsift.audit.places import write_private
 from fedsift.contract.errors import DataError
 from fedsift.data.images import find_pictures
 from fedsift.data.sources.base import Source
-from fedsift.data.sources.folder import FolderSource, folder_table
+from fedsift.data.sources.folder import FolderSource
+from fedsift.data.sources.layout import folder_table
 from fedsift.data.sources.npz import Npz, read_arrays
 from fedsift.data.sources.sites import SitesSource
 from fedsift.data.tables import column, read_table
