@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 from fedsift.contract.lazy import lazy
 
 if TYPE_CHECKING:
+    from fedsift.api.auditing import audit
     from fedsift.api.predictions import Predictions
     from fedsift.api.run import Run
     from fedsift.api.start import load, resume, run
+    from fedsift.audit.labels import audit_labels
     from fedsift.contract.errors import FedsiftError
     from fedsift.contract.federation import Federation
     from fedsift.contract.messages import Reply, Request
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
+    "api.auditing": ("audit",),
     "api.predictions": ("Predictions",),
     "api.run": ("Run",),
     "api.start": ("load", "resume", "run"),
+    "audit.labels": ("audit_labels",),
     "contract.errors": ("FedsiftError",),
     "contract.federation": ("Federation",),
     "contract.messages": ("Reply", "Request"),

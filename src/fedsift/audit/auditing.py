@@ -104,7 +104,8 @@ def audit(study: Study, out: Path, *, listen: Listener | None = None, spread: Sp
     place = out / "run"
     folder = RunFolder(place)
     if folder.study_file.is_file():
-        if Study.from_file(folder.study_file).to_table() != study.to_table():
+        kept = Study.from_file(folder.study_file)
+        if replace(kept, method=_asked(kept)).to_table() != replace(study, method=_asked(study)).to_table():
             raise RunError(f"{out} holds an audit of another study: give another --out")
         if not folder.finished:
             study, folder = reopen(place)
@@ -114,6 +115,13 @@ def audit(study: Study, out: Path, *, listen: Listener | None = None, spread: Sp
         folder.write_text("study.toml", study.to_toml())
         run(study, folder, listen, spread)
     return write_audit(Study.from_file(folder.study_file), folder, out, spread)
+
+
+def _asked(study: Study) -> LabelAudit:
+    """The audit as it was asked for, before it knew its sites."""
+    if not isinstance(study.method, LabelAudit):
+        raise ConfigError(f"method '{study.method_name}' is no label audit")
+    return replace(study.method, penalty_rounds=None)
 
 
 def write_audit(study: Study, folder: RunFolder, out: Path, spread: Spread | None = None) -> Audit:

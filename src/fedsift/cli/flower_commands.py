@@ -85,6 +85,24 @@ def site(
     commands.become(command, home or site_file.resolve().parent / ".flower")
 
 
+@flower.command("audit")
+def site_audit(
+    site_file: Path = typer.Argument(help="The site's site.toml."),
+    out: Path = typer.Option(None, "--out", help="Where the files are written; beside site.toml by default."),
+    show: bool = typer.Option(False, "--open", help="Open the page in the browser."),
+) -> None:
+    """Write what the last run said of this site's labels: list, page, review queue. Nothing of it leaves the site."""
+    from fedsift.deploy.audited import write_own_audit
+
+    folder = write_own_audit(site_file, out or site_file.resolve().parent / "audit")
+    say(f"the list: {folder.labels}")
+    say(f"the page: {folder.report}")
+    if show:
+        import webbrowser
+
+        webbrowser.open(folder.report.absolute().as_uri())
+
+
 @flower.command("register")
 def register_site(
     public_key: Path = typer.Argument(help="The site's public key, node.pub."),

@@ -44,10 +44,10 @@ def _stamp(path: Path) -> tuple[int, ...]:
         return ()
 
 
-@lru_cache(maxsize=256)
-def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
+def site_data(path: Path) -> tuple[SiteFile, Dataset, Rows, Rows]:
+    """A site's file and data in the federation's classes, the rows that it trains on and those that it holds out."""
     file = read_site_file(path)
-    dataset = with_features(_load(file.data, path, file.classes), features, device=file.device)
+    dataset = _load(file.data, path, file.classes)
     labels = _in_vocabulary(dataset, file)
     train, held = dataset.train, dataset.test
     if len(held) == 0 and file.held_out > 0:
@@ -58,6 +58,14 @@ def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
         train, held = train[larger], train[smaller]
     if len(train) == 0:
         raise DataError(f"site '{file.name}' has no training sample: check the [data] table of {path}")
+    return file, dataclasses.replace(dataset, labels=labels, classes=file.classes), train, held
+
+
+@lru_cache(maxsize=256)
+def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
+    file, raw, train, held = site_data(path)
+    dataset = with_features(raw, features, device=file.device)
+    labels = dataset.labels
     pool = torch.from_numpy(dataset.images).to(file.device)
     public = _public(file, path)
     annotated = file.annotated
@@ -117,8 +125,8 @@ def own_secret(notebook: Path) -> str:
     return file.read_text("ascii").strip()
 
 
-def _load(table: Mapping[str, Any], site_file: Path, classes: tuple[str, ...]) -> Dataset:
-    """The dataset of a table, with paths relative to the site's file."""
+def source_of(table: Mapping[str, Any], site_file: Path, classes: tuple[str, ...]) -> Source:
+    """The source that a table describes, with paths relative to the site's file."""
     filled = dict(table)
     if filled.get("name") == "folder" and not filled.get("label_columns"):
         filled.setdefault("classes", list(classes))  # a site may lack classes that others have
@@ -129,7 +137,12 @@ def _load(table: Mapping[str, Any], site_file: Path, classes: tuple[str, ...]) -
         if isinstance(value := getattr(source, f.name), Path)
     }
     located: Source = dataclasses.replace(source, **here)  # type: ignore[arg-type]
-    dataset = located.load()
+    return located
+
+
+def _load(table: Mapping[str, Any], site_file: Path, classes: tuple[str, ...]) -> Dataset:
+    """The dataset of a table, with the labels that were given."""
+    dataset = source_of(table, site_file, classes).load()
     return dataset if dataset.given is None else dataclasses.replace(dataset, labels=dataset.given)
 
 

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from fedsift.aggregate import average
-from fedsift.contract import Federation, Findings, Replies, Stage, State, Weights
-from fedsift.contract.ranges import AtLeastOne
+from fedsift.contract import Federation, FederationFacts, Findings, Replies, Stage, State, Weights
+from fedsift.contract.ranges import AtLeastOne, Count
 from fedsift.local.crossfit import CrossTrain, CrossTrained
 from fedsift.local.label_audit import CountLabels, FitFolds, JudgeGrid, JudgeLabels
 from fedsift.local.label_messages import FoldsFitted, LabelsJudged, tables_of
 from fedsift.local.objective import BinaryCrossEntropy, CrossEntropy, Term
 from fedsift.local.recipe import Recipe
 from fedsift.methods.base import TrainingMethod, methods
+from fedsift.models.head import PREFIX
 from fedsift.signals.label_crossfit import RIDGES
 from fedsift.signals.label_exchange import SecondReply, shared_model
 from fedsift.signals.label_posterior import LabelModel
@@ -36,7 +37,8 @@ class AuditState(State):
     """Samples of the federation."""
     models: Tensor = field(default_factory=lambda: torch.zeros(0))
     """Linear models on standardised features, float32 `[F + 1, k, K]`."""
-    ridge: float = 0.0
+    ridge: float = RIDGES[len(RIDGES) // 2]
+    """The penalty that was chosen, or a middle one."""
     networks: tuple[Weights, ...] = ()
     shared: tuple[LabelModel, ...] = ()
     """What all sites share of the posterior, a model for each question."""
@@ -62,6 +64,9 @@ class LabelAudit(TrainingMethod):
     """k: models, each trained without one fold of every site's samples; 1 averages over rounds instead (fast)."""
     rounds: AtLeastOne = 12
     """Rounds of cross-fitted training."""
+    penalty_rounds: Count | None = None
+    """Rounds in which linear models with several penalties are compared; by itself as many as `rounds` where there is
+    one linear layer and one class a sample, else none."""
 
     def start(self, federation: Federation) -> AuditState:
         fresh = federation.initial_weights()
@@ -73,11 +78,25 @@ class LabelAudit(TrainingMethod):
     def stages(self) -> list[Stage]:
         return [
             Stage("count labels", 1, self.count, asks=(CountLabels,), trains=False),
-            Stage("choose the penalty", self.rounds, self.try_penalties, asks=(FitFolds,), trains=False),
+            Stage(
+                "choose the penalty", self._penalty_rounds, self.try_penalties, asks=(FitFolds,), trains=False
+            ),
             Stage("cross-fit", self.rounds, self.fit, asks=(FitFolds, CrossTrain), trains=False),
             Stage("share the model", 1, self.share, asks=(JudgeGrid,), trains=False),
             Stage("judge labels", 1, self.judge, asks=(JudgeLabels,), trains=False),
         ]
+
+    @property
+    def _penalty_rounds(self) -> int:
+        if self.folds == 1:
+            return 0
+        return self.rounds if self.penalty_rounds is None else self.penalty_rounds
+
+    def completed(self, facts: FederationFacts) -> LabelAudit:
+        if self.penalty_rounds is not None or not facts.networks or facts.multilabel is None:
+            return self
+        linear = all(is_linear(name) for name in facts.networks) and not facts.multilabel
+        return replace(self, penalty_rounds=self.rounds if linear else 0)
 
     def model(self, state: AuditState) -> None:
         """An audit has k models and judges labels, not accuracy."""
@@ -106,8 +125,8 @@ class LabelAudit(TrainingMethod):
 
     def try_penalties(self, state: AuditState, federation: Federation) -> AuditState:
         """Linear models with several penalties, all without the first fold; the labels left out choose."""
-        if state.sums is None or federation.multilabel or self.folds == 1:
-            return replace(state, ridge=RIDGES[len(RIDGES) // 2])
+        if state.sums is None:
+            return state
         if federation.round.index == 0:
             state = replace(state, models=_zeros(state, len(RIDGES), federation))
         request = self._linear(state, (0,) * len(RIDGES), RIDGES)
@@ -216,6 +235,11 @@ def _questions(federation: Federation) -> tuple[int, int]:
     """Q and C: one question with K answers, or a yes or no for each class."""
     classes = len(federation.classes)
     return (classes, 2) if federation.multilabel else (1, classes)
+
+
+def is_linear(network: str) -> bool:
+    """Whether a network's name means one linear layer."""
+    return network == "linear" or (network.startswith(PREFIX) and "+" not in network)
 
 
 def _linear_width(weights: Weights, classes: int) -> int | None:

@@ -1,0 +1,53 @@
+"""`fedsift.audit`: from Python to every site's list of wrong labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsift.api.progress import Listener, api_progress
+from fedsift.api.start import assembled
+
+if TYPE_CHECKING:
+    from fedsift.audit.auditing import Audit
+    from fedsift.data.sources.base import Source
+    from fedsift.study import Study
+
+
+def audit(
+    study: Study | Source | Mapping[str, Any] | Path | str | None = None,
+    *,
+    out: Path | str = "audit",
+    model: str = "",
+    folds: int = 5,
+    rounds: int = 12,
+    fast: bool = False,
+    progress: bool | None = None,
+    listen: Listener | None = None,
+    **tables: Any,
+) -> Audit:
+    """Judge every label by a model that never saw it; files for each site are written under `out`.
+
+    study: a TOML file, a scenario's name, tables, a `Study`, or data alone (such as `Arrays`). model: the network that
+    judges (frozen features by default where a network would take long). folds, rounds, fast: as `fedsift audit`.
+    """
+    from fedsift.audit.auditing import audit as carry_out
+    from fedsift.audit.auditing import audit_study
+    from fedsift.data.sources.base import Source
+
+    changes = {key: value for key, value in tables.items() if value is not None}
+    whole = (
+        assembled(None, {"data": study, **changes})
+        if isinstance(study, Source)
+        else assembled(study, changes)
+    )
+    made, _ = audit_study(whole, folds=1 if fast else folds, rounds=rounds, model=model)
+    with api_progress("audit", made.method.total_rounds, wanted=progress) as show:
+
+        def told(row: dict[str, Any]) -> None:
+            show(row)
+            if listen is not None:
+                listen(row)
+
+        return carry_out(made, Path(out), listen=told)

@@ -1,0 +1,62 @@
+"""A deployed audit at one site: what its own notebook says of its labels, written to its own disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsift.audit.federated import judged_site
+from fedsift.audit.findings import Evidence
+from fedsift.audit.originals import origin_of
+from fedsift.audit.places import SiteFolder
+from fedsift.audit.write import array_thumbnails, write_site
+from fedsift.contract.errors import RunError
+from fedsift.contract.evidence import evidence_of
+from fedsift.deploy.site_file import SiteFile
+from fedsift.deploy.sites import site_data, source_of
+from fedsift.engines.flower.notebooks import ANSWER, NotebookStore
+from fedsift.local.label_audit import JUDGED
+
+
+def last_pages(file: SiteFile, place: Path) -> tuple[str, dict[str, Any]]:
+    """The run that wrote evidence about labels last, and the pages of its last answer."""
+    root = place / file.notebook
+    found = [
+        (newest.stat().st_mtime_ns, folder.name)
+        for folder in (root.iterdir() if root.is_dir() else ())
+        if folder.is_dir()
+        and (newest := max(folder.glob(f"*{ANSWER}"), key=lambda f: f.stat().st_mtime_ns, default=None))
+    ]
+    for _, run in sorted(found, reverse=True):
+        store = NotebookStore(root, run, file.name)
+        for moment in reversed(store.versions()):
+            pages = store.pages(moment)
+            if JUDGED in pages or not evidence_of(pages).empty:
+                return run, pages
+    raise RunError(
+        f"site '{file.name}': no run has said anything about its labels yet ({root}); take part in a study whose "
+        "method judges labels, e.g. label-audit"
+    )
+
+
+def write_own_audit(site_file: Path, out: Path) -> SiteFolder:
+    """The list, the page and the review queue of this site, from its own notebook; nothing of it leaves."""
+    path = Path(site_file).resolve()
+    file, dataset, train, held = site_data(path)
+    run, pages = last_pages(file, path.parent)
+    rows = np.concatenate([train, held])
+    parts = ("train",) * len(train) + ("test",) * len(held)
+    judged = judged_site(
+        dataset,
+        file.name,
+        rows,
+        dataset.labels[rows],
+        parts,
+        pages,
+        evidence=Evidence(f"run {run}", evidence_of(pages).round or None),
+        floor=file.floor,
+        origin=origin_of(source_of(file.data, path, file.classes), file.name),
+    )
+    return write_site(out, judged, array_thumbnails(dataset.images[rows]))
