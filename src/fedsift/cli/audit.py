@@ -80,11 +80,16 @@ def _carried_out(study: Study, out: Path, *, silent: bool) -> Audit:
 
 
 def _tell(found: Audit, *, as_json: bool) -> None:
-    if as_json:
+    if not as_json:
+        tell_audit(found)
+    else:
         print_json(
             {**found.summary, "out": found.out, "folders": {s: f.path for s, f in found.folders.items()}}
         )
-        return
+
+
+def tell_audit(found: Audit) -> None:
+    """What an audit found, for people."""
     cells = [
         [
             site,
