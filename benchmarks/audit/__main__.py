@@ -74,14 +74,24 @@ def judged(audit: Audit, scene: Scene, true: Labels) -> dict[str, Any]:
         harms += int((change & ~wrong[rows]).sum())
         sites.append(
             {
-                "samples": len(rows), "wrong": int(wrong[rows].sum()), "estimated": rate.wrong,
-                "low": rate.low, "high": rate.high, "evidence": rate.evidence, "swapped": fit.swapped,
+                "samples": len(rows),
+                "wrong": int(wrong[rows].sum()),
+                "estimated": rate.wrong,
+                "low": rate.low,
+                "high": rate.high,
+                "evidence": rate.evidence,
+                "swapped": fit.swapped,
             }
         )
     return {
-        "tempering": round(audit.model.tempering, 3), "concentration": round(audit.model.concentration, 2),
+        "tempering": round(audit.model.tempering, 3),
+        "concentration": round(audit.model.concentration, 2),
         "calibration_error": round(calibration_error(wrong_by_site(audit, scene), wrong), 5),
-        "flagged": flags, "applied": applies, "fixed": fixes, "harmed": harms, "sites": sites,
+        "flagged": flags,
+        "applied": applies,
+        "fixed": fixes,
+        "harmed": harms,
+        "sites": sites,
     }
 
 
@@ -96,7 +106,11 @@ def cell(name: str, seed: int) -> dict[str, Any]:
     audit = federated_audit(federated, scene.given, scene.rows, scene.classes)
     done = time.process_time()
     result: dict[str, Any] = {
-        "scenario": name, "seed": seed, "samples": len(true), "wrong": int(wrong.sum()), "ridge": ridge,
+        "scenario": name,
+        "seed": seed,
+        "samples": len(true),
+        "wrong": int(wrong.sum()),
+        "ridge": ridge,
         "ours": judged(audit, scene, true),
         "cpu_seconds": {"crossfit": round(audited - models, 1), "audit": round(done - audited, 1)},
     }
@@ -129,7 +143,9 @@ def cell(name: str, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("scenarios", nargs="*", default=list(SCENARIOS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--results", type=Path, default=RESULTS)

@@ -6,12 +6,12 @@ in tables with the default floor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.signals.label_counts import FLOOR, censored, whole_nats
+from fedsift.signals.label_counts import FLOOR
 from fedsift.signals.label_crossfit import (
     RIDGES,
     as_probabilities,
@@ -23,8 +23,9 @@ from fedsift.signals.label_crossfit import (
     share_shift,
     standardised,
 )
-from fedsift.signals.label_posterior import LabelModel, SiteFit, faithful_likelihoods, fit_site, likelihoods
-from fedsift.signals.label_rates import GRID, choose_tempering, fit_shared, nearest, shares_of
+from fedsift.signals.label_exchange import first_reply, second_reply, shared_model, start_model
+from fedsift.signals.label_posterior import LabelModel, SiteFit, fit_site
+from fedsift.signals.label_rates import shares_of
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -53,13 +54,19 @@ def standard_features(scene: Scene) -> NDArray[np.float32]:
 
 def federated_shares(scene: Scene, floor: int = FLOOR) -> Array:
     """The first exchange: counts of given labels."""
-    counts = [np.bincount(scene.given[rows], minlength=scene.classes)[None] for rows in scene.rows]
-    return shares_of([censored(count, floor) for count in counts])
+    return shares_of([first_reply(scene.given[rows], scene.classes, floor) for rows in scene.rows])
 
 
 def federated_probabilities(
-    scene: Scene, features: NDArray[np.float32], seed: int, *, folds: int = 5, rounds: int = ROUNDS,
-    targets: Array | None = None, ridge: float | None = None, shifts: Array | None = None,
+    scene: Scene,
+    features: NDArray[np.float32],
+    seed: int,
+    *,
+    folds: int = 5,
+    rounds: int = ROUNDS,
+    targets: Array | None = None,
+    ridge: float | None = None,
+    shifts: Array | None = None,
     whole: bool = False,
 ) -> tuple[Array, float, list[NDArray[np.float32]]]:
     """Out-of-fold p `[n, K]` of averaged softmax regressions, the ridge's strength, and the models of every round.
@@ -89,8 +96,14 @@ def federated_probabilities(
 
 
 def _train(
-    scene: Scene, features: NDArray[np.float32], targets: NDArray[np.generic], held: Labels,
-    ridge: Array, shifts: Array, rounds: int, seed: int,
+    scene: Scene,
+    features: NDArray[np.float32],
+    targets: NDArray[np.generic],
+    held: Labels,
+    ridge: Array,
+    shifts: Array,
+    rounds: int,
+    seed: int,
 ) -> list[NDArray[np.float32]]:
     rng = np.random.default_rng(seed)
     models = np.zeros((features.shape[1], len(held), scene.classes), np.float32)
@@ -117,25 +130,19 @@ class Audit:
 
 
 def federated_audit(
-    probabilities: Array, given: Labels, rows: list[Labels], classes: int, *, floor: int = FLOOR,
+    probabilities: Array,
+    given: Labels,
+    rows: list[Labels],
+    classes: int,
+    *,
+    floor: int = FLOOR,
     class_shares: bool = True,
 ) -> Audit:
     """The first two exchanges and the sites' own fits; `class_shares=False` keeps every site's shares at pi."""
-    counts = [np.bincount(given[r], minlength=classes)[None] for r in rows]
-    start = LabelModel.start(shares_of([censored(count, floor) for count in counts]))
+    start = start_model([first_reply(given[r], classes, floor) for r in rows])
     if not class_shares:
-        start = LabelModel(start.shares, start.given_shares, start.confusion, concentration=1e9)
-    nats, faithful, tables = [], [], []
-    for r in rows:
-        log_likelihoods, expected = likelihoods(probabilities[r], given[r], start, GRID)
-        nats.append(whole_nats(log_likelihoods, len(r), floor))
-        right = faithful_likelihoods(probabilities[r], given[r], start, GRID)
-        faithful.append(whole_nats(right, len(r), floor))
-        tables.append([censored(table, floor) for table in expected])
-    a = choose_tempering(np.stack(nats), np.stack(faithful))
-    model = fit_shared([table[nearest(a)] for table in tables], start).with_tempering(a)
+        start = replace(start, concentration=1e9)
+    model = shared_model([second_reply(probabilities[r], given[r], start, floor) for r in rows], start)
     if not class_shares:
-        model = LabelModel(
-            model.shares, model.given_shares, model.confusion, 1e9, model.rate_prior, model.tempering
-        )
+        model = replace(model, concentration=1e9)
     return Audit(model, [fit_site(probabilities[r], given[r], model) for r in rows])

@@ -75,8 +75,9 @@ def skin(seed: int) -> tuple[Scene, Labels]:
 def instance_noise(
     features: NDArray[np.float32], true: Labels, rate: float, classes: int, rng: np.random.Generator
 ) -> Labels:
-    from fedsift.data.noise.instance import spoil_by
     from sklearn.linear_model import LogisticRegression
+
+    from fedsift.data.noise.instance import spoil_by
 
     columns = rng.permutation(features.shape[1])[: max(features.shape[1] // 10, 8)]
     seen = rng.permutation(len(true))[:300]

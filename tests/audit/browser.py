@@ -99,6 +99,16 @@ class Browser:
     def open(self, path: Path) -> None:
         self._call("POST", f"{self._session}/url", {"url": path.as_uri()})
 
+    def reload(self) -> None:
+        self._call("POST", f"{self._session}/refresh", {})
+
+    def wait_for(self, selector: str, text: str, seconds: float = 30.0) -> None:
+        """Until the element says this; what it says instead is in the error."""
+        end = time.monotonic() + seconds
+        while self.text(selector) != text:
+            assert time.monotonic() < end, self.text(selector)
+            time.sleep(0.02)
+
     def run(self, script: str, *arguments: Any) -> Any:
         return self._call(
             "POST", f"{self._session}/execute/sync", {"script": script, "args": list(arguments)}

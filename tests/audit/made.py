@@ -14,7 +14,7 @@ from fedsift.audit.findings import Thumbnails
 HOSTILE = (
     '</script><script>alert("x")</script>',
     '=HYPERLINK("http://x","y")',
-    'a|b & c\'d "e" <b>',
+    'a|b & c\'d "e" <u>',
     "\u202egnp.exe",
     "line\nbreak\ttab",
     "@cmd",

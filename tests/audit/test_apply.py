@@ -17,19 +17,21 @@ from PIL import Image
 from fedsift.audit import Origin, SiteAudit, open_site, write_site
 from fedsift.audit.apply import apply, decisions, forget, undo
 from fedsift.audit.ledger import Ledger
-from fedsift.audit.originals import PROVENANCE, Correction, corrected_path, write_corrected
+from fedsift.audit.originals import PROVENANCE, Correction, corrected_path, origin_of, write_corrected
 from fedsift.audit.places import SiteFolder
 from fedsift.audit.verdicts import Verdict, notes
 from fedsift.contract.errors import ConfigError, DataError
+from fedsift.data.sources import sources
 from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.npz import Npz
+from fedsift.data.sources.sites import SitesSource
 from tests.audit.made import digit_pictures, digits_audit, make_audit, multilabel_audit
 
 CLASSES = ("cat", "cow", "dog")
 IDS = ("a", "b", "c", "d")
 GIVEN = [0, 2, 1, 0]
 POSTERIOR = [[0.1, 0.0, 0.9], [0.7, 0.0, 0.3], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]]
-"""a: cat, probably dog (.9 wrong); b: dog, probably cat (.7); c: cow is right; d, a test sample: cat, probably dog."""
+"""a: cat, probably dog (.9 wrong); b: dog, probably cat (.7); c: cow is right; d (test): cat, probably dog (.8)."""
 
 
 def audit_of(origin: Origin | None = None, **changes: Any) -> SiteAudit:
@@ -242,6 +244,41 @@ def test_names_of_sites_that_were_read_together(tmp_path: Path) -> None:
         Origin("folder", str(tmp_path), table=str(table)), change("north/a", "cow"), site="north"
     )
     assert rows(path)[0]["label"] == "cow"
+
+
+def test_the_origin_is_known_from_the_source(tmp_path: Path) -> None:
+    """A folder of sites, read, corrected and read again: only the corrected sample's label changes."""
+    for site, classes in (("north", ("cat", "dog")), ("south", ("cow", "dog"))):
+        (tmp_path / "data" / site).mkdir(parents=True)
+        pictures(tmp_path / "data" / site)
+        lines = [f"{name},{classes[k % 2]}" for k, name in enumerate(IDS)]
+        (tmp_path / "data" / site / "own.csv").write_text("sample,dx\n" + "\n".join(lines) + "\n")
+    source = SitesSource(
+        tmp_path / "data", id_column="sample", label_column="dx", size=8, cache=tmp_path / "cache"
+    )
+    before = source.read()
+    origin = origin_of(source, "north")
+    assert origin is not None and origin.table == str(tmp_path / "data" / "north" / "own.csv")
+    path = corrected(origin, change("north/b", "cow"), site="north")
+    assert path == tmp_path / "data" / "north" / "own.corrected.csv"
+    again = source.read()  # the corrected table beside it is not taken for the original
+    assert list(again.labels) == list(before.labels)
+    (tmp_path / "data" / "north" / "own.csv").write_bytes(path.read_bytes())
+    after = source.read()
+    changed = [str(name) for name, a, b in zip(before.ids, before.labels, after.labels) if a != b]  # type: ignore[arg-type]
+    assert changed == ["north/b"]
+
+
+def test_origins_of_other_sources(tmp_path: Path) -> None:
+    assert origin_of(Npz(tmp_path / "d.npz", labels="y"), "A") == Origin(
+        "npz", str(tmp_path / "d.npz"), labels="y"
+    )
+    pictures(tmp_path)
+    (tmp_path / "labels.csv").write_text("id,cat,dog\n")
+    several = FolderSource(tmp_path, label_columns=("cat", "cow", "dog"))
+    found = origin_of(several, "A")
+    assert found is not None and found.label_columns == ("cat", "dog")
+    assert origin_of(sources.get("digits")(), "A") is None
 
 
 def test_tables_that_cannot_be_corrected(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +13,14 @@ import pytest
 
 from fedsift.audit import Origin, issues
 from fedsift.audit.findings import load, to_bytes
+from fedsift.audit.table import labels_csv
 from fedsift.contract.errors import DataError
 from tests.audit.made import HOSTILE, digits_audit, make_audit, multilabel_audit
 
 
 def small(**changes: Any) -> Any:
-    return make_audit([0, 1, 1], [[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]], classes=("cat", "dog"), **changes)
+    made = make_audit([0, 1, 1], [[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]], classes=("cat", "dog"))
+    return replace(made, **changes)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +77,7 @@ def test_odd_names_survive_storing(tmp_path: Path) -> None:
         ({"ids": ("a", "b", "a")}, "two samples are called 'a'"),
         ({"split": ("train", "test", "val")}, "split 'val'"),
         ({"paths": ("a",)}, "paths has 1 entries for 3"),
-        ({"proposed": np.array([0, 1, 2])}, "proposed must lie between 0 and 1"),
+        ({"given": np.array([0, 1, 2])}, "given must lie between 0 and 1"),
         ({"probability_wrong": np.array([0.1, np.nan, 0.2])}, "probability_wrong must lie between"),
         ({"probability_wrong": np.array([0.1, 1.2, 0.2])}, "probability_wrong must lie between"),
         ({"flagged": np.array([True])}, "flagged has shape"),
@@ -99,6 +104,7 @@ def test_worst_first_and_cleanlabs_score() -> None:
     np.testing.assert_allclose(audit.label_score, [0.9, 0.2, 0.6])
     [one] = issues(audit)
     assert (one.id, one.given_label, one.predicted_label, one.proposed_label) == ("1", "dog", "cat", "cat")
+    assert audit.issues == [one] and audit.issues.records()[0]["given_label"] == "dog"
     assert one.is_label_issue and one.label_score == pytest.approx(0.2)
     assert [issue.id for issue in issues(audit, only_flagged=False)] == ["1", "2", "0"]
 
@@ -130,3 +136,15 @@ def test_several_labels_have_several_names() -> None:
     assert len(audit.names(audit.given, k)) == 2
     empty = int(np.flatnonzero(audit.given.sum(axis=1) == 0)[0])
     assert audit.names(audit.given, empty) == ()
+
+
+def test_entries_that_nobody_annotates_are_not_judged() -> None:
+    audit = multilabel_audit()
+    probability = audit.probability.copy()
+    probability[:, 2] = np.nan
+    again = replace(audit, probability=probability, notes=["Nodule is not annotated here"])
+    assert again.notes == ("Nodule is not annotated here",)
+    row = next(csv.DictReader(io.StringIO(labels_csv(again, [0]))))
+    assert row["probability_wrong:Nodule"] == "" and row["probability_wrong:Mass"] != ""
+    with pytest.raises(DataError, match="probability must lie"):
+        small(probability=np.full((3, 2), np.nan))

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -43,6 +43,7 @@ def test_a_site_below_the_floor_says_nothing() -> None:
     assert all(cell is None for row in found.cells for cell in row)
 
 
+@settings(deadline=None)
 @given(
     arrays(np.int64, st.tuples(st.integers(1, 5), st.integers(1, 5)), elements=st.integers(0, 30)),
     st.integers(1, 20),

@@ -225,13 +225,31 @@ def test_a_perfect_reader_finds_what_is_true() -> None:
 
 
 def test_what_recalibration_and_the_next_audit_get() -> None:
-    ids = [AUDIT.ids[k] for k in (5, 3, 8, 9)]
+    plan = draw_plan(AUDIT, worst=4, flagged=2, unflagged=2)
+    by_arm = {arm: [item.id for item in plan.items if item.arm == arm] for arm in (WORST, FLAGGED, UNFLAGGED)}
+    a, b, c, _ = by_arm[WORST]
+    d, e = by_arm[UNFLAGGED][0], by_arm[FLAGGED][0]
+    outside = next(name for name in AUDIT.ids if name not in plan.arm_of())
     said = [
-        verdict(ids[0], "given", "digit 1"),
-        verdict(ids[1], "other", "digit 2"),
-        verdict(ids[2], "cannot tell"),
-        verdict(ids[3], "both", "digit 1", "digit 2"),
+        verdict(a, "given", "digit 1"),
+        verdict(b, "other", "digit 2"),
+        verdict(c, "cannot tell"),
+        verdict(d, "both", "digit 1", "digit 2"),
+        verdict(e, "proposal", "digit 4"),
+        verdict(outside, "other", "digit 3"),
     ]
-    rows, wrong = outcomes(AUDIT, said)
-    assert list(rows) == [3, 5, 9] and list(wrong) == [True, False, False]
-    assert known_labels(AUDIT, said) == {ids[0]: ("digit 1",), ids[1]: ("digit 2",)}
+    rows, wrong, weights = outcomes(AUDIT, plan, said)
+    found = {AUDIT.ids[k]: (bool(w), float(x)) for k, w, x in zip(rows, wrong, weights)}
+    # two of the four worst were told, so each stands for two; the others stand for their whole arm
+    assert found == {
+        a: (False, 2.0),
+        b: (True, 2.0),
+        d: (False, float(plan.sizes[UNFLAGGED])),
+        e: (True, float(plan.sizes[FLAGGED])),
+    }
+    assert known_labels(AUDIT, said) == {
+        a: ("digit 1",),
+        b: ("digit 2",),
+        e: ("digit 4",),
+        outside: ("digit 3",),
+    }

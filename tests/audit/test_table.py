@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift.audit import table
@@ -17,11 +17,13 @@ from tests.audit.made import HOSTILE, digits_audit, make_audit, multilabel_audit
 ANY_TEXT = st.text(st.characters(codec=None), max_size=30)
 
 
+@settings(deadline=None)
 @given(ANY_TEXT | st.text("'=+-@ \\u{}0a\n\t", max_size=12))
 def test_every_text_comes_back(text: str) -> None:
     assert table.original(table.neutral(text)) == text
 
 
+@settings(deadline=None)
 @given(ANY_TEXT | st.text("'=+-@ \t\n1.", max_size=8))
 def test_no_cell_is_a_formula_or_holds_a_control_character(text: str) -> None:
     cell = table.neutral(text)

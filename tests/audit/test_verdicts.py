@@ -112,7 +112,9 @@ def test_several_labels(tmp_path: Path) -> None:
     name = audit.ids[0]
     given = audit.names(audit.given, 0)
     everything = "|".join(audit.classes)
-    [one] = read(tmp_path, f"id,verdict,other_label\n{name},other,{everything}\n", audit, "q.csv")
+    [one] = read(
+        tmp_path, f"id,verdict,other_label\n{name},other,{everything}\n", audit, "q.csv", reader="ann"
+    )
     assert one.labels == audit.classes
     [none] = read(tmp_path, json.dumps([studio(name)]), audit)
     assert none.decision in ("given", "proposal", "other") and none.labels == ()
@@ -129,6 +131,7 @@ def test_several_labels(tmp_path: Path) -> None:
         (page(said("x", "other")), "'other' needs the class"),
         (page(said("z", "proposal")), "nothing was proposed"),
         (page(said("x", "given", given="dog")), "the verdict was on the label 'dog', now it is 'cat'"),
+        (page(said("x", "given"), reader=" "), "does not say who read sample 'x'"),
         (page(site="B"), "verdicts on site 'B', this is 'A'"),
         ("{}", "neither a verdicts file of a report nor"),
         ("[1]", "task 1 is not as Label Studio"),

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift.metrics.intervals import (
@@ -45,6 +45,7 @@ def test_nothing_counted_says_nothing_and_nonsense_is_refused() -> None:
         wilson(3, 2)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 400), st.data())
 def test_wilson_holds_the_share_and_solves_its_equation(n: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
@@ -54,6 +55,7 @@ def test_wilson_holds_the_share_and_solves_its_equation(n: int, data: st.DataObj
         assert abs(k / n - end) == pytest.approx(Z * math.sqrt(end * (1 - end) / n), rel=1e-6)
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1), st.floats(0.01, 0.3))
 def test_needed_is_the_smallest(share: float, within: float) -> None:
     n = needed(share, within)

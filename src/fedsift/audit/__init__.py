@@ -1,6 +1,18 @@
 """The label audit's product: from a typed result (`SiteAudit`) to table, page, review, ledger and corrections."""
 
-from fedsift.audit.findings import Evidence, Finding, Issue, Origin, Rate, SiteAudit, Thumbnails, issues
+from fedsift.audit.consortium import write_consortium
+from fedsift.audit.findings import (
+    Evidence,
+    Finding,
+    Issue,
+    Issues,
+    Origin,
+    Rate,
+    SiteAudit,
+    Thumbnails,
+    issues,
+)
+from fedsift.audit.originals import origin_of
 from fedsift.audit.release import SiteRow, release
 from fedsift.audit.write import array_thumbnails, open_site, write_site
 
@@ -8,6 +20,7 @@ __all__ = [
     "Evidence",
     "Finding",
     "Issue",
+    "Issues",
     "Origin",
     "Rate",
     "SiteAudit",
@@ -16,6 +29,8 @@ __all__ = [
     "array_thumbnails",
     "issues",
     "open_site",
+    "origin_of",
     "release",
+    "write_consortium",
     "write_site",
 ]

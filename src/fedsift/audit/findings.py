@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import DataError
+from fedsift.contract.errors import ConfigError, DataError
 
 Thumbnails = Callable[[int], bytes | None]
 """The picture of sample i as PNG, JPEG, GIF or WebP bytes, or None where there is none to show."""
@@ -100,7 +100,7 @@ class SiteAudit:
 
     One class a sample: `given`, `predicted`, `proposed` are class numbers `[n]`, and `probability[i, c]` is the
     posterior that c is the true class of sample i. Multi-label: they are 0/1 rows `[n, K]`, and `probability[i, c]`
-    is the probability that entry c of sample i is wrong.
+    is the probability that entry c of sample i is wrong, NaN where the site does not annotate c and nothing was judged.
     """
 
     site: str
@@ -141,13 +141,15 @@ class SiteAudit:
     """Where the labels came from, if they came from files."""
     seed: int = 0
     """Seed of everything random about reviewing."""
+    notes: tuple[str, ...] = ()
+    """What else the site should know, a sentence each, e.g. that two class codes seem to be swapped."""
 
     def __post_init__(self) -> None:
         n = len(self.ids)
         if not self.classes:
             raise DataError(f"site '{self.site}': an audit needs at least one class")
         defaults = {"paths": "", "reason": "", "split": TRAIN}
-        for name, value in (*defaults.items(), ("ids", ""), ("classes", "")):
+        for name, value in (*defaults.items(), ("ids", ""), ("classes", ""), ("notes", "")):
             found = tuple(str(entry) for entry in getattr(self, name))
             object.__setattr__(self, name, found or ((value,) * n if name in defaults else found))
         labels = (n, len(self.classes)) if self.multilabel else (n,)
@@ -180,6 +182,8 @@ class SiteAudit:
             raise DataError(f"{where}: split '{side}' is neither '{TRAIN}' nor '{TEST}'")
         for name in ("probability", "probability_wrong"):
             values = getattr(self, name)
+            if self.multilabel and name == "probability":
+                values = np.nan_to_num(values)
             if not np.all((values >= 0) & (values <= 1 + 1e-9)):  # NaN fails, too
                 raise DataError(f"{where}: {name} must lie between 0 and 1")
         most = 1 if self.multilabel else len(self.classes) - 1
@@ -223,6 +227,11 @@ class SiteAudit:
         kept: dict[str, Any] = {name: tuple(np.array(getattr(self, name), object)[keep]) for name in words}
         kept.update({name: getattr(self, name)[keep] for name in arrays})
         return replace(self, **kept)
+
+    @property
+    def issues(self) -> Issues:
+        """The training samples on the list, worst first."""
+        return issues(self)
 
     def fingerprint(self) -> str:
         """Tells audits apart: a digest of ids, given and proposed labels."""
@@ -290,10 +299,25 @@ class Issue:
     split: str = field(default=TRAIN)
 
 
-def issues(audit: SiteAudit, *, split: str | None = TRAIN, only_flagged: bool = True) -> list[Issue]:
+class Issues(list[Issue]):
+    """Suspects, worst first: records, or a table for notebooks."""
+
+    def records(self) -> list[dict[str, Any]]:
+        return [asdict(issue) for issue in self]
+
+    def frame(self) -> Any:
+        """A pandas DataFrame, where pandas is installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError("a frame needs pandas: `pip install pandas`, or use `records()`") from None
+        return pandas.DataFrame(self.records(), columns=[f.name for f in fields(Issue)])
+
+
+def issues(audit: SiteAudit, *, split: str | None = TRAIN, only_flagged: bool = True) -> Issues:
     """The suspects, worst first; `split=None` for all samples, train and test."""
     score = audit.label_score
-    return [
+    return Issues(
         Issue(
             id=audit.ids[k],
             path=audit.paths[k],
@@ -308,7 +332,7 @@ def issues(audit: SiteAudit, *, split: str | None = TRAIN, only_flagged: bool = 
         )
         for k in audit.worst_first()
         if (audit.flagged[k] or not only_flagged) and split in (None, audit.split[k])
-    ]
+    )
 
 
 def joined(names: Sequence[str]) -> str:

@@ -20,9 +20,12 @@ from fedsift.audit.findings import Origin
 from fedsift.audit.places import write_private
 from fedsift.contract.errors import DataError
 from fedsift.data.images import find_pictures
+from fedsift.data.sources.base import Source
+from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.layout import folder_table
-from fedsift.data.sources.npz import read_arrays
-from fedsift.data.tables import column
+from fedsift.data.sources.npz import Npz, read_arrays
+from fedsift.data.sources.sites import SitesSource
+from fedsift.data.tables import column, read_table
 
 PROVENANCE = (
     "fedsift_given_label",
@@ -44,6 +47,34 @@ class Correction:
     decision: str
     probability: float
     line: int
+
+
+def origin_of(source: Source, site: str) -> Origin | None:
+    """Where a site's labels came from; None for sources that are no files of a person's own."""
+    if isinstance(source, Npz):
+        return Origin("npz", str(source.path), labels=source.labels, given=source.given, ids=source.ids)
+    if not isinstance(source, FolderSource):
+        return None
+    if isinstance(source, SitesSource):
+        folder = source.path / site
+        table = FolderSource(folder).table_path()
+    else:
+        folder, table = source.path, source.table_path()
+    columns = source.label_columns
+    if table is not None and columns:  # a site may lack some of the classes that others annotate
+        has = read_table(table)
+        columns = tuple(name for name in columns if name in has)
+    return Origin(
+        "folder",
+        str(folder),
+        table="" if table is None else str(table),
+        id_column=source.id_column,
+        path_column=source.path_column,
+        label_column=source.label_column,
+        label_columns=columns,
+        separator=source.separator,
+        nothing=source.nothing,
+    )
 
 
 def corrected_path(origin: Origin) -> Path:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsift.audit.findings import SiteAudit
 from fedsift.audit.verdicts import CANNOT_TELL, Verdict
@@ -342,17 +343,23 @@ def _more(arm: Arm, wanted: int, what: str) -> str:
 
 
 def outcomes(
-    audit: SiteAudit, verdicts: Iterable[Verdict]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(row numbers, whether the given label is wrong) of the settled verdicts: what recalibration fits to."""
-    rows = audit.row_of
-    told = [
-        (rows[k], one.wrong)
-        for k, one in settle(verdicts).final.items()
-        if k in rows and one.wrong is not None
-    ]
-    told.sort()
-    return np.array([k for k, _ in told], np.int64), np.array([w for _, w in told], np.bool_)
+    audit: SiteAudit, plan: Plan, verdicts: Iterable[Verdict]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
+    """(row numbers, whether the given label is wrong, weights) of the plan's settled verdicts, for recalibration.
+
+    Arms were drawn by score, so each verdict counts by the number of labels that it stands for: size / reviewed of its
+    arm. Verdicts outside the plan were picked by people and are left out.
+    """
+    final, arm_of = settle(verdicts).final, plan.arm_of()
+    told = sorted(
+        (audit.row_of[k], bool(one.wrong), arm_of[k])
+        for k, one in final.items()
+        if k in audit.row_of and k in arm_of and one.wrong is not None
+    )
+    reviewed = Counter(arm for _, _, arm in told)
+    weights = [plan.sizes[arm] / reviewed[arm] for _, _, arm in told]
+    rows, wrong = [k for k, _, _ in told], [w for _, w, _ in told]
+    return np.array(rows, np.int64), np.array(wrong, np.bool_), np.array(weights, np.float64)
 
 
 def known_labels(audit: SiteAudit, verdicts: Iterable[Verdict]) -> dict[str, tuple[str, ...]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -45,9 +46,13 @@ _UNSAFE = re.compile(
 
 def neutral(text: str) -> str:
     """The text as a cell that no spreadsheet runs and no terminal obeys."""
-    text = text.replace("\\u{", "\\u{005c}u{")
-    text = _UNSAFE.sub(lambda found: f"\\u{{{ord(found[0]):04x}}}", text)
+    text = visible(text.replace("\\u{", "\\u{005c}u{"))
     return f"'{text}" if _looks_like_formula(text) else text
+
+
+def visible(text: str) -> str:
+    """Characters that control, break or turn a line, written out, so that no name looks like another."""
+    return _UNSAFE.sub(lambda found: f"\\u{{{ord(found[0]):04x}}}", text)
 
 
 def original(cell: str) -> str:
@@ -89,7 +94,8 @@ def labels_csv(audit: SiteAudit, rows: Iterable[int]) -> str:
 
 
 def number(value: float) -> str:
-    return f"{value:.6f}"
+    """Six decimals; nothing for NaN, which is "not judged"."""
+    return "" if math.isnan(value) else f"{value:.6f}"
 
 
 def of_split(audit: SiteAudit, *, test: bool) -> NDArray[np.int64]:

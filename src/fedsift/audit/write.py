@@ -87,6 +87,7 @@ def summary(audit: SiteAudit) -> dict[str, object]:
         "test_flagged": int(audit.flagged[audit.is_test].sum()),
         "rate": asdict(audit.rate),
         "finding": {**asdict(audit.finding), "words": audit.finding.words},
+        "notes": list(audit.notes),
         "evidence": asdict(audit.evidence),
         "classes": list(audit.classes),
         "agreement": audit.agreement,

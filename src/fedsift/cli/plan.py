@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.markup import escape
 
 from fedsift.cli.output import print_json, print_table, say, size_text, stdout, time_text
 from fedsift.contract.plaintext import visible
+
+if TYPE_CHECKING:
+    from fedsift.study.planning import Forecast
 
 
 def register(app: typer.Typer) -> None:
@@ -24,8 +28,12 @@ def plan(
     from fedsift.study import Study
     from fedsift.study.planning import plan_study
 
-    forecast = plan_study(Study.from_file(study, overrides or []))
-    if json:
+    tell_plan(plan_study(Study.from_file(study, overrides or [])), as_json=json)
+
+
+def tell_plan(forecast: Forecast, *, as_json: bool) -> None:
+    """A forecast for people or programs; `fedsift audit --plan` tells its own."""
+    if as_json:
         print_json(forecast.as_dict())
         return
     stdout.print(f"[bold]{escape(visible(forecast.headline))}[/]", highlight=False)

@@ -38,6 +38,8 @@ class Dataset:
     std: tuple[float, ...] = (0.5,)
     ids: NDArray[np.str_] | None = None
     """A name for each sample, shown in audits (row numbers when None)."""
+    paths: NDArray[np.str_] | None = None
+    """The file of each sample, for people to open."""
     groups: NDArray[Any] | None = None
     """Patient, lesion: no group on both sides of a split."""
     sites: NDArray[np.str_] | None = None
@@ -55,6 +57,10 @@ class Dataset:
     @property
     def n_classes(self) -> int:
         return len(self.classes)
+
+    def id_of(self, row: int) -> str:
+        """The name of a sample; its row number where the data name none."""
+        return str(row) if self.ids is None else str(self.ids[row])
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -106,7 +106,7 @@ def _changes(
     annotated = None if spread.annotated is None else spread.annotated[site]
     for where in np.argwhere(given != clean):
         position, row = int(where[0]), int(rows[where[0]])
-        name = str(row) if dataset.ids is None else str(dataset.ids[row])
+        name = dataset.id_of(row)
         if given.ndim == 1:
             before, after, entry, kind = (
                 dataset.classes[clean[position]],

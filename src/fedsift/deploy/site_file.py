@@ -6,6 +6,7 @@ mean = [0.5]                         # how pixels are normalised, the same at ev
 std = [0.5]
 held_out = 0.2                       # share kept for evaluation here, when the data have no test part
 notebook = "notebook"                # where this site keeps its own notes; never leaves
+floor = 10                           # the smallest count that leaves this site in a label audit
 
 [data]                               # any dataset of `fedsift datasets`; paths are relative to this file
 name = "npz"
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsift.contract.errors import ConfigError
+from fedsift.contract.ranges import AtLeastOne
 from fedsift.study.study import read_toml
 from fedsift.study.tables import build
 
@@ -50,6 +52,8 @@ class SiteFile:
     public_std: tuple[float, ...] = ()
     privacy_budget: float | None = None
     """Epsilon that may ever be spent on each label; without this key the site sets no limit of its own."""
+    floor: AtLeastOne = 10
+    """The smallest count that leaves this site in a label audit; smaller ones leave in a lump."""
     device: str = "cpu"
 
 

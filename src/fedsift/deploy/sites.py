@@ -74,12 +74,21 @@ def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
         notebook=path.parent / file.notebook,
         samples=_samples(pool, train, file),
         given=torch.from_numpy(labels[train]),
+        groups=_groups(dataset, train),
+        floor=file.floor,
         held_out=_samples(pool, held, file) if len(held) else None,
         held_out_given=torch.from_numpy(labels[held]) if len(held) else None,
         public=public,
         public_digest="" if public is None else public.digest(),
         secret=own_secret(path.parent / file.notebook),
     )
+
+
+def _groups(dataset: Dataset, rows: Rows) -> Tensor | None:
+    """Equal numbers for samples of one group, int64 `[n]`."""
+    if dataset.groups is None:
+        return None
+    return torch.from_numpy(np.unique(dataset.groups[rows], return_inverse=True)[1])
 
 
 def _public(file: SiteFile, path: Path) -> Samples | None:

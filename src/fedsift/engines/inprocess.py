@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,6 +104,7 @@ class InProcess(EngineFederation):
             classes=data.classes,
             moment=envelope.moment,
             notebook=Notebook(self.notebooks.get(name)),
+            groups=self._groups(spread.rows[name]),
             held_out=None if held_out is None else self._samples(held_out),
             held_out_given=None if held_out is None else torch.from_numpy(spread.held_out_given[name]),
             public=self.public,
@@ -111,6 +113,10 @@ class InProcess(EngineFederation):
             multilabel=data.multilabel,
             compute=self.compute,
         )
+
+    def _groups(self, rows: Any) -> Tensor | None:
+        groups = self.spread.dataset.groups
+        return None if groups is None else torch.from_numpy(np.unique(groups[rows], return_inverse=True)[1])
 
     def _samples(self, rows: Any) -> Samples:
         data = self.spread.dataset

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -24,9 +24,8 @@ from fedsift.local.label_messages import (
 from fedsift.local.predict import logits_of
 from fedsift.local.site import Samples, Site
 from fedsift.signals.folds import copies, disagreeing_copies
-from fedsift.signals.label_counts import censored, whole_nats
+from fedsift.signals.label_counts import censored
 from fedsift.signals.label_crossfit import (
-    CrossfitSettings,
     as_probabilities,
     crossfit_step,
     feature_sums,
@@ -35,15 +34,8 @@ from fedsift.signals.label_crossfit import (
     share_shift,
     standardised,
 )
-from fedsift.signals.label_posterior import (
-    LabelModel,
-    faithful_likelihoods,
-    fit_site,
-    judge,
-    likelihoods,
-    probability_wrong,
-    tempered_evidence,
-)
+from fedsift.signals.label_exchange import SecondReply, second_reply, third_reply
+from fedsift.signals.label_posterior import LabelModel, fit_site, judge, probability_wrong, tempered_evidence
 from fedsift.signals.label_rates import GRID, flagged, site_rate
 
 Array = NDArray[np.float64]
@@ -149,8 +141,6 @@ class FitFolds(Request[FoldsFitted]):
     """Sums and sums of squares of the features over the federation, float64 `[2, F]`."""
     total: int
     """Samples of the federation."""
-    settings: tuple[int, int, float, float] = (2, 64, 0.3, 0.9)
-    """Epochs, batch, learning rate, momentum."""
 
     def rows(self, samples: Samples) -> NDArray[np.float32]:
         return standardised(feature_rows(samples), self.sums.numpy(), self.total)
@@ -179,7 +169,7 @@ class FitFolds(Request[FoldsFitted]):
         models = crossfit_step(
             self.models.numpy(), x, given, fold, held, np.array(self.ridge),
             numpy_generator(site.moment.seed, site.name, site.moment.round, site.moment.ask, "fit folds"),
-            shift=shift, annotated=known, settings=CrossfitSettings(*self.settings),
+            shift=shift, annotated=known,
         )  # fmt: skip
         sums = np.zeros(len(held))
         if not site.multilabel and (held >= 0).all():
@@ -216,22 +206,21 @@ class JudgeGrid(Request[GridJudged]):
         p = self.own_probabilities(site)
         site.notebook[PROBABILITIES] = torch.from_numpy(p).float()
         answers, known = given_answers(site.given), answerable(site)
-        nats, faithful, tables = [], [], []
-        for q, start in enumerate(LabelModel.start(shares) for shares in self.shares.numpy()):
-            if not known[q]:
-                none = np.zeros((self.questions[1], self.questions[1]))
-                nats.append(np.zeros(len(GRID), np.int64))
-                faithful.append(nats[-1])
-                tables += [censored(none, site.floor)] * len(GRID)
-                continue
-            fitted, expected = likelihoods(p[:, q], answers[:, q], start, GRID)
-            right = faithful_likelihoods(p[:, q], answers[:, q], start, GRID)
-            nats.append(whole_nats(np.minimum(fitted, 0.0), len(p), site.floor))
-            faithful.append(whole_nats(np.minimum(right, 0.0), len(p), site.floor))
-            tables += [censored(table, site.floor) for table in expected]
+        starts = [LabelModel.start(shares) for shares in self.shares.numpy()]
+        found = [
+            second_reply(p[:, q], answers[:, q], start, site.floor) if known[q] else self._silent(site)
+            for q, start in enumerate(starts)
+        ]
         return GridJudged(
-            torch.from_numpy(np.stack(nats)), torch.from_numpy(np.stack(faithful)), **stacked_tables(tables)
+            torch.from_numpy(np.minimum(np.stack([reply.nats for reply in found]), 0)),
+            torch.from_numpy(np.minimum(np.stack([reply.faithful for reply in found]), 0)),
+            **stacked_tables([reply.table for reply in found]),
         )
+
+    def _silent(self, site: Site) -> SecondReply:
+        """The reply to a question that the site's annotators never answered."""
+        none = np.zeros(len(GRID), np.int64)
+        return SecondReply(none, none, censored(np.zeros((self.questions[1],) * 2), site.floor))
 
     def own_probabilities(self, site: Site) -> Array:
         """Of the training samples, each by a model that never saw it (by the mean over rounds where one saw all)."""
@@ -283,13 +272,17 @@ class JudgeLabels(Request[LabelsJudged]):
         p = site.notebook[PROBABILITIES].double().numpy()
         answers, known = given_answers(site.given), answerable(site)
         held = self._held_out(site)
-        posteriors, wrongs, tables, rates, swapped, marks = [], [], [], [], [], np.zeros(len(p), np.bool_)
+        posteriors, wrongs, tables, rates, swapped, predictions = [], [], [], [], [], []
+        told: list[tuple[int, int, int]] = []
+        marks = np.zeros(len(p), np.bool_)
         for q, model in enumerate(self.shared):
             if not known[q]:
                 posteriors.append(_without_label(np.concatenate([p[:, q], held[0][:, q]]), model))
+                predictions.append(posteriors[-1].argmax(1))
                 wrongs.append(np.full(len(p) + len(held[1]), np.nan))
                 tables.append(censored(np.zeros_like(model.confusion), site.floor))
                 rates.append((0, 0, 0, False))
+                told.append((0, 0, 0))
                 swapped.append(False)
                 continue
             fit = fit_site(p[:, q], answers[:, q], model)
@@ -298,17 +291,28 @@ class JudgeLabels(Request[LabelsJudged]):
             later, later_doubt = judge(held[0][:, q], held[1][:, q], model, fit, answers[:, q])
             marks |= flagged(doubt, rate)
             posteriors.append(np.concatenate([fit.posterior, later]))
+            own = replace(model, shares=fit.shares)
+            predictions.append(_without_label(np.concatenate([p[:, q], held[0][:, q]]), own).argmax(1))
             wrongs.append(np.concatenate([doubt, later_doubt]))
-            tables.append(censored(fit.counts.T, site.floor))
+            third = third_reply(fit, answers[:, q], site.floor)
+            tables.append(third.agreement)
+            told.append((third.rate.wrong, third.rate.low, third.rate.high))
             rates.append((rate.wrong, rate.low, rate.high, rate.evidence))
             swapped.append(fit.swapped)
-        page = self._page(site, np.stack(posteriors, 1), np.stack(wrongs, 1), marks, rates, swapped, len(p))
+        page = self._page(
+            site,
+            np.stack(posteriors, 1),
+            np.stack(wrongs, 1),
+            np.stack(predictions, 1),
+            marks,
+            rates,
+            swapped,
+        )
         site.notebook[JUDGED] = page
         self._keep(site, page)
         count = int(page.flagged[: page.training].sum())
-        numbers = torch.tensor([[wrong, low, high] for wrong, low, high, _ in rates], dtype=torch.int64)
         return LabelsJudged(
-            torch.where(numbers < site.floor, 0, numbers),
+            torch.tensor(told, dtype=torch.int64),
             any(found for *_, found in rates),
             count if count >= site.floor else 0,
             **stacked_tables(tables),
@@ -322,9 +326,10 @@ class JudgeLabels(Request[LabelsJudged]):
         return self.grid.other_probabilities(site, site.held_out), given_answers(site.held_out_given)
 
     def _page(
-        self, site: Site, posterior: Array, wrong: Array, marks: NDArray[np.bool_],
-        rates: list[tuple[int, int, int, bool]], swapped: list[bool], training: int,
+        self, site: Site, posterior: Array, wrong: Array, predicted: Numbers, marks: NDArray[np.bool_],
+        rates: list[tuple[int, int, int, bool]], swapped: list[bool],
     ) -> JudgedLabels:  # fmt: skip
+        training = len(marks)
         kept: Tensor | None = site.notebook.get(COPIES)
         same = copies(feature_rows(site.samples)) if kept is None else kept.numpy()
         disagrees = disagreeing_copies(same, site.given.numpy())
@@ -334,7 +339,7 @@ class JudgeLabels(Request[LabelsJudged]):
         return JudgedLabels(
             torch.from_numpy(posterior).float(),
             torch.from_numpy(wrong).float(),
-            torch.from_numpy(posterior.argmax(2)),
+            torch.from_numpy(predicted),
             torch.from_numpy(np.concatenate([marks | disagrees, later])),
             torch.from_numpy(np.concatenate([disagrees, np.zeros(len(later), np.bool_)])),
             training,
@@ -350,7 +355,7 @@ class JudgeLabels(Request[LabelsJudged]):
             NAME,
             suspicion=page.wrong[:n, 0] if one else page.wrong[:n],
             flagged=page.flagged[:n] if one else (page.wrong[:n] > 0.5) & page.flagged[:n, None],
-            proposed=page.predicted[:n, 0] if one else page.predicted[:n],
+            proposed=page.posterior.argmax(2)[:n, 0] if one else page.posterior.argmax(2)[:n],
         )
 
 

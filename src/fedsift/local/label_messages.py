@@ -107,10 +107,10 @@ class GridJudged(Reply):
     nats: Tensor = disclosed("log-likelihood of the given labels by exponent, whole numbers, [Q, A]", most=0)
     faithful: Tensor = disclosed("the same if every label were right, [Q, A]", most=0)
     cells: Tensor = disclosed(
-        "expected labels by probable and given class for each exponent, [Q A, C, C], lumped below the floor"
+        "expected labels by probable and given class, [Q, C, C], lumped below the floor"
     )
-    remainders: Tensor = disclosed("what was lumped in each row, [Q A, C]")
-    rest: Tensor = disclosed("what was lumped of whole rows, [Q A]")
+    remainders: Tensor = disclosed("what was lumped in each row, [Q, C]")
+    rest: Tensor = disclosed("what was lumped of whole rows, [Q]")
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
         questions, answers = request.questions
@@ -118,7 +118,7 @@ class GridJudged(Reply):
             value: Tensor = getattr(self, name)
             if value.dtype != torch.int64 or tuple(value.shape) != (questions, len(GRID)):
                 return f"{name} has shape {tuple(value.shape)}, asked were {(questions, len(GRID))}"
-        return _table_refusal(self, (questions * len(GRID), answers, answers), facts.samples)
+        return _table_refusal(self, (questions, answers, answers), facts.samples)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,8 @@ class LabelsJudged(Reply):
     """The third exchange: the site's line in the consortium's table."""
 
     wrong: Tensor = disclosed(
-        "labels that are probably wrong and both ends of the interval, whole numbers, [Q, 3]", least=0
+        "labels that are probably wrong and both ends of the interval, whole numbers, [Q, 3]; -1 below the floor",
+        least=-1,
     )
     evidence: bool = disclosed("whether there is evidence of wrong labels at all")
     flagged: int = disclosed("how many samples the site should look at, 0 if fewer than its floor", least=0)

@@ -16,10 +16,12 @@ from fedsift.local.crossfit import CrossTrain, CrossTrained
 from fedsift.local.label_audit import CountLabels, FitFolds, JudgeGrid, JudgeLabels
 from fedsift.local.label_messages import FoldsFitted, LabelsJudged, tables_of
 from fedsift.local.objective import BinaryCrossEntropy, CrossEntropy, Term
+from fedsift.local.recipe import Recipe
 from fedsift.methods.base import TrainingMethod, methods
 from fedsift.signals.label_crossfit import RIDGES
+from fedsift.signals.label_exchange import SecondReply, shared_model
 from fedsift.signals.label_posterior import LabelModel
-from fedsift.signals.label_rates import GRID, choose_tempering, fit_shared, nearest, shares_of
+from fedsift.signals.label_rates import shares_of
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,9 @@ class LabelAudit(TrainingMethod):
     paper: ClassVar[str] = "docs/audit.md"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
 
+    local: Recipe = field(
+        default_factory=lambda: Recipe(epochs=3, batch_size=16, lr=0.05, momentum=0.5), kw_only=True
+    )
     folds: AtLeastOne = 5
     """k: models, each trained without one fold of every site's samples; 1 averages over rounds instead (fast)."""
     rounds: AtLeastOne = 12
@@ -155,12 +160,15 @@ class LabelAudit(TrainingMethod):
         replies = federation.ask(self.grid(state, federation))
         shared = []
         for q, shares in enumerate(state.shares.numpy()):
-            nats = np.stack([reply.nats[q].numpy() for reply in replies.values()])
-            faithful = np.stack([reply.faithful[q].numpy() for reply in replies.values()])
-            tempering = choose_tempering(nats, faithful)
-            at = q * len(GRID) + nearest(tempering)
-            tables = [tables_of(r.cells, r.remainders, r.rest)[at] for r in replies.values()]
-            shared.append(fit_shared(tables, LabelModel.start(shares)).with_tempering(tempering))
+            found = [
+                SecondReply(
+                    reply.nats[q].numpy(),
+                    reply.faithful[q].numpy(),
+                    tables_of(reply.cells, reply.remainders, reply.rest)[q],
+                )
+                for reply in replies.values()
+            ]
+            shared.append(shared_model(found, LabelModel.start(shares)))
         federation.record(tempering=[model.tempering for model in shared])
         return replace(state, shared=tuple(shared))
 
@@ -171,7 +179,8 @@ class LabelAudit(TrainingMethod):
         )
         questions = len(state.shared)
         entries = {site: federation.facts[site].samples * questions for site in replies}
-        level = {site: float(reply.wrong[:, 0].sum()) / entries[site] for site, reply in replies.items()}
+        told = {site: reply.wrong.clamp(min=0).sum(0) for site, reply in replies.items()}
+        level = {site: float(told[site][0]) / entries[site] for site in replies}
         federation.find(
             Findings(
                 tuple(site for site, reply in replies.items() if reply.evidence),
@@ -180,14 +189,26 @@ class LabelAudit(TrainingMethod):
             )
         )
         columns: dict[str, dict[str, Any]] = {
-            "wrong_labels": {site: int(reply.wrong[:, 0].sum()) for site, reply in replies.items()},
-            "wrong_at_least": {site: int(reply.wrong[:, 1].sum()) for site, reply in replies.items()},
-            "wrong_at_most": {site: int(reply.wrong[:, 2].sum()) for site, reply in replies.items()},
+            "wrong_labels": {site: int(own[0]) for site, own in told.items()},
+            "wrong_at_least": {site: int(own[1]) for site, own in told.items()},
+            "wrong_at_most": {site: int(own[2]) for site, own in told.items()},
             "flagged": {site: reply.flagged for site, reply in replies.items()},
         }
         for name, values in columns.items():
             federation.record_sites(name, values)
-        federation.record(agreement={site: reply.cells.tolist() for site, reply in replies.items()})
+        federation.record(
+            audited={
+                site: {
+                    "wrong": reply.wrong.tolist(),
+                    "evidence": reply.evidence,
+                    "flagged": reply.flagged,
+                    "cells": reply.cells.tolist(),
+                    "remainders": reply.remainders.tolist(),
+                    "rest": reply.rest.tolist(),
+                }
+                for site, reply in replies.items()
+            }
+        )
         return state
 
 

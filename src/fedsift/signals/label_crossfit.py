@@ -1,7 +1,7 @@
 """Cross-fitting a linear model on frozen features: k models at once, each without one fold of every site's samples.
 
-Softmax regression `[F + 1, k, K]` (a sigmoid for each class where a picture has several), trained by federated averaging
-of what `crossfit_step` makes of it at every site. The k models share every matrix product, so five folds cost little
+Softmax regression `[F + 1, k, K]` (a sigmoid for each class where a picture has several), trained by federated
+averaging of what `crossfit_step` makes of it at every site. The k models share every matrix product, so five folds cost little
 more than one. A site's own class shares pi_s enter as P(given | x, s) = softmax(z(x) + log pi_s - log g): sites that
 hold different classes then agree on z, and averaging loses less.
 """
@@ -31,9 +31,16 @@ class CrossfitSettings:
     """How a site trains in one round."""
 
     epochs: int = 2
+    least_steps: int = 20
+    """A small site makes more epochs, so that a round moves its models as far as a large one's."""
     batch: int = 64
     lr: float = 0.3
     momentum: float = 0.9
+
+    def epochs_for(self, samples: int) -> int:
+        """Epochs for a site of so many samples."""
+        steps = -(-max(samples, 1) // self.batch)
+        return max(self.epochs, -(-self.least_steps // steps))
 
 
 def feature_sums(features: ArrayLike) -> NDArray[np.float64]:
@@ -106,7 +113,7 @@ def crossfit_step(
     known = None if annotated is None else np.asarray(annotated, np.float32)
     decay = np.asarray(ridge, np.float32).reshape(1, -1, 1)
     velocity = np.zeros_like(w)
-    for _ in range(chosen.epochs):
+    for _ in range(chosen.epochs_for(len(features))):
         order = rng.permutation(len(features))
         for start in range(0, len(order), chosen.batch):
             rows = order[start : start + chosen.batch]
@@ -144,7 +151,7 @@ def out_of_fold(weights: Floats, features: Floats, folds: Labels, held: Labels) 
 
 def as_probabilities(z: ArrayLike, *, sigmoid: bool = False) -> NDArray[np.float64]:
     """softmax(z) over the last axis, or the sigmoid of each."""
-    return _probabilities(np.asarray(z, np.float64), sigmoid=sigmoid)
+    return np.asarray(_probabilities(np.asarray(z, np.float64), sigmoid=sigmoid), np.float64)
 
 
 def held_out_likelihoods(
@@ -169,7 +176,7 @@ def _wanted(targets: ArrayLike, classes: int) -> Floats:
 
 def _probabilities(z: NDArray[np.floating], *, sigmoid: bool) -> NDArray[np.floating]:
     if sigmoid:
-        return 1 / (1 + np.exp(-np.clip(z, -60, 60)))
-    e = np.exp(z - z.max(-1, keepdims=True))
+        return np.asarray(1 / (1 + np.exp(-np.clip(z, -60, 60))))
+    e: NDArray[np.floating] = np.exp(z - z.max(-1, keepdims=True))
     e /= e.sum(-1, keepdims=True)
     return e

@@ -91,7 +91,7 @@ class SiteFit:
     @property
     def proposed(self) -> Labels:
         """The most probable true class of every sample `[n]`."""
-        return self.posterior.argmax(1)
+        return np.asarray(self.posterior.argmax(1), np.int64)
 
     def doubt(self, given: ArrayLike) -> Array:
         """1 - P(true = given) `[n]` as the model says it; `probability_wrong` is the calibrated one."""

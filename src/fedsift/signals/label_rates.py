@@ -1,13 +1,6 @@
 """What the federation learns from the sites' censored tables: the shared model, the exponent, a site's rate.
 
-Three exchanges of whole numbers in all (`label_counts`):
-
-1. every site's counts of given labels `[1, K]`, for the shares g;
-2. for every exponent of `GRID` the site's log-likelihood in whole nats and its expected counts `[K, K]`; the server
-   chooses a and fits pi, B, kappa and the Beta distribution of the rates;
-3. every site's share of wrong labels with its interval as whole numbers of labels, and its agreement matrix.
-
-Tables lack the cells that were lumped: they are completed in proportion to what the model expects there, in turn with
+What travels, and when, is in `label_exchange`. Tables lack the cells that were lumped: they are completed in proportion to what the model expects there, in turn with
 the model's own fit (EM for a censored multinomial).
 """
 
@@ -30,8 +23,8 @@ Array = NDArray[np.float64]
 GRID = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0)
 """Exponents whose likelihood the sites are asked for."""
 STRETCH = 1.75
-"""The chosen exponent's distance from the calibrated one over the most likely one's: the likelihood prefers too little tempering, as
-errors of the model look like few wrong labels. Chosen on CIFAR-10N with other seeds than those reported."""
+"""The chosen exponent's distance from the calibrated one over the most likely one's: the likelihood prefers too little
+tempering, as errors of the model look like few wrong labels. Chosen on CIFAR-10N, other seeds than those reported."""
 MODEL_ERROR = 0.25
 """Standard deviation of a rate's log-odds that comes from the model, not from the sample; measured as STRETCH."""
 NEGLIGIBLE = 0.02
@@ -223,4 +216,5 @@ def applied(
     threshold: float = APPLY,
 ) -> NDArray[np.bool_]:
     """Labels `[n]` that the default rule replaces by the proposal."""
-    return flagged(probability_wrong, rate, threshold) & (np.asarray(given) != np.asarray(proposed))
+    changes = np.asarray(given) != np.asarray(proposed)
+    return np.asarray(flagged(probability_wrong, rate, threshold) & changes)

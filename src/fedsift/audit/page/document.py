@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from fedsift import __version__
 from fedsift.audit.findings import SiteAudit, Thumbnails
 from fedsift.audit.formats import data_uri
-from fedsift.audit.page.sections import confusion, headline, limits, test_warning, tiles
+from fedsift.audit.page.sections import confusion, headline, lead, limits, test_warning, tiles
 from fedsift.audit.review import Plan
-from fedsift.audit.table import of_split
+from fedsift.audit.table import of_split, visible
 from fedsift.audit.verdicts import PAGE_FORMAT
 from fedsift.drawing import house_style
 from fedsift.drawing.svg import Markup, data_script, join, tag
@@ -95,14 +95,20 @@ def render(audit: SiteAudit, plan: Plan, thumbnails: Thumbnails | None = None) -
         [
             tag(
                 "header",
-                tag("p", "Private · stays at site ", tag("bdi", audit.site), class_="eyebrow"),
+                tag("p", "Private · stays at site ", tag("bdi", visible(audit.site)), class_="eyebrow"),
                 tag("h1", headline(audit)),
-                tag("p", audit.finding.words[0].upper() + audit.finding.words[1:], ".", class_="lead"),
+                tag("p", lead(audit), class_="lead"),
+                *(tag("p", visible(note), class_="alert") for note in audit.notes),
                 tiles(audit),
             ),
             tag(
                 "main",
-                tag("section", tag("h2", "Who is mistaken for whom"), found, id="confusion")
+                tag(
+                    "section",
+                    tag("h2", "Which entries are wrong" if audit.multilabel else "Who is mistaken for whom"),
+                    found,
+                    id="confusion",
+                )
                 if found
                 else None,
                 tag(
@@ -126,7 +132,7 @@ def render(audit: SiteAudit, plan: Plan, thumbnails: Thumbnails | None = None) -
             Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
             Markup('<meta name="color-scheme" content="light dark">'),
             Markup('<meta name="referrer" content="no-referrer"><meta name="robots" content="noindex">'),
-            tag("title", f"Labels of {audit.site} · fedsift"),
+            tag("title", f"Labels of {visible(audit.site)} · fedsift"),
             Markup(f"<style>{style}</style>"),
         ]
     )

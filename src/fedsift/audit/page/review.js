@@ -16,6 +16,12 @@
     if (text !== undefined) { node.textContent = text; }
     return node;
   }
+  // Characters that turn or break a line are shown as what they are, as in labels.csv, so that no name looks like another.
+  function visible(text) {
+    return text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g, function (c) {
+      return "\\u{" + c.charCodeAt(0).toString(16).padStart(4, "0") + "}";
+    });
+  }
   function same(a, b) { return a.length === b.length && a.every(function (c, k) { return c === b[k]; }); }
   function proposes(item) { return !item.blind && !same(item.given, item.proposed); }
   function names(numbers) { return numbers.map(function (c) { return classes[c]; }); }
@@ -24,7 +30,7 @@
   // What is kept: in the browser where that is allowed, and in a file that the reader saves.
   function keep() {
     try {
-      localStorage.setItem(key, JSON.stringify({ reader: $("reader").value, verdicts: Array.from(verdicts) }));
+      localStorage.setItem(key, JSON.stringify({ reader: $("reader").value, unsaved: unsaved, verdicts: Array.from(verdicts) }));
     } catch (error) { /* private windows and some settings forbid it: the file remains */ }
   }
   function recall() {
@@ -33,7 +39,7 @@
       if (!kept) { return; }
       $("reader").value = kept.reader || "";
       kept.verdicts.forEach(function (pair) { if (byId.has(pair[0])) { verdicts.set(pair[0], pair[1]); } });
-      unsaved = verdicts.size;
+      unsaved = kept.unsaved || 0;
     } catch (error) { /* nothing kept, or not ours */ }
   }
   var byId = new Map(items.map(function (item) { return [item.id, item]; }));
@@ -88,7 +94,7 @@
 
   // Gallery ----------------------------------------------------------------------------------------------------------
   function picture(item) {
-    if (!item.picture) { return make("span", "nothing", item.path || item.id); }
+    if (!item.picture) { return make("span", "nothing", visible(item.path || item.id)); }
     var img = make("img");
     img.decoding = "async";
     img.alt = "sample " + item.id;
@@ -100,8 +106,8 @@
   function chips(numbers, kind) {
     var box = document.createDocumentFragment();
     (numbers.length ? names(numbers) : ["no finding"]).forEach(function (name) {
-      var chip = make("bdi", "chip " + kind, name);
-      chip.title = name;
+      var chip = make("bdi", "chip " + kind, visible(name));
+      chip.title = visible(name);
       box.append(chip, " ");
     });
     return box;
@@ -122,8 +128,8 @@
     text.append(chips(item.given, "given"));
     if (proposes(item)) { text.append(chips(item.proposed, "proposed")); }
     if (!item.blind && item.flagged) { text.append(sure(item)); }
-    var who = make("bdi", "who", item.id);
-    who.title = item.path || item.id;
+    var who = make("bdi", "who", visible(item.id));
+    who.title = visible(item.path || item.id);
     text.append(who);
     node.append(thumb, text);
     node.addEventListener("click", function () { open(shown.indexOf(item)); });
@@ -172,14 +178,15 @@
     if (proposes(item)) {
       fact(facts, "proposed", chips(item.proposed, "proposed"));
       fact(facts, "probably wrong", percent(item.wrong));
-    } else if (!item.blind && item.flagged) {
-      fact(facts, "probably wrong", percent(item.wrong));
+    } else {
+      // the same words whether nothing is proposed or the proposal is hidden: a blind reader must not know which
+      fact(facts, "proposed", make("span", "note", "none shown: judge by the picture alone"));
+      if (item.flagged) { fact(facts, "probably wrong", percent(item.wrong)); }
     }
-    if (item.blind) { fact(facts, "proposed", make("span", "note", "not shown: judge by the picture alone")); }
-    if (item.reason) { fact(facts, "why", item.reason); }
-    fact(facts, "sample", make("bdi", "", item.id));
-    if (item.path) { fact(facts, "file", make("bdi", "", item.path)); }
-    if (verdict) { fact(facts, "your verdict", said(verdict)); }
+    if (item.reason) { fact(facts, "why", visible(item.reason)); }
+    fact(facts, "sample", make("bdi", "", visible(item.id)));
+    if (item.path) { fact(facts, "file", make("bdi", "", visible(item.path))); }
+    if (verdict) { fact(facts, "your verdict", visible(said(verdict))); }
     $("facts").replaceChildren(facts);
     $("others").hidden = true;
     document.querySelectorAll("#decisions button").forEach(function (button) {
@@ -238,7 +245,7 @@
       list.replaceChildren();
       classes.forEach(function (name, c) {
         if (wanted && name.toLowerCase().indexOf(wanted) < 0) { return; }
-        var button = make("button", "", name);
+        var button = make("button", "", visible(name));
         button.type = "button";
         if (data.multilabel) { button.setAttribute("aria-pressed", picked.has(c)); }
         button.addEventListener("click", function () { take(c); });
@@ -308,6 +315,7 @@
     link.click();
     setTimeout(function () { URL.revokeObjectURL(link.href); }, 10000);
     unsaved = 0;
+    keep();
     notice("Saved as " + link.download + ". Hand it in with: fedsift review import");
     tally();
   }
@@ -336,8 +344,8 @@
   function used(of) { return new Set(items.flatMap(of)); }
   var out = used(leaves), into = used(comes);
   classes.forEach(function (name, c) {
-    if (out.has(c)) { option($("filter-given"), c, name); }
-    if (into.has(c)) { option($("filter-proposed"), c, name); }
+    if (out.has(c)) { option($("filter-given"), c, visible(name)); }
+    if (into.has(c)) { option($("filter-proposed"), c, visible(name)); }
   });
   Object.keys(states).forEach(function (state) { option($("filter-state"), state, states[state].name); });
   Object.keys(views).forEach(function (name) {
@@ -388,5 +396,5 @@
   $("reader").addEventListener("change", keep);
   window.addEventListener("beforeunload", function (event) { if (unsaved) { event.preventDefault(); } });
   recall();
-  look("suspects");
+  look(data.suspects || !items.length ? "suspects" : views.queue.has(items[0]) ? "queue" : "test");
 })();

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from fedsift.audit.findings import SiteAudit
+from fedsift.audit.table import visible
 from fedsift.drawing.svg import (
     FULL,
     HALF,
@@ -66,7 +67,7 @@ def tiles(audit: SiteAudit) -> Markup:
         (
             "With a proposal",
             f"{proposals:,}",
-            "all of them" if proposals == flagged else "the others need another look, too",
+            _of_the_list(proposals, flagged),
         ),
     ]
     test = int((audit.is_test & audit.flagged).sum())
@@ -85,6 +86,19 @@ def tiles(audit: SiteAudit) -> Markup:
         for name, value, under in found
     ]
     return tag("dl", *parts, class_="tiles")
+
+
+def _of_the_list(proposals: int, flagged: int) -> str:
+    if not flagged:
+        return "nothing is on the list"
+    return "all of them" if proposals == flagged else "the others need another look, too"
+
+
+def lead(audit: SiteAudit) -> str:
+    rate = f"{100 * audit.finding.false_alarm_rate:g}\u00a0%"
+    if audit.finding.wrong_labels:
+        return f"Evidence of wrong labels, at a false-alarm rate of {rate}."
+    return f"Said at a false-alarm rate of {rate}. The review queue can tell more."
 
 
 def confusion(audit: SiteAudit) -> Markup | None:
@@ -106,7 +120,7 @@ def _matrix(audit: SiteAudit) -> Markup:
     names, counts = audit.classes, audit.agreement
     k = len(names)
     width = HALF if k <= 12 else FULL
-    longest = max(text_width(clipped(name, NAME), 12) for name in names)
+    longest = max(text_width(clipped(visible(name), NAME), 12) for name in names)
     left, top = longest + 24, longest * 0.87 + 34
     cell = min(46.0, (width - left - 0.5 * longest - 6) / k)
     off = counts * (1 - np.eye(k, dtype=np.int64))
@@ -114,11 +128,13 @@ def _matrix(audit: SiteAudit) -> Markup:
     parts = [label(left + cell * k / 2, 12, "probably", "middle"), label(2, top - 6, "given")]
     for r, name in enumerate(names):
         y = top + r * cell
-        parts.append(label(left - 6, y + cell / 2 + 4, clipped(name, NAME), "end", "name"))
+        parts.append(label(left - 6, y + cell / 2 + 4, clipped(visible(name), NAME), "end", "name"))
         x = left + r * cell
-        parts.append(label(x + cell / 2 + 3, top - 5, clipped(name, NAME), "start", "name", -60.0))
+        parts.append(label(x + cell / 2 + 3, top - 5, clipped(visible(name), NAME), "start", "name", -60.0))
         for c, other in enumerate(names):
-            parts.append(_cell(left + c * cell, y, cell, int(counts[r, c]), most, r, c, f"{name} → {other}"))
+            parts.append(
+                _cell(left + c * cell, y, cell, int(counts[r, c]), most, r, c, visible(f"{name} → {other}"))
+            )
     drawing = picture(width, top + k * cell + 6, "Given class by probable class", *parts)
     return figure(
         tag("div", drawing, class_="plot matrix"),
@@ -161,8 +177,8 @@ def _pairs(audit: SiteAudit) -> Markup:
         rows.append(
             tag(
                 "tr",
-                tag("td", tag("bdi", audit.classes[r]), class_="was"),
-                tag("td", tag("bdi", audit.classes[c]), class_="is"),
+                tag("td", tag("bdi", visible(audit.classes[r])), class_="was"),
+                tag("td", tag("bdi", visible(audit.classes[c])), class_="is"),
                 tag("td", f"{off[r, c]:,}", class_="n"),
                 tag("td", percent(off[r, c] / given[r]), class_="n"),
                 tag("td", button, class_="screen"),
@@ -187,7 +203,7 @@ def _pairs(audit: SiteAudit) -> Markup:
 
 def _entries(audit: SiteAudit) -> Markup:
     """Multi-label: for every class the entries that are probably missing and those that are too many."""
-    left = max(text_width(clipped(name, 28), 12) for name in audit.classes) + 14
+    left = max(text_width(clipped(visible(name), 28), 12) for name in audit.classes) + 14
     row, width = 22.0, float(FULL)
     missing, surplus = audit.agreement[:, 1], audit.agreement[:, 2]
     most = max(1, int(missing.max()), int(surplus.max()))
@@ -198,7 +214,7 @@ def _entries(audit: SiteAudit) -> Markup:
         y = 22 + c * row
         lacks, extra = room * missing[c] / most, room * surplus[c] / most
         parts += [
-            label(left - 8, y + 14, clipped(name, 28), "end", "name"),
+            label(left - 8, y + 14, clipped(visible(name), 28), "end", "name"),
             empty(
                 "rect",
                 x=float(middle - 2 - lacks),

@@ -126,6 +126,7 @@ class FolderSource(Source):
             mean=mean,
             std=std,
             ids=np.array(listing.ids),
+            paths=np.array([picture.name for picture in listing.pictures]),
             groups=listing.groups,
             sites=listing.sites,
             given=listing.given,

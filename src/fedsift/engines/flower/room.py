@@ -25,6 +25,8 @@ class SiteRoom:
     notebook: Path
     samples: Samples
     given: Tensor
+    groups: Tensor | None = None
+    """Equal numbers for samples of one patient or lesion, int64 `[n]`."""
     held_out: Samples | None = None
     held_out_given: Tensor | None = None
     public: Samples | None = None
@@ -36,6 +38,8 @@ class SiteRoom:
     annotated: tuple[int, ...] | None = None
     """Classes that the site annotates at all; None for every class."""
     privacy_budget: float | None = None
+    floor: int = 10
+    """The smallest count that the site lets out in an audit."""
     secret: str = field(default="", repr=False)
     device: str = "cpu"
 
@@ -66,6 +70,7 @@ class SiteRoom:
             classes=self.classes,
             moment=moment,
             notebook=notebook,
+            groups=self.groups,
             held_out=self.held_out,
             held_out_given=self.held_out_given,
             public=self.public,
@@ -74,5 +79,6 @@ class SiteRoom:
             multilabel=self.multilabel,
             secret=self.secret,
             privacy_budget=self.privacy_budget,
+            floor=self.floor,
             compute=Compute(device=self.device, trainer="one"),  # a cohort of one only costs
         )

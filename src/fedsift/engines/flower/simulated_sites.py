@@ -57,6 +57,10 @@ def arrays_of(spread: Spread, site: str) -> dict[str, Any]:
     held_out = spread.held_out.get(site, np.zeros(0, np.int64))
     if len(held_out):
         arrays |= {"test_images": data.images[held_out], "test_labels": spread.held_out_given[site]}
+    rows = np.concatenate([spread.rows[site], held_out])
+    arrays["ids"] = np.array([data.id_of(int(row)) for row in rows])
+    if data.groups is not None:
+        arrays["group"] = np.asarray(data.groups)[rows].astype(str)
     return arrays
 
 
@@ -122,6 +126,10 @@ def _open(place: Path, stamp: int) -> SiteRoom:
     test_labels: Tensor | None = None
     with np.load(place / "data.npz") as arrays:
         own, given = samples(arrays["images"]), torch.from_numpy(arrays["labels"])
+        groups = None
+        if "group" in arrays:
+            numbers = np.unique(arrays["group"][: len(given)], return_inverse=True)[1]
+            groups = torch.from_numpy(numbers)
         if "test_images" in arrays:
             held_out, held_out_given = (
                 samples(arrays["test_images"]),
@@ -143,6 +151,7 @@ def _open(place: Path, stamp: int) -> SiteRoom:
         notebook=place / NOTEBOOK,
         samples=own,
         given=given,
+        groups=groups,
         held_out=held_out,
         held_out_given=held_out_given,
         public=public,

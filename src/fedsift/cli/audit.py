@@ -1,0 +1,114 @@
+"""`fedsift audit`: every site learns which of its labels are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fedsift.cli.failures import exit_code_of
+from fedsift.cli.output import print_json, print_table, say, stderr
+from fedsift.contract.errors import FedsiftError
+
+if TYPE_CHECKING:
+    from fedsift.audit.auditing import Audit
+    from fedsift.study import Study
+
+
+def register(app: typer.Typer) -> None:
+    app.command("audit")(audit)
+
+
+def audit(
+    study: Path = typer.Argument(
+        help="A study's TOML (its [data] is enough), a scenario by name, or a finished run."
+    ),
+    overrides: list[str] = typer.Argument(None, help="Settings over the file's: data.size=32 seed=3 ..."),
+    out: Path = typer.Option(Path("audit"), "--out", help="Where the audit's folder is made."),
+    model: str = typer.Option(
+        "", "--model", help="The network that judges; frozen features by default where one would take long."
+    ),
+    folds: int = typer.Option(
+        5, "--folds", min=1, help="Models, each trained without one part of every site's samples."
+    ),
+    rounds: int = typer.Option(12, "--rounds", min=1, help="Rounds of training."),
+    fast: bool = typer.Option(
+        False, "--fast", help="One model, averaged over the rounds: quicker, less exact."
+    ),
+    plan: bool = typer.Option(
+        False, "--plan", help="Say what it costs and what leaves each site; audit nothing."
+    ),
+    json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
+) -> None:
+    """Judge every label by a model that never saw it, and write each site's private list, page and review queue."""
+    from fedsift.audit.auditing import audit_study, write_audit
+    from fedsift.runs import RunFolder
+    from fedsift.study import Study
+
+    if (study / "study.toml").is_file():
+        folder = RunFolder.open(study)
+        _tell(write_audit(Study.from_file(folder.study_file), folder, out), as_json=json)
+        return
+    asked = Study.from_file(study, overrides or [])
+    made, notes = audit_study(asked, folds=1 if fast else folds, rounds=rounds, model=model)
+    for note in (*asked.notes, *notes):
+        say(f"note: {note}", stderr)
+    if plan:
+        from fedsift.cli.plan import tell_plan
+        from fedsift.study.planning import plan_study
+
+        tell_plan(plan_study(made), as_json=json)
+        return
+    _tell(_carried_out(made, out, silent=json), as_json=json)
+
+
+def _carried_out(study: Study, out: Path, *, silent: bool) -> Audit:
+    from fedsift.api.progress import round_progress
+    from fedsift.audit.auditing import audit as carry_out
+
+    try:
+        with round_progress("audit", study.method.total_rounds, silent=silent) as listen:
+            return carry_out(study, out, listen=listen)
+    except KeyboardInterrupt as stop:
+        say("stopped; nothing is lost. The same command goes on", stderr)
+        raise typer.Exit(exit_code_of(stop)) from None
+    except (FedsiftError, OSError):
+        if (out / "run" / "checkpoint.bin").is_file():
+            say("the same command goes on from the last finished round", stderr)
+        raise
+
+
+def _tell(found: Audit, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {**found.summary, "out": found.out, "folders": {s: f.path for s, f in found.folders.items()}}
+        )
+        return
+    cells = [
+        [
+            site,
+            own["samples"],
+            own["flagged"],
+            _rate(own),
+            "wrong labels" if own["wrong_labels"] else "no evidence",
+        ]
+        for site, own in found.summary["sites"].items()
+    ]
+    print_table("labels", ["site", "samples", "to look at", "share wrong (95 %)", "finding"], cells)
+    truth = found.summary.get("truth")
+    if truth is not None:
+        say(
+            f"the truth is known here: of {truth['wrong']} wrong labels the lists hold {truth['flagged_and_wrong']} "
+            f"({truth['flagged']} listed); mending those above 0.67 fixes {truth['fixed']}, harms {truth['harmed']}, "
+            f"misses {truth['missed']}"
+        )
+    worst = max(found.folders, key=lambda site: found.summary["sites"][site]["flagged"])
+    say(f"each site's list and page: {found.out / 'sites'}, e.g. {found.folders[worst].report}")
+    if (found.out / "consortium.html").is_file():
+        say(f"what the consortium sees: {found.out / 'consortium.html'}")
+    say(f"next: look at the pages, or `fedsift review status {found.folders[worst].path}`")
+
+
+def _rate(own: dict[str, Any]) -> str:
+    return f"{100 * own['rate']:.1f} % ({100 * own['rate_low']:.1f}-{100 * own['rate_high']:.1f})"

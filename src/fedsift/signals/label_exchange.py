@@ -1,0 +1,100 @@
+"""The label audit's three exchanges: what a site replies, and what the server makes of the replies.
+
+1. `first_reply` -> `start_model`: counts of given labels.
+2. `second_reply` -> `shared_model`: for every exponent of `GRID` two log-likelihoods in whole nats, with wrong labels
+   and without any, and one table of expected counts, at the exponent that the site's own likelihoods choose. One table,
+   not one for every exponent: tables of the same samples side by side would bracket the cells that one of them lumps.
+3. `third_reply`: the rate with its interval in whole labels, and the agreement matrix, for the consortium's page.
+
+Everything is a whole number; nothing in 1 ... floor - 1 leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedsift.signals.label_counts import FLOOR, WITHHELD, CensoredTable, Counts, censored, whole_nats
+from fedsift.signals.label_posterior import LabelModel, SiteFit, faithful_likelihoods, likelihoods
+from fedsift.signals.label_rates import (
+    GRID,
+    SiteRate,
+    choose_tempering,
+    fit_shared,
+    nearest,
+    shares_of,
+    site_rate,
+)
+
+
+@dataclass(frozen=True)
+class SecondReply:
+    """A site's second reply."""
+
+    nats: Counts
+    """`[A]`: log-likelihood of its given labels with pi_s and T_s fitted, for every exponent."""
+    faithful: Counts
+    """`[A]`: the same if every given label were right."""
+    table: CensoredTable
+    """`[K, K]`: expected counts, true by given, at the site's own exponent."""
+
+
+@dataclass(frozen=True)
+class ThirdReply:
+    """A site's row on the consortium's page."""
+
+    rate: SiteRate
+    """Counts below the floor are told as -1 (fewer than the floor); the interval is widened to whole floors."""
+    agreement: CensoredTable
+    """`[K, K]`: samples by proposed and given class."""
+
+
+def first_reply(given: ArrayLike, classes: int, floor: int = FLOOR) -> CensoredTable:
+    """Counts of the given labels `[1, K]`."""
+    return censored(np.bincount(np.asarray(given, np.int64), minlength=classes)[None], floor)
+
+
+def start_model(replies: Sequence[CensoredTable]) -> LabelModel:
+    """What the sites fit the second reply with."""
+    return LabelModel.start(shares_of(replies))
+
+
+def second_reply(
+    probabilities: ArrayLike, given: ArrayLike, model: LabelModel, floor: int = FLOOR
+) -> SecondReply:
+    """From out-of-fold probabilities `[n, K]` and given labels `[n]`."""
+    samples = len(np.asarray(given))
+    found, tables = likelihoods(probabilities, given, model, GRID)
+    nats = whole_nats(found, samples, floor)
+    faithful = whole_nats(faithful_likelihoods(probabilities, given, model, GRID), samples, floor)
+    own = nearest(choose_tempering([nats], [faithful]))
+    return SecondReply(nats, faithful, censored(tables[own], floor))
+
+
+def shared_model(replies: Sequence[SecondReply], start: LabelModel) -> LabelModel:
+    """The exponent for all sites, and pi, B, kappa and the Beta: every site's last fit (`fit_site`) uses it."""
+    a = choose_tempering(
+        np.stack([reply.nats for reply in replies]), np.stack([reply.faithful for reply in replies])
+    )
+    return fit_shared([reply.table for reply in replies], start).with_tempering(a)
+
+
+def third_reply(fit: SiteFit, given: ArrayLike, floor: int = FLOOR) -> ThirdReply:
+    """From the site's last fit."""
+    labels = np.asarray(given, np.int64)
+    table = np.zeros(fit.counts.shape)
+    np.add.at(table, (fit.proposed, labels), 1)
+    return ThirdReply(told_rate(site_rate(fit, labels), floor), censored(table, floor))
+
+
+def told_rate(rate: SiteRate, floor: int = FLOOR) -> SiteRate:
+    """The rate as it may leave: no number of wrong or of right labels in 1 ... floor - 1."""
+    if rate.samples < floor:
+        return SiteRate(WITHHELD, WITHHELD, 0, WITHHELD, False)
+    few = 0 < rate.wrong < floor or 0 < rate.samples - rate.wrong < floor
+    low = 0 if rate.low < floor else min(rate.low, rate.samples - floor)
+    high = rate.samples if rate.samples - rate.high < floor else max(rate.high, min(floor, rate.samples))
+    return replace(rate, wrong=WITHHELD if few else rate.wrong, low=low, high=high)

@@ -1,0 +1,92 @@
+"""What people's verdicts change: probabilities recalibrated as a monotone function of the score, known labels kept.
+
+The arms of a review were drawn by score, so a plain share of confirmed labels would be the arm's, not the list's: each
+verdict counts by the number of labels that it stands for (weight = size of the arm's population over its sample),
+and the fit is a function of the score. Platt's two numbers are fitted, drawn to the identity by a few verdicts' worth:
+100 verdicts leave a free curve too rough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, logit
+
+from fedsift.contract.errors import DataError
+
+Array = NDArray[np.float64]
+
+PRIOR_WEIGHT = 20.0
+"""Verdicts' worth by which the curve is drawn to the probabilities as they were."""
+STEEPEST, FLATTEST = 3.0, 0.2
+"""The curve never turns round: a verdict changes how sure a score is, not the order of the list."""
+_EDGE = 1e-6
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """P(wrong) -> sigmoid(offset + slope logit P(wrong)), slope > 0."""
+
+    offset: float = 0.0
+    slope: float = 1.0
+
+    def __call__(self, probability_wrong: ArrayLike) -> Array:
+        odds = logit(np.clip(np.asarray(probability_wrong, np.float64), _EDGE, 1 - _EDGE))
+        result: Array = expit(self.offset + self.slope * odds)
+        return result
+
+
+def recalibrated(
+    probability_wrong: ArrayLike,
+    found_wrong: ArrayLike,
+    weights: ArrayLike | None = None,
+    prior_weight: float = PRIOR_WEIGHT,
+    reader_error: float = 0.0,
+) -> Recalibration:
+    """The curve from verdicts: probabilities `[m]` as they were, verdicts `[m]` (1 wrong, 0 right), weights `[m]`.
+
+    reader_error: share of verdicts that are mistaken either way; P(verdict wrong) = r + (1 - 2 r) P(wrong). Weights are
+    scaled to their effective number, (sum w)^2 / sum w^2. Newton's method on the penalised log-likelihood, the penalty
+    that of normal priors on offset (0, 1) and slope (1, 0.5) with the given verdicts' worth.
+    """
+    p, y = np.asarray(probability_wrong, np.float64).ravel(), np.asarray(found_wrong, np.float64).ravel()
+    w = np.ones(len(p)) if weights is None else np.asarray(weights, np.float64).ravel()
+    if not len(p) == len(y) == len(w) or (w < 0).any():
+        raise DataError(
+            f"{len(p)} probabilities, {len(y)} verdicts and {len(w)} weights; none may be negative"
+        )
+    if not 0 <= reader_error < 0.5:
+        raise DataError(f"reader_error = {reader_error}: it must be 0 or more and below 0.5")
+    if not len(p) or not w.any():
+        return Recalibration()
+    w = w / w.sum() * (w.sum() ** 2 / (w**2).sum())
+    odds = logit(np.clip(p, _EDGE, 1 - _EDGE))
+    design = np.stack([np.ones_like(odds), odds], axis=1)
+    target, precision = np.array([0.0, 1.0]), prior_weight * np.array([0.1, 0.4])
+    curve = target.copy()
+    for _ in range(50):
+        right = expit(design @ curve)
+        seen = np.clip(reader_error + (1 - 2 * reader_error) * right, _EDGE, 1 - _EDGE)
+        slope = (1 - 2 * reader_error) * right * (1 - right)
+        pull = w * (y - seen) * slope / (seen * (1 - seen))
+        bend = w * slope**2 / (seen * (1 - seen))
+        gradient = design.T @ pull - precision * (curve - target)
+        hessian = (design * bend[:, None]).T @ design + np.diag(precision + _EDGE)
+        step = np.linalg.solve(hessian, gradient)
+        curve = curve + np.clip(step, -1.0, 1.0)
+        if np.abs(step).max() < 1e-8:
+            break
+    return Recalibration(float(curve[0]), float(np.clip(curve[1], FLATTEST, STEEPEST)))
+
+
+def with_known(posterior: ArrayLike, known: ArrayLike) -> Array:
+    """The posterior `[n, K]` with rows of known true labels (`known` `[n]`, -1: unknown) set to certainty."""
+    result = np.array(posterior, np.float64)
+    labels = np.asarray(known, np.int64)
+    if labels.shape != result.shape[:1] or (labels >= result.shape[1]).any():
+        raise DataError(f"known labels {labels.shape} do not fit a posterior {result.shape}")
+    rows = np.flatnonzero(labels >= 0)
+    result[rows] = np.eye(result.shape[1])[labels[rows]]
+    return result

@@ -1,0 +1,160 @@
+"""`fedsift review` and `fedsift labels` on a site's folder: what people type, what they see, exit codes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedsift.audit import Origin, SiteAudit, open_site, write_site
+from fedsift.cli.main import app
+from fedsift.contract.errors import FedsiftError
+from tests.audit.made import digit_pictures, digits_audit
+from tests.cli.test_cli import fedsift
+
+
+def say(*words: object, code: int = 0) -> str:
+    done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    if isinstance(done.exception, FedsiftError):
+        assert done.exception.exit_code == code, done.exception
+        return str(done.exception)
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> tuple[Path, SiteAudit]:
+    return made(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("untouched"))[0]
+
+
+def made(tmp_path: Path) -> tuple[Path, SiteAudit]:
+    audit, _ = digits_audit(400, wrong=0.3, test=40)
+    table = tmp_path / "labels.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "label"])
+        writer.writerows([name, audit.names(audit.given, k)[0]] for k, name in enumerate(audit.ids))
+    audit = replace(audit, origin=Origin("folder", str(tmp_path), table=str(table)))
+    return write_site(tmp_path / "out", audit, digit_pictures(400)).path, audit
+
+
+def verdicts(audit: SiteAudit, folder: Path, reader: str, wrong: set[str], count: int | None = None) -> Path:
+    """A filled queue: proposals are right but for the samples in `wrong`, the unflagged labels are right."""
+    lines = list(csv.DictReader((folder / "review" / "queue.csv").open(newline="")))[:count]
+    for line in lines:
+        k = audit.row_of[line["id"]]
+        proposed = audit.names(audit.proposed, k)[0]
+        line.update(verdict="given" if line["id"] in wrong else "other", other_label=proposed, reader=reader)
+    path = folder.parents[2] / f"{reader}.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+    return path
+
+
+def test_plan_export_import_status(site: tuple[Path, SiteAudit], tmp_path: Path) -> None:
+    folder, audit = site
+    out = json.loads(
+        say("review", "plan", folder, "--worst", 10, "--flagged", 20, "--unflagged", 30, "--json")
+    )
+    assert {arm: entry["planned"] for arm, entry in out["arms"].items()} == {
+        "worst": 10,
+        "flagged": 20,
+        "unflagged": 30,
+    }
+    files = json.loads(
+        say("review", "export", folder, "--to", tmp_path / "mine", "--image-prefix", "/d/", "--json")
+    )
+    assert len(files["files"]) == 5
+    tasks = json.loads((tmp_path / "mine" / "label-studio-tasks.json").read_text())
+    assert len(tasks) == 60 and tasks[0]["data"]["image"].startswith("/d/pictures/")
+    assert "60 verdicts, 60 of them new" in say(
+        "review", "import", folder, verdicts(audit, folder, "ann", set())
+    )
+    assert "0 of them new" in say("review", "import", folder, tmp_path / "ann.csv")
+    found = json.loads(say("review", "status", folder, "--json"))
+    assert [arm["reviewed"] for arm in found["arms"]] == [10, 20, 30]
+    assert found["precision"]["share"] == 1.0 and found["missed"]["share"] == 0.0
+    text = say("review", "status", folder, "--within", 10)
+    assert "precision of the list: 100 %" in text and "next: " in text
+
+
+def test_two_readers_and_an_adjudicator(site: tuple[Path, SiteAudit]) -> None:
+    folder, audit = site
+    say("review", "plan", folder, "--worst", 10, "--flagged", 0, "--unflagged", 0)
+    queue = [line["id"] for line in csv.DictReader((folder / "review" / "queue.csv").open(newline=""))]
+    say(
+        "review",
+        "import",
+        folder,
+        verdicts(audit, folder, "ann", set()),
+        verdicts(audit, folder, "bob", {queue[0]}),
+    )
+    text = say("review", "status", folder)
+    assert "ann and bob agree on 9 of 10" in text and f"to adjudicate: {queue[0]}" in text
+    last = verdicts(audit, folder, "eve", {queue[0]}, count=1)
+    say("review", "import", folder, last, "--adjudicate")
+    found = json.loads(say("review", "status", folder, "--json"))
+    assert found["to_adjudicate"] == [] and found["arms"][0]["wrong"] == 9
+
+
+def test_apply_undo_verify_forget(site: tuple[Path, SiteAudit], tmp_path: Path) -> None:
+    folder, audit = site
+    before = (tmp_path / "labels.csv").read_bytes()
+    sound = json.loads(say("labels", "verify", folder, "--json"))
+    done = json.loads(
+        say("labels", "apply", folder, "--by", "probability", "--above", 0.7, "--who", "me", "--json")
+    )
+    train = ~audit.is_test
+    wanted = int(((audit.probability_wrong > 0.7) & audit.flagged & train).sum())
+    assert done["changed"] == wanted > 10 and done["test_left_out"] > 0
+    assert done["table"] == str(tmp_path / "labels.corrected.csv")
+    text = say("labels", "apply", folder, "--by", "probability", "--above", 0.7)
+    assert "0 new lines" in text and "changes what is measured" in text
+    assert "0 labels differ" in say("labels", "undo", folder, "--to-line", sound["lines"])
+    assert "none edited" in say("labels", "verify", folder, "--head", sound["head"])
+    name = audit.ids[int(audit.worst_first()[0])]
+    said = say("labels", "forget", folder, name)
+    assert f"models that saw it: {audit.evidence.model}" in said and "not removed: the original data" in said
+    assert name not in open_site(folder)[1].ids
+    assert (tmp_path / "labels.csv").read_bytes() == before
+    ledger = folder / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"decision": "listed"', '"decision": "LISTED"', 1))
+    assert "was edited" in say("labels", "verify", folder, code=5)
+    assert json.loads(say("labels", "verify", folder, "--json", code=5))["sound"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["review", "plan", "nowhere"], 3, "not a site's folder"),
+        (["review", "status", "SITE", "--within", "80"], 2, "wanted precision"),
+        (["review", "import", "SITE", "no.json"], 3, "there is no file"),
+        (["labels", "apply", "SITE", "--by", "magic"], 2, "--by must be one of"),
+        (["labels", "apply", "SITE", "--by", "probability", "--table", "no.csv"], 3, "there is no table"),
+        (["labels", "undo", "SITE", "--to-line", "9999"], 2, "cannot go back"),
+        (["labels", "forget", "SITE", "nobody"], 3, "has no sample 'nobody'"),
+        (["labels", "verify", "SITE", "--head", "00ff"], 5, "was noted earlier"),
+    ],
+)
+def test_errors_are_one_line(untouched: Path, words: list[str], code: int, message: str) -> None:
+    said: Any = say(*(untouched if word == "SITE" else word for word in words), code=code)
+    assert message in said and "\n" not in said
+
+
+def test_as_a_program(untouched: Path, tmp_path: Path) -> None:
+    done = fedsift("review", "status", str(untouched), cwd=tmp_path)
+    assert "not known yet" in done.stdout
+    failed = fedsift("labels", "verify", "nowhere", cwd=tmp_path, check=3)
+    assert failed.stderr.startswith("error: nowhere is not a site's folder")

@@ -1,0 +1,168 @@
+"""The site-aware posterior against hand-derived numbers, a plain transcription, and a toy with known truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsift.contract.errors import DataError
+from fedsift.signals import label_posterior
+from fedsift.signals.label_counts import censored, whole_nats
+from fedsift.signals.label_posterior import (
+    LabelModel,
+    SiteFit,
+    faithful_likelihoods,
+    fit_site,
+    likelihoods,
+    matched_to_rate,
+    probability_wrong,
+)
+from fedsift.signals.label_rates import GRID, choose_tempering, fit_shared, nearest, site_rate
+
+
+def cloud(
+    rng: np.random.Generator, rates: list[float], samples: int = 400, classes: int = 3, apart: float = 2.2
+) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+    """Sites of normal clouds with symmetric noise: P(given | x) exactly, as a perfect model would learn it from all
+    sites, given labels and true ones."""
+    corners = apart * np.eye(classes)
+    p, given, true = [], [], []
+    mean_rate = float(np.mean(rates))
+    for rate in rates:
+        label = rng.integers(classes, size=samples)
+        x = corners[label] + rng.normal(size=(samples, classes))
+        q = np.exp(x @ corners.T)
+        q /= q.sum(1, keepdims=True)
+        p.append((1 - mean_rate) * q + mean_rate * (1 - q) / (classes - 1))
+        wrong = rng.random(samples) < rate
+        given.append(np.where(wrong, (label + rng.integers(1, classes, samples)) % classes, label))
+        true.append(label)
+    return p, given, true
+
+
+def audit(p: list[np.ndarray], given: list[np.ndarray], floor: int = 10) -> tuple[LabelModel, list[SiteFit]]:
+    classes = p[0].shape[1]
+    start = LabelModel.start(np.bincount(np.concatenate(given), minlength=classes))
+    nats, right, tables = [], [], []
+    for one, labels in zip(p, given, strict=True):
+        found, counts = likelihoods(one, labels, start, GRID)
+        nats.append(whole_nats(found, len(labels), floor))
+        right.append(whole_nats(faithful_likelihoods(one, labels, start, GRID), len(labels), floor))
+        tables.append([censored(count, floor) for count in counts])
+    a = choose_tempering(np.stack(nats), np.stack(right))
+    model = fit_shared([table[nearest(a)] for table in tables], start).with_tempering(a)
+    return model, [fit_site(one, labels, model) for one, labels in zip(p, given, strict=True)]
+
+
+def test_one_step_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two classes, shares 1/2, a = 1, one sample p = (.8, .2) given class 1.
+
+    Start: pi_s = (0 + 10 / 2, 1 + 10 / 2) / 11 = (5, 6) / 11 and T = [[.85, .15], [.15, .85]], so
+    q = (.8 * 5, .2 * 6) / 5.2 = (10, 3) / 13 and the posterior is (10 * .15, 3 * .85) / 4.05 = (1.5, 2.55) / 4.05.
+    """
+    monkeypatch.setattr(label_posterior, "ITERATIONS", 0)
+    fit = fit_site([[0.8, 0.2]], [1], LabelModel.start([1, 1]))
+    np.testing.assert_allclose(fit.posterior, [[1.5 / 4.05, 2.55 / 4.05]])
+    np.testing.assert_allclose(fit.log_likelihood, np.log(4.05 / 13))
+    np.testing.assert_allclose(fit.doubt([1]), [1.5 / 4.05])
+
+
+def test_the_fit_is_a_fixed_point_of_the_equations_written_out() -> None:
+    rng = np.random.default_rng(3)
+    p, given_, _ = cloud(rng, [0.3], samples=150)
+    model = LabelModel.start([1, 1, 1]).with_tempering(1.5)
+    fit = fit_site(p[0], given_[0], model)
+    for i in range(5):
+        weight = [
+            fit.shares[c] * (p[0][i, c] / model.given_shares[c]) ** 1.5 * fit.errors[c, given_[0][i]]
+            for c in range(3)
+        ]
+        np.testing.assert_allclose(fit.posterior[i], np.array(weight) / sum(weight), rtol=1e-6)
+    shares = (fit.posterior.sum(0) + 10 * model.shares) / 160
+    np.testing.assert_allclose(fit.shares, shares, atol=2e-3)
+
+
+@pytest.mark.parametrize("rates", [[0.2, 0.2], [0.05, 0.4], [0.4, 0.4]])
+def test_rates_of_a_toy_with_known_truth(rates: list[float]) -> None:
+    p, labels, true = cloud(np.random.default_rng(1), rates * 3, samples=500)
+    _, fits = audit(p, labels)
+    for fit, given_, truth in zip(fits, labels, true, strict=True):
+        rate = site_rate(fit, given_)
+        assert abs(rate.share - (given_ != truth).mean()) < 0.1
+    told = np.concatenate([probability_wrong(f, g) for f, g in zip(fits, labels, strict=True)])
+    wrong = np.concatenate(labels) != np.concatenate(true)
+    assert told[wrong].mean() > told[~wrong].mean() + 0.4
+
+
+def test_clean_sites_have_no_evidence() -> None:
+    p, labels, _ = cloud(np.random.default_rng(2), [0.0] * 4)
+    _, fits = audit(p, labels)
+    assert not any(site_rate(fit, given_).evidence for fit, given_ in zip(fits, labels, strict=True))
+
+
+def test_swapped_codes_are_found_and_named() -> None:
+    rng = np.random.default_rng(4)
+    p, labels, true = cloud(rng, [0.0] * 6, apart=3.0)
+    labels[2] = (labels[2] + 1) % 3
+    _, fits = audit(p, labels)
+    assert [fit.swapped for fit in fits] == [False, False, True, False, False, False]
+    assert (fits[2].proposed == true[2]).mean() > 0.9
+    assert site_rate(fits[2], labels[2]).share > 0.9
+
+
+def test_names_of_classes_do_not_matter() -> None:
+    p, labels, _ = cloud(np.random.default_rng(5), [0.3])
+    order = np.array([2, 0, 1])
+    model = LabelModel.start([3, 2, 1]).with_tempering(1.7)
+    turned = LabelModel.start(np.array([3, 2, 1])[order]).with_tempering(1.7)
+    one = fit_site(p[0], labels[0], model)
+    other = fit_site(p[0][:, order], np.argsort(order)[labels[0]], turned)
+    np.testing.assert_allclose(other.posterior, one.posterior[:, order], atol=1e-8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 40), st.integers(2, 5), st.floats(0.5, 4.0))
+def test_a_posterior_is_one(seed: int, samples: int, classes: int, a: float) -> None:
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.full(classes, 0.3), samples)
+    labels = rng.integers(classes, size=samples)
+    fit = fit_site(p, labels, LabelModel.start(np.ones(classes)).with_tempering(a))
+    np.testing.assert_allclose(fit.posterior.sum(1), 1, atol=1e-9)
+    np.testing.assert_allclose(fit.errors.sum(1), 1, atol=1e-9)
+    np.testing.assert_allclose(fit.counts.sum(), samples)
+    told = probability_wrong(fit, labels)
+    assert ((told >= 0) & (told <= 1)).all()
+    np.testing.assert_allclose(told.mean(), fit.doubt(labels).mean(), atol=1e-6)
+
+
+@pytest.mark.parametrize("samples", [0, 1, 30])
+def test_a_site_of_one_class_or_no_sample(samples: int) -> None:
+    fit = fit_site(np.full((samples, 4), 0.25), np.full(samples, 2), LabelModel.start(np.ones(4)))
+    assert np.isfinite(fit.posterior).all() and fit.posterior.shape == (samples, 4)
+    assert site_rate(fit, np.full(samples, 2)).samples == samples
+
+
+def test_certain_probabilities_stay_finite() -> None:
+    fit = fit_site(np.eye(3)[[0, 1, 2, 0]], [0, 1, 2, 1], LabelModel.start(np.ones(3)).with_tempering(4.0))
+    assert np.isfinite(fit.posterior).all()
+    assert fit.doubt([0, 1, 2, 1]).argmax() == 3
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    model = LabelModel.start(np.ones(3))
+    with pytest.raises(DataError, match="do not fit"):
+        fit_site(np.ones((2, 2)), [0, 1], model)
+    with pytest.raises(DataError, match="classes from 0 to 2"):
+        fit_site(np.ones((1, 3)), [3], model)
+    with pytest.raises(DataError, match="diverged"):
+        fit_site(np.full((1, 3), np.nan), [0], model)
+
+
+def test_matching_keeps_the_order_and_the_mean() -> None:
+    doubt = np.array([0.01, 0.2, 0.5, 0.9])
+    made = matched_to_rate(doubt, 0.3, 0.75)
+    assert (np.diff(made) > 0).all()
+    np.testing.assert_allclose(made.mean(), 0.3, atol=1e-9)
+    np.testing.assert_allclose(matched_to_rate(doubt, float(doubt.mean())), doubt, atol=1e-6)
