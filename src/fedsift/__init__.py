@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fedsift.methods.base import TrainingMethod
     from fedsift.study.study import Study
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _NAMES = {
     "api.auditing": ("audit",),
