@@ -17,7 +17,6 @@ WAITING = {
     "forward_correction": "forward correction (LC) and T-revision",
     "small_loss": "Co-teaching",
     "forget_rate": "Co-teaching",
-    "trimmed_mean": "trimmed mean",
     # issue 12: the tables of the papers
     "targeted_cost": "FedCorr's cost to a target accuracy (C.3)",
 }

@@ -1,6 +1,6 @@
 """Weights in, weights out."""
 
-from fedsift.aggregate.average import average, server_step, weighted_average
+from fedsift.aggregate.average import Merge, average, server_step, weighted_average
 from fedsift.aggregate.distance_aware import DistanceAware, distance_aware, pair_distances
 from fedsift.aggregate.drift import (
     feddyn_anchor,
@@ -18,6 +18,7 @@ from fedsift.aggregate.weights import flatten, shares_of, unflatten
 
 __all__ = [
     "DistanceAware",
+    "Merge",
     "ResidualAverage",
     "average",
     "coordinate_median",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from fedsift.aggregate.weights import check_alike, combine, shares_of
 from fedsift.contract.messages import Weights
+
+Merge: TypeAlias = Callable[[Sequence[Weights], Sequence[float], Weights], Weights]
+"""How models become one: the models, what each counts for, and the weights that all trained from."""
 
 
 def weighted_sum(tensors: Sequence[Tensor], shares: Tensor) -> Tensor:
@@ -46,12 +50,15 @@ def server_step(
     models: Sequence[Weights],
     sizes: Sequence[float] | Tensor | None = None,
     server_lr: float = 1.0,
+    merge: Merge | None = None,
 ) -> Weights:
     """w_g + server_lr * sum_k N_k / N * (w_k - w_g); with server_lr = 1 this is the average.
 
-    FedDPCont Alg. 2 line 18 with its sign mended and weights as in section 3.1.
+    FedDPCont Alg. 2 line 18 with its sign mended and weights as in section 3.1. merge: another rule than the average,
+    given models, sizes and w_g.
     """
-    averaged = average(models, sizes)
+    counts = [1.0] * len(models) if sizes is None else [float(size) for size in sizes]
+    averaged = average(models, counts) if merge is None else merge(models, counts, weights)
     if server_lr == 1.0:
         return averaged
     check_alike([weights, averaged])

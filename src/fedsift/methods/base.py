@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 
 from fedsift.aggregate import average
+from fedsift.aggregate.rules import Rule, aggregate_by
 from fedsift.contract import (
     Federation,
     FederationFacts,
@@ -21,7 +22,7 @@ from fedsift.contract import (
     Weights,
 )
 from fedsift.contract.method import Asks
-from fedsift.contract.ranges import AtLeastOne, Share
+from fedsift.contract.ranges import AtLeastOne, Range, Share
 from fedsift.local.objective import BinaryCrossEntropy, CrossEntropy, Objective, Term, as_objective
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
@@ -42,14 +43,34 @@ class TrainingMethod(Method):
         return replace(self.local, objective=as_objective(objective), **changes)
 
 
+@dataclass(frozen=True)
+class Averaging(TrainingMethod):
+    """A method whose server makes one model of the sites' models, by a rule that a study may choose."""
+
+    aggregate: Rule = field(default="mean", kw_only=True)
+    """How the sites' models become one. "mean" weighs them by size (or by the method's own shares) and trusts everyone;
+    the others bound what a minority of the sites can do (docs/methods/aggregation.md)."""
+    hostile: Annotated[float, Range(0, 0.5, below=True)] = field(default=0.2, kw_only=True)
+    """f / m: share of a round's sites that may send anything at all, for "trimmed", "krum" and "multi-krum"."""
+
+    def merge(self, models: Sequence[Weights], sizes: Sequence[float], start: Weights) -> Weights:
+        """The models as one. sizes: what each counts for where the rule lets it; start: what the sites trained from."""
+        return aggregate_by(self.aggregate, models, sizes, start, self.hostile)
+
+    def merged(self, replies: Replies[Trained], start: Weights) -> Weights:
+        """The replies' models as one; with "mean" FedAvg's w = sum_k (n_k / n) w_k (FedNoRo eq. 2)."""
+        every = replies.values()
+        return self.merge([reply.weights for reply in every], [reply.samples for reply in every], start)
+
+
 T = TypeVar("T", bound="OneStage")
 
 
 @dataclass(frozen=True)
-class OneStage(TrainingMethod):
+class OneStage(Averaging):
     """A method that repeats one round: choose sites, let them train from the global model, aggregate.
 
-    A subclass says what differs: the loss, the choice, the aggregation, or the whole round.
+    A subclass says what differs: the loss, the choice, or the whole round.
     """
 
     rounds: AtLeastOne = 100
@@ -73,15 +94,11 @@ class OneStage(TrainingMethod):
         """The sites of this round."""
         return federation.choose(self.fraction)
 
-    def aggregate(self, replies: Replies[Trained]) -> Weights:
-        """The next global model."""
-        return size_weighted(replies)
-
     def train(self, state: Any, federation: Federation) -> Any:
         """One round."""
         chosen = self.choose(state, federation)
         replies = train_round(federation, state.weights, self.recipe(self.objective(federation)), chosen)
-        return replace(state, weights=self.aggregate(replies))
+        return replace(state, weights=self.merged(replies, state.weights))
 
     def tiny(self: T) -> T:
         return replace(self, rounds=3)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedsift.aggregate import average
 from fedsift.contract import (
     ConfigError,
     Federation,
@@ -24,7 +23,6 @@ from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train, Trained
 from fedsift.methods.base import (
     methods,
-    size_weighted,
     tested_findings,
     train_round,
 )
@@ -122,7 +120,7 @@ class FedCorr(FedCorrSettings):
             return replace(state, lost=state.lost + 1)
         # drawn twice in one visit (stage1_replace): the site's model counts twice
         sizes = [reply.samples * sites.count(site) for site, reply in replies.items()]
-        weights = average([reply.weights for reply in replies.values()], sizes)
+        weights = self.merge([reply.weights for reply in replies.values()], sizes, state.weights)
         lids = (*state.lids[:-1], {**state.lids[-1], **lids_of(replies)})
         return replace(state, weights=weights, lids=lids, lost=0)
 
@@ -201,7 +199,7 @@ class FedCorr(FedCorrSettings):
         m = min(self._cohort(federation), len(clean))
         chosen = federation.choose(m / len(clean), among=clean)
         replies = train_round(federation, state.weights, self._later_recipe(), chosen)
-        return replace(state, weights=size_weighted(replies))
+        return replace(state, weights=self.merged(replies, state.weights))
 
     def relabel_the_rest(self, state: FedCorrState, federation: Federation) -> FedCorrState:
         """What the finetuned model is sure of becomes the label at the remaining sites (lines 17-18)."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 from fedsift.contract import ConfigError, FederationFacts, Misfit
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Rate
 from fedsift.local.recipe import Recipe
-from fedsift.methods.base import OneStage, TrainingMethod, mixture_misfits, tested_for_own_labels
+from fedsift.methods.base import Averaging, OneStage, mixture_misfits, tested_for_own_labels
 from fedsift.methods.fedavg import FedAvg
 from fedsift.methods.fedcorr_site import SampleLoss
 from fedsift.methods.fedla import FedLA
@@ -25,7 +25,7 @@ FINE_TUNINGS, USUAL_TRAININGS = 50, 45
 
 
 @dataclass(frozen=True)
-class FedCorrSettings(TrainingMethod):
+class FedCorrSettings(Averaging):
     """Everything that can be set; `FedCorr` is the algorithm."""
 
     summary: ClassVar[str] = "Finds noisy sites by LID, corrects their labels there, then trains as usual"
@@ -126,7 +126,7 @@ class FedCorrSettings(TrainingMethod):
     """Stage 3 at all (Table 6)."""
     usual: OneStage | None = None
     """Method of stage 3, a table with its `name` (Fig. 4); its rounds and fraction are those above, its recipe is
-    the study's with `train = {...}` over it. By itself FedAvg, with the same `adjust` as the other stages."""
+    the study's with `train = {...}` over it. By itself FedAvg, with `adjust` and `aggregate` of the other stages."""
 
     local: Recipe = field(
         default_factory=lambda: Recipe(epochs=5, batch_size=10, lr=0.03, momentum=0.5), kw_only=True
@@ -195,7 +195,8 @@ class FedCorrSettings(TrainingMethod):
 
     def last_method(self) -> OneStage:
         """The method of stage 3, with this one's rounds, fraction and mixup, and its recipe unless it has its own."""
-        usual = self.usual or (FedLA(tau=self.adjust) if self.adjust else FedAvg())
+        rule: dict[str, Any] = {"aggregate": self.aggregate, "hostile": self.hostile}
+        usual = self.usual or (FedLA(tau=self.adjust, **rule) if self.adjust else FedAvg(**rule))
         local = usual.local if usual.local != type(usual)().local else self.local
         local = replace(local, mixup=self.mixup if self.mixup_stages == "all" else 0.0)
         return replace(usual, rounds=self.last_rounds, fraction=self.gamma, local=local)

@@ -16,7 +16,7 @@ from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Sh
 from fedsift.local.objective import CrossEntropy, Objective, as_objective
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train
-from fedsift.methods.base import TrainingMethod, methods
+from fedsift.methods.base import Averaging, methods
 from fedsift.methods.feddpcont_site import (
     Contrastive,
     LargestLogit,
@@ -40,7 +40,7 @@ class FedDPContState(State):
 
 @methods.register("feddpcont")
 @dataclass(frozen=True)
-class FedDPCont(TrainingMethod):
+class FedDPCont(Averaging):
     """Sites release their labels once under label differential privacy, then contrast with labels of all.
 
     A label drawn from the whole federation is probably wrong for a given image, so its loss is subtracted:
@@ -177,7 +177,7 @@ class FedDPCont(TrainingMethod):
         if logits:
             federation.record(largest_logit=max(logits))
         models = [reply.weights for reply in replies.values()]
-        return replace(state, weights=server_step(state.weights, models, sizes, self.server_lr))
+        return replace(state, weights=server_step(state.weights, models, sizes, self.server_lr, self.merge))
 
     def beta_at(self, t: int) -> float:
         return self.beta * min(1.0, t / self.beta_warmup) if self.beta_warmup else self.beta

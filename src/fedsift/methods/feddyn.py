@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from fedsift.aggregate import average, feddyn_anchor, feddyn_cloud, feddyn_memory, relative_sizes
+from fedsift.aggregate import Merge, feddyn_anchor, feddyn_cloud, feddyn_memory, relative_sizes
 from fedsift.contract import ConfigError, Federation, State, Weights
 from fedsift.contract.codec import Wire
 from fedsift.contract.messages import Reply
@@ -20,7 +20,7 @@ from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
 from fedsift.local.site import Site
 from fedsift.local.trainer import Result
-from fedsift.methods.base import OneStage, methods, plain_loss
+from fedsift.methods.base import Averaging, OneStage, methods, plain_loss
 
 MEMORY = "feddyn memory"
 """The notebook page that holds h_k; it never leaves the site."""
@@ -75,6 +75,8 @@ class DynamicRound:
 
     alpha: float
     by_size: bool = True
+    merge: Merge = field(default_factory=lambda: Averaging().merge)
+    """How the sites' models become one; all count alike."""
 
     def objective(self, loss: Term | Objective, alpha_k: float) -> Objective:
         """Loss + (alpha_k / 2) ||v - anchor||^2."""
@@ -101,7 +103,8 @@ class DynamicRound:
         replies = federation.ask(requests)
         total = sum(reply.samples for reply in replies.values())
         federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
-        averaged = average([reply.weights for reply in replies.values()])
+        models = [reply.weights for reply in replies.values()]
+        averaged = self.merge(models, [1.0] * len(models), dynamics.cloud)
         memory = dynamics.memory
         for reply in replies.values():
             memory = feddyn_memory(memory, reply.weights, dynamics.cloud)
@@ -149,7 +152,7 @@ class FedDyn(OneStage):
         recipe = self.recipe(
             plain_loss(federation), lr=self.local.lr * self.decay**federation.round.index, clip=self.clip
         )
-        one_round = DynamicRound(self.alpha, self.by_size)
+        one_round = DynamicRound(self.alpha, self.by_size, self.merge)
         weights, dynamics = one_round(federation, state.dynamics, recipe, federation.choose(self.fraction))
         return replace(state, weights=weights, dynamics=dynamics)
 

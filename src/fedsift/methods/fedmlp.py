@@ -24,7 +24,7 @@ from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.local.objective import BinaryCrossEntropy, Objective, as_objective
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train, Trained
-from fedsift.methods.base import TrainingMethod, for_missing_classes, methods, size_weighted
+from fedsift.methods.base import Averaging, for_missing_classes, methods
 from fedsift.methods.fedmlp_parts import feature_width, parts_of, warn_of_gaps
 from fedsift.methods.fedmlp_site import (
     LabelsAndTeacher,
@@ -55,7 +55,7 @@ class FedMLPState(State):
 
 @methods.register("fedmlp")
 @dataclass(frozen=True)
-class FedMLP(TrainingMethod):
+class FedMLP(Averaging):
     """Warm up on the annotated classes alone, then let every site tag its missing labels by prototypes.
 
     The defaults are the method as printed; where paper and released code differ, the parameter says so.
@@ -161,7 +161,7 @@ class FedMLP(TrainingMethod):
             self.recipe(self.first_loss(), views=self.views),
             then=(self.portray(state),) if last and self.mld else (),
         )
-        return self.aggregate(state, federation.ask(visit, federation.choose(self.fraction)), federation)
+        return self.take_in(state, federation.ask(visit, federation.choose(self.fraction)), federation)
 
     def partial_loss(self) -> Objective:
         """L_WPC, eqs. 3-4; eq. 1 when it is switched off."""
@@ -185,7 +185,7 @@ class FedMLP(TrainingMethod):
         replies = federation.ask(visit, federation.choose(self.fraction))
         if self.mld:
             self.record_tags(replies, federation)
-        return self.aggregate(state, replies, federation)
+        return self.take_in(state, replies, federation)
 
     def second_loss(self) -> Objective:
         """Eq. 4 on labels and tags, squared error to the global model elsewhere (section 2.4)."""
@@ -238,13 +238,13 @@ class FedMLP(TrainingMethod):
 
     # Server, Alg. 1 "Global Aggregation" ---------------------------------------------------------------
 
-    def aggregate(self, state: FedMLPState, replies: Replies[Trained], federation: Federation) -> FedMLPState:
+    def take_in(self, state: FedMLPState, replies: Replies[Trained], federation: Federation) -> FedMLPState:
         """FedAvg; with portraits also eqs. 6 and 10."""
         total = sum(reply.samples for reply in replies.values())
         federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
         if federation.round.count == 1:
             warn_of_gaps(federation)
-        state = replace(state, weights=size_weighted(replies))
+        state = replace(state, weights=self.merged(replies, state.weights))
         portraits = {site: part for site, part in parts_of(replies) if isinstance(part, Portrait)}
         if not portraits:
             return state

@@ -27,10 +27,9 @@ from fedsift.local.objective import CrossEntropy, Distillation, Objective, as_ob
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Indicate, Indicators, Train, Trained
 from fedsift.methods.base import (
-    TrainingMethod,
+    Averaging,
     methods,
     mixture_misfits,
-    size_weighted,
     tested_findings,
     tested_for_own_labels,
     train_round,
@@ -55,7 +54,7 @@ class FedNoRoState(State):
 
 @methods.register("fednoro")
 @dataclass(frozen=True)
-class FedNoRo(TrainingMethod):
+class FedNoRo(Averaging):
     """Warm up, find the noisy sites by their per-class losses, then train them by distillation and trust them less.
 
     The defaults are what produced the published tables (the released code) where that is safe; `form = "printed"` is
@@ -166,7 +165,7 @@ class FedNoRo(TrainingMethod):
     def train_alike(self, state: FedNoRoState, federation: Federation) -> FedNoRoState:
         """FedAvg with logit adjustment at every site (eq. 2)."""
         replies = train_round(federation, state.weights, self.recipe(self.adjusted()))
-        return replace(state, weights=size_weighted(replies))
+        return replace(state, weights=self.merged(replies, state.weights))
 
     def find_noisy_sites(self, state: FedNoRoState, federation: Federation) -> FedNoRoState:
         """Per-class losses of the warm-up model at every site, then a two-component mixture over the sites."""
@@ -224,7 +223,7 @@ class FedNoRo(TrainingMethod):
         }
         replies = train_round(federation, state.weights, recipes)
         federation.record(distillation_share=share)
-        return replace(state, weights=self.aggregate(state, replies, federation))
+        return replace(state, weights=self.weigh(state, replies, federation))
 
     def _participants(self, state: FedNoRoState, federation: Federation) -> list[str]:
         if self.use_noisy_sites:
@@ -247,10 +246,13 @@ class FedNoRo(TrainingMethod):
         teacher = Distillation(self.temperature, self.tau, self.adjust_teacher, self.absent)
         return share * teacher + (1 - share) * self.adjusted()
 
-    def aggregate(self, state: FedNoRoState, replies: Replies[Trained], federation: Federation) -> Weights:
-        """w_g = sum_i N_i e^{-D(i)} w_i / sum_j N_j e^{-D(j)}, eqs. 6-7; without clean or noisy sites it is FedAvg."""
+    def weigh(self, state: FedNoRoState, replies: Replies[Trained], federation: Federation) -> Weights:
+        """w_g = sum_i N_i e^{-D(i)} w_i / sum_j N_j e^{-D(j)}, eqs. 6-7; without clean or noisy sites it is FedAvg.
+
+        With another rule than the mean, N_i e^{-D(i)} stands for the sites' sizes.
+        """
         if not self.distance_aware:
-            return size_weighted(replies)
+            return self.merged(replies, state.weights)
         models = [reply.weights for reply in replies.values()]
         result = distance_aware(
             models,
@@ -261,7 +263,9 @@ class FedNoRo(TrainingMethod):
             include_buffers=self.include_buffers,
         )
         federation.record_sites("aggregation_weight", dict(zip(replies, result.shares.tolist())))
-        return result.weights
+        if self.aggregate == "mean":
+            return result.weights
+        return self.merge(models, result.shares.tolist(), state.weights)
 
     def tiny(self) -> FedNoRo:
         return replace(self, rounds=3, warm_up=1, ramp_begin=None, ramp_end=None)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from fedsift.aggregate import coordinate_median
-from fedsift.contract import Replies, Weights
-from fedsift.local.requests import Trained
+from fedsift.aggregate.rules import Rule
 from fedsift.methods.base import OneStage, methods
 
 
@@ -20,6 +18,5 @@ class FedMedian(OneStage):
     paper: ClassVar[str] = "Yin et al. 2018"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
 
-    def aggregate(self, replies: Replies[Trained]) -> Weights:
-        """The median of every coordinate over the sites' models; their sizes play no role."""
-        return coordinate_median([reply.weights for reply in replies.values()])
+    aggregate: Rule = field(default="median", kw_only=True)
+    """The median of every coordinate over the sites' models; their sizes play no role."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from fedsift.aggregate import average
 from fedsift.contract import Federation, State, Weights
 from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastZero
@@ -80,7 +79,8 @@ class RHFLAveraged(OneStage):
                 shares = {site: share * sizes[site] for site, share in shares.items()}
             federation.record_sites("confidence_weight", shares)
             federation.record_sites("private_loss", now)
-        weights = average([reply.weights for reply in replies.values()], [shares[site] for site in replies])
+        models = [reply.weights for reply in replies.values()]
+        weights = self.merge(models, [shares[site] for site in replies], state.weights)
         return replace(state, weights=weights, losses=losses)
 
     def confidence(self, now: dict[str, float], before: dict[str, float]) -> dict[str, float]:

@@ -29,7 +29,7 @@ from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained, weights_refusal
 from fedsift.local.site import Site
 from fedsift.local.trainer import Result
-from fedsift.methods.base import TrainingMethod, methods, plain_loss
+from fedsift.methods.base import Averaging, methods, plain_loss
 
 VARIATE = "scaffold variate"
 """The notebook page that holds c_k; it never leaves the site."""
@@ -134,7 +134,7 @@ class ScaffoldState(State):
 
 @methods.register("scaffold")
 @dataclass(frozen=True)
-class Scaffold(TrainingMethod):
+class Scaffold(Averaging):
     """Each site corrects its steps by how its gradient differs from everyone's, so that its data pull it less."""
 
     summary: ClassVar[str] = "Control variates: every local step is corrected by the site's known drift"
@@ -184,7 +184,7 @@ class Scaffold(TrainingMethod):
         models = [reply.weights for reply in replies.values()]
         return replace(
             state,
-            weights=server_step(state.weights, models, server_lr=self.server_lr),
+            weights=server_step(state.weights, models, server_lr=self.server_lr, merge=self.merge),
             variate=scaffold_server_variate(state.variate, changes, sizes, len(federation.sites)),
         )
 
