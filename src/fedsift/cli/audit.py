@@ -12,7 +12,7 @@ from fedsift.cli.output import print_json, print_table, say, stderr
 from fedsift.contract.errors import FedsiftError
 
 if TYPE_CHECKING:
-    from fedsift.audit.auditing import Audit
+    from fedsift.audits.studies import Audit
     from fedsift.study import Study
 
 
@@ -42,7 +42,7 @@ def audit(
     json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """Judge every label by a model that never saw it, and write each site's private list, page and review queue."""
-    from fedsift.audit.auditing import audit_study, write_audit
+    from fedsift.audits.studies import audit_study, write_audit
     from fedsift.runs import RunFolder
     from fedsift.study import Study
 
@@ -65,7 +65,7 @@ def audit(
 
 def _carried_out(study: Study, out: Path, *, silent: bool) -> Audit:
     from fedsift.api.progress import round_progress
-    from fedsift.audit.auditing import audit as carry_out
+    from fedsift.audits.studies import audit as carry_out
 
     try:
         with round_progress("audit", study.method.total_rounds, silent=silent) as listen:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import typer
 
-from fedsift.audit.findings import SiteAudit
-from fedsift.audit.formats import write_review
-from fedsift.audit.ledger import Ledger, effective
-from fedsift.audit.review import BLIND, WITHIN, Plan, Status, draw_plan, read_plan, status
-from fedsift.audit.verdicts import from_entries, notes, read_verdicts
-from fedsift.audit.write import open_site, stored_thumbnails, write_queue
+from fedsift.audits.findings import SiteAudit
+from fedsift.audits.formats import write_review
+from fedsift.audits.ledger import Ledger, effective
+from fedsift.audits.review import BLIND, WITHIN, Plan, Status, draw_plan, read_plan, status
+from fedsift.audits.verdicts import from_entries, notes, read_verdicts
+from fedsift.audits.write import open_site, stored_thumbnails, write_queue
 from fedsift.cli.output import print_json, print_table, stdout
 from fedsift.contract.errors import DataError
 from fedsift.metrics import plain
