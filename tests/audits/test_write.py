@@ -9,10 +9,10 @@ import stat
 from pathlib import Path
 from typing import Any
 
-import fedsift.audits
 import numpy as np
 import pytest
 
+import fedsift.audits
 from fedsift.audits import array_thumbnails, open_site, write_site
 from fedsift.audits.ledger import Ledger
 from fedsift.audits.places import SiteFolder, write_private

@@ -98,9 +98,35 @@ def audit_study(
     return made, [note] if note else []
 
 
+def audit_spread(study: Study) -> Spread:
+    """The study's data with every test sample at its own site, where the data say which: it is judged there, apart."""
+    spread = study.spread()
+    data = spread.dataset
+    if (
+        data.sites is None
+        or len(data.test) == 0
+        or spread.held_out
+        or not set(spread.sites) <= set(data.sites)
+    ):
+        return spread
+    labels = data.labels if data.given is None else data.given
+    rows = {site: data.test[data.sites[data.test] == site] for site in spread.sites}
+    none = np.zeros(0, np.int64)
+    return replace(
+        spread,
+        dataset=replace(data, test=none),
+        held_out=rows,
+        held_out_given={site: labels[own] for site, own in rows.items()},
+        truth=None
+        if spread.truth is None
+        else replace(spread.truth, clean_held_out={s: data.labels[r] for s, r in rows.items()}),
+    )
+
+
 def audit(study: Study, out: Path, *, listen: Listener | None = None, spread: Spread | None = None) -> Audit:
     """Carry out a label audit and write its files; a stopped one goes on, a finished one is written again."""
     make_private(out)
+    spread = audit_spread(study) if spread is None else spread
     place = out / "run"
     folder = RunFolder(place)
     if folder.study_file.is_file():
@@ -128,7 +154,7 @@ def write_audit(study: Study, folder: RunFolder, out: Path, spread: Spread | Non
     """Every site's files from a finished run's folder, and the consortium's."""
     if not folder.finished:
         raise RunError(f"{folder.path} is not finished: go on with `fedsift resume {folder.path}`")
-    spread = study.spread() if spread is None else spread
+    spread = audit_spread(study) if spread is None else spread
     notebooks, evidence = notebooks_of(folder, study)
     pictures = pictures_of(study, spread)
     judged: dict[str, SiteAudit] = {}

@@ -53,6 +53,9 @@ class Method(Ranged):
     tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
     """Kinds of label that it handles: "multiclass", "multilabel"."""
 
+    holds_out: ClassVar[bool] = True
+    """Whether sites keep samples for evaluation where the data have no test set; an audit wants all of them."""
+
     needs: ClassVar[tuple[str, ...]] = ()
     """What a federation must have besides labelled samples: "public" for a public unlabelled set."""
 

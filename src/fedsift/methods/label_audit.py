@@ -56,6 +56,7 @@ class LabelAudit(TrainingMethod):
     summary: ClassVar[str] = "Which labels are wrong: out-of-fold probabilities and a site-aware posterior"
     paper: ClassVar[str] = "docs/audit.md"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
+    holds_out: ClassVar[bool] = False
 
     local: Recipe = field(
         default_factory=lambda: Recipe(epochs=3, batch_size=16, lr=0.05, momentum=0.5), kw_only=True
