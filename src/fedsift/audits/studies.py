@@ -187,12 +187,20 @@ def notebooks_of(folder: RunFolder, study: Study) -> tuple[dict[str, Mapping[str
         site: codec.decoded(data, folder.path / f"notebook of {site}")
         for site, data in point.notebooks.items()
     }
-    state = codec.decoded(point.state, folder.checkpoint_file).state
+    state = state_of(folder)
     models = (state.models, state.networks) if hasattr(state, "networks") else state.weights
     words = study.method_name
     if isinstance(study.method, LabelAudit):
         words = f"label audit, {study.method.folds} folds, {study.model.name}"
     return pages, Evidence(words, point.rounds_done, digest_of(models))
+
+
+def state_of(folder: RunFolder) -> Any:
+    """What the server knew at the end of a run."""
+    point = folder.restore()
+    if point is None:
+        raise RunError(f"{folder.path} has no checkpoint")
+    return codec.decoded(point.state, folder.checkpoint_file).state
 
 
 def pictures_of(study: Study, spread: Spread) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -35,7 +35,7 @@ from fedsift.signals.label_crossfit import (
     standardised,
 )
 from fedsift.signals.label_exchange import SecondReply, second_reply, third_reply
-from fedsift.signals.label_posterior import LabelModel, fit_site, judge, probability_wrong, tempered_evidence
+from fedsift.signals.label_posterior import LabelModel, fit_site, judge, predicted_shares, probability_wrong
 from fedsift.signals.label_rates import GRID, flagged, site_rate
 
 Array = NDArray[np.float64]
@@ -277,7 +277,8 @@ class JudgeLabels(Request[LabelsJudged]):
         marks = np.zeros(len(p), np.bool_)
         for q, model in enumerate(self.shared):
             if not known[q]:
-                posteriors.append(_without_label(np.concatenate([p[:, q], held[0][:, q]]), model))
+                every = np.concatenate([p[:, q], held[0][:, q]])
+                posteriors.append(predicted_shares(every, model, model.shares))
                 predictions.append(posteriors[-1].argmax(1))
                 wrongs.append(np.full(len(p) + len(held[1]), np.nan))
                 tables.append(censored(np.zeros_like(model.confusion), site.floor))
@@ -291,8 +292,8 @@ class JudgeLabels(Request[LabelsJudged]):
             later, later_doubt = judge(held[0][:, q], held[1][:, q], model, fit, answers[:, q])
             marks |= flagged(doubt, rate)
             posteriors.append(np.concatenate([fit.posterior, later]))
-            own = replace(model, shares=fit.shares)
-            predictions.append(_without_label(np.concatenate([p[:, q], held[0][:, q]]), own).argmax(1))
+            every = np.concatenate([p[:, q], held[0][:, q]])
+            predictions.append(predicted_shares(every, model, fit.shares).argmax(1))
             wrongs.append(np.concatenate([doubt, later_doubt]))
             third = third_reply(fit, answers[:, q], site.floor)
             tables.append(third.agreement)
@@ -357,9 +358,3 @@ class JudgeLabels(Request[LabelsJudged]):
             flagged=page.flagged[:n] if one else (page.wrong[:n] > 0.5) & page.flagged[:n, None],
             proposed=page.posterior.argmax(2)[:n, 0] if one else page.posterior.argmax(2)[:n],
         )
-
-
-def _without_label(p: Array, model: LabelModel) -> Array:
-    """P(true | picture) `[n, C]` where no label was given."""
-    weighed = tempered_evidence(p, model) * model.shares
-    return np.asarray(weighed / weighed.sum(1, keepdims=True))

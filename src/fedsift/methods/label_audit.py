@@ -171,9 +171,13 @@ class LabelAudit(TrainingMethod):
 
     def grid(self, state: AuditState, federation: Federation) -> JudgeGrid:
         """How sites judge samples by the models that stand."""
+        return self.grid_of(state, len(federation.classes), federation.multilabel)
+
+    def grid_of(self, state: AuditState, classes: int, multilabel: bool) -> JudgeGrid:
+        """The same from what is known without a federation."""
         held = tuple(range(self.folds)) if self.folds > 1 else (-1,)
         linear = None if state.sums is None else self._linear(state, held, (state.ridge,) * self.folds)
-        return JudgeGrid(_questions(federation), state.shares, linear, state.networks)
+        return JudgeGrid(_shape(classes, multilabel), state.shares, linear, state.networks)
 
     def share(self, state: AuditState, federation: Federation) -> AuditState:
         """The exponent, chosen by the likelihood of the given labels, and who is mistaken for whom."""
@@ -234,8 +238,11 @@ class LabelAudit(TrainingMethod):
 
 def _questions(federation: Federation) -> tuple[int, int]:
     """Q and C: one question with K answers, or a yes or no for each class."""
-    classes = len(federation.classes)
-    return (classes, 2) if federation.multilabel else (1, classes)
+    return _shape(len(federation.classes), federation.multilabel)
+
+
+def _shape(classes: int, multilabel: bool) -> tuple[int, int]:
+    return (classes, 2) if multilabel else (1, classes)
 
 
 def is_linear(network: str) -> bool:

@@ -263,6 +263,13 @@ def _responsibilities(evidence: Array, labels: Labels, shares: Array, errors: Ar
     return joint / total, np.log(total[:, 0])
 
 
+def predicted_shares(probabilities: ArrayLike, model: LabelModel, shares: ArrayLike) -> Array:
+    """P(true | x, s) `[n, K]` without the given label, under a site's own class shares."""
+    weighed = tempered_evidence(np.asarray(probabilities, np.float64), model) * np.asarray(shares, np.float64)
+    result: Array = weighed / weighed.sum(1, keepdims=True)
+    return result
+
+
 def judge(
     probabilities: ArrayLike,
     given: ArrayLike,
