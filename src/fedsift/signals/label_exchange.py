@@ -4,7 +4,8 @@
 2. `second_reply` -> `shared_model`: for every exponent of `GRID` two log-likelihoods in whole nats, with wrong labels
    and without any, and one table of expected counts, at the exponent that the site's own likelihoods choose. One table,
    not one for every exponent: tables of the same samples side by side would bracket the cells that one of them lumps.
-3. `last_fit` at the site, then `third_reply`: the rate with its interval in whole labels, and the agreement matrix, for the consortium's page.
+3. `last_fit` at the site, then `third_reply`: the rate with its interval in whole labels, and the agreement matrix,
+   for the consortium's page.
 
 Everything is a whole number; nothing in 1 ... floor - 1 leaves.
 """
