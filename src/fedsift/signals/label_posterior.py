@@ -3,7 +3,7 @@
 At site s, with its true class shares pi_s, T_s[c, j] = P(given j | true c, s), and p(c | x) from a model that did not
 see x, trained on labels with shares g:
 
-    P(given j | x, s)          =  sum_c q(c | x, s) T_s[c, j],     q(c | x, s)  ~  pi_s[c] (p(c | x) / g[c])^a
+    P(given j | x, s)          =  sum_c q(c | x, s) T_s[c, j],     q(c | x, s)  ~  p(c | x)^a pi_s[c] / g[c]
     P(true c | x, given j, s)  ~  q(c | x, s) T_s[c, j],           P(wrong)     =  1 - P(true = given)
 
 A model trained on given labels estimates P(given | x), not P(true | x): without the exponent a (tempering) the fit
@@ -117,8 +117,12 @@ def fit_site(probabilities: ArrayLike, given: ArrayLike, model: LabelModel) -> S
 
 
 def tempered_evidence(probabilities: Array, model: LabelModel) -> Array:
-    """(p / g)^a `[n, K]`, each row scaled to a largest value of 1."""
-    log = model.tempering * (np.log(np.maximum(probabilities, _TINY)) - np.log(model.given_shares))
+    """p^a / g `[n, K]`, each row scaled to a largest value of 1.
+
+    Not (p / g)^a, which is as good with equal classes but favours rare ones: on HAM10000 it found half of all labels
+    wrong.
+    """
+    log = model.tempering * np.log(np.maximum(probabilities, _TINY)) - np.log(model.given_shares)
     result: Array = np.exp(log - log.max(1, keepdims=True))
     return result
 

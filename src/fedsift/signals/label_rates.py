@@ -1,7 +1,7 @@
 """What the federation learns from the sites' censored tables: the shared model, the exponent, a site's rate.
 
-What travels, and when, is in `label_exchange`. Tables lack the cells that were lumped: they are completed in proportion to what the model expects there, in turn with
-the model's own fit (EM for a censored multinomial).
+What travels, and when, is in `label_exchange`. Tables lack the cells that were lumped: they are completed in proportion
+to what the model expects there, in turn with the model's own fit (EM for a censored multinomial).
 """
 
 from __future__ import annotations
