@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import chdir, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import fedsift
+from fedsift.cli.main import app
 from fedsift.contract.disclosure import declared
 from fedsift.local import workers
 from fedsift.local.requests import Train
@@ -62,17 +67,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def said(folder: Path) -> dict[str, str]:
-    """What each of the page's commands and scripts said, in the page's order."""
+    """What each of the page's commands and scripts said, in the page's order.
+
+    fedsift's own commands run in this process: a new one would spend its seconds importing torch again.
+    """
     env = environment(folder, PYTHONPATH=os.pathsep.join([str(folder), SOURCE]))
     heard: dict[str, str] = {}
-    for block in blocks(PAGE):
-        if block.kind == "sh":
-            for command in block.text.splitlines():
-                if not command.startswith("export "):
+    with chdir(folder):
+        for block in blocks(PAGE):
+            if block.kind == "python" and block.file is None:
+                with redirect_stdout(StringIO()) as told:
+                    exec(compile(block.text, "CONTRIBUTING.md", "exec"), {})
+                heard["script"] = told.getvalue()
+            for command in block.text.splitlines() if block.kind == "sh" else ():
+                if command.startswith("fedsift "):
+                    done = CliRunner().invoke(app, shlex.split(command)[1:], catch_exceptions=False)
+                    assert done.exit_code == 0, done.output
+                    heard[command] = done.output
+                elif not command.startswith("export "):
                     heard[command] = perform(command, folder, env)
-        elif block.kind == "python" and block.file is None:
-            (folder / "script.py").write_text(block.text, encoding="utf-8")
-            heard["script"] = perform("python script.py", folder, env)
     return heard
 
 
