@@ -63,7 +63,7 @@ class Method(Ranged):
     """Whether sites may train different networks; a method that averages models needs them alike."""
 
     evaluates: ClassVar[Asks] = ()
-    """Kinds of request that `evaluation` may send; none where there is a global model to evaluate."""
+    """Kinds of request that `evaluation` may send; none where there is a global model alone to evaluate."""
 
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Settings by the name of a form, such as "printed" or "released": `form = "printed"` in a study's `[method]`
@@ -93,6 +93,11 @@ class Method(Ranged):
     def evaluation(self, state: Any) -> Request[Any] | Mapping[str, Request[Any]] | None:
         """What to ask the sites (all, or each its own) for an evaluation without a global model."""
         return None
+
+    @property
+    def judges_both(self) -> bool:
+        """Whether the sites' own models (`evaluation`) are judged beside the global one (`model`)."""
+        return False
 
     def completed(self: M, facts: FederationFacts) -> M:
         """This method with everything filled in that follows from the federation and that nobody decided.

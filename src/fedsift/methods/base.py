@@ -114,9 +114,15 @@ def train_round(
     weights: Weights,
     recipe: Recipe | Mapping[str, Recipe],
     sites: Sequence[str] | None = None,
+    request: Train | None = None,
 ) -> Replies[Trained]:
-    """Ask sites to train from these weights; records their mean training loss."""
-    if isinstance(recipe, Mapping):
+    """Ask sites to train from these weights; records their mean training loss.
+
+    request: another kind of `Train` to send in the place of the plain one.
+    """
+    if request is not None:
+        replies = federation.ask(request, sites)
+    elif isinstance(recipe, Mapping):
         replies = federation.ask({site: Train(weights, own) for site, own in recipe.items()})
     else:
         replies = federation.ask(Train(weights, recipe), sites)

@@ -37,6 +37,7 @@ from fedsift.local.losses.multilabel import (
     squared_error,
 )
 from fedsift.local.losses.proximal import distance, inner_product, proximal, squared_distance
+from fedsift.local.losses.self_regularisation import jensen_shannon, log_sharpened_mixture
 
 __all__ = [
     "Consistency",
@@ -57,7 +58,9 @@ __all__ = [
     "expected_value",
     "forward_correction",
     "inner_product",
+    "jensen_shannon",
     "log_prior",
+    "log_sharpened_mixture",
     "mean_scores",
     "missing_class",
     "mixture_loss",
