@@ -12,7 +12,7 @@ from fedsift.audits.federated import DISAGREES
 from fedsift.audits.findings import Evidence, Finding, Issues, Rate, SiteAudit, issues
 from fedsift.contract.errors import DataError
 from fedsift.signals.label_exchange import first_reply, second_reply, shared_model, start_model
-from fedsift.signals.label_posterior import LabelModel, fit_site, probability_wrong
+from fedsift.signals.label_posterior import SiteFit, probability_wrong
 from fedsift.signals.label_rates import FALSE_ALARM, flagged, site_rate
 
 
@@ -59,15 +59,13 @@ def audit_labels(
     parts = {name: np.flatnonzero(where == name) for name in dict.fromkeys(where.tolist())}
     # one person holds all of it: no table crosses a border, so nothing is withheld
     start = start_model([first_reply(labels[rows], len(names), floor=0) for rows in parts.values()])
-    model = shared_model(
-        [second_reply(p[rows], labels[rows], start, floor=0) for rows in parts.values()], start
-    )
-    return LabelsAudit(
-        {
-            name: _judged(name, rows, labels[rows], p[rows], model, names, called)
-            for name, rows in parts.items()
-        }
-    )
+    seconds = {name: second_reply(p[rows], labels[rows], start, floor=0) for name, rows in parts.items()}
+    shared = shared_model(list(seconds.values()), start)
+    found = {}
+    for name, rows in parts.items():
+        fit = last_fit(p[rows], labels[rows], shared, seconds[name])
+        found[name] = _judged(name, rows, labels[rows], p[rows], fit, names, called)
+    return LabelsAudit(found)
 
 
 def _judged(
@@ -75,11 +73,10 @@ def _judged(
     rows: NDArray[np.int64],
     labels: NDArray[np.int64],
     p: NDArray[np.float64],
-    model: LabelModel,
+    fit: SiteFit,
     classes: tuple[str, ...],
     called: list[str],
 ) -> SiteAudit:
-    fit = fit_site(p, labels, model)
     rate = site_rate(fit, labels)
     wrong = np.clip(probability_wrong(fit, labels), 0.0, 1.0)
     marks = flagged(wrong, rate)

@@ -19,11 +19,13 @@ from fedsift.data.sources.base import Source
 from fedsift.local.features import with_features
 from fedsift.local.label_audit import (
     JUDGED,
+    NATS,
     PROBABILITIES,
     JudgedLabels,
     JudgeGrid,
     answerable,
     given_answers,
+    own_models,
 )
 from fedsift.local.site import Samples, Site
 from fedsift.methods.label_audit import AuditState, LabelAudit
@@ -98,7 +100,7 @@ def _judged(
         given_answers(site.given),
     )
     posterior, wrong, predicted = [], [], []
-    for q, model in enumerate(state.shared):
+    for q, model in enumerate(own_models(state.shared, pages[NATS])):
         fit = fit_site(before[:, q], answers[:, q], model)
         after, doubt = judge(p[:, q], later[:, q], model, fit, answers[:, q])
         posterior.append(after)

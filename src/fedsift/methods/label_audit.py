@@ -20,7 +20,7 @@ from fedsift.local.recipe import Recipe
 from fedsift.methods.base import TrainingMethod, methods
 from fedsift.models.head import PREFIX
 from fedsift.signals.label_crossfit import RIDGES
-from fedsift.signals.label_exchange import SecondReply, shared_model
+from fedsift.signals.label_exchange import SecondReply, SharedModel, shared_model
 from fedsift.signals.label_posterior import LabelModel
 from fedsift.signals.label_rates import shares_of
 
@@ -40,7 +40,7 @@ class AuditState(State):
     ridge: float = RIDGES[len(RIDGES) // 2]
     """The penalty that was chosen, or a middle one."""
     networks: tuple[Weights, ...] = ()
-    shared: tuple[LabelModel, ...] = ()
+    shared: tuple[SharedModel, ...] = ()
     """What all sites share of the posterior, a model for each question."""
 
 
@@ -193,7 +193,7 @@ class LabelAudit(TrainingMethod):
                 for reply in replies.values()
             ]
             shared.append(shared_model(found, LabelModel.start(shares)))
-        federation.record(tempering=[model.tempering for model in shared])
+        federation.record(tempering=[one.model.tempering for one in shared])
         return replace(state, shared=tuple(shared))
 
     def judge(self, state: AuditState, federation: Federation) -> AuditState:

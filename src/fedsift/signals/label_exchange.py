@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedsift.contract.codec import Wire
 from fedsift.signals.label_counts import FLOOR, WITHHELD, CensoredTable, Counts, censored, whole_nats
 from fedsift.signals.label_posterior import LabelModel, SiteFit, faithful_likelihoods, fit_site, likelihoods
 from fedsift.signals.label_rates import (
@@ -81,7 +82,7 @@ def second_reply(
 
 
 @dataclass(frozen=True)
-class SharedModel:
+class SharedModel(Wire):
     """What the server sends back to every site after the second exchange."""
 
     model: LabelModel
