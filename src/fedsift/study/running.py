@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 
 from fedsift.contract.errors import ConfigError, FedsiftError, RunError
 from fedsift.contract.facts import FederationFacts
