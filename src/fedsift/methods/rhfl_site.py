@@ -17,7 +17,7 @@ from fedsift.local.site import Site
 class PrivateLoss(Reply):
     """A site's mean loss."""
 
-    value: float = disclosed("mean loss of the model over the site's own samples and labels")
+    value: float = disclosed("mean loss of the model over the site's own samples and labels", least=0.0)
     samples: int = disclosed("how many samples it was measured on")
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:

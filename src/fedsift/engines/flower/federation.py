@@ -14,8 +14,9 @@ from torch import Tensor
 
 from fedsift.contract.errors import ConfigError, QuorumError
 from fedsift.contract.messages import Answer, Envelope
+from fedsift.contract.plaintext import short
 from fedsift.engines.federation import EngineFederation, Simulation
-from fedsift.engines.flower.hello import Hello, Introduction, Vacant, disagreement
+from fedsift.engines.flower.hello import Hello, Introduction, Vacant, disagreement, unsound
 from fedsift.engines.flower.letters import MESSAGE_TYPE
 from fedsift.engines.flower.records import Packer, unpack
 from fedsift.local.site import Samples
@@ -113,10 +114,16 @@ class Post:
         if not isinstance(letter, Introduction):
             if _lost(message):
                 self._greeted.discard(node)  # it may answer when it is back
-            self._refuse(f"node {node}", letter.failure if isinstance(letter, Answer) else str(letter))
+            said = letter.failure if isinstance(letter, Answer) else letter
+            words = said if isinstance(said, str) else f"it introduced itself by a {type(said).__name__}"
+            self._refuse(f"node {node}", words)
+            return None
+        reason = unsound(letter)
+        if reason is not None:
+            self._refuse(f"node {node}", reason)
             return None
         site = letter.facts.name
-        reason = letter.refusal(None, letter.facts) or self.accept(letter)
+        reason = self.accept(letter)
         if reason is not None:
             self._refuse(site, reason)
             return None
@@ -126,8 +133,8 @@ class Post:
         return site
 
     def _refuse(self, who: str, reason: str) -> None:
-        self.refused[who] = reason
-        log.warning("%s cannot take part: %s", who, reason)
+        self.refused[who] = short(reason)
+        log.warning("%s cannot take part: %s", who, self.refused[who])
 
 
 def _read(message: Message) -> Any:
@@ -136,7 +143,7 @@ def _read(message: Message) -> Any:
         return f"Flower reports error {message.error.code}: {message.error.reason or 'no reason given'}"
     try:
         return unpack(message.content)
-    except ValueError as error:
+    except Exception as error:  # whoever sent it may have written anything
         return f"the reply cannot be read: {error}"
 
 
