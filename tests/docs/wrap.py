@@ -1,7 +1,8 @@
 """Fills the prose of Markdown pages at one width: `python -m tests.docs.wrap PAGE ...` (or `make wrap`, for all).
 
-Code, tables, headings, displayed equations and lines that end in a forced break stay as they are. A link, a code span and
-a formula between dollar signs are never broken: Markdown formatters that do not know formulas spoil them, hence this file.
+Code, tables, headings, displayed equations and lines that end in a forced break stay as they are. A link, a code
+span and a formula between dollar signs are never broken: Markdown formatters that do not know formulas spoil them,
+hence this file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ OPENS_A_BLOCK = re.compile(r"([-+*>|#=].{0,5}|\d+[.)])$")
 
 def filled(text: str, first: str, rest: str) -> list[str]:
     """Words in lines of at most WIDTH characters; no line starts with what would open a list or a heading."""
-    words = [word.replace("\0", " ") for word in WHOLE.sub(lambda m: m[0].replace(" ", "\0"), text).split(" ")]
+    words = [
+        word.replace("\0", " ") for word in WHOLE.sub(lambda m: m[0].replace(" ", "\0"), text).split(" ")
+    ]
     lines: list[list[str]] = [[]]
     for word in filter(None, words):
         indent = first if len(lines) == 1 else rest
@@ -37,10 +40,16 @@ def wrapped(lines: list[str]) -> Iterator[str]:
     while place < len(lines):
         line = lines[place]
         if fence := FENCE.match(line):
-            end = next((k for k in range(place + 1, len(lines)) if lines[k].strip() == fence[1]), len(lines) - 1)
+            end = next(
+                (k for k in range(place + 1, len(lines)) if lines[k].strip() == fence[1]), len(lines) - 1
+            )
         elif line.strip().startswith("$$"):
             closed = line.strip()[2:].endswith("$$")
-            end = place if closed else next(k for k in range(place + 1, len(lines)) if lines[k].rstrip().endswith("$$"))
+            end = (
+                place
+                if closed
+                else next(k for k in range(place + 1, len(lines)) if lines[k].rstrip().endswith("$$"))
+            )
         elif not line.strip() or (VERBATIM.match(line) and not ITEM.match(line)):
             end = place
         else:
