@@ -98,8 +98,8 @@ class FedBNState(State):
 class FedBN(OneStage):
     """FedAvg whose sites keep batch norm to themselves: scales, shifts and statistics fit their own images.
 
-    A federation's figure is the mean over the sites' own models (`mean_site_accuracy`), and, with `averaged`, that of the
-    one model whose batch norm is the sites' average (`accuracy`).
+    A federation's figure is the mean over the sites' own models (`mean_site_accuracy`), and, with `averaged`, that of
+    the one model whose batch norm is the sites' average (`accuracy`).
     """
 
     summary: ClassVar[str] = "FedAvg with batch norm kept at each site, for sites whose images differ"
@@ -108,8 +108,8 @@ class FedBN(OneStage):
     evaluates: ClassVar[Asks] = (EvaluateNormed,)
 
     averaged: bool = True
-    """Also make one model for everyone, with the average of the sites' batch norm, which they then tell; no site trains
-    from it. Off: batch norm never leaves a site, and there is no model for somebody new."""
+    """Also make one model for everyone, with the average of the sites' batch norm, which they then tell; no site
+    trains from it. Off: batch norm never leaves a site, and there is no model for somebody new."""
 
     @property
     def asks(self) -> Asks:

@@ -78,7 +78,8 @@ class FedLSR(OneStage):
     """The agreement is between softmax(3 z1) and softmax(3 z2)."""
     twice: bool = False
     """Feed the probabilities p_s to a cross-entropy that takes logits (released code): a loss between
-    log(e + K - 1) - 1 and log(e + K - 1), which wrong labels cannot pull far, and right ones neither. False is -log p_s, as printed."""
+    log(e + K - 1) - 1 and log(e + K - 1), which wrong labels cannot pull far, and right ones neither. False is
+    -log p_s, as printed."""
     mean_over: Literal["samples", "entries"] = "samples"
     """The agreement's mean: over samples, or over samples and classes (released code, K times smaller)."""
     lambda_e: AtLeastZero = 0.0
