@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedsift.audits.federated import DISAGREES
 from fedsift.audits.findings import Evidence, Finding, Issues, Rate, SiteAudit, issues
 from fedsift.contract.errors import DataError
-from fedsift.signals.label_exchange import first_reply, second_reply, shared_model, start_model
+from fedsift.signals.label_exchange import first_reply, last_fit, second_reply, shared_model, start_model
 from fedsift.signals.label_posterior import SiteFit, probability_wrong
 from fedsift.signals.label_rates import FALSE_ALARM, flagged, site_rate
 
