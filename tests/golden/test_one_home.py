@@ -14,9 +14,6 @@ WAITING = {
     # issue 11: comparison methods
     "residual_average": "ARFL",
     "unflatten": "ARFL",
-    "forward_correction": "forward correction (LC) and T-revision",
-    "small_loss": "Co-teaching",
-    "forget_rate": "Co-teaching",
     "trimmed_mean": "trimmed mean",
     # issue 12: the tables of the papers
     "targeted_cost": "FedCorr's cost to a target accuracy (C.3)",

@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 from fedsift.aggregate import average
 from fedsift.contract import Federation, Replies, State, Weights
 from fedsift.local.pairs import TrainedPair, TrainPair
-from fedsift.methods.base import TrainingMethod, size_weighted
+from fedsift.methods.base import TrainingMethod
 
 
 @dataclass(frozen=True)
@@ -35,4 +35,5 @@ class TwoNetworks(TrainingMethod):
         sizes = [reply.samples for reply in replies.values()]
         total = sum(reply.loss * reply.samples for reply in replies.values())
         federation.record(train_loss=total / sum(sizes))
-        return PairState(size_weighted(replies), average([reply.twin for reply in replies.values()], sizes))
+        models = [reply.weights for reply in replies.values()], [reply.twin for reply in replies.values()]
+        return PairState(*(average(side, sizes) for side in models))
