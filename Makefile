@@ -33,7 +33,7 @@ docs: $(READY)
 
 # Fills the prose of all pages at the one width that the tests ask for.
 wrap: $(READY)
-	$(BIN)/python -m tests.docs.wrap $$(git ls-files '*.md')
+	$(BIN)/python -m tests.docs.wrap $$(git ls-files '*.md' ':!tests')
 
 wheel: $(READY)
 	$(BIN)/python -m build --wheel

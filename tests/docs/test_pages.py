@@ -13,6 +13,7 @@ PAGES = sorted(
     key=lambda page: page.as_posix(),
 )
 WIDTH = 118
+FIXED = re.compile(r"\s*(\||#|\$\$)|    ")
 FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -55,9 +56,9 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_prose_is_wrapped_at_one_width(page: Path) -> None:
-    """Tables and lines of a single word, such as an address, cannot be broken."""
+    """Tables, indented code, displayed equations and lines of a single word, such as an address, cannot be broken."""
     for number, line in prose(page):
-        breakable = " " in line.strip().lstrip("-*0123456789. ") and not line.lstrip().startswith(("|", "#"))
+        breakable = " " in line.strip().lstrip("-*0123456789. ") and not FIXED.match(line)
         assert len(line) <= WIDTH or not breakable, f"{name(page)}:{number} has {len(line)} characters"
 
 
