@@ -26,8 +26,8 @@ STRETCH = 1.75
 """The chosen exponent's distance from the calibrated one over the most likely one's: the likelihood prefers too little
 tempering, as errors of the model look like few wrong labels. Chosen on CIFAR-10N, other seeds than those reported."""
 MODEL_ERROR = 0.25
-"""Standard deviation of a rate's log-odds that comes from the model, not from the sample. Set by judgement: intervals of
-the sample alone are far too narrow, since the exponent and the shape of the errors are only nearly right."""
+"""Standard deviation of a rate's log-odds that comes from the model, not from the sample. Set by judgement: the sample
+alone gives far too narrow intervals, since the exponent and the shape of the errors are only nearly right."""
 NEGLIGIBLE = 0.02
 """A site has evidence of wrong labels where the interval of its rate lies above this share."""
 FLAG = 0.5
