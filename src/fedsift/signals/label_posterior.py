@@ -122,8 +122,7 @@ def fit_site(probabilities: ArrayLike, given: ArrayLike, model: LabelModel) -> S
 def tempered_evidence(probabilities: Array, model: LabelModel) -> Array:
     """p^a / g `[n, K]`, each row scaled to a largest value of 1.
 
-    Not (p / g)^a, which is as good with equal classes but favours rare ones: on HAM10000 it found half of all labels
-    wrong.
+    Not (p / g)^a, which is as good with equal classes but favours rare ones and then finds far too many labels wrong.
     """
     log = model.tempering * np.log(np.maximum(probabilities, _TINY)) - np.log(model.given_shares)
     result: Array = np.exp(log - log.max(1, keepdims=True))

@@ -26,7 +26,8 @@ STRETCH = 1.75
 """The chosen exponent's distance from the calibrated one over the most likely one's: the likelihood prefers too little
 tempering, as errors of the model look like few wrong labels. Chosen on CIFAR-10N, other seeds than those reported."""
 MODEL_ERROR = 0.25
-"""Standard deviation of a rate's log-odds that comes from the model, not from the sample; measured as STRETCH."""
+"""Standard deviation of a rate's log-odds that comes from the model, not from the sample. Set by judgement: the sample
+alone gives far too narrow intervals, since the exponent and the shape of the errors are only nearly right."""
 NEGLIGIBLE = 0.02
 """A site has evidence of wrong labels where the interval of its rate lies above this share."""
 FLAG = 0.5
@@ -35,7 +36,8 @@ APPLY = 0.67
 """P(wrong) above which the proposal replaces a flagged label by default: most wrong labels that can be told are mended,
 and at least four for each right one that is harmed (CIFAR-10N, other seeds than those reported)."""
 FALSE_ALARM = 0.05
-"""The stated share of clean sites that are told of wrong labels all the same."""
+"""The stated share of clean sites that are told of wrong labels all the same: an upper bound that simulated clean
+federations check (`benchmarks/audit/clean.py`), not a level that the rule is derived from."""
 STEPS = 30
 _EVERY_MISTAKE = 1.0
 """A class's wrong labels' worth, times its K - 1 others, by which B is drawn to equal shares."""
