@@ -32,7 +32,7 @@ from benchmarks.audit.scenarios import SCENARIOS
 from benchmarks.audit.summary import print_summary
 from numpy.typing import NDArray
 
-from fedsift.contract.codec import write_atomically
+from fedsift.contract.files import write_atomically
 from fedsift.metrics.calibration import calibration_error
 from fedsift.metrics.multilabel import average_precision, roc_area
 from fedsift.signals.label_posterior import probability_wrong

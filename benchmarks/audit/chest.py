@@ -18,7 +18,7 @@ from benchmarks.audit.federation import ROUNDS, Scene, standard_features
 from benchmarks.audit.scenarios import FOLDS, folded
 from numpy.typing import NDArray
 
-from fedsift.contract.codec import write_atomically
+from fedsift.contract.files import write_atomically
 from fedsift.metrics.calibration import calibration_error
 from fedsift.metrics.multilabel import average_precision, roc_area
 from fedsift.signals.label_crossfit import as_probabilities, averaged, crossfit_step, out_of_fold

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.audit.federation import Scene, federated_audit, federated_probabilities, standard_features
 from benchmarks.audit.scenarios import dealt, flipped, folded
 
-from fedsift.contract.codec import write_atomically
+from fedsift.contract.files import write_atomically
 from fedsift.signals.label_posterior import probability_wrong
 from fedsift.signals.label_rates import FALSE_ALARM, flagged, site_rate
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedsift.contract.codec import write_atomically
+from fedsift.contract.files import write_atomically
 from fedsift.data.places import cache_root, find
 from fedsift.local.features import efficientnet_lite0, embed
 
