@@ -150,7 +150,13 @@ def test_folders_have_one_home(tmp_path: Path) -> None:
 def test_the_room_itself_asks_for_no_torch_engine_or_study() -> None:
     """At import time; what rooms below load for themselves is theirs."""
     allowed = ("fedsift.audits", "fedsift.contract", "fedsift.data", "fedsift.metrics", "fedsift.drawing")
-    above = ("studies.py", "federated.py", "later.py", "labels.py", "recalibrate.py")  # from studies and formulas to it
+    above = (
+        "studies.py",
+        "federated.py",
+        "later.py",
+        "labels.py",
+        "recalibrate.py",
+    )  # from studies and formulas to it
     for file in Path(fedsift.audits.__file__).parent.rglob("*.py"):
         if file.name in above:
             continue

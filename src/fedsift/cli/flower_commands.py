@@ -15,10 +15,7 @@ flower = typer.Typer(
     no_args_is_help=True,
 )
 
-SUPERLINK = typer.Option(
-    "127.0.0.1:8000", "--superlink", help="Address of the SuperLink on this machine, host:port."
-)
-INSECURE = typer.Option(False, "--insecure", help="No encryption: for a trial.")
+INSECURE = typer.Option(False, "--insecure", help="No encryption, no door: for a trial on this machine.")
 CA = typer.Option(None, "--ca", help="Certificate of the federation's own authority (PEM).")
 HOME = typer.Option(None, "--home", help="Where Flower keeps its own files.")
 
@@ -37,52 +34,67 @@ def deploy(
 ) -> None:
     """Write a ready Flower app, with the commands for the coordinator and for a site in its README."""
     from fedsift.deploy.app import write_app
+    from fedsift.deploy.pins import app_fingerprint
     from fedsift.study import Study
 
     files = write_app(Study.from_file(study, overrides or []), out, sites=tuple(site), trial=trial)
     say(f"wrote {out}; read {out / 'README.md'}")
+    say(f"the app is {app_fingerprint(out)}: sites pin it with `fedsift flower pin`")
     for file in files:
         say(f"wrote {file}")
 
 
 @flower.command()
 def superlink(
-    host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on: this machine's own only."),
-    port: int = typer.Option(8000, "--port", help="Port to listen on."),
+    host: str = typer.Option("127.0.0.1", "--host", help="Address that sites reach; the door listens there."),
+    port: int = typer.Option(8000, "--port", help="Port that sites reach."),
     insecure: bool = INSECURE,
-    ca: Path = CA,
     certificate: Path = typer.Option(None, "--certificate", help="This machine's certificate (PEM)."),
     key: Path = typer.Option(None, "--key", help="The certificate's private key."),
+    roster: Path = typer.Option(None, "--roster", help="federation.toml: which key speaks for which site."),
     database: Path = typer.Option(
         None, "--database", help="A file that remembers sites and keys over restarts."
     ),
     home: Path = HOME,
 ) -> None:
-    """Start the meeting point; the coordinator's machine runs it."""
-    from fedsift.deploy import commands
+    """Start the meeting point: Flower's SuperLink, on this machine only, and our door, which sites reach."""
+    from fedsift.contract.errors import ConfigError
+    from fedsift.deploy import commands, hosting
+    from fedsift.deploy.certificates import Pair
 
-    command = commands.superlink_command(
-        host, port, insecure=insecure, ca=ca, certificate=certificate, key=key, database=database
-    )
-    commands.become(command, home or Path(".flower-superlink"))
+    place = home or hosting.HOME
+    if insecure:
+        commands.become(commands.superlink_command(host, port, own=None, database=database), place)
+    if certificate is None or key is None or roster is None:
+        raise ConfigError(
+            "the door needs --certificate, --key and --roster (docs/deployment.md), or --insecure for a trial on "
+            "127.0.0.1"
+        )
+    pair = Pair(certificate, key)
+    raise typer.Exit(hosting.host(host, port, pair, roster, home=place, database=database, say=say))
 
 
 @flower.command()
 def site(
     site_file: Path = typer.Argument(help="The site's site.toml."),
-    superlink: str = SUPERLINK,
+    superlink: str = typer.Option(
+        "127.0.0.1:8000", "--superlink", help="The coordinator's door, host:port; a SuperLink in a trial."
+    ),
     insecure: bool = INSECURE,
     ca: Path = CA,
     key: Path = typer.Option(None, "--key", help="This site's private key."),
     home: Path = HOME,
 ) -> None:
     """Check this site's data, then join and answer requests until stopped."""
-    from fedsift.deploy import commands
+    from fedsift.deploy import attending, commands
 
-    place = commands.new_socket()
-    command = commands.site_command(site_file, superlink, insecure=insecure, ca=ca, key=key, worker=place)
-    commands.start_worker(site_file, place)
-    commands.become(command, home or site_file.resolve().parent / ".flower")
+    place = home or attending.home_of(site_file)
+    if not insecure:
+        raise typer.Exit(attending.attend(site_file, superlink, ca=ca, key=key, home=place, say=say))
+    socket = commands.new_socket()
+    command = commands.site_command(site_file, superlink, insecure=True, ca=None, key=None, worker=socket)
+    commands.start_worker(site_file, socket)
+    commands.become(command, place)
 
 
 @flower.command("audit")
@@ -103,42 +115,33 @@ def site_audit(
         webbrowser.open(folder.report.absolute().as_uri())
 
 
-@flower.command("register")
-def register_site(
-    public_key: Path = typer.Argument(help="The site's public key, node.pub."),
-    superlink: str = SUPERLINK,
-    ca: Path = CA,
-    home: Path = HOME,
-) -> None:
-    """Let a site's key join; the coordinator does this once for each site."""
-    from fedsift.deploy import starting
-
-    starting.register(public_key, superlink, ca=ca, home=home or Path(".flower-coordinator"))
-
-
 @flower.command()
 def start(
     app: Path = typer.Argument(help="The app's folder, made by `fedsift deploy`."),
     run_folder: Path = typer.Option(
         ..., "--run-folder", help="The run's folder; an unfinished one is gone on with."
     ),
-    superlink: str = SUPERLINK,
+    superlink: str = typer.Option(
+        "127.0.0.1:8000", "--superlink", help="In a trial: the SuperLink's address on this machine."
+    ),
     insecure: bool = INSECURE,
-    ca: Path = CA,
+    home: Path = typer.Option(None, "--home", help="The --home of the running `fedsift flower superlink`."),
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
 ) -> None:
     """Start the run, or go on with it, and follow it to its end."""
     from fedsift.api.progress import round_progress
-    from fedsift.deploy import starting
+    from fedsift.deploy import hosting, starting
     from fedsift.engines.flower.processes import LOG_FILE
     from fedsift.report import print_summary, write_report
     from fedsift.study import Study
 
-    folder = starting.prepare_run(app, run_folder, superlink)
+    link = None if insecure else hosting.read_link(home or hosting.HOME)
+    address, ca = (superlink, None) if link is None else (link.address, Path(link.ca))
+    folder = starting.prepare_run(app, run_folder, address, link)
     study = Study.from_file(folder.study_file)
     try:
         with round_progress(study.method_name, study.method.total_rounds, silent=json) as listen:
-            summary = starting.start(app, folder, superlink, insecure=insecure, ca=ca, listen=listen)
+            summary = starting.start(app, folder, address, insecure=insecure, ca=ca, listen=listen)
     except KeyboardInterrupt as stop:
         say("stopped; nothing is lost. The same command goes on", stderr)
         raise typer.Exit(exit_code_of(stop)) from None

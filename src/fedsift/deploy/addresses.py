@@ -1,4 +1,4 @@
-"""Which addresses our commands accept: this machine's own, until a front door stands before Flower's control side."""
+"""Which addresses Flower's own programs may use: this machine's own. The network is for our doors."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def on_this_machine(host: str) -> bool:
 
 
 def refuse_the_network(host: str) -> None:
-    """Encryption does not help here: the certificate that opens the line is the one that every site has."""
+    """Encryption alone does not help: the certificate that opens the line is the one that every site has."""
     if not on_this_machine(host):
         raise ConfigError(
-            f"'{host}' is not this machine: {LOOPBACK_ONLY}; use 127.0.0.1 (docs/deployment.md)"
+            f"'{host}' is not this machine: {LOOPBACK_ONLY}; without a door (--certificate, --key and --roster) "
+            "only 127.0.0.1 is served (docs/deployment.md)"
         )
 
 

@@ -14,15 +14,15 @@ from fedsift.audits.places import SiteFolder
 from fedsift.audits.write import array_thumbnails, write_site
 from fedsift.contract.errors import RunError
 from fedsift.contract.evidence import evidence_of
-from fedsift.deploy.site_file import SiteFile
+from fedsift.deploy.site_file import SiteFile, notebook_of
 from fedsift.deploy.sites import site_data, source_of
 from fedsift.engines.flower.notebooks import ANSWER, NotebookStore
 from fedsift.local.label_audit import JUDGED
 
 
-def last_pages(file: SiteFile, place: Path) -> tuple[str, dict[str, Any]]:
+def last_pages(file: SiteFile, path: Path) -> tuple[str, dict[str, Any]]:
     """The run that wrote evidence about labels last, and the pages of its last answer."""
-    root = place / file.notebook
+    root = notebook_of(path, file)
     found = [
         (newest.stat().st_mtime_ns, folder.name)
         for folder in (root.iterdir() if root.is_dir() else ())
@@ -45,7 +45,7 @@ def write_own_audit(site_file: Path, out: Path) -> SiteFolder:
     """The list, the page and the review queue of this site, from its own notebook; nothing of it leaves."""
     path = Path(site_file).resolve()
     file, dataset, train, held = site_data(path)
-    run, pages = last_pages(file, path.parent)
+    run, pages = last_pages(file, path)
     rows = np.concatenate([train, held])
     parts = ("train",) * len(train) + ("test",) * len(held)
     judged = judged_site(

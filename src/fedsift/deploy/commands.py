@@ -1,29 +1,50 @@
-"""Flower's own programs as our commands start them: offline, checked first, on this machine's own addresses."""
+"""Flower's own programs as our commands start them: offline, checked first, on this machine's own addresses.
+
+Flower's programs listen and call on loopback alone. What leads to the network is our door (`hosting.py` at the
+coordinator, `attending.py` at a site), which starts them and ends with them.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
 from fedsift.contract.errors import ConfigError, RunError
 from fedsift.deploy.addresses import host_of, refuse_the_network
-from fedsift.deploy.sites import open_site
+from fedsift.deploy.certificates import Pair
+from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.engines.flower.processes import offline, require_flower
 
 BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
 """Flower's parts on one machine ask each other for work this often (seconds); the other polls are built in."""
 
+TESTED = ("1.41.",)
+"""Versions of Flower that were attacked and held; the door knows their routes and no others."""
+
+Say = Callable[[str], None]
+"""Tells the operator one line."""
+
 
 def program(name: str) -> str:
     """A Flower program, from this Python's own folder if it is there."""
     require_flower()
+    found_version = version("flwr")
+    if not found_version.startswith(TESTED):
+        raise ConfigError(
+            f"flwr {found_version} was not tested across sites: pip install 'flwr[simulation]=={TESTED[0]}0'"
+        )
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.is_file() else shutil.which(name)
     if found is None:
@@ -37,41 +58,22 @@ def existing(path: Path | None, what: str) -> Path | None:
     return None if path is None else path.resolve()
 
 
-def superlink_command(
-    host: str,
-    port: int,
-    *,
-    insecure: bool,
-    ca: Path | None,
-    certificate: Path | None,
-    key: Path | None,
-    database: Path | None = None,
-) -> list[str]:
-    """The meeting point. With TLS, only sites whose key was registered may join.
+def superlink_command(host: str, port: int, *, own: Pair | None, database: Path | None = None) -> list[str]:
+    """Flower's meeting point, on this machine's own address always: its port leads to the control calls too.
 
-    `database`: a file that remembers nodes and registered keys; without it a restart forgets them.
+    `own`: the certificate of the line to our door; only keys that the door registers may then join. None: a trial
+    without encryption. `database`: a file that remembers nodes; without it a restart forgets them.
     """
     refuse_the_network(host)
     command = [program("flower-superlink"), "--host", host, "--port", str(port)]
     command.append("--disable-runtime-dependency-installation")
     if database is not None:
         command += ["--database", str(database.resolve())]
-    if insecure:
+    if own is None:
         return [*command, "--insecure"]
-    if ca is None or certificate is None or key is None:
-        raise ConfigError(
-            "a SuperLink needs --ca, --certificate and --key, or --insecure for a trial on 127.0.0.1"
-        )
-    files = {
-        "--ssl-ca-certfile": existing(ca, "the CA certificate"),
-        "--ssl-certfile": existing(certificate, "the certificate"),
-        "--ssl-keyfile": existing(key, "the certificate's key"),
-    }
-    return [
-        *command,
-        *(part for flag, path in files.items() for part in (flag, str(path))),
-        "--enable-supernode-auth",
-    ]
+    certificate = str(own.certificate.resolve())
+    command += ["--ssl-ca-certfile", certificate, "--ssl-certfile", certificate]
+    return [*command, "--ssl-keyfile", str(own.key.resolve()), "--enable-supernode-auth"]
 
 
 def site_command(
@@ -88,6 +90,8 @@ def site_command(
 
     `worker`: the socket of the process that answers for the site.
     """
+    from fedsift.deploy.sites import open_site  # torch: the coordinator's door does without
+
     refuse_the_network(host_of(superlink))
     open_site(site_file)
     settings = _quoted("site", site_file.resolve())
@@ -132,5 +136,44 @@ def free_port() -> int:
 
 def become(command: list[str], home: Path) -> NoReturn:
     """Replace this process by the program: its signals and its end are then the program's own."""
-    home.mkdir(parents=True, exist_ok=True)
-    os.execve(command[0], command, offline({"FLWR_HOME": str(home.resolve()), **BRISK}))
+    keep_to_oneself()
+    private_folder(home)
+    os.execve(command[0], command, _environment(home))
+
+
+def _environment(home: Path) -> dict[str, str]:
+    return offline({"FLWR_HOME": str(home.resolve()), **BRISK})
+
+
+@contextmanager
+def companion(command: list[str], home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that runs beside a door: it is ended when the block is left, and when this process is killed."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, env=_environment(home), preexec_fn=_end_with_parent
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10.0)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _end_with_parent() -> None:
+    """Ask Linux to end this process when its parent is gone, however that ended; elsewhere nothing is asked."""
+    parent_death_signal = 1
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
+
+
+def ended(process: subprocess.Popen[bytes], what: str, say: Say) -> int:
+    """The exit code of a program that ended by itself, said aloud; 0 if it was the door that ended."""
+    code = process.poll()
+    if code is None:
+        return 0
+    say(f"{what} ended with code {code}, so the door is closed")
+    return 5 if code else 0

@@ -27,6 +27,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedsift.contract.errors import ConfigError
+from fedsift.deploy.nodes import NodeBook
+from fedsift.deploy.private import append_private
 from fedsift.deploy.roster import Roster, fingerprint
 
 Scope = MutableMapping[str, Any]
@@ -43,7 +45,9 @@ FLEET = frozenset(
 )  # fmt: skip
 """What a node needs of Flower 1.41; control, runtime and documentation routes are not among them."""
 PULL, PUSH, FAB = "/v1/fleet/pull-messages", "/v1/fleet/push-messages", "/v1/fleet/get-fab"
-OBJECT = "/v1/fleet/push-object"
+OBJECT, ACTIVATE = "/v1/fleet/push-object", "/v1/fleet/activate-node"
+REGISTER = "/v1/control/register-node"
+"""The one control call that a door makes itself, on its own side, for a key that it found on the roster."""
 PASSED_ON = ("content-type", "accept", "flwr-public-key", "flwr-signature", "flwr-timestamp")
 """Headers that reach the other side; nothing else does, and none of them is ever logged."""
 SIGNATURE_LIFE = 310.0
@@ -93,11 +97,22 @@ class Door:
     client: httpx.AsyncClient
     roster: Roster | None = None
     """Keys that may come in; None at a site, where only the own SuperNode reaches the door."""
-    pins: frozenset[str] | None = None
-    """SHA-256 of the apps that may come through; None at the coordinator."""
+    pins: Callable[[], frozenset[str]] | None = None
+    """SHA-256 of the apps that may come through, as they stand now; None at the coordinator."""
     log: Path | None = None
+    egress: Path | None = None
+    """At a site: one line for every body that leaves."""
+    nodes: NodeBook | None = None
+    """At the coordinator: which key each node has; with it, listed keys are made known to the SuperLink."""
+    explain: Callable[[BaseException], str] = lambda error: (
+        f"the other side does not answer ({type(error).__name__})"
+    )
+    """Words for a line that does not stand."""
+    aloud: Callable[[str], None] = lambda words: None
+    """Tells the operator of a refusal, once for each reason."""
     limits: Limits = field(default_factory=Limits)
     visitors: dict[str, Visitor] = field(default_factory=dict)
+    told: set[tuple[str, bytes]] = field(default_factory=set)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -116,7 +131,9 @@ class Door:
         except Refused as reason:
             status, answer = reason.status, str(reason).encode()
         except (httpx.HTTPError, OSError) as error:
-            status, answer = 502, f"the other side does not answer ({type(error).__name__})".encode()
+            status, answer = 502, self.explain(error).encode()
+        if status >= 400:
+            self._tell(who, answer)
         self._write(scope, who, len(body), status, answer, time.perf_counter() - started)
         await send(
             {"type": "http.response.start", "status": status, "headers": [(b"content-type", kind.encode())]}
@@ -209,28 +226,60 @@ class Door:
 
     async def _forward(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes, str]:
         passed = {name: headers[name] for name in PASSED_ON if name in headers}
+        public = b64decode(headers["flwr-public-key"])
+        if path == ACTIVATE and self.nodes is not None:
+            await self._make_known(public)
+        self._note_egress(path, body)
         until = time.monotonic() + (self.limits.hold_seconds if path == PULL else 0.0)
         while True:
             response = await self.client.post(f"{self.upstream}{path}", content=body, headers=passed)
             if time.monotonic() >= until or response.status_code != 200 or _holds_message(response.content):
                 break
             await asyncio.sleep(self.limits.hold_every)
-        if path == FAB and self.pins is not None and response.status_code == 200:
-            self._check_app(response.content)
-        return (
-            response.status_code,
-            response.content,
-            response.headers.get("content-type", "application/octet-stream"),
-        )
+        content = response.content
+        if response.status_code == 200 and path == FAB and self.pins is not None:
+            content = _pinned(content, self.pins())
+        if response.status_code == 200 and path == ACTIVATE and self.nodes is not None:
+            self.nodes.note(_node_id(content), fingerprint(public))
+        kind = response.headers.get("content-type", "application/octet-stream")
+        return response.status_code, content, kind
 
-    def _check_app(self, content: bytes) -> None:
-        from flwr.proto.fab_pb2 import GetFabResponse
+    async def _make_known(self, public: bytes) -> None:
+        """Flower's own check of keys wants them registered: what is on the roster is, and nothing else ever.
 
-        app = GetFabResponse()
-        app.ParseFromString(content)
-        found = hashlib.sha256(app.fab.content).hexdigest()
-        if self.pins is not None and found not in self.pins:
-            raise Refused(403, f"the app sha256:{found} is not pinned in this site's site.toml")
+        The key's canonical form is registered, so that one key cannot become two nodes by another spelling.
+        """
+        from flwr.proto.control_pb2 import RegisterNodeRequest
+
+        key = serialization.load_pem_public_key(public)
+        pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        headers = {"content-type": "application/protobuf", "accept": "application/protobuf"}
+        body = RegisterNodeRequest(public_key=pem).SerializeToString()
+        # a key that is registered already is refused with an error of no interest: what follows tells
+        await self.client.post(f"{self.upstream}{REGISTER}", content=body, headers=headers)
+
+    def _note_egress(self, path: str, body: bytes) -> None:
+        """A site that cannot write down what leaves lets nothing leave."""
+        if self.egress is None:
+            return
+        line = {
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "route": path,
+            "bytes": len(body),
+            "sha256": hashlib.sha256(body).hexdigest(),
+        }
+        try:
+            append_private(self.egress, json.dumps(line))
+        except OSError as error:
+            raise Refused(
+                507, f"{self.egress} cannot be written ({error.strerror}): nothing leaves until it can"
+            ) from None
+
+    def _tell(self, who: str, answer: bytes) -> None:
+        if (who, answer) not in self.told and len(self.told) < 1000:
+            self.told.add((who, answer))
+            words = "".join(c for c in answer.decode(errors="replace")[:400] if c.isprintable())
+            self.aloud(f"{who or 'somebody'} was refused: {words}")
 
     def _write(self, scope: Scope, who: str, size: int, status: int, answer: bytes, seconds: float) -> None:
         """One line of JSON a request: never a header, a body or an address's credentials."""
@@ -247,8 +296,30 @@ class Door:
             "seconds": round(seconds, 4),
             **({"reason": answer.decode(errors="replace")[:300]} if status >= 400 else {}),
         }
-        with contextlib.suppress(OSError), self.log.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with contextlib.suppress(OSError):
+            append_private(self.log, json.dumps(line))
+
+
+def _pinned(content: bytes, pins: frozenset[str]) -> bytes:
+    """The answer that brings an app, written anew from what was checked."""
+    from flwr.proto.fab_pb2 import GetFabResponse
+
+    app = GetFabResponse()
+    app.ParseFromString(content)
+    found = hashlib.sha256(app.fab.content).hexdigest()
+    if found not in pins:
+        raise Refused(
+            403,
+            f"the app sha256:{found} is not pinned in this site's site.toml, so it does not run here. If you read "
+            f"and trust it: fedsift flower pin sha256:{found} site.toml",
+        )
+    return bytes(app.SerializeToString())
+
+
+def _node_id(content: bytes) -> int:
+    from flwr.proto.fleet_pb2 import ActivateNodeResponse
+
+    return int(ActivateNodeResponse.FromString(content).node_id)
 
 
 def _holds_message(content: bytes) -> bool:

@@ -10,9 +10,10 @@ revoked = false
 from __future__ import annotations
 
 import hashlib
+import re
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from fedsift.contract.errors import ConfigError
+from fedsift.contract.files import write_atomically
 
 ROSTER_FILE = "federation.toml"
 
@@ -115,6 +117,55 @@ class Roster:
             raise ConfigError(f"{self.path} cannot be read: {error}") from None
         self._by_key = {entry.key: entry for entry in entries_of(table, str(self.path))}
         self._stamp, self.trouble = stamp, ""
+
+
+def read_entries(path: Path) -> tuple[Entry, ...]:
+    """The entries of a roster's file; a file that is not there has none."""
+    if not path.is_file():
+        return ()
+    try:
+        return entries_of(tomllib.loads(path.read_text("utf-8")), str(path))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+
+
+def add_entry(path: Path, entry: Entry) -> None:
+    """List a site at the end of the file; all else in it, comments too, stays as it is."""
+    wanted = (*read_entries(path), entry)
+    entries_of({"site": [vars(each) for each in wanted]}, str(path))
+    before = path.read_text("utf-8") if path.is_file() else ""
+    gap = "" if not before or before.endswith("\n\n") else "\n" if before.endswith("\n") else "\n\n"
+    _write(path, before + gap + roster_text([entry]), wanted)
+
+
+def revoke_entry(path: Path, name: str) -> Entry:
+    """Mark a site as revoked where it stands; a door that reads the file refuses its next message."""
+    known = read_entries(path)
+    number = next((n for n, entry in enumerate(known) if entry.name == name), None)
+    if number is None:
+        names = ", ".join(entry.name for entry in known) or "nobody"
+        raise ConfigError(f"{path} lists no site '{name}'; it lists {names}")
+    lines = path.read_text("utf-8").splitlines()
+    heads = [n for n, line in enumerate(lines) if _HEAD.match(line)]
+    wanted = tuple(replace(e, revoked=True) if e.name == name else e for e in known)
+    if len(heads) != len(known):  # written in another way than [[site]] tables
+        raise ConfigError(f"{path}: write each site as a [[site]] table, then revoke again")
+    start = heads[number]
+    end = next((n for n in range(start + 1, len(lines)) if lines[n].lstrip().startswith("[")), len(lines))
+    kept = [line for line in lines[start + 1 : end] if not _REVOKED.match(line)]
+    _write(path, "\n".join([*lines[: start + 1], "revoked = true", *kept, *lines[end:]]) + "\n", wanted)
+    return wanted[number]
+
+
+_HEAD = re.compile(r"\s*\[\[\s*site\s*\]\]")
+_REVOKED = re.compile(r"\s*revoked\s*=")
+
+
+def _write(path: Path, text: str, wanted: tuple[Entry, ...]) -> None:
+    """Replace the file, if it then says what was wanted."""
+    if entries_of(tomllib.loads(text), str(path)) != wanted:
+        raise ConfigError(f"{path} could not be changed safely: edit it by hand")
+    write_atomically(path, text.encode("utf-8"))
 
 
 def roster_text(entries: Iterable[Entry]) -> str:

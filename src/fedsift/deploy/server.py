@@ -13,11 +13,13 @@ from torch import Tensor
 
 from fedsift.contract.errors import ConfigError
 from fedsift.data.sources import sources
+from fedsift.deploy.holders import holders_of
 from fedsift.engines.flower.engine import Expected, OnGrid
+from fedsift.engines.flower.federation import Doorkeeper
 from fedsift.engines.flower.hello import Introduction
 from fedsift.local.features import with_features
 from fedsift.local.site import Samples
-from fedsift.runs.folder import FEDERATION
+from fedsift.runs.folder import DEPLOYED, FEDERATION
 from fedsift.study.running import carry_out, reopen
 from fedsift.study.study import read_toml
 from fedsift.study.tables import build, build_named
@@ -29,6 +31,8 @@ class FederationFile(Expected):
 
     test: dict[str, Any] = field(default_factory=dict)
     """A dataset's table for the coordinator's own test set; without it the sites evaluate on their held-out parts."""
+    site: tuple[dict[str, Any], ...] = ()
+    """The roster, if it stands in the same file; the door and `KeyHolders` read it."""
 
 
 def read_federation_file(path: Path) -> FederationFile:
@@ -62,9 +66,17 @@ def main(grid: Grid, context: Context) -> None:
     study, folder = reopen(Path(place))
     file = folder.path / FEDERATION
 
+    link = folder.read_json(DEPLOYED) or {}
+
     def engine() -> OnGrid:
         expected = read_federation_file(file)
-        return OnGrid(grid, expected, own_test=lambda common: own_test(expected.test, common, file))
+        return OnGrid(
+            grid,
+            expected,
+            own_test=lambda common: own_test(expected.test, common, file),
+            keeper=holders_of(link["roster"], link["nodes"]) if "roster" in link else Doorkeeper(),
+            run=link.get("run", ""),
+        )
 
     carry_out(study, folder, engine)
 

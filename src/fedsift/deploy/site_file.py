@@ -6,6 +6,7 @@ mean = [0.5]                         # how pixels are normalised, the same at ev
 std = [0.5]
 held_out = 0.2                       # share kept for evaluation here, when the data have no test part
 notebook = "notebook"                # where this site keeps its own notes; never leaves
+apps = ["sha256:5b0e..."]            # the only apps that may run here: `fedsift flower pin`
 floor = 10                           # the smallest count that leaves this site in a label audit
 
 [data]                               # any dataset of `fedsift datasets`; paths are relative to this file
@@ -15,16 +16,19 @@ path = "data.npz"
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedsift.contract.errors import ConfigError
+from fedsift.contract.files import safe_name
 from fedsift.contract.ranges import AtLeastOne
 from fedsift.study.study import read_toml
 from fedsift.study.tables import build
 
 SITE_FILE = "site.toml"
+APP_PIN = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class SiteFile:
     """Epsilon that may ever be spent on each label; without this key the site sets no limit of its own."""
     floor: AtLeastOne = 10
     """The smallest count that leaves this site in a label audit; smaller ones leave in a lump."""
+    apps: tuple[str, ...] = ()
+    """Fingerprints `sha256:...` of the apps that may run here; across a network no other does."""
     device: str = "cpu"
 
 
@@ -68,7 +74,15 @@ def read_site_file(path: Path) -> SiteFile:
     for name in file.annotated or ():
         if name not in file.classes:
             raise ConfigError(f"{path}: 'annotated' names '{name}', which is not one of 'classes'")
+    for pin in file.apps:
+        if not APP_PIN.fullmatch(pin):
+            raise ConfigError(f"{path}: 'apps' has '{pin}'; a pin is sha256: and 64 hexadecimal digits")
     return file
+
+
+def notebook_of(path: Path, file: SiteFile) -> Path:
+    """Where this site's notes are: a folder by its name, so that two site files beside each other share nothing."""
+    return path.parent / file.notebook / safe_name(file.name)
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from fedsift.contract.randomness import numpy_generator
 from fedsift.data.dataset import Dataset, Labels, Rows
 from fedsift.data.sources import Source, sources
 from fedsift.data.splits import split
-from fedsift.deploy.site_file import SiteFile, read_site_file
+from fedsift.deploy.private import private_folder, write_private
+from fedsift.deploy.site_file import SiteFile, notebook_of, read_site_file
 from fedsift.engines.flower.room import SiteRoom
 from fedsift.local.features import is_features, with_features
 from fedsift.local.site import Samples
@@ -79,7 +80,7 @@ def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
         annotated=None if annotated is None else tuple(sorted(map(file.classes.index, annotated))),
         privacy_budget=file.privacy_budget,
         device=file.device,
-        notebook=path.parent / file.notebook,
+        notebook=notebook_of(path, file),
         samples=_samples(pool, train, file),
         given=torch.from_numpy(labels[train]),
         groups=_groups(dataset, train),
@@ -88,7 +89,7 @@ def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
         held_out_given=torch.from_numpy(labels[held]) if len(held) else None,
         public=public,
         public_digest="" if public is None else public.digest(),
-        secret=own_secret(path.parent / file.notebook),
+        secret=own_secret(notebook_of(path, file)),
     )
 
 
@@ -111,11 +112,11 @@ def _public(file: SiteFile, path: Path) -> Samples | None:
 def own_secret(notebook: Path) -> str:
     """Entropy that only this site knows, drawn once and kept beside its notebook."""
     file = notebook / "secret"
-    notebook.mkdir(parents=True, exist_ok=True)
+    private_folder(notebook.parent)
+    private_folder(notebook)
     if not file.is_file():
         beside = notebook / f"secret.{os.getpid()}.new"
-        beside.write_text(secrets.token_hex(32), "ascii")
-        beside.chmod(0o600)
+        write_private(beside, secrets.token_hex(32).encode("ascii"))
         try:
             os.link(beside, file)  # the first of two processes wins; both then read the same
         except FileExistsError:

@@ -1,8 +1,9 @@
-"""A run on a running SuperLink: let sites join, prepare the run's folder, start the app and follow it to its end."""
+"""A run on a running SuperLink: prepare the run's folder, start the app and follow it to its end."""
 
 from __future__ import annotations
 
 import re
+import secrets
 import socket
 import subprocess
 import time
@@ -13,12 +14,15 @@ from typing import Any
 import tomli_w
 
 from fedsift.contract.errors import ConfigError, FedsiftError, RunError
+from fedsift.contract.files import safe_name
 from fedsift.deploy.addresses import host_of, refuse_the_network
 from fedsift.deploy.commands import existing, program
+from fedsift.deploy.hosting import Link
+from fedsift.deploy.private import private_folder
 from fedsift.engines.flower.processes import LOG_FILE, end_session, offline
 from fedsift.engines.loop import Listener
 from fedsift.runs import RunFolder
-from fedsift.runs.folder import FAILURE, FEDERATION, SUMMARY
+from fedsift.runs.folder import DEPLOYED, FAILURE, FEDERATION, SUMMARY
 from fedsift.study.study import Study
 
 CONNECTION = "fedsift"
@@ -35,24 +39,17 @@ def write_connection(home: Path, superlink: str, *, insecure: bool, ca: Path | N
     elif ca is not None:
         connection["root-certificates"] = str(existing(ca, "the CA certificate"))
     else:
-        raise ConfigError("--ca is needed, or --insecure for a trial on 127.0.0.1")
-    home.mkdir(parents=True, exist_ok=True)
+        raise ConfigError("a SuperLink behind a door is needed, or --insecure for a trial on 127.0.0.1")
+    private_folder(home)
     table = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
     (home / "config.toml").write_text(tomli_w.dumps(table), "utf-8")
 
 
-def register(public_key: Path, superlink: str, *, ca: Path | None, home: Path) -> None:
-    """Let the holder of this key join (TLS only)."""
-    write_connection(home, superlink, insecure=False, ca=ca)
-    key = existing(public_key, "the site's public key")
-    command = [program("flwr"), "supernode", "register", str(key), CONNECTION]
-    done = subprocess.run(command, env=offline({"FLWR_HOME": str(home.resolve())}), check=False)
-    if done.returncode:
-        raise RunError(f"the SuperLink at {superlink} did not register {public_key}")
+def prepare_run(app: Path, run_folder: Path, superlink: str, link: Link | None = None) -> RunFolder:
+    """The run's folder: a new one takes the app's study and a random id; one that exists is gone on with.
 
-
-def prepare_run(app: Path, run_folder: Path, superlink: str) -> RunFolder:
-    """The run's folder: a new one takes the app's study; one that exists is gone on with."""
+    `link`: the door that the sites come through; without it, a trial.
+    """
     refuse_the_network(host_of(superlink))
     for name in ("pyproject.toml", "study.toml", FEDERATION):
         if not (app / name).is_file():
@@ -64,8 +61,19 @@ def prepare_run(app: Path, run_folder: Path, superlink: str) -> RunFolder:
     if folder.finished:
         raise RunError(f"{run_folder} is finished: name another run folder")
     folder.write_text(FEDERATION, (app / FEDERATION).read_text("utf-8"))
+    _note_deployment(folder, link)
     Study.from_file(folder.study_file)
     return folder
+
+
+def _note_deployment(folder: RunFolder, link: Link | None) -> None:
+    """What sites know this run by: two coordinators may give one name to two runs, and a site keeps notes of both."""
+    known = folder.read_json(DEPLOYED) or {}
+    if "roster" in known and link is None:
+        raise ConfigError(f"{folder.path} began behind a door: go on behind it, without --insecure")
+    run = known.get("run") or f"{safe_name(folder.id)}-{secrets.token_hex(8)}"
+    door = {} if link is None else {"roster": link.roster, "nodes": link.nodes}
+    folder.write_json(DEPLOYED, {"run": run, **door})
 
 
 def start(

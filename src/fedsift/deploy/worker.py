@@ -17,6 +17,7 @@ import threading
 import time
 from pathlib import Path
 
+from fedsift.deploy.private import keep_to_oneself
 from fedsift.deploy.site_file import read_site_file
 from fedsift.deploy.sites import open_site
 from fedsift.deploy.wire import DECLINED, receive_letter, send_letter
@@ -67,6 +68,7 @@ def end_with(parent: int, place: Path) -> None:
 
 
 if __name__ == "__main__":
+    keep_to_oneself()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     end_with(os.getppid(), Path(sys.argv[2]))
     serve(Path(sys.argv[1]), Path(sys.argv[2]))

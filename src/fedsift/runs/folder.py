@@ -25,6 +25,8 @@ CHECKPOINT = "checkpoint.bin"
 FAILURE = "failure.json"
 FEDERATION = "federation.toml"
 """In the folder of a deployed run: whom its coordinator waits for."""
+DEPLOYED = "deployed.json"
+"""In the folder of a deployed run: the random id that sites know it by, and where its roster stands."""
 PLAN = "plan.json"
 SUMMARY = "summary.json"
 BEFORE_THE_FIRST_ROUND = frozenset(

@@ -13,7 +13,7 @@ from fedsift.contract import codec
 from fedsift.contract.codec import Wire
 from fedsift.engines.engine import Parts
 from fedsift.engines.federation import Simulation
-from fedsift.engines.flower.federation import FlowerFederation, Pace, Post, agree, gather
+from fedsift.engines.flower.federation import Doorkeeper, FlowerFederation, Pace, Post, agree, gather
 from fedsift.engines.flower.hello import Introduction
 from fedsift.local.site import Samples
 from fedsift.runs import RunFolder
@@ -53,13 +53,18 @@ class OnGrid:
     """The coordinator's own labelled samples, given what the sites agree on."""
     seen: Callable[[Mapping[str, str]], Simulation] | None = None
     """What a simulation knows, given the last accepted request of each site."""
+    keeper: Doorkeeper = field(default_factory=Doorkeeper)
+    """Which nodes may take part, and as whom."""
+    run: str = ""
+    """What the sites know this run by; the folder's name by default."""
 
     def open(self, parts: Parts, folder: RunFolder) -> FlowerFederation:
         post = Post(self.grid, {"model": parts.model, **self.note}, self.pace)
+        post.keeper = self.keeper
         roster = call_the_roll(post, folder, self.expected, parts.patience.quorum)
         common = next(iter(roster.values()))
         return FlowerFederation(
-            post, roster, test=self.own_test(common), seen=self.seen, **parts.shared(folder.id)
+            post, roster, test=self.own_test(common), seen=self.seen, **parts.shared(self.run or folder.id)
         )
 
 

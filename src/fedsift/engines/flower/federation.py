@@ -48,6 +48,18 @@ class Pace:
 SIMULATED = Pace(poll=0.02, look_for_nodes=1.0, ask_again=600.0, absent=5.0)
 
 
+class Doorkeeper:
+    """Which nodes may take part, and as whom. This one trusts what they say, as in a simulation or a trial."""
+
+    def admits(self, node: int) -> bool:
+        """Whether this node receives anything at all."""
+        return True
+
+    def objection(self, node: int, own: Introduction) -> str | None:
+        """Why this node may not speak as the site that it says it is, or None."""
+        return None
+
+
 class Post:
     """Messages on their way, and which node is which site."""
 
@@ -67,6 +79,7 @@ class Post:
         self.refused: dict[str, str] = {}
         """Nodes that cannot take part, by site or node, with the reason."""
         self.accept: Callable[[Introduction], str | None] = lambda introduction: None
+        self.keeper = Doorkeeper()
         self._greeted: set[int] = set()
         self._greetings: dict[str, int] = {}
         self._next_look = 0.0
@@ -92,7 +105,7 @@ class Post:
         """Greet nodes not met before and hear those that answer; the sites that are new or have moved."""
         if self.clock() >= self._next_look:
             self._next_look = self.clock() + self.pace.look_for_nodes
-            nodes = set(self.grid.get_node_ids())
+            nodes = {node for node in self.grid.get_node_ids() if self.keeper.admits(node)}
             self.node_of = {site: node for site, node in self.node_of.items() if node in nodes}
             self._greeted &= nodes  # a node that left and returns under its id is met again
             for node in sorted(nodes - self._greeted):
@@ -123,6 +136,10 @@ class Post:
             self._refuse(f"node {node}", reason)
             return None
         site = letter.facts.name
+        objection = self.keeper.objection(node, letter)
+        if objection is not None:  # by its node: the name may be another's, who does take part
+            self._refuse(f"node {node}", objection)
+            return None
         reason = self.accept(letter)
         if reason is not None:
             self._refuse(site, reason)

@@ -1,0 +1,89 @@
+"""`fedsift flower roster|fingerprint|pin`: who may take part, and which apps may run at a site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from fedsift.cli.flower_commands import flower
+from fedsift.cli.output import print_json, print_table, say
+
+roster = typer.Typer(
+    help="Which key speaks for which site: list, add, revoke. A running door follows at once.",
+    no_args_is_help=True,
+)
+ROSTER = typer.Option(Path("federation.toml"), "--roster", help="The roster's file.")
+PUBLIC_KEY = typer.Argument(help="The site's public key, node.pub.")
+
+
+def register(app: typer.Typer) -> None:
+    """The commands belong to `fedsift flower`, which another file registers."""
+    flower.add_typer(roster, name="roster")
+
+
+def _fingerprint(public_key: Path) -> str:
+    from fedsift.deploy.commands import existing
+    from fedsift.deploy.roster import fingerprint
+
+    existing(public_key, "the site's public key")
+    return fingerprint(public_key.read_bytes())
+
+
+@flower.command("fingerprint")
+def show_fingerprint(public_key: Path = PUBLIC_KEY) -> None:
+    """The fingerprint of a site's key: read it to each other over the telephone."""
+    print(_fingerprint(public_key))
+
+
+@flower.command()
+def pin(
+    app: str = typer.Argument(
+        help="The app's folder, its .fab file, or the sha256:... that `deploy` printed."
+    ),
+    site_file: Path = typer.Argument(Path("site.toml"), help="The site's site.toml."),
+) -> None:
+    """Allow an app at this site; no other app runs here. A running site follows at once."""
+    from fedsift.deploy import pins
+
+    say(f"{site_file} allows {pins.pin(app, site_file)}")
+
+
+@roster.command("add")
+def roster_add(
+    name: str = typer.Argument(help="How the federation knows the site."),
+    public_key: Path = PUBLIC_KEY,
+    samples: int = typer.Option(..., "--samples", help="The most training samples that it may declare."),
+    file: Path = ROSTER,
+) -> None:
+    """List a site: the holder of this key may join, under this name only."""
+    from fedsift.deploy.roster import Entry, add_entry
+
+    entry = Entry(name, _fingerprint(public_key), samples)
+    add_entry(file, entry)
+    say(f"{file} lists '{name}' with {entry.key}, at most {samples} samples")
+
+
+@roster.command("revoke")
+def roster_revoke(
+    name: str = typer.Argument(help="The site that may not speak any more."), file: Path = ROSTER
+) -> None:
+    """Refuse a site from its next message on."""
+    from fedsift.deploy.roster import revoke_entry
+
+    say(f"'{name}' ({revoke_entry(file, name).key}) is refused from its next message on")
+
+
+@roster.command("list")
+def roster_list(file: Path = ROSTER, json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
+    """Who may take part."""
+    from fedsift.deploy.commands import existing
+    from fedsift.deploy.roster import read_entries
+
+    existing(file, "the roster")
+    entries = read_entries(file)
+    if json:
+        print_json([vars(entry) for entry in entries])
+        return
+    rows = [(e.name, e.samples, "revoked" if e.revoked else "may join", e.key) for e in entries]
+    print_table(str(file), ("site", "samples at most", "state", "key"), rows)

@@ -1,0 +1,35 @@
+"""Files and folders that only their owner can read: notebooks, sockets, keys, logs of what left."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def private_folder(path: Path) -> Path:
+    """The folder, made if it is not there, closed to others (0700)."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.chmod(0o700)
+    return path
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """A whole file that others cannot read (0600) at any moment, in place of what was there."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    beside.unlink(missing_ok=True)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    os.replace(beside, path)
+
+
+def append_private(path: Path, line: str) -> None:
+    """One more line of a log that others cannot read (0600)."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def keep_to_oneself() -> None:
+    """From here on, whatever this process and those that it starts write is for this user alone."""
+    os.umask(0o077)
