@@ -7,9 +7,7 @@ import multiprocessing
 import os
 import random
 import signal
-import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +29,40 @@ ALL = methods.names()
 torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """One honest run of each method, made when first needed."""
-    runs: dict[str, RunFolder] = {}
+Sent = list[tuple[Reply, int]]
+"""Replies with the number of samples that their sites have."""
 
-    def of(name: str) -> RunFolder:
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[RunFolder, Sent]]:
+    """One honest run of each method, made when first needed, and every reply that left a site in it.
+
+    The promises below compare with it; a method costs the tests as few runs as they allow.
+    """
+    runs: dict[str, tuple[RunFolder, Sent]] = {}
+
+    def of(name: str) -> tuple[RunFolder, Sent]:
         if name not in runs:
             folder = tmp_path_factory.mktemp(f"honest-{name}")
-            runs[name] = play(contract_study(name, folder), folder)
+            sent: Sent = []
+
+            class Watched(InProcess):
+                def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+                    answers = super().deliver(envelopes, deadline)
+                    for site, answer in answers.items():
+                        if answer.reply is not None:
+                            sent.append((answer.reply, self.facts[site].samples))
+                    return answers
+
+            runs[name] = play(contract_study(name, folder), folder, Watched), sent
         return runs[name]
 
     return of
+
+
+@pytest.fixture
+def undisturbed(watched: Any) -> Callable[[str], RunFolder]:
+    return lambda name: watched(name)[0]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -90,20 +110,10 @@ def test_any_order_one_result(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_replies_hold_what_they_declare_and_nothing_else(name: str, tmp_path: Path) -> None:
-    seen: list[tuple[Reply, int]] = []
-
-    class Watched(InProcess):
-        def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
-            answers = super().deliver(envelopes, deadline)
-            for site, answer in answers.items():
-                if answer.reply is not None:
-                    seen.append((answer.reply, self.facts[site].samples))
-            return answers
-
-    play(contract_study(name, tmp_path), tmp_path, Watched)
-    assert seen
-    for reply, samples in seen:
+def test_replies_hold_what_they_declare_and_nothing_else(name: str, watched: Any) -> None:
+    _, sent = watched(name)
+    assert sent
+    for reply, samples in sent:
         _inspect(reply, samples)
 
 
@@ -151,39 +161,45 @@ def test_bad_replies_are_set_aside_and_the_run_goes_on(name: str, tmp_path: Path
 # Kill and resume ---------------------------------------------------------------------------------------------------
 
 
-def _run_until_killed(path: Path, seconds: float, rounds: int) -> None:
-    """In a child: go on with the run, and die by SIGKILL after so many seconds, wherever that is, or rounds."""
-    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    _run_on(path, rounds)
+def _run_until_killed(path: Path, writes: int, before: bool) -> None:
+    """In a child: go on with the run, and die by SIGKILL at this of its writes, before or after the new file shows."""
+    left = iter(range(writes, 0, -1))
+    rename = os.replace
 
-
-def _run_on(path: Path, rounds: int | None = None) -> None:
-    torch.set_num_threads(1)
-    folder = RunFolder.open(path)
-    left = iter(range(rounds or 0, 0, -1))
-
-    def listen(row: dict[str, Any]) -> None:
-        if rounds is not None and next(left) == 1:
+    def last(*arguments: Any, **options: Any) -> None:
+        end = next(left) == 1
+        if not (end and before):
+            rename(*arguments, **options)
+        if end:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    run(Study.from_file(folder.study_file), folder, listen)
+    os.replace = last
+    _run_on(path)
+
+
+def _run_on(path: Path) -> None:
+    torch.set_num_threads(1)
+    folder = RunFolder.open(path)
+    run(Study.from_file(folder.study_file), folder)
     os._exit(0)
 
 
-def _killed_run(name: str, folder: Path, kills: int, whole: float) -> RunFolder:
+def _killed_run(name: str, folder: Path, kills: int) -> RunFolder:
+    """Killed so many times at writes that a seed chooses: where, does not hang on how fast the machine is."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fedsift.study.running"])
     made = new_run(contract_study(name, folder), folder)
-    chance = random.Random(kills)
+    chance = random.Random(f"{name} {kills}")
     killed = 0
     for _ in range(kills):
-        if made.finished:
-            break
-        fate = (made.path, chance.uniform(0.05, whole), chance.choice((1, 1, 2)))
+        fate = (made.path, chance.randint(1, 12 if killed else 5), chance.random() < 0.5)
         child = context.Process(target=_run_until_killed, args=fate)
         child.start()
         child.join()
         killed += child.exitcode == -signal.SIGKILL
+        assert child.exitcode in (0, -signal.SIGKILL)
+        if made.finished:
+            break
     assert killed, "the run was never killed; the test shows nothing"
     if not made.finished:
         child = context.Process(target=_run_on, args=(made.path,))
@@ -194,12 +210,9 @@ def _killed_run(name: str, folder: Path, kills: int, whole: float) -> RunFolder:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_killed_and_resumed_equals_never_stopped(name: str, tmp_path: Path) -> None:
-    kills = 10 if name == "fednoro" else 2
-    started = time.perf_counter()
-    honest = play(contract_study(name, tmp_path), tmp_path)
-    whole = time.perf_counter() - started
-    resumed = _killed_run(name, tmp_path, kills, whole / (3 if kills > 2 else 1))
+def test_killed_and_resumed_equals_never_stopped(name: str, undisturbed: Any, tmp_path: Path) -> None:
+    honest = undisturbed(name)
+    resumed = _killed_run(name, tmp_path, kills=10 if name == "fednoro" else 2)
     weights, rows = outcome(honest)
     again, again_rows = outcome(resumed)
     assert_same_bits(weights, again)

@@ -142,6 +142,7 @@ def test_recall_of_one_value_a_site_at_40_percent() -> None:
     assert ours == 40 * 8
 
 
+@pytest.mark.slow
 def test_it_is_fast() -> None:
     table, _ = federation(np.random.default_rng(1), 20, 8)
     started = time.process_time()

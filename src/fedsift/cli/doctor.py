@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.markup import escape
 
-from fedsift.cli.output import print_json, print_table, say, size_text, stdout, time_text
+from fedsift.cli.output import print_json, print_table, say, stdout
 from fedsift.contract.plaintext import visible
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ def source_at(path: Path, options: list[str]) -> Source:
 
 
 def _print_report(report: Report, fits: list[Fit]) -> None:
+    from fedsift.runs.units import duration, size
+
     counts = ", ".join(f"{visible(name)} {count}" for name, count in report.counts.items())
     name = escape(visible(report.name))
     stdout.print(f"[bold]{name}[/]: {report.train} training and {report.test} test samples of shape "
@@ -79,9 +81,9 @@ def _print_report(report: Report, fits: list[Fit]) -> None:
                 f"    ... and {len(finding.examples) - SHOWN} more (--json lists all)", highlight=False
             )
     cost = report.estimate
-    stdout.print(f"images need {size_text(cost.image_bytes)} of memory; loading took "
-                 f"{time_text(cost.first_load_seconds)}; a pass of a small network takes about "
-                 f"{time_text(cost.epoch_seconds)}", highlight=False)  # fmt: skip
+    stdout.print(f"images need {size(cost.image_bytes)} of memory; loading took "
+                 f"{duration(cost.first_load_seconds)}; a pass of a small network takes about "
+                 f"{duration(cost.epoch_seconds)}", highlight=False)  # fmt: skip
     print_table(
         "methods", ["method", "fits", "why"], [[f.method, "yes" if f.fits else "no", f.reason] for f in fits]
     )

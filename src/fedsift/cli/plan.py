@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.markup import escape
 
-from fedsift.cli.output import print_json, print_table, say, size_text, stdout, time_text
+from fedsift.cli.output import print_json, print_table, say, stdout
 from fedsift.contract.plaintext import visible
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def plan(
     json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """Rounds, messages, bytes, minutes, and what leaves each site. A few steps are timed; no run is made."""
+    from fedsift.runs.units import duration, size
     from fedsift.study import Study
     from fedsift.study.planning import plan_study
 
@@ -37,14 +38,11 @@ def tell_plan(forecast: Forecast, *, as_json: bool) -> None:
         print_json(forecast.as_dict())
         return
     stdout.print(f"[bold]{escape(visible(forecast.headline))}[/]", highlight=False)
-    rows = [
-        [s.name, s.rounds, s.messages, size_text(s.bytes_down), size_text(s.bytes_up)]
-        for s in forecast.stages
-    ]
+    rows = [[s.name, s.rounds, s.messages, size(s.bytes_down), size(s.bytes_up)] for s in forecast.stages]
     print_table("stages", ["stage", "rounds", "messages", "to sites", "from sites"], rows)
     print_table("what leaves a site", ["reply", "field", "what it tells"], forecast.disclosures)
     stdout.print(
-        f"about {time_text(forecast.seconds)} in process (a forecast from {forecast.timed_samples} timed samples); "
+        f"about {duration(forecast.seconds)} in process (a forecast from {forecast.timed_samples} timed samples); "
         f"deployed, each of the {forecast.phases} phases adds 10 s or more",
         highlight=False,
     )
