@@ -123,6 +123,12 @@ class Method(Ranged):
         if facts.sites == 1:
             yield Misfit("one site alone gains nothing from federation")
 
+    @property
+    def oracle(self) -> str | None:
+        """What this run was told of the truth that only a simulation knows, in words such as "noise rate 0.4 given";
+        None: nothing. A table of results marks such a run."""
+        return None
+
     def tiny(self) -> Method:
         """The same method with a few short rounds in every stage, for the contract tests and for `plan`'s trial."""
         raise TypeError(f"{type(self).__name__} does not say its tiny form")

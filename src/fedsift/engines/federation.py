@@ -240,11 +240,10 @@ class EngineFederation(ABC):
             f"{needed} needed ({reasons}). Mend the sites and resume, or lower federation.quorum"
         )
 
-    def initial_weights(self, model: str = "") -> Weights:
+    def initial_weights(self, model: str = "", draw: int = 0) -> Weights:
         name = model or self.model
-        return initial_weights(
-            name, self.shape, len(self.classes), derive(self.seed, "initial weights", drawing_name(name))
-        )
+        path = ("initial weights", drawing_name(name), *([draw] if draw else []))
+        return initial_weights(name, self.shape, len(self.classes), derive(self.seed, *path))
 
     def model_buffers(self, model: str = "") -> list[str]:
         return sorted(buffers_of(build_model(model or self.model, self.shape, len(self.classes), seed=0)))

@@ -77,6 +77,9 @@ class TrainingRequest(Request[R_co]):
         jobs = [_caught(request.job, site) for request, site in work]
         results = iter(train_many([job for job in jobs if isinstance(job, Job)]))
         outcomes = [next(results) if isinstance(job, Job) else job for job in jobs]
+        for job, outcome in zip(jobs, outcomes):
+            if isinstance(job, Job) and isinstance(outcome, Result):
+                job.remember(outcome)
         return [
             outcome if isinstance(outcome, Exception) else _caught(request.reply, site, outcome)
             for (request, site), outcome in zip(work, outcomes)
