@@ -11,9 +11,9 @@ from fedsift.contract.ranges import AtLeastOne, Range, Share
 from fedsift.local.requests import Train
 from fedsift.methods.base import TrainingMethod, methods, plain_loss, size_weighted, train_round
 from fedsift.methods.transition_site import (
-    Corrected,
     EstimateTransition,
     Estimator,
+    ThroughTransition,
     TrainCorrected,
 )
 
@@ -52,7 +52,7 @@ class ThroughMatrices(TrainingMethod):
         return state
 
     def through(
-        self, state: State, federation: Federation, loss: Corrected, revision_lr: float = 0.0
+        self, state: State, federation: Federation, loss: ThroughTransition, revision_lr: float = 0.0
     ) -> State:
         """FedAvg whose sites train through their T."""
         visit = TrainCorrected(state.weights, self.recipe(loss), revision_lr=revision_lr)
@@ -84,7 +84,7 @@ class ForwardCorrection(ThroughMatrices):
 
     def correct(self, state: State, federation: Federation) -> State:
         """FedDPCont eq. 1."""
-        return self.through(state, federation, Corrected())
+        return self.through(state, federation, ThroughTransition())
 
     def tiny(self) -> ForwardCorrection:
         return replace(self, warmup=2, rounds=2, fraction=0.6, confidence=0.3)

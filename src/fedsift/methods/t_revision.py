@@ -12,10 +12,10 @@ from fedsift.local.requests import Train
 from fedsift.methods.base import methods
 from fedsift.methods.forward_correction import ThroughMatrices
 from fedsift.methods.transition_site import (
-    Corrected,
     Correction,
     EstimateTransition,
     Estimator,
+    ThroughTransition,
     TrainCorrected,
 )
 
@@ -59,11 +59,11 @@ class TRevision(ThroughMatrices):
         return replace(self, fraction=1.0).warm(state, federation)
 
     def correct(self, state: State, federation: Federation) -> State:
-        return self.through(state, federation, Corrected(self.correction))
+        return self.through(state, federation, ThroughTransition(self.correction))
 
     def revise(self, state: State, federation: Federation) -> State:
         """Network and dT descend together (the paper's eq. 5); dT stays at its site, as T does."""
-        loss = Corrected(self.revise_by, revise=True)
+        loss = ThroughTransition(self.revise_by, revise=True)
         return self.through(state, federation, loss, self.revision_lr)
 
     def tiny(self) -> TRevision:

@@ -99,7 +99,7 @@ class EstimateTransition(Request[Estimated]):
 
 
 @dataclass(frozen=True)
-class Corrected(Term):
+class ThroughTransition(Term):
     """A loss that knows how labels are mistaken: -log (T^T p)_y ("forward") or p_y / (T^T p)_y CE ("reweight")."""
 
     correction: Correction = "forward"
