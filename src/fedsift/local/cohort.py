@@ -216,8 +216,10 @@ class _Training:
             self._optimiser.narrow(network.parameters())
         present = None if step.full else step.present
         generators = self._generators[: step.sites]
-        logits = network.forward(step.samples, present, train=True, generators=generators)
-        losses = self._look.losses(step, logits)
+        features, logits = network.forward_both(
+            step.samples, present, train=True, generators=generators, features=self._look.reads_features
+        )
+        losses = self._look.losses(step, logits, features)
         learnt = self._look.extras.leaves
         every: Sequence[Tensor] = torch.autograd.grad(losses.sum(), [*network.parameters(), *learnt])
         gradients = every[: len(every) - len(learnt)]
@@ -240,6 +242,7 @@ class _Look:
     def __init__(self, jobs: Sequence[Job], network: StackedNetwork) -> None:
         self._network = network
         needs = jobs[0].recipe.objective.needs
+        self.reads_features = "features" in needs
         self._pairs = "twin" in needs
         weights = torch.tensor([[weight for weight, _ in job.recipe.objective.terms] for job in jobs])
         self._terms = [
@@ -254,7 +257,7 @@ class _Look:
         kind = site.facts.model, site.samples.shape, site.n_classes
         self.extras = CohortExtras(jobs, network, lambda slot: stacked_network(*kind, slot))
 
-    def losses(self, step: CohortStep, logits: Tensor) -> Tensor:
+    def losses(self, step: CohortStep, logits: Tensor, features: Tensor | None) -> Tensor:
         """The objective of each active site, `[k]`."""
         k, extras = step.sites, self.extras.at(step)
         view = View(
@@ -264,6 +267,7 @@ class _Look:
             log_prior=None if self._prior is None else self._prior[:k],
             teacher=extras.get("teacher"),
             twin=_swapped(logits) if self._pairs else None,
+            features=features,
             known=step.known,
             chance=step.chance,
             parameters=self._network.parameters(),

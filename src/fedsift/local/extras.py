@@ -51,7 +51,8 @@ class PerSite:
     """One tensor for the whole site (a transition matrix, an estimated noise rate).
 
     In the view: the tensor itself, `[..., *]`. With `lr` it is learnt beside the network by plain gradient steps (an
-    optimiser of its own kind, without momentum), and the result holds it as training left it.
+    optimiser of its own kind, without momentum). A term may write a new one with `View.keep` (class centroids that
+    follow the batches). Either way the result holds it as training left it.
     """
 
     tensor: Tensor
@@ -62,5 +63,5 @@ class PerSite:
 
 Extra = PerParameter | PerSample | PerSite | Frozen
 
-PREPARED = frozenset({"prior", "known prior", "chance", "twin"})
+PREPARED = frozenset({"prior", "known prior", "chance", "twin", "features"})
 """Needs that the trainer makes from the site itself."""

@@ -35,6 +35,8 @@ class View:
     """`[..., B, K]`: logits of the frozen teacher on the same augmented batch."""
     twin: Tensor | None = None
     """`[..., B, K]`: logits of the network that trains in step with this one, constants (needs "twin")."""
+    features: Tensor | None = None
+    """`[..., B, F]`: what the network's head reads, with gradients (needs "features")."""
     known: Tensor | None = None
     """`[..., B, K]`: 1 where the label is annotated or was supplied by a method (multi-label data), else 0;
     None means that all are."""
@@ -72,7 +74,7 @@ class View:
         return tensor
 
     def keep(self, name: str, rows: Tensor) -> None:
-        """Write the batch's rows of a per-sample extra, `[..., B, *]`: constants from now on."""
+        """Write the batch's rows of a per-sample extra `[..., B, *]`, or a whole per-site extra: constants from now on."""
         self.kept[name] = rows.detach()
 
     def mean(self, per_sample: Tensor) -> Tensor:

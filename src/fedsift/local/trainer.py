@@ -18,6 +18,7 @@ from fedsift.local.objective import View
 from fedsift.local.plan import Batch, plan
 from fedsift.local.recipe import Recipe
 from fedsift.local.site import Site
+from fedsift.models.network import require_features
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Result:
     rows: Mapping[str, Tensor] = field(default_factory=dict)
     """Per-sample extras that a term wrote to, `[n, *]` as training left them."""
     learnt: Mapping[str, Tensor] = field(default_factory=dict)
-    """Per-site extras with a step of their own, as training left them."""
+    """Per-site extras with a step of their own, or that a term wrote to, as training left them."""
     twin: Result | None = None
     """What became of the second network."""
 
@@ -177,6 +178,10 @@ class _Side:
         self._parameters = [p for p in self.network.parameters() if p.requires_grad]
         self._optimiser = make_optimiser(self._parameters, job.recipe)
         self._clip = job.recipe.clip
+        self._features: Tensor | None = None
+        self._reads_features = "features" in job.recipe.objective.needs
+        if self._reads_features:
+            require_features(self.network, "a loss term that reads features")
         self._total = torch.zeros((), device=self.look.device)
         # dropout inside a network draws from torch's own stream: each network gets one of its own
         self._stream = job.dropout_generator().get_state()
@@ -184,12 +189,17 @@ class _Side:
     def forward(self, images: Tensor) -> Tensor:
         torch.set_rng_state(self._stream)
         _single_row_norms(self.network, len(images))
-        logits: Tensor = self.network(images)
+        logits: Tensor
+        if self._reads_features:
+            self._features = self.network.features(images)  # type: ignore[operator]
+            logits = self.network.head(self._features)  # type: ignore[operator]
+        else:
+            logits = self.network(images)
         self._stream = torch.get_rng_state()
         return logits
 
     def step(self, batch: Batch, images: Tensor, target: Tensor, logits: Tensor, peer: Tensor | None) -> None:
-        loss = self.look.loss(batch, images, target, logits, peer)
+        loss = self.look.loss(batch, images, target, logits, peer, self._features)
         self._optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         if self._clip:
@@ -200,6 +210,7 @@ class _Side:
 
     def result(self, count: int) -> Result:
         learnt = {name: tensor.detach().cpu() for name, (tensor, _) in self.look.learnt.items()}
+        learnt |= {name: tensor.cpu() for name, tensor in self.look.replaced.items()}
         return Result(weights_of(self.network), float(self._total) / count, count, self.look.written, learnt)
 
 
@@ -210,6 +221,7 @@ class _Look:
         self.device = torch.device(job.site.compute.device)
         self.targets = job.targets().to(self.device)
         self.written: dict[str, Tensor] = {}
+        self.replaced: dict[str, Tensor] = {}
         self._recipe = job.recipe
         trained = {name: value for name, value in network.named_parameters() if value.requires_grad}
         self._parameters = list(trained.values())
@@ -240,7 +252,13 @@ class _Look:
         }
 
     def loss(
-        self, batch: Batch, images: Tensor, target: Tensor, logits: Tensor, peer: Tensor | None
+        self,
+        batch: Batch,
+        images: Tensor,
+        target: Tensor,
+        logits: Tensor,
+        peer: Tensor | None = None,
+        features: Tensor | None = None,
     ) -> Tensor:
         """The objective, `[]`; rows that a term writes are in their table afterwards."""
         extras: dict[str, Any] = {**self._per_parameter, **self._constants}
@@ -254,6 +272,7 @@ class _Look:
             log_prior=self._prior,
             teacher=extras.get("teacher"),
             twin=peer,
+            features=features,
             known=known_in(batch, self._known),
             chance=None if batch.chance is None else batch.chance.to(self.device),
             parameters=self._parameters,
@@ -275,7 +294,13 @@ class _Look:
                 tensor.grad = None
 
     def _write(self, name: str, positions: Tensor, rows: Tensor) -> None:
-        """Put the rows of the first view back; the site's own table is copied before it is first written to."""
+        """Put the rows of the first view back; the site's own table is copied before it is first written to.
+
+        A per-site tensor is replaced as a whole.
+        """
+        if name in self._constants:
+            self.replaced[name] = self._constants[name] = rows
+            return
         if name not in self.written:
             self.written[name] = self._tables[name] = self._tables[name].clone()
         first = len(positions) // self._recipe.views

@@ -1,4 +1,4 @@
-"""FedRN: Kim, Shin, Yun and Lee, FedRN: Exploiting k-Reliable Neighbors Towards Robust Federated Learning, CIKM 2022."""
+"""FedRN: Kim et al., FedRN: Exploiting k-Reliable Neighbors Towards Robust Federated Learning, CIKM 2022."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class FedRN(Averaging):
     rounds: AtLeastOne = 100
     """T: communication rounds, warm-up included."""
     warm_up: Count | None = None
-    """Rounds of FedAvg before neighbours are asked; by itself a fifth of all (100 of 500 in the paper)."""
+    """Rounds of FedAvg before neighbours are asked; by itself a fifth of all (100 of 500 in the paper), but
+    no fewer than 10, or half: a model that knows nothing yet finds no clean label."""
     fraction: Share = 1.0
     """C: share of the sites that train in a round."""
     neighbours: Count = 2
@@ -67,8 +68,8 @@ class FedRN(Averaging):
     """A label whose mean vote is larger is clean."""
 
     guarded: bool = True
-    """Never doubt a label that the model holds for likelier than all others together: the mixture finds two groups of
-    losses in clean labels too. Off is as released."""
+    """Never doubt a label that the voting model itself would give: the mixture finds two groups of losses in clean
+    labels too. Off is as released."""
 
     local: Recipe = field(
         default_factory=lambda: Recipe(epochs=5, batch_size=50, lr=0.01, momentum=0.5), kw_only=True
@@ -82,8 +83,8 @@ class FedRN(Averaging):
 
     @property
     def t_w(self) -> int:
-        """Rounds of the warm-up: at least one, so that somebody has a model to show."""
-        return max(1, self.rounds // 5) if self.warm_up is None else self.warm_up
+        """Rounds of the warm-up."""
+        return max(self.rounds // 5, min(10, self.rounds // 2)) if self.warm_up is None else self.warm_up
 
     def completed(self, facts: FederationFacts) -> FedRN:
         return replace(self, warm_up=self.t_w)

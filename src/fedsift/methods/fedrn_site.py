@@ -1,8 +1,7 @@
-"""FedRN at a site: say how well the model fits, let neighbours' models vote on which labels are clean, train on those."""
+"""FedRN at a site: tell how well the model fits, let neighbours' models vote on the labels, train on clean ones."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -157,19 +156,19 @@ class TrainAmongNeighbours(TrainShown):
 def clean_votes(logits: Tensor, labels: Tensor, guarded: bool = True) -> NDArray[np.float64]:
     """P(clean) of every sample by a mixture of two over the losses of these logits, `[n, K], [n] -> [n]`.
 
-    guarded: a label that the model holds for likelier than all others together, loss up to log 2, is clean. A mixture
-    parts any losses in two, those of right labels too, and a site would never learn from its harder samples.
+    guarded: a label that the model itself would give is clean. A mixture parts any losses in two, those of right labels
+    too, and a site would never learn from its harder samples.
     """
     target = F.one_hot(labels, logits.shape[-1]).double()
     loss = losses.cross_entropy(logits.double(), target).numpy()
     found = clean_probability(loss, max_iter=ITERATIONS)
-    return np.where(loss <= math.log(2), 1.0, found) if guarded else found
+    return np.where((logits.argmax(-1) == labels).numpy(), 1.0, found) if guarded else found
 
 
 def tuned_head(
     features: Tensor, labels: Tensor, head: tuple[Tensor, Tensor], recipe: Recipe, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """One epoch of cross-entropy on a linear head over frozen features `[n, F]`; nothing else moves, batch norm neither."""
+    """One epoch of cross-entropy on a linear head over frozen features `[n, F]`; batch norm does not move."""
     weight, bias = (part.detach().clone().requires_grad_() for part in head)
     if len(features):
         optimiser = make_optimiser([weight, bias], recipe)

@@ -1,5 +1,6 @@
 """Loss formulas over the last axes: `[B, K]` for one site, `[C, B, K]` for a stacked cohort."""
 
+from fedsift.local.losses.centroids import class_means, common_centroids, cosines, distances, followed
 from fedsift.local.losses.collaboration import (
     divergence,
     ensemble_distillation,
@@ -59,12 +60,16 @@ __all__ = [
     "binary_cross_entropy",
     "blend",
     "blend_in_place",
+    "class_means",
     "class_prior",
+    "common_centroids",
     "consistency",
     "contrastive_cross_entropy",
     "contrastive_penalty",
+    "cosines",
     "cross_entropy",
     "distance",
+    "distances",
     "distillation",
     "divergence",
     "double_softmax_cross_entropy",
@@ -72,6 +77,7 @@ __all__ = [
     "ensemble_distillation",
     "entropy",
     "expected_value",
+    "followed",
     "forward_correction",
     "generalised_cross_entropy",
     "inner_product",

@@ -31,6 +31,7 @@ class CohortExtras:
         self._networks: dict[str, Judge] = {}
         self._per_site: dict[str, Tensor] = {}
         self._rates: dict[str, float] = {}
+        self._replaced: dict[str, None] = {}
         self._views, self._sites = jobs[0].recipe.views, len(jobs)
         self._written: set[str] = set()
         needed = [job.needed() for job in jobs]
@@ -73,14 +74,21 @@ class CohortExtras:
                 self._per_site[name] -= lr * gradient
 
     def learnt(self) -> list[dict[str, Tensor]]:
-        """Each site's per-site tensors that have learnt."""
+        """Each site's per-site tensors that have learnt or were written to."""
         return [
-            {name: self._per_site[name][site].detach().clone() for name in self._rates}
+            {name: self._per_site[name][site].detach().clone() for name in {**self._rates, **self._replaced}}
             for site in range(self._sites)
         ]
 
     def write(self, name: str, step: CohortStep, rows: Tensor) -> None:
-        """Put new rows `[k, B, *]` of the first view in their places; padding has none."""
+        """Put new rows `[k, B, *]` of the first view in their places; padding has none.
+
+        Per-site tensors are replaced as a whole, `[k, *]`, in a copy: the step's gradient may still need the old ones.
+        """
+        if name in self._per_site:
+            self._replaced[name] = None
+            self._per_site[name] = torch.cat([rows, self._per_site[name][len(rows) :]])
+            return
         self._written.add(name)
         width = step.places.shape[1] // self._views
         real = step.present[:, :width] > 0

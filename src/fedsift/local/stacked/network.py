@@ -126,6 +126,18 @@ class StackedNetwork:
         present: `[C, B]`, 1 for real rows; None when all are. Rows of padding give numbers
         that mean nothing. generators: one a site, for dropout.
         """
+        return self.forward_both(x, present, train=train, generators=generators)[1]
+
+    def forward_both(
+        self,
+        x: Tensor,
+        present: Tensor | None = None,
+        *,
+        train: bool,
+        generators: Sequence[torch.Generator] = (),
+        features: bool = False,
+    ) -> tuple[Tensor | None, Tensor]:
+        """What the head reads, `[C, B, F]` where `features` asks for it, and the logits `[C, B, K]`."""
         if x.shape[0] != self.sites:
             raise ValueError(f"samples of {x.shape[0]} sites for {self.sites} active ones")
         if x.dim() not in (3, 5):
@@ -134,7 +146,7 @@ class StackedNetwork:
         inputs = layout.images_from_samples(x) if x.dim() == 5 and not program.by_site else x
         if not self._channels_last:
             inputs = inputs.contiguous()
-        return program(Pass(self.sites, train, self._active, present, generators), inputs)
+        return program.both(Pass(self.sites, train, self._active, present, generators), inputs, features)
 
 
 def _refuse_unusual_state(module: nn.Module) -> None:

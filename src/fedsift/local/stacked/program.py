@@ -42,8 +42,17 @@ class Program:
     output: int
     by_site: bool
     """Whether samples had best lie site by site, `[C, B, ...]` in memory, because native blocks read them."""
+    features: int | None = None
+    """What the network's `head` reads, where that is its last layer."""
 
     def __call__(self, at: Pass, x: Tensor) -> Tensor:
+        return self.both(at, x, features=False)[1]
+
+    def both(self, at: Pass, x: Tensor, features: bool) -> tuple[Tensor | None, Tensor]:
+        """What the head reads, `[C, B, F]` if asked for, and the logits `[C, B, K]`."""
+        if features and self.features is None:
+            raise Unstackable("the network's last layer is not its head: its features cannot be told")
+        kept = self.features if features else None
         values: list[Any] = [None] * self.slots
         values[0] = x
         for step in self.steps:
@@ -51,11 +60,12 @@ class Program:
             options = {key: _look_up(value, values) for key, value in step.options.items()}
             values[step.result] = step.run(at, *arguments, **options)
             for index in step.frees:
-                values[index] = None
+                if index != kept:
+                    values[index] = None
         logits: Tensor = values[self.output]
         if logits.dim() != 3:
             raise Unstackable("the network does not return one row of logits a sample")
-        return logits
+        return None if kept is None else values[kept], logits
 
 
 def _look_up(value: Any, values: list[Any]) -> Any:
@@ -122,7 +132,16 @@ def _assemble(graph: fx.Graph, parts: dict[str, nn.Module]) -> Program:
             run = _with_images_of_all(run)
         steps.append(Step(run, arguments, options, slots[node], frees))
     by_site = bool(inputs[0].users) and all(BLOCK in reader.meta for reader in inputs[0].users)
-    return Program(tuple(steps), len(slots), slots[output.args[0]], by_site)
+    return Program(
+        tuple(steps), len(slots), slots[output.args[0]], by_site, _read_by_head(output.args[0], slots)
+    )
+
+
+def _read_by_head(last: fx.Node, slots: dict[fx.Node, int]) -> int | None:
+    """The slot of what the layer called `head` reads, where the network ends with it."""
+    if last.op != "call_module" or last.target != "head" or not isinstance(last.args[0], fx.Node):
+        return None
+    return slots[last.args[0]]
 
 
 def _with_slots(value: Any, slots: dict[fx.Node, int]) -> Any:

@@ -1,0 +1,138 @@
+"""RoFL at a site: samples of small loss whose features lie with their label's class; for the others the global model's
+label; and class centroids that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedsift.contract.messages import Reply, SiteFacts, Weights, disclosed
+from fedsift.local import losses
+from fedsift.local.extras import Extra, PerSample, PerSite
+from fedsift.local.objective import Term, View
+from fedsift.local.predict import features_of, site_logits
+from fedsift.local.requests import Train, Trained
+from fedsift.local.site import Site
+from fedsift.local.trainer import Result
+from fedsift.signals.mixture import suspects
+
+NAME = "rofl"
+LOSSES = "rofl losses"
+"""The notebook page of each sample's loss when it was last trained on, `[n]`."""
+ESTIMATE = "rofl noise rate"
+"""The notebook page of the site's own estimate of its noise rate."""
+FORGOTTEN, CENTROIDS, PSEUDO = "rofl forgotten share", "rofl centroids", "rofl pseudo labels"
+"""What the term below needs: R(t), f_k `[K, F]`, and the received model's labels `[n, K]`."""
+
+
+@dataclass(frozen=True)
+class Robust(Term):
+    """CE over small-loss samples + lambda_cen ||phi - f_y||^2 over those in place + lambda_e entropy (RoFL section 3).
+
+    S: the floor((1 - R) B) samples of smallest loss. A sample is in place where the centroid nearest to its feature, by
+    cosine, is that of its given label; it then keeps this label, and the others take the global model's.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"features", FORGOTTEN, CENTROIDS, PSEUDO, LOSSES})
+
+    lambda_cen: float = 1.0
+    lambda_e: float = 0.8
+    pull: bool = True
+    total: bool = False
+
+    def memory(self, classes: int) -> Mapping[str, tuple[int, ...]]:
+        return {LOSSES: ()}
+
+    def value(self, view: View) -> Tensor:
+        assert view.features is not None
+        phi, given, centroids = view.features, view.target, view.site(CENTROIDS)
+        seen, fixed = phi.detach(), centroids.to(phi.dtype)
+        loss = losses.cross_entropy(view.logits, given)
+        chosen = losses.small_loss(loss, view.site(FORGOTTEN), view.present)
+        nearest = F.one_hot(losses.cosines(seen, fixed).argmax(-1), given.shape[-1]).to(given.dtype)
+        in_place = (nearest * given).sum(-1)
+        label = torch.where(in_place.unsqueeze(-1) > 0, given, view.rows(PSEUDO))
+        apart = losses.distances(phi if self.pull else seen, fixed, given) * in_place
+        fit = losses.cross_entropy(view.logits, label) + self.lambda_e * losses.entropy(view.logits)
+        count = chosen.sum(-1).clamp(min=1)
+        away = (apart * chosen).sum(-1) / (1 if self.total else count * phi.shape[-1])
+        view.keep(LOSSES, loss)
+        view.keep(
+            CENTROIDS, losses.followed(fixed, losses.class_means(seen, label, chosen)).to(centroids.dtype)
+        )
+        return (fit * chosen).sum(-1) / count + self.lambda_cen * away
+
+
+@dataclass(frozen=True)
+class RobustlyTrained(Trained):
+    """A trained model and the site's centroids."""
+
+    centroids: Tensor = disclosed(
+        "mean feature of each class over the site's own samples, [K, F]; zeros for a class it never saw",
+        default_factory=lambda: torch.zeros(0, 0),
+    )
+
+    def refusal(self, request: TrainRobustly, facts: SiteFacts) -> str | None:  # type: ignore[override]
+        told, sent = self.centroids, request.centroids
+        wanted = (
+            sent.shape if sent is not None else (request.classes, request.weights["head.weight"].shape[1])
+        )
+        if told.shape != tuple(wanted) or told.dtype != torch.float32:
+            return f"the centroids have shape {tuple(told.shape)}, asked were {tuple(wanted)}"
+        return super().refusal(request, facts)
+
+
+@dataclass(frozen=True)
+class TrainRobustly(Train):
+    """Train on small-loss samples beside the class centroids; then judge anew how many labels are wrong."""
+
+    reply_type: ClassVar[type[Reply]] = RobustlyTrained
+
+    classes: int = 0
+    centroids: Tensor | None = None
+    """f_G, `[K, F]`; None: begin with the class means of the given labels under the received model."""
+    refine: bool = False
+    """Give samples out of place the received model's label; before, they keep their own."""
+    ramp: float = 1.0
+    """R(t) / forget: how much of the noise rate is left out by now."""
+    forget: float | None = None
+    """The noise rate; None: what the site itself estimated at its last visit, nothing before the first."""
+
+    def extras(self, site: Site) -> dict[str, Extra]:
+        rate = site.notebook.get(ESTIMATE, 0.0) if self.forget is None else self.forget
+        given = F.one_hot(site.labels, site.n_classes).float()
+        pseudo = given
+        if self.refine:
+            pseudo = F.one_hot(site_logits(site, self.weights).argmax(-1), site.n_classes).float()
+        return {
+            FORGOTTEN: PerSite(torch.tensor(self.ramp * rate, dtype=torch.float64)),
+            CENTROIDS: PerSite(
+                first_centroids(site, self.weights) if self.centroids is None else self.centroids
+            ),
+            PSEUDO: PerSample(pseudo),
+        }
+
+    def reply(self, site: Site, result: Result | None) -> RobustlyTrained:
+        """The noise rate: share of samples in the larger component of their last losses, of those the model disowns."""
+        trained = super().reply(site, result)
+        assert result is not None
+        seen = result.rows[LOSSES]
+        flagged = torch.zeros(len(seen), dtype=torch.bool)
+        flagged[torch.from_numpy(suspects(seen.numpy()))] = True
+        site.notebook[ESTIMATE] = float(flagged.double().mean())
+        site.keep_evidence(NAME, suspicion=seen, flagged=flagged)
+        return RobustlyTrained(
+            trained.weights, trained.samples, trained.loss, trained.then, result.learnt[CENTROIDS].float()
+        )
+
+
+def first_centroids(site: Site, weights: Weights) -> Tensor:
+    """Class means of the given labels under this model, float32 `[K, F]`."""
+    features, _ = features_of(site.network(weights), site.samples)
+    given = F.one_hot(site.labels, site.n_classes).to(features.dtype)
+    return losses.class_means(features, given, torch.ones(len(features))).float()
