@@ -17,8 +17,13 @@ from fedsift.local.extras import PerSample, PerSite
 from fedsift.local.objective import CrossEntropy, Term, View
 from fedsift.local.pairs import TrainedPair, TrainPair
 from fedsift.local.requests import Train
-from fedsift.local.robust import PREDICTIONS, EarlyLearning
+from fedsift.local.robust import PREDICTIONS, ClassBalance, EarlyLearning, Entropy
 from fedsift.local.trainer import Job, Result, train_each, train_one
+from fedsift.methods.co_teaching_site import PeersChoice, TrainCoTaught
+from fedsift.methods.divide_mix import DivideMix
+from fedsift.methods.divide_mix_site import TrainDivided
+from fedsift.methods.joint_opt_site import JointLabels, TrainJointly
+from fedsift.methods.transition_site import TRANSITION, ThroughTransition, TrainCorrected
 
 from .test_stacked_cohort import CLASSES, assert_alike, double_precision, make_sites, recipe, some_weights
 
@@ -202,3 +207,47 @@ def test_mixed_samples_cannot_be_remembered() -> None:
     [site] = make_sites((8,))
     with pytest.raises(ConfigError, match=r"train\.mixup = 0\.5.*visits"):
         train_one(Job(site, some_weights(), recipe(Counting(), mixup=0.5)))
+
+
+# What methods ask ---------------------------------------------------------------------------------------
+
+FIRST, SECOND = 1, 9
+ASKED: dict[str, Any] = {
+    "co-teaching": lambda: TrainCoTaught(
+        some_weights(FIRST), recipe(PeersChoice()), twin=some_weights(SECOND), ramp=1.0, noise_rate=0.4
+    ),
+    "dividemix": lambda: TrainDivided(
+        some_weights(FIRST), recipe(DivideMix().loss(2.0), mixup=4.0), twin=some_weights(SECOND)
+    ),
+    "lc": lambda: TrainCorrected(some_weights(FIRST), recipe(ThroughTransition())),
+    "t-revision": lambda: TrainCorrected(
+        some_weights(FIRST), recipe(ThroughTransition("reweight", revise=True)), revision_lr=0.1
+    ),
+    "joint-opt": lambda: TrainJointly(
+        some_weights(FIRST), recipe(JointLabels(3) + 1.2 * ClassBalance("given") + 0.8 * Entropy())
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_cohort_does_for_a_method_what_its_sites_do(name: str) -> None:
+    request = ASKED[name]()
+    sites = make_sites(SIZES)
+    for number, site in enumerate(sites):
+        site.notebook[TRANSITION] = torch.eye(CLASSES) * 0.5 + (1 + number) * torch.rand(CLASSES, CLASSES)
+        site.notebook[TRANSITION] /= site.notebook[TRANSITION].sum(-1, keepdim=True)
+    jobs = [request.job(site) for site in sites]
+    for ours, theirs in zip(assert_alike(jobs, tolerance=1e-7), train_each(jobs)):
+        assert isinstance(theirs, Result)
+        pairs = [(ours, theirs)]
+        if ours.twin is not None and theirs.twin is not None:
+            pairs.append((ours.twin, theirs.twin))
+        for mine, other in pairs:
+            assert mine.rows.keys() == other.rows.keys()
+            assert mine.learnt.keys() == other.learnt.keys()
+            for got, want in zip(
+                (mine.weights, mine.rows, mine.learnt), (other.weights, other.rows, other.learnt)
+            ):
+                for key, value in want.items():
+                    torch.testing.assert_close(got[key], value, rtol=1e-6, atol=1e-8)
+    assert (name in ("co-teaching", "dividemix")) == (jobs[0].twin is not None)
