@@ -38,7 +38,9 @@ def show_fingerprint(public_key: Path = PUBLIC_KEY) -> None:
 
 @flower.command()
 def pin(
-    app: str = typer.Argument(help="The app's folder, its .fab file, or the sha256:... that `deploy` printed."),
+    app: str = typer.Argument(
+        help="The app's folder, its .fab file, or the sha256:... that `deploy` printed."
+    ),
     site_file: Path = typer.Argument(Path("site.toml"), help="The site's site.toml."),
 ) -> None:
     """Allow an app at this site; no other app runs here. A running site follows at once."""
@@ -73,9 +75,7 @@ def roster_revoke(
 
 
 @roster.command("list")
-def roster_list(
-    file: Path = ROSTER, json: bool = typer.Option(False, "--json", help="Print JSON.")
-) -> None:
+def roster_list(file: Path = ROSTER, json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
     """Who may take part."""
     from fedsift.deploy.commands import existing
     from fedsift.deploy.roster import read_entries

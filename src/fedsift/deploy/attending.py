@@ -50,7 +50,9 @@ def attend(
         inside = f"127.0.0.1:{listener.getsockname()[1]}"
         command = site_command(site_file, inside, insecure=False, ca=own.certificate, key=key, worker=worker)
         trouble = greet(superlink, ca)
-        say(f"the line to {superlink} stands" if trouble is None else f"{trouble} It is tried again and again")
+        say(
+            f"the line to {superlink} stands" if trouble is None else f"{trouble} It is tried again and again"
+        )
         if not pins:
             say(f"no app is pinned, so none will run: fedsift flower pin sha256:... {site_file.name}")
         egress = egress_of(site_file)

@@ -36,11 +36,6 @@ def throw_away(folder: Path, now: datetime | None = None) -> Pair:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     names = [x509.DNSName("localhost")]
     addresses = [x509.IPAddress(ipaddress.ip_address(address)) for address in ("127.0.0.1", "::1")]
-    usage = dict.fromkeys(
-        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "crl_sign")
-        + ("encipher_only", "decipher_only"),
-        False,
-    )
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -51,10 +46,6 @@ def throw_away(folder: Path, now: datetime | None = None) -> Pair:
         .not_valid_after(now + OWN_LIFE)
         .add_extension(x509.SubjectAlternativeName([*names, *addresses]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(
-            x509.KeyUsage(digital_signature=True, key_cert_sign=True, **usage),
-            critical=True,
-        )
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -76,7 +67,9 @@ def server_context(pair: Pair, now: datetime | None = None) -> ssl.SSLContext:
     """What a door needs to speak TLS; an expired certificate or another one's key is refused here, by name."""
     for path in (pair.certificate, pair.key):
         if not path.is_file():
-            raise ConfigError(f"'{path}' does not exist: the door needs its certificate and the key of it (PEM)")
+            raise ConfigError(
+                f"'{path}' does not exist: the door needs its certificate and the key of it (PEM)"
+            )
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
     except ValueError as error:
@@ -134,7 +127,9 @@ def words_of(error: BaseException, address: str, ca: Path) -> str:
         return f"{address} does not speak TLS: this is no fedsift door, or a trial that was started with --insecure"
     if isinstance(found, ssl.SSLError):
         return f"no encrypted line to {address}: {found.reason or found}"
-    return f"nobody answers at {address} ({error}): is the coordinator's superlink running, and the port open?"
+    return (
+        f"nobody answers at {address} ({error}): is the coordinator's superlink running, and the port open?"
+    )
 
 
 def greet(address: str, ca: Path, seconds: float = 10.0) -> str | None:

@@ -58,9 +58,7 @@ def existing(path: Path | None, what: str) -> Path | None:
     return None if path is None else path.resolve()
 
 
-def superlink_command(
-    host: str, port: int, *, own: Pair | None, database: Path | None = None
-) -> list[str]:
+def superlink_command(host: str, port: int, *, own: Pair | None, database: Path | None = None) -> list[str]:
     """Flower's meeting point, on this machine's own address always: its port leads to the control calls too.
 
     `own`: the certificate of the line to our door; only keys that the door registers may then join. None: a trial

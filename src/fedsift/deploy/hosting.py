@@ -42,8 +42,8 @@ def read_link(home: Path) -> Link:
         os.kill(link.pid, 0)
     except (OSError, ValueError, TypeError):
         raise RunError(
-            f"no superlink of yours runs with its files in '{home}': start `fedsift flower superlink` first, or name its "
-            "--home"
+            f"no superlink of yours runs with its files in '{home}': start `fedsift flower superlink` first, or name "
+            "its --home"
         ) from None
     return link
 
@@ -88,9 +88,7 @@ def host(
             try:
                 door = Door(
                     f"https://127.0.0.1:{inside}",
-                    httpx.AsyncClient(
-                        verify=client_context(own.certificate), timeout=60.0, trust_env=False
-                    ),
+                    httpx.AsyncClient(verify=client_context(own.certificate), timeout=60.0, trust_env=False),
                     roster=roster,
                     log=home / ACCESS_LOG,
                     nodes=NodeBook(nodes),
@@ -101,9 +99,7 @@ def host(
                     f"the door listens on {address}:{reached} (TLS); {listed} sites are on the roster; who comes is "
                     f"written to {home / ACCESS_LOG}"
                 )
-                DoorServer(
-                    door, listener, context, alive=lambda: superlink.poll() is None, aloud=say
-                ).run()
+                DoorServer(door, listener, context, alive=lambda: superlink.poll() is None, aloud=say).run()
             finally:
                 (home / LINK_FILE).unlink(missing_ok=True)
             return ended(superlink, "the SuperLink", say)

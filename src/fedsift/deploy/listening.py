@@ -22,7 +22,9 @@ TLS_HANDSHAKE = 0x16
 FIRST_BYTE_WITHIN = 10.0
 HANDSHAKE_WITHIN = 15.0
 MOST_CONNECTIONS = 512
-PLAIN_TEXT_HINT = "this port speaks TLS only: use https, with the federation's ca.crt (a site: --ca ca.crt --key node)"
+PLAIN_TEXT_HINT = (
+    "this port speaks TLS only: use https, with the federation's ca.crt (a site: --ca ca.crt --key node)"
+)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -89,6 +91,8 @@ class DoorServer(uvicorn.Server):
         for task in (self._accepting, *self._welcoming):
             if task is not None:
                 task.cancel()
+        if hasattr(self.config.app, "closing"):
+            self.config.app.closing = True
         self._listener.close()
         await super().shutdown(sockets)
 
@@ -120,7 +124,7 @@ class DoorServer(uvicorn.Server):
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._protocol, line, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_WITHIN
             )
-        except (OSError, asyncio.TimeoutError) as error:
+        except OSError as error:
             line.close()
             self._aloud(_handshake_words(caller, error))
 
@@ -142,7 +146,9 @@ class DoorServer(uvicorn.Server):
         with contextlib.suppress(OSError, TimeoutError):
             await asyncio.wait_for(loop.sock_sendall(line, head.encode() + body), 5.0)
             line.shutdown(socket.SHUT_WR)
-            await asyncio.wait_for(loop.sock_recv(line, 65536), 1.0)  # unread bytes would reset the answer away
+            await asyncio.wait_for(
+                loop.sock_recv(line, 65536), 1.0
+            )  # unread bytes would reset the answer away
         line.close()
 
 
@@ -169,7 +175,9 @@ def _handshake_words(caller: str, error: BaseException) -> str:
     """Why a handshake failed, for the person who runs the door."""
     reason = str(getattr(error, "reason", "") or error or type(error).__name__)
     if "UNKNOWN_CA" in reason or "BAD_CERTIFICATE" in reason or "CERTIFICATE_UNKNOWN" in reason:
-        return f"{caller} does not trust this door's certificate: does that site have the ca.crt that signed it?"
+        return (
+            f"{caller} does not trust this door's certificate: does that site have the ca.crt that signed it?"
+        )
     if "CERTIFICATE_EXPIRED" in reason:
         return f"{caller} says that this door's certificate has expired: make a new one, or the clock there is wrong"
     return f"no encrypted line with {caller}: {reason}"
