@@ -1,7 +1,7 @@
 """`python -m benchmarks.audit [SCENARIO ...] [--seeds 0 1 2 3 4]`: the label audit beside others, with the truth known.
 
-Every cell (a scenario with a seed) is one file in `results/`; cells that are there are not computed again. Settings
-were chosen on CIFAR-10N with seeds from 100 on; those reported are 0 to 4. `--summary` prints what is there.
+Every cell (a scenario with a seed) is one file in `results/`; cells that are there are not computed again. README.md
+says on which seeds the settings were chosen. `--summary` prints what is there.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from fedsift.signals.label_crossfit import (
     share_shift,
     standardised,
 )
-from fedsift.signals.label_exchange import first_reply, second_reply, shared_model, start_model
-from fedsift.signals.label_posterior import LabelModel, SiteFit, fit_site
+from fedsift.signals.label_exchange import first_reply, last_fit, second_reply, shared_model, start_model
+from fedsift.signals.label_posterior import LabelModel, SiteFit
 from fedsift.signals.label_rates import shares_of
 
 Array = NDArray[np.float64]
@@ -142,7 +142,9 @@ def federated_audit(
     start = start_model([first_reply(given[r], classes, floor) for r in rows])
     if not class_shares:
         start = replace(start, concentration=1e9)
-    model = shared_model([second_reply(probabilities[r], given[r], start, floor) for r in rows], start)
+    replies = [second_reply(probabilities[r], given[r], start, floor) for r in rows]
+    shared = shared_model(replies, start)
     if not class_shares:
-        model = replace(model, concentration=1e9)
-    return Audit(model, [fit_site(probabilities[r], given[r], model) for r in rows])
+        shared = replace(shared, model=replace(shared.model, concentration=1e9))
+    fits = [last_fit(probabilities[r], given[r], shared, own) for r, own in zip(rows, replies, strict=True)]
+    return Audit(shared.model, fits)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedsift.api.predictions import Predictions
     from fedsift.api.run import Run
     from fedsift.api.start import load, resume, run
-    from fedsift.audit.labels import audit_labels
+    from fedsift.audits.labels import audit_labels
     from fedsift.contract.errors import FedsiftError
     from fedsift.contract.federation import Federation
     from fedsift.contract.messages import Reply, Request
@@ -38,7 +38,7 @@ _NAMES = {
     "api.predictions": ("Predictions",),
     "api.run": ("Run",),
     "api.start": ("load", "resume", "run"),
-    "audit.labels": ("audit_labels",),
+    "audits.labels": ("audit_labels",),
     "contract.errors": ("FedsiftError",),
     "contract.federation": ("Federation",),
     "contract.messages": ("Reply", "Request"),
@@ -88,6 +88,8 @@ __all__ = [
     "TrainingMethod",
     "View",
     "__version__",
+    "audit",
+    "audit_labels",
     "load",
     "resume",
     "run",

@@ -102,7 +102,7 @@ class Scripted:
         """Sites that were asked this kind of request, in all rounds or in one."""
         return [site for at, site, own in self.log if type(own) is kind and index in (None, at)]
 
-    def initial_weights(self, model: str = "") -> Weights:
+    def initial_weights(self, model: str = "", draw: int = 0) -> Weights:
         if self.weights is None:
             raise ConfigError(
                 "this scripted federation has no weights: give it some, e.g. weights={'w': ...}"

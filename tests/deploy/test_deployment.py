@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from processes import Processes, kill_family, wait_until
 from safetensors.torch import load_file
 
 from fedsift.deploy.app import write_app
@@ -22,6 +21,8 @@ from fedsift.methods import methods
 from fedsift.runs import RunFolder
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
+
+from .processes import Processes, kill_family, wait_until
 
 STUDY: dict[str, Any] = {
     "name": "three hospitals",

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_sites import write_site
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app
@@ -19,6 +18,8 @@ from fedsift.deploy.server import read_federation_file
 from fedsift.deploy.sites import open_site
 from fedsift.engines.flower.processes import SWITCHES, offline
 from fedsift.study import Study
+
+from .test_sites import write_site
 
 runner = CliRunner()
 HERE = "127.0.0.1:8000"
@@ -45,6 +46,24 @@ def test_the_app_holds_what_flower_needs_and_nothing_of_the_data(deployed: Path)
     assert suffixes == {".toml", ".py", ".md"}
     study = Study.from_file(deployed / "app" / "study.toml")
     assert (study.method_name, study.engine.name) == ("fednoro", "flower")
+
+
+def test_no_path_of_the_coordinator_travels_to_the_sites(tmp_path: Path) -> None:
+    own = tmp_path / "ward" / "scans.npz"
+    study = Study.from_table(
+        {
+            "data": {"name": "npz", "path": str(own)},
+            "public": {"name": "folder", "path": str(tmp_path / "shown"), "samples": 10},
+            "noise": {"name": "instance", "cache": str(tmp_path / "drawn")},
+        }
+    )
+    write_app(study, tmp_path / "app")
+    for file in (tmp_path / "app").rglob("*"):
+        assert not file.is_file() or str(tmp_path) not in file.read_text("utf-8"), file
+    written = tomllib.loads((tmp_path / "app" / "study.toml").read_text("utf-8"))
+    assert [written[table].get("path") for table in ("data", "public")] == ["scans.npz", "shown"]
+    again = Study.from_file(tmp_path / "app" / "study.toml")
+    assert (again.method, again.train, again.model) == (study.method, study.train, study.model)
 
 
 def test_the_federation_file_and_the_trials_sites_are_ready(deployed: Path) -> None:

@@ -33,9 +33,7 @@ def blocks(page: Path) -> list[Block]:
 
 def files(page: Path) -> dict[str, str]:
     """The files that a page writes out in full; the line that names a file is no part of it."""
-    return {
-        block.file: FILE.sub("", block.text, count=1) for block in blocks(page) if block.file is not None
-    }
+    return {block.file: FILE.sub("", block.text, count=1) for block in blocks(page) if block.file is not None}
 
 
 def write(texts: Mapping[str, str], root: Path) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import chdir, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import fedsift
+from fedsift.cli.main import app
 from fedsift.contract.disclosure import declared
 from fedsift.local import workers
 from fedsift.local.requests import Train
@@ -62,23 +67,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def said(folder: Path) -> dict[str, str]:
-    """What each of the page's commands and scripts said, in the page's order."""
+    """What each of the page's commands and scripts said, in the page's order.
+
+    fedsift's own commands run in this process: a new one would spend its seconds importing torch again.
+    """
     env = environment(folder, PYTHONPATH=os.pathsep.join([str(folder), SOURCE]))
     heard: dict[str, str] = {}
-    for block in blocks(PAGE):
-        if block.kind == "sh":
-            for command in block.text.splitlines():
-                if not command.startswith("export "):
+    with chdir(folder):
+        for block in blocks(PAGE):
+            if block.kind == "python" and block.file is None:
+                with redirect_stdout(StringIO()) as told:
+                    exec(compile(block.text, "CONTRIBUTING.md", "exec"), {})
+                heard["script"] = told.getvalue()
+            for command in block.text.splitlines() if block.kind == "sh" else ():
+                if command.startswith("fedsift "):
+                    done = CliRunner().invoke(app, shlex.split(command)[1:], catch_exceptions=False)
+                    assert done.exit_code == 0, done.output
+                    heard[command] = done.output
+                elif not command.startswith("export "):
                     heard[command] = perform(command, folder, env)
-        elif block.kind == "python" and block.file is None:
-            (folder / "script.py").write_text(block.text, encoding="utf-8")
-            heard["script"] = perform("python script.py", folder, env)
     return heard
 
 
 def test_the_page_writes_what_it_speaks_of() -> None:
     assert {f"mine/{name}" for name in MINE} <= files(PAGE).keys()
-    assert {"study.toml", "other.toml", "mine/fedavgm.md", "src/fedsift/cli/headline.py"} <= files(PAGE).keys()
+    assert {"study.toml", "other.toml", "mine/fedavgm.md", "src/fedsift/cli/headline.py"} <= files(
+        PAGE
+    ).keys()
 
 
 def test_its_own_test_passes_and_its_table_lists_its_field(said: dict[str, str]) -> None:
@@ -99,7 +114,9 @@ def test_the_method_runs_by_its_address_and_as_an_object(folder: Path, said: dic
 
 
 def test_the_other_classes_make_a_federation_together(folder: Path, said: dict[str, str]) -> None:
-    [run] = [run for run in map(fedsift.load, (folder / "runs").iterdir()) if "Decided" in str(run.study["method"])]
+    [run] = [
+        run for run in map(fedsift.load, (folder / "runs").iterdir()) if "Decided" in str(run.study["method"])
+    ]
     assert [row["site"] for row in run.sites] == ["university", "neighbour-1", "neighbour-2", "neighbour-3"]
     assert run.study["data"]["name"] == "mine.data:Wine"
     assert run.card.model == "mine.network:narrow"
@@ -217,9 +234,14 @@ def test_in_the_house_the_rooms_and_the_promises_hold(house: Path) -> None:
     perform(f"python -m ruff check --fix-only --select I {ours} tests/methods/test_fedavgm.py", house, env)
     perform(f"python -m ruff check {ours} tests/methods/test_fedavgm.py", house, env)
     perform(f"python -m mypy {ours}", house, env, 600)
-    perform("python -c 'from importlinter.cli import lint_imports; raise SystemExit(lint_imports())'", house, env)
+    perform(
+        "python -c 'from importlinter.cli import lint_imports; raise SystemExit(lint_imports())'", house, env
+    )
     told = perform(
-        "pytest -q -p no:cacheprovider tests/methods/test_fedavgm.py tests/contract -k fedavgm", house, env, 600
+        "pytest -q -p no:cacheprovider tests/methods/test_fedavgm.py tests/contract -k fedavgm",
+        house,
+        env,
+        600,
     )
     assert "3 passed" not in told, "the contract tests did not find the method"
     assert " passed" in told

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import csv
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from .blocks import blocks, environment, perform
+
 PAGE = Path(__file__).parents[2] / "docs" / "first-hour.md"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def make_data(root: Path, sites: int = 5, each: int = 24) -> None:
@@ -40,8 +37,8 @@ def make_data(root: Path, sites: int = 5, each: int = 24) -> None:
     )
 
 
-def blocks(kind: str) -> list[str]:
-    return [text for name, text in BLOCK.findall(PAGE.read_text("utf-8")) if name == kind]
+def texts(kind: str) -> list[str]:
+    return [block.text for block in blocks(PAGE) if block.kind == kind]
 
 
 @pytest.fixture(scope="module")
@@ -49,40 +46,17 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, st
     """The folder in which the page was performed, and what each command said."""
     root = tmp_path_factory.mktemp("hour")
     make_data(root)
-    for text in blocks("toml"):
+    for text in texts("toml"):
         name = "arrays.toml" if '"npz"' in text else "study.toml"
         (root / name).write_text(text, encoding="utf-8")
-    script = root / "fedsift"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fedsift "$@"\n')
-    script.chmod(0o755)
-    environment = {
-        **os.environ,
-        "PATH": f"{root}:{os.environ['PATH']}",
-        "FEDSIFT_CACHE": str(root / "cache"),
-        "COLUMNS": "80",
-        "NO_COLOR": "1",
-    }
-    said: dict[str, str] = {}
-    for command in "".join(blocks("sh")).splitlines():
-        done = subprocess.run(
-            command,
-            shell=True,
-            cwd=root,
-            env=environment,
-            text=True,
-            capture_output=True,
-            timeout=240,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}: {done.stderr}{done.stdout}"
-        assert "Traceback" not in done.stderr
-        said[command] = done.stdout + done.stderr
+    env = environment(root)
+    said = {command: perform(command, root, env) for command in "".join(texts("sh")).splitlines()}
     return root, said
 
 
 def test_every_kind_of_command_is_on_the_page(spoken: tuple[Path, dict[str, str]]) -> None:
     words = {command.split()[1] for command in spoken[1]}
-    assert words == {"doctor", "plan", "run", "report"}
+    assert words == {"doctor", "plan", "run", "report", "audit", "review"}
 
 
 def test_the_sites_are_the_clinics_and_nothing_is_called_a_false_alarm(
@@ -106,3 +80,15 @@ def test_the_report_is_there(spoken: tuple[Path, dict[str, str]]) -> None:
     root, said = spoken
     [text] = [text for command, text in said.items() if command.startswith("fedsift report")]
     assert (root / text.removeprefix("report: ").strip()).is_file()
+
+
+def test_the_audit_lists_the_labels_of_the_clinic_that_guessed(spoken: tuple[Path, dict[str, str]]) -> None:
+    root, said = spoken
+    [text] = [text for command, text in said.items() if command.startswith("fedsift audit")]
+    found = {line.split()[1]: line for line in text.splitlines() if "clinic-" in line and "│" in line}
+    assert len(found) == 5
+    assert "wrong labels" in found["clinic-e"]
+    assert all("no evidence" in line for site, line in found.items() if site != "clinic-e")
+    for name in ("labels.csv", "report.html", "review", "ledger.jsonl"):
+        assert (root / "audit/sites/clinic-e" / name).exists()
+    assert (root / "audit/consortium.html").is_file()

@@ -36,7 +36,18 @@ def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
 
 def test_the_readme_names_every_command_of_the_first_hour() -> None:
     named = {shlex.split(line)[1] for line in COMMANDS}
-    assert {"doctor", "audit", "review", "labels", "plan", "run", "resume", "report", "predict", "export"} <= named
+    assert {
+        "doctor",
+        "audit",
+        "review",
+        "labels",
+        "plan",
+        "run",
+        "resume",
+        "report",
+        "predict",
+        "export",
+    } <= named
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -62,7 +73,9 @@ def test_its_study_and_its_python_run(tmp_path: Path, monkeypatch: pytest.Monkey
     [study] = [block.text for block in blocks(README) if block.kind == "toml" and "study.toml" in block.text]
     Path("study.toml").write_text(study, encoding="utf-8")
     assert Study.from_file(Path("study.toml")).method.total_rounds == 41
-    Path("study.toml").write_text(study.replace("sites = 20", "sites = 5").replace("warm_up = 10", "warm_up = 2"))
+    Path("study.toml").write_text(
+        study.replace("sites = 20", "sites = 5").replace("warm_up = 10", "warm_up = 2")
+    )
     [script] = [block.text for block in blocks(README) if block.kind == "python"]
     scope: dict[str, object] = {}
     exec(compile(script.replace('"rounds": 40', '"rounds": 3'), "README.md", "exec"), scope)

@@ -12,6 +12,7 @@ from golden_harness import Adapters, NullIsUnchecked
 
 from fedsift import signals
 from fedsift.local.losses import contrastive_cross_entropy
+from fedsift.local.losses import small_loss as by_small_loss
 from fedsift.signals.late_joiners import score_sites
 
 ADAPTERS = Adapters()
@@ -256,7 +257,10 @@ def mean_push(counts: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 @ADAPTERS.add("baseline_losses", "small_loss", *ALL)
 def small_loss(i: Inputs, variant: str) -> dict[str, Any]:
-    return {"selected": signals.small_loss(i["losses"], i["rate"])}
+    values = torch.tensor(i["losses"], dtype=torch.float64)
+    kept = by_small_loss(values, torch.tensor(i["rate"], dtype=torch.float64), torch.ones_like(values))
+    chosen = torch.nonzero(kept).flatten()
+    return {"selected": chosen[values[chosen].argsort(stable=True)].tolist()}
 
 
 @ADAPTERS.add("baseline_losses", "forget_rate", "paper", "official")

@@ -25,12 +25,12 @@ from fedsift.local.objective import (
     as_objective,
 )
 from fedsift.local.recipe import Augment, Recipe
+from fedsift.local.robust import SymmetricCrossEntropy
 from fedsift.local.site import Compute, Samples, Site, _module
 from fedsift.local.trainer import Job, Result, train_each
 from fedsift.methods.fedavg_pl import PositiveWeighted
 from fedsift.methods.feddpcont_site import Contrastive
 from fedsift.methods.fedmlp_site import LabelsAndTeacher, MissingToTeacher, PartialClass
-from fedsift.methods.rhfl_site import SymmetricCrossEntropy
 from fedsift.models import initial_weights
 from fedsift.models.dropout import Dropout
 

@@ -21,9 +21,9 @@ from fedsift.engines.inprocess import InProcess
 from fedsift.local.own import mean_objective, own_model
 from fedsift.local.public import OPTIMISER, Collaborate, Lesson, PublicPart, Show, learn
 from fedsift.local.recipe import Augment, Recipe
+from fedsift.local.robust import SymmetricCrossEntropy
 from fedsift.local.site import Samples
 from fedsift.methods.rhfl import RHFL, RHFLState
-from fedsift.methods.rhfl_site import SymmetricCrossEntropy
 
 from .rhfl_small import (
     LINEAR,

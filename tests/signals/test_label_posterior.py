@@ -9,17 +9,15 @@ from hypothesis import strategies as st
 
 from fedsift.contract.errors import DataError
 from fedsift.signals import label_posterior
-from fedsift.signals.label_counts import censored, whole_nats
+from fedsift.signals.label_exchange import first_reply, last_fit, second_reply, shared_model, start_model
 from fedsift.signals.label_posterior import (
     LabelModel,
     SiteFit,
-    faithful_likelihoods,
     fit_site,
-    likelihoods,
     matched_to_rate,
     probability_wrong,
 )
-from fedsift.signals.label_rates import GRID, choose_tempering, fit_shared, nearest, site_rate
+from fedsift.signals.label_rates import site_rate
 
 
 def cloud(
@@ -44,16 +42,10 @@ def cloud(
 
 def audit(p: list[np.ndarray], given: list[np.ndarray], floor: int = 10) -> tuple[LabelModel, list[SiteFit]]:
     classes = p[0].shape[1]
-    start = LabelModel.start(np.bincount(np.concatenate(given), minlength=classes))
-    nats, right, tables = [], [], []
-    for one, labels in zip(p, given, strict=True):
-        found, counts = likelihoods(one, labels, start, GRID)
-        nats.append(whole_nats(found, len(labels), floor))
-        right.append(whole_nats(faithful_likelihoods(one, labels, start, GRID), len(labels), floor))
-        tables.append([censored(count, floor) for count in counts])
-    a = choose_tempering(np.stack(nats), np.stack(right))
-    model = fit_shared([table[nearest(a)] for table in tables], start).with_tempering(a)
-    return model, [fit_site(one, labels, model) for one, labels in zip(p, given, strict=True)]
+    start = start_model([first_reply(labels, classes, floor) for labels in given])
+    own = [second_reply(one, labels, start, floor) for one, labels in zip(p, given, strict=True)]
+    shared = shared_model(own, start)
+    return shared.model, [last_fit(a, b, shared, c) for a, b, c in zip(p, given, own, strict=True)]
 
 
 def test_one_step_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +68,7 @@ def test_the_fit_is_a_fixed_point_of_the_equations_written_out() -> None:
     fit = fit_site(p[0], given_[0], model)
     for i in range(5):
         weight = [
-            fit.shares[c] * (p[0][i, c] / model.given_shares[c]) ** 1.5 * fit.errors[c, given_[0][i]]
+            fit.shares[c] * p[0][i, c] ** 1.5 / model.given_shares[c] * fit.errors[c, given_[0][i]]
             for c in range(3)
         ]
         np.testing.assert_allclose(fit.posterior[i], np.array(weight) / sum(weight), rtol=1e-6)

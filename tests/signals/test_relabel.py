@@ -15,7 +15,6 @@ from fedsift.signals import (
     relabel,
     relabel_all,
     relabel_sites,
-    small_loss,
 )
 
 
@@ -96,13 +95,6 @@ def test_sites_relabelled_after_finetuning() -> None:
 def test_power_of_choice_takes_the_largest_losses() -> None:
     assert power_of_choice([4, 0, 2], [1.0, 9.0, 3.0, 9.0, 3.0], 2) == [2, 4]
     assert power_of_choice([1], [0.0, 1.0], 5) == [1]
-
-
-def test_small_loss() -> None:
-    assert small_loss([0.3, 0.1, 0.1, 0.2], 0.5) == [1, 2]
-    assert small_loss(np.arange(100.0), 0.71) == list(range(29))
-    assert small_loss([], 0.2) == []
-    assert small_loss([1.0], 1.0) == []
 
 
 def test_forget_rate() -> None:

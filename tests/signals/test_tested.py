@@ -362,6 +362,24 @@ def test_a_clear_verdict_is_not_borderline() -> None:
     assert found.threshold == 0.05
 
 
+@pytest.mark.parametrize(
+    ("p", "borderline"),
+    [
+        (0.001, False),
+        (0.024, False),
+        (0.026, True),
+        (0.05, True),
+        (0.099, True),
+        (0.101, False),
+        (1.0, False),
+    ],
+)
+def test_borderline_is_within_a_factor_two_of_the_threshold(p: float, borderline: bool) -> None:
+    none, nothing = np.array([], np.int64), np.array([])
+    assert tested.Tested(none, p, nothing, nothing, 0.05, steadiness=1.0).borderline is borderline
+    assert tested.Tested(none, p, nothing, nothing, 0.05, steadiness=0.89).borderline
+
+
 def test_near_the_threshold_the_verdict_is_borderline_on_both_sides() -> None:
     table, _ = federation(np.random.default_rng(8), 12, 0)
     p = tested.tested_split(table, np.random.default_rng(1), shakes=0).p_value

@@ -10,7 +10,7 @@ from fedsift.api.progress import Listener, api_progress
 from fedsift.api.start import assembled
 
 if TYPE_CHECKING:
-    from fedsift.audit.auditing import Audit
+    from fedsift.audits.studies import Audit
     from fedsift.data.sources.base import Source
     from fedsift.study import Study
 
@@ -32,8 +32,8 @@ def audit(
     study: a TOML file, a scenario's name, tables, a `Study`, or data alone (such as `Arrays`). model: the network that
     judges (frozen features by default where a network would take long). folds, rounds, fast: as `fedsift audit`.
     """
-    from fedsift.audit.auditing import audit as carry_out
-    from fedsift.audit.auditing import audit_study
+    from fedsift.audits.studies import audit as carry_out
+    from fedsift.audits.studies import audit_study
     from fedsift.data.sources.base import Source
 
     changes = {key: value for key, value in tables.items() if value is not None}

@@ -12,7 +12,7 @@ from fedsift.cli.output import print_json, print_table, say, stderr
 from fedsift.contract.errors import FedsiftError
 
 if TYPE_CHECKING:
-    from fedsift.audit.auditing import Audit
+    from fedsift.audits.studies import Audit
     from fedsift.study import Study
 
 
@@ -36,16 +36,22 @@ def audit(
     fast: bool = typer.Option(
         False, "--fast", help="One model, averaged over the rounds: quicker, less exact."
     ),
+    new: Path | None = typer.Option(
+        None, "--new", help="Data that came later: judge them with the audit in --out; nothing is trained."
+    ),
     plan: bool = typer.Option(
         False, "--plan", help="Say what it costs and what leaves each site; audit nothing."
     ),
     json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """Judge every label by a model that never saw it, and write each site's private list, page and review queue."""
-    from fedsift.audit.auditing import audit_study, write_audit
+    from fedsift.audits.studies import audit_study, write_audit
     from fedsift.runs import RunFolder
     from fedsift.study import Study
 
+    if new is not None:
+        _judge_new(new, overrides or [], out, as_json=json)
+        return
     if (study / "study.toml").is_file():
         folder = RunFolder.open(study)
         _tell(write_audit(Study.from_file(folder.study_file), folder, out), as_json=json)
@@ -63,9 +69,30 @@ def audit(
     _tell(_carried_out(made, out, silent=json), as_json=json)
 
 
+def _judge_new(path: Path, options: list[str], out: Path, *, as_json: bool) -> None:
+    from fedsift.audits import array_thumbnails, write_site
+    from fedsift.audits.later import judge_later
+    from fedsift.cli.doctor import source_at
+
+    found, data, rows = judge_later(out, source_at(path, options))
+    place = out / "later" / path.stem
+    folders = {
+        site: write_site(place, own, array_thumbnails(data.images[rows[site]])) for site, own in found.items()
+    }
+    lines = {
+        site: {"samples": len(own), "flagged": int(own.flagged.sum()), "list": folders[site].labels}
+        for site, own in found.items()
+    }
+    if as_json:
+        print_json({"sites": lines, "out": place})
+        return
+    cells = [[site, line["samples"], line["flagged"], line["list"]] for site, line in lines.items()]
+    print_table("labels that came later", ["site", "samples", "to look at", "list"], cells)
+
+
 def _carried_out(study: Study, out: Path, *, silent: bool) -> Audit:
     from fedsift.api.progress import round_progress
-    from fedsift.audit.auditing import audit as carry_out
+    from fedsift.audits.studies import audit as carry_out
 
     try:
         with round_progress("audit", study.method.total_rounds, silent=silent) as listen:

@@ -12,7 +12,7 @@ from fedsift.cli.audit import tell_audit
 from fedsift.cli.output import print_json, say, stdout
 
 if TYPE_CHECKING:
-    from fedsift.audit.auditing import Audit
+    from fedsift.audits.studies import Audit
     from fedsift.study import Study
 
 AUDIT_FOLDS, AUDIT_ROUNDS = 4, 8
@@ -71,7 +71,7 @@ def demo(
 
 def _audited(study: Study, out: Path, *, silent: bool) -> Audit:
     from fedsift.api.progress import round_progress
-    from fedsift.audit.auditing import audit, audit_study
+    from fedsift.audits.studies import audit, audit_study
 
     made, _ = audit_study(study, folds=AUDIT_FOLDS, rounds=AUDIT_ROUNDS)
     with round_progress("audit", made.method.total_rounds, silent=silent) as listen:

@@ -37,7 +37,7 @@ def doctor(
     from fedsift.data.doctor import examine, fitting
     from fedsift.methods import methods
 
-    report = examine(_source(path, options or []))
+    report = examine(source_at(path, options or []))
     fits = fitting(report, {name: methods.get(name)() for name in methods})
     if json:
         print_json({**dataclasses.asdict(report), "exit_code": report.exit_code,
@@ -47,7 +47,7 @@ def doctor(
     raise typer.Exit(report.exit_code)
 
 
-def _source(path: Path, options: list[str]) -> Source:
+def source_at(path: Path, options: list[str]) -> Source:
     from fedsift.data.doctor import kind_at
     from fedsift.study.study import Study
     from fedsift.study.tables import apply_overrides, build

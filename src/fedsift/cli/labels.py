@@ -8,11 +8,11 @@ from pathlib import Path
 
 import typer
 
-from fedsift.audit import apply as corrections
-from fedsift.audit.findings import Origin, SiteAudit
-from fedsift.audit.ledger import Ledger, LedgerError
-from fedsift.audit.places import SiteFolder
-from fedsift.audit.write import open_site
+from fedsift.audits import apply as corrections
+from fedsift.audits.findings import Origin, SiteAudit
+from fedsift.audits.ledger import Ledger, LedgerError
+from fedsift.audits.places import SiteFolder
+from fedsift.audits.write import open_site
 from fedsift.cli.output import print_json, stdout
 
 FOLDER = typer.Argument(help="A site's folder of an audit: OUT/sites/SITE.")

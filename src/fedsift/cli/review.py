@@ -8,12 +8,12 @@ from pathlib import Path
 
 import typer
 
-from fedsift.audit.findings import SiteAudit
-from fedsift.audit.formats import write_review
-from fedsift.audit.ledger import Ledger, effective
-from fedsift.audit.review import BLIND, WITHIN, Plan, Status, draw_plan, read_plan, status
-from fedsift.audit.verdicts import from_entries, notes, read_verdicts
-from fedsift.audit.write import open_site, stored_thumbnails, write_queue
+from fedsift.audits.findings import SiteAudit
+from fedsift.audits.formats import write_review
+from fedsift.audits.ledger import Ledger, effective
+from fedsift.audits.review import BLIND, WITHIN, Plan, Status, draw_plan, read_plan, status
+from fedsift.audits.verdicts import from_entries, notes, read_verdicts
+from fedsift.audits.write import open_site, stored_thumbnails, write_queue
 from fedsift.cli.output import print_json, print_table, stdout
 from fedsift.contract.errors import DataError
 from fedsift.metrics import plain
@@ -23,11 +23,14 @@ JSON = typer.Option(False, "--json", help="Print as JSON.")
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Review suspect labels: plan, export, import, status.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Review suspect labels: plan, export, import, status, recalibrate.", no_args_is_help=True
+    )
     group.command("plan")(plan)
     group.command("export")(export)
     group.command("import")(import_verdicts)
     group.command("status")(show_status)
+    group.command("recalibrate")(recalibrate_site)
     app.add_typer(group, name="review")
 
 
@@ -122,6 +125,40 @@ def show_status(
         print_json(plain(found))
     else:
         _print_status(found)
+
+
+def recalibrate_site(
+    folder: Path = FOLDER,
+    reader_error: float = typer.Option(
+        0.0, "--reader-error", min=0.0, max=0.49, help="Share of verdicts that are mistaken."
+    ),
+    json: bool = JSON,
+) -> None:
+    """Let the verdicts set the probabilities: how sure a score is, and certainty where people settled a label."""
+    from fedsift.audits.recalibrate import recalibrate
+    from fedsift.audits.write import write_site
+
+    place, audit = open_site(folder)
+    verdicts = from_entries(effective(Ledger(place.ledger).entries()))
+    drawn = current_plan(place.plan, audit)
+    after, curve = recalibrate(audit, drawn, verdicts, reader_error)
+    write_site(
+        place.path.parent.parent, after, stored_thumbnails(place, audit), plan=_same_queue(drawn, after)
+    )
+    before, now = int(audit.flagged.sum()), int(after.flagged.sum())
+    if json:
+        print_json({"offset": curve.offset, "slope": curve.slope, "listed_before": before, "listed": now})
+    else:
+        stdout.print(
+            f"{len(verdicts)} verdicts: {before} samples were on the list, {now} are now", highlight=False
+        )
+
+
+def _same_queue(drawn: Plan, audit: SiteAudit) -> Plan:
+    """The queue that was drawn stays; only the audit that it belongs to has new numbers."""
+    from dataclasses import replace
+
+    return replace(drawn, fingerprint=audit.fingerprint())
 
 
 def current_plan(path: Path, audit: SiteAudit) -> Plan:

@@ -72,8 +72,8 @@ class Federation(Protocol):
         """Ask sites (all by default) and return what passed the gate; one request for all, or one for each site."""
         ...
 
-    def initial_weights(self, model: str = "") -> Weights:
-        """Fresh weights of a registered model (the study's own by default), the same for the same seed."""
+    def initial_weights(self, model: str = "", draw: int = 0) -> Weights:
+        """Fresh weights of a registered model (the study's own by default), the same for the same seed and draw."""
         ...
 
     def model_buffers(self, model: str = "") -> list[str]:

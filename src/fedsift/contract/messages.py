@@ -42,6 +42,15 @@ class SiteFacts(Wire):
     """Fingerprint of those samples and their order: it must be the same at every site."""
     test: int = 0
     """Samples of a common test set that a simulation gave the site, so that its own model can be judged."""
+    classes: int = 0
+    """How many classes its labels speak of."""
+    multilabel: bool = False
+    """Whether a sample may have several of them."""
+
+    @property
+    def table(self) -> tuple[int, ...]:
+        """Shape of counts by label and prediction: `[K, K]`, multi-label `[K, 2, 2]`."""
+        return (self.classes, 2, 2) if self.multilabel else (self.classes, self.classes)
 
 
 @dataclass(frozen=True)

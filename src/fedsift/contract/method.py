@@ -53,6 +53,9 @@ class Method(Ranged):
     tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
     """Kinds of label that it handles: "multiclass", "multilabel"."""
 
+    holds_out: ClassVar[bool] = True
+    """Whether sites keep samples for evaluation where the data have no test set; an audit wants all of them."""
+
     needs: ClassVar[tuple[str, ...]] = ()
     """What a federation must have besides labelled samples: "public" for a public unlabelled set."""
 
@@ -60,7 +63,7 @@ class Method(Ranged):
     """Whether sites may train different networks; a method that averages models needs them alike."""
 
     evaluates: ClassVar[Asks] = ()
-    """Kinds of request that `evaluation` may send; none where there is a global model to evaluate."""
+    """Kinds of request that `evaluation` may send; none where there is a global model alone to evaluate."""
 
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Settings by the name of a form, such as "printed" or "released": `form = "printed"` in a study's `[method]`
@@ -91,6 +94,11 @@ class Method(Ranged):
         """What to ask the sites (all, or each its own) for an evaluation without a global model."""
         return None
 
+    @property
+    def judges_both(self) -> bool:
+        """Whether the sites' own models (`evaluation`) are judged beside the global one (`model`)."""
+        return False
+
     def completed(self: M, facts: FederationFacts) -> M:
         """This method with everything filled in that follows from the federation and that nobody decided.
 
@@ -117,6 +125,12 @@ class Method(Ranged):
             yield Misfit("it sets aside a public set unless [public] names one of the same shape")
         if facts.sites == 1:
             yield Misfit("one site alone gains nothing from federation")
+
+    @property
+    def oracle(self) -> str | None:
+        """What this run was told of the truth that only a simulation knows, in words such as "noise rate 0.4 given";
+        None: nothing. A table of results marks such a run."""
+        return None
 
     def tiny(self) -> Method:
         """The same method with a few short rounds in every stage, for the contract tests and for `plan`'s trial."""

@@ -27,6 +27,12 @@ def visible(text: object, *, breaks: bool = False) -> str:
     return shown if breaks else BREAKS.sub(_escape, shown)
 
 
+def short(text: object, most: int = 1000) -> str:
+    """Text from outside on one line and of a length that can be stored: what is over `most` characters is cut."""
+    line = visible(" ".join(str(text)[: 2 * most].split()))
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
 def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
     named = {9: "\\t", 10: "\\n", 13: "\\r"}

@@ -35,6 +35,8 @@ LONGEST_TEXT = 1000
 """Characters of a text in a reply; whoever has more to say has a log of its own."""
 LARGEST_WHOLE = 2**53
 """A whole number beyond this is no count of anything, and does not survive as a float."""
+LARGEST_NUMBER = 1e30
+"""A number beyond this was not measured, and sums and squares of a few such numbers are infinite."""
 MOST_ITEMS = 100_000
 """Entries of a list or dictionary."""
 DEEPEST = 20
@@ -102,7 +104,9 @@ def _number(value: Any, where: str) -> str | None:
         finite = math.isfinite(value)
     except OverflowError:
         finite = False
-    return None if finite else f"{where} is not finite (NaN or infinity)"
+    if not finite:
+        return f"{where} is not finite (NaN or infinity)"
+    return None if abs(value) <= LARGEST_NUMBER else f"{where} is beyond {LARGEST_NUMBER:.0e}"
 
 
 def _tensor(value: Any, where: str) -> str | None:
@@ -110,9 +114,13 @@ def _tensor(value: Any, where: str) -> str | None:
         return _is_no(where, value, "tensor")
     if value.dtype not in TENSOR_TYPES or value.layout != torch.strided or value.device.type != "cpu":
         return f"{where} is a tensor of type {value.dtype}, which no message may hold"
-    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+    if value.numel() == 0 or value.dtype == torch.bool:
+        return None
+    extremes = [float(value.min()), float(value.max())]
+    if not all(math.isfinite(number) for number in extremes):
         return f"{where} holds numbers that are not finite (NaN or infinity)"
-    return None
+    most = LARGEST_NUMBER if value.is_floating_point() else LARGEST_WHOLE
+    return None if max(map(abs, extremes)) <= most else f"{where} holds numbers beyond {most:.0e}"
 
 
 def _tuple(value: Any, arguments: tuple[Any, ...], where: str, depth: int) -> str | None:

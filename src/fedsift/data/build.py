@@ -22,17 +22,17 @@ HELD_OUT = 0.2
 
 
 def build(
-    source: Source | Dataset, partition: Partition, noise: Noise, *, seed: int, held_out: float = 0.0
+    source: Source | Dataset, partition: Partition, noise: Noise, *, seed: int, held_out: float | None = 0.0
 ) -> Spread:
     """Load, spread and spoil.
 
-    held_out: share of each site's samples kept for evaluation there; 0 means none, or 20 % when the dataset
+    held_out: share of each site's samples kept for evaluation there; None means none, 0 none or 20 % when the dataset
     has no test rows at all. Held-out samples carry given labels too: a site cannot know better.
     """
     dataset = source if isinstance(source, Dataset) else source.load()
     check_dataset(dataset)
     _check_fit(dataset, partition, noise)
-    share = held_out if held_out > 0 or len(dataset.test) else HELD_OUT
+    share = 0.0 if held_out is None else held_out if held_out > 0 or len(dataset.test) else HELD_OUT
 
     clean = dataset.labels[dataset.train]
     spoiled_pool = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tomli_w
 
@@ -16,6 +16,7 @@ from fedsift.deploy.trial import export_test, export_trial
 from fedsift.runs.folder import FEDERATION
 from fedsift.study.study import Study
 
+P = TypeVar("P")
 PACKAGE = "fedsift_app"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")
 
@@ -42,9 +43,7 @@ def write_app(
         f"{PACKAGE}/__init__.py": f'"""The Flower app of study {one_line(study.name)}: all of it is in fedsift."""\n',
         f"{PACKAGE}/client.py": _MODULE.format(words="The site's side.", side="client"),
         f"{PACKAGE}/server.py": _MODULE.format(words="The coordinator's side.", side="server"),
-        "study.toml": dataclasses.replace(
-            study, engine=dataclasses.replace(study.engine, name="flower")
-        ).to_toml(),
+        "study.toml": travelling(study).to_toml(),
         FEDERATION: _FEDERATION_WORDS + tomli_w.dumps(federation),
         "site.template.toml": site_template(spread),
         "README.md": readme(study, out.name, files, leaves(study, central_test=bool(federation.get("test")))),
@@ -53,6 +52,30 @@ def write_app(
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_text(text, "utf-8")
     return files
+
+
+def travelling(study: Study) -> Study:
+    """The study as the sites receive it: on Flower, and with files' names where the coordinator's own paths were.
+
+    Nobody opens these files there, since sites have their own data; their folders are nobody else's business.
+    """
+    public = study.public
+    if public is not None and public.source is not None:
+        public = dataclasses.replace(public, source=_without_folders(public.source))
+    return dataclasses.replace(
+        study,
+        source=_without_folders(study.source),
+        partition=_without_folders(study.partition),
+        noise=_without_folders(study.noise),
+        public=public,
+        engine=dataclasses.replace(study.engine, name="flower"),
+    )
+
+
+def _without_folders(part: P) -> P:
+    items = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.init}  # type: ignore[arg-type]
+    paths = {name: Path(item.name) for name, item in items.items() if isinstance(item, Path)}
+    return dataclasses.replace(part, **paths) if paths else part  # type: ignore[type-var]
 
 
 def _check_name(out: Path) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fedsift.audit.federated import judged_site
-from fedsift.audit.findings import Evidence
-from fedsift.audit.originals import origin_of
-from fedsift.audit.places import SiteFolder
-from fedsift.audit.write import array_thumbnails, write_site
+from fedsift.audits.federated import judged_site
+from fedsift.audits.findings import Evidence
+from fedsift.audits.originals import origin_of
+from fedsift.audits.places import SiteFolder
+from fedsift.audits.write import array_thumbnails, write_site
 from fedsift.contract.errors import RunError
 from fedsift.contract.evidence import evidence_of
 from fedsift.deploy.site_file import SiteFile, notebook_of

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsift.contract.messages import Weights
 from fedsift.contract.method import Asks, Method
 from fedsift.engines.federation import EngineFederation
 from fedsift.local.requests import Evaluate, evaluated
@@ -38,7 +39,8 @@ class Evaluator:
 
     def asks(self, method: Method) -> Asks:
         """Kinds of request that evaluating may send: the method's own, or the engine's where there is no test set."""
-        return method.evaluates or (() if self.test is not None else (Evaluate,))
+        of_model: Asks = () if self.test is not None else (Evaluate,)
+        return (*method.evaluates, *of_model) if method.judges_both else method.evaluates or of_model
 
     def __call__(self, method: Method, state: Any) -> dict[str, Any]:
         self.federation.declared = self.asks(method)
@@ -46,6 +48,16 @@ class Evaluator:
         if weights is None:
             request = method.evaluation(state)
             return {} if request is None else self._at_sites(request, own_models=True)
+        metrics = self._of_model(weights)
+        if method.judges_both:
+            own = self._at_sites(method.evaluation(state), own_models=True)
+            metrics.update(
+                {name: own[name] for name in ("site_accuracy", "mean_site_accuracy") if name in own}
+            )
+        return metrics
+
+    def _of_model(self, weights: Weights) -> dict[str, Any]:
+        """The global model, on the central test set or on what the sites hold out."""
         if self.test is not None:
             samples, labels = self.test
             classes = len(self.federation.classes)

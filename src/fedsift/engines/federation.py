@@ -21,6 +21,7 @@ from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request, 
 from fedsift.contract.method import Asks
 from fedsift.contract.randomness import derive, numpy_generator
 from fedsift.contract.ranges import Positive, Ranged, Share
+from fedsift.contract.typed import DEEPEST
 from fedsift.data.dataset import Spread
 from fedsift.engines.gate import GateLimits, norm_refusals, refusal
 from fedsift.engines.stopwatch import Stopwatch
@@ -240,11 +241,11 @@ class EngineFederation(ABC):
             f"{needed} needed ({reasons}). Mend the sites and resume, or lower federation.quorum"
         )
 
-    def initial_weights(self, model: str = "") -> Weights:
+    def initial_weights(self, model: str = "", draw: int = 0) -> Weights:
         name = model or self.model
-        return initial_weights(
-            name, self.shape, len(self.classes), derive(self.seed, "initial weights", drawing_name(name))
-        )
+        another = (draw,) if draw else ()
+        seed = derive(self.seed, "initial weights", drawing_name(name), *another)
+        return initial_weights(name, self.shape, len(self.classes), seed)
 
     def model_buffers(self, model: str = "") -> list[str]:
         return sorted(buffers_of(build_model(model or self.model, self.shape, len(self.classes), seed=0)))
@@ -276,15 +277,17 @@ class EngineFederation(ABC):
         self.log.warnings.append(text)
 
 
-def reply_names(value: Any) -> list[str]:
+def reply_names(value: Any, depth: int = 0) -> list[str]:
     """Class names of a reply and of the replies inside it, each once, in the order in which they appear."""
+    if depth > DEEPEST:  # the gate lets nothing so deep pass, but what it refuses is listed too
+        return []
     if isinstance(value, Reply):
         inner = [getattr(value, f.name) for f in dataclasses.fields(value)]
-        return list(dict.fromkeys([type(value).__name__, *reply_names(inner)]))
+        return list(dict.fromkeys([type(value).__name__, *reply_names(inner, depth + 1)]))
     if isinstance(value, Mapping):
-        return reply_names(list(value.values()))
+        return reply_names(list(value.values()), depth + 1)
     if isinstance(value, list | tuple):
-        return list(dict.fromkeys(name for item in value for name in reply_names(item)))
+        return list(dict.fromkeys(name for item in value for name in reply_names(item, depth + 1)))
     return []
 
 

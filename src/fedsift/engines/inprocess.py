@@ -179,4 +179,6 @@ def facts_of(spread: Spread, site: str, model: str) -> SiteFacts:
         model=model,
         annotated=annotated,
         test=len(spread.dataset.test),
+        classes=len(spread.dataset.classes),
+        multilabel=spread.dataset.multilabel,
     )

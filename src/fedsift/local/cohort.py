@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 import torch
 from torch import Tensor
 
-from fedsift.local.extras import PerSample
+from fedsift.local.extras import PerSample, PerSite
 from fedsift.local.objective import Objective, View
 from fedsift.local.plan import batch_bounds, steps
 from fedsift.local.recipe import Recipe
@@ -40,6 +40,8 @@ def train_cohort(
     alone: list[int] = []
     for group in _groups(jobs, alone):
         together = size if isinstance(size, int) else size([jobs[i] for i in group])
+        if jobs[group[0]].twin is not None and together > 1:
+            together = max(together // 2, 1)  # a site with two networks takes two places
         for part in _parts(group, max(together, 1)):
             try:
                 trained = _train_stacked([jobs[i] for i in part], together != ALONE)
@@ -135,12 +137,15 @@ def _alike(a: Job, b: Job) -> bool:
 
 def _kinds(job: Job) -> dict[str, object]:
     """What the job brings for its loss terms: names, kinds, and the shape of rows."""
-    return {
-        name: (PerSample, extra.rows.shape[1:], extra.rows.dtype)
-        if isinstance(extra, PerSample)
-        else type(extra)
-        for name, extra in job.extras.items()
-    }
+    kinds: dict[str, object] = {"a twin": None if job.twin is None else _kinds(job.twin)}
+    for name, extra in job.extras.items():
+        if isinstance(extra, PerSample):
+            kinds[name] = PerSample, extra.rows.shape[1:], extra.rows.dtype
+        elif isinstance(extra, PerSite):
+            kinds[name] = PerSite, extra.tensor.shape, extra.lr
+        else:
+            kinds[name] = type(extra)
+    return kinds
 
 
 def _without_sizes(recipe: Recipe) -> Recipe:
@@ -154,17 +159,21 @@ def _without_sizes(recipe: Recipe) -> Recipe:
 
 def _train_stacked(jobs: Sequence[Job], channels_last: bool = True) -> list[Result]:
     """Train one cohort; jobs are alike and ordered longest first."""
-    training = _Training(jobs, channels_last)
-    totals = torch.zeros(len(jobs))
+    sides = [side for job in jobs for side in job.sides()]
+    training = _Training(sides, channels_last)
+    totals = torch.zeros(len(sides))
     for step in training.batches:
         totals[: step.sites] += training.step(step)
-    written = training.written([len(job.site.samples) for job in jobs])
-    return [
-        Result(weights, float(total) / count, count, rows)
-        for weights, total, count, rows in zip(
-            training.network.weights(), totals, training.batches.steps, written
+    written = training.written([len(side.site.samples) for side in sides])
+    results = [
+        Result(weights, float(total) / count, count, rows, learnt)
+        for weights, total, count, rows, learnt in zip(
+            training.network.weights(), totals, training.batches.steps, written, training.learnt()
         )
     ]
+    if len(sides) == len(jobs):
+        return results
+    return [replace(first, twin=second) for first, second in zip(results[::2], results[1::2])]
 
 
 def try_steps(jobs: Sequence[Job], steps: int, channels_last: bool) -> Iterator[float]:
@@ -172,7 +181,7 @@ def try_steps(jobs: Sequence[Job], steps: int, channels_last: bool) -> Iterator[
 
     Yields how many samples each would have trained on if it were as well filled as all steps are on average.
     """
-    training = _Training(jobs, channels_last)
+    training = _Training([side for job in jobs for side in job.sides()], channels_last)
     for step in islice(training.batches, steps):
         training.step(step)
         yield step.present.numel() * training.batches.efficiency
@@ -196,7 +205,7 @@ class _Training:
             weight_decay=recipe.weight_decay,
         )
         self._look = _Look(jobs, self.network)
-        self._generators = [job.site.random(f"{job.purpose}: dropout") for job in jobs]
+        self._generators = [job.dropout_generator() for job in jobs]
         self._clip = recipe.clip
 
     def step(self, step: CohortStep) -> Tensor:
@@ -209,13 +218,20 @@ class _Training:
         generators = self._generators[: step.sites]
         logits = network.forward(step.samples, present, train=True, generators=generators)
         losses = self._look.losses(step, logits)
-        gradients: Sequence[Tensor] = torch.autograd.grad(losses.sum(), network.parameters())
+        learnt = self._look.extras.leaves
+        every: Sequence[Tensor] = torch.autograd.grad(losses.sum(), [*network.parameters(), *learnt])
+        gradients = every[: len(every) - len(learnt)]
+        self._look.extras.learn(every[len(gradients) :])
         self._optimiser.step(clip_gradients(gradients, self._clip) if self._clip else gradients)
         return losses.detach()
 
     def written(self, sizes: list[int]) -> list[dict[str, Tensor]]:
         """Each site's per-sample extras that a term wrote to, `[n, *]` for n of `sizes`."""
         return self._look.extras.written(sizes)
+
+    def learnt(self) -> list[dict[str, Tensor]]:
+        """Each site's per-site extras that have learnt."""
+        return self._look.extras.learnt()
 
 
 class _Look:
@@ -224,6 +240,7 @@ class _Look:
     def __init__(self, jobs: Sequence[Job], network: StackedNetwork) -> None:
         self._network = network
         needs = jobs[0].recipe.objective.needs
+        self._pairs = "twin" in needs
         weights = torch.tensor([[weight for weight, _ in job.recipe.objective.terms] for job in jobs])
         self._terms = [
             (weights[:, i], term)
@@ -246,6 +263,7 @@ class _Look:
             present=step.present,
             log_prior=None if self._prior is None else self._prior[:k],
             teacher=extras.get("teacher"),
+            twin=_swapped(logits) if self._pairs else None,
             known=step.known,
             chance=step.chance,
             parameters=self._network.parameters(),
@@ -267,3 +285,8 @@ class _Look:
         for weights, term in self._terms:
             total = total + weights[:sites] * term.value(view)
         return total
+
+
+def _swapped(logits: Tensor) -> Tensor:
+    """Each network's twin's logits: pairs lie side by side, `[k, B, K] -> [k, B, K]`."""
+    return logits.detach().view(-1, 2, *logits.shape[1:]).flip(1).view_as(logits)

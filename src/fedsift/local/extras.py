@@ -46,7 +46,21 @@ class Frozen:
     weights: Weights
 
 
-Extra = PerParameter | PerSample | Frozen
+@dataclass(frozen=True)
+class PerSite:
+    """One tensor for the whole site (a transition matrix, an estimated noise rate).
 
-PREPARED = frozenset({"prior", "known prior", "chance"})
+    In the view: the tensor itself, `[..., *]`. With `lr` it is learnt beside the network by plain gradient steps (an
+    optimiser of its own kind, without momentum), and the result holds it as training left it.
+    """
+
+    tensor: Tensor
+    """Floating, of the same shape at every site."""
+    lr: float = 0.0
+    """Step of gradient descent on the objective; 0: a constant."""
+
+
+Extra = PerParameter | PerSample | PerSite | Frozen
+
+PREPARED = frozenset({"prior", "known prior", "chance", "twin"})
 """Needs that the trainer makes from the site itself."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from fedsift.local.label_messages import (
 from fedsift.local.predict import logits_of
 from fedsift.local.site import Samples, Site
 from fedsift.signals.folds import copies, disagreeing_copies
-from fedsift.signals.label_counts import censored
+from fedsift.signals.label_counts import CensoredTable, censored
 from fedsift.signals.label_crossfit import (
     as_probabilities,
     crossfit_step,
@@ -34,8 +34,8 @@ from fedsift.signals.label_crossfit import (
     share_shift,
     standardised,
 )
-from fedsift.signals.label_exchange import SecondReply, second_reply, third_reply
-from fedsift.signals.label_posterior import LabelModel, fit_site, judge, probability_wrong, tempered_evidence
+from fedsift.signals.label_exchange import SecondReply, SharedModel, second_reply, site_tempering, third_reply
+from fedsift.signals.label_posterior import LabelModel, fit_site, judge, predicted_shares, probability_wrong
 from fedsift.signals.label_rates import GRID, flagged, site_rate
 
 Array = NDArray[np.float64]
@@ -46,6 +46,8 @@ JUDGED = "label audit"
 """The notebook's page with what the audit says of every label."""
 PROBABILITIES = "label audit probabilities"
 """The page with the out-of-fold probabilities, float32 `[n, Q, C]`."""
+NATS = "label audit likelihoods"
+"""The page with the site's own likelihoods by exponent, int64 `[2, Q, A]`: with wrong labels, and without any."""
 SEEN = "label audit average"
 """The page with the running mean of probabilities over the rounds, and how many there were (a single fold)."""
 
@@ -211,11 +213,10 @@ class JudgeGrid(Request[GridJudged]):
             second_reply(p[:, q], answers[:, q], start, site.floor) if known[q] else self._silent(site)
             for q, start in enumerate(starts)
         ]
-        return GridJudged(
-            torch.from_numpy(np.minimum(np.stack([reply.nats for reply in found]), 0)),
-            torch.from_numpy(np.minimum(np.stack([reply.faithful for reply in found]), 0)),
-            **stacked_tables([reply.table for reply in found]),
-        )
+        nats = torch.from_numpy(np.minimum(np.stack([reply.nats for reply in found]), 0))
+        faithful = torch.from_numpy(np.minimum(np.stack([reply.faithful for reply in found]), 0))
+        site.notebook[NATS] = torch.stack([nats, faithful])
+        return GridJudged(nats, faithful, **stacked_tables([reply.table for reply in found]))
 
     def _silent(self, site: Site) -> SecondReply:
         """The reply to a question that the site's annotators never answered."""
@@ -255,6 +256,15 @@ class JudgeGrid(Request[GridJudged]):
         return np.asarray(z + np.log(np.maximum(self.shares[0].numpy(), 1e-9)))
 
 
+def own_models(shared: tuple[SharedModel, ...], nats: Tensor) -> list[LabelModel]:
+    """What all sites share, each question with the exponent that this site's own likelihoods choose with everyone's."""
+    none = CensoredTable(np.zeros((0, 0), np.int64), np.zeros(0, np.int64), 0)
+    return [
+        one.model.with_tempering(site_tempering(one, SecondReply(fitted.numpy(), right.numpy(), none)))
+        for one, fitted, right in zip(shared, *nats)
+    ]
+
+
 # Third exchange ---------------------------------------------------------------------------------------------------
 
 
@@ -264,7 +274,7 @@ class JudgeLabels(Request[LabelsJudged]):
 
     reply_type: ClassVar[type[Reply]] = LabelsJudged
 
-    shared: tuple[LabelModel, ...]
+    shared: tuple[SharedModel, ...]
     grid: JudgeGrid
     """How held-out samples are judged: by the same models."""
 
@@ -275,9 +285,10 @@ class JudgeLabels(Request[LabelsJudged]):
         posteriors, wrongs, tables, rates, swapped, predictions = [], [], [], [], [], []
         told: list[tuple[int, int, int]] = []
         marks = np.zeros(len(p), np.bool_)
-        for q, model in enumerate(self.shared):
+        for q, model in enumerate(own_models(self.shared, site.notebook[NATS])):
             if not known[q]:
-                posteriors.append(_without_label(np.concatenate([p[:, q], held[0][:, q]]), model))
+                every = np.concatenate([p[:, q], held[0][:, q]])
+                posteriors.append(predicted_shares(every, model, model.shares))
                 predictions.append(posteriors[-1].argmax(1))
                 wrongs.append(np.full(len(p) + len(held[1]), np.nan))
                 tables.append(censored(np.zeros_like(model.confusion), site.floor))
@@ -291,8 +302,8 @@ class JudgeLabels(Request[LabelsJudged]):
             later, later_doubt = judge(held[0][:, q], held[1][:, q], model, fit, answers[:, q])
             marks |= flagged(doubt, rate)
             posteriors.append(np.concatenate([fit.posterior, later]))
-            own = replace(model, shares=fit.shares)
-            predictions.append(_without_label(np.concatenate([p[:, q], held[0][:, q]]), own).argmax(1))
+            every = np.concatenate([p[:, q], held[0][:, q]])
+            predictions.append(predicted_shares(every, model, fit.shares).argmax(1))
             wrongs.append(np.concatenate([doubt, later_doubt]))
             third = third_reply(fit, answers[:, q], site.floor)
             tables.append(third.agreement)
@@ -320,7 +331,7 @@ class JudgeLabels(Request[LabelsJudged]):
 
     def _held_out(self, site: Site) -> tuple[Array, Numbers]:
         """Probabilities and answers of the samples that the site keeps for evaluation."""
-        questions, answers = len(self.shared), len(self.shared[0].shares)
+        questions, answers = len(self.shared), len(self.shared[0].model.shares)
         if site.held_out is None or site.held_out_given is None or len(site.held_out) == 0:
             return np.zeros((0, questions, answers)), np.zeros((0, questions), np.int64)
         return self.grid.other_probabilities(site, site.held_out), given_answers(site.held_out_given)
@@ -357,9 +368,3 @@ class JudgeLabels(Request[LabelsJudged]):
             flagged=page.flagged[:n] if one else (page.wrong[:n] > 0.5) & page.flagged[:n, None],
             proposed=page.posterior.argmax(2)[:n, 0] if one else page.posterior.argmax(2)[:n],
         )
-
-
-def _without_label(p: Array, model: LabelModel) -> Array:
-    """P(true | picture) `[n, C]` where no label was given."""
-    weighed = tempered_evidence(p, model) * model.shares
-    return np.asarray(weighed / weighed.sum(1, keepdims=True))

@@ -136,7 +136,7 @@ class LabelsJudged(Reply):
     rest: Tensor = disclosed("what was lumped of whole rows, [Q]")
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
-        questions, answers = len(request.shared), len(request.shared[0].shares)
+        questions, answers = len(request.shared), len(request.shared[0].model.shares)
         if self.wrong.dtype != torch.int64 or tuple(self.wrong.shape) != (questions, 3):
             return f"wrong has shape {tuple(self.wrong.shape)}, asked were {(questions, 3)}"
         if int(self.wrong.max()) > facts.samples or self.flagged > facts.samples:

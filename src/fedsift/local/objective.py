@@ -33,6 +33,8 @@ class View:
     class it does not hold; for multi-label data the finite log-odds log(pi / (1 - pi)) of each class's positives."""
     teacher: Tensor | None = None
     """`[..., B, K]`: logits of the frozen teacher on the same augmented batch."""
+    twin: Tensor | None = None
+    """`[..., B, K]`: logits of the network that trains in step with this one, constants (needs "twin")."""
     known: Tensor | None = None
     """`[..., B, K]`: 1 where the label is annotated or was supplied by a method (multi-label data), else 0;
     None means that all are."""
@@ -64,6 +66,11 @@ class View:
         tensors: Sequence[Tensor] = self.extras[name]
         return tensors
 
+    def site(self, name: str) -> Tensor:
+        """A per-site extra, `[..., *]`."""
+        tensor: Tensor = self.extras[name]
+        return tensor
+
     def keep(self, name: str, rows: Tensor) -> None:
         """Write the batch's rows of a per-sample extra, `[..., B, *]`: constants from now on."""
         self.kept[name] = rows.detach()
@@ -74,13 +81,18 @@ class View:
 
 
 class Term(Wire):
-    """Base of all terms. `needs` tells the trainer what to prepare: "prior", "teacher", "anchors", "chance".
+    """Base of all terms. `needs` tells the trainer what to prepare: "prior", "teacher", "anchors", "chance", "twin".
 
     "known prior" is a prior over the annotated and supplied labels alone; "prior" counts every sample. Any other name
-    is an extra that the request puts into its job: per-parameter or per-sample tensors, or a frozen network.
+    is an extra that the request puts into its job: per-parameter, per-sample or per-site tensors, or a frozen network.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
+
+    def memory(self, classes: int) -> Mapping[str, tuple[int, ...]]:
+        """Per-sample extras that nobody need bring, each with the shape of a row: a site keeps them in its notebook
+        from visit to visit, all zeros before the first."""
+        return {}
 
     def value(self, view: View) -> Tensor:
         """The term's value for each site, `[...]`."""
@@ -102,6 +114,15 @@ class Objective(Wire):
     @property
     def needs(self) -> frozenset[str]:
         return frozenset().union(*(term.needs for weight, term in self.terms if weight != 0))
+
+    def memory(self, classes: int) -> dict[str, tuple[int, ...]]:
+        """What the terms remember of each sample: names, and the shape of a row."""
+        return {
+            name: shape
+            for weight, term in self.terms
+            if weight != 0
+            for name, shape in term.memory(classes).items()
+        }
 
     def value(self, view: View) -> Tensor:
         """The loss of each site, `[...]`. Terms of weight 0 are not computed."""

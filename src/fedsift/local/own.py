@@ -15,7 +15,7 @@ from fedsift.local import losses
 from fedsift.local.objective import Objective, View
 from fedsift.local.predict import logits_of, site_logits
 from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.requests import TrainingRequest, count_refusal, evaluated
+from fedsift.local.requests import TrainingRequest, count_refusal, counts_refusal, evaluated
 from fedsift.local.site import Site
 from fedsift.local.trainer import Job, Result
 from fedsift.models import initial_weights
@@ -91,19 +91,18 @@ class TrainOwn(TrainingRequest[OwnTrained]):
 class OwnEvaluated(Reply):
     """Counts of the site's own model; they add up over sites."""
 
-    confusion: Tensor = disclosed("counts by label and predicted class, [K, K] (multi-label: [K, 2, 2])")
-    loss: float = disclosed("mean loss of the site's own model on these samples")
+    confusion: Tensor = disclosed(
+        "counts by label and predicted class, [K, K] (multi-label: [K, 2, 2])", least=0
+    )
+    loss: float = disclosed("mean loss of the site's own model on these samples", least=0.0)
     samples: int = disclosed("how many samples it was judged on")
     where: Literal["test set", "held out"] = disclosed("whether these are held-out or common test samples")
 
     def refusal(self, request: EvaluateOwn, facts: SiteFacts) -> str | None:
-        table = self.confusion
-        if table.dtype != torch.int64 or table.dim() not in (2, 3) or bool((table < 0).any()):
-            return "the confusion counts are not a table of whole numbers"
         declared = {"test set": facts.test, "held out": facts.held_out}
         if self.where not in declared:
             return f"the site's own model was judged on '{self.where}', which nobody asked for"
-        return count_refusal("samples", self.samples, declared[self.where], least=0)
+        return counts_refusal(self.confusion, self.samples, declared[self.where], facts)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,17 @@ def count_refusal(what: str, count: Any, most: int, least: int = 1) -> str | Non
     return None
 
 
+def counts_refusal(table: Tensor, samples: int, most: int, facts: SiteFacts) -> str | None:
+    """Why this is no table of that many judged samples, at most `most`, over the classes that the site declared."""
+    if table.dtype != torch.int64 or tuple(table.shape) != facts.table or bool((table < 0).any()):
+        return f"the confusion counts are not a table of whole numbers of shape {facts.table}"
+    reason = count_refusal("samples", samples, most, least=0)
+    totals = table.sum((1, 2)) if facts.multilabel else table.sum().reshape(1)
+    if reason is None and bool((totals != samples).any()):
+        reason = f"the confusion counts add up to {int(totals.max())}, the reply speaks of {samples} samples"
+    return reason
+
+
 @dataclass(frozen=True)
 class TrainingRequest(Request[R_co]):
     """Base of all requests that train: what to train, and what to say of it. Sites of one process train together.
@@ -77,6 +88,9 @@ class TrainingRequest(Request[R_co]):
         jobs = [_caught(request.job, site) for request, site in work]
         results = iter(train_many([job for job in jobs if isinstance(job, Job)]))
         outcomes = [next(results) if isinstance(job, Job) else job for job in jobs]
+        for job, outcome in zip(jobs, outcomes):
+            if isinstance(job, Job) and isinstance(outcome, Result):
+                job.remember(outcome)
         return [
             outcome if isinstance(outcome, Exception) else _caught(request.reply, site, outcome)
             for (request, site), outcome in zip(work, outcomes)
@@ -163,19 +177,13 @@ class Evaluated(Reply):
     """Counts on the site's held-out samples; they add up over sites."""
 
     confusion: Tensor = disclosed(
-        "held-out counts by given and predicted class, [K, K] (multi-label: [K, 2, 2])"
+        "held-out counts by given and predicted class, [K, K] (multi-label: [K, 2, 2])", least=0
     )
-    loss: float = disclosed("mean loss on the held-out samples")
+    loss: float = disclosed("mean loss on the held-out samples", least=0.0)
     samples: int = disclosed("how many held-out samples there are")
 
     def refusal(self, request: Evaluate, facts: SiteFacts) -> str | None:
-        if (
-            self.confusion.dtype != torch.int64
-            or self.confusion.dim() not in (2, 3)
-            or bool((self.confusion < 0).any())
-        ):
-            return "the confusion counts are not a table of whole numbers"
-        return count_refusal("samples", self.samples, max(facts.held_out, 0), least=0)
+        return counts_refusal(self.confusion, self.samples, facts.held_out, facts)
 
 
 @dataclass(frozen=True)
@@ -213,7 +221,7 @@ def evaluated(logits: Tensor, labels: Tensor, *, multilabel: bool) -> Evaluated:
 class Indicators(Reply):
     """A site's noise indicator: one value, or one for each class."""
 
-    values: Tensor = disclosed("the indicator (mean loss, LID or confidence), [K] or [1]")
+    values: Tensor = disclosed("the indicator (mean loss, LID or confidence), [K] or [1]", least=0.0)
     held: Tensor = disclosed("which of these classes the site has samples of, [K] or [1]")
     samples: int = disclosed("how many samples it was measured on")
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedsift.contract.errors import DataError
+from fedsift.contract.errors import ConfigError, DataError
 from fedsift.contract.messages import Weights
 from fedsift.local import augment, losses
-from fedsift.local.extras import PREPARED, Extra, Frozen, PerParameter, PerSample
+from fedsift.local.extras import PREPARED, Extra, Frozen, PerParameter, PerSample, PerSite
 from fedsift.local.objective import View
 from fedsift.local.plan import Batch, plan
 from fedsift.local.recipe import Recipe
@@ -32,6 +32,27 @@ class Job:
     extras: Mapping[str, Extra] = field(default_factory=dict)
     """What loss terms need beyond what the trainer knows. "teacher" and "anchors" put other networks in the place of
     the received one (FedDyn moves the anchor at each site)."""
+    twin: Job | None = None
+    """A second network that trains in step with this one: the same site, recipe and batches, but weights and extras of
+    its own. Each sees the other's logits as `View.twin`."""
+    dropout: str = "dropout"
+    """Names the randomness inside the network; a twin has another."""
+
+    @property
+    def paired(self) -> bool:
+        """Whether this is one of two networks."""
+        return self.twin is not None or self.dropout != "dropout"
+
+    def sides(self) -> list[Job]:
+        """This network and its twin, if it has one."""
+        if self.twin is None:
+            return [self]
+        return [
+            self,
+            replace(
+                self.twin, site=self.site, recipe=self.recipe, purpose=self.purpose, dropout="twin dropout"
+            ),
+        ]
 
     def targets(self) -> Tensor:
         """The site's working labels as dense rows, float32 `[n, K]`."""
@@ -56,8 +77,12 @@ class Job:
     def needed(self) -> dict[str, Extra]:
         """The extras that the objective's terms ask for; teacher and anchors are the received model by default."""
         received: dict[str, Extra] = {"teacher": Frozen(self.weights), "anchors": PerParameter(self.weights)}
-        found = {**received, **self.extras}
+        found = {**received, **self.remembered(), **self.extras}
         names = sorted(self.recipe.objective.needs - PREPARED)
+        if "twin" in self.recipe.objective.needs and not self.paired:
+            raise DataError(
+                f"site '{self.site.name}': a loss term needs a second network in training; give the job a twin"
+            )
         for name in names:
             extra = found.get(name)
             if extra is None:
@@ -72,8 +97,40 @@ class Job:
                 )
         return {name: found[name] for name in names}
 
+    def remembered(self) -> dict[str, Extra]:
+        """What the terms remember of this site's samples; zeros before the first visit."""
+        memory = self.recipe.objective.memory(self.site.n_classes)
+        if memory and self.recipe.mixup > 0:
+            raise ConfigError(
+                f"train.mixup = {self.recipe.mixup}: a loss that remembers every sample ({', '.join(memory)}) cannot "
+                "be computed on mixed ones; set train.mixup = 0"
+            )
+        rows: dict[str, Extra] = {}
+        for name, shape in memory.items():
+            kept: Tensor | None = self.site.notebook.get(self._page(name))
+            fits = kept is not None and kept.shape == (len(self.site.samples), *shape)
+            rows[name] = PerSample(
+                kept if kept is not None and fits else torch.zeros(len(self.site.samples), *shape)
+            )
+        return rows
+
+    def remember(self, result: Result) -> None:
+        """Keep in the notebook what the terms wrote."""
+        for side, own in zip(self.sides(), (result, result.twin)):
+            memory = side.recipe.objective.memory(side.site.n_classes)
+            for name in memory.keys() - side.extras.keys():
+                if own is not None and name in own.rows:
+                    side.site.notebook[side._page(name)] = own.rows[name].cpu()
+
+    def _page(self, name: str) -> str:
+        """Where the notebook holds what a term remembers; a twin has memories of its own."""
+        return name if self.dropout == "dropout" else f"{name} of the twin"
+
     def generator(self) -> torch.Generator:
         return self.site.random(self.purpose)
+
+    def dropout_generator(self) -> torch.Generator:
+        return self.site.random(f"{self.purpose}: {self.dropout}")
 
 
 @dataclass(frozen=True)
@@ -85,6 +142,10 @@ class Result:
     steps: int
     rows: Mapping[str, Tensor] = field(default_factory=dict)
     """Per-sample extras that a term wrote to, `[n, *]` as training left them."""
+    learnt: Mapping[str, Tensor] = field(default_factory=dict)
+    """Per-site extras with a step of their own, as training left them."""
+    twin: Result | None = None
+    """What became of the second network."""
 
 
 def train_one(job: Job) -> Result:
@@ -93,28 +154,53 @@ def train_one(job: Job) -> Result:
     n = len(site.samples)
     if n == 0:
         raise DataError(f"site '{site.name}' has no training sample")
-    network = site.network(job.weights)
-    parameters = [p for p in network.parameters() if p.requires_grad]
-    look = _Look(job, network)
-    optimiser = make_optimiser(parameters, recipe)
-    total = torch.zeros((), device=look.device)
+    sides = [_Side(side, slot) for side, slot in zip(job.sides(), ("main", "twin"))]
     count = 0
-    network.train()
     with torch.random.fork_rng(devices=[]):
-        # dropout inside a network draws from torch's own stream: give it this site's, and put it back after
-        torch.manual_seed(site.random(f"{job.purpose}: dropout").initial_seed())
         for batch in plan(n, recipe, job.generator()):
-            images, target = prepare(site, batch, recipe, look.targets)
-            _single_row_norms(network, len(batch.positions))
-            loss = look.loss(batch, images, target, network(images))
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            if recipe.clip:
-                nn.utils.clip_grad_norm_(parameters, recipe.clip)
-            optimiser.step()
-            total += loss.detach()
+            images, target = prepare(site, batch, recipe, sides[0].look.targets)
+            logits = [side.forward(images) for side in sides]
+            for side, own, other in zip(sides, logits, reversed(logits)):
+                side.step(batch, images, target, own, other.detach() if len(sides) > 1 else None)
             count += 1
-    return Result(weights_of(network), float(total) / count, count, look.written)
+    results = [side.result(count) for side in sides]
+    return results[0] if len(results) == 1 else replace(results[0], twin=results[1])
+
+
+class _Side:
+    """One network in training: the site's only one, or one of two."""
+
+    def __init__(self, job: Job, slot: str) -> None:
+        self.network = job.site.network(job.weights, slot=slot)
+        self.network.train()
+        self.look = _Look(job, self.network)
+        self._parameters = [p for p in self.network.parameters() if p.requires_grad]
+        self._optimiser = make_optimiser(self._parameters, job.recipe)
+        self._clip = job.recipe.clip
+        self._total = torch.zeros((), device=self.look.device)
+        # dropout inside a network draws from torch's own stream: each network gets one of its own
+        self._stream = job.dropout_generator().get_state()
+
+    def forward(self, images: Tensor) -> Tensor:
+        torch.set_rng_state(self._stream)
+        _single_row_norms(self.network, len(images))
+        logits: Tensor = self.network(images)
+        self._stream = torch.get_rng_state()
+        return logits
+
+    def step(self, batch: Batch, images: Tensor, target: Tensor, logits: Tensor, peer: Tensor | None) -> None:
+        loss = self.look.loss(batch, images, target, logits, peer)
+        self._optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._clip:
+            nn.utils.clip_grad_norm_(self._parameters, self._clip)
+        self._optimiser.step()
+        self.look.learn()
+        self._total += loss.detach()
+
+    def result(self, count: int) -> Result:
+        learnt = {name: tensor.detach().cpu() for name, (tensor, _) in self.look.learnt.items()}
+        return Result(weights_of(self.network), float(self._total) / count, count, self.look.written, learnt)
 
 
 class _Look:
@@ -139,15 +225,26 @@ class _Look:
         self._tables = {
             key: extra.rows.to(self.device) for key, extra in extras.items() if isinstance(extra, PerSample)
         }
+        self._constants = {
+            key: extra.tensor.to(self.device) for key, extra in extras.items() if isinstance(extra, PerSite)
+        }
+        self.learnt = {
+            key: (self._constants[key].clone().requires_grad_(), extra.lr)
+            for key, extra in extras.items()
+            if isinstance(extra, PerSite) and extra.lr > 0
+        }
         self._networks = {
             key: job.site.network(extra.weights, slot=f"frozen {key}").eval().requires_grad_(False)
             for key, extra in extras.items()
             if isinstance(extra, Frozen)
         }
 
-    def loss(self, batch: Batch, images: Tensor, target: Tensor, logits: Tensor) -> Tensor:
+    def loss(
+        self, batch: Batch, images: Tensor, target: Tensor, logits: Tensor, peer: Tensor | None
+    ) -> Tensor:
         """The objective, `[]`; rows that a term writes are in their table afterwards."""
-        extras: dict[str, Any] = {**self._per_parameter}
+        extras: dict[str, Any] = {**self._per_parameter, **self._constants}
+        extras |= {name: tensor for name, (tensor, _) in self.learnt.items()}
         extras |= {name: _judge(network, images) for name, network in self._networks.items()}
         extras |= {name: rows_in(batch, table) for name, table in self._tables.items()}
         view = View(
@@ -156,6 +253,7 @@ class _Look:
             present=torch.ones(target.shape[:-1], device=self.device),
             log_prior=self._prior,
             teacher=extras.get("teacher"),
+            twin=peer,
             known=known_in(batch, self._known),
             chance=None if batch.chance is None else batch.chance.to(self.device),
             parameters=self._parameters,
@@ -167,6 +265,14 @@ class _Look:
         for name, rows in view.kept.items():
             self._write(name, batch.positions, rows)
         return value
+
+    def learn(self) -> None:
+        """One step of every learnt extra, by the gradient of the step just made."""
+        for tensor, lr in self.learnt.values():
+            if tensor.grad is not None:
+                with torch.no_grad():
+                    tensor -= lr * tensor.grad
+                tensor.grad = None
 
     def _write(self, name: str, positions: Tensor, rows: Tensor) -> None:
         """Put the rows of the first view back; the site's own table is copied before it is first written to."""

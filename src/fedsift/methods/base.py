@@ -26,6 +26,7 @@ from fedsift.contract.ranges import AtLeastOne, Range, Share
 from fedsift.local.objective import BinaryCrossEntropy, CrossEntropy, Objective, Term, as_objective
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
+from fedsift.local.robust import EarlyLearning, GeneralisedCrossEntropy, SymmetricCrossEntropy
 from fedsift.signals.tested import Tested
 
 methods: Registry[type[Method]] = Registry("method", base=Method, group="fedsift.methods")
@@ -104,6 +105,33 @@ class OneStage(Averaging):
         return replace(self, rounds=3)
 
 
+Loss = Literal["ce", "sce", "gce", "elr"]
+
+
+@dataclass(frozen=True)
+class AnyLoss(OneStage):
+    """A method of one repeated round that does not care on which loss its sites train."""
+
+    loss: Loss = "ce"
+    """What sites minimise: cross-entropy, or a loss that bears wrong labels better: "sce" (symmetric), "gce"
+    (generalised, q = 0.7) or "elr" (early-learning regularisation, lambda = 3)."""
+
+    def objective(self, federation: Federation) -> Term | Objective:
+        return plain_loss(federation) if self.loss == "ce" else ROBUST[self.loss]
+
+    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
+        yield from super().misfits(facts)
+        if self.loss != "ce" and facts.kind == "multilabel":
+            yield Misfit(f"loss = '{self.loss}' is for one label a sample; these are several", refuses=True)
+
+
+ROBUST: Mapping[str, Term] = {
+    "sce": SymmetricCrossEntropy(),
+    "gce": GeneralisedCrossEntropy(),
+    "elr": EarlyLearning(),
+}
+
+
 def plain_loss(federation: Federation) -> Term:
     """The usual loss for the kind of labels at hand."""
     return BinaryCrossEntropy() if federation.multilabel else CrossEntropy()
@@ -114,9 +142,15 @@ def train_round(
     weights: Weights,
     recipe: Recipe | Mapping[str, Recipe],
     sites: Sequence[str] | None = None,
+    request: Train | None = None,
 ) -> Replies[Trained]:
-    """Ask sites to train from these weights; records their mean training loss."""
-    if isinstance(recipe, Mapping):
+    """Ask sites to train from these weights; records their mean training loss.
+
+    request: another kind of `Train` to send in the place of the plain one.
+    """
+    if request is not None:
+        replies = federation.ask(request, sites)
+    elif isinstance(recipe, Mapping):
         replies = federation.ask({site: Train(weights, own) for site, own in recipe.items()})
     else:
         replies = federation.ask(Train(weights, recipe), sites)

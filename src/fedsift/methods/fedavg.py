@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedsift.methods.base import OneStage, methods
+from fedsift.methods.base import AnyLoss, methods
 
 
 @methods.register("fedavg")
 @dataclass(frozen=True)
-class FedAvg(OneStage):
+class FedAvg(AnyLoss):
     """Every round, some sites train from the global model and their models are averaged by size."""
 
     summary: ClassVar[str] = "Average of the sites' models by size; the reference for everything else"

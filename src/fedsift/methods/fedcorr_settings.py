@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
-from fedsift.contract import ConfigError, FederationFacts, Misfit
-from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Rate
+from fedsift.contract import FederationFacts, Misfit
+from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.local.recipe import Recipe
 from fedsift.methods.base import Averaging, OneStage, mixture_misfits, tested_for_own_labels
 from fedsift.methods.fedavg import FedAvg
@@ -58,16 +58,16 @@ class FedCorrSettings(Averaging):
 
     iterations: AtLeastOne = 5
     """T_1: times that every site is visited in the first stage."""
-    visit_fraction: float | None = None
+    visit_fraction: Share | None = None
     """Share of the sites visited in one round of the first stage; by itself 1/N, as in the paper. 0.1 is Table 6's
     "w/o fraction scheduling"."""
     stage1_replace: bool = False
     """Draw a visit's sites with replacement, as released: with several sites a visit, some are missed."""
-    fine_tuning_rounds: int | None = None
+    fine_tuning_rounds: Count | None = None
     """T_2: rounds on the clean sites; by itself 50 / gamma (500 in the paper)."""
-    usual_rounds: int | None = None
+    usual_rounds: Count | None = None
     """T_3: rounds on all sites; by itself 45 / gamma (450 in the paper)."""
-    fraction: float | None = None
+    fraction: Share | None = None
     """gamma: share of all sites that train in a round of the last two stages; by itself 10 sites, or all."""
 
     beta: AtLeastZero = 5.0
@@ -131,17 +131,6 @@ class FedCorrSettings(Averaging):
     local: Recipe = field(
         default_factory=lambda: Recipe(epochs=5, batch_size=10, lr=0.03, momentum=0.5), kw_only=True
     )
-
-    def __post_init__(self) -> None:
-        for name in ("visit_fraction", "fraction"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= 1:
-                raise ConfigError(f"method.{name} = {value}: it must be in (0, 1]")
-        for name in ("ratio", "theta", "kappa"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"method.{name} = {getattr(self, name)}: it must be between 0 and 1")
-        if self.iterations < 1:
-            raise ConfigError(f"method.iterations = {self.iterations}: at least one is needed")
 
     def completed(self, facts: FederationFacts) -> Self:
         """One site a visit; ten sites a round of the later stages, or all where there are fewer, and as many

@@ -40,7 +40,9 @@ def losses_of(logits: Tensor, labels: Tensor, kind: str) -> Tensor:
 class Scored(Reply):
     """All that the server learns of a site's predictions: one number."""
 
-    lid: float = disclosed("mean local intrinsic dimensionality of the local model's predictions")
+    lid: float = disclosed(
+        "mean local intrinsic dimensionality of the local model's predictions", least=0.0, most=1e9
+    )
     samples: int = disclosed("how many samples it was measured on")
 
     def refusal(self, request: ScoreModel, facts: SiteFacts) -> str | None:

@@ -36,9 +36,11 @@ def loss_of(epsilon: float | None) -> float:
 class Released(Reply):
     """Counts of a site's randomised labels; the single labels stay where they are."""
 
-    counts: Tensor = disclosed("how many of its randomised labels fall in each class, [K]")
-    epsilon: float | None = disclosed("privacy loss of this release for each label; none: true counts")
-    releases: int = disclosed("how often its labels were ever released, this time included")
+    counts: Tensor = disclosed("how many of its randomised labels fall in each class, [K]", least=0)
+    epsilon: float | None = disclosed(
+        "privacy loss of this release for each label; none: true counts", least=0.0
+    )
+    releases: int = disclosed("how often its labels were ever released, this time included", least=1)
     private: bool = disclosed("whether the draw used entropy that the site alone knows")
 
     def refusal(self, request: ReleaseLabels, facts: SiteFacts) -> str | None:
@@ -163,7 +165,7 @@ def draw_peers(shares: Tensor, chance: Tensor) -> Tensor:
 class LargestLogit(Reply):
     """How far the logits have grown."""
 
-    value: float = disclosed("largest absolute logit of its model on its own samples")
+    value: float = disclosed("largest absolute logit of its model on its own samples", least=0.0)
 
     def refusal(self, request: WatchLogits, facts: SiteFacts) -> str | None:
         fits = isinstance(self.value, float) and self.value >= 0

@@ -20,7 +20,7 @@ from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
 from fedsift.local.site import Site
 from fedsift.local.trainer import Result
-from fedsift.methods.base import Averaging, OneStage, methods, plain_loss
+from fedsift.methods.base import AnyLoss, Averaging, methods
 
 MEMORY = "feddyn memory"
 """The notebook page that holds h_k; it never leaves the site."""
@@ -121,7 +121,7 @@ class FedDynState(State):
 
 @methods.register("feddyn")
 @dataclass(frozen=True)
-class FedDyn(OneStage):
+class FedDyn(AnyLoss):
     """Each site remembers how far its optimum lies from the others', and is pulled against it."""
 
     summary: ClassVar[str] = "Dynamic regularisation: each site remembers its drift and is pulled against it"
@@ -150,7 +150,7 @@ class FedDyn(OneStage):
 
     def train(self, state: FedDynState, federation: Federation) -> FedDynState:
         recipe = self.recipe(
-            plain_loss(federation), lr=self.local.lr * self.decay**federation.round.index, clip=self.clip
+            self.objective(federation), lr=self.local.lr * self.decay**federation.round.index, clip=self.clip
         )
         one_round = DynamicRound(self.alpha, self.by_size, self.merge)
         weights, dynamics = one_round(federation, state.dynamics, recipe, federation.choose(self.fraction))

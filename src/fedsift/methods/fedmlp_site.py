@@ -117,8 +117,8 @@ def missing_classes(facts: SiteFacts, n_classes: int) -> list[int]:
 class TagCounts(Reply):
     """How far tagging is; which entries were tagged, and how, stays at the site."""
 
-    new: int = disclosed("how many labels of missing classes it tagged in this visit")
-    left: int = disclosed("how many labels of missing classes are still untagged")
+    new: int = disclosed("how many labels of missing classes it tagged in this visit", least=0)
+    left: int = disclosed("how many labels of missing classes are still untagged", least=0)
 
     def refusal(self, request: TagMissing, facts: SiteFacts) -> str | None:
         most = facts.samples * len(missing_classes(facts, len(request.difficulty)))
@@ -231,7 +231,9 @@ class Portrait(Reply):
 
     prototypes: Tensor = disclosed("mean feature of samples without and with each annotated class, [A, 2, F]")
     held: Tensor = disclosed("which of these means exist, [A, 2]")
-    difficulty: Tensor = disclosed("share of confident predictions for each class measured, [M]")
+    difficulty: Tensor = disclosed(
+        "share of confident predictions for each class measured, [M]", least=0.0, most=1.0
+    )
 
     def refusal(self, request: Portray, facts: SiteFacts) -> str | None:
         active = len(annotated_classes(facts, request.classes))

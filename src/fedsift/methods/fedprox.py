@@ -7,13 +7,13 @@ from typing import ClassVar
 
 from fedsift.contract import Federation
 from fedsift.contract.ranges import AtLeastZero
-from fedsift.local.objective import Objective, Proximal
-from fedsift.methods.base import OneStage, methods, plain_loss
+from fedsift.local.objective import Objective, Proximal, as_objective
+from fedsift.methods.base import AnyLoss, methods
 
 
 @methods.register("fedprox")
 @dataclass(frozen=True)
-class FedProx(OneStage):
+class FedProx(AnyLoss):
     """FedAvg whose sites also minimise (mu / 2) ||w - w_g||^2, so that they stay near the global model."""
 
     summary: ClassVar[str] = "FedAvg with a proximal term that keeps sites near the global model"
@@ -27,4 +27,4 @@ class FedProx(OneStage):
 
     def objective(self, federation: Federation) -> Objective:
         proximal = Proximal(power=self.power, skip_first_batch=self.power == 1)
-        return plain_loss(federation) + self.mu * proximal
+        return as_objective(super().objective(federation)) + self.mu * proximal

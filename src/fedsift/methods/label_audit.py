@@ -20,7 +20,7 @@ from fedsift.local.recipe import Recipe
 from fedsift.methods.base import TrainingMethod, methods
 from fedsift.models.head import PREFIX
 from fedsift.signals.label_crossfit import RIDGES
-from fedsift.signals.label_exchange import SecondReply, shared_model
+from fedsift.signals.label_exchange import SecondReply, SharedModel, shared_model
 from fedsift.signals.label_posterior import LabelModel
 from fedsift.signals.label_rates import shares_of
 
@@ -40,7 +40,7 @@ class AuditState(State):
     ridge: float = RIDGES[len(RIDGES) // 2]
     """The penalty that was chosen, or a middle one."""
     networks: tuple[Weights, ...] = ()
-    shared: tuple[LabelModel, ...] = ()
+    shared: tuple[SharedModel, ...] = ()
     """What all sites share of the posterior, a model for each question."""
 
 
@@ -56,6 +56,7 @@ class LabelAudit(TrainingMethod):
     summary: ClassVar[str] = "Which labels are wrong: out-of-fold probabilities and a site-aware posterior"
     paper: ClassVar[str] = "docs/audit.md"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
+    holds_out: ClassVar[bool] = False
 
     local: Recipe = field(
         default_factory=lambda: Recipe(epochs=3, batch_size=16, lr=0.05, momentum=0.5), kw_only=True
@@ -170,9 +171,13 @@ class LabelAudit(TrainingMethod):
 
     def grid(self, state: AuditState, federation: Federation) -> JudgeGrid:
         """How sites judge samples by the models that stand."""
+        return self.grid_of(state, len(federation.classes), federation.multilabel)
+
+    def grid_of(self, state: AuditState, classes: int, multilabel: bool) -> JudgeGrid:
+        """The same from what is known without a federation."""
         held = tuple(range(self.folds)) if self.folds > 1 else (-1,)
         linear = None if state.sums is None else self._linear(state, held, (state.ridge,) * self.folds)
-        return JudgeGrid(_questions(federation), state.shares, linear, state.networks)
+        return JudgeGrid(_shape(classes, multilabel), state.shares, linear, state.networks)
 
     def share(self, state: AuditState, federation: Federation) -> AuditState:
         """The exponent, chosen by the likelihood of the given labels, and who is mistaken for whom."""
@@ -188,7 +193,7 @@ class LabelAudit(TrainingMethod):
                 for reply in replies.values()
             ]
             shared.append(shared_model(found, LabelModel.start(shares)))
-        federation.record(tempering=[model.tempering for model in shared])
+        federation.record(tempering=[one.model.tempering for one in shared])
         return replace(state, shared=tuple(shared))
 
     def judge(self, state: AuditState, federation: Federation) -> AuditState:
@@ -233,8 +238,11 @@ class LabelAudit(TrainingMethod):
 
 def _questions(federation: Federation) -> tuple[int, int]:
     """Q and C: one question with K answers, or a yes or no for each class."""
-    classes = len(federation.classes)
-    return (classes, 2) if federation.multilabel else (1, classes)
+    return _shape(len(federation.classes), federation.multilabel)
+
+
+def _shape(classes: int, multilabel: bool) -> tuple[int, int]:
+    return (classes, 2) if multilabel else (1, classes)
 
 
 def is_linear(network: str) -> bool:

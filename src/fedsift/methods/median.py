@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from fedsift.aggregate.rules import Rule
-from fedsift.methods.base import OneStage, methods
+from fedsift.methods.base import AnyLoss, methods
 
 
 @methods.register("fedmedian")
 @dataclass(frozen=True)
-class FedMedian(OneStage):
+class FedMedian(AnyLoss):
     """FedAvg whose mean is a median: a minority of sites, however far off, cannot carry the model away."""
 
     summary: ClassVar[str] = "Coordinate-wise median of the sites' models instead of their mean"

@@ -11,14 +11,14 @@ from fedsift.contract import ConfigError, Federation
 from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastOne, Share
 from fedsift.local.requests import Indicate, Train
-from fedsift.methods.base import OneStage, methods
+from fedsift.methods.base import AnyLoss, methods
 from fedsift.signals.choice import power_of_choice
 from fedsift.signals.counting import floor_count
 
 
 @methods.register("poc")
 @dataclass(frozen=True)
-class PowerOfChoice(OneStage):
+class PowerOfChoice(AnyLoss):
     """FedAvg that trains where the global model is worst: the m of d candidates with the largest loss.
 
     Beware noisy labels: a site with wrong labels has a large loss and is chosen for it.

@@ -18,8 +18,8 @@ from fedsift.local.own import EvaluateOwn
 from fedsift.local.plan import batch_bounds
 from fedsift.local.public import Collaborate, Collaborated, Lesson, PublicPart, Show, public_size
 from fedsift.local.recipe import Augment, Recipe
+from fedsift.local.robust import LOG0, SymmetricCrossEntropy
 from fedsift.methods.base import TrainingMethod, methods
-from fedsift.methods.rhfl_site import LOG0, SymmetricCrossEntropy
 from fedsift.signals.credibility import Mode, credibility
 
 

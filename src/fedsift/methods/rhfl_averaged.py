@@ -10,8 +10,9 @@ from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastZero
 from fedsift.local.objective import CrossEntropy, Objective, as_objective
 from fedsift.local.requests import Train
+from fedsift.local.robust import LOG0, SymmetricCrossEntropy
 from fedsift.methods.base import OneStage, methods
-from fedsift.methods.rhfl_site import LOG0, MeasureLoss, PrivateLoss, SymmetricCrossEntropy
+from fedsift.methods.rhfl_site import MeasureLoss, PrivateLoss
 from fedsift.signals.credibility import Mode, credibility
 
 

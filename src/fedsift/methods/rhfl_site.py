@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from fedsift.contract import Reply, Request, SiteFacts, Weights, disclosed
-from fedsift.local import losses
-from fedsift.local.objective import Objective, Term, View
+from fedsift.local.objective import Objective
 from fedsift.local.own import mean_objective
 from fedsift.local.recipe import Augment
 from fedsift.local.requests import count_refusal
 from fedsift.local.site import Site
-
-LOG0 = math.log(1e-4)
-"""-9.21, what the release takes for log 0."""
-
-
-@dataclass(frozen=True)
-class SymmetricCrossEntropy(Term):
-    """L_sl = alpha L_ce + beta L_rce (eq. 5-7)."""
-
-    alpha: float = 0.1
-    beta: float = 1.0
-    log0: float = LOG0
-
-    def value(self, view: View) -> Tensor:
-        return view.mean(
-            losses.symmetric_cross_entropy(view.logits, view.target, self.alpha, self.beta, self.log0)
-        )
 
 
 @dataclass(frozen=True)
 class PrivateLoss(Reply):
     """A site's mean loss."""
 
-    value: float = disclosed("mean loss of the model over the site's own samples and labels")
+    value: float = disclosed("mean loss of the model over the site's own samples and labels", least=0.0)
     samples: int = disclosed("how many samples it was measured on")
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:

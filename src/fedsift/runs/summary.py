@@ -8,7 +8,7 @@ from typing import Any
 from fedsift.contract.findings import Findings
 from fedsift.runs.curves import summarise as summarise_curve
 
-CURVES = ("accuracy", "bacc", "auc", "map")
+CURVES = ("accuracy", "bacc", "auc", "map", "mean_site_accuracy")
 LAST = 10
 """Rounds over which "last" is averaged, as FedNoRo's tables do."""
 

@@ -1,6 +1,6 @@
 """What is measured on predictions and losses: pure functions that know no site, device or engine."""
 
-from fedsift.signals.choice import forget_rate, power_of_choice, small_loss
+from fedsift.signals.choice import forget_rate, power_of_choice
 from fedsift.signals.confidence import confidence
 from fedsift.signals.credibility import Credibility, credibility, shares_of_confidence
 from fedsift.signals.lid import lid, site_lid
@@ -65,7 +65,6 @@ __all__ = [
     "shares_of_confidence",
     "shrink_to_uniform",
     "site_lid",
-    "small_loss",
     "split_by_vote",
     "split_matrix",
     "split_values",

@@ -1,4 +1,4 @@
-"""Choosing by loss: sites that learn most (power-of-choice), samples that are likely clean (small loss)."""
+"""Choosing by loss: sites that learn most (power-of-choice), how many samples are left out (Co-teaching)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedsift.contract.errors import ConfigError
-from fedsift.signals.counting import floor_count
 
 
 def power_of_choice(candidates: Sequence[int], losses: ArrayLike, m: int) -> list[int]:
@@ -20,13 +19,6 @@ def power_of_choice(candidates: Sequence[int], losses: ArrayLike, m: int) -> lis
     values = np.asarray(losses, dtype=np.float64)
     pool = np.sort(np.asarray(candidates, dtype=np.int64))
     return [int(site) for site in pool[np.argsort(-values[pool], kind="stable")][:m]]
-
-
-def small_loss(losses: ArrayLike, rate: float) -> list[int]:
-    """The floor((1 - rate) B) samples with the smallest loss, smallest first (Co-teaching, RoFL)."""
-    values = np.asarray(losses, dtype=np.float64)
-    kept = floor_count((1.0 - rate) * len(values))
-    return [int(sample) for sample in np.argsort(values, kind="stable")[:kept]]
 
 
 def forget_rate(t: float, rate: float, warm: float, form: Literal["paper", "official"] = "paper") -> float:

@@ -1,9 +1,9 @@
 """Cross-fitting a linear model on frozen features: k models at once, each without one fold of every site's samples.
 
 Softmax regression `[F + 1, k, K]` (a sigmoid for each class where a picture has several), trained by federated
-averaging of what `crossfit_step` makes of it at every site. The k models share every matrix product, so five folds cost little
-more than one. A site's own class shares pi_s enter as P(given | x, s) = softmax(z(x) + log pi_s - log g): sites that
-hold different classes then agree on z, and averaging loses less.
+averaging of what `crossfit_step` makes of it at every site. The k models share every matrix product, so five folds
+cost little more than one. A site's own class shares pi_s enter as P(given | x, s) = softmax(z(x) + log pi_s - log g):
+sites that hold different classes then agree on z, and averaging loses less.
 """
 
 from __future__ import annotations
@@ -122,10 +122,11 @@ def crossfit_step(
             error = _probabilities(z, sigmoid=known is not None) - wanted[rows, None]
             used = (folds[rows, None] != held).astype(np.float32)
             error *= (used / np.maximum(used.sum(0), 1.0))[:, :, None]
+            slope = (x.T @ error.reshape(len(rows), -1)).reshape(w.shape) + decay * w
             if known is not None:
-                error *= known
+                slope *= known
             velocity *= chosen.momentum
-            velocity += (x.T @ error.reshape(len(rows), -1)).reshape(w.shape) + decay * w
+            velocity += slope
             w -= np.float32(chosen.lr) * velocity
     return w
 

@@ -4,7 +4,8 @@
 2. `second_reply` -> `shared_model`: for every exponent of `GRID` two log-likelihoods in whole nats, with wrong labels
    and without any, and one table of expected counts, at the exponent that the site's own likelihoods choose. One table,
    not one for every exponent: tables of the same samples side by side would bracket the cells that one of them lumps.
-3. `third_reply`: the rate with its interval in whole labels, and the agreement matrix, for the consortium's page.
+3. `last_fit` at the site, then `third_reply`: the rate with its interval in whole labels, and the agreement matrix,
+   for the consortium's page.
 
 Everything is a whole number; nothing in 1 ... floor - 1 leaves.
 """
@@ -15,10 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from fedsift.contract.codec import Wire
 from fedsift.signals.label_counts import FLOOR, WITHHELD, CensoredTable, Counts, censored, whole_nats
-from fedsift.signals.label_posterior import LabelModel, SiteFit, faithful_likelihoods, likelihoods
+from fedsift.signals.label_posterior import LabelModel, SiteFit, faithful_likelihoods, fit_site, likelihoods
 from fedsift.signals.label_rates import (
     GRID,
     SiteRate,
@@ -28,6 +30,11 @@ from fedsift.signals.label_rates import (
     shares_of,
     site_rate,
 )
+
+Array = NDArray[np.float64]
+
+SITES_WEIGHT = 1500.0
+"""Samples' worth by which a site's exponent is drawn to the federation's."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +81,39 @@ def second_reply(
     return SecondReply(nats, faithful, censored(tables[own], floor))
 
 
-def shared_model(replies: Sequence[SecondReply], start: LabelModel) -> LabelModel:
-    """The exponent for all sites, and pi, B, kappa and the Beta: every site's last fit (`fit_site`) uses it."""
-    a = choose_tempering(
-        np.stack([reply.nats for reply in replies]), np.stack([reply.faithful for reply in replies])
+@dataclass(frozen=True)
+class SharedModel(Wire):
+    """What the server sends back to every site after the second exchange."""
+
+    model: LabelModel
+    """pi, B, kappa, the Beta, and the exponent that all sites together choose."""
+    nats: Array
+    """`[A]`: all sites' log-likelihood a sample, for every exponent."""
+    faithful: Array
+    """`[A]`: the same if every given label were right."""
+
+
+def shared_model(replies: Sequence[SecondReply], start: LabelModel) -> SharedModel:
+    """The federation's exponent and likelihoods, pi, B, kappa and the Beta."""
+    nats = np.sum([reply.nats for reply in replies], axis=0)
+    faithful = np.sum([reply.faithful for reply in replies], axis=0)
+    samples = max(sum(reply.table.total for reply in replies), 1)
+    model = fit_shared([reply.table for reply in replies], start)
+    model = model.with_tempering(choose_tempering([nats], [faithful]))
+    return SharedModel(model, nats / samples, faithful / samples)
+
+
+def site_tempering(shared: SharedModel, own: SecondReply) -> float:
+    """The exponent that a site's own likelihoods choose together with `SITES_WEIGHT` samples' worth of all sites':
+    pictures from another machine may need another exponent, and a small site cannot tell."""
+    return choose_tempering(
+        [own.nats + SITES_WEIGHT * shared.nats], [own.faithful + SITES_WEIGHT * shared.faithful]
     )
-    return fit_shared([reply.table for reply in replies], start).with_tempering(a)
+
+
+def last_fit(probabilities: ArrayLike, given: ArrayLike, shared: SharedModel, own: SecondReply) -> SiteFit:
+    """The site's last fit, from which its files are written; `own` is the second reply that it sent."""
+    return fit_site(probabilities, given, shared.model.with_tempering(site_tempering(shared, own)))
 
 
 def third_reply(fit: SiteFit, given: ArrayLike, floor: int = FLOOR) -> ThirdReply:

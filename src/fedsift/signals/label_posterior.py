@@ -3,13 +3,14 @@
 At site s, with its true class shares pi_s, T_s[c, j] = P(given j | true c, s), and p(c | x) from a model that did not
 see x, trained on labels with shares g:
 
-    P(given j | x, s)          =  sum_c q(c | x, s) T_s[c, j],     q(c | x, s)  ~  pi_s[c] (p(c | x) / g[c])^a
+    P(given j | x, s)          =  sum_c q(c | x, s) T_s[c, j],     q(c | x, s)  ~  p(c | x)^a pi_s[c] / g[c]
     P(true c | x, given j, s)  ~  q(c | x, s) T_s[c, j],           P(wrong)     =  1 - P(true = given)
 
 A model trained on given labels estimates P(given | x), not P(true | x): without the exponent a (tempering) the fit
 draws T_s to the identity. a is chosen without the truth, by the likelihood of the given labels with pi_s and T_s
 refitted for every a (`label_rates.choose_tempering`). Priors: pi_s ~ Dirichlet(kappa pi); T_s is drawn to
-(1 - e_s) I + e_s B with B, who is mistaken for whom, shared by all sites; e_s ~ Beta.
+1 - e_s r_c on its diagonal and e_s r_c B[c, j] beside it, with B, who is mistaken for whom, and r, which classes are
+mistaken more often, shared by all sites; e_s ~ Beta.
 
 p -> A p, T -> A^-1 T leaves the likelihood as it is. What breaks the tie here: p may be sharpened, not mixed, and most
 labels of a class are right (diagonal dominance), unless a site's own codes explain its labels far better.
@@ -50,6 +51,8 @@ class LabelModel(Wire):
     """g `[K]`: shares of the given labels that the model was trained on."""
     confusion: Array
     """B `[K, K]`: of the wrong labels of true class c the share given as j; zero on its diagonal, rows sum to 1."""
+    relative_rates: Array
+    """`[K]`: how much more often class c is given wrongly than all classes together; 1 where nothing is known."""
     concentration: float = 10.0
     """kappa: samples' worth by which a site's class shares are drawn to the federation's."""
     rate_prior: tuple[float, float] = (1.5, 5.0)
@@ -63,7 +66,7 @@ class LabelModel(Wire):
         shares = np.maximum(np.asarray(given_shares, np.float64), _TINY)
         shares = shares / shares.sum()
         classes = len(shares)
-        return cls(shares, shares, (1 - np.eye(classes)) / max(classes - 1, 1))
+        return cls(shares, shares, (1 - np.eye(classes)) / max(classes - 1, 1), np.ones(classes))
 
     def with_tempering(self, tempering: float) -> LabelModel:
         return replace(self, tempering=float(tempering))
@@ -117,8 +120,11 @@ def fit_site(probabilities: ArrayLike, given: ArrayLike, model: LabelModel) -> S
 
 
 def tempered_evidence(probabilities: Array, model: LabelModel) -> Array:
-    """(p / g)^a `[n, K]`, each row scaled to a largest value of 1."""
-    log = model.tempering * (np.log(np.maximum(probabilities, _TINY)) - np.log(model.given_shares))
+    """p^a / g `[n, K]`, each row scaled to a largest value of 1.
+
+    Not (p / g)^a, which is as good with equal classes but favours rare ones and then finds far too many labels wrong.
+    """
+    log = model.tempering * np.log(np.maximum(probabilities, _TINY)) - np.log(model.given_shares)
     result: Array = np.exp(log - log.max(1, keepdims=True))
     return result
 
@@ -203,7 +209,15 @@ def _fit(evidence: Array, labels: Labels, model: LabelModel, rate: float) -> Sit
     """From the site's given shares and `rate`."""
     given = np.bincount(labels, minlength=len(model.shares))
     shares = (given + model.concentration * model.shares) / (len(labels) + model.concentration)
-    return _em(evidence, labels, model, model.confusion, shares, _shape(rate, model.confusion), rate)
+    return _em(
+        evidence,
+        labels,
+        model,
+        model.confusion,
+        shares,
+        error_shape(rate, model.confusion, model.relative_rates),
+        rate,
+    )
 
 
 def _own_codes(evidence: Array, labels: Labels, model: LabelModel) -> SiteFit:
@@ -215,13 +229,15 @@ def _own_codes(evidence: Array, labels: Labels, model: LabelModel) -> SiteFit:
     errors = table / table.sum(1, keepdims=True)
     confusion = np.where(np.eye(classes, dtype=bool), 0.0, table)
     confusion /= confusion.sum(1, keepdims=True)
-    flat = replace(model, rate_prior=(1.0, 1.0))
+    flat = replace(model, rate_prior=(1.0, 1.0), relative_rates=np.ones(classes))
     fit = _em(evidence, labels, flat, confusion, model.shares, errors, 0.9)
     return replace(fit, swapped=True)
 
 
-def _shape(rate: float, confusion: Array) -> Array:
-    result: Array = (1 - rate) * np.eye(len(confusion)) + rate * confusion
+def error_shape(rate: float, confusion: Array, relative_rates: Array) -> Array:
+    """T `[K, K]` of the shape that all sites share: 1 - e r_c on the diagonal, e r_c B[c, j] beside it."""
+    by_class = np.clip(rate * relative_rates, 1e-4, 1 - 1e-4)[:, None]
+    result: Array = (1 - by_class) * np.eye(len(confusion)) + by_class * confusion
     return result
 
 
@@ -249,7 +265,7 @@ def _em(
         shares = (posterior.sum(0) + model.concentration * model.shares) / (n + model.concentration)
         wrong = float(counts.sum() - np.trace(counts))
         rate = float(np.clip((wrong + alpha - 1) / max(n + alpha + beta - 2, _TINY), 1e-4, 1 - 1e-4))
-        errors = counts + SHAPE_WEIGHT * _shape(rate, confusion)
+        errors = counts + SHAPE_WEIGHT * error_shape(rate, confusion, model.relative_rates)
         errors /= errors.sum(1, keepdims=True)
     return SiteFit(posterior, counts, shares, errors, rate, now, False)
 
@@ -261,6 +277,13 @@ def _responsibilities(evidence: Array, labels: Labels, shares: Array, errors: Ar
     joint = q * np.maximum(errors, _TINY).T[labels]
     total = joint.sum(1, keepdims=True)
     return joint / total, np.log(total[:, 0])
+
+
+def predicted_shares(probabilities: ArrayLike, model: LabelModel, shares: ArrayLike) -> Array:
+    """P(true | x, s) `[n, K]` without the given label, under a site's own class shares."""
+    weighed = tempered_evidence(np.asarray(probabilities, np.float64), model) * np.asarray(shares, np.float64)
+    result: Array = weighed / weighed.sum(1, keepdims=True)
+    return result
 
 
 def judge(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -107,6 +108,41 @@ def split_values(values: ArrayLike, seed: int = 0) -> Split:
     For samples, `fraction` is the estimated noise level mu_hat of their site.
     """
     return split_matrix(np.asarray(values, dtype=np.float64).reshape(-1, 1), rule="sum", seed=seed)
+
+
+def suspects(losses: ArrayLike, least: float = math.log(2)) -> NDArray[np.int64]:
+    """Samples that look wrongly labelled, ascending: the component of larger loss, of it those above `least`.
+
+    A mixture parts any losses in two, those of clean labels too. Above log 2 the network holds the given label for less
+    likely than all others together, so a site whose samples are fitted well has no suspects. Their share is an estimate
+    of the site's noise rate.
+    """
+    values = np.asarray(losses, dtype=np.float64)
+    noisy = split_values(values).noisy
+    return noisy[values[noisy] > least]
+
+
+def clean_probability(
+    losses: ArrayLike, max_iter: int = 10, tol: float = 1e-2, reg_covar: float = 5e-4
+) -> NDArray[np.float64]:
+    """Posterior of the component of smaller loss for each sample, `[n]` (DivideMix section 3.1; settings as released).
+
+    Losses are first scaled to 0..1. All samples are clean where they cannot be parted: fewer than two, or all alike.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture
+
+    values = np.asarray(losses, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise DataError("a mixture needs finite losses; lower train.lr or set train.clip")
+    if len(values) < 2 or np.ptp(values) <= _ALIKE:
+        return np.ones(len(values))
+    rows = ((values - values.min()) / np.ptp(values)).reshape(-1, 1)
+    mixture = GaussianMixture(2, max_iter=max_iter, tol=tol, reg_covar=reg_covar, random_state=0)
+    with _threads().limit(limits=1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        posterior = mixture.fit(rows).predict_proba(rows)
+    return np.asarray(posterior[:, int(mixture.means_[:, 0].argmin())])
 
 
 def vote(sets: Iterable[Iterable[int]]) -> tuple[list[int], int]:

@@ -37,6 +37,7 @@ def write_results(
         "model": study.model.name,
         "dataset": spread.dataset.name if spread else "",
         "classes": list(federation.classes),
+        "oracle": study.method.oracle,
         "seed": study.seed,
         "engine": study.engine.name,
         "sites": len(federation.sites),

@@ -235,7 +235,11 @@ class Study:
         if self.public is not None:
             dataset, public = self.public.take(dataset, self.seed)
         spread = build_spread(
-            dataset, self.partition, self.noise, seed=self.seed, held_out=self.evaluate.held_out
+            dataset,
+            self.partition,
+            self.noise,
+            seed=self.seed,
+            held_out=self.evaluate.held_out if self.method.holds_out else self.evaluate.held_out or None,
         )
         spread = self._embedded(replace(spread, public=public, notes=(*self.notes, *spread.notes)))
         for site in self.model.sites:

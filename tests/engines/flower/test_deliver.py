@@ -33,7 +33,7 @@ def _inside_a_run() -> Iterator[None]:
 
 
 def introduction(site: str, **changes: Any) -> Introduction:
-    facts = changes.pop("facts", SiteFacts(site, 10, held_out=4, model="mlp"))
+    facts = changes.pop("facts", SiteFacts(site, 10, held_out=4, model="mlp", classes=2))
     told = {"classes": ("a", "b"), "multilabel": False, "shape": (4,), "mean": (0.5,), "std": (0.5,)}
     return Introduction(facts, **{**told, **changes})
 
@@ -269,7 +269,7 @@ def test_a_node_that_changes_its_facts_or_its_classes_is_not_taken_back() -> Non
     grid = grid_of()
     federation = federation_of(grid, deadline=60.0)
     del grid.nodes[101]
-    other = introduction("south", facts=SiteFacts("south", 11, held_out=4, model="mlp"))
+    other = introduction("south", facts=SiteFacts("south", 11, held_out=4, model="mlp", classes=2))
     grid.nodes[300] = Node("south", says=lambda letter: other if isinstance(letter, Hello) else None)
     grid.sleep(10.0)
     assert "samples=11" in ask(federation).refused["south"]
@@ -317,3 +317,60 @@ def test_without_names_whoever_comes_takes_part_by_name() -> None:
 def test_sites_that_disagree_stop_the_run_at_once() -> None:
     with pytest.raises(ConfigError, match="'south' has classes b, a"):
         agree({"north": introduction("north"), "south": introduction("south", classes=("b", "a"))})
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"facts": {"name": "north"}}, "facts is a dict"),
+        ({"facts": None}, "facts is a NoneType"),
+        ({"facts": SiteFacts("north", "many", classes=2)}, "facts.samples is a str"),  # type: ignore[arg-type]
+        ({"facts": SiteFacts("north", 10**400, classes=2)}, "facts.samples is beyond"),
+        ({"facts": SiteFacts(torch.zeros(2), 10, classes=2)}, "facts.name is a Tensor"),  # type: ignore[arg-type]
+        ({"facts": SiteFacts("no\x1b[2Jrth", 10, classes=2)}, "do not show"),
+        ({"facts": SiteFacts("n" * 300, 10, classes=2)}, "too long"),
+        ({"facts": SiteFacts("north", 10, held_out=-1, classes=2)}, "fewer than no samples"),
+        ({"facts": SiteFacts("north", 10, classes=3)}, "declares 3 classes and names 2"),
+        ({"facts": SiteFacts("north", 10, classes=2, annotated=(0, 7))}, "annotates a class"),
+        ({"classes": ("a", "a")}, "one twice"),
+        ({"classes": "ab"}, "classes is a str"),
+        ({"shape": (10**6, 10**6)}, "samples of shape"),
+        ({"shape": (0,)}, "samples of shape"),
+        ({"std": (0.0,)}, "divides by std"),
+        ({"mean": (float("nan"),)}, "mean[0] is not finite"),
+    ],
+)
+def test_an_introduction_that_is_none_costs_that_site_its_place_and_no_more(
+    changes: dict[str, Any], word: str
+) -> None:
+    grid = grid_of()
+    grid.nodes[100].says = lambda letter: introduction("north", **changes)
+    post = post_of(grid)
+    assert gather(post, [], at_least=2, wait=20.0) == ["south", "west"]
+    assert word in post.refused["node 100"]
+    assert post.refused["node 100"].isprintable()
+
+
+@pytest.mark.parametrize("letter", [SiteFacts("north", 10), torch.zeros(3), ["north"] * 1000, None, 7])
+def test_a_node_that_does_not_introduce_itself_is_left_out(letter: Any) -> None:
+    grid = grid_of()
+    grid.nodes[100].says = lambda asked: {"said": letter} if letter is None else letter
+    post = post_of(grid)
+    assert gather(post, [], at_least=2, wait=20.0) == ["south", "west"]
+    assert "introduced itself by a" in post.refused["node 100"]
+
+
+@pytest.mark.parametrize("field", ["run", "failure", "reply"])
+def test_an_answer_that_holds_tensors_for_words_costs_that_site_the_round(field: str) -> None:
+    grid = grid_of()
+    federation = federation_of(grid)
+    honest = grid.nodes[100].answer
+
+    def says(letter: Any) -> Any:
+        parts = {"run": letter.run, "site": "north", "moment_id": letter.moment.id, "reply": counts("north")}
+        return honest(letter) if isinstance(letter, Hello) else Answer(**{**parts, field: torch.zeros(2)})
+
+    grid.nodes[100].says = says
+    replies = ask(federation)
+    assert replies.sites == ["south", "west"]
+    assert replies.refused["north"].startswith(f"{field} is a Tensor")

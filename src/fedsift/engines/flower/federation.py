@@ -14,8 +14,9 @@ from torch import Tensor
 
 from fedsift.contract.errors import ConfigError, QuorumError
 from fedsift.contract.messages import Answer, Envelope
+from fedsift.contract.plaintext import short
 from fedsift.engines.federation import EngineFederation, Simulation
-from fedsift.engines.flower.hello import Hello, Introduction, Vacant, disagreement
+from fedsift.engines.flower.hello import Hello, Introduction, Vacant, disagreement, unsound
 from fedsift.engines.flower.letters import MESSAGE_TYPE
 from fedsift.engines.flower.records import Packer, unpack
 from fedsift.local.site import Samples
@@ -115,7 +116,11 @@ class Post:
                     self._greeted[node] = self.clock()
         arrived = []
         for id, message in self.collect(set(self._greetings)):
-            site = self._hear(self._greetings.pop(id), message)
+            node = self._greetings.get(id)
+            if node is None:
+                continue  # this node has answered another greeting
+            self._greetings = {other: to for other, to in self._greetings.items() if to != node}
+            site = self._hear(node, message)
             if site is not None:
                 arrived.append(site)
         return arrived
@@ -133,14 +138,20 @@ class Post:
         if not isinstance(letter, Introduction):
             if _lost(message):
                 self._greeted.pop(node, None)  # it may answer when it is back
-            self._refuse(f"node {node}", letter.failure if isinstance(letter, Answer) else str(letter))
+            said = letter.failure if isinstance(letter, Answer) else letter
+            words = said if isinstance(said, str) else f"it introduced itself by a {type(said).__name__}"
+            self._refuse(f"node {node}", words)
+            return None
+        reason = unsound(letter)
+        if reason is not None:
+            self._refuse(f"node {node}", reason)
             return None
         site = letter.facts.name
         objection = self.keeper.objection(node, letter)
         if objection is not None:  # by its node: the name may be another's, who does take part
             self._refuse(f"node {node}", objection)
             return None
-        reason = letter.refusal(None, letter.facts) or self.accept(letter)
+        reason = self.accept(letter)
         if reason is not None:
             self._refuse(site, reason)
             return None
@@ -150,8 +161,8 @@ class Post:
         return site
 
     def _refuse(self, who: str, reason: str) -> None:
-        self.refused[who] = reason
-        log.warning("%s cannot take part: %s", who, reason)
+        self.refused[who] = short(reason)
+        log.warning("%s cannot take part: %s", who, self.refused[who])
 
 
 def _read(message: Message) -> Any:
@@ -160,7 +171,7 @@ def _read(message: Message) -> Any:
         return f"Flower reports error {message.error.code}: {message.error.reason or 'no reason given'}"
     try:
         return unpack(message.content)
-    except ValueError as error:
+    except Exception as error:  # whoever sent it may have written anything
         return f"the reply cannot be read: {error}"
 
 

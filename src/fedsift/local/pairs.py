@@ -1,0 +1,52 @@
+"""Two networks at a site, trained in step on the same batches, each in sight of the other (Co-teaching, DivideMix)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from fedsift.contract.messages import Reply, SiteFacts, Weights, disclosed
+from fedsift.local.extras import Extra
+from fedsift.local.requests import Train, Trained, weights_refusal
+from fedsift.local.site import Site
+from fedsift.local.trainer import Job, Result
+
+
+@dataclass(frozen=True)
+class TrainedPair(Trained):
+    """Two models instead of one."""
+
+    twin: Weights = disclosed("the site's second model after local training", default_factory=dict)
+
+    def refusal(self, request: TrainPair, facts: SiteFacts) -> str | None:  # type: ignore[override]
+        return super().refusal(request, facts) or weights_refusal(self.twin, request.twin)
+
+    def update_norm(self, request: TrainPair) -> float | None:  # type: ignore[override]
+        """The longer of the two ways."""
+        second = replace(self, weights=self.twin), replace(request, weights=request.twin)
+        norms = [super().update_norm(request), Trained.update_norm(*second)]
+        return max((norm for norm in norms if norm is not None), default=None)
+
+
+@dataclass(frozen=True)
+class TrainPair(Train):
+    """Train two networks in step; a term that needs "twin" sees the other's logits."""
+
+    reply_type: ClassVar[type[Reply]] = TrainedPair
+
+    twin: Weights = field(default_factory=dict)
+    """The second network."""
+
+    def job(self, site: Site) -> Job:
+        first = super().job(site)
+        return replace(first, twin=Job(site, self.twin, self.recipe, extras=self.twin_extras(site)))
+
+    def twin_extras(self, site: Site) -> dict[str, Extra]:
+        """What the terms of the second network need of this site; what the first one has unless it is said here."""
+        return self.extras(site)
+
+    def reply(self, site: Site, result: Result | None) -> TrainedPair:
+        trained = super().reply(site, result)
+        assert result is not None and result.twin is not None
+        loss = (result.loss + result.twin.loss) / 2
+        return TrainedPair(trained.weights, trained.samples, loss, trained.then, result.twin.weights)

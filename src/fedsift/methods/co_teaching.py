@@ -1,0 +1,62 @@
+"""Co-teaching: Han et al., Robust Training of Deep Neural Networks with Extremely Noisy Labels, NeurIPS 2018; federated
+as FedDPCont section 9 says: two global networks, averaged separately."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+from fedsift.contract import Federation, Stage
+from fedsift.contract.ranges import AtLeastOne, Count, Range, Share
+from fedsift.methods.base import methods
+from fedsift.methods.co_teaching_site import PeersChoice, TrainCoTaught
+from fedsift.methods.pairs import PairState, TwoNetworks
+from fedsift.signals.choice import forget_rate
+
+
+@methods.register("co-teaching")
+@dataclass(frozen=True)
+class CoTeaching(TwoNetworks):
+    """Two networks a site. In every batch each names the samples of smallest loss, and the other learns from them."""
+
+    summary: ClassVar[str] = "Two networks, each learning from the samples of small loss that the other names"
+    paper: ClassVar[str] = "Han et al. 2018; federated as in FedDPCont section 9"
+
+    rounds: AtLeastOne = 300
+    """T: communication rounds."""
+    fraction: Share = 0.1
+    """Share of the sites that train in a round."""
+    noise_rate: Annotated[float, Range(0, 1, below=True)] | None = None
+    """tau: share of wrong labels, at every site alike. None: each site estimates its own from its losses. A true one
+    given here is an oracle, and the run says so."""
+    warm: Count = 10
+    """T_k: rounds over which the share that is left out grows from 0 to tau."""
+    ramp: Literal["paper", "official"] = "paper"
+    """tau min(t / T_k, 1) with t from 1, or the release's T_k values from 0 to tau."""
+
+    @property
+    def oracle(self) -> str | None:
+        return None if self.noise_rate is None else f"noise rate {self.noise_rate:g} given"
+
+    def stages(self) -> list[Stage]:
+        return [Stage("train", self.rounds, self.train, asks=(TrainCoTaught,))]
+
+    def train(self, state: PairState, federation: Federation) -> PairState:
+        """One round of Alg. 1 at some sites, then both networks are averaged, each with its like."""
+        share = self.left_out(federation.round.index)
+        federation.record(forget_ramp=share)
+        visit = TrainCoTaught(
+            state.weights,
+            self.recipe(PeersChoice()),
+            twin=state.twin,
+            ramp=share,
+            noise_rate=self.noise_rate,
+        )
+        return self.pair_round(federation, visit, federation.choose(self.fraction))
+
+    def left_out(self, index: int) -> float:
+        """R(t) / tau in the round of this index, from 0."""
+        return forget_rate(index + 1 if self.ramp == "paper" else index, 1.0, self.warm, self.ramp)
+
+    def tiny(self) -> CoTeaching:
+        return replace(self, rounds=3, fraction=0.6, warm=2)

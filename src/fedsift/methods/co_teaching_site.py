@@ -1,0 +1,74 @@
+"""Co-teaching at a site: each network learns from the samples that the other finds easy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedsift.contract.messages import Reply
+from fedsift.local import losses
+from fedsift.local.extras import Extra, PerSite
+from fedsift.local.objective import Term, View
+from fedsift.local.pairs import TrainedPair, TrainPair
+from fedsift.local.site import Site
+from fedsift.local.trainer import Result
+from fedsift.signals.mixture import suspects
+
+NAME = "co-teaching"
+LOSSES = "co-teaching losses"
+"""The notebook page of each sample's loss when it was last trained on, `[n]`."""
+FORGOTTEN = "co-teaching forgotten share"
+"""What the term below needs: R(t), the share of a batch that is left out."""
+ESTIMATE = "co-teaching noise rate"
+"""The notebook page of the site's own estimate of its noise rate."""
+
+
+@dataclass(frozen=True)
+class PeersChoice(Term):
+    """Mean cross-entropy over the floor((1 - R) B) samples on which the *other* network's loss is smallest (Alg. 1
+    lines 5-8). A mean once: the release divides it by their number again."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"twin", FORGOTTEN, LOSSES})
+
+    def memory(self, classes: int) -> Mapping[str, tuple[int, ...]]:
+        return {LOSSES: ()}
+
+    def value(self, view: View) -> Tensor:
+        assert view.twin is not None
+        own = losses.cross_entropy(view.logits, view.target)
+        chosen = losses.small_loss(
+            losses.cross_entropy(view.twin, view.target), view.site(FORGOTTEN), view.present
+        )
+        view.keep(LOSSES, own)
+        return (own * chosen).sum(-1) / chosen.sum(-1).clamp(min=1)
+
+
+@dataclass(frozen=True)
+class TrainCoTaught(TrainPair):
+    """Train two networks that choose samples for each other; then judge anew how many labels are wrong."""
+
+    reply_type: ClassVar[type[Reply]] = TrainedPair
+
+    ramp: float = 1.0
+    """R(t) / tau: how much of the noise rate is left out by now."""
+    noise_rate: float | None = None
+    """tau; None: what the site itself estimated at its last visit, nothing before the first."""
+
+    def extras(self, site: Site) -> dict[str, Extra]:
+        rate = site.notebook.get(ESTIMATE, 0.0) if self.noise_rate is None else self.noise_rate
+        return {FORGOTTEN: PerSite(torch.tensor(self.ramp * rate, dtype=torch.float64))}
+
+    def reply(self, site: Site, result: Result | None) -> TrainedPair:
+        """The estimate: share of the larger component of a mixture of two over the last losses of both networks."""
+        assert result is not None and result.twin is not None
+        seen = (result.rows[LOSSES] + result.twin.rows[LOSSES]) / 2
+        noisy = torch.from_numpy(suspects(seen.numpy()))
+        flagged = torch.zeros(len(seen), dtype=torch.bool)
+        flagged[noisy] = True
+        site.notebook[ESTIMATE] = len(noisy) / len(seen)
+        site.keep_evidence(NAME, suspicion=seen, flagged=flagged)
+        return super().reply(site, result)

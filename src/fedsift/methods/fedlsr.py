@@ -1,0 +1,121 @@
+"""FedLSR: Jiang et al., Towards Federated Learning against Noisy Labels via Local Self-Regularization, CIKM 2022."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from torch import Tensor
+
+from fedsift.contract import ConfigError, Federation
+from fedsift.contract.ranges import AtLeastZero, Positive, Range, Share
+from fedsift.local import losses
+from fedsift.local.objective import Objective, Term, View, as_objective
+from fedsift.local.recipe import Augment, Recipe
+from fedsift.methods.base import OneStage, methods, train_round
+
+VIEWS = 2
+
+
+@dataclass(frozen=True)
+class SelfRegularised(Term):
+    """CE(p_s, y) + gamma JS(z1, z2) [+ lambda_e H(p_s)]: rows of the batch are two looks at the same samples.
+
+    p_s is the sharpened mixture of both looks' predictions; its share lambda ~ Beta(1, 1) is drawn once a batch.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"chance"})
+
+    gamma: float
+    sharpen: float = 0.5
+    distil: float = 3.0
+    twice: bool = False
+    mean_over: Literal["samples", "entries"] = "samples"
+    lambda_e: float = 0.0
+
+    def value(self, view: View) -> Tensor:
+        assert view.chance is not None
+        first, second = view.logits.chunk(VIEWS, dim=-2)
+        target = view.target.chunk(VIEWS, dim=-2)[0]
+        # Beta(1, 1) is the uniform distribution; a batch's first row is never padding
+        log_s = losses.log_sharpened_mixture(first, second, view.chance[..., 0], self.sharpen)
+        if self.twice:
+            fit = losses.cross_entropy(log_s.exp(), target)
+        else:
+            fit = -losses.expected_value(target, log_s)
+        apart = losses.jensen_shannon(first, second, self.distil)
+        if self.mean_over == "entries":
+            apart = apart / first.shape[-1]
+        unsure = -(log_s.exp() * log_s).sum(-1) if self.lambda_e else 0.0
+        per_sample = fit + self.gamma * apart + self.lambda_e * unsure
+        real = view.present.chunk(VIEWS, dim=-1)[0]
+        return (per_sample * real).sum(-1) / real.sum(-1).clamp(min=1)
+
+
+@methods.register("fedlsr")
+@dataclass(frozen=True)
+class FedLSR(OneStage):
+    """FedAvg whose sites agree with themselves: two looks at each sample must give one, sharp prediction.
+
+    The defaults are the loss as printed; `form = "released"` is the released one, which learns slowly.
+    """
+
+    summary: ClassVar[str] = "FedAvg on sharpened, mixed predictions of two looks that must agree"
+    paper: ClassVar[str] = "Jiang et al. 2022 (CIKM)"
+    forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "released": {"twice": True, "mean_over": "entries"},
+        "plus": {"lambda_e": 0.6},
+    }
+
+    gamma: AtLeastZero = 0.4
+    """gamma: final weight of the agreement of both looks; 0 leaves it out."""
+    warm_up: Share = 0.2
+    """t_w / T: share of the rounds over which gamma grows from 0, linearly."""
+    sharpen: Positive = 0.5
+    """T: temperature of the sharpening, below 1 is sharper."""
+    distil: Positive = 3.0
+    """The agreement is between softmax(3 z1) and softmax(3 z2)."""
+    twice: bool = False
+    """Feed the probabilities p_s to a cross-entropy that takes logits (released code): a loss between
+    log(e + K - 1) - 1 and log(e + K - 1), which wrong labels cannot pull far, and right ones neither. False is
+    -log p_s, as printed."""
+    mean_over: Literal["samples", "entries"] = "samples"
+    """The agreement's mean: over samples, or over samples and classes (released code, K times smaller)."""
+    lambda_e: AtLeastZero = 0.0
+    """lambda_e: weight of the entropy of p_s, "FedLSR+"; on in the released notebook, off in the paper's method."""
+    degrees: Annotated[float, Range(0, 180)] = 30.0
+    """Rotation of the looks where train.augment changes nothing: two equal looks have nothing to agree on."""
+
+    local: Recipe = field(
+        default_factory=lambda: Recipe(epochs=5, batch_size=60, lr=0.15, momentum=0.9, weight_decay=1e-4),
+        kw_only=True,
+    )
+
+    def __post_init__(self) -> None:
+        if self.local.mixup > 0:
+            raise ConfigError(
+                f"train.mixup = {self.local.mixup}: fedlsr mixes the predictions of two looks at one sample, so "
+                "samples cannot be mixed besides; set train.mixup = 0"
+            )
+
+    def gamma_at(self, t: int) -> float:
+        """gamma min(1, t / t_w) in round t, from 0."""
+        return self.gamma * min(1.0, t / max(self.warm_up * self.rounds, 1.0))
+
+    def objective(self, federation: Federation) -> Objective:
+        gamma = self.gamma_at(federation.round.index)
+        return as_objective(
+            SelfRegularised(gamma, self.sharpen, self.distil, self.twice, self.mean_over, self.lambda_e)
+        )
+
+    def looks(self, federation: Federation) -> Recipe:
+        """Two independently augmented copies of every sample in a step."""
+        augment = self.local.augment if self.local.augment.active else Augment(degrees=self.degrees)
+        return self.recipe(self.objective(federation), views=VIEWS, augment=augment)
+
+    def train(self, state: Any, federation: Federation) -> Any:
+        chosen = self.choose(state, federation)
+        replies = train_round(federation, state.weights, self.looks(federation), chosen)
+        federation.record(gamma=self.gamma_at(federation.round.index))
+        return replace(state, weights=self.merged(replies, state.weights))

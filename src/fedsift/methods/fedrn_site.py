@@ -1,0 +1,183 @@
+"""FedRN at a site: say how well the model fits, let neighbours' models vote on which labels are clean, train on those."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsift.contract.messages import Reply, Request, SiteFacts, Weights, disclosed
+from fedsift.contract.randomness import derive
+from fedsift.local import losses
+from fedsift.local.crossfit import part_of
+from fedsift.local.plan import batch_bounds
+from fedsift.local.predict import features_of, site_logits
+from fedsift.local.recipe import Recipe
+from fedsift.local.requests import Train, Trained, count_refusal
+from fedsift.local.site import Site
+from fedsift.local.trainer import Job, Result, make_optimiser
+from fedsift.signals.mixture import clean_probability
+
+NAME = "fedrn"
+CLEAN = "clean"
+"""Where the workbench holds the samples of this visit, a mask `[n]`."""
+ITERATIONS = 100
+"""Of the mixture, as released."""
+
+# What a site tells of its model ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Profile(Reply):
+    """By what a site is chosen as a neighbour."""
+
+    expertise: float = disclosed(
+        "share of its own labels that its trained model agrees with", least=0, most=1
+    )
+    output: Tensor = disclosed("the trained model's prediction for one picture of random noise, [K]")
+
+    def refusal(self, request: DescribeModel, facts: SiteFacts) -> str | None:
+        if self.output.shape != (request.classes,) or not self.output.is_floating_point():
+            return f"the prediction has shape {tuple(self.output.shape)}, asked were ({request.classes},)"
+        return None
+
+
+@dataclass(frozen=True)
+class DescribeModel(Request[Profile]):
+    """Expertise on the own labels, and the answer to the picture of noise that all sites are shown."""
+
+    reply_type: ClassVar[type[Reply]] = Profile
+
+    weights: Weights | None
+    classes: int
+
+    def answer(self, site: Site) -> Profile:
+        weights = site.weights_for(self.weights)
+        agreed = (site_logits(site, weights).argmax(-1) == site.labels).double().mean()
+        picture = noise_picture(site).to(site.compute.device)
+        with torch.inference_mode():
+            answer = F.softmax(site.network(weights).eval()(picture)[0], dim=-1)
+        return Profile(float(agreed), answer.cpu().clone())
+
+
+def noise_picture(site: Site) -> Tensor:
+    """One sample of standard normal noise, `[1, *shape]`: the same at every site and in every round."""
+    generator = torch.Generator().manual_seed(derive(site.moment.seed, "fedrn picture") % 2**63)
+    return torch.randn((1, *site.samples.shape), generator=generator)
+
+
+# Training ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shown(Trained):
+    """A model that other sites get to see."""
+
+    weights: Weights = disclosed(
+        "the site's model after local training; the server SHOWS IT TO OTHER SITES that choose it as a neighbour"
+    )
+    samples: int = disclosed("how many samples it has")
+    clean: int = disclosed("how many of them it trained on: those whose labels looked right", default=0)
+
+    def refusal(self, request: Train, facts: SiteFacts) -> str | None:
+        return super().refusal(request, facts) or count_refusal("clean", self.clean, facts.samples)
+
+
+@dataclass(frozen=True)
+class TrainShown(Train):
+    """Plain training of a model that other sites will see."""
+
+    reply_type: ClassVar[type[Reply]] = Shown
+
+    def reply(self, site: Site, result: Result | None) -> Shown:
+        trained = super().reply(site, result)
+        mask: Tensor | None = site.workbench.get(CLEAN)
+        used = len(site.samples) if mask is None else int(mask.sum())
+        return Shown(trained.weights, trained.samples, trained.loss, trained.then, used)
+
+
+@dataclass(frozen=True)
+class TrainAmongNeighbours(TrainShown):
+    """Let the received model and the neighbours' vote on every label, then train on those that look clean."""
+
+    reply_type: ClassVar[type[Reply]] = Shown
+
+    neighbours: tuple[Weights, ...] = ()
+    """Models of other sites."""
+    scores: tuple[float, ...] = (1.0,)
+    """How much each vote counts: the received model's, then the neighbours'."""
+    least: float = 0.5
+    """A label whose mean vote is larger is clean."""
+    guarded: bool = True
+    """See `clean_votes`."""
+
+    def job(self, site: Site) -> Job:
+        votes = self.votes(site)
+        mean = np.average(votes, axis=0, weights=self.shares)
+        clean = torch.from_numpy(mean > self.least)
+        site.keep_evidence(NAME, flagged=~clean, suspicion=torch.from_numpy(1 - mean))
+        if not bool(clean.any()):
+            clean = torch.ones_like(clean)  # nobody is believed: train as if nothing was known
+        site.workbench[CLEAN] = clean
+        return replace(super().job(site), site=part_of(site, clean.nonzero().squeeze(-1)))
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """Scores that sum to 1; all alike where all are 0."""
+        values = np.asarray(self.scores, dtype=np.float64)
+        return values / values.sum() if values.sum() > 0 else np.full(len(values), 1 / len(values))
+
+    def votes(self, site: Site) -> NDArray[np.float64]:
+        """P(clean) of every sample by the received model and by each neighbour's, `[1 + k, n]`.
+
+        A neighbour's head is first tuned on what the received model holds for clean: sites' classes differ.
+        """
+        own = clean_votes(site_logits(site, self.weights), site.labels, self.guarded)
+        trusted = torch.from_numpy(own > self.least).nonzero().squeeze(-1)
+        votes = [own]
+        for number, weights in enumerate(self.neighbours, 1):
+            features, _ = features_of(site.network(weights, slot="neighbour"), site.samples)
+            head = tuned_head(
+                features[trusted],
+                site.labels[trusted],
+                (weights["head.weight"], weights["head.bias"]),
+                self.recipe,
+                site.random(f"head of neighbour {number}"),
+            )
+            votes.append(clean_votes(F.linear(features, *head), site.labels, self.guarded))
+        return np.stack(votes)
+
+
+def clean_votes(logits: Tensor, labels: Tensor, guarded: bool = True) -> NDArray[np.float64]:
+    """P(clean) of every sample by a mixture of two over the losses of these logits, `[n, K], [n] -> [n]`.
+
+    guarded: a label that the model holds for likelier than all others together, loss up to log 2, is clean. A mixture
+    parts any losses in two, those of right labels too, and a site would never learn from its harder samples.
+    """
+    target = F.one_hot(labels, logits.shape[-1]).double()
+    loss = losses.cross_entropy(logits.double(), target).numpy()
+    found = clean_probability(loss, max_iter=ITERATIONS)
+    return np.where(loss <= math.log(2), 1.0, found) if guarded else found
+
+
+def tuned_head(
+    features: Tensor, labels: Tensor, head: tuple[Tensor, Tensor], recipe: Recipe, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """One epoch of cross-entropy on a linear head over frozen features `[n, F]`; nothing else moves, batch norm neither."""
+    weight, bias = (part.detach().clone().requires_grad_() for part in head)
+    if len(features):
+        optimiser = make_optimiser([weight, bias], recipe)
+        order = torch.randperm(len(features), generator=generator)
+        for start, stop in batch_bounds(len(features), recipe.batch_size):
+            batch = order[start:stop]
+            loss: Any = F.cross_entropy(F.linear(features[batch], weight, bias), labels[batch])
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+    return weight.detach(), bias.detach()

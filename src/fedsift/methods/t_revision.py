@@ -1,0 +1,70 @@
+"""T-revision: Xia et al., Are Anchor Points Really Indispensable in Label-Noise Learning?, NeurIPS 2019; federated as
+FedDPCont section 9 says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from fedsift.contract import Federation, Stage, State
+from fedsift.contract.ranges import AtLeastOne, Positive
+from fedsift.local.requests import Train
+from fedsift.methods.base import methods
+from fedsift.methods.forward_correction import ThroughMatrices
+from fedsift.methods.transition_site import (
+    Correction,
+    EstimateTransition,
+    Estimator,
+    ThroughTransition,
+    TrainCorrected,
+)
+
+
+@methods.register("t-revision")
+@dataclass(frozen=True)
+class TRevision(ThroughMatrices):
+    """Forward correction whose matrices are not the last word: a slack dT is learnt together with the network."""
+
+    summary: ClassVar[str] = (
+        "Estimates how labels are mistaken, corrects the loss, then learns to revise the estimate"
+    )
+    paper: ClassVar[str] = "Xia et al. 2019; federated as in FedDPCont section 9"
+
+    estimator: Estimator = "anchor"
+    """Row i of a site's T: the prediction at the surest sample of i ("anchor", the paper), or given labels among
+    samples surely called i ("confident")."""
+    warmup: AtLeastOne = 20
+    """Rounds of plain FedAvg before matrices are estimated."""
+    rounds: AtLeastOne = 140
+    """Rounds of training through T."""
+    revision: AtLeastOne = 140
+    """Rounds in which dT is learnt too; FedDPCont does not say how many."""
+    correction: Correction = "forward"
+    """The loss of the middle rounds: "forward" (FedDPCont) or "reweight" (the paper)."""
+    revise_by: Correction = "reweight"
+    """The loss of the last rounds: "reweight" (the paper) or "forward"."""
+    revision_lr: Positive = 1e-3
+    """Step of dT, plain gradient descent. The release's Adam at 5e-7 moves no entry by more than 5e-7 a step."""
+
+    def stages(self) -> list[Stage]:
+        return [
+            Stage("warm-up", self.warmup, self.warm_all, asks=(Train,)),
+            Stage("estimate", 1, self.estimate, asks=(EstimateTransition,), trains=False),
+            Stage("correct", self.rounds, self.correct, asks=(TrainCorrected,)),
+            Stage("revise", self.revision, self.revise, asks=(TrainCorrected,)),
+        ]
+
+    def warm_all(self, state: State, federation: Federation) -> State:
+        """All sites train in these rounds."""
+        return replace(self, fraction=1.0).warm(state, federation)
+
+    def correct(self, state: State, federation: Federation) -> State:
+        return self.through(state, federation, ThroughTransition(self.correction))
+
+    def revise(self, state: State, federation: Federation) -> State:
+        """Network and dT descend together (the paper's eq. 5); dT stays at its site, as T does."""
+        loss = ThroughTransition(self.revise_by, revise=True)
+        return self.through(state, federation, loss, self.revision_lr)
+
+    def tiny(self) -> TRevision:
+        return replace(self, warmup=1, rounds=2, revision=2, fraction=0.6)

@@ -1,0 +1,84 @@
+"""Verdicts change how sure a score is, settle what was looked at, and leave the order of the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedsift.audits.findings import Evidence, Finding, Rate, SiteAudit
+from fedsift.audits.recalibrate import SETTLED, recalibrate
+from fedsift.audits.review import draw_plan
+from fedsift.audits.verdicts import Verdict
+from fedsift.contract.errors import DataError
+
+
+def made(n: int = 300) -> tuple[SiteAudit, np.ndarray]:
+    """Three classes; the audit is too sure: of labels at 0.8 only about half are wrong. Also which are wrong."""
+    draw = np.random.default_rng(2)
+    doubt = draw.uniform(0.02, 0.98, n)
+    wrong = draw.random(n) < doubt**2
+    given = draw.integers(0, 3, n)
+    posterior = np.zeros((n, 3))
+    posterior[np.arange(n), given] = 1 - doubt
+    posterior[np.arange(n), (given + 1) % 3] = doubt
+    flagged = doubt > 0.5
+    audit = SiteAudit(
+        site="north",
+        classes=("cat", "cow", "dog"),
+        multilabel=False,
+        ids=tuple(f"s{k}" for k in range(n)),
+        given=given,
+        probability=posterior,
+        probability_wrong=doubt,
+        predicted=posterior.argmax(1),
+        proposed=np.where(flagged, (given + 1) % 3, given),
+        flagged=flagged,
+        rate=Rate(0.3, 0.2, 0.4),
+        finding=Finding(True, 0.05),
+        agreement=np.zeros((3, 3), np.int64),
+        evidence=Evidence("test"),
+    )
+    return audit, wrong
+
+
+def verdicts_of(audit: SiteAudit, wrong: np.ndarray, ids: list[str]) -> list[Verdict]:
+    said = []
+    for name in ids:
+        k = audit.row_of[name]
+        label = audit.classes[int(audit.given[k] + wrong[k]) % 3]
+        said.append(Verdict(name, "proposal" if wrong[k] else "given", (label,), "Ann"))
+    return said
+
+
+def test_probabilities_come_nearer_to_what_people_found() -> None:
+    audit, wrong = made()
+    plan = draw_plan(audit, 40, 40, 40)
+    said = verdicts_of(audit, wrong, [item.id for item in plan.items])
+    after, curve = recalibrate(audit, plan, said)
+    rest = np.array([name not in {item.id for item in plan.items} for name in audit.ids])
+    before_error = abs(audit.probability_wrong[rest].mean() - wrong[rest].mean())
+    after_error = abs(after.probability_wrong[rest].mean() - wrong[rest].mean())
+    assert after_error < 0.5 * before_error
+    assert curve.slope > 0
+    order = np.argsort(audit.probability_wrong[rest], kind="stable")
+    assert (np.diff(after.probability_wrong[rest][order]) >= -1e-12).all()
+    assert np.allclose(after.probability.sum(1), 1)
+
+
+def test_a_settled_label_is_certain() -> None:
+    audit, wrong = made()
+    plan = draw_plan(audit, 20, 20, 20)
+    said = verdicts_of(audit, wrong, [item.id for item in plan.items])
+    after, _ = recalibrate(audit, plan, said)
+    for one in said:
+        k = audit.row_of[one.id]
+        assert after.probability_wrong[k] == float(wrong[k])
+        assert after.flagged[k] == wrong[k]
+        assert after.reason[k] == SETTLED
+        assert audit.classes[int(after.proposed[k])] == one.labels[0]
+
+
+def test_without_a_verdict_there_is_nothing_to_learn() -> None:
+    audit, _ = made()
+    with pytest.raises(DataError, match="no settled verdict"):
+        recalibrate(audit, draw_plan(audit, 5, 5, 5), [])

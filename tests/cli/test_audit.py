@@ -1,0 +1,207 @@
+"""`fedsift audit` end to end: own data, going on, a finished run, samples that came later."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedsift.cli.main import app
+from fedsift.contract.errors import ConfigError, DataError, RunError
+
+FEW = ["--folds", "3", "--rounds", "4", "--model", "linear"]
+
+
+def own_data(path: Path, n: int = 180, seed: int = 0, wrong: float = 0.4) -> np.ndarray:
+    """Rows of features at three sites; at the third a share of the labels is wrong. Returns which."""
+    draw = np.random.default_rng(seed)
+    true = draw.integers(0, 3, n)
+    site = np.array(["north", "east", "west"])[np.arange(n) % 3]
+    images = (3.0 * np.eye(3, 6)[true] + draw.normal(size=(n, 6))).astype(np.float32)
+    spoiled = (draw.random(n) < wrong) & (site == "west")
+    labels = np.where(spoiled, (true + draw.integers(1, 3, n)) % 3, true)
+    ids = np.array([f"s{seed}-{k:04d}" for k in range(n)])
+    np.savez(path, images=images, labels=labels, site=site, ids=ids, classes=np.array(["cat", "cow", "dog"]))
+    return spoiled
+
+
+def ask(*words: object) -> Any:
+    done = CliRunner().invoke(app, ["audit", *map(str, words)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray, dict[str, Any]]:
+    place = tmp_path_factory.mktemp("own")
+    wrong = own_data(place / "data.npz")
+    (place / "study.toml").write_text('[data]\nname = "npz"\npath = "data.npz"\n', "utf-8")
+    done = ask(place / "study.toml", "--out", place / "out", *FEW, "--json")
+    return place, wrong, json.loads(done.stdout)
+
+
+def test_a_study_with_data_alone_is_enough(audited: tuple[Path, np.ndarray, dict[str, Any]]) -> None:
+    place, wrong, found = audited
+    assert "truth" not in found  # own labels are nobody's truth
+    assert found["sites"]["west"]["wrong_labels"] is True
+    assert found["sites"]["north"]["wrong_labels"] is found["sites"]["east"]["wrong_labels"] is False
+    folder = place / "out" / "sites" / "west"
+    with (folder / "labels.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 60
+    assert [float(row["probability_wrong"]) for row in rows] == sorted(
+        (float(row["probability_wrong"]) for row in rows), reverse=True
+    )
+    listed = {row["id"] for row in rows if row["is_label_issue"] == "True"}
+    truly = {f"s0-{k:04d}" for k in np.flatnonzero(wrong)}
+    assert len(listed & truly) >= 0.8 * len(truly)
+    assert len(listed - truly) <= 3
+    for name in (
+        "report.html",
+        "ledger.jsonl",
+        "release.json",
+        "review/queue.csv",
+        "review/label-studio-tasks.json",
+    ):
+        assert (folder / name).is_file(), name
+    assert (folder / "labels.csv").stat().st_mode & 0o077 == 0
+    assert (place / "out" / "consortium.html").is_file()
+
+
+def test_nothing_that_names_a_sample_is_outside_its_site_s_folder(
+    audited: tuple[Path, np.ndarray, dict[str, Any]],
+) -> None:
+    place, _, _ = audited
+    outside = [f for f in (place / "out").iterdir() if f.is_file()]
+    assert outside
+    for file in outside:
+        assert b"s0-0" not in file.read_bytes(), file.name
+
+
+def test_the_same_command_again_changes_nothing_and_another_study_is_refused(
+    audited: tuple[Path, np.ndarray, dict[str, Any]],
+) -> None:
+    place, _, first = audited
+    labels = place / "out" / "sites" / "west" / "labels.csv"
+    before = labels.read_bytes()
+    again = json.loads(ask(place / "study.toml", "--out", place / "out", *FEW, "--json").stdout)
+    assert again == first
+    assert labels.read_bytes() == before
+    with pytest.raises(RunError, match="another study"):
+        CliRunner().invoke(
+            app,
+            ["audit", str(place / "study.toml"), "seed=9", "--out", str(place / "out"), *FEW],
+            catch_exceptions=False,
+        )
+
+
+def test_a_stopped_audit_goes_on_to_the_same_lists(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedsift.methods.label_audit import LabelAudit
+
+    place, _, _ = audited
+    real = LabelAudit.share
+
+    def killed(self: LabelAudit, *parts: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LabelAudit, "share", killed)
+    done = CliRunner().invoke(app, ["audit", str(place / "study.toml"), "--out", str(tmp_path / "out"), *FEW])
+    assert done.exit_code == 130
+    assert not (tmp_path / "out" / "sites").exists()
+    monkeypatch.setattr(LabelAudit, "share", real)
+    ask(place / "study.toml", "--out", tmp_path / "out", *FEW)
+    for site in ("north", "east", "west"):
+        own, other = (base / "out" / "sites" / site / "labels.csv" for base in (tmp_path, place))
+        assert own.read_bytes() == other.read_bytes()
+
+
+def test_samples_that_came_later_are_judged_without_training(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
+) -> None:
+    place, _, _ = audited
+    wrong = own_data(tmp_path / "later.npz", n=90, seed=5)
+    done = ask(place / "study.toml", "--new", tmp_path / "later.npz", "--out", place / "out", "--json")
+    found = json.loads(done.stdout)
+    with Path(found["sites"]["west"]["list"]).open(encoding="utf-8", newline="") as file:
+        listed = {row["id"] for row in csv.DictReader(file) if row["is_label_issue"] == "True"}
+    truly = {f"s5-{k:04d}" for k in np.flatnonzero(wrong)}
+    assert len(listed & truly) >= 0.7 * len(truly)
+    assert found["sites"]["north"]["flagged"] == 0
+    np.savez(
+        tmp_path / "odd.npz",
+        images=np.zeros((4, 6), np.float32),
+        labels=np.zeros(4, int),
+        classes=np.array(["x"]),
+    )
+    with pytest.raises(DataError, match="classes"):
+        CliRunner().invoke(
+            app,
+            [
+                "audit",
+                str(place / "study.toml"),
+                "--new",
+                str(tmp_path / "odd.npz"),
+                "--out",
+                str(place / "out"),
+            ],
+            catch_exceptions=False,
+        )
+
+
+def test_a_finished_run_is_audited_from_its_own_evidence(tmp_path: Path) -> None:
+    text = """
+seed = 3
+[data]
+name = "digits"
+train_limit = 200
+[partition]
+name = "iid"
+sites = 4
+[noise]
+name = "fedcorr"
+rho = 0.5
+tau = 0.5
+[model]
+name = "linear"
+[method]
+name = "fedcorr"
+iterations = 1
+fine_tuning_rounds = 1
+usual_rounds = 1
+"""
+    (tmp_path / "study.toml").write_text(text, "utf-8")
+    run = CliRunner().invoke(
+        app,
+        ["run", str(tmp_path / "study.toml"), "--out", str(tmp_path / "runs"), "--json"],
+        catch_exceptions=False,
+    )
+    folder = json.loads(run.stdout)["run"]
+    found = json.loads(ask(folder, "--out", tmp_path / "out", "--json").stdout)
+    assert set(found["sites"]) == {"site-00", "site-01", "site-02", "site-03"}
+    page = (tmp_path / "out" / "sites" / "site-00" / "report.html").read_text("utf-8")
+    assert "ranks" in page
+
+
+def test_a_plan_says_what_leaves_and_audits_nothing(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
+) -> None:
+    place, _, _ = audited
+    done = ask(place / "study.toml", "--out", tmp_path / "none", *FEW, "--plan", "--json")
+    replies = {row["reply"] for row in json.loads(done.stdout)["disclosures"]}
+    assert {"LabelsCounted", "FoldsFitted", "GridJudged", "LabelsJudged"} <= replies
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_audit_on_flower_says_how_it_is_done(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text('[data]\nname = "digits"\n', "utf-8")
+    with pytest.raises(ConfigError, match="label-audit"):
+        CliRunner().invoke(
+            app, ["audit", str(tmp_path / "study.toml"), "engine.name=flower"], catch_exceptions=False
+        )

@@ -1,0 +1,71 @@
+"""A deployed site's own audit: from its own notebook and data, the same files as a simulation writes for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+from fedsift.audits.studies import audit, audit_spread, audit_study, notebooks_of
+from fedsift.contract.errors import RunError
+from fedsift.contract.messages import Answer, Envelope, Moment, Request
+from fedsift.contract.notebook import Notebook
+from fedsift.deploy.audited import write_own_audit
+from fedsift.deploy.site_file import notebook_of, read_site_file
+from fedsift.deploy.trial import export_trial
+from fedsift.engines.flower.notebooks import NotebookStore
+from fedsift.runs import RunFolder
+from fedsift.study import Study
+
+TABLES: dict[str, Any] = {
+    "seed": 5,
+    "data": {"name": "digits", "train_limit": 240},
+    "partition": {"name": "iid", "sites": 3},
+    "noise": {"name": "fedcorr", "rho": 0.5, "tau": 0.5},
+    "model": {"name": "linear"},
+}
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study, list[Path]]:
+    """A simulated audit, and the same sites as folders of their own with what the audit left in their notebooks."""
+    place = tmp_path_factory.mktemp("deployed")
+    study, _ = audit_study(Study.from_table(TABLES), folds=2, rounds=3, model="linear")
+    audit(study, place / "out")
+    spread = audit_spread(study)
+    files = export_trial(spread, study.model.of_sites(spread.sites), place / "sites")
+    pages, _ = notebooks_of(RunFolder.open(place / "out" / "run"), study)
+    for file in files:
+        name = read_site_file(file).name
+        notebook = Notebook(dict(pages[name]))
+        notebook.written = True
+        moment = Moment(study.seed, "judge labels", 4, 0)
+        envelope = Envelope("run-1", name, moment, "", Request())
+        store = NotebookStore(notebook_of(file, read_site_file(file)), "run-1", name)
+        with store.locked():
+            store.keep(envelope, "digest", notebook, "", Answer("run-1", name, moment.id, None))
+    return place, study, files
+
+
+def test_a_site_s_files_are_those_of_the_simulation(
+    audited: tuple[Path, Study, list[Path]], tmp_path: Path
+) -> None:
+    place, _, files = audited
+    for file in files:
+        folder = write_own_audit(file, tmp_path / file.parent.name)
+        simulated = place / "out" / "sites" / folder.path.name
+        assert folder.labels.read_bytes() == (simulated / "labels.csv").read_bytes()
+        assert folder.report.is_file()
+        assert folder.labels.stat().st_mode & 0o077 == 0
+
+
+def test_a_site_that_no_run_has_judged_says_so(
+    audited: tuple[Path, Study, list[Path]], tmp_path: Path
+) -> None:
+    _, study, _ = audited
+    spread = audit_spread(study)
+    [fresh, *_] = export_trial(spread, study.model.of_sites(spread.sites), tmp_path / "fresh")
+    with pytest.raises(RunError, match="no run has said anything about its labels"):
+        write_own_audit(fresh, tmp_path / "out")
