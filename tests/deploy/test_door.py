@@ -251,15 +251,19 @@ def test_a_site_takes_only_apps_that_it_pinned(tmp_path: Path) -> None:
     def fab(content: bytes) -> Callable[[str], bytes]:
         return lambda path: GetFabResponse(fab=Fab(hash_str="whatever", content=content)).SerializeToString()
 
-    pins = frozenset({hashlib.sha256(app).hexdigest()})
-    honest = Setting(tmp_path, fab(app), roster=None, pins=pins)
+    pins = {hashlib.sha256(app).hexdigest()}
+
+    def pinned() -> frozenset[str]:
+        return frozenset(pins)
+
+    honest = Setting(tmp_path, fab(app), roster=None, pins=pinned)
     assert honest.post("/v1/fleet/get-fab").status_code == 200
-    hostile = Setting(tmp_path, fab(b"another app"), roster=None, pins=pins)
+    hostile = Setting(tmp_path, fab(b"another app"), roster=None, pins=pinned)
     answer = hostile.post("/v1/fleet/get-fab")
     assert answer.status_code == 403
     assert "not pinned" in answer.text
-    unpinned = Setting(tmp_path, fab(app), roster=None, pins=frozenset())
-    assert unpinned.post("/v1/fleet/get-fab").status_code == 403
+    pins.clear()  # as the file stands now, not as it was at the start
+    assert honest.post("/v1/fleet/get-fab").status_code == 403
 
 
 def test_only_what_flower_needs_is_passed_on_and_nothing_secret_is_logged(setting: Setting) -> None:
