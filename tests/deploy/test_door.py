@@ -18,16 +18,19 @@ import httpx
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.proto.fab_pb2 import Fab, GetFabResponse
-from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.control_pb2 import RegisterNodeRequest
+from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse
 from flwr.proto.message_pb2 import Message
 
 from fedsift.contract.errors import ConfigError
 from fedsift.deploy.door import FLEET, Door, Limits
+from fedsift.deploy.nodes import NodeBook
 from fedsift.deploy.roster import Entry, Roster, entries_of, fingerprint, roster_text
 
 PULL = "/v1/fleet/pull-messages"
 PUSH = "/v1/fleet/push-messages"
 OBJECT = "/v1/fleet/push-object"
+ACTIVATE = "/v1/fleet/activate-node"
 
 
 class Key:
@@ -251,15 +254,19 @@ def test_a_site_takes_only_apps_that_it_pinned(tmp_path: Path) -> None:
     def fab(content: bytes) -> Callable[[str], bytes]:
         return lambda path: GetFabResponse(fab=Fab(hash_str="whatever", content=content)).SerializeToString()
 
-    pins = frozenset({hashlib.sha256(app).hexdigest()})
-    honest = Setting(tmp_path, fab(app), roster=None, pins=pins)
+    pins = {hashlib.sha256(app).hexdigest()}
+
+    def pinned() -> frozenset[str]:
+        return frozenset(pins)
+
+    honest = Setting(tmp_path, fab(app), roster=None, pins=pinned)
     assert honest.post("/v1/fleet/get-fab").status_code == 200
-    hostile = Setting(tmp_path, fab(b"another app"), roster=None, pins=pins)
+    hostile = Setting(tmp_path, fab(b"another app"), roster=None, pins=pinned)
     answer = hostile.post("/v1/fleet/get-fab")
     assert answer.status_code == 403
     assert "not pinned" in answer.text
-    unpinned = Setting(tmp_path, fab(app), roster=None, pins=frozenset())
-    assert unpinned.post("/v1/fleet/get-fab").status_code == 403
+    pins.clear()  # as the file stands now, not as it was at the start
+    assert honest.post("/v1/fleet/get-fab").status_code == 403
 
 
 def test_only_what_flower_needs_is_passed_on_and_nothing_secret_is_logged(setting: Setting) -> None:
@@ -290,6 +297,68 @@ def test_an_upstream_that_is_gone_is_said_so(tmp_path: Path) -> None:
     setting.door.client = httpx.AsyncClient(transport=httpx.MockTransport(gone))
     answer = setting.post(PULL)
     assert (answer.status_code, answer.text) == (502, "the other side does not answer (ConnectError)")
+
+
+# What a door writes down and tells -----------------------------------------------------------------------------------
+
+
+def test_a_listed_key_is_made_known_and_its_node_written_down(tmp_path: Path) -> None:
+    book = NodeBook(tmp_path / "nodes.json")
+    numbers = ActivateNodeResponse(node_id=17).SerializeToString()
+    setting = Setting(tmp_path, lambda path: numbers, nodes=book)
+    assert setting.post(ACTIVATE).status_code == 200
+    [(first, passed, body), (second, _, _)] = setting.upstream.calls
+    assert (first, second) == ("/v1/control/register-node", ACTIVATE)
+    assert RegisterNodeRequest.FromString(body).public_key == setting.key.pem
+    assert "flwr-signature" not in passed
+    assert book.key_of(17) == setting.key.mark
+    assert setting.post(ACTIVATE, headers=Key().headers()).status_code == 403
+    assert len(setting.upstream.calls) == 2  # nobody else is ever made known
+    spelled = setting.key.headers(claims=setting.key.pem + b"\n")
+    setting.post(ACTIVATE, headers=spelled)
+    assert RegisterNodeRequest.FromString(setting.upstream.calls[2][2]).public_key == setting.key.pem
+
+
+def test_a_site_writes_down_every_body_before_it_leaves(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, roster=None, egress=tmp_path / "egress.jsonl")
+    setting.post(OBJECT, body=b"weights")
+    [line] = [json.loads(text) for text in (tmp_path / "egress.jsonl").read_text("utf-8").splitlines()]
+    assert (line["route"], line["bytes"]) == (OBJECT, 7)
+    assert line["sha256"] == hashlib.sha256(b"weights").hexdigest()
+    assert (tmp_path / "egress.jsonl").stat().st_mode & 0o777 == 0o600
+    full = Setting(tmp_path, roster=None, egress=tmp_path / "no such folder" / "egress.jsonl")
+    answer = full.post(OBJECT, body=b"weights")
+    assert answer.status_code == 503
+    assert "nothing leaves until it can" in answer.text
+    assert full.upstream.calls == []
+
+
+def test_the_operator_is_told_once_for_each_reason(tmp_path: Path) -> None:
+    told: list[str] = []
+    setting = Setting(tmp_path, aloud=told.append)
+    for _ in range(3):
+        setting.post("/v1/control/start-run")
+        setting.post(PULL, headers={})
+    assert len(told) == 2
+    assert "nowhere else" in told[0]
+
+
+@pytest.mark.parametrize(("status", "taken"), [(413, 403), (429, 503), (500, 503), (403, 403), (200, 200)])
+def test_a_node_is_never_answered_what_would_end_it_for_good(
+    tmp_path: Path, status: int, taken: int
+) -> None:
+    setting = Setting(tmp_path, roster=None, egress=tmp_path / "egress.jsonl")
+    transport = httpx.MockTransport(lambda request: httpx.Response(status, text="words"))
+    setting.door.client = httpx.AsyncClient(transport=transport)
+    answer = setting.post(PUSH)
+    assert (answer.status_code, answer.text) == (taken, "words")
+
+
+def test_a_closing_door_lets_its_polls_go(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, limits=Limits(hold_seconds=3600.0, hold_every=0.001))
+    setting.door.closing = True
+    assert setting.post(PULL).status_code == 200
+    assert len(setting.upstream.calls) == 1
 
 
 # The roster ----------------------------------------------------------------------------------------------------------

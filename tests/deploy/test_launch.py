@@ -14,6 +14,7 @@ from fedsift.cli.main import app
 from fedsift.contract.errors import ConfigError, DataError, RunError
 from fedsift.deploy import commands, starting
 from fedsift.deploy.app import write_app
+from fedsift.deploy.certificates import Pair
 from fedsift.deploy.server import read_federation_file
 from fedsift.deploy.sites import open_site
 from fedsift.engines.flower.processes import SWITCHES, offline
@@ -86,7 +87,7 @@ def test_the_readme_lists_every_field_that_leaves_and_the_exact_commands(deploye
     for row in ("| Introduction | facts |", "| Indicators | values |", "| Trained | weights |"):
         assert row in text
     assert "| Evaluated |" not in text  # the coordinator has a test set
-    for command in ("superlink", "site", "start app", "register"):
+    for command in ("superlink", "site", "start app", "roster add", "pin"):
         assert f"fedsift flower {command}" in text
 
 
@@ -104,7 +105,6 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
 
 
 OFF_THIS_MACHINE = ["0.0.0.0", "192.168.1.5", "fed.example.org", "::", "", "127.0.0.1.example.org"]
-ENCRYPTION = ["--insecure"], ["--ca", "ca", "--certificate", "crt", "--key", "key"]
 
 
 def refused(*command: str) -> str:
@@ -120,68 +120,86 @@ def refused(*command: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("encryption", ENCRYPTION)
 @pytest.mark.parametrize("host", OFF_THIS_MACHINE)
-def test_a_superlink_listens_on_loopback_alone(
-    host: str, encryption: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("ca", "crt", "key"):
-        (tmp_path / name).touch()
-    assert f"'{host}'" in refused("superlink", "--host", host, *encryption)
-
-
-@pytest.mark.parametrize("host", OFF_THIS_MACHINE)
-def test_no_command_reaches_a_superlink_elsewhere(
+def test_without_a_door_nothing_leaves_this_machine(
     host: str, deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("ca", "node", "node.pub"):
-        (tmp_path / name).touch()
-    site = str(write_site(tmp_path / "site"))
-    there = ["--superlink", f"{host}:8000"]
-    for encryption in (["--insecure"], ["--ca", "ca", "--key", "node"]):
-        refused("site", site, *there, *encryption)
-    refused("register", "node.pub", *there, "--ca", "ca")
-    for number, encryption in enumerate((["--insecure"], ["--ca", "ca"])):
-        run_folder = str(tmp_path / f"run-{number}")
-        refused("start", str(deployed / "app"), "--run-folder", run_folder, *there, *encryption)
-        assert not Path(run_folder).exists()
+    assert f"'{host}'" in refused("superlink", "--host", host, "--insecure")
+    there = ["--superlink", f"{host}:8000", "--insecure"]
+    refused("site", str(write_site(tmp_path / "site")), *there)
+    refused("start", str(deployed / "app"), "--run-folder", str(tmp_path / "run"), *there)
+    assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="is not this machine"):
         starting.wait_for(f"{host}:8000", seconds=0.0)
 
 
-def test_the_app_and_the_documents_say_why_and_name_no_other_address(deployed: Path) -> None:
+@pytest.mark.parametrize("missing", ["--certificate", "--key", "--roster"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+def test_a_door_needs_a_certificate_its_key_and_a_roster(
+    host: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [part for flag in ("--certificate", "--key", "--roster") if flag != missing for part in (flag, "x")]
+    result = runner.invoke(app, ["flower", "superlink", "--host", host, *given])
+    assert isinstance(result.exception, ConfigError)
+    assert result.exception.exit_code == 2
+    assert missing in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+@pytest.mark.parametrize("missing", ["--ca", "--key"])
+def test_a_site_across_the_network_needs_the_authority_and_its_key(missing: str, tmp_path: Path) -> None:
+    site = write_site(tmp_path / "site")
+    given = [part for flag in ("--ca", "--key") if flag != missing for part in (flag, str(tmp_path / "x"))]
+    result = runner.invoke(app, ["flower", "site", str(site), "--superlink", "fed.example.org:443", *given])
+    assert isinstance(result.exception, ConfigError)
+    assert missing in str(result.exception)
+
+
+def test_a_run_behind_a_door_needs_the_doors_home(deployed: Path, tmp_path: Path) -> None:
+    command = ["flower", "start", str(deployed / "app"), "--run-folder", str(tmp_path / "run")]
+    result = runner.invoke(app, [*command, "--home", str(tmp_path / "nowhere")])
+    assert isinstance(result.exception, RunError)
+    assert "fedsift flower superlink" in str(result.exception)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_app_and_the_documents_say_why_there_is_a_door(deployed: Path) -> None:
     readme = (deployed / "app" / "README.md").read_text("utf-8")
     page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text("utf-8")
     for text in (readme, page):
         assert "ca.crt" in text
         assert "run code on the coordinator and at" in " ".join(text.split())
-        commands = [line for line in text.splitlines() if "fedsift flower " in line]
-        named = [word for line in commands for word in re.findall(r"--(?:host|superlink) (\S+)", line)]
-        assert set(named) == {"127.0.0.1:8000"}
+        shown = [line for line in text.splitlines() if "fedsift flower " in line]
+        for line in shown:  # what is shown without encryption stays on this machine
+            addresses = re.findall(r"--(?:host|superlink) (\S+)", line)
+            assert "--insecure" not in line or set(addresses) <= {"127.0.0.1:8000"}
+        for words in ("roster add", "roster revoke", "flower pin", "--roster", "egress.jsonl"):
+            assert words in text
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])
 def test_on_loopback_a_trial_needs_no_encryption(host: str) -> None:
-    command = commands.superlink_command(host, 8000, insecure=True, ca=None, certificate=None, key=None)
+    command = commands.superlink_command(host, 8000, own=None)
     assert command[command.index("--host") + 1] == host
     assert "--insecure" in command
     assert "--disable-runtime-dependency-installation" in command
 
 
-def test_with_certificates_only_registered_sites_may_join(tmp_path: Path) -> None:
-    files = {}
-    for name in ("ca", "certificate", "key"):
-        files[name] = tmp_path / name
-        files[name].touch()
-    command = commands.superlink_command("127.0.0.1", 8000, insecure=False, **files)
+def test_behind_a_door_only_registered_keys_may_join(tmp_path: Path) -> None:
+    own = Pair(tmp_path / "own.crt", tmp_path / "own.key")
+    command = commands.superlink_command("127.0.0.1", 8000, own=own)
     assert "--enable-supernode-auth" in command
     assert "--insecure" not in command
-    with pytest.raises(ConfigError, match="does not exist"):
-        commands.superlink_command("127.0.0.1", 8000, insecure=False, **{**files, "key": tmp_path / "none"})
-    with pytest.raises(ConfigError, match="--certificate"):
-        commands.superlink_command("127.0.0.1", 8000, insecure=False, ca=None, certificate=None, key=None)
+    with pytest.raises(ConfigError, match="is not this machine"):  # whatever the door may do
+        commands.superlink_command("0.0.0.0", 8000, own=own)
+
+
+def test_other_versions_of_flower_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "version", lambda name: "1.99.0")
+    with pytest.raises(ConfigError, match=r"flwr 1\.99\.0 was not tested"):
+        commands.program("flwr")
 
 
 def test_a_site_is_checked_before_it_connects(tmp_path: Path) -> None:
@@ -215,6 +233,10 @@ def test_a_run_folder_takes_the_apps_study_once(deployed: Path, tmp_path: Path) 
     folder = starting.prepare_run(deployed / "app", tmp_path / "runs" / "first", HERE)
     assert folder.study_file.read_text() == (deployed / "app" / "study.toml").read_text()
     assert starting.prepare_run(deployed / "app", folder.path, HERE).path == folder.path
+    twin = starting.prepare_run(deployed / "app", tmp_path / "elsewhere" / "first", HERE)
+    ids = [each.read_json("deployed.json")["run"] for each in (folder, folder, twin)]
+    assert ids[0] == ids[1] != ids[2]  # two coordinators' runs of one name are two runs to a site
+    assert all(id.startswith("first-") for id in ids)
     folder.write_json("summary.json", {})
     with pytest.raises(RunError, match="finished"):
         starting.prepare_run(deployed / "app", folder.path, HERE)

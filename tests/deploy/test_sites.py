@@ -98,9 +98,10 @@ def test_a_trial_site_has_no_test_set_and_a_secret_of_its_own(trial: list[Path])
     assert first.test is None
     assert len(first.secret) == 64
     assert first.secret != second.secret
-    place = trial[0].parent / "notebook"
+    place = trial[0].parent / "notebook" / first.name
     assert own_secret(place) == first.secret
     assert (place / "secret").stat().st_mode & 0o777 == 0o600
+    assert place.stat().st_mode & 0o777 == place.parent.stat().st_mode & 0o777 == 0o700
     assert first.secret not in repr(first)
 
 
@@ -179,7 +180,7 @@ def test_the_notebook_is_on_disk_before_the_answer_is_out(tmp_path: Path) -> Non
     reply = answer(train(), path, "session")
     assert isinstance(reply, Answer)
     assert reply.failure == ""
-    assert (tmp_path / "notebook" / "run" / "0.0.answer").is_file()
+    assert (tmp_path / "notebook" / "north" / "run" / "0.0.answer").is_file()
     again = answer(train(), path, "another session")
     assert digest_of(again) == digest_of(reply)
 

@@ -131,6 +131,7 @@ def start(
     """Start the run, or go on with it, and follow it to its end."""
     from fedsift.api.progress import round_progress
     from fedsift.deploy import hosting, starting
+    from fedsift.deploy.pins import app_fingerprint
     from fedsift.engines.flower.processes import LOG_FILE
     from fedsift.report import print_summary, write_report
     from fedsift.study import Study
@@ -139,6 +140,8 @@ def start(
     address, ca = (superlink, None) if link is None else (link.address, Path(link.ca))
     folder = starting.prepare_run(app, run_folder, address, link)
     study = Study.from_file(folder.study_file)
+    if link is not None and not json:
+        say(f"the app is {app_fingerprint(app)}: a site that has not pinned it does not answer")
     try:
         with round_progress(study.method_name, study.method.total_rounds, silent=json) as listen:
             summary = starting.start(app, folder, address, insecure=insecure, ca=ca, listen=listen)

@@ -8,6 +8,7 @@ import httpx
 
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.files import safe_name
+from fedsift.deploy.addresses import host_of
 from fedsift.deploy.certificates import client_context, greet, server_context, throw_away, words_of
 from fedsift.deploy.commands import Say, companion, ended, existing, new_socket, site_command, start_worker
 from fedsift.deploy.door import Door, Limits
@@ -40,6 +41,7 @@ def attend(
     keep_to_oneself()
     if ca is None or key is None:
         raise ConfigError("a site needs --ca and --key, or --insecure for a trial on 127.0.0.1")
+    host_of(superlink)
     existing(key, "the site's private key")
     site_file = site_file.resolve()
     pins = pins_of(site_file)

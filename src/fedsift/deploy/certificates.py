@@ -36,11 +36,6 @@ def throw_away(folder: Path, now: datetime | None = None) -> Pair:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     names = [x509.DNSName("localhost")]
     addresses = [x509.IPAddress(ipaddress.ip_address(address)) for address in ("127.0.0.1", "::1")]
-    usage = dict.fromkeys(
-        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "crl_sign")
-        + ("encipher_only", "decipher_only"),
-        False,
-    )
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -51,10 +46,6 @@ def throw_away(folder: Path, now: datetime | None = None) -> Pair:
         .not_valid_after(now + OWN_LIFE)
         .add_extension(x509.SubjectAlternativeName([*names, *addresses]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(
-            x509.KeyUsage(digital_signature=True, key_cert_sign=True, **usage),
-            critical=True,
-        )
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )

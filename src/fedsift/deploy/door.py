@@ -50,6 +50,8 @@ REGISTER = "/v1/control/register-node"
 """The one control call that a door makes itself, on its own side, for a key that it found on the roster."""
 PASSED_ON = ("content-type", "accept", "flwr-public-key", "flwr-signature", "flwr-timestamp")
 """Headers that reach the other side; nothing else does, and none of them is ever logged."""
+FOR_A_NODE = {413: 403, 429: 503, 500: 503}
+"""Answers that end a SuperNode's loop for good, and what it takes instead: 403 drops one message, 503 tries again."""
 SIGNATURE_LIFE = 310.0
 """Seconds for which Flower takes a signed timestamp, for any route and body: within them each is let in once."""
 
@@ -110,6 +112,8 @@ class Door:
     """Words for a line that does not stand."""
     aloud: Callable[[str], None] = lambda words: None
     """Tells the operator of a refusal, once for each reason."""
+    closing: bool = False
+    """Set when the door is about to close: polls are let go."""
     limits: Limits = field(default_factory=Limits)
     visitors: dict[str, Visitor] = field(default_factory=dict)
     told: set[tuple[str, bytes]] = field(default_factory=set)
@@ -132,8 +136,12 @@ class Door:
             status, answer = reason.status, str(reason).encode()
         except (httpx.HTTPError, OSError) as error:
             status, answer = 502, self.explain(error).encode()
+        except asyncio.CancelledError:  # the server gives up on what is still open when it ends
+            status, answer = 503, b"the door closes; come again"
         if status >= 400:
             self._tell(who, answer)
+        if self.egress is not None:
+            status = FOR_A_NODE.get(status, status)
         self._write(scope, who, len(body), status, answer, time.perf_counter() - started)
         await send(
             {"type": "http.response.start", "status": status, "headers": [(b"content-type", kind.encode())]}
@@ -170,7 +178,7 @@ class Door:
 
     def _name_of(self, mark: str) -> str:
         if self.roster is None:
-            return "own node"
+            return "this site's node"
         entry = self.roster.of(mark)
         if entry is None:
             raise Refused(403, f"the key {mark[:23]}... is not on this federation's roster")
@@ -233,7 +241,12 @@ class Door:
         until = time.monotonic() + (self.limits.hold_seconds if path == PULL else 0.0)
         while True:
             response = await self.client.post(f"{self.upstream}{path}", content=body, headers=passed)
-            if time.monotonic() >= until or response.status_code != 200 or _holds_message(response.content):
+            if (
+                self.closing
+                or time.monotonic() >= until
+                or response.status_code != 200
+                or _holds_message(response.content)
+            ):
                 break
             await asyncio.sleep(self.limits.hold_every)
         content = response.content
@@ -272,7 +285,7 @@ class Door:
             append_private(self.egress, json.dumps(line))
         except OSError as error:
             raise Refused(
-                507, f"{self.egress} cannot be written ({error.strerror}): nothing leaves until it can"
+                503, f"{self.egress} cannot be written ({error.strerror}): nothing leaves until it can"
             ) from None
 
     def _tell(self, who: str, answer: bytes) -> None:

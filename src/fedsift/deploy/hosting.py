@@ -42,8 +42,8 @@ def read_link(home: Path) -> Link:
         os.kill(link.pid, 0)
     except (OSError, ValueError, TypeError):
         raise RunError(
-            f"no superlink of yours runs with its files in '{home}': start `fedsift flower superlink` first, or name its "
-            "--home"
+            f"no superlink of yours runs with its files in '{home}': start `fedsift flower superlink` first, or name "
+            "its --home"
         ) from None
     return link
 

@@ -91,6 +91,8 @@ class DoorServer(uvicorn.Server):
         for task in (self._accepting, *self._welcoming):
             if task is not None:
                 task.cancel()
+        if hasattr(self.config.app, "closing"):
+            self.config.app.closing = True
         self._listener.close()
         await super().shutdown(sockets)
 
@@ -122,7 +124,7 @@ class DoorServer(uvicorn.Server):
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._protocol, line, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_WITHIN
             )
-        except (TimeoutError, OSError) as error:
+        except OSError as error:
             line.close()
             self._aloud(_handshake_words(caller, error))
 

@@ -80,7 +80,7 @@ class Post:
         """Nodes that cannot take part, by site or node, with the reason."""
         self.accept: Callable[[Introduction], str | None] = lambda introduction: None
         self.keeper = Doorkeeper()
-        self._greeted: set[int] = set()
+        self._greeted: dict[int, float] = {}
         self._greetings: dict[str, int] = {}
         self._next_look = 0.0
 
@@ -107,18 +107,29 @@ class Post:
             self._next_look = self.clock() + self.pace.look_for_nodes
             nodes = {node for node in self.grid.get_node_ids() if self.keeper.admits(node)}
             self.node_of = {site: node for site, node in self.node_of.items() if node in nodes}
-            self._greeted &= nodes  # a node that left and returns under its id is met again
-            for node in sorted(nodes - self._greeted):
+            # a node that left and returns under its id is met again
+            self._greeted = {node: when for node, when in self._greeted.items() if node in nodes}
+            for node in sorted(node for node in nodes if self._to_greet(node)):
                 sent = self.send(node, Packer().pack(Hello(), **self.note))
                 if sent is not None:
                     self._greetings[sent] = node
-                    self._greeted.add(node)
+                    self._greeted[node] = self.clock()
         arrived = []
         for id, message in self.collect(set(self._greetings)):
-            site = self._hear(self._greetings.pop(id), message)
+            node = self._greetings.get(id)
+            if node is None:
+                continue  # this node has answered another greeting
+            self._greetings = {other: to for other, to in self._greetings.items() if to != node}
+            site = self._hear(node, message)
             if site is not None:
                 arrived.append(site)
         return arrived
+
+    def _to_greet(self, node: int) -> bool:
+        """New nodes, and those whose greeting came to nothing: e.g. a site that had not pinned the app by then."""
+        when = self._greeted.get(node)
+        silent = when is not None and node in self._greetings.values()
+        return when is None or (silent and self.clock() - when >= self.pace.ask_again)
 
     def _hear(self, node: int, message: Message) -> str | None:
         letter = _read(message)
@@ -126,7 +137,7 @@ class Post:
             return None
         if not isinstance(letter, Introduction):
             if _lost(message):
-                self._greeted.discard(node)  # it may answer when it is back
+                self._greeted.pop(node, None)  # it may answer when it is back
             said = letter.failure if isinstance(letter, Answer) else letter
             words = said if isinstance(said, str) else f"it introduced itself by a {type(said).__name__}"
             self._refuse(f"node {node}", words)

@@ -1,0 +1,192 @@
+"""The door's line: TLS or a sentence that says so, certificates in plain words, one life with its companion."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fedsift.contract.errors import ConfigError
+from fedsift.deploy.certificates import (
+    Pair,
+    client_context,
+    greet,
+    server_context,
+    throw_away,
+    words_of,
+)
+from fedsift.deploy.door import FLEET, Door, Limits
+from fedsift.deploy.listening import PLAIN_TEXT_HINT, DoorServer, bind
+from fedsift.deploy.roster import Entry, Roster, roster_text
+
+from .keys import Authority
+from .processes import wait_until
+from .test_door import Key, Upstream
+
+
+@contextmanager
+def opened(pair: Pair, program: Any, alive: Any = lambda: True) -> Iterator[tuple[str, list[str], DoorServer]]:
+    """A door's server on loopback: its address, what the operator is told, and itself."""
+    told: list[str] = []
+    listener = bind("127.0.0.1", 0)
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    server = DoorServer(program, listener, server_context(pair), alive=alive, aloud=told.append)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    try:
+        wait_until(lambda: server.started, 20, "the door")
+        yield address, told, server
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "authority")
+
+
+def a_door(folder: Path, key: Key) -> tuple[Door, Upstream]:
+    file = folder / "federation.toml"
+    file.write_text(roster_text([Entry("north", key.mark, 100)]), "utf-8")
+    upstream = Upstream()
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(upstream))
+    return Door("http://superlink", client, roster=Roster(file), limits=Limits(hold_seconds=0.0)), upstream
+
+
+def test_with_the_certificate_alone_no_route_but_the_fleets_exists(
+    authority: Authority, tmp_path: Path
+) -> None:
+    key = Key()
+    door, upstream = a_door(tmp_path, key)
+    with opened(authority.server(), door) as (address, _, _):
+        trusted = client_context(authority.ca)
+        with httpx.Client(base_url=f"https://{address}", verify=trusted, trust_env=False) as attacker:
+            for path in ("/v1/control/list-nodes", "/v1/control/start-run", "/v1/runtime/acquire-task", "/docs"):
+                assert attacker.post(path).status_code == 404
+                assert attacker.post(path, headers=key.headers()).status_code == 404
+            for path in FLEET:
+                assert attacker.post(path).status_code == 401
+                assert attacker.post(path, headers=Key().headers()).status_code == 403
+            assert upstream.calls == []
+            good = attacker.post("/v1/fleet/send-node-heartbeat", headers=key.headers())
+            assert good.status_code == 200
+    assert len(upstream.calls) == 1
+
+
+def test_plain_text_is_refused_with_a_hint_on_both_sides(authority: Authority, tmp_path: Path) -> None:
+    door, upstream = a_door(tmp_path, Key())
+    with opened(authority.server(), door) as (address, told, _):
+        answer = httpx.post(f"http://{address}/v1/fleet/pull-messages", content=b"x" * 5000, trust_env=False)
+        assert (answer.status_code, answer.text) == (400, PLAIN_TEXT_HINT)
+        assert any("without encryption" in line for line in told)
+        silent = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])))
+        silent.close()  # who hangs up at once costs nothing
+    assert upstream.calls == []
+
+
+def test_a_foreign_authority_is_told_in_words_on_both_sides(authority: Authority, tmp_path: Path) -> None:
+    door, _ = a_door(tmp_path, Key())
+    with opened(authority.server(), door) as (address, told, _):
+        assert greet(address, authority.ca) is None
+        foreign = Authority(tmp_path / "foreign", "another federation")
+        with pytest.raises(ConfigError, match=r"was not signed by ca\.crt.*another coordinator"):
+            greet(address, foreign.ca)
+        wait_until(lambda: told, 10, "the operator's line")
+        assert "does not trust this door's certificate" in told[0]
+
+
+def test_an_expired_certificate_is_refused_at_its_own_side_first(authority: Authority) -> None:
+    with pytest.raises(ConfigError, match="expired on .* make a new one"):
+        server_context(authority.server(days=(-60, -30)))
+    with pytest.raises(ConfigError, match="clock"):
+        server_context(authority.server(days=(30, 60)))
+    good, other = authority.server(), authority.server()
+    with pytest.raises(ConfigError, match="is not the private key of"):
+        server_context(Pair(good.certificate, other.key))
+    with pytest.raises(ConfigError, match="does not exist"):
+        server_context(Pair(good.certificate, good.key.with_name("none")))
+    with pytest.raises(ConfigError, match="no certificate"):
+        server_context(Pair(good.key, good.key))
+
+
+def test_a_site_tells_an_expired_certificate_and_another_name(authority: Authority, tmp_path: Path) -> None:
+    door, _ = a_door(tmp_path, Key())
+    expired = authority.server(days=(-60, -30))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(expired.certificate, expired.key)
+    with opened(authority.server(address="127.0.0.2"), door) as (address, _, server):
+        with pytest.raises(ConfigError, match="is for another name"):
+            greet(address, authority.ca)
+        server._context = context
+        with pytest.raises(ConfigError, match="has expired"):
+            greet(address, authority.ca)
+
+
+def test_nobody_there_is_no_reason_to_give_up_but_plain_text_is(authority: Authority) -> None:
+    with bind("127.0.0.1", 0) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    assert "nobody answers" in (greet(address, authority.ca) or "")
+
+    def speak_plainly(listener: socket.socket) -> None:
+        listener.setblocking(True)
+        line, _ = listener.accept()
+        with line:
+            line.recv(4096)
+            line.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with bind("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=speak_plainly, args=(listener,))
+        thread.start()
+        with pytest.raises(ConfigError, match="does not speak TLS"):
+            greet(f"127.0.0.1:{listener.getsockname()[1]}", authority.ca)
+        thread.join()
+
+
+def test_the_words_of_an_error_wrapped_by_the_client(tmp_path: Path) -> None:
+    try:
+        try:
+            raise ssl.SSLCertVerificationError("CERTIFICATE_VERIFY_FAILED: certificate has expired")
+        except ssl.SSLError as cause:
+            raise httpx.ConnectError("failed") from cause
+    except httpx.ConnectError as error:
+        assert "has expired" in words_of(error, "fed:1", tmp_path / "ca.crt")
+
+
+def test_a_door_ends_with_its_companion(authority: Authority, tmp_path: Path) -> None:
+    door, _ = a_door(tmp_path, Key())
+    lives = [True]
+    with opened(authority.server(), door, alive=lambda: lives[0]) as (address, _, server):
+        lives.clear()
+        lives.append(False)
+        wait_until(lambda: server._listener.fileno() == -1, 20, "the door's end")
+        assert door.closing
+        assert "nobody answers" in (greet(address, authority.ca) or "")
+
+
+def test_a_taken_port_is_one_line() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        with pytest.raises(ConfigError, match="choose another --port"):
+            bind("127.0.0.1", listener.getsockname()[1])
+
+
+def test_a_throw_away_certificate_is_for_this_machine_and_this_user(tmp_path: Path) -> None:
+    pair = throw_away(tmp_path / "own")
+    assert pair.key.stat().st_mode & 0o777 == 0o600
+    assert pair.key.parent.stat().st_mode & 0o777 == 0o700
+    door, _ = a_door(tmp_path, Key())
+    with opened(pair, door) as (address, _, _):
+        assert greet(address, pair.certificate) is None
+    old = throw_away(tmp_path / "old", now=datetime.now(UTC) - timedelta(days=4000))
+    with pytest.raises(ConfigError, match="expired"):
+        server_context(old)

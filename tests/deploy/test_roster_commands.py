@@ -1,0 +1,201 @@
+"""Roster, fingerprints and pins from the command line; which node is which site."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedsift.cli.main import app
+from fedsift.contract.errors import ConfigError
+from fedsift.deploy.attending import egress_of, home_of
+from fedsift.deploy.holders import KeyHolders, holders_of
+from fedsift.deploy.nodes import NodeBook
+from fedsift.deploy.pins import app_fingerprint, pin, pins_of
+from fedsift.deploy.roster import Entry, add_entry, fingerprint, read_entries, revoke_entry
+from fedsift.deploy.sites import open_site
+
+from .keys import site_key
+from .test_sites import write_site
+
+runner = CliRunner()
+KEYS = ["sha256:" + letter * 64 for letter in "abc"]
+PINS = ["sha256:" + letter * 64 for letter in "0123"]
+
+
+def call(*arguments: object) -> str:
+    result = runner.invoke(app, ["flower", *map(str, arguments)])
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def test_a_coordinators_roster_by_commands(tmp_path: Path) -> None:
+    file = tmp_path / "federation.toml"
+    file.write_text('# ours\nsites = ["north"]  # in this order\n\n[test]\nname = "digits"\n', "utf-8")
+    _, north = site_key(tmp_path, "north")
+    _, south = site_key(tmp_path, "south")
+    mark = call("fingerprint", north).strip()
+    assert mark == fingerprint(north.read_bytes())
+    call("roster", "add", "north", north, "--samples", 100, "--roster", file)
+    call("roster", "add", "south", south, "--samples", 200, "--roster", file)
+    call("roster", "revoke", "north", "--roster", file)
+    listed = json.loads(call("roster", "list", "--roster", file, "--json"))
+    assert [(row["name"], row["samples"], row["revoked"]) for row in listed] == [
+        ("north", 100, True),
+        ("south", 200, False),
+    ]
+    assert listed[0]["key"] == mark
+    text = file.read_text("utf-8")
+    assert text.startswith('# ours\nsites = ["north"]  # in this order\n')
+    assert tomllib.loads(text)["test"] == {"name": "digits"}
+    assert "revoked" in call("roster", "list", "--roster", file)
+    call("roster", "revoke", "north", "--roster", file)  # twice is once
+    assert text == file.read_text("utf-8")
+
+
+def test_a_key_and_a_name_are_listed_once(tmp_path: Path) -> None:
+    file = tmp_path / "federation.toml"
+    _, north = site_key(tmp_path, "north")
+    call("roster", "add", "north", north, "--samples", 1, "--roster", file)
+    for name, words in (("north", "'north' stands there twice"), ("other", "stands there twice")):
+        with pytest.raises(ConfigError, match=words):
+            call("roster", "add", name, north, "--samples", 1, "--roster", file)
+    with pytest.raises(ConfigError, match="whole number above 0"):
+        add_entry(file, Entry("x", KEYS[0], 0))
+    with pytest.raises(ConfigError, match="lists no site 'west'; it lists north"):
+        call("roster", "revoke", "west", "--roster", file)
+    with pytest.raises(ConfigError, match="does not exist"):
+        call("fingerprint", tmp_path / "none.pub")
+    assert [entry.name for entry in read_entries(file)] == ["north"]
+
+
+def test_a_roster_in_another_spelling_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "federation.toml"
+    text = f'site = [{{name = "a", key = "{KEYS[0]}", samples = 1}}]\n'
+    file.write_text(text, "utf-8")
+    with pytest.raises(ConfigError, match=r"as a \[\[site\]\] table"):
+        revoke_entry(file, "a")
+    assert file.read_text("utf-8") == text
+
+
+# Which node is which site --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def holders(tmp_path: Path) -> KeyHolders:
+    for number, name in enumerate(("north", "south")):
+        add_entry(tmp_path / "federation.toml", Entry(name, KEYS[number], 100))
+    book = NodeBook(tmp_path / "nodes.json")
+    book.note(11, KEYS[0])
+    book.note(22, KEYS[1])
+    book.note(33, KEYS[2])  # let in once, and taken off the list
+    return KeyHolders(tmp_path / "federation.toml", tmp_path / "nodes.json")
+
+
+def introduced(tmp_path: Path, **facts: Any) -> Any:
+    own = open_site(write_site(tmp_path / "site")).introduction("mlp")
+    return dataclasses.replace(own, facts=dataclasses.replace(own.facts, **facts))
+
+
+def test_a_key_speaks_for_one_name(holders: KeyHolders, tmp_path: Path) -> None:
+    north = introduced(tmp_path, name="north", samples=100)
+    assert holders.objection(11, north) is None
+    assert "its key is that of 'south'" in (holders.objection(22, north) or "")
+    assert "not on the roster" in (holders.objection(33, north) or "")
+    assert "not on the roster" in (holders.objection(44, north) or "")
+    assert [holders.admits(node) for node in (11, 22, 33, 44)] == [True, True, False, False]
+
+
+def test_more_samples_than_the_roster_allows_are_refused(holders: KeyHolders, tmp_path: Path) -> None:
+    greedy = introduced(tmp_path, name="north", samples=101)
+    assert "declares 101 samples, the roster allows 100" in (holders.objection(11, greedy) or "")
+
+
+def test_a_revoked_site_receives_nothing_from_then_on(holders: KeyHolders, tmp_path: Path) -> None:
+    revoke_entry(tmp_path / "federation.toml", "north")
+    assert [holders.admits(node) for node in (11, 22)] == [False, True]
+
+
+def test_a_key_has_one_node_and_others_cannot_read_the_book(holders: KeyHolders, tmp_path: Path) -> None:
+    NodeBook(tmp_path / "nodes.json").note(12, KEYS[0])  # a SuperLink that forgot gives another number
+    assert [holders.admits(node) for node in (11, 12)] == [False, True]
+    assert (tmp_path / "nodes.json").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ConfigError, match="put the file back"):
+        holders_of(str(tmp_path / "gone.toml"), str(tmp_path / "nodes.json"))
+
+
+# Pins ----------------------------------------------------------------------------------------------------------------
+
+
+def test_an_app_is_known_by_the_bytes_that_flower_sends(tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text('[model]\nname = "mlp"\n[method]\nname = "fedavg"\n')
+    said = runner.invoke(app, ["deploy", str(study), "--out", str(tmp_path / "app")]).output
+    mark = app_fingerprint(tmp_path / "app")
+    assert mark in said
+    with (tmp_path / "app" / "federation.toml").open("a") as file:
+        file.write("# the coordinator's own, and no part of the app\n")
+    assert app_fingerprint(tmp_path / "app") == mark
+    shutil.copytree(tmp_path / "app", tmp_path / "evil")
+    with (tmp_path / "evil" / "fedsift_app" / "client.py").open("a") as file:
+        file.write("\nimport os\n")
+    assert app_fingerprint(tmp_path / "evil") != mark
+    packed = tmp_path / "some.fab"
+    packed.write_bytes(b"bytes")
+    assert app_fingerprint(packed) == f"sha256:{hashlib.sha256(b'bytes').hexdigest()}"
+    with pytest.raises(ConfigError, match="is no app"):
+        app_fingerprint(tmp_path / "nowhere")
+
+
+def test_pins_are_added_to_the_sites_own_file_and_nothing_else_changes(tmp_path: Path) -> None:
+    path = write_site(tmp_path)
+    before = tomllib.loads(path.read_text("utf-8"))
+    for number, mark in enumerate(PINS, 1):
+        call("pin", mark, path)
+        call("pin", mark, path)
+        assert pins_of(path) == {each.removeprefix("sha256:") for each in PINS[:number]}
+    after = tomllib.loads(path.read_text("utf-8"))
+    assert after.pop("apps") == PINS
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'name = "a"\napps = [\n  "{pin}",  # the first\n]\n[data]\nname = "digits"\n',
+        'name = "a"\n# apps = []\n[data]\nname = "digits"\n[public]\nname = "digits"\n',
+        'apps = ["{pin}"]\nname = "a"\nclasses = [\n  "x",\n]\n[data]\nname = "digits"',
+    ],
+)
+def test_pins_in_every_spelling(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "site.toml"
+    if "classes" not in text:
+        text = 'classes = ["x", "y"]\n' + text
+    path.write_text(text.format(pin=PINS[0]), "utf-8")
+    pin(PINS[1], path)
+    assert tomllib.loads(path.read_text("utf-8"))["apps"][-1] == PINS[1]
+
+
+def test_a_pin_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="64 hexadecimal digits"):
+        pins_of(write_site(tmp_path, apps=["sha256:abc"]))
+
+
+def test_two_site_files_in_one_folder_share_nothing(tmp_path: Path) -> None:
+    first = write_site(tmp_path)
+    second = first.with_name("other.toml")
+    second.write_text(first.read_text("utf-8").replace('"north"', '"south"', 1), "utf-8")
+    rooms = [open_site(path) for path in (first, second)]
+    assert rooms[0].name != rooms[1].name
+    assert rooms[0].secret != rooms[1].secret
+    assert rooms[0].notebook != rooms[1].notebook
+    assert home_of(first) != home_of(second)
+    assert egress_of(first) != egress_of(second)
