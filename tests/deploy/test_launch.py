@@ -140,7 +140,9 @@ def test_a_door_needs_a_certificate_its_key_and_a_roster(
     host: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = [part for flag in ("--certificate", "--key", "--roster") if flag != missing for part in (flag, "x")]
+    given = [
+        part for flag in ("--certificate", "--key", "--roster") if flag != missing for part in (flag, "x")
+    ]
     result = runner.invoke(app, ["flower", "superlink", "--host", host, *given])
     assert isinstance(result.exception, ConfigError)
     assert result.exception.exit_code == 2

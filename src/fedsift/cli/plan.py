@@ -25,7 +25,6 @@ def plan(
     json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """Rounds, messages, bytes, minutes, and what leaves each site. A few steps are timed; no run is made."""
-    from fedsift.runs.units import duration, size
     from fedsift.study import Study
     from fedsift.study.planning import plan_study
 
@@ -34,6 +33,8 @@ def plan(
 
 def tell_plan(forecast: Forecast, *, as_json: bool) -> None:
     """A forecast for people or programs; `fedsift audit --plan` tells its own."""
+    from fedsift.runs import duration, size
+
     if as_json:
         print_json(forecast.as_dict())
         return

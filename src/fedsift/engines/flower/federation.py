@@ -116,9 +116,9 @@ class Post:
                     self._greeted[node] = self.clock()
         arrived = []
         for id, message in self.collect(set(self._greetings)):
-            node = self._greetings.get(id)
-            if node is None:
+            if id not in self._greetings:
                 continue  # this node has answered another greeting
+            node = self._greetings[id]
             self._greetings = {other: to for other, to in self._greetings.items() if to != node}
             site = self._hear(node, message)
             if site is not None:
