@@ -62,6 +62,12 @@ def test_prose_is_wrapped_at_one_width(page: Path) -> None:
         assert len(line) <= WIDTH or not breakable, f"{name(page)}:{number} has {len(line)} characters"
 
 
+def test_the_audit_s_figures_are_those_of_its_result_files() -> None:
+    from benchmarks.audit.page import PAGE, page
+
+    assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.audit.page`"
+
+
 def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
     for page in (ROOT / "docs").glob("*.md"):
