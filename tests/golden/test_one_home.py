@@ -18,6 +18,8 @@ WAITING = {
     "small_loss": "Co-teaching",
     "forget_rate": "Co-teaching",
     "trimmed_mean": "trimmed mean",
+    # issue 13: robust rules for any averaging method
+    **dict.fromkeys(("aggregate_by", "clipped_average", "geometric_median", "krum_choice"), "robust rules"),
     # issue 12: the tables of the papers
     "targeted_cost": "FedCorr's cost to a target accuracy (C.3)",
 }
@@ -41,6 +43,7 @@ def test_the_product_calls_every_tested_formula() -> None:
 def test_every_loss_and_aggregator_is_called_or_awaited() -> None:
     """Also those that no vector tests: a function without a caller is dead."""
     helpers = {"repeated_median_line", "confidences", "_reweigh", "flatten"}  # of ARFL
+    helpers |= {"_gram", "_towards", "krum_scores", "update_length"}  # of the robust rules
     rooms = ("fedsift.aggregate.", "fedsift.local.losses.")
     idle = {name for module, name in SOURCE.unreached() if module.startswith(rooms)} - set(WAITING) - helpers
     assert not idle, f"never called: {sorted(idle)}"
