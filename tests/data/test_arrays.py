@@ -15,6 +15,7 @@ from fedsift.data.build import build
 from fedsift.data.noise import noises
 from fedsift.data.partitions import partitions
 from fedsift.data.sources.arrays import Arrays, as_samples
+from fedsift.study import Study
 
 PICTURES = np.arange(6 * 1 * 4 * 4, dtype=np.uint8).reshape(6, 1, 4, 4)
 LABELS = np.array([0, 1, 2, 0, 1, 2])
@@ -38,7 +39,11 @@ def test_pictures_stay_as_they_are_and_labels_are_not_the_truth() -> None:
 def test_sites_are_natural_and_true_labels_are_for_measuring() -> None:
     true = np.array([0, 1, 2, 0, 1, 1])
     source = Arrays(PICTURES, LABELS, site=["n", "n", "n", "s", "s", "s"], true=true)
-    assert source.usual() == {"partition": {"name": "natural"}, "noise": {"name": "as-given"}}
+    assert source.usual() == {"noise": {"name": "as-given"}}
+    study = Study.from_table({"data": source})
+    assert partitions.name_of(study.partition) == "own-sites"
+    assert noises.name_of(study.noise) == "as-given"
+    assert study.spread().sites == ("n", "s")
     data = source.load()
     assert data.trusted
     assert data.labels.tolist() == true.tolist()

@@ -12,7 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOMS = tuple(f"fedsift.{room}." for room in ("aggregate", "data", "local", "metrics", "models", "signals"))
+ROOMS = tuple(
+    f"fedsift.{room}."
+    for room in ("aggregate", "data", "local", "metrics", "models", "runs.curves", "signals")
+)
 """Where formulas live. Functions elsewhere are started by people."""
 
 Place = tuple[str, str]

@@ -352,15 +352,16 @@ def test_no_run_folder_is_an_error_in_one_line(tmp_path: Path) -> None:
 def test_a_borderline_verdict_says_so(tmp_path: Path) -> None:
     facts = {"p_value": 0.04, "threshold": 0.05, "steadiness": 0.75, "borderline": True}
     rows = fednoro_rows(3, ("b",))
-    rows[3]["tested"] = facts
+    rows[3]["findings"] |= facts
     run = read_run(make_run(tmp_path, rows=rows, truth=None))
-    assert run.tested == facts
+    assert run.findings is not None
+    assert run.findings.line() == {"noisy": ["b"], **facts}
     assert headline(run) == (
         "1 of 4 sites looks noisy: b (borderline: p = 0.04, threshold 0.05, "
         "the same in 75% of slightly shaken data)"
     )
     sure = {**facts, "p_value": 0.001, "steadiness": 1.0, "borderline": False}
-    rows[3]["tested"] = sure
+    rows[3]["findings"] |= sure
     run = read_run(make_run(tmp_path, rows=rows, truth=None, folder_name="sure"))
     assert headline(run) == "1 of 4 sites looks noisy: b"
     assert "p = 0.001, threshold 0.05" in str(noisy_sites(run))
