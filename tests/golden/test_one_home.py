@@ -11,10 +11,6 @@ HERE = Path(__file__).parent
 SOURCE = Source(HERE.parents[1] / "src" / "fedsift")
 
 WAITING = {
-    # issue 11: comparison methods
-    "forward_correction": "forward correction (LC) and T-revision",
-    "small_loss": "Co-teaching",
-    "forget_rate": "Co-teaching",
     # issue 12: the tables of the papers
     "targeted_cost": "FedCorr's cost to a target accuracy (C.3)",
 }

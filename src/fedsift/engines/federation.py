@@ -242,8 +242,9 @@ class EngineFederation(ABC):
 
     def initial_weights(self, model: str = "", draw: int = 0) -> Weights:
         name = model or self.model
-        path = ("initial weights", drawing_name(name), *([draw] if draw else []))
-        return initial_weights(name, self.shape, len(self.classes), derive(self.seed, *path))
+        another = (draw,) if draw else ()
+        seed = derive(self.seed, "initial weights", drawing_name(name), *another)
+        return initial_weights(name, self.shape, len(self.classes), seed)
 
     def model_buffers(self, model: str = "") -> list[str]:
         return sorted(buffers_of(build_model(model or self.model, self.shape, len(self.classes), seed=0)))

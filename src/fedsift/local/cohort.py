@@ -293,4 +293,4 @@ class _Look:
 
 def _swapped(logits: Tensor) -> Tensor:
     """Each network's twin's logits: pairs lie side by side, `[k, B, K] -> [k, B, K]`."""
-    return logits.detach().unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
+    return logits.detach().view(-1, 2, *logits.shape[1:]).flip(1).view_as(logits)

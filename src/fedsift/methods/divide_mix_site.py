@@ -85,14 +85,9 @@ class TrainDivided(TrainPair):
             self.divide(given, clean[1 - side], believed[side], believed[1 - side]) for side in (0, 1)
         ]
         belief = np.mean([own.numpy() for own in clean], axis=0)
-        proposed = (believed[0] + believed[1]).argmax(-1)
         flagged = torch.from_numpy(belief <= self.threshold)
-        site.keep_evidence(
-            NAME,
-            suspicion=torch.from_numpy(1 - belief),
-            flagged=flagged,
-            proposed=torch.where(flagged, proposed, site.given),
-        )
+        proposed = torch.where(flagged, (believed[0] + believed[1]).argmax(-1), site.given)
+        site.keep_evidence(NAME, suspicion=torch.from_numpy(1 - belief), flagged=flagged, proposed=proposed)
         return super().job(site)
 
     def predictions(self, site: Site, weights: Weights, plain: Tensor) -> Tensor:

@@ -1,0 +1,142 @@
+"""DivideMix: who is believed, which labels are made, what a mixed batch costs; all by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedsift.contract import DataError, Reply, Request
+from fedsift.local.extras import PerSample
+from fedsift.local.objective import View
+from fedsift.local.pairs import TrainedPair, TrainPair
+from fedsift.local.recipe import Recipe
+from fedsift.methods.divide_mix import DivideMix
+from fedsift.methods.divide_mix_site import GUESSES, LABELLED, Divided, TrainDivided, made_labels
+from fedsift.signals.mixture import clean_probability
+from fedsift.testing import Scripted
+
+from .by_hand import plain_weights, site
+
+
+class TestWhoIsBelieved:
+    def test_two_groups(self) -> None:
+        w = clean_probability(np.r_[np.linspace(0, 0.1, 30), np.linspace(4, 5, 10)])
+        assert (w[:30] > 0.99).all()
+        assert (w[30:] < 0.01).all()
+
+    def test_as_the_mixture_of_the_release_does(self) -> None:
+        from sklearn.mixture import GaussianMixture
+
+        values = np.random.default_rng(3).gamma(1.0, size=80)
+        scaled = ((values - values.min()) / (values.max() - values.min())).reshape(-1, 1)
+        fit = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0).fit(scaled)
+        want = fit.predict_proba(scaled)[:, fit.means_.argmin()]
+        np.testing.assert_allclose(clean_probability(values), want)
+
+    def test_what_cannot_be_parted_is_believed(self) -> None:
+        assert clean_probability([]).tolist() == []
+        assert clean_probability([2.0]).tolist() == [1.0]
+        assert clean_probability([2.0] * 5).tolist() == [1.0] * 5
+        with pytest.raises(DataError, match="finite"):
+            clean_probability([1.0, np.nan])
+
+
+class TestLabels:
+    given = torch.tensor([[1.0, 0.0], [1.0, 0.0]]).double()
+    own = torch.tensor([[0.5, 0.5], [0.2, 0.8]]).double()
+    other = torch.tensor([[0.9, 0.1], [0.4, 0.6]]).double()
+
+    def test_refined_and_guessed(self) -> None:
+        """Believed with .8: .8 (1, 0) + .2 (.5, .5) = (.9, .1), sharpened (.81, .01) / .82. Not believed: the networks'
+        mean (.3, .7), sharpened (.09, .49) / .58."""
+        labels, labelled = made_labels(self.given, torch.tensor([0.8, 0.3]).double(), self.own, self.other)
+        want = torch.tensor([[0.81 / 0.82, 0.01 / 0.82], [0.09 / 0.58, 0.49 / 0.58]]).double()
+        torch.testing.assert_close(labels, want)
+        assert labelled.tolist() == [1.0, 0.0]
+
+    @pytest.mark.parametrize("belief", [0.0, 1.0])
+    def test_all_flagged_and_none(self, belief: float) -> None:
+        labels, labelled = made_labels(self.given, torch.full((2,), belief).double(), self.own, self.other)
+        torch.testing.assert_close(labels.sum(-1), torch.ones(2).double())
+        assert labelled.tolist() == [belief, belief]
+
+
+def seen(labelled: list[float]) -> View:
+    z = torch.log(torch.tensor([[0.8, 0.2], [0.4, 0.6], [0.5, 0.5]]).double())
+    labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.3, 0.7]]).double()
+    extras = {GUESSES: labels, LABELLED: torch.tensor(labelled).double()}
+    return View(z, torch.zeros_like(z), torch.tensor([1.0, 1.0, 1.0]).double(), extras=extras)
+
+
+class TestParts:
+    def test_each_part_has_its_loss(self) -> None:
+        view = seen([1.0, 1.0, 0.0])
+        assert float(Divided("labelled").value(view)) == pytest.approx(-(np.log(0.8) + np.log(0.6)) / 2)
+        assert float(Divided("unlabelled").value(view)) == pytest.approx(0.04)
+
+    def test_a_mixed_row_belongs_to_what_it_has_most_of(self) -> None:
+        """Shares of a labelled sample after mixing: .7 counts as labelled, .4 does not."""
+        view = seen([0.7, 0.4, 0.4])
+        assert float(Divided("labelled").value(view)) == pytest.approx(-np.log(0.8))
+        assert float(Divided("unlabelled").value(view)) == pytest.approx((0.16 + 0.04) / 2)
+
+    def test_an_empty_part_costs_nothing(self) -> None:
+        assert float(Divided("unlabelled").value(seen([1.0] * 3))) == 0
+        assert float(Divided("labelled").value(seen([0.0] * 3))) == 0
+
+
+def test_each_network_is_divided_by_the_other() -> None:
+    """The first network fits all labels but the last, the second all but the first: each doubts what it does not fit,
+    for the other's sake."""
+    rows = np.eye(6).tolist()
+    here = site(rows, [0] * 6, classes=2)
+    fits = [[9.0] * 5 + [-9.0], [-9.0] + [9.0] * 5]
+    weights = [plain_weights([fit, [0.0] * 6]) for fit in fits]
+    request = TrainDivided(weights[0], Recipe(objective=1.0 * Divided()), twin=weights[1])
+    job = request.job(here)
+    assert job.twin is not None
+    first, second = job.extras[LABELLED], job.twin.extras[LABELLED]
+    assert isinstance(first, PerSample) and isinstance(second, PerSample)
+    assert first.rows.tolist() == [0.0] + [1.0] * 5
+    assert second.rows.tolist() == [1.0] * 5 + [0.0]
+    flagged = here.evidence.flagged
+    assert flagged is not None and flagged.tolist() == [True] + [False] * 4 + [True]
+    reply = request.answer(here)
+    assert isinstance(reply, TrainedPair)
+    assert all(torch.isfinite(value).all() for value in (*reply.weights.values(), *reply.twin.values()))
+
+
+def test_nothing_unlabelled_is_plain_training() -> None:
+    """All losses alike: everybody is believed, and the semi-supervised step must not fail for want of a second part."""
+    here = site([[1.0, 0.0], [1.0, 0.0]], [0, 0], classes=2)
+    weights = plain_weights([[1.0, 0.0], [0.0, 1.0]])
+    method = DivideMix(lambda_u=25.0)
+    reply = TrainDivided(weights, Recipe(mixup=4.0, objective=method.loss(25.0)), twin=weights).answer(here)
+    assert np.isfinite(reply.loss)
+
+
+def test_lambda_grows() -> None:
+    method = DivideMix(lambda_u=8.0, ramp=4)
+    assert [method.strength(t) for t in (0, 1, 4, 9)] == [0.0, 2.0, 8.0, 8.0]
+    assert DivideMix(lambda_u=8.0, ramp=0).strength(0) == 8.0
+    assert [weight for weight, _ in method.loss(2.0).terms] == [1.0, 2.0, 1.0]
+
+
+def test_stages() -> None:
+    def answer(name: str, request: Request[Any]) -> Reply:
+        assert isinstance(request, TrainPair)
+        return TrainedPair(request.weights, 10, 1.0, (), request.twin)
+
+    federation = Scripted({"a": 10}, answer, {"w": torch.zeros(1)})
+    method = DivideMix(fraction=1.0, confidence_penalty=True)
+    state = method.warm(method.start(federation), federation.at(0))
+    [asked] = federation.asked[-1].values()
+    assert isinstance(asked, TrainPair)
+    assert [weight for weight, _ in asked.recipe.objective.terms] == [1.0, -1.0]
+    method.divide(state, federation.at(0))
+    [asked] = federation.asked[-1].values()
+    assert isinstance(asked, TrainDivided)
+    assert asked.recipe.mixup == 4.0
