@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsift.contract import DataError
 from fedsift.local import cohort, losses
 from fedsift.local.cohort import train_cohort
-from fedsift.local.extras import Extra, Frozen, PerParameter, PerSample
+from fedsift.local.extras import Extra, Frozen, PerParameter, PerSample, PerSite
 from fedsift.local.objective import CrossEntropy, Objective, Term, View
 from fedsift.local.site import Site
 from fedsift.local.trainer import Job, Result, train_each, train_one
@@ -83,6 +83,20 @@ class Running(Term):
         return view.mean(torch.log(1 - (running * now).sum(-1) + 1e-4))
 
 
+@dataclass(frozen=True)
+class Drawn(Term):
+    """Features are drawn to a point of the site's own, which follows their mean (RoFL's centroids)."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"features", "point"})
+
+    def value(self, view: View) -> Tensor:
+        assert view.features is not None
+        point, real = view.site("point"), view.present.unsqueeze(-1)
+        mean = (view.features * real).sum(-2) / real.sum(-2)
+        view.keep("point", 0.9 * point + 0.1 * mean)
+        return view.mean((view.features - point.unsqueeze(-2)).square().mean(-1))
+
+
 def numbers(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
@@ -96,6 +110,7 @@ def extras_of(site: Site, seed: int) -> dict[str, Extra]:
         "soft": PerSample(numbers(seed + 200, n, CLASSES).softmax(-1)),
         "peer": Frozen(some_weights(seed + 300)),
         "running": PerSample(torch.zeros(n, CLASSES)),
+        "point": PerSite(numbers(seed + 400, some_weights()["head.weight"].shape[1])),
     }
 
 
@@ -112,6 +127,7 @@ TERMS: dict[str, Term | Objective] = {
     "soft labels": SoftLabels(),
     "another network": CrossEntropy() + 0.5 * Peer(),
     "running average": CrossEntropy() + 0.5 * Running(),
+    "features and a point": CrossEntropy() + 0.5 * Drawn(),
     "all": CrossEntropy()
     + 0.1 * Pull()
     + 0.3 * Weighted()
@@ -145,6 +161,21 @@ def test_rows_written_are_alike() -> None:
         extra = job.extras["running"]
         assert isinstance(extra, PerSample)
         assert bool((extra.rows == 0).all())
+
+
+def test_a_point_that_a_term_writes_is_alike() -> None:
+    """Also at sites that are done before the others; what a job brought stays as it was."""
+    jobs = jobs_with(TERMS["features and a point"])
+    brought = [job.extras["point"] for job in jobs]
+    before = [extra.tensor.clone() for extra in brought if isinstance(extra, PerSite)]
+    for ours, theirs, start in zip(train_cohort(jobs), train_each(jobs), before):
+        assert isinstance(ours, Result)
+        assert isinstance(theirs, Result)
+        torch.testing.assert_close(ours.learnt["point"], theirs.learnt["point"], rtol=1e-10, atol=1e-12)
+        assert not torch.equal(ours.learnt["point"], start)
+    for extra, start in zip(brought, before):
+        assert isinstance(extra, PerSite)
+        assert torch.equal(extra.tensor, start)
 
 
 def test_extras_that_all_sites_share_and_extras_of_their_own_agree() -> None:

@@ -63,9 +63,12 @@ class Small(nn.Module):
         self.drop = Dropout(0.2)
         self.head = nn.Linear(3 * 16, n_classes)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
         x = torch.tanh(self.norm(self.conv(x)))
-        return self.head(self.drop(x.flatten(1)))  # type: ignore[no-any-return]
+        return self.drop(x.flatten(1))  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))  # type: ignore[no-any-return]
 
 
 class Branching(Small):

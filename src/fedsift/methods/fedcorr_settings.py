@@ -46,6 +46,7 @@ class FedCorrSettings(Averaging):
             "lid_form": "official",
             "score": "cumulative",
         },
+        "la": {"adjust": 1.0},
     }
     lasting: ClassVar[Mapping[str, tuple[str, ...]]] = {"usual": ("rounds", "fraction")}
     renamed: ClassVar[Mapping[str, str]] = {
@@ -81,7 +82,7 @@ class FedCorrSettings(Averaging):
     mixup_stages: Literal["all", "first", "none"] = "all"
     """Where mixup is on: everywhere (released code), in the first stage (paper), nowhere (Table 6)."""
     adjust: AtLeastZero = 0.0
-    """tau: strength of logit adjustment in local training; 1 is FedCorr+LA of FedNoRo's tables."""
+    """tau: strength of logit adjustment in local training; 1 is FedCorr+LA of FedNoRo's tables (`form = "la"`)."""
 
     lid_k: AtLeastOne = 20
     """k: neighbours of the LID estimate, eq. 2."""

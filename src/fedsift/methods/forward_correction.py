@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from fedsift.contract import Federation, Stage, State
 from fedsift.contract.ranges import AtLeastOne, Range, Share
 from fedsift.local.requests import Train
-from fedsift.methods.base import TrainingMethod, methods, plain_loss, size_weighted, train_round
+from fedsift.methods.base import Averaging, methods, plain_loss, train_round
 from fedsift.methods.transition_site import (
     EstimateTransition,
     Estimator,
@@ -19,7 +19,7 @@ from fedsift.methods.transition_site import (
 
 
 @dataclass(frozen=True)
-class ThroughMatrices(TrainingMethod):
+class ThroughMatrices(Averaging):
     """What forward correction and T-revision share: FedAvg, a matrix of label noise at each site, training through
     it."""
 
@@ -37,7 +37,7 @@ class ThroughMatrices(TrainingMethod):
         """FedAvg on the given labels."""
         chosen = federation.choose(self.fraction)
         replies = train_round(federation, state.weights, self.recipe(plain_loss(federation)), chosen)
-        return replace(state, weights=size_weighted(replies))
+        return replace(state, weights=self.merged(replies, state.weights))
 
     def estimate(self, state: State, federation: Federation) -> State:
         """Every site makes its own T with the global model; nothing of it travels."""
@@ -59,7 +59,7 @@ class ThroughMatrices(TrainingMethod):
         replies = federation.ask(visit, federation.choose(self.fraction))
         total = sum(reply.samples for reply in replies.values())
         federation.record(train_loss=sum(r.loss * r.samples for r in replies.values()) / total)
-        return replace(state, weights=size_weighted(replies))
+        return replace(state, weights=self.merged(replies, state.weights))
 
 
 @methods.register("lc")

@@ -11,13 +11,13 @@ from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Share
 from fedsift.local.objective import Objective, as_objective
 from fedsift.local.requests import Train
 from fedsift.local.robust import ClassBalance, Entropy
-from fedsift.methods.base import TrainingMethod, methods, size_weighted, train_round
+from fedsift.methods.base import Averaging, methods, train_round
 from fedsift.methods.joint_opt_site import JointLabels, Kind, TrainJointly
 
 
 @methods.register("joint-opt")
 @dataclass(frozen=True)
-class JointOpt(TrainingMethod):
+class JointOpt(Averaging):
     """Labels are parameters too: after a warm-up each is replaced by the mean of the network's last predictions."""
 
     summary: ClassVar[str] = "Learns labels beside the network: each becomes the mean of its last predictions"
@@ -61,7 +61,7 @@ class JointOpt(TrainingMethod):
         replies = federation.ask(visit, federation.choose(self.fraction))
         total = sum(reply.samples for reply in replies.values())
         federation.record(train_loss=sum(r.loss * r.samples for r in replies.values()) / total)
-        return replace(state, weights=size_weighted(replies))
+        return replace(state, weights=self.merged(replies, state.weights))
 
     def train_again(self, state: State, federation: Federation) -> State:
         """The second step: labels stay as they are, the network starts afresh."""
@@ -74,7 +74,7 @@ class JointOpt(TrainingMethod):
     def averaged(self, state: State, federation: Federation, loss: Objective) -> State:
         chosen = federation.choose(self.fraction)
         replies = train_round(federation, state.weights, self.recipe(loss), chosen)
-        return replace(state, weights=size_weighted(replies))
+        return replace(state, weights=self.merged(replies, state.weights))
 
     def tiny(self) -> JointOpt:
         return replace(self, warmup=1, rounds=2, retrain=1, fraction=0.6, window=3)

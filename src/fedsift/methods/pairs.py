@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
-from fedsift.aggregate import average
 from fedsift.contract import Federation, Replies, State, Weights
 from fedsift.local.pairs import TrainedPair, TrainPair
-from fedsift.methods.base import TrainingMethod
+from fedsift.methods.base import Averaging
 
 
 @dataclass(frozen=True)
@@ -23,17 +22,19 @@ P = TypeVar("P", bound=TrainPair)
 
 
 @dataclass(frozen=True)
-class TwoNetworks(TrainingMethod):
+class TwoNetworks(Averaging):
     """A method whose sites train two networks that start from different draws."""
 
     def begin(self, federation: Federation, weights: Weights) -> PairState:
         return PairState(weights, federation.initial_weights(draw=1))
 
     def pair_round(self, federation: Federation, visit: P, sites: Sequence[str]) -> PairState:
-        """Ask sites to train both networks; each is averaged by size with its like."""
+        """Ask sites to train both networks; each is averaged with its like."""
         replies = cast("Replies[TrainedPair]", federation.ask(visit, sites))
         sizes = [reply.samples for reply in replies.values()]
         total = sum(reply.loss * reply.samples for reply in replies.values())
         federation.record(train_loss=total / sum(sizes))
-        models = [reply.weights for reply in replies.values()], [reply.twin for reply in replies.values()]
-        return PairState(*(average(side, sizes) for side in models))
+        return PairState(
+            self.merge([reply.weights for reply in replies.values()], sizes, visit.weights),
+            self.merge([reply.twin for reply in replies.values()], sizes, visit.twin),
+        )
