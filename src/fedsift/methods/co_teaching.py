@@ -31,8 +31,6 @@ class CoTeaching(TwoNetworks):
     given here is an oracle, and the run says so."""
     warm: Count = 10
     """T_k: rounds over which the share that is left out grows from 0 to tau."""
-    estimate_every: AtLeastOne = 5
-    """A site estimates its noise rate at its first visit and then at every so many."""
     ramp: Literal["paper", "official"] = "paper"
     """tau min(t / T_k, 1) with t from 1, or the release's T_k values from 0 to tau."""
 
@@ -53,7 +51,6 @@ class CoTeaching(TwoNetworks):
             twin=state.twin,
             ramp=share,
             noise_rate=self.noise_rate,
-            estimate_every=self.estimate_every,
         )
         return self.pair_round(federation, visit, federation.choose(self.fraction))
 

@@ -25,8 +25,6 @@ FORGOTTEN = "co-teaching forgotten share"
 """What the term below needs: R(t), the share of a batch that is left out."""
 ESTIMATE = "co-teaching noise rate"
 """The notebook page of the site's own estimate of its noise rate."""
-VISITS = "co-teaching visits"
-"""The notebook page that counts them."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,7 @@ class TrainCoTaught(TrainPair):
     ramp: float = 1.0
     """R(t) / tau: how much of the noise rate is left out by now."""
     noise_rate: float | None = None
-    """tau; None: what the site itself estimated last, nothing before the first time."""
-    estimate_every: int = 1
-    """Estimate at the first visit and then at every so many."""
+    """tau; None: what the site itself estimated at its last visit, nothing before the first."""
 
     def extras(self, site: Site) -> dict[str, Extra]:
         rate = site.notebook.get(ESTIMATE, 0.0) if self.noise_rate is None else self.noise_rate
@@ -68,10 +64,7 @@ class TrainCoTaught(TrainPair):
 
     def reply(self, site: Site, result: Result | None) -> TrainedPair:
         assert result is not None and result.twin is not None
-        visits = site.notebook.get(VISITS, 0)
-        if visits % self.estimate_every == 0:
-            self.judge(site, (result.rows[LOSSES] + result.twin.rows[LOSSES]) / 2)
-        site.notebook[VISITS] = visits + 1
+        self.judge(site, (result.rows[LOSSES] + result.twin.rows[LOSSES]) / 2)
         return super().reply(site, result)
 
     def judge(self, site: Site, seen: Tensor) -> None:

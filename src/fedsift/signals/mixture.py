@@ -118,8 +118,8 @@ def suspects(losses: ArrayLike, least: float = math.log(2)) -> NDArray[np.int64]
     of the site's noise rate.
     """
     values = np.asarray(losses, dtype=np.float64)
-    noisy = split_values(values).noisy
-    return noisy[values[noisy] > least]
+    noisy = clean_probability(values, max_iter=100, tol=1e-3, reg_covar=1e-6) < 0.5
+    return np.flatnonzero(noisy & (values > least)).astype(np.int64)
 
 
 def clean_probability(
