@@ -27,14 +27,17 @@ class TestWhoIsBelieved:
         assert (w[:30] > 0.99).all()
         assert (w[30:] < 0.01).all()
 
-    def test_as_the_mixture_of_the_release_does(self) -> None:
+    @pytest.mark.parametrize("seed", range(6))
+    def test_as_the_mixture_of_the_release_does(self, seed: int) -> None:
+        """scikit-learn starts from one run of k-means, we from the best split: the same start but for ties."""
         from sklearn.mixture import GaussianMixture
 
-        values = np.random.default_rng(3).gamma(1.0, size=80)
+        draw = np.random.default_rng(seed)
+        values = np.r_[draw.gamma(1.0, 0.2, size=60), draw.normal(2.0, 0.5, size=25)]
         scaled = ((values - values.min()) / (values.max() - values.min())).reshape(-1, 1)
-        fit = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0).fit(scaled)
+        fit = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, n_init=1, random_state=0).fit(scaled)
         want = fit.predict_proba(scaled)[:, fit.means_.argmin()]
-        np.testing.assert_allclose(clean_probability(values), want)
+        np.testing.assert_allclose(clean_probability(values), want, atol=1e-8)
 
     def test_what_cannot_be_parted_is_believed(self) -> None:
         assert clean_probability([]).tolist() == []

@@ -63,12 +63,14 @@ class TrainCoTaught(TrainPair):
         return {FORGOTTEN: PerSite(torch.tensor(self.ramp * rate, dtype=torch.float64))}
 
     def reply(self, site: Site, result: Result | None) -> TrainedPair:
-        """The estimate: share of the larger component of a mixture of two over the last losses of both networks."""
         assert result is not None and result.twin is not None
-        seen = (result.rows[LOSSES] + result.twin.rows[LOSSES]) / 2
+        self.judge(site, (result.rows[LOSSES] + result.twin.rows[LOSSES]) / 2)
+        return super().reply(site, result)
+
+    def judge(self, site: Site, seen: Tensor) -> None:
+        """The estimate: share of the larger component of a mixture of two over the last losses of both networks."""
         noisy = torch.from_numpy(suspects(seen.numpy()))
         flagged = torch.zeros(len(seen), dtype=torch.bool)
         flagged[noisy] = True
         site.notebook[ESTIMATE] = len(noisy) / len(seen)
         site.keep_evidence(NAME, suspicion=seen, flagged=flagged)
-        return super().reply(site, result)

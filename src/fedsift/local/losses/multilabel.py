@@ -73,6 +73,16 @@ def partial_class(
     return total / (present.sum(-1) * logits.shape[-1]).clamp(min=1)
 
 
+def confident_tags(probabilities: Tensor, threshold: float | Tensor) -> tuple[Tensor, Tensor]:
+    """Pseudo-labels of sure entries: 1 where p > threshold, 0 where p < 1 - threshold; `[..., K]` labels and who is
+    sure.
+
+    threshold: one number, or `[K]` for one a class; at least 1/2, else an entry could be both.
+    """
+    high, low = probabilities > threshold, probabilities < 1 - threshold
+    return high.to(probabilities.dtype), high | low
+
+
 def squared_error(logits: Tensor, global_logits: Tensor) -> Tensor:
     """(sigmoid(z) - sigmoid(g))^2 of every entry, g held constant: `[..., B, K] -> [..., B, K]`."""
     return (torch.sigmoid(logits) - torch.sigmoid(global_logits.detach())).square()

@@ -1,0 +1,115 @@
+"""CBAFed: Li et al., Class Balanced Adaptive Pseudo Labeling for Federated Semi-Supervised Learning, CVPR 2023, for
+sites that annotate some classes only, as FedMLP's comparison (Sun et al. 2024) adapted it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedsift.aggregate import average
+from fedsift.contract import Federation, FederationFacts, Misfit, Stage, State, Weights
+from fedsift.contract.ranges import AtLeastOne, Count, Rate, Share
+from fedsift.local.requests import Train
+from fedsift.methods.base import TrainingMethod, for_missing_classes, methods
+from fedsift.methods.cbafed_site import TagByThreshold, Used
+from fedsift.methods.fedmlp_site import PartialClass
+
+
+def class_thresholds(positives: ArrayLike, base: float, low: float, high: float) -> NDArray[np.float64]:
+    """tau_c = clip(pt_c + base - std(pt), low, high) with pt_c the share of class c among all positives, `[K] -> [K]`.
+
+    A frequent class must be surer than a rare one. Without any positive all shares count as equal.
+    """
+    counts = np.asarray(positives, dtype=np.float64)
+    shares = counts / counts.sum() if counts.sum() > 0 else np.full(len(counts), 1 / len(counts))
+    return np.asarray(np.clip(shares + base - shares.std(), low, high))
+
+
+@dataclass(frozen=True)
+class CBAFedState(State):
+    """The global model, the one that it is drawn back to, and the federation's positives of each class."""
+
+    residual: Weights = field(default_factory=dict)
+    positives: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+
+
+@methods.register("cbafed")
+@dataclass(frozen=True)
+class CBAFed(TrainingMethod):
+    """Sites tag missing labels by thresholds that follow how frequent a class is; models are drawn back at times."""
+
+    summary: ClassVar[str] = "Tags missing labels by a threshold for each class, higher for frequent ones"
+    paper: ClassVar[str] = "Li et al. 2023; multi-label as in FedMLP's comparison"
+    tasks: ClassVar[tuple[str, ...]] = ("multilabel",)
+
+    warmup: Count = 50
+    """Rounds on annotated classes alone."""
+    rounds: AtLeastOne = 50
+    """Rounds with tags."""
+    fraction: Share = 1.0
+    """Share of the sites that train in a round."""
+    base: Rate = 0.45
+    """tau_c = pt_c + base - std(pt)."""
+    low: Rate = 0.55
+    """The lowest threshold."""
+    high: Rate = 0.95
+    """The highest threshold."""
+    every: Count = 5
+    """Every so many rounds the average is drawn back to the model of the last such round; 0: never."""
+    back_warm: Rate = 0.8
+    """Weight of that earlier model in the warm-up."""
+    back: Rate = 0.5
+    """Its weight afterwards."""
+
+    def begin(self, federation: Federation, weights: Weights) -> CBAFedState:
+        return CBAFedState(weights)
+
+    def stages(self) -> list[Stage]:
+        asks = (Train, TagByThreshold)
+        return [
+            Stage("warm-up", self.warmup, self.warm, asks=asks),
+            Stage("tag", self.rounds, self.tag, asks=asks),
+        ]
+
+    def warm(self, state: CBAFedState, federation: Federation) -> CBAFedState:
+        return self.one_round(state, federation, (), self.back_warm)
+
+    def tag(self, state: CBAFedState, federation: Federation) -> CBAFedState:
+        """Before training, each site tags what the received model is sure of."""
+        counts = state.positives if len(state.positives) else np.zeros(len(federation.classes))
+        thresholds = class_thresholds(counts, self.base, self.low, self.high)
+        federation.record(thresholds=thresholds.tolist())
+        return self.one_round(state, federation, tuple(thresholds.tolist()), self.back)
+
+    def one_round(
+        self, state: CBAFedState, federation: Federation, thresholds: tuple[float, ...], back: float
+    ) -> CBAFedState:
+        """FedAvg weighted by the number of labels used, then the residual connection."""
+        visit = Train(
+            state.weights,
+            self.recipe(PartialClass(adjust=0.0)),
+            before=(TagByThreshold(len(federation.classes), thresholds),),
+        )
+        replies = federation.ask(visit, federation.choose(self.fraction))
+        used = [part for reply in replies.values() for part in reply.then if isinstance(part, Used)]
+        sizes = [reply.samples for reply in replies.values()]
+        total = sum(reply.loss * reply.samples for reply in replies.values())
+        federation.record(train_loss=total / sum(sizes), labels_used=sum(part.labels for part in used))
+        averaged = average([r.weights for r in replies.values()], [max(part.labels, 1) for part in used])
+        positives = np.sum([part.positives.numpy() for part in used], axis=0).astype(np.float64)
+        state = replace(state, weights=averaged, positives=positives)
+        if not self.every or (federation.round.index + 1) % self.every:
+            return state
+        drawn = average([averaged, state.residual], [1 - back, back]) if state.residual else averaged
+        return replace(state, weights=drawn, residual=drawn)
+
+    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
+        yield from super().misfits(facts)
+        yield from for_missing_classes(facts)
+
+    def tiny(self) -> CBAFed:
+        return replace(self, warmup=2, rounds=2, every=2)
