@@ -112,7 +112,9 @@ def test_who_holds_only_the_certificate_reaches_nothing_of_a_real_superlink(hub:
                     assert found.status_code == 404
             for path in FLEET:
                 assert attacker.post(path, content=b"", headers=form).status_code == 401
-                assert attacker.post(path, content=b"", headers={**form, **Key().headers()}).status_code == 403
+                assert (
+                    attacker.post(path, content=b"", headers={**form, **Key().headers()}).status_code == 403
+                )
         with pytest.raises(httpx.ConnectError):  # the authority that everyone has opens nothing inside
             httpx.get(f"https://{inside['address']}/health", verify=outside, trust_env=False)
 
@@ -120,7 +122,9 @@ def test_who_holds_only_the_certificate_reaches_nothing_of_a_real_superlink(hub:
         assert len(members) > 1
         running.terminate()
         running.wait(60)
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in members), 60, "the SuperLink's end")
+        wait_until(
+            lambda: not any(Path(f"/proc/{pid}").exists() for pid in members), 60, "the SuperLink's end"
+        )
         assert not link.exists()
 
 

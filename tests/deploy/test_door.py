@@ -17,8 +17,8 @@ pytest.importorskip("flwr")
 import httpx
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.proto.fab_pb2 import Fab, GetFabResponse
 from flwr.proto.control_pb2 import RegisterNodeRequest
+from flwr.proto.fab_pb2 import Fab, GetFabResponse
 from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse
 from flwr.proto.message_pb2 import Message
 
@@ -344,9 +344,7 @@ def test_the_operator_is_told_once_for_each_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("status", "taken"), [(413, 403), (429, 503), (500, 503), (403, 403), (200, 200)])
-def test_a_node_is_never_answered_what_would_end_it_for_good(
-    tmp_path: Path, status: int, taken: int
-) -> None:
+def test_a_node_is_never_answered_what_would_end_it_for_good(tmp_path: Path, status: int, taken: int) -> None:
     setting = Setting(tmp_path, roster=None, egress=tmp_path / "egress.jsonl")
     transport = httpx.MockTransport(lambda request: httpx.Response(status, text="words"))
     setting.door.client = httpx.AsyncClient(transport=transport)

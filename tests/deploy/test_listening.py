@@ -34,7 +34,9 @@ from .test_door import Key, Upstream
 
 
 @contextmanager
-def opened(pair: Pair, program: Any, alive: Any = lambda: True) -> Iterator[tuple[str, list[str], DoorServer]]:
+def opened(
+    pair: Pair, program: Any, alive: Any = lambda: True
+) -> Iterator[tuple[str, list[str], DoorServer]]:
     """A door's server on loopback: its address, what the operator is told, and itself."""
     told: list[str] = []
     listener = bind("127.0.0.1", 0)
@@ -72,7 +74,12 @@ def test_with_the_certificate_alone_no_route_but_the_fleets_exists(
     with opened(authority.server(), door) as (address, _, _):
         trusted = client_context(authority.ca)
         with httpx.Client(base_url=f"https://{address}", verify=trusted, trust_env=False) as attacker:
-            for path in ("/v1/control/list-nodes", "/v1/control/start-run", "/v1/runtime/acquire-task", "/docs"):
+            for path in (
+                "/v1/control/list-nodes",
+                "/v1/control/start-run",
+                "/v1/runtime/acquire-task",
+                "/docs",
+            ):
                 assert attacker.post(path).status_code == 404
                 assert attacker.post(path, headers=key.headers()).status_code == 404
             for path in FLEET:
@@ -154,13 +161,9 @@ def test_nobody_there_is_no_reason_to_give_up_but_plain_text_is(authority: Autho
 
 
 def test_the_words_of_an_error_wrapped_by_the_client(tmp_path: Path) -> None:
-    try:
-        try:
-            raise ssl.SSLCertVerificationError("CERTIFICATE_VERIFY_FAILED: certificate has expired")
-        except ssl.SSLError as cause:
-            raise httpx.ConnectError("failed") from cause
-    except httpx.ConnectError as error:
-        assert "has expired" in words_of(error, "fed:1", tmp_path / "ca.crt")
+    error = httpx.ConnectError("failed")
+    error.__cause__ = ssl.SSLCertVerificationError("CERTIFICATE_VERIFY_FAILED: certificate has expired")
+    assert "has expired" in words_of(error, "fed:1", tmp_path / "ca.crt")
 
 
 def test_a_door_ends_with_its_companion(authority: Authority, tmp_path: Path) -> None:
@@ -175,9 +178,8 @@ def test_a_door_ends_with_its_companion(authority: Authority, tmp_path: Path) ->
 
 
 def test_a_taken_port_is_one_line() -> None:
-    with bind("127.0.0.1", 0) as listener:
-        with pytest.raises(ConfigError, match="choose another --port"):
-            bind("127.0.0.1", listener.getsockname()[1])
+    with bind("127.0.0.1", 0) as listener, pytest.raises(ConfigError, match="choose another --port"):
+        bind("127.0.0.1", listener.getsockname()[1])
 
 
 def test_a_throw_away_certificate_is_for_this_machine_and_this_user(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tomli_w
 
-from fedsift.contract.disclosure import declared_replies, disclosure_rows
+from fedsift.contract.disclosure import declared, declared_replies, disclosure_rows
 from fedsift.data.dataset import Spread
 from fedsift.deploy.addresses import LOOPBACK_ONLY
 from fedsift.engines.flower.hello import Introduction
@@ -54,6 +54,15 @@ def leaves(study: Study, *, central_test: bool) -> list[list[str]]:
     """Reply, field and words of all that this study's method declares to let out of a site."""
     by_stage = declared_replies(study.method, () if central_test else (Evaluate,))
     return disclosure_rows({"on joining": [Introduction], **by_stage})
+
+
+def narrowest_policy(study: Study) -> str:
+    """A `[policy]` table with all that this study's method declares to ask and to let out, and nothing else."""
+    asks = [kind for kinds in declared(study.method, (Evaluate,)).values() for kind in kinds]
+    replies = [reply for kinds in declared_replies(study.method, (Evaluate,)).values() for reply in kinds]
+    requests = list(dict.fromkeys(kind.__name__ for kind in asks))
+    fields = list(dict.fromkeys(f"{reply}.{field}" for reply, field, _ in disclosure_rows({"": replies})))
+    return tomli_w.dumps({"policy": {"requests": requests, "fields": fields, "ask_first": False}})
 
 
 def readme(study: Study, name: str, trial_sites: list[Path], rows: list[list[str]]) -> str:
@@ -120,10 +129,11 @@ Give `ca.crt` to every site (never `ca.key`) with the app's `sha256:...` that `f
 site's `node.pub`; compare fingerprints by telephone (`fedsift flower fingerprint node.pub`). Then:
 
 ```
-fedsift flower roster add NAME node.pub --samples 12000 --roster {name}/federation.toml        # once for each site
-fedsift flower superlink --host 0.0.0.0 --port 8000 --certificate server.crt --key server.key --roster {name}/federation.toml
-fedsift flower start {name} --run-folder runs/first                                            # on the same machine
-fedsift flower roster revoke NAME --roster {name}/federation.toml                              # from its next message on
+fedsift flower roster add NAME node.pub --samples 12000 --roster {name}/federation.toml   # once for each site
+fedsift flower superlink --host 0.0.0.0 --port 8000 \\
+    --certificate server.crt --key server.key --roster {name}/federation.toml
+fedsift flower start {name} --run-folder runs/first                     # on the same machine
+fedsift flower roster revoke NAME --roster {name}/federation.toml       # from its next message on
 ```
 
 Edit `{name}/federation.toml` first: the sites' names, how many must be there, a test set if you have one. Progress is
@@ -135,6 +145,7 @@ A site, once: a key pair, the site's description, and the app that it has read a
 ssh-keygen -t ecdsa -b 384 -N "" -f node              # send node.pub to the coordinator, keep node
 cp {name}/site.template.toml site.toml                # then fill it in
 fedsift flower pin {name} site.toml                   # or the sha256:... that you were told
+fedsift flower policy {name} >> site.toml             # all that the study asks and receives; read it, cut it
 ```
 
 Then, and after every restart:
