@@ -18,6 +18,7 @@ from fedsift.deploy.door import FLEET
 from fedsift.deploy.hosting import LINK_FILE
 from fedsift.deploy.pins import pin
 from fedsift.deploy.roster import Entry, add_entry, fingerprint, revoke_entry
+from fedsift.deploy.texts import narrowest_policy
 from fedsift.runs import RunFolder
 from fedsift.study import Study
 
@@ -148,6 +149,8 @@ def test_a_round_through_both_doors_and_nobody_else(hub: Hub) -> None:
         add_entry(hub.roster, Entry(f"site-0{number}", fingerprint(keys[number][1].read_bytes()), 500))
         if number < 2:
             pin(str(hub.folder / "app"), sites[number])
+    with sites[0].open("a", encoding="utf-8") as file:
+        file.write("\n" + narrowest_policy(Study.from_table(STUDY)))
     impostor = hub.folder / "impostor"
     shutil.copytree(sites[0].parent, impostor)  # the third key's holder says that it is the first site
     mark = hub.folder / "mark"
@@ -197,7 +200,11 @@ def test_a_round_through_both_doors_and_nobody_else(hub: Hub) -> None:
     assert not mark.exists()
     notebooks = sites[0].parent / "notebook" / "site-00"
     left = [json.loads(line) for line in (notebooks / "egress.jsonl").read_text("utf-8").splitlines()]
-    assert {"/v1/fleet/push-messages", "/v1/fleet/push-object"} <= {line["route"] for line in left}
+    assert {"/v1/fleet/push-messages", "/v1/fleet/push-object"} <= {line.get("route") for line in left}
+    asked = [line["request"] for line in left if "request" in line]
+    assert asked[0] == "Hello"
+    assert "Train" in asked
+    left = [line for line in left if "route" in line]
     came = [json.loads(line) for line in (hub.home / "access.jsonl").read_text("utf-8").splitlines()]
     assert sum(line["bytes_in"] for line in came if line["who"] == "site-00") <= sum(
         line["bytes"] for line in left

@@ -116,11 +116,11 @@ class Post:
                     self._greeted[node] = self.clock()
         arrived = []
         for id, message in self.collect(set(self._greetings)):
-            node = self._greetings.get(id)
-            if node is None:
+            speaker = self._greetings.get(id)
+            if speaker is None:
                 continue  # this node has answered another greeting
-            self._greetings = {other: to for other, to in self._greetings.items() if to != node}
-            site = self._hear(node, message)
+            self._greetings = {other: to for other, to in self._greetings.items() if to != speaker}
+            site = self._hear(speaker, message)
             if site is not None:
                 arrived.append(site)
         return arrived
