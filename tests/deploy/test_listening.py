@@ -192,7 +192,7 @@ def test_a_caller_who_says_nothing_is_let_go_and_one_cannot_take_all_lines(
     with opened(authority.server(), door) as (address, _, server):
         lines = [connect(address) for _ in range(2)]
         wait_until(lambda: len(server.server_state.connections) == 2, 20, "two lines")
-        with pytest.raises(OSError):  # noqa: PT011  reset or end, as the kernel likes
+        with pytest.raises(OSError):  # reset or end, as the kernel likes
             connect(address)
         monkeypatch.setattr(listening, "FIRST_REQUEST_WITHIN", 0.0)
         wait_until(lambda: not server.server_state.connections, 20, "the silent ones to be let go")

@@ -128,7 +128,7 @@ class DoorServer(uvicorn.Server):
 
     def _crowded(self, caller: str) -> bool:
         """Whether so many are here already, of all or of this caller, that the next one is not let in."""
-        here = [each.client[0] for each in self.server_state.connections if getattr(each, "client", None)]
+        here = [each.client[0] for each in self.server_state.connections if each.client is not None]
         if here.count(caller) >= MOST_OF_ONE_CALLER:
             return True
         return len(here) + len(self._welcoming) >= MOST_CONNECTIONS
