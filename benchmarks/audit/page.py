@@ -47,7 +47,7 @@ def page() -> str:
     ranked = {name: line for name, line in cells.items() if "ap" in line}
     parts = [TOP, "## Ranking", ""]
     parts += [
-        "| scenario | seeds | wrong | ours | cleanlab, pooled | cleanlab, local | ours / pooled | ours / local | bound |",
+        "| scenario | seeds | wrong | ours | pooled | local | ours / pooled | ours / local | bound |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, line in ranked.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 import shutil
 import socket
 import sys
@@ -39,8 +40,11 @@ STUDY: dict[str, Any] = {
 
 
 @pytest.fixture
-def diary() -> Iterator[Path]:
-    """The method with a diary, known to this process for the time of the test."""
+def diary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The method with a diary, known to this process for the time of the test, and installed for those it starts."""
+    here = str(Path(__file__).parent)
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
     module = importlib.import_module("diary")
     yield Path(module.__file__ or "")
     methods._entries.pop("fednoro-diary")
@@ -54,13 +58,14 @@ def free_port() -> int:
 
 
 def app_with_diary(study: Study, folder: Path, diary: Path) -> list[Path]:
-    """A deployed app that brings a method of its own, and the three sites' files."""
+    """A deployed app of a method that is not fedsift's, and the files of three sites that have it as a plugin."""
     sites = write_app(study, folder / "app", trial=folder / "trial")
     package = folder / "app" / "fedsift_app"
     shutil.copy(diary, package / "diary.py")
-    for side in ("client.py", "server.py"):
-        text = (package / side).read_text("utf-8")
-        (package / side).write_text(text + "\nimport fedsift_app.diary  # noqa: E402, F401\n", "utf-8")
+    text = (package / "server.py").read_text("utf-8")
+    (package / "server.py").write_text(text + "\nimport fedsift_app.diary  # noqa: E402, F401\n", "utf-8")
+    for file in sites:
+        file.write_text('plugins = ["diary"]\n' + file.read_text("utf-8"), "utf-8")
     return sites
 
 
@@ -119,6 +124,7 @@ def test_a_deployed_run_survives_the_loss_of_a_site_and_equals_the_simulation(
     mine, theirs = load_file(place.path / "model.safetensors"), load_file(expected.path / "model.safetensors")
     assert all(torch.allclose(mine[key], theirs[key], rtol=1e-5, atol=1e-7) for key in theirs)
     last = f"{len(rows) - 1}.0:close the diary"
-    notebook = NotebookStore(sites[1].parent / "notebook", "first", "site-01").pages(last)
+    run_id = place.read_json("deployed.json")["run"]
+    notebook = NotebookStore(sites[1].parent / "notebook" / "site-01", run_id, "site-01").pages(last)
     assert notebook["diary"] == ["0.0:open the diary", last]
     assert (place.path / "report.html").is_file()

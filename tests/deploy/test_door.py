@@ -229,6 +229,23 @@ def test_a_body_longer_than_it_says_is_cut_off(tmp_path: Path) -> None:
     assert len(sent) == 2  # it did not read on for ever
 
 
+def test_a_body_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, limits=Limits(read_seconds=0.01))
+    answers: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    async def send(event: Any) -> None:
+        answers.append(event)
+
+    headers = [(name.encode(), value.encode()) for name, value in setting.key.headers().items()]
+    scope = {"type": "http", "method": "POST", "path": OBJECT, "headers": headers, "query_string": b""}
+    asyncio.run(setting.door(scope, receive, send))
+    assert answers[0]["status"] == 408
+
+
 def test_too_many_requests_wait(tmp_path: Path) -> None:
     setting = Setting(tmp_path, limits=Limits(requests_a_second=0.001, burst=3, hold_seconds=0.0))
     assert [setting.post(PULL).status_code for _ in range(5)] == [200, 200, 200, 429, 429]

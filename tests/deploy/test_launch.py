@@ -205,16 +205,16 @@ def test_other_versions_of_flower_are_refused_by_name(monkeypatch: pytest.Monkey
 
 
 def test_a_site_is_checked_before_it_connects(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"insecure": True, "ca": None, "key": None}
+    options: dict[str, Any] = {"insecure": True, "ca": None, "key": None, "worker": Path("/x/door")}
     path = write_site(tmp_path / "a site")
-    command = commands.site_command(path, "127.0.0.1:8000", worker=Path("/x/door"), **options)
-    assert command[command.index("--node-config") + 1] == f'site="{path.resolve()}" worker="/x/door"'
+    command = commands.site_command(path, "127.0.0.1:8000", **options)
+    assert command[command.index("--node-config") + 1] == 'worker="/x/door"'
     with pytest.raises(ConfigError, match="is not this machine"):
         commands.site_command(path, "10.0.0.1:8000", **options)
     with pytest.raises(ConfigError, match="host:port"):
         commands.site_command(path, "127.0.0.1", **options)
     with pytest.raises(ConfigError, match="--key"):
-        commands.site_command(path, "127.0.0.1:8000", insecure=False, ca=None, key=None)
+        commands.site_command(path, "127.0.0.1:8000", **{**options, "insecure": False})
     with pytest.raises(DataError, match=r"nowhere\.npz"):
         commands.site_command(
             write_site(tmp_path / "b", data={"name": "npz", "path": "nowhere.npz"}),

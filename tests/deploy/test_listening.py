@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from fedsift.contract.errors import ConfigError
+from fedsift.deploy import listening
 from fedsift.deploy.certificates import (
     Pair,
     client_context,
@@ -175,6 +176,29 @@ def test_a_door_ends_with_its_companion(authority: Authority, tmp_path: Path) ->
         wait_until(lambda: server._listener.fileno() == -1, 20, "the door's end")
         assert door.closing
         assert "nobody answers" in (greet(address, authority.ca) or "")
+
+
+def test_a_caller_who_says_nothing_is_let_go_and_one_cannot_take_all_lines(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "MOST_OF_ONE_CALLER", 2)
+    door, _ = a_door(tmp_path, Key())
+    trusted = client_context(authority.ca)
+
+    def connect(address: str) -> ssl.SSLSocket:
+        line = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20)
+        return trusted.wrap_socket(line, server_hostname="127.0.0.1")
+
+    with opened(authority.server(), door) as (address, _, server):
+        lines = [connect(address) for _ in range(2)]
+        wait_until(lambda: len(server.server_state.connections) == 2, 20, "two lines")
+        with pytest.raises(OSError):  # reset or end, as the kernel likes
+            connect(address)
+        monkeypatch.setattr(listening, "FIRST_REQUEST_WITHIN", 0.0)
+        wait_until(lambda: not server.server_state.connections, 20, "the silent ones to be let go")
+        for line in lines:
+            line.close()
+        assert greet(address, authority.ca) is None
 
 
 def test_a_taken_port_is_one_line() -> None:

@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 
 from fedsift.cli.main import app
 from fedsift.contract.errors import ConfigError
-from fedsift.deploy.attending import egress_of, home_of
+from fedsift.deploy.attending import home_of
 from fedsift.deploy.holders import KeyHolders, holders_of
 from fedsift.deploy.nodes import NodeBook
 from fedsift.deploy.pins import app_fingerprint, pin, pins_of
 from fedsift.deploy.roster import Entry, add_entry, fingerprint, read_entries, revoke_entry
+from fedsift.deploy.site_file import egress_of, read_site_file
 from fedsift.deploy.sites import open_site
 
 from .keys import site_key
@@ -198,4 +199,4 @@ def test_two_site_files_in_one_folder_share_nothing(tmp_path: Path) -> None:
     assert rooms[0].secret != rooms[1].secret
     assert rooms[0].notebook != rooms[1].notebook
     assert home_of(first) != home_of(second)
-    assert egress_of(first) != egress_of(second)
+    assert len({egress_of(path, read_site_file(path)) for path in (first, second)}) == 2

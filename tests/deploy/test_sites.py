@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,12 @@ from fedsift.contract.errors import ConfigError, DataError
 from fedsift.contract.messages import Answer, Envelope, Moment
 from fedsift.contract.notebook import Notebook
 from fedsift.data.dataset import PublicSet, Spread
-from fedsift.deploy.client import site_path
+from fedsift.deploy import client
 from fedsift.deploy.sites import open_site, own_secret
 from fedsift.deploy.trial import export_trial
 from fedsift.engines.flower.answering import answer as answer_in
 from fedsift.engines.flower.hello import Hello, Introduction
+from fedsift.engines.flower.records import letter_of
 from fedsift.engines.inprocess import InProcess
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Evaluate, Train
@@ -203,9 +205,10 @@ def test_the_text_of_an_unforeseen_error_stays_at_the_site(tmp_path: Path) -> No
 
 
 def test_a_node_knows_its_site_from_its_own_settings_alone() -> None:
-    assert site_path({"site": "/data/site.toml", "partition-id": 1}) == Path("/data/site.toml")
+    message = SimpleNamespace(content=letter_of(Hello()).to_records())
+    context = SimpleNamespace(node_config={"site": "/data/site.toml", "partition-id": 0}, run_id=1)
     with pytest.raises(ConfigError, match="fedsift flower site"):
-        site_path({"partition-id": 0})
+        client.call(message, context)  # type: ignore[arg-type]
 
 
 def test_pictures_become_features_at_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

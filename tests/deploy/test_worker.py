@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import pytest
 import torch
 
 from fedsift.contract.codec import digest_of
+from fedsift.contract.errors import RunError
 from fedsift.contract.messages import Answer
-from fedsift.deploy import worker
+from fedsift.deploy import commands, worker
 from fedsift.deploy.sites import open_site
 from fedsift.deploy.wire import call_worker
 from fedsift.engines.flower.answering import answer, answer_letter
@@ -44,7 +46,6 @@ def test_the_worker_answers_as_the_site_itself_would(tmp_path: Path, door: Path)
     for asked in (Hello(), train()):
         letter = letter_of(asked).with_note(model="mlp", session="1")
         reply = call_worker(door, letter)
-        assert reply is not None
         path = write_site(tmp_path / f"b-{type(asked).__name__}")
         direct = answer_letter(letter, lambda model, path=path: open_site(path, model), "1", frank=False)  # type: ignore[misc]
         assert digest_of(value_of(reply)) == digest_of(value_of(direct))
@@ -73,14 +74,17 @@ def test_the_socket_is_for_this_user_alone(tmp_path: Path, door: Path) -> None:
 
 
 @pytest.mark.parametrize("letter", [Letter("{"), Letter('{"$class": "OnlyTheAppKnows", "fields": {}}')])
-def test_a_request_that_the_worker_does_not_know_is_left_to_others(
+def test_a_request_that_the_site_does_not_know_is_refused_and_nobody_else_answers(
     tmp_path: Path, door: Path, letter: Letter
 ) -> None:
     serve(write_site(tmp_path), door)
-    assert call_worker(door, letter) is None
+    refused = value_of(call_worker(door, letter))
+    assert isinstance(refused, Answer)
+    assert "Refused: this site does not know" in refused.failure
     again = call_worker(door, letter_of(Hello()).with_note(model="mlp"))
-    assert again is not None
     assert isinstance(value_of(again), Introduction)
+    lines = (tmp_path / "notebook" / "north" / "egress.jsonl").read_text("utf-8").splitlines()
+    assert [("refused" in json.loads(line)) for line in lines] == [True, False]
 
 
 def test_a_door_that_is_seen_takes_calls(tmp_path: Path) -> None:
@@ -95,8 +99,57 @@ def test_a_door_that_is_seen_takes_calls(tmp_path: Path) -> None:
                 channel.connect(str(door))
 
 
-def test_without_a_worker_there_is_no_answer_and_no_error(door: Path) -> None:
-    assert call_worker(door, letter_of(Hello())) is None
+def test_without_the_sites_process_nobody_answers(door: Path) -> None:
+    with pytest.raises(RunError, match="does not answer"):
+        call_worker(door, letter_of(Hello()), patience=0.0)
+
+
+def test_a_process_that_is_being_started_is_waited_for(tmp_path: Path, door: Path) -> None:
+    path = write_site(tmp_path)
+    threading.Timer(0.3, serve, (path, door)).start()
+    assert isinstance(value_of(call_worker(door, letter_of(Hello()).with_note(model="mlp"))), Introduction)
+
+
+def test_a_request_that_ends_the_process_each_time_is_given_up(door: Path) -> None:
+    calls = 0
+
+    def hang_up() -> None:
+        nonlocal calls
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(str(door))
+            listener.listen()
+            for _ in range(2):
+                listener.accept()[0].close()
+                calls += 1
+
+    thread = threading.Thread(target=hang_up)
+    thread.start()
+    wait_until(door.exists, 20, "the socket")
+    with pytest.raises(RunError, match="ended over this request"):
+        call_worker(door, letter_of(Hello()), patience=20.0)
+    thread.join()
+    assert calls == 2
+
+
+def test_an_ended_process_is_started_again(tmp_path: Path, door: Path) -> None:
+    told: list[str] = []
+    process = commands.Worker(write_site(tmp_path), door)
+    process.start()
+    first = process._process
+    assert first is not None
+    try:
+        first.kill()
+        first.wait()
+        process.keep(told.append)
+        assert "started again" in told[0]
+        asked = letter_of(Hello()).with_note(model="mlp")
+        assert isinstance(value_of(call_worker(door, asked)), Introduction)
+        process.keep(told.append)
+        assert len(told) == 1
+    finally:
+        assert process._process is not None
+        process._process.kill()
+        process._process.wait()
 
 
 def test_flowers_short_lived_process_imports_no_torch() -> None:

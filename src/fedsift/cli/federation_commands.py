@@ -49,6 +49,29 @@ def pin(
     say(f"{site_file} allows {pins.pin(app, site_file)}")
 
 
+@flower.command()
+def allow(
+    run: str = typer.Argument(help="The run's id, as the site's log names it."),
+    site_file: Path = typer.Argument(Path("site.toml"), help="The site's site.toml."),
+) -> None:
+    """Let a run begin at a site whose policy says ask_first."""
+    from fedsift.deploy.policy import allow_run
+    from fedsift.deploy.site_file import notebook_of, read_site_file
+
+    path = site_file.resolve()
+    allow_run(notebook_of(path, read_site_file(path)), run)
+    say(f"run '{run}' may begin here")
+
+
+@flower.command("policy")
+def show_policy(app: Path = typer.Argument(help="The app's folder.")) -> None:
+    """The narrowest policy under which a site can take part: read it, then add it to site.toml."""
+    from fedsift.deploy.texts import narrowest_policy
+    from fedsift.study import Study
+
+    print(narrowest_policy(Study.from_file(app / "study.toml")), end="")
+
+
 @roster.command("add")
 def roster_add(
     name: str = typer.Argument(help="How the federation knows the site."),

@@ -91,10 +91,11 @@ def site(
     place = home or attending.home_of(site_file)
     if not insecure:
         raise typer.Exit(attending.attend(site_file, superlink, ca=ca, key=key, home=place, say=say))
-    socket = commands.new_socket()
-    command = commands.site_command(site_file, superlink, insecure=True, ca=None, key=None, worker=socket)
-    commands.start_worker(site_file, socket)
-    commands.become(command, place)
+    worker = commands.Worker(site_file, commands.new_socket())
+    command = commands.site_command(
+        site_file, superlink, insecure=True, ca=None, key=None, worker=worker.place
+    )
+    raise typer.Exit(commands.attend_trial(command, worker, place, say))
 
 
 @flower.command("audit")

@@ -10,14 +10,13 @@ from fedsift.contract.errors import ConfigError
 from fedsift.contract.files import safe_name
 from fedsift.deploy.addresses import host_of
 from fedsift.deploy.certificates import client_context, greet, server_context, throw_away, words_of
-from fedsift.deploy.commands import Say, companion, ended, existing, new_socket, site_command, start_worker
+from fedsift.deploy.commands import Say, Worker, companion, ended, existing, new_socket, site_command
 from fedsift.deploy.door import Door, Limits
 from fedsift.deploy.listening import DoorServer, bind
 from fedsift.deploy.pins import pins_of
 from fedsift.deploy.private import keep_to_oneself, private_folder
-from fedsift.deploy.site_file import notebook_of, read_site_file
+from fedsift.deploy.site_file import egress_of, read_site_file
 
-EGRESS_FILE = "egress.jsonl"
 STRAIGHT_THROUGH = Limits(hold_seconds=0.0, message_bytes=4 * 2**30)
 """The coordinator's door holds polls open and sets the size of messages; here they are only counted."""
 
@@ -26,12 +25,6 @@ def home_of(site_file: Path) -> Path:
     """Where Flower's own files of this site are, by its name: two site files in a folder share nothing."""
     file = site_file.resolve()
     return file.parent / ".flower" / safe_name(read_site_file(file).name)
-
-
-def egress_of(site_file: Path) -> Path:
-    """The list of all that left this site, beside its notebook."""
-    file = site_file.resolve()
-    return notebook_of(file, read_site_file(file)) / EGRESS_FILE
 
 
 def attend(
@@ -47,17 +40,19 @@ def attend(
     pins = pins_of(site_file)
     private_folder(home)
     own = throw_away(home / "own")
-    worker = new_socket()
+    worker = Worker(site_file, new_socket())
     with bind("127.0.0.1", 0) as listener:
         inside = f"127.0.0.1:{listener.getsockname()[1]}"
-        command = site_command(site_file, inside, insecure=False, ca=own.certificate, key=key, worker=worker)
+        command = site_command(
+            site_file, inside, insecure=False, ca=own.certificate, key=key, worker=worker.place
+        )
         trouble = greet(superlink, ca)
         say(
             f"the line to {superlink} stands" if trouble is None else f"{trouble} It is tried again and again"
         )
         if not pins:
             say(f"no app is pinned, so none will run: fedsift flower pin sha256:... {site_file.name}")
-        egress = egress_of(site_file)
+        egress = egress_of(site_file, read_site_file(site_file))
         door = Door(
             f"https://{superlink}",
             httpx.AsyncClient(verify=client_context(ca), timeout=60.0),
@@ -67,10 +62,13 @@ def attend(
             explain=lambda error: words_of(error, superlink, ca),
             aloud=say,
         )
-        start_worker(site_file, worker)
+        worker.start()
         with companion(command, home) as node:
             say(f"what leaves is written to {egress}")
-            DoorServer(
-                door, listener, server_context(own), alive=lambda: node.poll() is None, aloud=say
-            ).run()
+
+            def alive() -> bool:
+                worker.keep(say)
+                return node.poll() is None
+
+            DoorServer(door, listener, server_context(own), alive=alive, aloud=say).run()
             return ended(node, "the SuperNode", say)

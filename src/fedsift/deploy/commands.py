@@ -83,8 +83,8 @@ def site_command(
     insecure: bool,
     ca: Path | None,
     key: Path | None,
+    worker: Path,
     port: int = 0,
-    worker: Path | None = None,
 ) -> list[str]:
     """A site's node. The site's file and data are read first, so that mistakes show before anything connects.
 
@@ -94,9 +94,7 @@ def site_command(
 
     refuse_the_network(host_of(superlink))
     open_site(site_file)
-    settings = _quoted("site", site_file.resolve())
-    if worker is not None:
-        settings += f" {_quoted('worker', worker)}"
+    settings = _quoted("worker", worker)  # of the site's file and data Flower's processes learn nothing
     command = [program("flower-supernode"), "--superlink", superlink, "--host", "127.0.0.1"]
     command += ["--port", str(port or free_port()), "--node-config", settings]
     if insecure:
@@ -118,14 +116,46 @@ def new_socket() -> Path:
     return Path(tempfile.mkdtemp(prefix="fedsift-site-")) / "door"
 
 
-def start_worker(site_file: Path, place: Path) -> None:
-    """Start the process that holds the site's data; it ends with this one, whatever program this one becomes."""
-    command = [sys.executable, "-m", "fedsift.deploy.worker", str(site_file.resolve()), str(place)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=offline())
-    while not place.exists():
-        if process.poll() is not None:
-            raise RunError(f"the site's process ended with code {process.returncode} before it could answer")
-        time.sleep(0.1)
+class Worker:
+    """The process that holds the site's data and alone answers for it; it ends with this one, and is started again."""
+
+    def __init__(self, site_file: Path, place: Path) -> None:
+        self.site_file, self.place = site_file, place
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it takes calls."""
+        self.place.unlink(missing_ok=True)
+        process = self._launch()
+        while not self.place.exists():
+            if process.poll() is not None:
+                raise RunError(
+                    f"the site's process ended with code {process.returncode} before it could answer"
+                )
+            time.sleep(0.1)
+
+    def keep(self, say: Say) -> None:
+        """Start it again if it has ended; what it answered is on disk, so nothing is lost but time."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            say(f"the site's own process ended with code {code}; it is started again")
+            self._launch()
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "fedsift.deploy.worker", str(self.site_file.resolve())]
+        self._process = subprocess.Popen([*command, str(self.place)], stdin=subprocess.DEVNULL, env=offline())
+        return self._process
+
+
+def attend_trial(command: list[str], worker: Worker, home: Path, say: Say) -> int:
+    """A trial's node beside the site's own process, without a door; returns the node's exit code."""
+    keep_to_oneself()
+    private_folder(home)
+    worker.start()
+    with companion(command, home) as node:
+        while node.poll() is None:
+            worker.keep(say)
+            time.sleep(0.2)
+        return ended(node, "the SuperNode", say)
 
 
 def free_port() -> int:
@@ -175,5 +205,5 @@ def ended(process: subprocess.Popen[bytes], what: str, say: Say) -> int:
     code = process.poll()
     if code is None:
         return 0
-    say(f"{what} ended with code {code}, so the door is closed")
+    say(f"{what} ended with code {code}")
     return 5 if code else 0

@@ -50,7 +50,7 @@ REGISTER = "/v1/control/register-node"
 """The one control call that a door makes itself, on its own side, for a key that it found on the roster."""
 PASSED_ON = ("content-type", "accept", "flwr-public-key", "flwr-signature", "flwr-timestamp")
 """Headers that reach the other side; nothing else does, and none of them is ever logged."""
-FOR_A_NODE = {413: 403, 429: 503, 500: 503}
+FOR_A_NODE = {408: 503, 413: 403, 429: 503, 500: 503}
 """Answers that end a SuperNode's loop for good, and what it takes instead: 403 drops one message, 503 tries again."""
 SIGNATURE_LIFE = 310.0
 """Seconds for which Flower takes a signed timestamp, for any route and body: within them each is let in once."""
@@ -70,6 +70,8 @@ class Limits:
     hold_seconds: float = 15.0
     """How long a poll without a message is kept open, so that a node need not sleep between polls; 0: not at all."""
     hold_every: float = 0.25
+    read_seconds: float = 120.0
+    """How long a body may take to arrive."""
 
 
 class Refused(Exception):
@@ -130,7 +132,7 @@ class Door:
             self._check_route(scope)
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             who = self._check_key(headers)
-            body = await self._read(headers, receive, who, scope["path"])
+            body = await self._read(headers, receive, scope["path"])
             status, answer, kind = await self._forward(scope["path"], headers, body)
         except Refused as reason:
             status, answer = reason.status, str(reason).encode()
@@ -202,8 +204,19 @@ class Door:
             fresh = {old: at for old, at in visitor.stamps.items() if now - at < 2 * SIGNATURE_LIFE}
             visitor.stamps = fresh
 
-    async def _read(self, headers: dict[str, str], receive: Receive, who: str, path: str) -> bytes:
-        """The body, refused as soon as it is too long; pieces of one message are counted together."""
+    async def _read(self, headers: dict[str, str], receive: Receive, path: str) -> bytes:
+        """The body, refused as soon as it is too long or too slow; pieces of one message are counted together."""
+        try:
+            async with asyncio.timeout(self.limits.read_seconds):
+                body = await self._body(headers, receive)
+        except TimeoutError:
+            raise Refused(
+                408, f"this request did not arrive within {self.limits.read_seconds:.0f} s"
+            ) from None
+        self._count(fingerprint(b64decode(headers["flwr-public-key"])), path, len(body))
+        return body
+
+    async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
         most = self.limits.request_bytes
         declared = headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > most:
@@ -218,7 +231,6 @@ class Door:
             if size > most:
                 raise Refused(413, f"a request may have {most} bytes")
             more = event.get("more_body", False)
-        self._count(fingerprint(b64decode(headers["flwr-public-key"])), path, size)
         return b"".join(parts)
 
     def _count(self, mark: str, path: str, size: int) -> None:

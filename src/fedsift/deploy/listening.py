@@ -11,6 +11,7 @@ import contextlib
 import select
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,8 @@ TLS_HANDSHAKE = 0x16
 FIRST_BYTE_WITHIN = 10.0
 HANDSHAKE_WITHIN = 15.0
 MOST_CONNECTIONS = 512
+MOST_OF_ONE_CALLER = 64
+FIRST_REQUEST_WITHIN = 30.0
 PLAIN_TEXT_HINT = (
     "this port speaks TLS only: use https, with the federation's ca.crt (a site: --ca ca.crt --key node)"
 )
@@ -78,6 +81,7 @@ class DoorServer(uvicorn.Server):
         self._alive, self._aloud = alive, aloud
         self._accepting: asyncio.Task[None] | None = None
         self._welcoming: set[asyncio.Task[None]] = set()
+        self._silent: dict[Any, float] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
@@ -85,7 +89,18 @@ class DoorServer(uvicorn.Server):
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:
+        self._let_go_of_silent_ones()
         return await super().on_tick(counter) or not self._alive()
+
+    def _let_go_of_silent_ones(self) -> None:
+        """Close lines on which no request ever began: uvicorn itself waits for the first one for ever."""
+        now = time.monotonic()
+        for protocol, since in list(self._silent.items()):
+            if protocol.scope is not None or protocol not in self.server_state.connections:
+                del self._silent[protocol]
+            elif now - since > FIRST_REQUEST_WITHIN:
+                del self._silent[protocol]
+                protocol.transport.abort()  # a farewell in TLS would wait for the other side
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for task in (self._accepting, *self._welcoming):
@@ -104,12 +119,19 @@ class DoorServer(uvicorn.Server):
             except OSError:  # e.g. too many open files: those that are open will close
                 await asyncio.sleep(0.1)
                 continue
-            if len(self._welcoming) >= MOST_CONNECTIONS:
+            if self._crowded(str(address[0])):
                 line.close()
                 continue
             task = asyncio.create_task(self._welcome(line, str(address[0])))
             self._welcoming.add(task)
             task.add_done_callback(self._welcoming.discard)
+
+    def _crowded(self, caller: str) -> bool:
+        """Whether so many are here already, of all or of this caller, that the next one is not let in."""
+        here = [each.client[0] for each in self.server_state.connections if each.client is not None]
+        if here.count(caller) >= MOST_OF_ONE_CALLER:
+            return True
+        return len(here) + len(self._welcoming) >= MOST_CONNECTIONS
 
     async def _welcome(self, line: socket.socket, caller: str) -> None:
         line.setblocking(False)
@@ -121,9 +143,10 @@ class DoorServer(uvicorn.Server):
             await self._refuse_plain_text(line, caller)
             return
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
+            _, protocol = await asyncio.get_running_loop().connect_accepted_socket(
                 self._protocol, line, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_WITHIN
             )
+            self._silent[protocol] = time.monotonic()
         except OSError as error:
             line.close()
             self._aloud(_handshake_words(caller, error))

@@ -24,6 +24,7 @@ from typing import Any
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.files import safe_name
 from fedsift.contract.ranges import AtLeastOne
+from fedsift.deploy.policy import Policy
 from fedsift.study.study import read_toml
 from fedsift.study.tables import build
 
@@ -60,6 +61,10 @@ class SiteFile:
     """The smallest count that leaves this site in a label audit; smaller ones leave in a lump."""
     apps: tuple[str, ...] = ()
     """Fingerprints `sha256:...` of the apps that may run here; across a network no other does."""
+    policy: Policy | None = None
+    """What may be asked and what may leave; without this table, all that the installed fedsift knows."""
+    plugins: tuple[str, ...] = ()
+    """Modules that the site's own process imports first, e.g. one with a method's own requests."""
     device: str = "cpu"
 
 
@@ -83,6 +88,14 @@ def read_site_file(path: Path) -> SiteFile:
 def notebook_of(path: Path, file: SiteFile) -> Path:
     """Where this site's notes are: a folder by its name, so that two site files beside each other share nothing."""
     return path.parent / file.notebook / safe_name(file.name)
+
+
+EGRESS_FILE = "egress.jsonl"
+
+
+def egress_of(path: Path, file: SiteFile) -> Path:
+    """The list of all that left this site, beside its notes."""
+    return notebook_of(path, file) / EGRESS_FILE
 
 
 def _toml(path: Path) -> dict[str, Any]:

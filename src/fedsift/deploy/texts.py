@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tomli_w
 
-from fedsift.contract.disclosure import declared_replies, disclosure_rows
+from fedsift.contract.disclosure import declared, declared_replies, disclosure_rows
 from fedsift.data.dataset import Spread
 from fedsift.deploy.addresses import LOOPBACK_ONLY
 from fedsift.engines.flower.hello import Introduction
@@ -33,6 +33,7 @@ name = "my-site"               # how the federation knows this site; unique, and
 {settings}multilabel = {str(multilabel).lower()}             # true when a sample may have several labels
 held_out = 0.2                 # share kept for evaluation here, when the data have no test part
 notebook = "notebook"          # this site's own notes (corrected labels, private models); back it up, it never leaves
+apps = []                      # the only apps that may run here: `fedsift flower pin APP site.toml`
 # model = "resnet18_cifar"     # another network than the study's, for methods that allow it
 
 # Any dataset of `fedsift datasets`; paths are relative to this file.
@@ -53,6 +54,15 @@ def leaves(study: Study, *, central_test: bool) -> list[list[str]]:
     """Reply, field and words of all that this study's method declares to let out of a site."""
     by_stage = declared_replies(study.method, () if central_test else (Evaluate,))
     return disclosure_rows({"on joining": [Introduction], **by_stage})
+
+
+def narrowest_policy(study: Study) -> str:
+    """A `[policy]` table with all that this study's method declares to ask and to let out, and nothing else."""
+    asks = [kind for kinds in declared(study.method, (Evaluate,)).values() for kind in kinds]
+    replies = [reply for kinds in declared_replies(study.method, (Evaluate,)).values() for reply in kinds]
+    requests = list(dict.fromkeys(kind.__name__ for kind in asks))
+    fields = list(dict.fromkeys(f"{reply}.{field}" for reply, field, _ in disclosure_rows({"": replies})))
+    return tomli_w.dumps({"policy": {"requests": requests, "fields": fields, "ask_first": False}})
 
 
 def readme(study: Study, name: str, trial_sites: list[Path], rows: list[list[str]]) -> str:
@@ -98,53 +108,56 @@ Everybody needs Python 3.11 or newer and `pip install 'fedsift[flower]'`, the sa
 
 Each command in its own terminal, run from the folder that holds `{name}/`.
 
-## Not across a network yet
+## Across real sites
 
-**{why}.** Encryption and registered keys do not
-prevent it: `ca.crt` is what every site has. Therefore every `fedsift flower` command refuses any address but this
-machine's own (127.0.0.1, ::1, localhost), with certificates as well as without. Do not get around it with Flower's
-own programs, a forwarded port or a tunnel: they carry the same control calls. Two accounts of one machine are no
-protection either.
+**{why}.** So Flower's own programs
+stay on loopback, and a door of fedsift's stands in front of them on either side: the coordinator's lets only the calls
+that sites need through, for listed keys; a site's lets only apps in that the site has pinned, and writes down what
+leaves. Do not get around them with Flower's own programs, a forwarded port or a tunnel. Nobody but you should have an
+account on the coordinator's machine: on loopback the control calls are open.
 
-## With certificates, still on one machine
-
-To practise what a coordinator and a site will do. The coordinator, once: a certificate, and each site's public key.
+The coordinator, once: a certificate for the name by which sites reach this machine (here fed.example.org).
 
 ```
 openssl req -x509 -newkey rsa:4096 -nodes -days 825 -keyout ca.key -out ca.crt -subj "/CN=our federation"
-openssl req -newkey rsa:4096 -nodes -keyout server.key -out server.csr -subj "/CN=localhost"
-printf "subjectAltName=DNS:localhost,IP:127.0.0.1" > names.txt
+openssl req -newkey rsa:4096 -nodes -keyout server.key -out server.csr -subj "/CN=fed.example.org"
+printf "subjectAltName=DNS:fed.example.org,DNS:localhost,IP:127.0.0.1" > names.txt
 openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -days 825 -extfile names.txt -out server.crt
 ```
 
-Give `ca.crt` to every site (never `ca.key`), get every site's `node.pub`. Then:
+Give `ca.crt` to every site (never `ca.key`) with the app's `sha256:...` that `fedsift deploy` printed, and get every
+site's `node.pub`; compare fingerprints by telephone (`fedsift flower fingerprint node.pub`). Then:
 
 ```
-fedsift flower superlink --ca ca.crt --certificate server.crt --key server.key --database sites.db
-fedsift flower register node.pub --superlink 127.0.0.1:8000 --ca ca.crt        # once for each site
-fedsift flower start {name} --run-folder runs/first --superlink 127.0.0.1:8000 --ca ca.crt
+fedsift flower roster add NAME node.pub --samples 12000 --roster {name}/federation.toml   # once for each site
+fedsift flower superlink --host 0.0.0.0 --port 8000 \\
+    --certificate server.crt --key server.key --roster {name}/federation.toml
+fedsift flower start {name} --run-folder runs/first                     # on the same machine
+fedsift flower roster revoke NAME --roster {name}/federation.toml       # from its next message on
 ```
 
-Edit `{name}/federation.toml` first: the sites' names, how many must be there, a test set if you have one. Start the run
-on the machine where the SuperLink runs: the run folder lies there. Progress is shown and the report is written. After
-a crash or Ctrl-C, the same `start` goes on from the last finished round.
+Edit `{name}/federation.toml` first: the sites' names, how many must be there, a test set if you have one. Progress is
+shown and the report is written. After a crash or Ctrl-C, the same `start` goes on from the last finished round.
 
-A site, once: a key pair, and the site's description.
+A site, once: a key pair, the site's description, and the app that it has read and allows.
 
 ```
 ssh-keygen -t ecdsa -b 384 -N "" -f node              # send node.pub to the coordinator, keep node
 cp {name}/site.template.toml site.toml                # then fill it in
+fedsift flower pin {name} site.toml                   # or the sha256:... that you were told
+fedsift flower policy {name} >> site.toml             # all that the study asks and receives; read it, cut it
 ```
 
 Then, and after every restart:
 
 ```
-fedsift flower site site.toml --superlink 127.0.0.1:8000 --ca ca.crt --key node
+fedsift flower site site.toml --superlink fed.example.org:8000 --ca ca.crt --key node
 ```
 
-The data are checked before anything connects. The site may restart at any time: it is known by its name, continues
+The data are checked before anything connects. The site may restart at any time: it is known by its key, continues
 from its notebook, and answers a repeated request as before. Back up the notebook folder; without it the site is set
-aside for the rest of the run, and the coordinator is told so.
+aside for the rest of the run, and the coordinator is told so. Every body that leaves is listed in the notebook
+folder's `egress.jsonl`: when, to which call, how many bytes, their hash.
 
 ## What leaves a site
 

@@ -7,14 +7,17 @@ import json
 import logging
 import socket
 import struct
+import time
 from pathlib import Path
 
+from fedsift.contract.errors import RunError
 from fedsift.engines.flower.letters import Letter
 
 log = logging.getLogger("fedsift.site")
 
-DECLINED = "declined"
-"""The note of an empty letter: the worker does not know this kind of request; answer it yourself."""
+STARTS_WITHIN = 120.0
+"""Seconds in which a worker that ended is up again, on a busy machine."""
+LOOK_AGAIN = 0.2
 _SIZE = struct.Struct("<Q")
 
 
@@ -45,16 +48,25 @@ def _exactly(channel: socket.socket, size: int) -> bytearray:
     return data
 
 
-def call_worker(path: Path, letter: Letter) -> Letter | None:
-    """The worker's answer; None when there is no worker, it died, or it does not know the request."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
-            channel.connect(str(path))
-            send_letter(channel, letter)
-            reply = receive_letter(channel)
-    except FileNotFoundError:  # there is none
-        return None
-    except OSError as error:
-        log.warning("the site's own process did not answer (%s): this one does", error)
-        return None
-    return None if DECLINED in reply.note else reply
+def call_worker(path: Path, letter: Letter, patience: float = STARTS_WITHIN, tries: int = 2) -> Letter:
+    """The worker's answer. One that is being started again is waited for; raises RunError when none comes.
+
+    `tries`: how often a letter is handed over; one that ends the worker each time must not do so for ever.
+    """
+    end = time.monotonic() + patience
+    while True:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+                channel.connect(str(path))
+                try:
+                    send_letter(channel, letter)
+                    return receive_letter(channel)
+                except OSError as error:
+                    tries -= 1
+                    log.warning("the site's own process did not answer (%s)", error)
+        except OSError as error:  # not there, or not yet
+            if time.monotonic() >= end:
+                raise RunError(f"the site's own process does not answer ({error})") from None
+        if tries < 1:
+            raise RunError("the site's own process ended over this request; its log says more")
+        time.sleep(LOOK_AGAIN)

@@ -15,7 +15,7 @@ from fedsift.contract.errors import ConfigError, QuorumError
 from fedsift.contract.federation import Round
 from fedsift.contract.messages import Answer, Envelope, SiteFacts
 from fedsift.engines.federation import Patience
-from fedsift.engines.flower.federation import FlowerFederation, Pace, Post, agree, gather
+from fedsift.engines.flower.federation import Doorkeeper, FlowerFederation, Pace, Post, agree, gather
 from fedsift.engines.flower.hello import Hello, Introduction, Vacant
 from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.records import pack, unpack
@@ -374,3 +374,38 @@ def test_an_answer_that_holds_tensors_for_words_costs_that_site_the_round(field:
     replies = ask(federation)
     assert replies.sites == ["south", "west"]
     assert replies.refused["north"].startswith(f"{field} is a Tensor")
+
+
+def test_a_greeting_that_came_to_nothing_is_sent_again_until_it_is_answered() -> None:
+    grid = grid_of()
+    grid.nodes[101].says = lambda letter: None  # e.g. a site that has not pinned the app yet
+    grid.at(70.0, lambda: setattr(grid.nodes[101], "says", None))
+    post = post_of(grid)
+    assert gather(post, SITES, at_least=3, wait=300.0) == list(SITES)
+    assert 120.0 <= grid.now < 130.0
+    greetings = [when for when, node, letter in grid.sent if node == 101 and isinstance(letter, Hello)]
+    assert greetings == pytest.approx([0.0, 60.0, 120.0], abs=4.0)
+    for _ in range(200):
+        post.meet()
+        post.rest()
+    assert len([node for _, node, letter in grid.sent if isinstance(letter, Hello)]) == 5
+
+
+class Keeper(Doorkeeper):
+    """Node 102 is on no list, and node 101 has the key of another site."""
+
+    def admits(self, node: int) -> bool:
+        return node != 102
+
+    def objection(self, node: int, own: Introduction) -> str | None:
+        return "its key is that of 'east'" if node == 101 else None
+
+
+def test_a_node_that_is_not_admitted_receives_nothing_and_another_key_speaks_for_nobody() -> None:
+    grid = grid_of("north", "north", "west")
+    post = post_of(grid)
+    post.keeper = Keeper()
+    with pytest.raises(QuorumError, match="node 101: its key is that of 'east'"):
+        gather(post, ("north", "west"), at_least=2, wait=20.0)
+    assert {node for _, node, _ in grid.sent} == {100, 101}
+    assert post.node_of == {"north": 100}  # whoever came first or last: the key decides

@@ -1,0 +1,134 @@
+"""A site's policy: what it does not allow is neither computed nor sent, and the list of what left says so."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedsift.cli.main import app
+from fedsift.contract.errors import ConfigError
+from fedsift.contract.messages import Answer, Envelope, Moment
+from fedsift.deploy import worker
+from fedsift.deploy.policy import Policy, allow_run, allowed_runs, fields_in, requests_in
+from fedsift.deploy.site_file import read_site_file
+from fedsift.deploy.texts import narrowest_policy
+from fedsift.engines.flower.hello import Hello, Introduction
+from fedsift.engines.flower.records import letter_of, value_of
+from fedsift.local.requests import Evaluate, Trained
+from fedsift.methods import methods
+from fedsift.study import Study
+
+from .test_sites import train, write_site
+
+OPEN = {"requests": ["Train"], "fields": ["Trained.weights", "Trained.samples", "Trained.loss"]}
+
+
+def ask(path: Path, asked: Any) -> Any:
+    """What leaves the site's own process."""
+    return value_of(worker._reply(letter_of(asked).with_note(model="mlp", session="1"), path))
+
+
+def egress(path: Path) -> list[dict[str, Any]]:
+    file = path.parent / "notebook" / "north" / "egress.jsonl"
+    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+
+
+def site(folder: Path, **policy: Any) -> Path:
+    path = write_site(folder, policy={**OPEN, **policy})
+    (folder / "notebook" / "north").mkdir(parents=True)
+    return path
+
+
+def test_what_is_allowed_leaves_and_is_listed(tmp_path: Path) -> None:
+    path = site(tmp_path)
+    reply = ask(path, train())
+    assert isinstance(reply, Answer)
+    assert isinstance(reply.reply, Trained)
+    assert isinstance(ask(path, Hello()), Introduction)
+    first, second = egress(path)
+    assert (first["run"], first["request"]) == ("run", "Train")
+    assert first["fields"] == ["Trained.weights", "Trained.samples", "Trained.loss"]
+    assert first["bytes"] > 100
+    assert "refused" not in first
+    assert second["request"] == "Hello"
+
+
+def test_a_request_that_is_not_listed_is_not_even_computed(tmp_path: Path) -> None:
+    path = site(tmp_path, requests=["Evaluate"])
+    reply = ask(path, train())
+    assert reply.reply is None
+    assert reply.failure == "Refused: this site's policy does not allow the request Train"
+    assert not (tmp_path / "notebook" / "north" / "run").exists()
+    [line] = egress(path)
+    assert (line["fields"], line["refused"]) == ([], reply.failure)
+
+
+def test_a_request_that_rides_on_another_is_looked_at_too(tmp_path: Path) -> None:
+    envelope = train()
+    both = dataclasses.replace(
+        envelope, request=dataclasses.replace(envelope.request, then=(Evaluate(None),))
+    )
+    assert list(requests_in(both.request)) == ["Train", "Evaluate"]
+    assert "the request Evaluate" in ask(site(tmp_path), both).failure
+
+
+def test_a_field_that_is_not_listed_does_not_leave(tmp_path: Path) -> None:
+    path = site(tmp_path, fields=["Trained.weights", "Trained.samples"])
+    reply = ask(path, train())
+    assert reply.reply is None
+    assert reply.failure == "Refused: this site's policy does not let Trained.loss out"
+    again = ask(path, train())  # the stored answer of a repeated request is held back as well
+    assert again == reply
+
+
+def test_the_operator_is_asked_first(tmp_path: Path) -> None:
+    path = site(tmp_path, ask_first=True)
+    assert "has not allowed the run 'run' yet" in ask(path, train()).failure
+    result = CliRunner().invoke(app, ["flower", "allow", "run", str(path)])
+    assert result.exit_code == 0, result.output
+    assert ask(path, train()).failure == ""
+    assert "'other'" in ask(path, train(run="other")).failure
+    notebook = tmp_path / "notebook" / "north"
+    allow_run(notebook, "other")
+    assert allowed_runs(notebook) == {"run", "other"}
+
+
+def test_a_changed_policy_counts_from_the_next_request_on(tmp_path: Path) -> None:
+    path = site(tmp_path)
+    assert ask(path, train()).failure == ""
+    write_site(tmp_path, policy={**OPEN, "requests": []})
+    assert "does not allow" in ask(path, train()).failure
+    write_site(tmp_path, policy={"reqests": []})
+    with pytest.raises(ConfigError, match="reqests"):
+        ask(path, train())
+
+
+def test_no_policy_is_no_rule_and_an_empty_one_refuses_all(tmp_path: Path) -> None:
+    assert read_site_file(write_site(tmp_path / "a")).policy is None
+    assert read_site_file(write_site(tmp_path / "b", policy={})).policy == Policy()
+    envelope = Envelope("run", "north", Moment(1, "train", 0, 0), "", Evaluate(None))
+    assert Policy().objection_to_request(envelope, frozenset()) is not None
+    assert Policy().objection_to_request("text", frozenset()) is not None
+    assert Policy().objection_to_request(Hello(), frozenset()) is None
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedcorr", "fednoro", "label-audit"])
+def test_the_narrowest_policy_holds_what_a_study_declares(method: str, tmp_path: Path) -> None:
+    study = Study.from_table({"method": {"name": method}, "model": {"name": "mlp"}})
+    table = tomllib.loads(narrowest_policy(study))["policy"]
+    assert "Evaluate" in table["requests"]
+    policy = read_site_file(write_site(tmp_path, policy=table)).policy
+    assert policy is not None
+    assert policy.requests == tuple(table["requests"])
+    assert method in methods.names()
+    assert len(set(table["fields"])) == len(table["fields"]) > 3
+
+
+def test_empty_fields_do_not_leave() -> None:
+    assert list(fields_in({"a": ()})) == []
