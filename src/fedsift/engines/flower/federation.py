@@ -116,19 +116,11 @@ class Post:
                     self._greeted[node] = self.clock()
         arrived = []
         for id, message in self.collect(set(self._greetings)):
-<<<<<<< HEAD
-            if id not in self._greetings:
-                continue  # this node has answered another greeting
-            node = self._greetings[id]
-            self._greetings = {other: to for other, to in self._greetings.items() if to != node}
-            site = self._hear(node, message)
-=======
             speaker = self._greetings.get(id)
             if speaker is None:
                 continue  # this node has answered another greeting
             self._greetings = {other: to for other, to in self._greetings.items() if to != speaker}
             site = self._hear(speaker, message)
->>>>>>> team/j
             if site is not None:
                 arrived.append(site)
         return arrived
