@@ -124,7 +124,7 @@ class FedRN(Averaging):
                 least=self.least,
                 guarded=self.guarded,
             )
-        replies: Replies[Trained] = federation.ask(requests)  # type: ignore[arg-type]
+        replies: Replies[Trained] = federation.ask(requests)
         total = sum(reply.samples for reply in replies.values())
         federation.record(
             train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total, neighbours=asked
