@@ -74,7 +74,7 @@ class View:
         return tensor
 
     def keep(self, name: str, rows: Tensor) -> None:
-        """Write the batch's rows of a per-sample extra, `[..., B, *]`, or a whole per-site one: constants from now on."""
+        """Write the batch's rows of a per-sample extra, `[..., B, *]`, or a whole per-site one: now constants."""
         self.kept[name] = rows.detach()
 
     def mean(self, per_sample: Tensor) -> Tensor:
