@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import fedsift
 from fedsift.local.objective import CrossEntropy
+from fedsift.local.requests import Train
 from fedsift.methods.base import size_weighted, train_round
 
 
@@ -32,7 +33,7 @@ class Calm(fedsift.TrainingMethod):
     weight: float = 0.1
 
     def stages(self) -> list[fedsift.Stage]:
-        return [fedsift.Stage("calm training", self.rounds, self.step)]
+        return [fedsift.Stage("calm training", self.rounds, self.step, asks=(Train,))]
 
     def step(self, state: fedsift.State, federation: fedsift.Federation) -> fedsift.State:
         recipe = self.recipe(CrossEntropy() + self.weight * Flat())
