@@ -75,10 +75,10 @@ def test_the_command_line_says_where_it_stands_and_can_be_silent(capsys: pytest.
 def test_a_terminal_gets_a_bar_with_names_as_they_are(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = progress.Console
+    plain = progress.PlainConsole
     monkeypatch.setattr(
         progress,
-        "Console",
+        "PlainConsole",
         lambda **options: plain(force_terminal=True, width=120, color_system=None, **options),
     )
     with api_progress("fed[avg]", 4) as listen:

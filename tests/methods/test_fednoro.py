@@ -161,9 +161,15 @@ def test_no_logit_adjustment_when_tau_is_zero() -> None:
     assert FedNoRo().adjusted().needs == {"prior"}
 
 
-@pytest.mark.parametrize("bad", [{"warm_up": 11, "rounds": 10}, {"votes": 0}])
-def test_impossible_settings(bad: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="method"):
+@pytest.mark.parametrize(
+    ("bad", "line"),
+    [
+        ({"warm_up": 11, "rounds": 10}, "method"),
+        ({"votes": 0}, "votes = 0: it must be at least 1"),
+    ],
+)
+def test_impossible_settings(bad: dict[str, int], line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
         FedNoRo(**bad)  # type: ignore[arg-type]
 
 
