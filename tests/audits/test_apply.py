@@ -274,7 +274,7 @@ def test_origins_of_other_sources(tmp_path: Path) -> None:
         "npz", str(tmp_path / "d.npz"), labels="y"
     )
     pictures(tmp_path)
-    (tmp_path / "labels.csv").write_text("id,cat,dog\n")
+    (tmp_path / "labels.csv").write_text("id,cat,dog\na,1,0\n")
     several = FolderSource(tmp_path, label_columns=("cat", "cow", "dog"))
     found = origin_of(several, "A")
     assert found is not None and found.label_columns == ("cat", "dog")

@@ -25,7 +25,7 @@ from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.layout import folder_table
 from fedsift.data.sources.npz import Npz, read_arrays
 from fedsift.data.sources.sites import SitesSource
-from fedsift.data.tables import column, read_table
+from fedsift.data.tables import column
 
 PROVENANCE = (
     "fedsift_given_label",
@@ -62,7 +62,7 @@ def origin_of(source: Source, site: str) -> Origin | None:
         folder, table = source.path, source.table_path()
     columns = source.label_columns
     if table is not None and columns:  # a site may lack some of the classes that others annotate
-        has = read_table(table)
+        has = source.read_csv(table)
         columns = tuple(name for name in columns if name in has)
     return Origin(
         "folder",
