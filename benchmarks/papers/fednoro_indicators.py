@@ -26,7 +26,7 @@ from fedsift.contract import Federation, Weights
 from fedsift.contract.federation import Round
 from fedsift.contract.files import write_atomically
 from fedsift.data.presets import preset_table
-from fedsift.local.requests import Indicate
+from fedsift.local.requests import Indicate, Train
 from fedsift.methods.fednoro import FedNoRo
 from fedsift.metrics import detect_sets
 from fedsift.metrics.multilabel import roc_area
@@ -71,10 +71,10 @@ ROWS = (
 
 def warmed_up(method: FedNoRo, federation: Federation) -> Weights:
     """The global model after the warm-up rounds."""
-    federation.begin(Round("start", 0, -1))  # type: ignore[attr-defined]
+    federation.begin(Round("start", 0, -1), ())  # type: ignore[attr-defined]
     state = method.start(federation)
     for t in range(method.warm_up):
-        federation.begin(Round("warm up", t, t))  # type: ignore[attr-defined]
+        federation.begin(Round("warm up", t, t), (Train, Indicate))  # type: ignore[attr-defined]
         state = method.train_alike(state, federation)
     return state.weights
 

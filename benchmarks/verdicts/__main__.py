@@ -57,12 +57,12 @@ def judge(number: int, trainer: str) -> dict[str, Any]:
 
     study = Study.from_table(study_of(number, trainer))
     federation = federate(study, study.spread(), "verdicts")
-    federation.begin(Round("start", 0, -1))
+    federation.begin(Round("start", 0, -1), ())
     state = study.method.start(federation)
     done = 0
     for stage in study.method.stages()[:2]:
         for index in range(stage.rounds):
-            federation.begin(Round(stage.name, index, done))
+            federation.begin(Round(stage.name, index, done), stage.asks)
             state = stage.step(state, federation)
             done += 1
     values = federation.log.values

@@ -91,7 +91,7 @@ def test_a_stopped_run_says_how_to_go_on(
     def stopped(*arguments: object) -> None:
         raise stop
 
-    monkeypatch.setattr(run_command, "run_study", stopped)
+    monkeypatch.setattr("fedsift.study.running.run", stopped)
     study = Study.from_table({"name": "x"})
     folder = new_run(study, tmp_path / "my [red] runs")
     with pytest.raises(typer.Exit) as ended:
