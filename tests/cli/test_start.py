@@ -62,7 +62,7 @@ def test_one_file_a_command() -> None:
 
     for module in pkgutil.iter_modules(fedsift.cli.__path__):
         found = importlib.import_module(f"fedsift.cli.{module.name}")
-        if not hasattr(found, "register") or module.name == "flower_commands":
+        if not hasattr(found, "register"):
             continue
         app = typer.Typer()
         found.register(app)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsift.audits.defaults import THRESHOLD
 from fedsift.audits.findings import Origin, SiteAudit, to_bytes
 from fedsift.audits.ledger import CHANGE, UNDO, Entry, Forgotten, Ledger, Note, effective
 from fedsift.audits.originals import Correction, corrected_path, rendered, write_corrected
@@ -21,8 +22,6 @@ from fedsift.audits.verdicts import Verdict, from_entries
 from fedsift.audits.write import keep_thumbnails, stored_thumbnails, write_queue, write_tables
 from fedsift.contract.errors import ConfigError, DataError
 
-THRESHOLD = 0.5
-"""A label is changed by probability where its being wrong is likelier than this."""
 BY = ("verdicts", "probability", "both")
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsift.audits.defaults import BLIND, WITHIN
 from fedsift.audits.findings import SiteAudit
 from fedsift.audits.verdicts import CANNOT_TELL, Verdict
 from fedsift.contract.errors import ConfigError, DataError
@@ -35,9 +36,6 @@ WORST, FLAGGED, UNFLAGGED = "worst", "flagged", "unflagged"
 ARMS = (WORST, FLAGGED, UNFLAGGED)
 ARM_SIZE = 100
 """Samples an arm by default, as in the study of 300 X-rays that this design is taken from."""
-BLIND = 0.2
-"""Share of the queue that is shown without a proposal, because people tend to accept one."""
-WITHIN = 0.05
 
 
 @dataclass(frozen=True)

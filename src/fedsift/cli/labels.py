@@ -5,15 +5,16 @@ from __future__ import annotations
 import getpass
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from fedsift.audits import apply as corrections
-from fedsift.audits.findings import Origin, SiteAudit
-from fedsift.audits.ledger import Ledger, LedgerError
-from fedsift.audits.places import SiteFolder
-from fedsift.audits.write import open_site
+from fedsift.audits.defaults import THRESHOLD
 from fedsift.cli.output import print_json, stdout
+
+if TYPE_CHECKING:
+    from fedsift.audits.apply import Applied
+    from fedsift.audits.findings import Origin, SiteAudit
 
 FOLDER = typer.Argument(help="A site's folder of an audit: OUT/sites/SITE.")
 JSON = typer.Option(False, "--json", help="Print as JSON.")
@@ -36,9 +37,7 @@ def register(app: typer.Typer) -> None:
 def apply(
     folder: Path = FOLDER,
     by: str = typer.Option("verdicts", "--by", help="verdicts, probability, or both (people first)."),
-    above: float = typer.Option(
-        corrections.THRESHOLD, "--above", help="By probability: where it is above this."
-    ),
+    above: float = typer.Option(THRESHOLD, "--above", help="By probability: where it is above this."),
     include_test: bool = typer.Option(
         False, "--include-test", help="Test samples, too; that changes what is measured."
     ),
@@ -50,6 +49,9 @@ def apply(
     json: bool = JSON,
 ) -> None:
     """Write a corrected table beside the original, which stays as it is."""
+    from fedsift.audits import apply as corrections
+    from fedsift.audits.write import open_site
+
     place, audit = open_site(folder)
     origin = _origin(audit, table, label_column, id_column)
     done = corrections.apply(
@@ -71,6 +73,9 @@ def undo(
     json: bool = JSON,
 ) -> None:
     """Take verdicts and corrections back to any line of the ledger, and write the table anew."""
+    from fedsift.audits import apply as corrections
+    from fedsift.audits.write import open_site
+
     place, audit = open_site(folder)
     origin = _origin(audit, table, label_column, id_column)
     _print_applied(corrections.undo(place, audit, to_line, who=_who(who), origin=origin, out=to), json)
@@ -84,6 +89,9 @@ def verify(
     json: bool = JSON,
 ) -> None:
     """Check that no line of the ledger was edited, removed, reordered or cut off."""
+    from fedsift.audits.ledger import Ledger, LedgerError
+    from fedsift.audits.places import SiteFolder
+
     ledger = Ledger(SiteFolder.open(folder).ledger)
     problems = ledger.verify(head)
     if problems:
@@ -107,6 +115,9 @@ def forget(
     json: bool = JSON,
 ) -> None:
     """Remove samples from the site's files, the corrected table and the ledger, and say which models saw them."""
+    from fedsift.audits import apply as corrections
+    from fedsift.audits.write import open_site
+
     place, audit = open_site(folder)
     removed = []
     for name in ids:
@@ -131,6 +142,8 @@ def _who(name: str) -> str:
 
 def _origin(audit: SiteAudit, table: Path | None, label_column: str, id_column: str) -> Origin | None:
     """What the audit knows of the original, changed by what the command line says."""
+    from fedsift.audits.findings import Origin
+
     origin = audit.origin
     if table is not None:
         if table.suffix.lower() == ".npz":
@@ -146,7 +159,7 @@ def _origin(audit: SiteAudit, table: Path | None, label_column: str, id_column: 
     return origin
 
 
-def _print_applied(done: corrections.Applied, json: bool) -> None:
+def _print_applied(done: Applied, json: bool) -> None:
     if json:
         print_json(asdict(done))
         return

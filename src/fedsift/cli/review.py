@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from fedsift.audits.findings import SiteAudit
-from fedsift.audits.formats import write_review
-from fedsift.audits.ledger import Ledger, effective
-from fedsift.audits.review import BLIND, WITHIN, Plan, Status, draw_plan, read_plan, status
-from fedsift.audits.verdicts import from_entries, notes, read_verdicts
-from fedsift.audits.write import open_site, stored_thumbnails, write_queue
+from fedsift.audits.defaults import BLIND, WITHIN
 from fedsift.cli.output import print_json, print_table, stdout
 from fedsift.contract.errors import DataError
-from fedsift.metrics import plain
+
+if TYPE_CHECKING:
+    from fedsift.audits.findings import SiteAudit
+    from fedsift.audits.review import Plan, Status
 
 FOLDER = typer.Argument(help="A site's folder of an audit: OUT/sites/SITE.")
 JSON = typer.Option(False, "--json", help="Print as JSON.")
@@ -51,6 +50,9 @@ def plan(
     json: bool = JSON,
 ) -> None:
     """Draw the review queue: the worst, a random part of the other flagged, a random part of the unflagged."""
+    from fedsift.audits.review import draw_plan
+    from fedsift.audits.write import open_site, write_queue
+
     place, audit = open_site(folder)
     share = None if within is None else within / 100
     drawn = draw_plan(audit, worst, flagged, unflagged, blind=blind, seed=seed, within=share)
@@ -79,6 +81,9 @@ def export(
     json: bool = JSON,
 ) -> None:
     """Write the queue for Label Studio, as a CSV to fill in, and the samples for FiftyOne."""
+    from fedsift.audits.formats import write_review
+    from fedsift.audits.write import open_site, stored_thumbnails
+
     place, audit = open_site(folder)
     drawn = current_plan(place.plan, audit)
     files = write_review(to or place.review, audit, drawn, stored_thumbnails(place, audit), prefix)
@@ -101,6 +106,10 @@ def import_verdicts(
     json: bool = JSON,
 ) -> None:
     """Take verdicts over into the ledger; what was imported before is not taken twice."""
+    from fedsift.audits.ledger import Ledger, effective
+    from fedsift.audits.verdicts import from_entries, notes, read_verdicts
+    from fedsift.audits.write import open_site
+
     place, audit = open_site(folder)
     said = [one for file in files for one in read_verdicts(file, audit, reader, adjudicate)]
     ledger = Ledger(place.ledger)
@@ -118,6 +127,12 @@ def show_status(
     json: bool = JSON,
 ) -> None:
     """How good the list is, by what people said: its precision, the share missed, and what to review next."""
+    from fedsift.audits.ledger import Ledger, effective
+    from fedsift.audits.review import status
+    from fedsift.audits.verdicts import from_entries
+    from fedsift.audits.write import open_site
+    from fedsift.metrics import plain
+
     place, audit = open_site(folder)
     verdicts = from_entries(effective(Ledger(place.ledger).entries()))
     found = status(audit, current_plan(place.plan, audit), verdicts, within / 100)
@@ -135,8 +150,10 @@ def recalibrate_site(
     json: bool = JSON,
 ) -> None:
     """Let the verdicts set the probabilities: how sure a score is, and certainty where people settled a label."""
+    from fedsift.audits.ledger import Ledger, effective
     from fedsift.audits.recalibrate import recalibrate
-    from fedsift.audits.write import write_site
+    from fedsift.audits.verdicts import from_entries
+    from fedsift.audits.write import open_site, stored_thumbnails, write_site
 
     place, audit = open_site(folder)
     verdicts = from_entries(effective(Ledger(place.ledger).entries()))
@@ -163,6 +180,8 @@ def _same_queue(drawn: Plan, audit: SiteAudit) -> Plan:
 
 def current_plan(path: Path, audit: SiteAudit) -> Plan:
     """The plan, which must have been drawn from the audit that is there."""
+    from fedsift.audits.review import read_plan
+
     drawn = read_plan(path)
     if drawn.fingerprint != audit.fingerprint():
         raise DataError(f"{path} was drawn from another audit: draw a new one with `fedsift review plan`")

@@ -1,4 +1,4 @@
-"""`fedsift deploy` and `fedsift flower ...`: the same study across real sites."""
+"""`fedsift flower ...`: a deployed study across real sites."""
 
 from __future__ import annotations
 
@@ -21,27 +21,7 @@ HOME = typer.Option(None, "--home", help="Where Flower keeps its own files.")
 
 
 def register(app: typer.Typer) -> None:
-    app.command("deploy")(deploy)
     app.add_typer(flower, name="flower")
-
-
-def deploy(
-    study: Path = typer.Argument(help="The study's TOML file."),
-    overrides: list[str] = typer.Argument(None, help="Settings over the file's: method.rounds=20 ..."),
-    out: Path = typer.Option(..., "--out", help="The app's folder: letters, digits, hyphens."),
-    site: list[str] = typer.Option([], "--site", help="Name of a site that will take part; once for each."),
-    trial: Path = typer.Option(None, "--trial", help="Also write the study's own data as site folders here."),
-) -> None:
-    """Write a ready Flower app, with the commands for the coordinator and for a site in its README."""
-    from fedsift.deploy.app import write_app
-    from fedsift.deploy.pins import app_fingerprint
-    from fedsift.study import Study
-
-    files = write_app(Study.from_file(study, overrides or []), out, sites=tuple(site), trial=trial)
-    say(f"wrote {out}; read {out / 'README.md'}")
-    say(f"the app is {app_fingerprint(out)}: sites pin it with `fedsift flower pin`")
-    for file in files:
-        say(f"wrote {file}")
 
 
 @flower.command()

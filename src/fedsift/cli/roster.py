@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fedsift.cli.flower_commands import flower
+from fedsift.cli.flower import flower
 from fedsift.cli.output import print_json, print_table, say
 
 roster = typer.Typer(
@@ -17,9 +17,7 @@ ROSTER = typer.Option(Path("federation.toml"), "--roster", help="The roster's fi
 PUBLIC_KEY = typer.Argument(help="The site's public key, node.pub.")
 
 
-def register(app: typer.Typer) -> None:
-    """The commands belong to `fedsift flower`, which another file registers."""
-    flower.add_typer(roster, name="roster")
+flower.add_typer(roster, name="roster")
 
 
 def _fingerprint(public_key: Path) -> str:
