@@ -110,7 +110,10 @@ def test_a_trial_site_has_no_test_set_and_a_secret_of_its_own(trial: list[Path])
 def test_the_truth_is_no_part_of_a_trial(spread: Spread, trial: list[Path]) -> None:
     first = trial[0]
     with np.load(first.parent / "data.npz") as arrays:
-        assert set(arrays.files) == {"images", "labels", "classes", "test_images", "test_labels"}
+        assert set(arrays.files) == {"images", "labels", "classes", "ids", "test_images", "test_labels"}
+        rows = (*spread.rows[spread.sites[0]], *spread.held_out[spread.sites[0]])
+        names = [spread.dataset.id_of(int(row)) for row in rows]
+        assert arrays["ids"].tolist() == names  # what a list calls a sample, not what it shows
         assert np.array_equal(arrays["labels"], spread.given[spread.sites[0]])
     assert "truth" not in first.read_text("utf-8")
 

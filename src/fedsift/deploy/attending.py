@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -16,7 +19,10 @@ from fedsift.deploy.listening import DoorServer, bind
 from fedsift.deploy.pins import pins_of
 from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.deploy.site_file import egress_of, read_site_file
+from fedsift.deploy.sites import open_site
 
+AGAIN_AFTER = 10.0
+"""Seconds before a node that ended is started again."""
 STRAIGHT_THROUGH = Limits(hold_seconds=0.0, message_bytes=4 * 2**30)
 """The coordinator's door holds polls open and sets the size of messages; here they are only counted."""
 
@@ -27,41 +33,69 @@ def home_of(site_file: Path) -> Path:
     return file.parent / ".flower" / safe_name(read_site_file(file).name)
 
 
+@dataclass(frozen=True)
+class Visit:
+    """One life of the site's node."""
+
+    code: int
+    joined: bool
+    """Whether the coordinator had let it in."""
+
+
 def attend(
-    site_file: Path, superlink: str, *, ca: Path | None, key: Path | None, home: Path, say: Say
+    site_file: Path,
+    superlink: str,
+    *,
+    ca: Path | None,
+    key: Path | None,
+    home: Path,
+    say: Say,
+    rest: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Run all three until one of them ends or a signal comes; returns the SuperNode's exit code."""
+    """Run node, door and worker until a signal comes, or until the coordinator does not let the node in.
+
+    A node that had joined and ended is started again: a SuperLink without a database forgets its nodes when it is
+    restarted, and theirs end themselves. Returns the exit code.
+    """
     keep_to_oneself()
     if ca is None or key is None:
         raise ConfigError("a site needs --ca and --key, or --insecure for a trial on 127.0.0.1")
     host_of(superlink)
     existing(key, "the site's private key")
     site_file = site_file.resolve()
-    pins = pins_of(site_file)
+    open_site(site_file)
     private_folder(home)
-    own = throw_away(home / "own")
     worker = Worker(site_file, new_socket())
+    trouble = greet(superlink, ca)
+    say(f"the line to {superlink} stands" if trouble is None else f"{trouble} It is tried again and again")
+    if not pins_of(site_file):
+        say(f"no app is pinned, so none will run: fedsift flower pin sha256:... {site_file.name}")
+    while True:
+        visit = _visit(site_file, superlink, ca, key, worker, home, say)
+        if not visit.joined:
+            return visit.code
+        say(f"the node is started again in {AGAIN_AFTER:.0f} s")
+        rest(AGAIN_AFTER)
+
+
+def _visit(
+    site_file: Path, superlink: str, ca: Path, key: Path, worker: Worker, home: Path, say: Say
+) -> Visit:
+    own = throw_away(home / "own")
+    egress = egress_of(site_file, read_site_file(site_file))
+    door = Door(
+        f"https://{superlink}",
+        httpx.AsyncClient(verify=client_context(ca), timeout=60.0),
+        pins=lambda: pins_of(site_file),
+        egress=egress,
+        limits=STRAIGHT_THROUGH,
+        explain=lambda error: words_of(error, superlink, ca),
+        aloud=say,
+    )
     with bind("127.0.0.1", 0) as listener:
         inside = f"127.0.0.1:{listener.getsockname()[1]}"
-        command = site_command(
-            site_file, inside, insecure=False, ca=own.certificate, key=key, worker=worker.place
-        )
-        trouble = greet(superlink, ca)
-        say(
-            f"the line to {superlink} stands" if trouble is None else f"{trouble} It is tried again and again"
-        )
-        if not pins:
-            say(f"no app is pinned, so none will run: fedsift flower pin sha256:... {site_file.name}")
-        egress = egress_of(site_file, read_site_file(site_file))
-        door = Door(
-            f"https://{superlink}",
-            httpx.AsyncClient(verify=client_context(ca), timeout=60.0),
-            pins=lambda: pins_of(site_file),
-            egress=egress,
-            limits=STRAIGHT_THROUGH,
-            explain=lambda error: words_of(error, superlink, ca),
-            aloud=say,
-        )
+        place = worker.place
+        command = site_command(site_file, inside, insecure=False, ca=own.certificate, key=key, worker=place)
         worker.start()
         with companion(command, home) as node:
             say(f"what leaves is written to {egress}")
@@ -71,4 +105,4 @@ def attend(
                 return node.poll() is None
 
             DoorServer(door, listener, server_context(own), alive=alive, aloud=say).run()
-            return ended(node, "the SuperNode", say)
+            return Visit(ended(node, "the SuperNode", say), door.joined)

@@ -124,7 +124,9 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it takes calls."""
+        """Start it, unless it runs, and wait until it takes calls."""
+        if self._process is not None and self._process.poll() is None:
+            return
         self.place.unlink(missing_ok=True)
         process = self._launch()
         while not self.place.exists():

@@ -114,6 +114,8 @@ class Door:
     """Words for a line that does not stand."""
     aloud: Callable[[str], None] = lambda words: None
     """Tells the operator of a refusal, once for each reason."""
+    joined: bool = False
+    """Whether a node was activated through this door."""
     closing: bool = False
     """Set when the door is about to close: polls are let go."""
     limits: Limits = field(default_factory=Limits)
@@ -264,8 +266,10 @@ class Door:
         content = response.content
         if response.status_code == 200 and path == FAB and self.pins is not None:
             content = _pinned(content, self.pins())
-        if response.status_code == 200 and path == ACTIVATE and self.nodes is not None:
-            self.nodes.note(_node_id(content), fingerprint(public))
+        if response.status_code == 200 and path == ACTIVATE:
+            self.joined = True
+            if self.nodes is not None:
+                self.nodes.note(_node_id(content), fingerprint(public))
         kind = response.headers.get("content-type", "application/octet-stream")
         return response.status_code, content, kind
 

@@ -75,7 +75,10 @@ def test_a_public_set_is_the_same_at_every_site(spread: Spread, tmp_path: Path) 
 def test_the_truth_is_not_exported(spread: Spread, tmp_path: Path) -> None:
     [first, *_] = export_sites(spread, {}, tmp_path)
     with np.load(first / "data.npz") as arrays:
-        assert set(arrays.files) == {"images", "labels", "classes", "test_images", "test_labels"}
+        assert set(arrays.files) == {"images", "labels", "classes", "ids", "test_images", "test_labels"}
+        rows = (*spread.rows[spread.sites[0]], *spread.held_out[spread.sites[0]])
+        names = [spread.dataset.id_of(int(row)) for row in rows]
+        assert arrays["ids"].tolist() == names  # what a list calls a sample, not what it shows
         assert np.array_equal(arrays["labels"], spread.given[spread.sites[0]])
     assert "truth" not in (first / "site.json").read_text("utf-8")
 

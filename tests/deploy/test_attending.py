@@ -1,0 +1,53 @@
+"""A site's node comes back by itself when it had joined, and not when it was never let in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsift.contract.errors import ConfigError
+from fedsift.deploy import attending
+from fedsift.deploy.attending import AGAIN_AFTER, Visit, attend
+
+from .keys import Authority, site_key
+from .test_sites import write_site
+
+
+def test_a_node_that_had_joined_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    visits = [Visit(0, joined=True), Visit(5, joined=True), Visit(5, joined=False)]
+    lives: list[Visit] = []
+
+    def visit(*parts: Any) -> Visit:
+        lives.append(visits[len(lives)])
+        return lives[-1]
+
+    monkeypatch.setattr(attending, "_visit", visit)
+    told: list[str] = []
+    rests: list[float] = []
+    key, _ = site_key(tmp_path, "node")
+    code = attend(
+        write_site(tmp_path / "site"),
+        "127.0.0.1:9",
+        ca=Authority(tmp_path / "authority").ca,
+        key=key,
+        home=tmp_path / "home",
+        say=told.append,
+        rest=rests.append,
+    )
+    assert (code, lives, rests) == (5, visits, [AGAIN_AFTER, AGAIN_AFTER])
+    assert "nobody answers" in told[0]
+    assert "no app is pinned" in told[1]
+    assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("address", "words"), [("fed.example.org", "host:port"), ("127.0.0.1:9", "private key")]
+)
+def test_mistakes_show_before_anything_starts(tmp_path: Path, address: str, words: str) -> None:
+    site = write_site(tmp_path / "site")
+    ca = Authority(tmp_path / "authority").ca
+    with pytest.raises(ConfigError, match=words):
+        attend(site, address, ca=ca, key=tmp_path / "none", home=tmp_path / "home", say=print)
+    assert not (tmp_path / "home").exists()
