@@ -38,6 +38,8 @@ class Evaluator:
 
     def asks(self, method: Method) -> Asks:
         """Kinds of request that evaluating may send: the method's own, or the engine's where there is no test set."""
+        if method.evaluates is None:
+            return ()
         return method.evaluates or (() if self.test is not None else (Evaluate,))
 
     def __call__(self, method: Method, state: Any) -> dict[str, Any]:

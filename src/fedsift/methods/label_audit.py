@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedsift.aggregate import average
 from fedsift.contract import Federation, Findings, Replies, Stage, State, Weights
+from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastOne
 from fedsift.local.crossfit import CrossTrain, CrossTrained
 from fedsift.local.label_audit import CountLabels, FitFolds, JudgeGrid, JudgeLabels
@@ -52,6 +53,7 @@ class LabelAudit(TrainingMethod):
     summary: ClassVar[str] = "Which labels are wrong: out-of-fold probabilities and a site-aware posterior"
     paper: ClassVar[str] = "docs/audit.md"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
+    evaluates: ClassVar[Asks | None] = None
 
     folds: AtLeastOne = 5
     """k: models, each trained without one fold of every site's samples; 1 averages over rounds instead (fast)."""
