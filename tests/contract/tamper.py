@@ -66,9 +66,9 @@ def broadcastable(answer: Answer) -> Answer | None:
 
 
 def negative_count(answer: Answer) -> Answer | None:
-    if answer.reply is None or not hasattr(answer.reply, "samples"):
+    if not isinstance(getattr(answer.reply, "samples", None), int):
         return None
-    return _with_reply(answer, dataclasses.replace(answer.reply, samples=-5))
+    return _with_reply(answer, dataclasses.replace(answer.reply, samples=-5))  # type: ignore[type-var]
 
 
 def stale(answer: Answer) -> Answer | None:

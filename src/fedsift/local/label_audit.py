@@ -279,7 +279,10 @@ class JudgeLabels(Request[LabelsJudged]):
     """How held-out samples are judged: by the same models."""
 
     def answer(self, site: Site) -> LabelsJudged:
-        p = site.notebook[PROBABILITIES].double().numpy()
+        kept: Tensor | None = site.notebook.get(PROBABILITIES)
+        if kept is None:  # the reply to the second exchange was set aside, and its notebook with it
+            kept = torch.from_numpy(self.grid.own_probabilities(site)).float()
+        p = kept.double().numpy()
         answers, known = given_answers(site.given), answerable(site)
         held = self._held_out(site)
         posteriors, wrongs, tables, rates, swapped, predictions = [], [], [], [], [], []
