@@ -71,11 +71,9 @@ def declared(method: Method, evaluates: Asks = ()) -> dict[str, Asks]:
     for stage in method.stages():
         if stage.rounds > 0:
             asks[stage.name] = tuple(dict.fromkeys((*asks.get(stage.name, ()), *stage.asks)))
-<<<<<<< HEAD
+    if method.evaluates is None:
+        return asks
     evaluation = (*method.evaluates, *evaluates) if method.judges_both else method.evaluates or evaluates
-=======
-    evaluation = () if method.evaluates is None else method.evaluates or evaluates
->>>>>>> team/p
     return {**asks, EVALUATION: evaluation} if evaluation else asks
 
 

@@ -62,14 +62,9 @@ class Method(Ranged):
     mixed_networks: ClassVar[bool] = False
     """Whether sites may train different networks; a method that averages models needs them alike."""
 
-<<<<<<< HEAD
-    evaluates: ClassVar[Asks] = ()
-    """Kinds of request that `evaluation` may send; none where there is a global model alone to evaluate."""
-=======
     evaluates: ClassVar[Asks | None] = ()
-    """Kinds of request that `evaluation` may send; none where there is a global model to evaluate; None for a method
-    that has nothing to evaluate at all."""
->>>>>>> team/p
+    """Kinds of request that `evaluation` may send; none where there is a global model alone to evaluate; None for a
+    method that has nothing to evaluate at all."""
 
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Settings by the name of a form, such as "printed" or "released": `form = "printed"` in a study's `[method]`

@@ -39,14 +39,10 @@ class Evaluator:
 
     def asks(self, method: Method) -> Asks:
         """Kinds of request that evaluating may send: the method's own, or the engine's where there is no test set."""
-<<<<<<< HEAD
-        of_model: Asks = () if self.test is not None else (Evaluate,)
-        return (*method.evaluates, *of_model) if method.judges_both else method.evaluates or of_model
-=======
         if method.evaluates is None:
             return ()
-        return method.evaluates or (() if self.test is not None else (Evaluate,))
->>>>>>> team/p
+        of_model: Asks = () if self.test is not None else (Evaluate,)
+        return (*method.evaluates, *of_model) if method.judges_both else method.evaluates or of_model
 
     def __call__(self, method: Method, state: Any) -> dict[str, Any]:
         self.federation.declared = self.asks(method)

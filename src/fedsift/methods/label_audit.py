@@ -10,14 +10,9 @@ import torch
 from torch import Tensor
 
 from fedsift.aggregate import average
-<<<<<<< HEAD
 from fedsift.contract import Federation, FederationFacts, Findings, Replies, Stage, State, Weights
-from fedsift.contract.ranges import AtLeastOne, Count
-=======
-from fedsift.contract import Federation, Findings, Replies, Stage, State, Weights
 from fedsift.contract.method import Asks
-from fedsift.contract.ranges import AtLeastOne
->>>>>>> team/p
+from fedsift.contract.ranges import AtLeastOne, Count
 from fedsift.local.crossfit import CrossTrain, CrossTrained
 from fedsift.local.label_audit import CountLabels, FitFolds, JudgeGrid, JudgeLabels
 from fedsift.local.label_messages import FoldsFitted, LabelsJudged, tables_of
@@ -62,11 +57,8 @@ class LabelAudit(TrainingMethod):
     summary: ClassVar[str] = "Which labels are wrong: out-of-fold probabilities and a site-aware posterior"
     paper: ClassVar[str] = "docs/audit.md"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
-<<<<<<< HEAD
     holds_out: ClassVar[bool] = False
-=======
     evaluates: ClassVar[Asks | None] = None
->>>>>>> team/p
 
     local: Recipe = field(
         default_factory=lambda: Recipe(epochs=3, batch_size=16, lr=0.05, momentum=0.5), kw_only=True
