@@ -70,6 +70,6 @@ def test_the_audit_s_figures_are_those_of_its_result_files() -> None:
 
 def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
-    for page in (ROOT / "docs").glob("*.md"):
+    for page in (ROOT / "docs").glob("**/*.md"):
         if page.name != "README.md":
             assert f"({page.name})" in index, f"docs/README.md does not link to {page.name}"
