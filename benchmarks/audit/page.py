@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,22 @@ HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "audit-results.md"
 BOUNDS = {"cifar10n-mixed-skewed-20": (1.10, 1.25), "cifar10n-mixed-equal-20": (1.05, None)}
 """What AP must reach over pooled and local cleanlab, by the lower end of the interval; elsewhere 0.98 of pooled."""
-TOP = """\
-# The label audit, measured
+WIDTH = 118
+TOP = (
+    "Made by `python -m benchmarks.audit.page` from `benchmarks/audit/results`; `benchmarks/audit/README.md` says how it "
+    "was measured and how settings were chosen. AP: average precision of ranking the wrong labels first. The interval is "
+    "Student's over seeds of the paired ratio; with one seed there is none, and nothing is claimed. Ours runs with the "
+    "default floor on."
+)
+RATES = (
+    "Rate error: mean absolute error of a site's estimated share of wrong labels, in points. Coverage: share of sites "
+    "whose 95 % interval holds the truth. Fixed: share of the wrong labels that applying by the default rule mends, and "
+    "how many for each right label that it breaks."
+)
 
-Made by `python -m benchmarks.audit.page` from `benchmarks/audit/results`; `benchmarks/audit/README.md` says how it
-was measured and how settings were chosen. AP: average precision of ranking the wrong labels first. The interval is
-Student's over seeds of the paired ratio; with one seed there is none, and nothing is claimed. Ours runs with the
-default floor on.
-"""
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _number(value: float, places: int = 3) -> str:
@@ -45,7 +54,7 @@ def _verdict(name: str, line: dict[str, Any]) -> str:
 def page() -> str:
     cells = {name: summary(own) for name, own in read(HERE / "results").items()}
     ranked = {name: line for name, line in cells.items() if "ap" in line}
-    parts = [TOP, "## Ranking", ""]
+    parts = ["# The label audit, measured", "", _filled(TOP), "", "## Ranking", ""]
     parts += [
         "| scenario | seeds | wrong | ours | pooled | local | ours / pooled | ours / local | bound |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -59,9 +68,7 @@ def page() -> str:
         )
     parts += ["", "## Rates, calibration, corrections", ""]
     parts += [
-        "Rate error: mean absolute error of a site's estimated share of wrong labels, in points. Coverage: share of",
-        "sites whose 95 % interval holds the truth. Fixed: share of the wrong labels that applying by the default rule",
-        "mends, and how many for each right label that it breaks.",
+        _filled(RATES),
         "",
         "| scenario | rate error | coverage | calibration error | flagged | fixed | for each harmed |",
         "|---|---|---|---|---|---|---|",
@@ -77,14 +84,17 @@ def page() -> str:
         "",
         "## Clean federations, and speed",
         "",
-        f"{clean['clean_federations']} simulated federations without a wrong label: "
-        f"{clean['clean_sites_told_share']:.2%} of the sites were told of wrong labels (stated: at most "
-        f"{clean['stated_false_alarm']:.0%}),",
-        f"{clean['clean_flagged_share']:.3%} of the labels were flagged.",
+        _filled(
+            f"{clean['clean_federations']} simulated federations without a wrong label: "
+            f"{clean['clean_sites_told_share']:.2%} of the sites were told of wrong labels (stated: at most "
+            f"{clean['stated_false_alarm']:.0%}), {clean['clean_flagged_share']:.3%} of the labels were flagged."
+        ),
         "",
-        f"{speed['samples']:,} samples, {speed['sites']} sites, {speed['folds']} folds on frozen features: "
-        f"{speed['wall_seconds']:.0f} s,",
-        f"{speed['cpu_seconds']:.0f} s of processor, {speed['peak_megabytes']:,} MB at most.",
+        _filled(
+            f"{speed['samples']:,} samples, {speed['sites']} sites, {speed['folds']} folds on frozen features: "
+            f"{speed['wall_seconds']:.0f} s, {speed['cpu_seconds']:.0f} s of processor, {speed['peak_megabytes']:,} MB at "
+            "most."
+        ),
         "",
     ]
     return "\n".join(parts)
