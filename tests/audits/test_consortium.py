@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsift.audits import Finding, Rate, release, write_consortium
+from fedsift.audits import Finding, Rate, write_consortium
 from fedsift.audits.consortium import consortium_csv, consortium_page, federation_confusion
+from fedsift.audits.release import release
 from fedsift.contract.errors import DataError
 from tests.audits.made import HOSTILE, digits_audit, make_audit, multilabel_audit
 

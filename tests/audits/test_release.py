@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedsift.audits import release, write_site
-from fedsift.audits.release import withhold
+from fedsift.audits import write_site
+from fedsift.audits.release import release, withhold
 from tests.audits.made import digits_audit, make_audit
 
 

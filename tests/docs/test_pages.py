@@ -72,4 +72,5 @@ def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
     for page in (ROOT / "docs").glob("**/*.md"):
         if page.name != "README.md":
-            assert f"({page.name})" in index, f"docs/README.md does not link to {page.name}"
+            name = page.relative_to(ROOT / "docs").as_posix()
+            assert f"({name})" in index, f"docs/README.md does not link to {name}"

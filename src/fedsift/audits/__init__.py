@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         issues,
     )
     from fedsift.audits.originals import origin_of
-    from fedsift.audits.release import SiteRow, release
+    from fedsift.audits.release import SiteRow
     from fedsift.audits.write import array_thumbnails, open_site, write_site
 
 _HOMES = {
@@ -35,10 +35,7 @@ _HOMES = {
         "issues",
     ),
     "originals": ("origin_of",),
-    "release": (
-        "SiteRow",
-        "release",
-    ),
+    "release": ("SiteRow",),
     "write": (
         "array_thumbnails",
         "open_site",
@@ -62,7 +59,6 @@ __all__ = [
     "issues",
     "open_site",
     "origin_of",
-    "release",
     "write_consortium",
     "write_site",
 ]
