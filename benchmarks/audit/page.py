@@ -16,15 +16,15 @@ BOUNDS = {"cifar10n-mixed-skewed-20": (1.10, 1.25), "cifar10n-mixed-equal-20": (
 """What AP must reach over pooled and local cleanlab, by the lower end of the interval; elsewhere 0.98 of pooled."""
 WIDTH = 118
 TOP = (
-    "Made by `python -m benchmarks.audit.page` from `benchmarks/audit/results`; `benchmarks/audit/README.md` says how it "
-    "was measured and how settings were chosen. AP: average precision of ranking the wrong labels first. The interval is "
-    "Student's over seeds of the paired ratio; with one seed there is none, and nothing is claimed. Ours runs with the "
+    "Made by `python -m benchmarks.audit.page` from `benchmarks/audit/results`; `benchmarks/audit/README.md` says how "
+    "it was measured and how settings were chosen. AP: average precision of ranking the wrong labels first. The "
+    "interval is Student's over seeds of the paired ratio; with one seed there is none, and nothing is claimed. Ours runs with the "
     "default floor on."
 )
 RATES = (
     "Rate error: mean absolute error of a site's estimated share of wrong labels, in points. Coverage: share of sites "
-    "whose 95 % interval holds the truth. Fixed: share of the wrong labels that applying by the default rule mends, and "
-    "how many for each right label that it breaks."
+    "whose 95 % interval holds the truth. Fixed: share of the wrong labels that applying by the default rule mends, "
+    "and how many for each right label that it breaks."
 )
 
 
@@ -92,8 +92,8 @@ def page() -> str:
         "",
         _filled(
             f"{speed['samples']:,} samples, {speed['sites']} sites, {speed['folds']} folds on frozen features: "
-            f"{speed['wall_seconds']:.0f} s, {speed['cpu_seconds']:.0f} s of processor, {speed['peak_megabytes']:,} MB at "
-            "most."
+            f"{speed['wall_seconds']:.0f} s, {speed['cpu_seconds']:.0f} s of processor, {speed['peak_megabytes']:,} MB "
+            "at most."
         ),
         "",
     ]
