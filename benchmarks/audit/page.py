@@ -18,8 +18,8 @@ WIDTH = 118
 TOP = (
     "Made by `python -m benchmarks.audit.page` from `benchmarks/audit/results`; `benchmarks/audit/README.md` says how "
     "it was measured and how settings were chosen. AP: average precision of ranking the wrong labels first. The "
-    "interval is Student's over seeds of the paired ratio; with one seed there is none, and nothing is claimed. Ours runs with the "
-    "default floor on."
+    "interval is Student's over seeds of the paired ratio; with one seed there is none, and nothing is claimed. Ours "
+    "runs with the default floor on."
 )
 RATES = (
     "Rate error: mean absolute error of a site's estimated share of wrong labels, in points. Coverage: share of sites "
