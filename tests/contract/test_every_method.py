@@ -33,6 +33,21 @@ Sent = list[tuple[Reply, int]]
 """Replies with the number of samples that their sites have."""
 
 
+def watched_run(name: str, folder: Path) -> tuple[RunFolder, Sent]:
+    """One honest run, and every reply that left a site in it."""
+    sent: Sent = []
+
+    class Watched(InProcess):
+        def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+            answers = super().deliver(envelopes, deadline)
+            for site, answer in answers.items():
+                if answer.reply is not None:
+                    sent.append((answer.reply, self.facts[site].samples))
+            return answers
+
+    return play(contract_study(name, folder), folder, Watched), sent
+
+
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[RunFolder, Sent]]:
     """One honest run of each method, made when first needed, and every reply that left a site in it.
@@ -43,18 +58,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[R
 
     def of(name: str) -> tuple[RunFolder, Sent]:
         if name not in runs:
-            folder = tmp_path_factory.mktemp(f"honest-{name}")
-            sent: Sent = []
-
-            class Watched(InProcess):
-                def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
-                    answers = super().deliver(envelopes, deadline)
-                    for site, answer in answers.items():
-                        if answer.reply is not None:
-                            sent.append((answer.reply, self.facts[site].samples))
-                    return answers
-
-            runs[name] = play(contract_study(name, folder), folder, Watched), sent
+            runs[name] = watched_run(name, tmp_path_factory.mktemp(f"honest-{name}"))
         return runs[name]
 
     return of

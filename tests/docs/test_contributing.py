@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import fedsift
 from fedsift.cli.main import app
 from fedsift.contract.disclosure import declared
-from fedsift.local import workers
+from fedsift.local import processes
 from fedsift.local.requests import Train
 from fedsift.methods import methods
 from fedsift.study.running import new_run
@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(root), SOURCE])
     sys.path.insert(0, str(root))
     yield root
-    workers.close_workers()
+    processes.close_workers()
     sys.path.remove(str(root))
     for name in [name for name in sys.modules if name == "mine" or name.startswith("mine.")]:
         del sys.modules[name]
@@ -143,7 +143,9 @@ def test_any_order_one_result(folder: Path, tmp_path: Path) -> None:
 
 
 def test_replies_hold_what_they_declare(folder: Path, tmp_path: Path) -> None:
-    promises.test_replies_hold_what_they_declare_and_nothing_else(NAME, tmp_path)
+    promises.test_replies_hold_what_they_declare_and_nothing_else(
+        NAME, lambda name: promises.watched_run(name, tmp_path)
+    )
 
 
 def test_bad_replies_are_set_aside(folder: Path, tmp_path: Path) -> None:
@@ -151,7 +153,9 @@ def test_bad_replies_are_set_aside(folder: Path, tmp_path: Path) -> None:
 
 
 def test_killed_and_resumed_equals_never_stopped(folder: Path, tmp_path: Path) -> None:
-    promises.test_killed_and_resumed_equals_never_stopped(NAME, tmp_path)
+    (tmp_path / "honest").mkdir()
+    honest = play(contract_study(NAME, tmp_path / "honest"), tmp_path / "honest")
+    promises.test_killed_and_resumed_equals_never_stopped(NAME, lambda name: honest, tmp_path)
 
 
 def test_stacked_and_in_workers_as_one_at_a_time(folder: Path, tmp_path: Path) -> None:
