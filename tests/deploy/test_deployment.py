@@ -41,10 +41,10 @@ STUDY: dict[str, Any] = {
 @pytest.fixture
 def diary() -> Iterator[Path]:
     """The method with a diary, known to this process for the time of the test."""
-    module = importlib.import_module("diary")
+    module = importlib.import_module(".diary", __package__)
     yield Path(module.__file__ or "")
     methods._entries.pop("fednoro-diary")
-    del sys.modules["diary"]
+    del sys.modules[module.__name__]
 
 
 def free_port() -> int:
