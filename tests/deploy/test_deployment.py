@@ -48,7 +48,7 @@ def diary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     module = importlib.import_module("diary")
     yield Path(module.__file__ or "")
     methods._entries.pop("fednoro-diary")
-    del sys.modules["diary"]
+    del sys.modules[module.__name__]
 
 
 def free_port() -> int:
