@@ -13,7 +13,8 @@ from fedsift.methods import methods
 from fedsift.study import Study
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
-COMMON = {"rounds", "fraction", "local"}
+COMMON = {"rounds", "fraction", "local", "aggregate", "hostile"}
+"""Described once for all methods, the last two in aggregation.md."""
 
 
 @pytest.mark.parametrize("name", ["fedmlp", "fedavg-pl", "feddpcont"])
