@@ -213,6 +213,7 @@
     verdicts.set(item.id, { decision: decision, labels: labels, when: new Date().toISOString() });
     unsaved += 1;
     changed(item);
+    $("others").replaceChildren();  // a search that is only hidden would keep the keys until the next frame
     if (at < shown.length - 1) { at += 1; }
     show();
   }
