@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsift.local import workers
+from fedsift.local import processes, workers
 from fedsift.methods import methods
 from tests.contract.federations import assert_same_bits, contract_study, outcome, play
 
@@ -24,6 +24,6 @@ def test_in_workers_as_in_one_process(name: str, tmp_path: Path) -> None:
         outcome(play(contract_study(name, tmp_path, engine={"trainer": "one", "workers": count}), tmp_path))
         for count in (0, 2)
     )
-    assert workers._current is not None
+    assert processes._current is not None
     assert_same_bits(here, there)
     assert rounds_here == rounds_there
