@@ -279,10 +279,9 @@ class JudgeLabels(Request[LabelsJudged]):
     """How held-out samples are judged: by the same models."""
 
     def answer(self, site: Site) -> LabelsJudged:
-        kept: Tensor | None = site.notebook.get(PROBABILITIES)
-        if kept is None:  # the reply to the second exchange was set aside, and its notebook with it
-            kept = torch.from_numpy(self.grid.own_probabilities(site)).float()
-        p = kept.double().numpy()
+        if PROBABILITIES not in site.notebook or NATS not in site.notebook:
+            self.grid.answer(site)  # the reply to the second exchange was set aside, and its notebook with it
+        p = site.notebook[PROBABILITIES].double().numpy()
         answers, known = given_answers(site.given), answerable(site)
         held = self._held_out(site)
         posteriors, wrongs, tables, rates, swapped, predictions = [], [], [], [], [], []
