@@ -21,8 +21,8 @@ from fedsift.signals.label_exchange import (
     third_reply,
     told_rate,
 )
-from fedsift.signals.label_posterior import LabelModel
-from fedsift.signals.label_rates import GRID, STRETCH, SiteRate
+from fedsift.signals.label_posterior import GRID, LabelModel
+from fedsift.signals.label_rates import STRETCH, SiteRate
 
 
 def numbers(reply: Any) -> list[float]:

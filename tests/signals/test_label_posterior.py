@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,9 +13,14 @@ from fedsift.contract.errors import DataError
 from fedsift.signals import label_posterior
 from fedsift.signals.label_exchange import first_reply, last_fit, second_reply, shared_model, start_model
 from fedsift.signals.label_posterior import (
+    GRID,
     LabelModel,
     SiteFit,
+    any_wrong,
     fit_site,
+    fit_with_wrong,
+    gain_of_wrong,
+    judge,
     matched_to_rate,
     probability_wrong,
 )
@@ -55,7 +62,7 @@ def test_one_step_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     q = (.8 * 5, .2 * 6) / 5.2 = (10, 3) / 13 and the posterior is (10 * .15, 3 * .85) / 4.05 = (1.5, 2.55) / 4.05.
     """
     monkeypatch.setattr(label_posterior, "ITERATIONS", 0)
-    fit = fit_site([[0.8, 0.2]], [1], LabelModel.start([1, 1]))
+    fit = fit_with_wrong([[0.8, 0.2]], [1], LabelModel.start([1, 1]))
     np.testing.assert_allclose(fit.posterior, [[1.5 / 4.05, 2.55 / 4.05]])
     np.testing.assert_allclose(fit.log_likelihood, np.log(4.05 / 13))
     np.testing.assert_allclose(fit.doubt([1]), [1.5 / 4.05])
@@ -65,7 +72,7 @@ def test_the_fit_is_a_fixed_point_of_the_equations_written_out() -> None:
     rng = np.random.default_rng(3)
     p, given_, _ = cloud(rng, [0.3], samples=150)
     model = LabelModel.start([1, 1, 1]).with_tempering(1.5)
-    fit = fit_site(p[0], given_[0], model)
+    fit = fit_with_wrong(p[0], given_[0], model)
     for i in range(5):
         weight = [
             fit.shares[c] * p[0][i, c] ** 1.5 / model.given_shares[c] * fit.errors[c, given_[0][i]]
@@ -78,14 +85,64 @@ def test_the_fit_is_a_fixed_point_of_the_equations_written_out() -> None:
 
 @pytest.mark.parametrize("rates", [[0.2, 0.2], [0.05, 0.4], [0.4, 0.4]])
 def test_rates_of_a_toy_with_known_truth(rates: list[float]) -> None:
+    """Where all sites have the same symmetric noise and the model is perfectly calibrated, ambiguous pictures explain
+    the labels as well as wrong ones do: the rate *if there are any* is right, and the interval leaves both open."""
     p, labels, true = cloud(np.random.default_rng(1), rates * 3, samples=500)
     _, fits = audit(p, labels)
     for fit, given_, truth in zip(fits, labels, true, strict=True):
-        rate = site_rate(fit, given_)
-        assert abs(rate.share - (given_ != truth).mean()) < 0.1
-    told = np.concatenate([probability_wrong(f, g) for f, g in zip(fits, labels, strict=True)])
+        rate, wrong = site_rate(fit, given_), given_ != truth
+        assert abs(fit.doubt_if_any(given_).mean() - wrong.mean()) < 0.1
+        assert rate.low <= wrong.sum() <= rate.high
+        if rates[0] != rates[1]:
+            assert abs(rate.share - wrong.mean()) < 0.1
+    told = np.concatenate([f.doubt_if_any(g) for f, g in zip(fits, labels, strict=True)])
     wrong = np.concatenate(labels) != np.concatenate(true)
     assert told[wrong].mean() > told[~wrong].mean() + 0.4
+
+
+def test_a_site_whose_pictures_are_hard_is_not_told_of_wrong_labels() -> None:
+    """Twelve sites with clouds far apart, four of them with wrong labels, and one whose clouds overlap: the model is
+    right as often as it claims there too, and all of the site's labels are right."""
+    rng = np.random.default_rng(6)
+    p, labels, _ = cloud(rng, [0.0] * 8 + [0.3] * 4, apart=4.0, samples=800)
+    hard, hard_labels, _ = cloud(rng, [0.0], apart=1.2, samples=800)
+    _, fits = audit([*p, hard[0]], [*labels, hard_labels[0]])
+    assert fits[-1].any_wrong < 0.2
+    assert not site_rate(fits[-1], hard_labels[0]).evidence
+    assert min(fit.any_wrong for fit in fits[8:12]) > 0.9
+
+
+def test_whether_any_label_is_wrong_by_hand() -> None:
+    """gain 5, n = 300 = ENOUGH, Beta weight 6.5, half of the sites: odds exp((5 - log(1 + 300 / 6.5) / 2) / 2)."""
+    model = LabelModel.start([1, 1])
+    odds = np.exp((5 - np.log(1 + 300 / 6.5) / 2) / 2)
+    assert any_wrong(5.0, 300, model) == pytest.approx(odds / (1 + odds))
+    assert any_wrong(-1e9, 0, replace(model, noisy_sites=0.8)) == pytest.approx(0.8)
+
+
+def test_without_wrong_labels_no_exponent_below_the_calibrated_one_is_allowed() -> None:
+    model = replace(LabelModel.start([1, 1]), calibrated=1.0)
+    faithful = np.where(np.array(GRID) < 1.0, 0.0, -50.0)
+    assert gain_of_wrong(np.full(len(GRID), -10.0), faithful, model) == 40.0
+    assert gain_of_wrong(np.full(len(GRID), -10.0), faithful, replace(model, calibrated=0.5)) == -10.0
+
+
+def test_the_fit_is_weighed_by_whether_any_label_is_wrong() -> None:
+    p, labels, _ = cloud(np.random.default_rng(3), [0.3], samples=150)
+    model = LabelModel.start([1, 1, 1]).with_tempering(1.5)
+    plain, weighed = fit_with_wrong(p[0], labels[0], model), fit_site(p[0], labels[0], model)
+    w = weighed.any_wrong
+    assert 0 < w < 1
+    np.testing.assert_allclose(
+        weighed.posterior, w * plain.posterior + (1 - w) * np.eye(3)[labels[0]], atol=1e-12
+    )
+    np.testing.assert_allclose(weighed.doubt_if_any(labels[0]), plain.doubt(labels[0]), atol=1e-9)
+    np.testing.assert_allclose(
+        probability_wrong(weighed, labels[0]), w * probability_wrong(plain, labels[0]), atol=1e-9
+    )
+    later, doubt = judge(p[0], labels[0], model, weighed, labels[0])
+    np.testing.assert_allclose(later, weighed.posterior, atol=1e-4)
+    np.testing.assert_allclose(doubt, probability_wrong(weighed, labels[0]), atol=1e-4)
 
 
 def test_clean_sites_have_no_evidence() -> None:

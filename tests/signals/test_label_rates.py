@@ -8,9 +8,8 @@ from scipy.special import expit, logit
 
 from fedsift.contract.errors import DataError
 from fedsift.signals.label_counts import censored
-from fedsift.signals.label_posterior import LabelModel, SiteFit
+from fedsift.signals.label_posterior import GRID, LabelModel, SiteFit
 from fedsift.signals.label_rates import (
-    GRID,
     SiteRate,
     applied,
     choose_tempering,

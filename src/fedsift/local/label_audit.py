@@ -35,8 +35,15 @@ from fedsift.signals.label_crossfit import (
     standardised,
 )
 from fedsift.signals.label_exchange import SecondReply, SharedModel, second_reply, site_tempering, third_reply
-from fedsift.signals.label_posterior import LabelModel, fit_site, judge, predicted_shares, probability_wrong
-from fedsift.signals.label_rates import GRID, flagged, site_rate
+from fedsift.signals.label_posterior import (
+    GRID,
+    LabelModel,
+    fit_site,
+    judge,
+    predicted_shares,
+    probability_wrong,
+)
+from fedsift.signals.label_rates import flagged, site_rate
 
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedsift.contract.messages import Reply, SiteFacts, disclosed
 from fedsift.local.requests import count_refusal
 from fedsift.signals.label_counts import CensoredTable
-from fedsift.signals.label_rates import GRID
+from fedsift.signals.label_posterior import GRID
 
 
 def stacked_tables(tables: Sequence[CensoredTable]) -> dict[str, Tensor]:

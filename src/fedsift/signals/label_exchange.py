@@ -20,13 +20,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsift.contract.codec import Wire
 from fedsift.signals.label_counts import FLOOR, WITHHELD, CensoredTable, Counts, censored, whole_nats
-from fedsift.signals.label_posterior import LabelModel, SiteFit, faithful_likelihoods, fit_site, likelihoods
-from fedsift.signals.label_rates import (
+from fedsift.signals.label_posterior import (
     GRID,
+    LabelModel,
+    SiteFit,
+    any_wrong,
+    faithful_likelihoods,
+    fit_site,
+    gain_of_wrong,
+    likelihoods,
+)
+from fedsift.signals.label_rates import (
     SiteRate,
     choose_tempering,
     fit_shared,
+    most_likely_exponent,
     nearest,
+    noisy_share,
     shares_of,
     site_rate,
 )
@@ -94,11 +104,15 @@ class SharedModel(Wire):
 
 
 def shared_model(replies: Sequence[SecondReply], start: LabelModel) -> SharedModel:
-    """The federation's exponent and likelihoods, pi, B, kappa and the Beta."""
+    """The federation's exponent and likelihoods, how many sites have wrong labels, pi, B, kappa and the Beta."""
     nats = np.sum([reply.nats for reply in replies], axis=0)
     faithful = np.sum([reply.faithful for reply in replies], axis=0)
     samples = max(sum(reply.table.total for reply in replies), 1)
-    model = fit_shared([reply.table for reply in replies], start)
+    start = replace(start, calibrated=most_likely_exponent([faithful]))
+    gains = np.array([gain_of_wrong(reply.nats, reply.faithful, start) for reply in replies])
+    counted = np.array([reply.table.total for reply in replies])
+    start = replace(start, noisy_sites=noisy_share(gains, counted, start))
+    model = fit_shared([reply.table for reply in replies], start, any_wrong(gains, counted, start))
     model = model.with_tempering(choose_tempering([nats], [faithful]))
     return SharedModel(model, nats / samples, faithful / samples)
 

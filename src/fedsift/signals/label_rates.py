@@ -16,12 +16,10 @@ from scipy.stats import norm
 
 from fedsift.contract.errors import DataError
 from fedsift.signals.label_counts import WITHHELD, CensoredTable
-from fedsift.signals.label_posterior import LabelModel, SiteFit, error_shape
+from fedsift.signals.label_posterior import GRID, LabelModel, SiteFit, any_wrong, error_shape
 
 Array = NDArray[np.float64]
 
-GRID = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0)
-"""Exponents whose likelihood the sites are asked for."""
 STRETCH = 1.75
 """The chosen exponent's distance from the calibrated one over the most likely one's: the likelihood prefers too little
 tempering, as errors of the model look like few wrong labels. Chosen on CIFAR-10N, other seeds than those reported."""
@@ -29,7 +27,8 @@ MODEL_ERROR = 0.25
 """Standard deviation of a rate's log-odds that comes from the model, not from the sample. Set by judgement: the sample
 alone gives far too narrow intervals, since the exponent and the shape of the errors are only nearly right."""
 NEGLIGIBLE = 0.02
-"""A site has evidence of wrong labels where the interval of its rate lies above this share."""
+"""A site has evidence of wrong labels where these are the likelier explanation (w_s > 1/2) and the interval of its
+rate, if there are any, lies above this share."""
 FLAG = 0.5
 """P(wrong) above which a label of a site with evidence is flagged."""
 APPLY = 0.67
@@ -56,11 +55,11 @@ def choose_tempering(
     With a_0 the best exponent if every label were right, at which the model is calibrated, and a_1 the best one with
     wrong labels, a = a_0 + stretch (a_1 - a_0); a_0 where wrong labels would need a flatter model.
     """
-    calibrated, fitted = _top(faithful, grid), _top(log_likelihoods, grid)
+    calibrated, fitted = most_likely_exponent(faithful, grid), most_likely_exponent(log_likelihoods, grid)
     return float(np.clip(calibrated + stretch * max(fitted - calibrated, 0.0), grid[0], 2 * grid[-1]))
 
 
-def _top(log_likelihoods: ArrayLike, grid: Sequence[float]) -> float:
+def most_likely_exponent(log_likelihoods: ArrayLike, grid: Sequence[float] = GRID) -> float:
     """The top of the parabola through the best three of the summed log-likelihoods `[S, A]`."""
     sums = np.asarray(log_likelihoods, np.float64)
     if sums.ndim != 2 or sums.shape[1] != len(grid):
@@ -89,13 +88,27 @@ def shares_of(tables: Sequence[CensoredTable]) -> Array:
     return shares
 
 
-def fit_shared(tables: Sequence[CensoredTable], model: LabelModel) -> LabelModel:
+def noisy_share(gains: ArrayLike, samples: ArrayLike, model: LabelModel) -> float:
+    """The share of sites with wrong labels, from all sites' gains and sample counts `[S]` (EM, two sites' worth of
+    one half)."""
+    share, sites = 0.5, np.asarray(gains, np.float64)
+    for _ in range(STEPS):
+        chances = any_wrong(sites, samples, replace(model, noisy_sites=share))
+        share = float((chances.sum() + 1) / (len(sites) + 2))
+    return share
+
+
+def fit_shared(
+    tables: Sequence[CensoredTable], model: LabelModel, any_wrong: ArrayLike | None = None
+) -> LabelModel:
     """pi, B, r, kappa and the Beta from the sites' expected counts `[K, K]` (true by given), censored.
 
+    any_wrong: w_s `[S]`; a site's table counts by it, and as if all its labels were right by the rest.
     Every site has shares pi_s and a rate e_s; cells that were lumped are completed by pi_s[c] T_s[c, j], with T_s of
     the shape that all sites share (`error_shape`).
     """
-    usable = [table for table in tables if table.total > 0]
+    chances = np.ones(len(tables)) if any_wrong is None else np.asarray(any_wrong, np.float64)
+    usable = [(table, w) for table, w in zip(tables, chances, strict=True) if table.total > 0]
     if not usable:
         return model
     classes = len(model.shares)
@@ -104,9 +117,10 @@ def fit_shared(tables: Sequence[CensoredTable], model: LabelModel) -> LabelModel
     shares, rates = [pi] * len(usable), [0.15] * len(usable)
     for step in range(STEPS):
         full = []
-        for s, table in enumerate(usable):
+        for s, (table, w) in enumerate(usable):
             expected = shares[s][:, None] * error_shape(rates[s], confusion, relative)
             counts = _completed(table, expected)
+            counts = w * counts + (1 - w) * np.diag(counts.sum(0))
             total, wrong = counts.sum(), counts[apart].sum()
             shares[s] = (counts.sum(1) + kappa * pi) / (total + kappa)
             rates[s] = float((wrong + prior[0] - 1) / (total + sum(prior) - 2))
@@ -200,9 +214,10 @@ def site_rate(
 
     On the log-odds scale, variance = what the sample leaves open + model_error^2. What the sample leaves open of e_s
     is Louis' observed information: n / (e (1 - e)) of a fully known sample less sum P(1 - P) / (e (1 - e))^2 that is
-    missing, never less than a twentieth of it.
+    missing, never less than a twentieth of it. The ends are quantiles of that with weight w_s and of "no wrong label"
+    with the rest.
     """
-    doubt = fit.doubt(given)
+    doubt, chance = fit.doubt_if_any(given), fit.any_wrong
     n = len(doubt)
     if n == 0:
         return SiteRate(0, 0, 0, 0, False)
@@ -210,11 +225,17 @@ def site_rate(
     odds_scale = rate * (1 - rate)
     known = 1 - float((doubt * (1 - doubt)).mean()) / odds_scale
     sampling = 1 / (n * odds_scale * max(known, 0.05))
-    half = float(norm.ppf(0.975)) * np.sqrt(sampling + model_error**2)
-    low, high = (float(end) for end in expit(logit(rate) + np.array([-half, half])))
-    evidence = low > negligible
+    spread = float(np.sqrt(sampling + model_error**2))
+
+    def end(quantile: float) -> float:
+        """A site without wrong labels, 1 - w_s of the whole, stands for every share up to the negligible one."""
+        above = (quantile - (1 - chance)) / max(chance, 1e-12)
+        return 0.0 if above <= 0 else float(expit(logit(rate) + spread * norm.ppf(min(above, 1.0))))
+
+    low, high = end(0.025), max(end(0.975), min(negligible, 1.0) if chance < 0.975 else 0.0)
+    evidence = chance > 0.5 and float(expit(logit(rate) + spread * norm.ppf(0.025))) > negligible
     least = int(np.floor(low * n)) if evidence else 0
-    return SiteRate(n, round(float(doubt.sum())), least, int(np.ceil(high * n)), evidence)
+    return SiteRate(n, round(chance * float(doubt.sum())), least, int(np.ceil(high * n)), evidence)
 
 
 def flagged(probability_wrong: ArrayLike, rate: SiteRate, threshold: float = FLAG) -> NDArray[np.bool_]:
