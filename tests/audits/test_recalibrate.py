@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -54,25 +56,31 @@ def test_probabilities_come_nearer_to_what_people_found() -> None:
     audit, wrong = made()
     plan = draw_plan(audit, 40, 40, 40)
     said = verdicts_of(audit, wrong, [item.id for item in plan.items])
-    after, curve = recalibrate(audit, plan, said)
+    after, learnt = recalibrate(audit, plan, said)
     rest = np.array([name not in {item.id for item in plan.items} for name in audit.ids])
     before_error = abs(audit.probability_wrong[rest].mean() - wrong[rest].mean())
     after_error = abs(after.probability_wrong[rest].mean() - wrong[rest].mean())
     assert after_error < 0.5 * before_error
-    assert curve.slope > 0
+    assert learnt.curve.slope > 0
     order = np.argsort(audit.probability_wrong[rest], kind="stable")
     assert (np.diff(after.probability_wrong[rest][order]) >= -1e-12).all()
     assert np.allclose(after.probability.sum(1), 1)
 
 
-def test_a_settled_label_is_certain() -> None:
+def test_a_settled_label_is_listed_as_people_said_and_nearly_certain() -> None:
     audit, wrong = made()
     plan = draw_plan(audit, 20, 20, 20)
     said = verdicts_of(audit, wrong, [item.id for item in plan.items])
-    after, _ = recalibrate(audit, plan, said)
+    after, learnt = recalibrate(audit, plan, said)
     for one in said:
         k = audit.row_of[one.id]
-        assert after.probability_wrong[k] == float(wrong[k])
+        unsettled = learnt.curve(audit.probability_wrong)[k]
+        odds = (1 - learnt.reader_error) * 2 / learnt.reader_error
+        told = int(audit.given[k] + wrong[k]) % 3
+        row = np.array([1 - unsettled if c == audit.given[k] else 0.0 for c in range(3)])
+        row[(audit.given[k] + 1) % 3] = unsettled
+        row[told] *= odds
+        assert after.probability_wrong[k] == pytest.approx(1 - (row / row.sum())[audit.given[k]], abs=1e-6)
         assert after.flagged[k] == wrong[k]
         assert after.reason[k] == SETTLED
         assert audit.classes[int(after.proposed[k])] == one.labels[0]
@@ -82,3 +90,18 @@ def test_without_a_verdict_there_is_nothing_to_learn() -> None:
     audit, _ = made()
     with pytest.raises(DataError, match="no settled verdict"):
         recalibrate(audit, draw_plan(audit, 5, 5, 5), [])
+
+
+def test_two_who_agree_and_an_adjudication_weigh_more_than_one() -> None:
+    audit, wrong = made()
+    plan = draw_plan(audit, 20, 20, 20)
+    ids = [item.id for item in plan.items]
+    said = verdicts_of(audit, wrong, ids)
+    again = [replace(one, reader="Bea") for one in said]
+    decided = [replace(one, adjudicates=True) for one in said]
+    looked = [audit.row_of[name] for name in ids if wrong[audit.row_of[name]]]
+    once, _ = recalibrate(audit, plan, said, reader_error=0.1)
+    twice, _ = recalibrate(audit, plan, said + again, reader_error=0.1)
+    settled, _ = recalibrate(audit, plan, decided, reader_error=0.1)
+    assert (twice.probability_wrong[looked] > once.probability_wrong[looked]).all()
+    np.testing.assert_allclose(settled.probability_wrong[looked], twice.probability_wrong[looked], atol=1e-12)

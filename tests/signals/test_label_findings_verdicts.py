@@ -8,7 +8,13 @@ import pytest
 from fedsift.contract.errors import DataError
 from fedsift.signals.label_findings import fit_findings, never_annotated, two_columns
 from fedsift.signals.label_posterior import LabelModel, fit_site, probability_wrong
-from fedsift.signals.label_verdicts import Recalibration, recalibrated, with_known
+from fedsift.signals.label_verdicts import (
+    Recalibration,
+    after_verdict,
+    reader_error_of,
+    recalibrated,
+    with_known,
+)
 
 
 def test_a_finding_is_a_two_class_audit_and_an_unannotated_one_is_only_predicted() -> None:
@@ -55,6 +61,24 @@ def test_a_reader_s_errors_are_allowed_for() -> None:
     assert recalibrated(told, seen).slope < 0.85
     with pytest.raises(DataError):
         recalibrated(told, seen, reader_error=0.5)
+
+
+def test_the_verdicts_tell_how_often_they_are_mistaken() -> None:
+    rng = np.random.default_rng(5)
+    told = np.clip(rng.beta(0.2, 0.2, 3000), 0.01, 0.99)
+    right = rng.random(3000) < told
+    for error in (0.02, 0.1, 0.2):
+        seen = right ^ (rng.random(3000) < error)
+        assert reader_error_of(told, seen) == pytest.approx(error, abs=0.03)
+    assert reader_error_of([], []) == 0.05
+
+
+def test_a_verdict_by_hand() -> None:
+    """P = (.7, .2, .1), class 1 said by one reader who is mistaken in a tenth: (.7 * .05, .2 * .9, .1 * .05)."""
+    after = after_verdict([[0.7, 0.2, 0.1]], [1], [1], 0.1)
+    np.testing.assert_allclose(after, [np.array([0.035, 0.18, 0.005]) / 0.22])
+    twice = after_verdict(after, [1], [1], 0.1)
+    np.testing.assert_allclose(after_verdict([[0.7, 0.2, 0.1]], [1], [2], 0.1), twice)
 
 
 def test_arms_count_by_what_they_stand_for() -> None:

@@ -1,50 +1,64 @@
-"""Probabilities after people have looked: recalibrated by their verdicts, and certain where they settled a label."""
+"""Probabilities after people have looked: recalibrated by their verdicts, and nearly certain for what they settled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.audits.findings import SiteAudit
-from fedsift.audits.review import Plan, known_labels, outcomes
+from fedsift.audits.review import Plan, known_labels, outcomes, settle
 from fedsift.audits.verdicts import Verdict
 from fedsift.contract.errors import DataError
-from fedsift.signals.label_verdicts import Recalibration, recalibrated
+from fedsift.signals.label_verdicts import Recalibration, after_verdict, reader_error_of, recalibrated
 
 SETTLED = "settled by review"
 LISTED = 0.5
 
 
-def recalibrate(
-    audit: SiteAudit, plan: Plan, verdicts: Sequence[Verdict], reader_error: float = 0.0
-) -> tuple[SiteAudit, Recalibration]:
-    """The audit with probabilities that fit the verdicts, and the curve that they gave.
+@dataclass(frozen=True)
+class Learnt:
+    """What the verdicts taught."""
 
-    The order of the samples that nobody looked at stays as it was; a settled sample is certain, and leaves the list
-    where its given label was found right.
+    curve: Recalibration
+    reader_error: float
+    """Share of verdicts that are mistaken: as it was given, or as the verdicts themselves suggest."""
+
+
+def recalibrate(
+    audit: SiteAudit, plan: Plan, verdicts: Sequence[Verdict], reader_error: float | None = None
+) -> tuple[SiteAudit, Learnt]:
+    """The audit with probabilities that fit the verdicts, and what they taught.
+
+    The order of the samples that nobody looked at stays as it was. A settled sample is on the list exactly where people
+    found its label wrong, with the label that they named; its probability also counts that readers are mistaken at
+    times: once for a reader, twice for two who agree or an adjudication.
     """
     rows, wrong, weights = outcomes(audit, plan, verdicts)
     if not len(rows):
         raise DataError(
             f"site '{audit.site}': no settled verdict of the plan's samples yet; import some first"
         )
-    curve = recalibrated(audit.probability_wrong[rows], wrong, weights, reader_error=reader_error)
+    seen = audit.probability_wrong[rows]
+    error = reader_error_of(seen, wrong, weights) if reader_error is None else reader_error
+    curve = recalibrated(seen, wrong, weights, reader_error=error)
     doubt = curve(audit.probability_wrong)
     probability = _moved(audit, curve, doubt)
     proposed, flagged = audit.proposed.copy(), audit.flagged & (doubt > LISTED)
     reason = list(audit.reason)
     number = {name: k for k, name in enumerate(audit.classes)}
+    readers = _readers(verdicts)
     for sample, names in known_labels(audit, verdicts).items():
         k = audit.row_of.get(sample)
         if k is None:
             continue
         label = _label(audit, [number[name] for name in names])
         changed = not np.array_equal(label, audit.given[k])
-        proposed[k], doubt[k], flagged[k] = label, float(changed), changed
-        probability[k] = (label != audit.given[k]) if audit.multilabel else np.eye(len(audit.classes))[label]
+        probability[k], doubt[k] = _settled(audit, k, probability[k], label, readers[sample], error)
+        proposed[k], flagged[k] = label, changed
         reason[k] = SETTLED
     return (
         replace(
@@ -55,8 +69,32 @@ def recalibrate(
             flagged=flagged,
             reason=tuple(reason),
         ),
-        curve,
+        Learnt(curve, error),
     )
+
+
+def _readers(verdicts: Sequence[Verdict]) -> dict[str, int]:
+    """How many readers stand behind what is settled of each sample; an adjudication counts as two."""
+    final = settle(verdicts).final
+    said: dict[str, set[str]] = {}
+    for one in verdicts:
+        if not one.adjudicates:
+            said.setdefault(one.id, set()).add(one.reader)
+    return {name: 2 if one.adjudicates else len(said[name]) for name, one in final.items()}
+
+
+def _settled(
+    audit: SiteAudit, k: int, before: NDArray[np.float64], label: Any, readers: int, error: float
+) -> tuple[NDArray[np.float64], float]:
+    """Row k of `probability` and P(wrong) after the verdict `label`."""
+    if not audit.multilabel:
+        after = after_verdict(before[None], [int(label)], [readers], error)[0]
+        return after, float(1 - after[int(audit.given[k])])
+    differs = (label != audit.given[k]).astype(np.int64)
+    known = ~np.isnan(before)
+    two = np.stack([1 - np.nan_to_num(before), np.nan_to_num(before)], axis=1)
+    entries = after_verdict(two, differs, np.full(len(differs), readers), error)[:, 1]
+    return np.where(known, entries, np.nan), float(entries[known].max(initial=0.0))
 
 
 def _moved(audit: SiteAudit, curve: Recalibration, doubt: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -144,12 +144,17 @@ def show_status(
 
 def recalibrate_site(
     folder: Path = FOLDER,
-    reader_error: float = typer.Option(
-        0.0, "--reader-error", min=0.0, max=0.49, help="Share of verdicts that are mistaken."
+    reader_error: float | None = typer.Option(
+        None,
+        "--reader-error",
+        min=0.0,
+        max=0.49,
+        help="Share of verdicts that are mistaken; estimated from them if not given.",
+        show_default=False,
     ),
     json: bool = JSON,
 ) -> None:
-    """Let the verdicts set the probabilities: how sure a score is, and certainty where people settled a label."""
+    """Let the verdicts set the probabilities: how sure a score is, and what people settled."""
     from fedsift.audits.ledger import Ledger, effective
     from fedsift.audits.recalibrate import recalibrate
     from fedsift.audits.verdicts import from_entries
@@ -158,16 +163,26 @@ def recalibrate_site(
     place, audit = open_site(folder)
     verdicts = from_entries(effective(Ledger(place.ledger).entries()))
     drawn = current_plan(place.plan, audit)
-    after, curve = recalibrate(audit, drawn, verdicts, reader_error)
+    after, learnt = recalibrate(audit, drawn, verdicts, reader_error)
     write_site(
         place.path.parent.parent, after, stored_thumbnails(place, audit), plan=_same_queue(drawn, after)
     )
     before, now = int(audit.flagged.sum()), int(after.flagged.sum())
     if json:
-        print_json({"offset": curve.offset, "slope": curve.slope, "listed_before": before, "listed": now})
+        print_json(
+            {
+                "offset": learnt.curve.offset,
+                "slope": learnt.curve.slope,
+                "reader_error": learnt.reader_error,
+                "listed_before": before,
+                "listed": now,
+            }
+        )
     else:
         stdout.print(
-            f"{len(verdicts)} verdicts: {before} samples were on the list, {now} are now", highlight=False
+            f"{len(verdicts)} verdicts, about {learnt.reader_error:.1%} of them mistaken: {before} samples were on "
+            f"the list, {now} are now",
+            highlight=False,
         )
 
 
