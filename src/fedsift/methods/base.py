@@ -142,20 +142,22 @@ def train_round(
     weights: Weights,
     recipe: Recipe | Mapping[str, Recipe],
     sites: Sequence[str] | None = None,
-    request: Train | None = None,
 ) -> Replies[Trained]:
-    """Ask sites to train from these weights; records their mean training loss.
+    """Ask sites to train from these weights, all by one recipe or each by its own; records their mean training loss."""
+    if isinstance(recipe, Mapping):
+        return ask_to_train(federation, {site: Train(weights, own) for site, own in recipe.items()})
+    return ask_to_train(federation, Train(weights, recipe), sites)
 
-    request: another kind of `Train` to send in the place of the plain one.
-    """
-    if request is not None:
-        replies = federation.ask(request, sites)
-    elif isinstance(recipe, Mapping):
-        replies = federation.ask({site: Train(weights, own) for site, own in recipe.items()})
-    else:
-        replies = federation.ask(Train(weights, recipe), sites)
+
+def ask_to_train(
+    federation: Federation, request: Train | Mapping[str, Train], sites: Sequence[str] | None = None
+) -> Replies[Trained]:
+    """Ask sites for training of any kind; records their mean training loss, by the samples that they trained on."""
+    replies = federation.ask(request, sites)
     total = sum(reply.samples for reply in replies.values())
-    federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+    federation.record(
+        train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / max(total, 1)
+    )
     return replies
 
 
