@@ -80,9 +80,9 @@ class SortByOwnLearner(TrainingRequest[Counted]):
 
     def part(self, site: Site, weights: Weights, twin: Weights) -> Job:
         number = site.workbench["part"]
-        models = {"weights": weights, "twin": twin}
-        own = self.parts[number]
-        own = replace(own, **models) if isinstance(own, TrainPair) else replace(own, weights=weights)
+        own = replace(self.parts[number], weights=weights)
+        if isinstance(own, TrainPair):
+            own = replace(own, twin=twin)
         site.workbench["learner"] = own
         return replace(own.job(site), purpose=f"own learner, part {number + 1}")
 

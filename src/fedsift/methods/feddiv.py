@@ -159,8 +159,8 @@ class FedDiv(VisitsInTurn):
             )
             for site in federation.choose(self.fraction)
         }
-        replies = cast("Replies[TrainedBehindFilter]", ask_to_train(federation, requests))
-        own = {site: reply.filter for site, reply in replies.items()}
+        replies = ask_to_train(federation, requests)
+        own = {s: reply.filter for s, reply in cast("Replies[TrainedBehindFilter]", replies).items()}
         state = replace(state, weights=self.merged(replies, state.weights))
         return self.with_filters(state, federation, {**state.filters, **own}, own)
 
