@@ -84,7 +84,8 @@ class SortByOwnLearner(TrainingRequest[Counted]):
         if isinstance(own, TrainPair):
             own = replace(own, twin=twin)
         site.workbench["learner"] = own
-        return replace(own.job(site), purpose=f"own learner, part {number + 1}")
+        job: Job = own.job(site)
+        return replace(job, purpose=f"own learner, part {number + 1}")
 
     def further(self, site: Site, result: Result) -> Job | None:
         site.workbench["learner"].reply(site, result)
