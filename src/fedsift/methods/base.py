@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -154,11 +154,24 @@ def ask_to_train(
 ) -> Replies[Trained]:
     """Ask sites for training of any kind; records their mean training loss, by the samples that they trained on."""
     replies = federation.ask(request, sites)
-    total = sum(reply.samples for reply in replies.values())
-    federation.record(
-        train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / max(total, 1)
-    )
+    record_loss(federation, replies)
     return replies
+
+
+class Told(Protocol):
+    """A reply to training of any kind."""
+
+    @property
+    def loss(self) -> float: ...
+    @property
+    def samples(self) -> int: ...
+
+
+def record_loss(federation: Federation, replies: Mapping[str, Told]) -> None:
+    """Keep the sites' mean training loss, by the samples that they trained on, with the round."""
+    total = sum(reply.samples for reply in replies.values())
+    mean = sum(reply.loss * reply.samples for reply in replies.values()) / max(total, 1)
+    federation.record(train_loss=mean)
 
 
 def size_weighted(replies: Replies[Trained]) -> Weights:

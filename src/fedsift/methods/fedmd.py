@@ -15,7 +15,7 @@ from fedsift.local.losses import mean_scores
 from fedsift.local.own import EvaluateOwn
 from fedsift.local.public import Collaborate, Collaborated, Lesson, PublicPart, Show, public_size
 from fedsift.local.recipe import Recipe
-from fedsift.methods.base import TrainingMethod, methods, plain_loss
+from fedsift.methods.base import TrainingMethod, methods, plain_loss, record_loss
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,7 @@ class FedMD(TrainingMethod):
     ) -> FedMDState:
         show = None if ahead is None else Show(ahead, len(federation.classes), "logits")
         replies = federation.ask(Collaborate(learn=lesson, train=train, show=show))
-        total = sum(reply.samples for reply in replies.values())
-        federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+        record_loss(federation, replies)
         return replace(state, scores=_scores(replies))
 
     def tiny(self) -> FedMD:

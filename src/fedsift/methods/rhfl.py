@@ -19,7 +19,7 @@ from fedsift.local.plan import batch_bounds
 from fedsift.local.public import Collaborate, Collaborated, Lesson, PublicPart, Show, public_size
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.robust import LOG0, SymmetricCrossEntropy
-from fedsift.methods.base import TrainingMethod, methods
+from fedsift.methods.base import TrainingMethod, methods, record_loss
 from fedsift.signals.credibility import Mode, credibility
 
 
@@ -289,8 +289,7 @@ def _losses(replies: Replies[Collaborated]) -> dict[str, float]:
 
 
 def _record(federation: Federation, replies: Replies[Collaborated]) -> None:
-    total = sum(reply.samples for reply in replies.values())
-    federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+    record_loss(federation, replies)
     losses = _losses(replies)
     if losses:
         federation.record(private_losses=losses)
