@@ -67,6 +67,16 @@ def test_wrong_labels_are_found_and_clear_ones_relabelled() -> None:
     assert (found.suspicion[7:10] > 0.99).all() and (found.suspicion[:7] < 0.01).all()
 
 
+def test_a_label_that_the_model_itself_would_give_is_not_doubted() -> None:
+    """A filter for which a loss of 0.05 is noisy: only the model's own word stands against it."""
+    strict = torch.tensor([[0.001, 0.05], [1e-6, 0.1], [0.5, 0.5]], dtype=torch.float64)
+    place = here()
+    sift(place, torch.tensor(ROWS) @ START["head.weight"].T, strict, Rules())
+    assert place.evidence.flagged.nonzero().flatten().tolist() == [7, 8, 9]
+    sift(place, torch.tensor(ROWS) @ START["head.weight"].T, strict, Rules(guarded=False))
+    assert bool(place.evidence.flagged.all())
+
+
 def test_an_unsure_answer_is_no_label() -> None:
     place = here()
     assert trained_on(visit(zeta=0.96), place)[0] == [*range(7), *range(10, 20)]

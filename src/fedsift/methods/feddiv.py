@@ -42,7 +42,8 @@ class FedDivState(InTurnState):
 class FedDiv(VisitsInTurn):
     """All sites share one mixture of two Gaussians over their samples' losses, which tells clean from wrong labels.
 
-    The defaults are the method as printed, with the guards that it needs; `form = "released"` is the deleted code.
+    The defaults are the method as printed with the guards that it needs; `form = "printed"` doubts also labels that the
+    model itself would give, `form = "released"` is the deleted code.
     """
 
     summary: ClassVar[str] = (
@@ -54,7 +55,9 @@ class FedDiv(VisitsInTurn):
         "cifar-100": {"iterations": 10, "rounds": 900, "fraction": 0.1},
         "clothing1m": {"iterations": 2, "rounds": 100, "fraction": 0.02},
         "iid": {"eta": 0.0},
+        "printed": {"guarded": False},
         "released": {
+            "guarded": False,
             "filter_scale": "site_minmax",
             "filter_cov_power": 2,
             "em_steps": 3,
@@ -88,6 +91,9 @@ class FedDiv(VisitsInTurn):
     """Steps of EM in a visit; none: until it converges (released code: 3)."""
     clean_from: Rate = 0.5
     """A label is clean from this posterior on."""
+    guarded: bool = True
+    """Never doubt a label that the received model itself would give: a mixture parts any losses in two, and the harder
+    samples of a clean site look wrong to it. Off is as printed."""
     noisy_above: Rate = 0.1
     """A site is noisy where a larger share of its labels is not clean (eq. 11)."""
 
@@ -229,6 +235,7 @@ class FedDiv(VisitsInTurn):
             phat_conf=self.phat_conf,
             phat_over=self.phat_over,
             scale=self.filter_scale,
+            guarded=self.guarded,
         )
 
     def tiny(self) -> FedDiv:

@@ -63,6 +63,7 @@ class Rules(Wire):
     phat_conf: float = 0.0
     phat_over: Literal["all", "held"] = "all"
     scale: Literal["raw", "site_minmax"] = "raw"
+    guarded: bool = True
 
 
 # What a site measures --------------------------------------------------------------------------------------
@@ -108,6 +109,8 @@ def sift(site: Site, logits: Tensor, mixture: Tensor, rules: Rules) -> Sifted:
     """Part the labels by the filter (eqs. 7-8), and keep as evidence what it says of each."""
     belief = clean_share(filter_losses(site, logits, rules.scale), TwoGaussians.of(mixture.numpy()))
     top = F.softmax(logits.double(), dim=-1).max(-1)
+    if rules.guarded:
+        belief = np.where((top.indices == site.given).numpy(), 1.0, belief)
     found = Sifted(torch.from_numpy(belief >= rules.clean_from), top.values >= rules.zeta, top.indices)
     clear = ~found.clean & found.sure & (found.said == consistent_labels(site, logits, rules))
     site.keep_evidence(
