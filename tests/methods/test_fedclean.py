@@ -12,7 +12,7 @@ from fedsift.contract import Reply, Request
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train
 from fedsift.methods.co_teaching_site import TrainCoTaught
-from fedsift.methods.fedclean import FedClean
+from fedsift.methods.fedclean import FedClean, FedCleanState
 from fedsift.methods.fedclean_site import (
     LOCAL,
     PARTS,
@@ -138,6 +138,7 @@ def test_one_sample_is_enough_to_train_on() -> None:
 # The server ---------------------------------------------------------------------------------------------------
 
 SIZES = {"a": 10, "b": 40}
+SORTED = FedCleanState({"w": torch.zeros(1)}, ("a", "b"))
 
 
 def scripted(used: dict[str, int]) -> Scripted:
@@ -157,7 +158,7 @@ def test_sites_count_by_what_they_use(used: dict[str, int], assa: bool, want: fl
     """(9 x 1 + 3 x 5) / 12 = 2; by size (10 x 1 + 40 x 5) / 50 = 4.2, also where nobody uses anything."""
     federation = scripted(used)
     own = FedClean(assa=assa, fraction=1.0)
-    state = own.train_on_agreed(own.start(federation), federation)
+    state = own.train_on_agreed(SORTED, federation)
     assert float(state.weights["w"]) == pytest.approx(want)
 
 
@@ -166,9 +167,8 @@ def test_sites_count_by_what_they_use(used: dict[str, int], assa: bool, want: fl
 )
 def test_what_sites_train_on_after_a_correction(data: Any, first: set[int], second: set[int]) -> None:
     federation, own = scripted({"a": 1, "b": 1}), FedClean(stage_data=data, fraction=1.0)
-    state = own.start(federation)
-    own.train_after_first(state, federation)
-    own.train_after_second(state, federation)
+    own.train_after_first(SORTED, federation)
+    own.train_after_second(SORTED, federation)
     got = [asked["a"] for asked in federation.asked]
     assert [set(request.use) for request in got if isinstance(request, TrainOnParts)] == [first, second]
 
@@ -181,6 +181,18 @@ def test_the_share_that_is_disputed_is_found_and_none_is_an_alarm() -> None:
     quiet = scripted({"a": 10, "b": 40})
     own.sort_labels(own.start(quiet), quiet)
     assert "by heart" in quiet.warnings[0]
+
+
+def test_a_site_that_missed_the_sorting_takes_no_part() -> None:
+    federation, own = scripted({"a": 5, "b": 40}), FedClean(fraction=1.0)
+    answer = federation.answer
+    federation.answer = lambda name, request: None if name == "a" else answer(name, request)
+    state = own.sort_labels(own.start(federation), federation)
+    assert state.sorted == ("b",) and federation.found.unmeasured == ("a",)
+    federation.answer = answer
+    own.train_on_agreed(state, federation)
+    own.settle_by_model(state, federation)
+    assert [list(asked) for asked in federation.asked[1:]] == [["b"], ["b"]]
 
 
 def test_the_stages_follow_the_switches_and_an_oracle_is_named() -> None:

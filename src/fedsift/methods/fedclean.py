@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from fedsift.contract import Federation, Findings, Replies, Request, Stage, State
+from fedsift.contract import Federation, Findings, Replies, Request, Stage, State, Weights
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Range, Rate, Share
 from fedsift.local.objective import CrossEntropy
 from fedsift.local.recipe import Recipe
@@ -25,6 +25,14 @@ from fedsift.methods.joint_opt import JointOpt
 
 NOBODY = 0.01
 """Where no site disputes more than this share of its labels, the local learners may have learnt them by heart."""
+
+
+@dataclass(frozen=True)
+class FedCleanState(State):
+    """The global model, and who takes part."""
+
+    sorted: tuple[str, ...] = ()
+    """Sites that have parted their labels; one that missed it has no right labels to train on."""
 
 
 @methods.register("fedclean")
@@ -96,6 +104,9 @@ class FedClean(Averaging):
     def oracle(self) -> str | None:
         return self.learner().oracle if self.cnll == "co-teaching" else None
 
+    def begin(self, federation: Federation, weights: Weights) -> FedCleanState:
+        return FedCleanState(weights)
+
     def stages(self) -> list[Stage]:
         train = (TrainOnParts,)
         first, second = int(self.correct_1), int(self.correct_2)
@@ -110,7 +121,7 @@ class FedClean(Averaging):
 
     # Preprocessing -------------------------------------------------------------------------------------------------
 
-    def sort_labels(self, state: State, federation: Federation) -> State:
+    def sort_labels(self, state: FedCleanState, federation: Federation) -> FedCleanState:
         """theta_k at each site alone; A_k = {y_bar = y}, the rest is disputed."""
         twin = federation.initial_weights(draw=1) if self.cnll == "co-teaching" else {}
         visit = SortByOwnLearner(state.weights, twin, self.learner_parts())
@@ -118,13 +129,15 @@ class FedClean(Averaging):
         level = {site: 1 - reply.used / federation.facts[site].samples for site, reply in replies.items()}
         unmeasured = tuple(site for site in federation.sites if site not in level)
         federation.find(Findings((), unmeasured=unmeasured, level=level))
+        if unmeasured:
+            federation.warn(f"labels of {', '.join(unmeasured)} were not sorted: they take no part")
         if max(level.values()) < NOBODY:
             federation.warn(
                 "no site disputes its labels: they are clean, or the local learners know them by heart; "
                 f"try fewer than method.cnll_epochs = {self.cnll_epochs}"
             )
         self.say(federation, replies)
-        return state
+        return replace(state, sorted=tuple(replies))
 
     def learner_parts(self) -> tuple[Train, ...]:
         """A site's own learner as the requests that it goes through."""
@@ -143,16 +156,18 @@ class FedClean(Averaging):
 
     # Corrections ---------------------------------------------------------------------------------------------------
 
-    def settle_by_agreement(self, state: State, federation: Federation) -> State:
+    def settle_by_agreement(self, state: FedCleanState, federation: Federation) -> FedCleanState:
         """B_k: disputed labels that theta_G rejects as well, by the largest L_co."""
         return self.settle(state, federation, SettleByAgreement(state.weights, self.sigma_1))
 
-    def settle_by_model(self, state: State, federation: Federation) -> State:
+    def settle_by_model(self, state: FedCleanState, federation: Federation) -> FedCleanState:
         """C_k and H2: theta_G alone judges what is left, by L_an."""
         return self.settle(state, federation, SettleByModel(state.weights, self.sigma_2, self.epsilon))
 
-    def settle(self, state: State, federation: Federation, request: Request[Counted]) -> State:
-        self.say(federation, federation.ask(request))
+    def settle(
+        self, state: FedCleanState, federation: Federation, request: Request[Counted]
+    ) -> FedCleanState:
+        self.say(federation, federation.ask(request, state.sorted))
         return state
 
     def say(self, federation: Federation, replies: Replies[Counted]) -> None:
@@ -161,15 +176,15 @@ class FedClean(Averaging):
 
     # Training ------------------------------------------------------------------------------------------------------
 
-    def train_on_agreed(self, state: State, federation: Federation) -> State:
+    def train_on_agreed(self, state: FedCleanState, federation: Federation) -> FedCleanState:
         """T1 rounds on A_k."""
         return self.train(state, federation, (Part.AGREED,))
 
-    def train_after_first(self, state: State, federation: Federation) -> State:
+    def train_after_first(self, state: FedCleanState, federation: Federation) -> FedCleanState:
         """T2 rounds on A_k and B_k; Alg. 1 prints B_k alone."""
         return self.train(state, federation, (Part.AGREED,) * self.union + (Part.FIRST,))
 
-    def train_after_second(self, state: State, federation: Federation) -> State:
+    def train_after_second(self, state: FedCleanState, federation: Federation) -> FedCleanState:
         """T3 rounds on A_k, B_k, C_k and H2; Alg. 1 prints C_k alone, the text C_k and H2."""
         earlier = (Part.AGREED, Part.FIRST) * self.union
         return self.train(state, federation, (*earlier, Part.SECOND, Part.CLEARED))
@@ -178,11 +193,11 @@ class FedClean(Averaging):
     def union(self) -> int:
         return int(self.stage_data == "union")
 
-    def train(self, state: State, federation: Federation, parts: tuple[Part, ...]) -> State:
+    def train(self, state: FedCleanState, federation: Federation, parts: tuple[Part, ...]) -> FedCleanState:
         """FedAvg with mixup on these parts, weighed by the samples that count as right so far (ASSA)."""
         recipe = self.recipe(CrossEntropy(), mixup=self.mixup)
         request = TrainOnParts(state.weights, recipe, use=tuple(int(part) for part in parts))
-        replies = ask_to_train(federation, request, federation.choose(self.fraction))
+        replies = ask_to_train(federation, request, federation.choose(self.fraction, among=state.sorted))
         counts = [reply.samples for reply in replies.values()]
         if not self.assa or not any(counts):
             counts = [federation.facts[site].samples for site in replies]
