@@ -16,19 +16,8 @@ from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
 from fedsift.local.robust import ClassBalance
 from fedsift.methods.feddiv import FedDiv, FedDivState
-from fedsift.methods.feddiv_site import (
-    CONSISTENT,
-    USUAL,
-    VISITS,
-    FitFilter,
-    Fitted,
-    Rules,
-    SiftLabels,
-    Suspected,
-    TrainBehindFilter,
-    TrainedBehindFilter,
-    sift,
-)
+from fedsift.methods.feddiv_filter import USUAL, FitFilter, Fitted, Rules, SiftLabels, Suspected, sift
+from fedsift.methods.feddiv_site import CONSISTENT, VISITS, TrainBehindFilter, TrainedBehindFilter
 from fedsift.testing import Scripted
 
 from .by_hand import plain_weights, site

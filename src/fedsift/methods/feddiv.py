@@ -16,13 +16,8 @@ from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train
 from fedsift.local.robust import ClassBalance
 from fedsift.methods.base import ask_to_train, methods
-from fedsift.methods.feddiv_site import (
-    FitFilter,
-    Rules,
-    SiftLabels,
-    TrainBehindFilter,
-    TrainedBehindFilter,
-)
+from fedsift.methods.feddiv_filter import FitFilter, Rules, SiftLabels
+from fedsift.methods.feddiv_site import TrainBehindFilter, TrainedBehindFilter
 from fedsift.methods.in_turn import InTurnState, VisitsInTurn
 from fedsift.signals.two_gaussians import TwoGaussians, pooled
 
