@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from fedsift.contract import FederationFacts
+from fedsift.methods.fedelc import FedELC
 from fedsift.study import Study
-from tests.contract.federations import play
+from tests.contract.federations import contract_study, play
 
 HALF = {"name": "fedcorr", "rho": 0.5, "tau": 0.4, "sites": "exact"}
 EVERYONE = {"name": "fedcorr", "rho": 1.0, "tau": 0.5, "sites": "exact"}
@@ -64,3 +66,15 @@ def test_fedelc_s_labels_move_where_they_are_wrong(seed: int, tmp_path: Path) ->
     flags = found["corrections"]["samples"]
     assert flags["recall"] > 0.7 and flags["precision"] > 0.95
     assert found["detection"]["exact"]
+
+
+@pytest.mark.parametrize("name", ["feddiv", "fedclean"])
+def test_one_site_alone_runs_to_the_end(name: str, tmp_path: Path) -> None:
+    study = contract_study(name, tmp_path, partition={"name": "iid", "sites": 1}, model={"name": "mlp"})
+    done = play(study, tmp_path).read_json("summary.json")
+    assert done["sites"] == 1 and done["refused"] == 0
+
+
+def test_fedelc_refuses_sites_too_few_to_part() -> None:
+    misfit = FedELC().fits(FederationFacts(sites=2))
+    assert misfit is not None and misfit.refuses
