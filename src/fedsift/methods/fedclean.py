@@ -49,7 +49,6 @@ class FedClean(Averaging):
     paper: ClassVar[str] = "Jiang and Zhang 2025 (ICML)"
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "fedclean-1": {"cnll": "co-teaching"},
-        "fedclean-2": {"cnll": "joint-opt"},
         "clothing1m": {
             "rounds_1": 50,
             "rounds_2": 100,

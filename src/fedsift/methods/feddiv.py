@@ -46,8 +46,7 @@ class FedDiv(VisitsInTurn):
     )
     paper: ClassVar[str] = "Li et al. 2024 (AAAI)"
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "cifar-10": {"iterations": 5, "rounds": 950, "fraction": 0.1},
-        "cifar-100": {"iterations": 10, "rounds": 900, "fraction": 0.1},
+        "cifar-100": {"iterations": 10, "rounds": 900},
         "clothing1m": {"iterations": 2, "rounds": 100, "fraction": 0.02},
         "iid": {"eta": 0.0},
         "printed": {"guarded": False},
