@@ -27,10 +27,10 @@ from fedsift.local.objective import (
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.robust import SymmetricCrossEntropy
 from fedsift.local.site import Compute, Samples, Site, _module
-from fedsift.local.trainer import Job, Result, train_each
-from fedsift.methods.fedavg_pl import PositiveWeighted
+from fedsift.local.job import Job, Result
+from fedsift.local.trainer import train_each
 from fedsift.methods.feddpcont_site import Contrastive
-from fedsift.methods.fedmlp_site import LabelsAndTeacher, MissingToTeacher, PartialClass
+from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass, PositiveWeighted
 from fedsift.models import initial_weights
 from fedsift.models.dropout import Dropout
 
@@ -152,7 +152,7 @@ MULTILABEL = {
     "partial class": PartialClass(),
     "partial class, over classes, known prior": PartialClass(norm="classes", prior_over="known"),
     "labels and teacher": LabelsAndTeacher(norm="separate"),
-    "missing to teacher": PartialClass() + 0.5 * MissingToTeacher(),
+    "missing to teacher": PartialClass() + 0.5 * MissingTo(),
 }
 
 

@@ -18,8 +18,9 @@ from fedsift.local.objective import (
 )
 from fedsift.local.plan import batch_bounds, plan, steps
 from fedsift.local.recipe import Recipe
-from fedsift.local.trainer import Job, train_one
-from fedsift.methods.fedmlp_site import PartialClass
+from fedsift.local.job import Job
+from fedsift.local.trainer import train_one
+from fedsift.local.partial import PartialClass
 
 from .small import NORM, linear_weights, make_site
 

@@ -22,19 +22,16 @@ from fedsift.contract import (
 )
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.local.objective import BinaryCrossEntropy, Objective, as_objective
+from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass, annotated_classes
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train, Trained
 from fedsift.methods.base import Averaging, for_missing_classes, methods
 from fedsift.methods.fedmlp_parts import feature_width, parts_of, warn_of_gaps
 from fedsift.methods.fedmlp_site import (
-    LabelsAndTeacher,
-    MissingToTeacher,
-    PartialClass,
     Portrait,
     Portray,
     TagCounts,
     TagMissing,
-    annotated_classes,
     measured_classes,
 )
 from fedsift.signals.prototypes import Prototypes, global_prototypes
@@ -170,7 +167,7 @@ class FedMLP(Averaging):
         return as_objective(PartialClass(self.tau, self.prior_over, self.wpc_norm))
 
     def first_loss(self) -> Objective:
-        return self.partial_loss() + MissingToTeacher() if self.stage1_consistency else self.partial_loss()
+        return self.partial_loss() + MissingTo() if self.stage1_consistency else self.partial_loss()
 
     # Stage 2, sections 2.3 and 2.4 ---------------------------------------------------------------------
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fedsift.contract import ConfigError, Federation, Replies, Reply, Weights
+from fedsift.local.partial import annotated_classes
 from fedsift.local.requests import Trained
-from fedsift.methods.fedmlp_site import annotated_classes
 
 
 def warn_of_gaps(federation: Federation) -> None:

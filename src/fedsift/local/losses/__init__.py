@@ -29,6 +29,7 @@ from fedsift.local.losses.multiclass import (
 from fedsift.local.losses.multilabel import (
     Consistency,
     binary_cross_entropy,
+    binary_entropy,
     class_prior,
     confident_tags,
     consistency,
@@ -37,8 +38,10 @@ from fedsift.local.losses.multilabel import (
     partial_class,
     shift_of_prior,
     squared_error,
+    sure_throughout,
 )
 from fedsift.local.losses.proximal import distance, inner_product, proximal, squared_distance
+from fedsift.local.losses.relations import relation_divergence, relation_matrix
 from fedsift.local.losses.robust import (
     early_learning,
     entropy,
@@ -59,6 +62,7 @@ __all__ = [
     "Consistency",
     "adjusted_logits",
     "binary_cross_entropy",
+    "binary_entropy",
     "blend",
     "blend_in_place",
     "class_means",
@@ -96,6 +100,8 @@ __all__ = [
     "partial_class",
     "prior_divergence",
     "proximal",
+    "relation_divergence",
+    "relation_matrix",
     "reverse_cross_entropy",
     "revised_transition",
     "reweighted_cross_entropy",
@@ -108,6 +114,7 @@ __all__ = [
     "smallest",
     "squared_distance",
     "squared_error",
+    "sure_throughout",
     "symmetric_cross_entropy",
     "teacher_log_probabilities",
     "teacher_mixture",
