@@ -21,7 +21,7 @@ from fedsift.local.cohort import ALONE, try_steps
 from fedsift.local.dispatch import LARGE, suggested_size
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.site import Samples, Site
-from fedsift.local.job import Job
+from fedsift.local.trainer import Job
 from fedsift.models import build_model, initial_weights
 
 RESULTS = Path(__file__).parent / "results" / "sizes.json"

@@ -16,8 +16,7 @@ from fedsift.local.extras import Extra, Follower, Frozen, PerParameter, PerSampl
 from fedsift.local.objective import CrossEntropy, Objective, Term, View
 from fedsift.local.recipe import Augment
 from fedsift.local.site import Site
-from fedsift.local.job import Job, Result
-from fedsift.local.trainer import train_each, train_one
+from fedsift.local.trainer import Job, Result, train_each, train_one
 
 from .test_stacked_cohort import (
     CLASSES,

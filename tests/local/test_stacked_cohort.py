@@ -24,13 +24,12 @@ from fedsift.local.objective import (
     View,
     as_objective,
 )
+from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass, PositiveWeighted
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.robust import SymmetricCrossEntropy
 from fedsift.local.site import Compute, Samples, Site, _module
-from fedsift.local.job import Job, Result
-from fedsift.local.trainer import train_each
+from fedsift.local.trainer import Job, Result, train_each
 from fedsift.methods.feddpcont_site import Contrastive
-from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass, PositiveWeighted
 from fedsift.models import initial_weights
 from fedsift.models.dropout import Dropout
 

@@ -15,7 +15,7 @@ from fedsift.local.dispatch import cohort_size, kind_of, recipes_of, settle, sug
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Evaluate, Train
 from fedsift.local.site import Compute
-from fedsift.local.job import Job, Result
+from fedsift.local.trainer import Job, Result
 
 from .test_stacked_cohort import make_sites
 from .test_stacked_pixels import make_jobs

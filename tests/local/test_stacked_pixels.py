@@ -12,8 +12,7 @@ from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.site import Samples, Site
 from fedsift.local.stacked import pixels
 from fedsift.local.stacked.batches import CohortBatches
-from fedsift.local.job import Job, Result
-from fedsift.local.trainer import prepare, train_each
+from fedsift.local.trainer import Job, Result, prepare, train_each
 from fedsift.models import initial_weights
 
 pytestmark = pytest.mark.usefixtures("kernels")

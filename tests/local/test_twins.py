@@ -18,8 +18,7 @@ from fedsift.local.objective import CrossEntropy, Term, View
 from fedsift.local.pairs import TrainedPair, TrainPair
 from fedsift.local.requests import Train
 from fedsift.local.robust import PREDICTIONS, ClassBalance, EarlyLearning, Entropy
-from fedsift.local.job import Job, Result
-from fedsift.local.trainer import train_each, train_one
+from fedsift.local.trainer import Job, Result, train_each, train_one
 from fedsift.methods.co_teaching_site import PeersChoice, TrainCoTaught
 from fedsift.methods.divide_mix import DivideMix
 from fedsift.methods.divide_mix_site import TrainDivided

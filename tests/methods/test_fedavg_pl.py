@@ -7,8 +7,8 @@ import math
 import pytest
 
 from fedsift.contract import QuorumError, State
-from fedsift.local.requests import Train
 from fedsift.local.partial import PositiveWeighted
+from fedsift.local.requests import Train
 from fedsift.methods.fedavg_pl import FedAvgPL
 from fedsift.testing import Scripted
 
@@ -46,7 +46,7 @@ def test_weight_from_a_sites_labels() -> None:
     """One positive of four: N / n_c = 4; no positive: N + 1 = 5, which no sample uses."""
     from fedsift.local.objective import as_objective
     from fedsift.local.recipe import Recipe
-    from fedsift.local.job import Job
+    from fedsift.local.trainer import Job
 
     at = site([[0.0]] * 4, [[1, 0], [0, 0], [0, 0], [0, 0]], classes=2)
     recipe = Recipe(objective=as_objective(PositiveWeighted(weigh=True)))

@@ -19,7 +19,7 @@ from fedsift.local.objective import CrossEntropy, as_objective
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
 from fedsift.local.site import Site
-from fedsift.local.job import Job
+from fedsift.local.trainer import Job
 from fedsift.methods.feddpcont import FedDPCont, FedDPContState, label_shares
 from fedsift.methods.feddpcont_site import (
     RELEASE,

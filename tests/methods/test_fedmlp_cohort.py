@@ -12,12 +12,11 @@ from fedsift.contract.messages import Moment
 from fedsift.contract.notebook import Notebook
 from fedsift.local.cohort import can_stack, train_cohort
 from fedsift.local.objective import Objective, as_objective
+from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass, PositiveWeighted
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.site import Samples, Site
-from fedsift.local.job import Job, Result
-from fedsift.local.trainer import train_each
+from fedsift.local.trainer import Job, Result, train_each
 from fedsift.methods.feddpcont_site import Contrastive
-from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass, PositiveWeighted
 from fedsift.models import initial_weights
 
 torch.set_num_threads(1)

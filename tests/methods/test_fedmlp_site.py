@@ -13,13 +13,12 @@ from fedsift.contract import SiteFacts
 from fedsift.contract.evidence import EVIDENCE, Evidence
 from fedsift.contract.notebook import Notebook
 from fedsift.local.objective import BinaryCrossEntropy, as_objective
-from fedsift.local.plan import plan
 from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass
+from fedsift.local.plan import plan
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train
 from fedsift.local.site import Site
-from fedsift.local.job import Job
-from fedsift.local.trainer import known_in
+from fedsift.local.trainer import Job, known_in
 from fedsift.methods.fedmlp_site import (
     TAGGED_IN,
     TAGS,

@@ -11,10 +11,10 @@ import torch
 from fedsift.contract import Reply, Request
 from fedsift.local.losses import confident_tags
 from fedsift.local.objective import View
+from fedsift.local.partial import SureOfFirstView
 from fedsift.local.requests import Train, Trained
 from fedsift.methods.cbafed import CBAFed, class_thresholds
 from fedsift.methods.cbafed_site import TagByThreshold, Used
-from fedsift.local.partial import SureOfFirstView
 from fedsift.methods.fedfixmatch import FedFixMatch
 from fedsift.testing import Scripted
 

@@ -1,4 +1,4 @@
-"""RSCFed's aggregation: models of random groups of sites agree among themselves, then the groups' models are averaged."""
+"""RSCFed's aggregation: random groups of sites agree on a model each, and these are averaged."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ from fedsift.local.recipe import Recipe
 from fedsift.local.stacked import StackedNetwork, StackedOptimiser, Unstackable, clip_gradients
 from fedsift.local.stacked.batches import CohortBatches, CohortStep
 from fedsift.local.stacked.extras import CohortExtras
-from fedsift.local.job import Job, Result
-from fedsift.local.trainer import train_each
+from fedsift.local.trainer import Job, Result, train_each
 from fedsift.models import build_model
 
 log = logging.getLogger(__name__)

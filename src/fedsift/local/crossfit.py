@@ -19,7 +19,7 @@ from fedsift.local.predict import logits_of
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import count_refusal, weights_refusal
 from fedsift.local.site import Site
-from fedsift.local.job import Job, Result
+from fedsift.local.trainer import Job, Result
 from fedsift.signals.folds import copies, deal_folds, joined
 
 FOLDS = "audit folds"

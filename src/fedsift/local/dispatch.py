@@ -19,8 +19,7 @@ from fedsift.local.cohort import ALONE, COHORT, train_cohort
 from fedsift.local.measure import fastest_size
 from fedsift.local.recipe import Recipe
 from fedsift.local.site import Site
-from fedsift.local.job import Job, Result
-from fedsift.local.trainer import train_each
+from fedsift.local.trainer import Job, Result, train_each
 from fedsift.models import build_model
 
 LARGE = 3_000_000

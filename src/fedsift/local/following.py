@@ -11,7 +11,7 @@ from fedsift.local.extras import Extra, Follower
 from fedsift.local.partial import AVERAGE
 from fedsift.local.requests import Train, Trained
 from fedsift.local.site import Site
-from fedsift.local.job import Result
+from fedsift.local.trainer import Result
 
 STEPS = "steps of the running average"
 """The notebook page that counts what the average, page `AVERAGE`, has followed."""

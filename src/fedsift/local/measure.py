@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from fedsift.local.cohort import ALONE, COHORT, try_steps
 from fedsift.local.recipe import Recipe
 from fedsift.local.site import Site
-from fedsift.local.job import Job
+from fedsift.local.trainer import Job
 from fedsift.models import initial_weights
 
 log = logging.getLogger(__name__)

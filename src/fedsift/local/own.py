@@ -17,7 +17,7 @@ from fedsift.local.predict import logits_of, site_logits
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import TrainingRequest, count_refusal, counts_refusal, evaluated
 from fedsift.local.site import Site
-from fedsift.local.job import Job, Result
+from fedsift.local.trainer import Job, Result
 from fedsift.models import initial_weights
 
 MODEL = "model"

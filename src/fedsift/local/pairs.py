@@ -9,7 +9,7 @@ from fedsift.contract.messages import Reply, SiteFacts, Weights, disclosed
 from fedsift.local.extras import Extra
 from fedsift.local.requests import Train, Trained, weights_refusal
 from fedsift.local.site import Site
-from fedsift.local.job import Job, Result
+from fedsift.local.trainer import Job, Result
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fedsift.local.extras import Extra
 from fedsift.local.predict import logits_of, site_logits
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.site import Site
-from fedsift.local.job import Job, Result
+from fedsift.local.trainer import Job, Result
 from fedsift.metrics import confusion
 from fedsift.signals.confidence import confidence
 from fedsift.signals.lid import lid

@@ -13,7 +13,8 @@ from fedsift.contract.errors import DataError
 from fedsift.contract.messages import Weights
 from fedsift.local import augment, losses
 from fedsift.local.extras import Follower, Frozen, PerParameter, PerSample, PerSite
-from fedsift.local.job import Job, Result
+from fedsift.local.job import Job as Job
+from fedsift.local.job import Result as Result
 from fedsift.local.objective import View
 from fedsift.local.plan import Batch, plan
 from fedsift.local.recipe import Recipe

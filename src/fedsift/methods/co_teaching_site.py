@@ -15,7 +15,7 @@ from fedsift.local.extras import Extra, PerSite
 from fedsift.local.objective import Term, View
 from fedsift.local.pairs import TrainedPair, TrainPair
 from fedsift.local.site import Site
-from fedsift.local.job import Result
+from fedsift.local.trainer import Result
 from fedsift.signals.mixture import suspects
 
 NAME = "co-teaching"

@@ -18,7 +18,7 @@ from fedsift.local.objective import Term, View
 from fedsift.local.pairs import TrainedPair, TrainPair
 from fedsift.local.predict import logits_of, site_logits
 from fedsift.local.site import Site
-from fedsift.local.job import Job
+from fedsift.local.trainer import Job
 from fedsift.signals.mixture import clean_probability
 
 NAME = "dividemix"

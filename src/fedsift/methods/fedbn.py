@@ -10,7 +10,7 @@ from fedsift.contract.method import Asks
 from fedsift.local.own import EvaluateOwn, OwnEvaluated
 from fedsift.local.requests import Train, Trained
 from fedsift.local.site import Site
-from fedsift.local.job import Job, Result
+from fedsift.local.trainer import Job, Result
 from fedsift.methods.base import OneStage, methods, train_round
 
 NORMS = "fedbn norms"

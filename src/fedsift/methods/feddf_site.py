@@ -14,7 +14,7 @@ from fedsift.local.public import Lesson, Show, learn
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import TrainingRequest, count_refusal, weights_refusal
 from fedsift.local.site import Site
-from fedsift.local.job import Job, Result
+from fedsift.local.trainer import Job, Result
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from fedsift.local.objective import Objective, Proximal, Term, as_objective
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
 from fedsift.local.site import Site
-from fedsift.local.job import Result
+from fedsift.local.trainer import Result
 from fedsift.methods.base import AnyLoss, Averaging, methods
 
 MEMORY = "feddyn memory"

@@ -35,12 +35,14 @@ class FedIRMState(State):
 @methods.register("fedirm")
 @dataclass(frozen=True)
 class FedIRM(PartlyAnnotated):
-    """What a model says of pictures that it takes for class c is what the models of sites that annotate c say of theirs.
+    """What a model says of samples that it takes for class c is what models of sites that annotate c say of theirs.
 
     Rounds on annotated classes alone, then rounds with a mean teacher and relation matrices for the missing ones.
     """
 
-    summary: ClassVar[str] = "A mean teacher and relations between classes, shared by all sites, for missing classes"
+    summary: ClassVar[str] = (
+        "A mean teacher and relations between classes, shared by all sites, for missing classes"
+    )
     paper: ClassVar[str] = "Liu et al. 2021 (MICCAI); multi-label as in FedMLP's comparison"
     compares_views: ClassVar[bool] = True
 

@@ -22,11 +22,16 @@ class FedLSRMultiLabel(FedLSR):
     `form = "released"` feeds probabilities to a loss that takes logits, which cannot fit.
     """
 
-    summary: ClassVar[str] = "FedLSR for several yes/no labels: two looks must give one, sharp answer for each class"
+    summary: ClassVar[str] = (
+        "FedLSR for several yes/no labels: two looks must give one, sharp answer for each class"
+    )
     paper: ClassVar[str] = "Jiang et al. 2022 (CIKM); multi-label as in FedMLP's comparison"
     tasks: ClassVar[tuple[str, ...]] = ("multilabel",)
     instead: ClassVar[Mapping[str, str]] = {"multiclass": "fedlsr"}
-    forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {"released": {"twice": True}, "plus": {"lambda_e": 0.6}}
+    forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "released": {"twice": True},
+        "plus": {"lambda_e": 0.6},
+    }
 
     warm_up: Share = 0.08
     """t_w / T: share of the rounds over which gamma grows from 0; 40 of the published 500."""

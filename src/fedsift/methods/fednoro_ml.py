@@ -3,6 +3,7 @@ adapted it: its second stage, with every site taken for noisy."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ class FedNoRoMultiLabel(PartlyAnnotated):
 
     summary: ClassVar[str] = "FedNoRo's distillation for missing classes: the received model teaches them"
     paper: ClassVar[str] = "Wu et al. 2023 (IJCAI); multi-label as in FedMLP's comparison"
+    instead: ClassVar[Mapping[str, str]] = {"multiclass": "fednoro"}
 
     tau: AtLeastZero = 1.0
     """Strength of the logit adjustment on annotated classes; 0 turns LA off."""

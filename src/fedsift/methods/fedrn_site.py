@@ -20,8 +20,7 @@ from fedsift.local.predict import features_of, site_logits
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained, count_refusal
 from fedsift.local.site import Site
-from fedsift.local.job import Job, Result
-from fedsift.local.trainer import make_optimiser
+from fedsift.local.trainer import Job, Result, make_optimiser
 from fedsift.signals.mixture import clean_probability
 
 NAME = "fedrn"

@@ -15,7 +15,7 @@ from fedsift.local import losses
 from fedsift.local.objective import Term, View
 from fedsift.local.requests import Train, Trained
 from fedsift.local.site import Site
-from fedsift.local.job import Result
+from fedsift.local.trainer import Result
 
 NAME = "joint-opt"
 WINDOW = "joint-opt predictions"

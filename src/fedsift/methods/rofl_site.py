@@ -18,7 +18,7 @@ from fedsift.local.objective import Term, View
 from fedsift.local.predict import features_of, site_logits
 from fedsift.local.requests import Train, Trained
 from fedsift.local.site import Site
-from fedsift.local.job import Result
+from fedsift.local.trainer import Result
 from fedsift.signals.mixture import suspects
 
 NAME = "rofl"

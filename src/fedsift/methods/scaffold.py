@@ -28,7 +28,7 @@ from fedsift.local.plan import steps
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained, weights_refusal
 from fedsift.local.site import Site
-from fedsift.local.job import Result
+from fedsift.local.trainer import Result
 from fedsift.methods.base import Averaging, methods, plain_loss
 
 VARIATE = "scaffold variate"

@@ -17,7 +17,7 @@ from fedsift.local.objective import Term, View
 from fedsift.local.predict import site_logits
 from fedsift.local.requests import Train, Trained, count_refusal
 from fedsift.local.site import Site
-from fedsift.local.job import Result
+from fedsift.local.trainer import Result
 
 TRANSITION = "transition"
 """The notebook page of the site's T, `[K, K]`; it never leaves the site."""

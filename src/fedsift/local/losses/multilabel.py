@@ -84,7 +84,7 @@ def confident_tags(probabilities: Tensor, threshold: float | Tensor) -> tuple[Te
 
 
 def sure_throughout(sure: Tensor, among: Tensor) -> Tensor:
-    """Whether every entry of a sample that `among` names is sure, `[..., B, K] -> [..., B]`; true where it names none."""
+    """Whether every entry of a sample that `among` names is sure, `[..., B, K] -> [..., B]`; true for none."""
     return (sure | (among == 0)).all(-1)
 
 

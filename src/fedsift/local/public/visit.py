@@ -15,7 +15,7 @@ from fedsift.local.public.showing import Show
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import TrainingRequest, count_refusal
 from fedsift.local.site import Site
-from fedsift.local.job import Job, Result
+from fedsift.local.trainer import Job, Result
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from fedsift.local import augment, losses
 from fedsift.local.plan import Epoch, epochs
 from fedsift.local.stacked.layout import empty_samples
 from fedsift.local.stacked.pixels import pixels_of
-from fedsift.local.job import Job
+from fedsift.local.trainer import Job
 
 ROWS_AT_ONCE = 16_384
 """Rows whose targets, draws and places are looked up in one call; images are made step by step."""

@@ -12,8 +12,7 @@ from fedsift.contract.messages import Weights
 from fedsift.local.extras import Follower, Frozen, PerParameter, PerSample, PerSite
 from fedsift.local.stacked.batches import CohortStep
 from fedsift.local.stacked.network import StackedNetwork
-from fedsift.local.job import Job
-from fedsift.local.trainer import follow
+from fedsift.local.trainer import Job, follow
 
 Judge = Callable[[CohortStep], Tensor]
 
