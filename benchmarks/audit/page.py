@@ -137,13 +137,15 @@ def page() -> str:
     parts += [
         _filled(RATES),
         "",
-        "| scenario | rate error | coverage | calibration error | recall at budget | flagged | fixed | for each harmed |",
+        "| scenario | rate error | coverage | calibration error | recall at budget | flagged | fixed | "
+        "for each harmed |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, line in cells.items():
         parts.append(
             f"| {name} | {line['rate_error_points']:.1f} | {line['coverage']:.2f} | {line['calibration_error']:.3f} | "
-            f"{_number(line.get('recall_at_budget'))} | {line['flagged_share']:.1%} | {line['fixed_share']:.0%} | {line['fixed_per_harmed']:.1f} |"
+            f"{_number(line.get('recall_at_budget'))} | {line['flagged_share']:.1%} | {line['fixed_share']:.0%} | "
+            f"{line['fixed_per_harmed']:.1f} |"
         )
     parts += _missed(cells)
     clean = json.loads((HERE / "results" / "clean.json").read_text("utf-8"))["summary"]

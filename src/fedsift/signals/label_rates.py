@@ -15,6 +15,7 @@ from scipy.special import betaln, expit, gammaln, logit
 from scipy.stats import norm
 
 from fedsift.contract.errors import DataError
+from fedsift.contract.thresholds import APPLY, FLAG
 from fedsift.signals.label_counts import WITHHELD, CensoredTable
 from fedsift.signals.label_posterior import GRID, LabelModel, SiteFit, any_wrong, error_shape
 
@@ -29,11 +30,6 @@ alone gives far too narrow intervals, since the exponent and the shape of the er
 NEGLIGIBLE = 0.02
 """A site has evidence of wrong labels where these are the likelier explanation (w_s > 1/2) and the interval of its
 rate, if there are any, lies above this share."""
-FLAG = 0.5
-"""P(wrong) above which a label of a site with evidence is flagged."""
-APPLY = 0.67
-"""P(wrong) above which the proposal replaces a flagged label by default: most wrong labels that can be told are mended,
-and at least four for each right one that is harmed (CIFAR-10N, other seeds than those reported)."""
 FALSE_ALARM = 0.05
 """The stated share of clean sites that are told of wrong labels all the same: an upper bound that simulated clean
 federations check (`benchmarks/audit/clean.py`), not a level that the rule is derived from."""
