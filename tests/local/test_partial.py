@@ -39,6 +39,8 @@ class TestTeachers:
         average = torch.tensor(self.t).double()
         at = seen(self.z, [1, 0, 0], **{AVERAGE: average})
         assert float(MissingTo("average").value(at)) == pytest.approx(squares[:, 1:].mean())
+        every = MissingTo("average", total=True, everywhere=True)
+        assert float(every.value(at)) == pytest.approx(squares.sum(1).mean())
         assert float(MissingTo("average", total=True).value(at)) == pytest.approx(
             squares[:, 1:].sum(1).mean()
         )

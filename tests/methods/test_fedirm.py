@@ -105,7 +105,7 @@ def test_what_a_later_round_asks() -> None:
     assert isinstance(request, TrainByRelations)
     assert request.recipe.objective.terms == (
         (1.0, PositiveWeighted(weigh=True)),
-        (1.0, MissingTo("average", total=True)),
+        (1.0, MissingTo("average", total=True, everywhere=True)),
         (1.0, SameRelations()),
     )
     assert (request.recipe.views, request.decay) == (2, 0.99)

@@ -113,6 +113,8 @@ class MissingTo(Term):
     temperature: float = 1.0
     total: bool = False
     """Sum over a sample's missing classes instead of their mean."""
+    everywhere: bool = False
+    """Over all classes, annotated ones too."""
 
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
@@ -121,7 +123,7 @@ class MissingTo(Term):
     def value(self, view: View) -> Tensor:
         teacher = view.teacher if self.whom == "received" else view.rows(AVERAGE)
         assert teacher is not None
-        known = known_entries(view)
+        known = torch.zeros_like(view.target) if self.everywhere else known_entries(view)
         return view.mean(losses.missing_class(view.logits, teacher / self.temperature, known, self.total))
 
 

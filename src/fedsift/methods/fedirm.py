@@ -53,7 +53,9 @@ class FedIRM(PartlyAnnotated):
     weight: AtLeastZero = 1.0
     """lambda: that weight; 15 in the original."""
     mean_teacher: bool = True
-    """Agree with a running average of the site's own model on missing classes."""
+    """Agree with a running average of the site's own model."""
+    agree_on: Literal["all", "missing"] = "all"
+    """Classes on which it agrees with that: all (released), or those that it does not annotate."""
     matching: bool = True
     """Match relations; off is FedAvg with a mean teacher, the original's ablation, and no relations leave a site."""
     threshold: Annotated[float, Range(0.5, 1, below=True)] = 0.7
@@ -128,7 +130,8 @@ class FedIRM(PartlyAnnotated):
         """Beside the labels: squared distances to the mean teacher, summed over classes, and relation matching."""
         objective = 1.0 * self.labels()
         if self.mean_teacher:
-            objective = objective + share * MissingTo("average", total=True)
+            everywhere = self.agree_on == "all"
+            objective = objective + share * MissingTo("average", total=True, everywhere=everywhere)
         if self.matching:
             match = SameRelations(self.threshold, self.most_entropy, self.temperature, self.divergence)
             objective = objective + share * match
