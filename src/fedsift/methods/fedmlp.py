@@ -22,20 +22,23 @@ from fedsift.contract import (
 )
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.local.objective import BinaryCrossEntropy, Objective, as_objective
-from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass, annotated_classes
+from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train, Trained
 from fedsift.methods.base import Averaging, for_missing_classes, methods
-from fedsift.methods.fedmlp_parts import feature_width, parts_of, warn_of_gaps
+from fedsift.methods.fedmlp_parts import (
+    average_difficulty,
+    average_prototypes,
+    feature_width,
+    parts_of,
+    record_tags,
+    warn_of_gaps,
+)
 from fedsift.methods.fedmlp_site import (
     Portrait,
     Portray,
-    TagCounts,
     TagMissing,
-    measured_classes,
 )
-from fedsift.signals.prototypes import Prototypes, global_prototypes
-from fedsift.signals.selection import global_difficulty
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ class FedMLP(Averaging):
         )
         replies = federation.ask(visit, federation.choose(self.fraction))
         if self.mld:
-            self.record_tags(replies, federation)
+            record_tags(replies, federation)
         return self.take_in(state, replies, federation)
 
     def second_loss(self) -> Objective:
@@ -221,18 +224,6 @@ class FedMLP(Averaging):
     def seen_through(self) -> Augment | None:
         return self.local.augment if self.statistics_on == "train" else None
 
-    def record_tags(self, replies: Replies[Trained], federation: Federation) -> None:
-        counts = {site: part for site, part in parts_of(replies) if isinstance(part, TagCounts)}
-        new = sum(count.new for count in counts.values())
-        left = sum(count.left for count in counts.values())
-        federation.record(tags_new=new, tags_left=left)
-        federation.record_sites("tags_left", {site: count.left for site, count in counts.items()})
-        if left and not new:
-            federation.warn(
-                "no site tagged a label in some round though some are left: the floor in tau stalls; "
-                "method.min_select = 1 goes on"
-            )
-
     # Server, Alg. 1 "Global Aggregation" ---------------------------------------------------------------
 
     def take_in(self, state: FedMLPState, replies: Replies[Trained], federation: Federation) -> FedMLPState:
@@ -245,51 +236,18 @@ class FedMLP(Averaging):
         portraits = {site: part for site, part in parts_of(replies) if isinstance(part, Portrait)}
         if not portraits:
             return state
-        prototypes = self.average_prototypes(portraits, replies, federation)
-        difficulty = self.average_difficulty(state, portraits, replies, federation)
+        sizes = [replies[site].samples for site in portraits]
+        prototypes = average_prototypes(portraits, sizes, federation, self.prototype_weights)
+        average, measured = average_difficulty(portraits, sizes, federation, self.difficulty_over)
+        difficulty = np.where(measured, average, state.difficulty)
         federation.record(difficulty=difficulty.tolist())
         return replace(
             state,
-            # a side that no reply holds this time keeps its last prototype
+            # a side that no reply holds this time keeps its last prototype, a class that none measured its difficulty
             prototypes=np.where(prototypes.held[..., None], prototypes.vectors, state.prototypes),
             held=prototypes.held | state.held,
             difficulty=difficulty,
         )
-
-    def average_prototypes(
-        self, portraits: dict[str, Portrait], replies: Replies[Trained], federation: Federation
-    ) -> Prototypes:
-        """P_n^c over the sites that annotate c and hold that side, eq. 6."""
-        k = len(federation.classes)
-        local = []
-        for site, portrait in portraits.items():
-            active = annotated_classes(federation.facts[site], k)
-            vectors = np.zeros((k, *portrait.prototypes.shape[1:]))
-            held = np.zeros((k, 2), np.bool_)
-            vectors[active], held[active] = portrait.prototypes.double().numpy(), portrait.held.numpy()
-            local.append(Prototypes(vectors, held))
-        return global_prototypes(local, [replies[site].samples for site in portraits], self.prototype_weights)
-
-    def average_difficulty(
-        self,
-        state: FedMLPState,
-        portraits: dict[str, Portrait],
-        replies: Replies[Trained],
-        federation: Federation,
-    ) -> NDArray[np.float64]:
-        """d_c^G by size, eq. 10; a class that no reply measured keeps its last value."""
-        k = len(federation.classes)
-        local, active = np.zeros((len(portraits), k)), np.zeros((len(portraits), k), np.bool_)
-        measured = np.zeros(k, np.bool_)
-        for row, (site, portrait) in enumerate(portraits.items()):
-            facts = federation.facts[site]
-            classes = measured_classes(facts, k, self.difficulty_over)
-            local[row, classes] = portrait.difficulty.numpy()
-            active[row, annotated_classes(facts, k)] = True
-            measured[classes] = True
-        sizes = [replies[site].samples for site in portraits]
-        average = global_difficulty(local, sizes, active, self.difficulty_over)
-        return np.where(measured, average, state.difficulty)
 
     def tiny(self) -> FedMLP:
         return replace(self, rounds=4, warm_up=2, min_select=max(1, self.min_select))
