@@ -29,7 +29,8 @@ from fedsift.signals.label_exchange import (
     site_tempering,
     start_model,
 )
-from fedsift.signals.label_findings import fit_findings, never_annotated, two_columns
+from fedsift.signals.label_findings import fit_questions, never_annotated, site_rates, two_columns
+from fedsift.signals.label_posterior import LabelModel, probability_wrong
 
 RESULTS = Path(__file__).parent / "results"
 SITES = 10
@@ -92,18 +93,28 @@ def centrally(
     return p
 
 
-def audited(p: Array, given: Labels, annotated: NDArray[np.bool_], rows: list[Labels]) -> Array:
-    """P(wrong) `[n, K]`, NaN where a site does not annotate."""
-    wrong = np.full(p.shape, np.nan)
+def audited(
+    p: Array, given: Labels, annotated: NDArray[np.bool_], rows: list[Labels]
+) -> tuple[Array, NDArray[np.bool_], Array]:
+    """P(wrong) `[n, K]`, NaN where a site does not annotate; the sites with evidence `[S]`, and their rates `[S]`."""
+    wrong, models = np.full(p.shape, np.nan), [[LabelModel.start([1, 1])] * p.shape[1] for _ in rows]
     for k in range(p.shape[1]):
-        sites = [r for r, known in zip(rows, annotated, strict=True) if known[k]]
-        start = start_model([first_reply(given[r, k], 2) for r in sites])
-        own = [second_reply(two_columns(p[r, k]), given[r, k], start) for r in sites]
+        sites = [s for s in range(len(rows)) if annotated[s, k]]
+        start = start_model([first_reply(given[rows[s], k], 2) for s in sites])
+        own = [second_reply(two_columns(p[rows[s], k]), given[rows[s], k], start) for s in sites]
         shared = shared_model(own, start)
-        for r, reply in zip(sites, own, strict=True):
-            model = shared.model.with_tempering(site_tempering(shared, reply))
-            wrong[r, k] = fit_findings(p[r][:, [k]], given[r][:, [k]], [True], [model]).wrong[:, 0]
-    return wrong
+        for s, reply in zip(sites, own, strict=True):
+            models[s][k] = shared.model.with_tempering(site_tempering(shared, reply))
+    told, shares = np.zeros(len(rows), np.bool_), np.zeros(len(rows))
+    for s, r in enumerate(rows):
+        fits = fit_questions(two_columns(p[r]), given[r], annotated[s], models[s])
+        rates = [rate for rate in site_rates(fits, given[r]) if rate is not None]
+        told[s] = any(rate.evidence for rate in rates)
+        shares[s] = sum(rate.wrong for rate in rates) / max(sum(rate.samples for rate in rates), 1)
+        for k, fit in enumerate(fits):
+            if fit is not None:
+                wrong[r, k] = probability_wrong(fit, given[r, k])
+    return wrong, told, shares
 
 
 def cell(seed: int) -> dict[str, Any]:
@@ -124,7 +135,9 @@ def cell(seed: int) -> dict[str, Any]:
     shares = given.sum(0) / (~left_out[site]).sum(0)
     found = np.stack([never_annotated(given[r], shares) for r in rows])
     p = federated(scene, given, ~found, rows, seed)
-    told = audited(p, given, ~found, rows)
+    told, evidence, rates = audited(p, given, ~found, rows)
+    clean = np.where(left_out[site], 0, held.true)
+    nothing_wrong = audited(federated(scene, clean, ~found, rows, seed), clean, ~found, rows)[1]
     judged = ~np.isnan(told)
     bad = given != held.true
 
@@ -142,6 +155,10 @@ def cell(seed: int) -> dict[str, Any]:
         "ap_pooled": suspicion(centrally(scene, given, ~found, everybody, rows)),
         "ap_local": suspicion(centrally(scene, given, ~found, [np.array([s]) for s in range(SITES)], rows)),
         "calibration_error": calibration_error(told[judged], bad[judged]),
+        "noisy_sites": noisy.tolist(), "noisy_sites_told": evidence.tolist(),
+        "rates": rates.round(4).tolist(),
+        "true_rates": [float(bad[r][judged[r]].mean().round(4)) for r in rows],
+        "clean_sites_told": int(nothing_wrong.sum()),
         "radiologists": radiologists(held, scene, rows, seed),
     }  # fmt: skip
 
@@ -151,7 +168,7 @@ def radiologists(held: pictures.Pictures, scene: Scene, rows: list[Labels], seed
     reading, read_classes, names = pictures.adjudicated()
     everywhere = np.ones((len(rows), held.classes), np.bool_)
     p = federated(scene, held.true, everywhere, rows, seed)
-    told = audited(p, held.true, everywhere, rows)
+    told, _, _ = audited(p, held.true, everywhere, rows)
     wrong, score = [], []
     for j, name in enumerate(read_classes):
         if name in names:

@@ -206,14 +206,20 @@ class SiteRate:
 def site_rate(
     fit: SiteFit, given: ArrayLike, model_error: float = MODEL_ERROR, negligible: float = NEGLIGIBLE
 ) -> SiteRate:
-    """The site's share of wrong labels with its 95 % interval, in whole labels.
+    """The site's share of wrong labels with its 95 % interval, in whole labels: `rate_of` the fit's doubts."""
+    return rate_of(fit.doubt_if_any(given), fit.any_wrong, model_error, negligible)
+
+
+def rate_of(
+    doubt: Array, chance: float = 1.0, model_error: float = MODEL_ERROR, negligible: float = NEGLIGIBLE
+) -> SiteRate:
+    """The share of wrong labels from P(wrong | there are any) `[n]` and `chance`, the probability w_s of any.
 
     On the log-odds scale, variance = what the sample leaves open + model_error^2. What the sample leaves open of e_s
     is Louis' observed information: n / (e (1 - e)) of a fully known sample less sum P(1 - P) / (e (1 - e))^2 that is
     missing, never less than a twentieth of it. The ends are quantiles of that with weight w_s and of "no wrong label"
     with the rest.
     """
-    doubt, chance = fit.doubt_if_any(given), fit.any_wrong
     n = len(doubt)
     if n == 0:
         return SiteRate(0, 0, 0, 0, False)
