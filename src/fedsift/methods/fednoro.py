@@ -28,6 +28,7 @@ class FedNoRo(FindsNoisySites):
 
     summary: ClassVar[str] = "Finds noisy sites by per-class losses; distils at them, weighs them by distance"
     paper: ClassVar[str] = "Wu et al. 2023 (IJCAI)"
+    instead: ClassVar[Mapping[str, str]] = {"multilabel": "fednoro-ml"}
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "printed": {"distance": "l2", "include_buffers": False, "votes": 1, "noisy_by": "norm"},
         "released": {"statistics_on": "train", "absent": "zero"},
