@@ -22,7 +22,9 @@ from fedsift.contract import (
     State,
     Weights,
 )
+from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Rate
+from fedsift.local.blind_labels import TellBlindShare
 from fedsift.local.objective import CrossEntropy, Distillation, Objective, as_objective
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Indicate, Indicators, Train, Trained
@@ -34,6 +36,7 @@ from fedsift.methods.base import (
     tested_for_own_labels,
     train_round,
 )
+from fedsift.methods.reference import beside_clean_sites, without_reference
 from fedsift.signals.mixture import split_by_vote
 from fedsift.signals.per_class import normalise
 from fedsift.signals.rampup import rampup
@@ -145,9 +148,14 @@ class FedNoRo(Averaging):
     def stages(self) -> list[Stage]:
         return [
             Stage("warm up", self.t_1, self.train_alike, asks=(Train,)),
-            Stage("find noisy sites", 1, self.find_noisy_sites, asks=(Indicate,), trains=False),
+            Stage("find noisy sites", 1, self.find_noisy_sites, asks=self.sought, trains=False),
             Stage("robust training", self.rounds - self.t_1, self.train_robustly, asks=(Train,)),
         ]
+
+    @property
+    def sought(self) -> Asks:
+        """What the search asks: a test also asks whether anybody is clean."""
+        return (Indicate, TellBlindShare) if self.detection == "tested" else (Indicate,)
 
     def completed(self, facts: FederationFacts) -> FedNoRo:
         return replace(self, warm_up=self.t_1, detection=tested_for_own_labels(self.detection, facts))
@@ -176,12 +184,14 @@ class FedNoRo(Averaging):
         split = self._by_test if self.detection == "tested" else self._by_mixture
         unmeasured = [site for site in federation.sites if site not in replies]
         findings = replace(split(table, replies.sites, federation), unmeasured=tuple(unmeasured))
+        if self.detection == "tested":
+            findings = beside_clean_sites(findings, federation, state.weights)
         found = list(findings.noisy)
         if unmeasured:
             federation.warn(
                 f"no indicator from {', '.join(unmeasured)}: treated as noisy until the end of the run"
             )
-        if not found:
+        if not without_reference(findings, federation) and not found:
             federation.warn("the mixture found no noisy site: stage 2 is FedAvg with logit adjustment")
         federation.find(findings)
         federation.record_sites("indicator", {s: _without_nan(row) for s, row in zip(replies, table)})

@@ -30,6 +30,8 @@ def progress(run: RunData) -> str:
 
 
 def _finding(run: RunData) -> str:
+    if run.findings is not None and run.findings.no_clean_reference:
+        return no_reference(run.findings) + _nobody_named(run)
     if run.found is None:
         return _training_result(run)
     count = len(run.found)
@@ -40,6 +42,25 @@ def _finding(run: RunData) -> str:
         sites = "site" if count == 1 and run.site_count in (1, None) else "sites"
         look = f"{count}{of} {sites} {'looks' if count == 1 else 'look'} noisy: {listed(run.found)}"
     return look + borderline(run) + _against_truth(run)
+
+
+def no_reference(found: Findings) -> str:
+    """That nobody can be named, with what is known of the sites instead."""
+    levels = sorted(found.level.values())
+    spread = f" ({percent(levels[0], 0)} to {percent(levels[-1], 0)} of a site's)" if levels else ""
+    return (
+        f"No clean reference: at every site many labels look drawn at random{spread}, so none can be called noisy "
+        "beside the others"
+    )
+
+
+def _nobody_named(run: RunData) -> str:
+    """The truth beside it, where it is known."""
+    truth = run.truth
+    if truth is None or not run.site_count:
+        return ""
+    clean = run.site_count - len(truth)
+    return "; and in truth all are noisy" if clean == 0 else f"; but in truth {clean} of {run.site_count} are clean"
 
 
 def borderline(run: RunData) -> str:
@@ -115,6 +136,8 @@ def comparison_table(runs: Sequence[RunData]) -> tuple[list[str], list[list[str]
 
 
 def _found_words(run: RunData) -> str:
+    if run.findings is not None and run.findings.no_clean_reference:
+        return "no clean reference"
     return "not sought" if run.found is None else (listed(run.found, 6) or "none")
 
 
