@@ -37,7 +37,9 @@ def ending(kind: Kind, row: Row, settings: tuple[str, ...], seed: int) -> dict[s
     from fedsift.study.running import new_run, run
     from fedsift.study.tables import apply_overrides
 
-    table = apply_overrides(preset_table(kind.preset), [*kind.settings, *row.settings, *settings, f"seed={seed}"])
+    table = apply_overrides(
+        preset_table(kind.preset), [*kind.settings, *row.settings, *settings, f"seed={seed}"]
+    )
     study = Study.from_table({**table, "method": dict(row.method)})
     with tempfile.TemporaryDirectory() as place:
         folder = new_run(study, Path(place))
@@ -68,13 +70,19 @@ def cell(name: str, label: str, seed: int = SEED) -> dict[str, Any]:
         "noisy": noisy[kind.metric],
         "seconds": round(time.process_time() - began, 1),
         "reference": row.reference,
-        "settings": {"method": dict(row.method), "set": [*kind.settings, *row.settings], "clean": [*kind.clean]},
+        "settings": {
+            "method": dict(row.method),
+            "set": [*kind.settings, *row.settings],
+            "clean": [*kind.clean],
+        },
         **({"clean_own": clean[own], "noisy_own": noisy[own]} if own in clean else {}),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kinds", nargs="*", default=list(KINDS), help=f"of {', '.join(KINDS)}")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), help="only these methods")
     parser.add_argument("--again", action="store_true", help="compute cells that are there too")
@@ -88,7 +96,16 @@ def main() -> None:
             if options.in_process:
                 write(cell(kind, label))
                 continue
-            command = [sys.executable, "-m", "benchmarks.learns", kind, "--rows", label, "--again", "--in-process"]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.learns",
+                kind,
+                "--rows",
+                label,
+                "--again",
+                "--in-process",
+            ]
             subprocess.run(command, check=False)
 
 

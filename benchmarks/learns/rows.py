@@ -73,7 +73,7 @@ ROWS: dict[str, Row] = {
     "feddyn": Row(_one("feddyn")),
     "scaffold": Row(_one("scaffold")),
     "poc": Row(_one("poc")),
-    "rofl": Row(_one("rofl")),
+    "rofl": Row(_one("rofl", pseudo_from=12), ("train.batch_size=50", "train.lr=0.05")),
     "fedlsr": Row(_one("fedlsr")),
     "arfl": Row(_one("arfl")),
     "fedrn": Row(_one("fedrn")),

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.verdicts.reference`: how often "no clean reference" is said where it is so, and where it is not.
+"""`python -m benchmarks.verdicts.reference`: how often "no clean reference" is said where it is so and where it is not.
 
 Small federations whose sites are all noisy (rho = 1), mostly (0.8), partly (0.4) or not at all (0), through the methods
 that say it. One line a run in results/reference.json as it comes; runs that are there are not repeated.
@@ -19,7 +19,12 @@ from fedsift.contract.files import write_atomically
 from fedsift.contract.findings import Findings
 
 RESULTS = Path(__file__).parent / "results" / "reference.json"
-FEDNORO = "method={{name='fednoro', rounds={0}, warm_up={0}, detection='tested'}}".format(8)
+PAGE = Path(__file__).parents[2] / "docs" / "detection.md"
+BEGIN, END = (
+    "<!-- reference: made by python -m benchmarks.verdicts.reference --page -->",
+    "<!-- /reference -->",
+)
+FEDNORO = "method={name='fednoro', rounds=8, warm_up=8, detection='tested'}"
 FEDCORR = "method={name='fedcorr', iterations=2, fine_tuning_rounds=0, usual_rounds=0, detection='tested'}"
 IID = "partition={name='iid', sites=%d}"
 SKEWED = "partition={name='bernoulli-dirichlet', sites=%d, p=0.7, alpha=10.0}"
@@ -36,19 +41,37 @@ class Case:
     settings: tuple[str, ...]
     noise: str = NOISE
     rhos: tuple[float, ...] = (1.0, 0.8, 0.4, 0.0)
-    seeds: int = 10
+    seeds: int = 8
 
 
 MLP = 'model.name="mlp"'
-DIGITS, CIFAR, HAM = "extra/freeloader-small", "fedcorr/cifar10-iid-0.4-0.5-small", "fednoro/isic-0.4-0.5-0.7-features"
+DIGITS, CIFAR, HAM = (
+    "extra/freeloader-small",
+    "fedcorr/cifar10-iid-0.4-0.5-small",
+    "fednoro/isic-0.4-0.5-0.7-features",
+)
 CASES = [
     Case("digits, 10 sites, iid, fednoro", DIGITS, (MLP, IID % 10, FEDNORO)),
     Case("digits, 20 sites, iid, fednoro", DIGITS, (MLP, IID % 20, FEDNORO)),
     Case("digits, 20 sites, skewed, fednoro", DIGITS, (MLP, SKEWED % 20, FEDNORO)),
     Case("digits, 20 sites, iid, fedcorr", DIGITS, (MLP, IID % 20, FEDCORR)),
-    Case("CIFAR-10, LeNet-5, 20 sites, iid, fednoro", CIFAR, (IID % 20, FEDNORO), rhos=(1.0, 0.8, 0.0), seeds=2),
-    Case("CIFAR-10, LeNet-5, 20 sites, skewed, fednoro", CIFAR, (SKEWED % 20, FEDNORO), rhos=(1.0, 0.0), seeds=2),
-    Case("HAM10000, features, 20 sites, fednoro", HAM, (FEDNORO, "train.lr=0.001"), rhos=(1.0, 0.4, 0.0), seeds=2),
+    Case(
+        "CIFAR-10, LeNet-5, 20 sites, iid, fednoro", CIFAR, (IID % 20, FEDNORO), rhos=(1.0, 0.8, 0.0), seeds=2
+    ),
+    Case(
+        "CIFAR-10, LeNet-5, 20 sites, skewed, fednoro",
+        CIFAR,
+        (SKEWED % 20, FEDNORO),
+        rhos=(1.0, 0.0),
+        seeds=2,
+    ),
+    Case(
+        "HAM10000, features, 20 sites, fednoro",
+        HAM,
+        (FEDNORO, "train.lr=0.001"),
+        rhos=(1.0, 0.4, 0.0),
+        seeds=2,
+    ),
     Case(
         "HAM10000, features, noise that depends on the picture, fednoro",
         HAM,
@@ -71,7 +94,7 @@ def measure(case: Case, rho: float, seed: int) -> dict[str, Any]:
     study = Study.from_table(apply_overrides(preset_table(case.preset), settings))
     with tempfile.TemporaryDirectory() as place:
         folder = new_run(study, Path(place))
-        summary = run(study, folder)
+        run(study, folder)
         rows = folder.rounds()
     found = Findings.last(rows)
     assert found is not None
@@ -83,7 +106,6 @@ def measure(case: Case, rho: float, seed: int) -> dict[str, Any]:
         "best_share": round(share, 3),
         "said": found.no_clean_reference,
         "named": len(found.noisy),
-        "noisy": len([1 for line in (summary.get("detection") or {}).get("truth", ())]) or None,
     }
 
 
@@ -108,10 +130,31 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def section() -> str:
+    """What docs/detection.md shows between the marks."""
+    return f"{BEGIN}\n\n{table(read())}\n\n{END}"
+
+
+def write_page() -> None:
+    text = PAGE.read_text("utf-8")
+    start, end = text.index(BEGIN), text.index(END) + len(END)
+    PAGE.write_text(text[:start] + section() + text[end:], "utf-8")
+
+
+def read() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else []
+    return found
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args()
-    results: list[dict[str, Any]] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else []
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--page", action="store_true", help="only write the table into docs/detection.md")
+    if parser.parse_args().page:
+        write_page()
+        return
+    results = read()
     known = {(line["case"], line["rho"], line["seed"]) for line in results}
     for case, rho, seed in wanted():
         if (case.words, rho, seed) not in known:

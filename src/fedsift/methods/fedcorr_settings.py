@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 from fedsift.contract import FederationFacts, Misfit
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.local.recipe import Recipe
-from fedsift.methods.base import Averaging, OneStage, mixture_misfits, tested_for_own_labels
+from fedsift.methods.base import Averaging, OneStage, mixture_misfits, tested_for_own_labels, told
 from fedsift.methods.fedavg import FedAvg
 from fedsift.methods.fedcorr_site import SampleLoss
 from fedsift.methods.fedla import FedLA
@@ -160,6 +160,10 @@ class FedCorrSettings(Averaging):
             yield Misfit(f"sites with {self.lid_k} samples or fewer give a coarse LID")
 
     @property
+    def oracle(self) -> str | None:
+        return told(super().oracle, self.usual.oracle if self.usual is not None else None)
+
+    @property
     def visits_each(self) -> int:
         """Rounds of one iteration: ceil(1 / fraction)."""
         return math.ceil(1 / self.visit_share - 1e-9)
@@ -189,4 +193,5 @@ class FedCorrSettings(Averaging):
         usual = self.usual or (FedLA(tau=self.adjust, **rule) if self.adjust else FedAvg(**rule))
         local = usual.local if usual.local != type(usual)().local else self.local
         local = replace(local, mixup=self.mixup if self.mixup_stages == "all" else 0.0)
-        return replace(usual, rounds=self.last_rounds, fraction=self.gamma, local=local)
+        # T_3 = 0 plans no round, but the stage still has to say what it would ask
+        return replace(usual, rounds=max(1, self.last_rounds), fraction=self.gamma, local=local)

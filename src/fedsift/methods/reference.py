@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fedsift.contract import Federation, Findings, Weights
 from fedsift.local.blind_labels import TellBlindShare
 from fedsift.signals.reference import FEWEST_CLASSES, best_share, no_clean_reference

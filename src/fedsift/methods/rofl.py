@@ -14,7 +14,7 @@ from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastZero, Count, Range
 from fedsift.local import losses
 from fedsift.local.recipe import Recipe
-from fedsift.methods.base import OneStage, methods, train_round
+from fedsift.methods.base import OneStage, methods, told, train_round
 from fedsift.methods.rofl_site import Robust, RobustlyTrained, TrainRobustly
 from fedsift.signals.choice import forget_rate
 
@@ -69,7 +69,7 @@ class RoFL(OneStage):
 
     @property
     def oracle(self) -> str | None:
-        return None if self.forget is None else f"noise rate {self.forget:g} given"
+        return told(None if self.forget is None else f"noise rate {self.forget:g} given", super().oracle)
 
     @property
     def t_pl(self) -> int:

@@ -60,7 +60,11 @@ def _nobody_named(run: RunData) -> str:
     if truth is None or not run.site_count:
         return ""
     clean = run.site_count - len(truth)
-    return "; and in truth all are noisy" if clean == 0 else f"; but in truth {clean} of {run.site_count} are clean"
+    return (
+        "; and in truth all are noisy"
+        if clean == 0
+        else f"; but in truth {clean} of {run.site_count} are clean"
+    )
 
 
 def borderline(run: RunData) -> str:
@@ -113,13 +117,22 @@ def comparison_line(runs: Sequence[RunData]) -> str:
     scores = [run.summary.get(name, {}).get("last") for run in runs]
     if any(score is None for score in scores):
         return ""
-    ends = ", ".join(f"{label} {percent(score)}" for label, score in zip(labels_of(runs), scores))
+    marks = [" (told)" if oracle(run) else "" for run in runs]
+    ends = ", ".join(
+        f"{label}{mark} {percent(score)}" for label, mark, score in zip(labels_of(runs), marks, scores)
+    )
     return f"{METRICS[name]}, mean of the last {LAST} evaluated rounds: {ends}."
+
+
+def oracle(run: RunData) -> str:
+    """What the run was told of the truth that only a simulation knows, such as "noise rate 0.4 given"; else empty."""
+    return str(run.summary.get("oracle") or "")
 
 
 def comparison_table(runs: Sequence[RunData]) -> tuple[list[str], list[list[str]]]:
     """Several runs beside each other: the heads (one column a run) and one line a measure."""
-    heads = ["", *(n if run.finished else f"{n}, not finished" for n, run in zip(labels_of(runs), runs))]
+    marked = [f"{label} (told)" if oracle(run) else label for label, run in zip(labels_of(runs), runs)]
+    heads = ["", *(n if run.finished else f"{n}, not finished" for n, run in zip(marked, runs))]
     rows = [["rounds", *(str(len(run.rounds)) for run in runs)]]
     for name in dict.fromkeys(name for run in runs for name in run.curves):
         for key, words in (("final", "at the end"), ("last", f"mean of the last {LAST}"), ("best", "best")):
@@ -129,6 +142,8 @@ def comparison_table(runs: Sequence[RunData]) -> tuple[list[str], list[list[str]
     if any(run.detection for run in runs):
         for key in ("precision", "recall"):
             rows.append([f"{key} of these", *(percent((run.detection or {}).get(key)) for run in runs)])
+    if any(oracle(run) for run in runs):
+        rows.append(["told of the truth", *(oracle(run) or "nothing" for run in runs)])
     rows.append(["sent by the sites", *(size(run.summary.get("bytes_up")) for run in runs)])
     rows.append(["refused replies", *(number(run.summary.get("refused")) for run in runs)])
     rows.append(["time", *(duration(run.summary.get("seconds")) for run in runs)])

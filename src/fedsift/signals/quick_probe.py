@@ -33,7 +33,9 @@ def small_copies(pictures: NDArray[np.generic], side: int = SIDE) -> Array:
     return small.reshape(len(small), -1)
 
 
-def quick_scores(pictures: NDArray[np.generic], labels: ArrayLike, classes: int, rng: np.random.Generator) -> Array:
+def quick_scores(
+    pictures: NDArray[np.generic], labels: ArrayLike, classes: int, rng: np.random.Generator
+) -> Array:
     """A score of every class for every picture by a model that never saw its label, `[n, ...], [n] -> [n, K]`."""
     given = np.asarray(labels, dtype=np.int64)
     cells = _standardised(small_copies(pictures))

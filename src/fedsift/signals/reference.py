@@ -18,14 +18,21 @@ from numpy.typing import ArrayLike
 
 FEWEST_CLASSES = 3
 """Of two classes the wrong one is always in the lower half: hard samples would pass for blind labels."""
-SURE = 0.5
+SURE = 0.25
 """Share of a site's samples that are looked at: those on which the network is surest."""
+FEWEST = 40
+"""And at least so many of them: fewer tell a share too coarsely."""
 MANY = 0.2
 """A site with more blind labels than this is no reference."""
 UNKNOWING = 0.85
 """Where even the best sites have more than this, it is the network that knows nothing."""
 BEST = 0.1
 """Share of the sites that are taken for the best ones, two at least: one site alone may be so by chance."""
+
+
+def looked_at(samples: int) -> int:
+    """How many of a site's samples are looked at."""
+    return min(samples, max(FEWEST, math.ceil(SURE * samples)))
 
 
 def blind_share(probabilities: ArrayLike, labels: ArrayLike) -> float:
@@ -38,7 +45,7 @@ def blind_share(probabilities: ArrayLike, labels: ArrayLike) -> float:
     classes = p.shape[1]
     if classes < FEWEST_CLASSES or not len(p):
         return math.nan
-    surest = np.argsort(-p.max(axis=1), kind="stable")[: max(1, math.ceil(SURE * len(p)))]
+    surest = np.argsort(-p.max(axis=1), kind="stable")[: looked_at(len(p))]
     own = p[surest, given[surest]]
     rank = (p[surest] > own[:, None]).sum(axis=1)
     lower = classes // 2
@@ -61,5 +68,4 @@ def knows_something(share: float, samples: int, classes: int) -> bool:
     more than three standard deviations of a binomial count."""
     lower = classes // 2
     q = lower / classes
-    looked_at = max(1, math.ceil(SURE * samples))
-    return (1 - share) * q > 3 * math.sqrt(q * (1 - q) / looked_at)
+    return (1 - share) * q > 3 * math.sqrt(q * (1 - q) / looked_at(samples))

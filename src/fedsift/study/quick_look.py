@@ -47,14 +47,14 @@ def look_for_reference(dataset: Dataset, study: Study | None = None) -> list[Fin
     least = best_share(list(shares.values()))
     if least <= MANY:
         return []
-    looked_at = sum(min(len(rows), _each(sites)) for rows, _ in sites.values())
-    if not knows_something(pooled, looked_at, dataset.n_classes):
+    samples = sum(min(len(rows), _each(sites)) for rows, _ in sites.values())
+    if not knows_something(pooled, samples, dataset.n_classes):
         return [
             Finding(
                 "labels-untold",
                 "note",
-                "a quick look at small copies of the pictures tells nothing of the labels: they are subtle, or wrong at "
-                "every site",
+                "a quick look at small copies of the pictures tells nothing of the labels: they are subtle, or wrong "
+                "at every site",
                 "fedsift audit looks with a trained network",
             )
         ]
@@ -66,7 +66,10 @@ def look_for_reference(dataset: Dataset, study: Study | None = None) -> list[Fin
             "quick look at small copies of the pictures",
             "methods that tell noisy sites from clean ones (fednoro, fedcorr) have nothing to compare with here; "
             "fedsift audit looks at single labels, co-teaching, dividemix and fedlsr need no clean site",
-            tuple(f"{site}: about {share:.0%}" for site, share in sorted(shares.items(), key=lambda item: item[1])),
+            tuple(
+                f"{site}: about {share:.0%}"
+                for site, share in sorted(shares.items(), key=lambda item: item[1])
+            ),
         )
     ]
 

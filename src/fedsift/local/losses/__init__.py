@@ -52,6 +52,7 @@ from fedsift.local.losses.robust import (
     sharpened,
     small_loss,
     smallest,
+    sureness,
 )
 from fedsift.local.losses.self_regularisation import jensen_shannon, log_sharpened_mixture
 
@@ -108,6 +109,7 @@ __all__ = [
     "smallest",
     "squared_distance",
     "squared_error",
+    "sureness",
     "symmetric_cross_entropy",
     "teacher_log_probabilities",
     "teacher_mixture",
