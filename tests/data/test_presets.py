@@ -43,7 +43,13 @@ TABLES = (
     + [f"feddpcont/cifar10n-{labels}" for labels in ("worst", "random", "aggregate")]  # 3
     + ["feddpcont/cifar100n-fine", "feddpcont/clothing1m"]  # 3
 )
-BEYOND = ["extra/late-joiner-small", "extra/freeloader-small"]
+BEYOND = [
+    "extra/late-joiner-small",
+    "extra/freeloader-small",
+    *(f"everyone/{data}{size}" for data in ("cifar10-iid", "cifar10-skewed") for size in ("", "-small")),
+    "everyone/digits-iid-small",
+    "everyone/digits-skewed-small",
+]
 
 
 def test_every_column_is_there_with_a_small_twin():
@@ -62,6 +68,13 @@ def test_each_preset_is_a_complete_study(name):
     assert preset_summary(name)
     again = Study.from_table(study.to_table())
     assert again == study
+
+
+@pytest.mark.parametrize("name", [name for name in BEYOND if name.startswith("everyone/")])
+def test_everyone_is_noisy_and_detection_is_tested(name):
+    study = Study.from_table(preset_table(name))
+    assert (study.noise.rho, study.noise.tau) == (1.0, 0.5)
+    assert study.method.detection == "tested"
 
 
 def test_settings_are_the_papers():

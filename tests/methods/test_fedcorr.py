@@ -345,12 +345,6 @@ def test_without_a_clean_reference_nobody_is_corrected() -> None:
     assert not [own for _, _, own in federation.log if isinstance(own, CorrectLabels)]
 
 
-def test_a_last_stage_of_no_rounds_is_left_out() -> None:
-    federation = Scripted(SIZES, answering(), weights())
-    play(small(usual_rounds=0), federation)
-    assert small(usual_rounds=0).stages()[-1].rounds == 0
-
-
 def test_the_false_alarm_rate_is_shared_by_the_iterations() -> None:
     """Scores whose one-group chance lies between 0.2 and 1: named at 1 for one iteration, not at 0.2 each for five."""
     names = [f"s{i}" for i in range(20)]
