@@ -42,7 +42,7 @@ def blind_share(probabilities: ArrayLike, labels: ArrayLike) -> float:
     samples with the largest probability of any class. A class that ties with others counts as the highest of them.
     """
     p, given = np.asarray(probabilities, dtype=np.float64), np.asarray(labels, dtype=np.int64)
-    classes = p.shape[1]
+    classes = int(p.shape[1])
     if classes < FEWEST_CLASSES or not len(p):
         return math.nan
     surest = np.argsort(-p.max(axis=1), kind="stable")[: looked_at(len(p))]
