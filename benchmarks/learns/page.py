@@ -26,12 +26,11 @@ TOP = (
 WORDS = {"ham10000": "HAM10000", "cifar10": "CIFAR-10"}
 METRICS = {"accuracy": "accuracy", "bacc": "balanced accuracy", "map": "mean average precision", "auc": "AUC"}
 NOTES = {
-    "rofl": "it replaces labels by the global model's, which so few rounds have taught little",
-    "rhfl-avg": "its symmetric loss is nearly a mean absolute error, which learns slowly",
-    "fedavg, sce": "nearly a mean absolute error, which learns slowly",
-    "fedavg, krum": "one site's model is the round's model",
-    "joint-opt": "labels are replaced after 8 rounds",
-    "fedcorr+la": "a part of its rounds visits sites two by two",
+    "rofl": "it replaces labels by the global model's, which a few rounds have taught little; without that "
+    "(`pseudo_from` beyond the last round) it keeps up",
+    "rhfl-avg": "its symmetric loss learns more slowly; with cross-entropy (`sl = false`) it keeps up",
+    "co-teaching": "of a network this weak even the samples that it is surest of are often wrong, so it leaves out "
+    "right labels",
 }
 """Why a method is behind, where it is."""
 
@@ -87,11 +86,8 @@ def _kind(kind: str, cells: list[dict[str, Any]]) -> list[str]:
             f"| {cell['method']} | {100 * cell['clean']:.1f}{own} | {over} | {100 * cell['noisy']:.1f}{noisy_own} | "
             f"{verdict[learns]} | {verdict[near]} |"
         )
-    reasons = [f"{name}: {NOTES[name]}" for name in behind if name in NOTES]
-    unexplained = [name for name in behind if name not in NOTES]
-    if unexplained:
-        reasons.append(f"without a reason that we know: {', '.join(unexplained)}")
-    closing = f"Behind: {'; '.join(reasons)}." if behind else "None is behind."
+    named = [f"{name} ({NOTES[name]})" if name in NOTES else name for name in behind]
+    closing = f"Behind with this budget: {', '.join(named)}." if behind else "None is behind."
     return [f"## {WORDS.get(kind, kind)}", _filled(words), "\n".join(lines), _filled(closing)]
 
 

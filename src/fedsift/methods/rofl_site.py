@@ -101,6 +101,8 @@ class TrainRobustly(Train):
     """f_G, `[K, F]`; None: begin with the class means of the given labels under the received model."""
     refine: bool = False
     """Give samples out of place the received model's label; before, they keep their own."""
+    sure: float = 0.0
+    """But only where the model holds that label for likelier than this."""
     ramp: float = 1.0
     """R(t) / forget: how much of the noise rate is left out by now."""
     forget: float | None = None
@@ -111,7 +113,9 @@ class TrainRobustly(Train):
         given = F.one_hot(site.labels, site.n_classes).float()
         pseudo = given
         if self.refine:
-            pseudo = F.one_hot(site_logits(site, self.weights).argmax(-1), site.n_classes).float()
+            top, label = F.softmax(site_logits(site, self.weights), dim=-1).max(-1)
+            told = F.one_hot(label, site.n_classes).float()
+            pseudo = torch.where((top > self.sure).unsqueeze(-1), told, given)
         return {
             FORGOTTEN: PerSite(torch.tensor(self.ramp * rate, dtype=torch.float64)),
             CENTROIDS: PerSite(
