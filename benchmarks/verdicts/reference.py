@@ -126,7 +126,8 @@ def table(results: list[dict[str, Any]]) -> str:
             shares = [line["best_share"] for line in own]
             said = sum(line["said"] for line in own)
             cells.append(f"{said} of {len(own)} ({min(shares):.2f}-{max(shares):.2f})" if own else "")
-        lines.append(f"| {case.words} | {' | '.join(cells)} |")
+        if any(cells):
+            lines.append(f"| {case.words} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
