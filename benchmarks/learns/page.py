@@ -29,8 +29,6 @@ NOTES = {
     "rofl": "it replaces labels by the global model's, which a few rounds have taught little; without that "
     "(`pseudo_from` beyond the last round) it keeps up",
     "rhfl-avg": "its symmetric loss learns more slowly; with cross-entropy (`sl = false`) it keeps up",
-    "co-teaching": "of a network this weak even the samples that it is surest of are often wrong, so it leaves out "
-    "right labels",
 }
 """Why a method is behind, where it is."""
 
