@@ -177,6 +177,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "affine": {"augment": Augment(flip=True, degrees=10, translate=0.1)},
     "mixup": {"mixup": 0.4},
     "mixup of views": {"mixup": 1.0, "views": 2, "augment": Augment(flip=True)},
+    "one plain view": {"views": 2, "plain_views": 1, "augment": Augment(flip=True, crop=2)},
     "clip": {"clip": 0.2},
     "batches of one": {"batch_size": 1},
     "one batch": {"batch_size": 100, "epochs": 1},

@@ -69,13 +69,20 @@ def epochs(n: int, recipe: Recipe, generator: torch.Generator) -> Iterator[Epoch
     for _ in range(recipe.epochs):
         yield Epoch(
             order=torch.randperm(n, generator=generator),
-            draws=[augment.draw(recipe.augment, n, generator) for _ in range(recipe.views)],
+            draws=[_look(view, n, recipe, generator) for view in range(recipe.views)],
             chance=_chance(n, recipe, generator),
             bounds=bounds,
             mixing=[
                 _mixing(recipe.views * (stop - start), recipe.mixup, generator) for start, stop in bounds
             ],
         )
+
+
+def _look(view: int, n: int, recipe: Recipe, generator: torch.Generator) -> augment.Draws:
+    """An epoch's choices for one view."""
+    if view < recipe.plain_views:
+        return augment.still(recipe.augment, n)
+    return augment.draw(recipe.augment, n, generator)
 
 
 def plan(n: int, recipe: Recipe, generator: torch.Generator) -> Iterator[Batch]:

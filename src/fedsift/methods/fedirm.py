@@ -15,7 +15,7 @@ from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Ra
 from fedsift.local.objective import Objective
 from fedsift.local.partial import MissingTo, PositiveWeighted, SameRelations, annotated_classes
 from fedsift.local.requests import Train, Trained
-from fedsift.methods.base import methods, train_round
+from fedsift.methods.base import ask_to_train, methods
 from fedsift.methods.fedirm_site import Relate, Relations, TrainByRelations
 from fedsift.methods.partly_annotated import PartlyAnnotated
 from fedsift.signals.prototypes import mean_of_holders
@@ -144,9 +144,7 @@ class FedIRM(PartlyAnnotated):
 
     def take_in(self, state: FedIRMState, visit: Train, federation: Federation) -> FedIRMState:
         """FedAvg; rows of the relation matrix are averaged by size over the sites that hold them."""
-        replies = train_round(
-            federation, state.weights, visit.recipe, self.choose(state, federation), request=visit
-        )
+        replies = ask_to_train(federation, visit, self.choose(state, federation))
         state = replace(state, weights=self.merged(replies, state.weights))
         if not visit.then:
             return state

@@ -106,7 +106,9 @@ class FedLSR(OneStage):
     lambda_e: AtLeastZero = 0.0
     """lambda_e: weight of the entropy of p_s, "FedLSR+"; on in the released notebook, off in the paper's method."""
     degrees: Annotated[float, Range(0, 180)] = 30.0
-    """Rotation of the looks where train.augment changes nothing: two equal looks have nothing to agree on."""
+    """Rotation of a look where train.augment changes nothing: two equal looks have nothing to agree on."""
+    plain_first: bool = True
+    """The first look is the sample as it is, as published; off augments both, each by itself."""
 
     local: Recipe = field(
         default_factory=lambda: Recipe(epochs=5, batch_size=60, lr=0.15, momentum=0.9, weight_decay=1e-4),
@@ -131,9 +133,10 @@ class FedLSR(OneStage):
         return as_objective(self.term(self.gamma_at(federation.round.index)))
 
     def looks(self, federation: Federation) -> Recipe:
-        """Two independently augmented copies of every sample in a step."""
+        """Two copies of every sample in a step: as it is, and augmented."""
         augment = self.local.augment if self.local.augment.active else Augment(degrees=self.degrees)
-        return self.recipe(self.objective(federation), views=VIEWS, augment=augment)
+        plain = 1 if self.plain_first else 0
+        return self.recipe(self.objective(federation), views=VIEWS, plain_views=plain, augment=augment)
 
     def train(self, state: Any, federation: Federation) -> Any:
         chosen = self.choose(state, federation)

@@ -16,7 +16,7 @@ from fedsift.local.following import TrainWithAverage
 from fedsift.local.objective import Objective
 from fedsift.local.partial import MissingTo, PositiveWeighted
 from fedsift.local.requests import Trained
-from fedsift.methods.base import methods, train_round
+from fedsift.methods.base import ask_to_train, methods
 from fedsift.methods.partly_annotated import PartlyAnnotated
 
 SHARE_OF_SITES = 0.6
@@ -63,8 +63,7 @@ class RSCFed(PartlyAnnotated):
     def train(self, state: Any, federation: Federation) -> Any:
         recipe = self.recipe(self.objective(federation), views=2 if self.weight else 1)
         request = TrainWithAverage(state.weights, recipe, decay=self.decay, growing=self.growing)
-        chosen = self.choose(state, federation)
-        replies = train_round(federation, state.weights, recipe, chosen, request)
+        replies = ask_to_train(federation, request, self.choose(state, federation))
         return replace(state, weights=self.consensus(replies, state.weights, federation))
 
     def consensus(self, replies: Replies[Trained], start: Weights, federation: Federation) -> Weights:

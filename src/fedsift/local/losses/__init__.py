@@ -56,6 +56,7 @@ from fedsift.local.losses.robust import (
     sharpened,
     small_loss,
     smallest,
+    sureness,
 )
 from fedsift.local.losses.self_regularisation import jensen_shannon, log_sharpened_mixture
 
@@ -118,6 +119,7 @@ __all__ = [
     "squared_error",
     "stepped_labels",
     "sure_throughout",
+    "sureness",
     "symmetric_cross_entropy",
     "teacher_log_probabilities",
     "teacher_mixture",
