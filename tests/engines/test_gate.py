@@ -27,7 +27,13 @@ from fedsift.methods.fedcorr_site import Scored, ScoreModel
 FACTS = SiteFacts("north", 10, held_out=4, test=6, classes=3)
 WEIGHTS: Weights = {"w": torch.zeros(2)}
 TRAIN = Train(WEIGHTS, Recipe())
-TABLE = torch.tensor([[2, 0, 0], [0, 1, 0], [0, 1, 0]])
+RIGHT, TOTAL, NONE = torch.tensor([2, 1, 0]), torch.tensor([2, 1, 1]), torch.zeros(2, dtype=torch.int64)
+
+
+def counts(
+    right: Any = RIGHT, total: Any = TOTAL, rest: Any = NONE, loss: Any = 0.5, samples: Any = 4
+) -> Any:
+    return Evaluated(right, total, rest, loss, samples)
 
 
 def envelope(request: Any) -> Envelope:
@@ -54,7 +60,9 @@ def scored(lid: Any) -> Scored:
 def test_honest_replies_pass() -> None:
     assert judged(trained()) is None
     assert judged(scored(12.5), ScoreModel()) is None
-    assert judged(Evaluated(TABLE, 0.5, 4), Evaluate(WEIGHTS)) is None
+    assert judged(counts(), Evaluate(WEIGHTS)) is None
+    lumped = counts(torch.tensor([2, 0, 0]), torch.tensor([2, 0, 0]), torch.tensor([1, 2]))
+    assert judged(lumped, Evaluate(WEIGHTS)) is None
     assert judged(Indicators(torch.zeros(3), torch.ones(3) > 0, 10), Indicate(None, 3)) is None
 
 
@@ -79,15 +87,18 @@ def test_honest_replies_pass() -> None:
         (scored(1e12), ScoreModel(), "lid = 1e+12 is outside 0.0 to"),
         (scored(-1e300), ScoreModel(), "lid is beyond"),
         (scored("12"), ScoreModel(), "lid is a str"),
-        (Evaluated(torch.eye(4, dtype=torch.int64), 0.5, 4), Evaluate(WEIGHTS), "of shape (3, 3)"),
-        (Evaluated(torch.ones(3, 2, 2, dtype=torch.int64), 0.5, 4), Evaluate(WEIGHTS), "of shape (3, 3)"),
-        (Evaluated(TABLE * 10**14, 0.5, 4), Evaluate(WEIGHTS), "add up to 400000000000000"),
-        (Evaluated(TABLE * 2**53, 0.5, 4), Evaluate(WEIGHTS), "holds numbers beyond"),
-        (Evaluated(TABLE - 1, 0.5, 4), Evaluate(WEIGHTS), "confusion = -1 is outside 0"),
-        (Evaluated(TABLE, -0.5, 4), Evaluate(WEIGHTS), "loss = -0.5 is outside 0.0"),
-        (OwnEvaluated(torch.eye(2, dtype=torch.int64), 0.5, 6, "test set"), EvaluateOwn(), "of shape (3, 3)"),
-        (OwnEvaluated(TABLE, 0.5, 6, "test set"), EvaluateOwn(), "add up to 4, the reply speaks of 6"),
-        (OwnEvaluated(TABLE, 0.5, 4, ["held out"]), EvaluateOwn(), "where is a list"),
+        (counts(torch.ones(4, dtype=torch.int64)), Evaluate(WEIGHTS), "right has shape (4,)"),
+        (counts(total=torch.ones(3, 2, dtype=torch.int64)), Evaluate(WEIGHTS), "total has shape (3, 2)"),
+        (counts(rest=torch.ones(3, dtype=torch.int64)), Evaluate(WEIGHTS), "rest has shape (3,)"),
+        (counts(RIGHT * 10**14, TOTAL * 10**14), Evaluate(WEIGHTS), "add up to 400000000000000, 4 are due"),
+        (counts(RIGHT * 2**53), Evaluate(WEIGHTS), "holds numbers beyond"),
+        (counts(RIGHT - 1), Evaluate(WEIGHTS), "right = -1 is outside 0"),
+        (counts(RIGHT + 1), Evaluate(WEIGHTS), "more samples are right than there are"),
+        (counts(loss=-0.5), Evaluate(WEIGHTS), "loss = -0.5 is outside 0.0"),
+        (counts(samples=5), Evaluate(WEIGHTS), "samples = 5 is outside 0 to 4"),
+        (OwnEvaluated(RIGHT[:2], TOTAL, NONE, 0.5, 6, "test set"), EvaluateOwn(), "right has shape (2,)"),
+        (OwnEvaluated(RIGHT, TOTAL, NONE, 0.5, 6, "test set"), EvaluateOwn(), "add up to 4, 6 are due"),
+        (OwnEvaluated(RIGHT, TOTAL, NONE, 0.5, 4, ["held out"]), EvaluateOwn(), "where is a list"),
         (Indicators(torch.full((3,), -1e300, dtype=torch.float64), torch.ones(3) > 0, 10), Indicate(None, 3), "beyond"),
         (Indicators(torch.full((3,), -5.0), torch.ones(3) > 0, 10), Indicate(None, 3), "values = -5 is outside 0.0"),
         (None, TRAIN, "Train was answered by NoneType"),
@@ -151,7 +162,7 @@ JUNK = st.recursive(
     | st.text(max_size=20)
     | st.just(torch.zeros(2))
     | st.just(torch.tensor(2**62))
-    | st.just(TABLE)
+    | st.just(RIGHT)
     | st.just(trained())
     | st.just(FACTS),
     lambda inner: (
@@ -167,7 +178,7 @@ JUNK = st.recursive(
 def test_no_reply_whatever_raises(first: Any, second: Any, third: Any) -> None:
     replies = (
         (Trained(first, second, third, first), TRAIN),
-        (Evaluated(first, second, third), Evaluate(WEIGHTS)),
+        (Evaluated(first, second, third, first, second), Evaluate(WEIGHTS)),
         (Indicators(first, second, third), Indicate(None, 3)),
         (Scored(first, second), ScoreModel()),
         (first, TRAIN),

@@ -17,10 +17,11 @@ Inputs = dict[str, Any]
 @ADAPTERS.add("metrics", "bacc", *ALL)
 def bacc(i: Inputs, variant: str) -> dict[str, Any]:
     counts = metrics.confusion(i["true"], i["predicted"], i["n_classes"])
+    right, total = counts.diagonal(), counts.sum(1)
     return {
-        "bacc": metrics.plain(metrics.balanced_accuracy(counts)),
-        "recall_per_class": metrics.plain(metrics.recall_per_class(counts)),
-        "accuracy": metrics.plain(metrics.accuracy(counts)),
+        "bacc": metrics.plain(metrics.balanced_accuracy(right, total)),
+        "recall_per_class": metrics.plain(metrics.recall_per_class(right, total)),
+        "accuracy": metrics.plain(metrics.accuracy(right, total)),
         "confusion": counts,
     }
 

@@ -48,9 +48,9 @@ class SiteFacts(Wire):
     """Whether a sample may have several of them."""
 
     @property
-    def table(self) -> tuple[int, ...]:
-        """Shape of counts by label and prediction: `[K, K]`, multi-label `[K, 2, 2]`."""
-        return (self.classes, 2, 2) if self.multilabel else (self.classes, self.classes)
+    def judged(self) -> tuple[int, ...]:
+        """Shape of counts of judged samples: `[K]`, multi-label `[K, 2]` (without and with the class)."""
+        return (self.classes, 2) if self.multilabel else (self.classes,)
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,23 @@ class Reply(Wire):
         return None
 
 
-def disclosed(what: str, *, least: float | None = None, most: float | None = None, **options: Any) -> Any:
-    """A reply's field, with the words that tell a site what it gives away, and the range that its numbers must keep."""
-    return dataclasses.field(metadata={"what": what, "least": least, "most": most}, **options)
+def disclosed(
+    what: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    counts: bool = True,
+    update: str | None = None,
+    **options: Any,
+) -> Any:
+    """A reply's field, with the words that tell a site what it gives away, and the range that its numbers must keep.
+
+    `counts`: whether its whole numbers count samples, so that a site's floor holds for them. `update`: for models, the
+    field of the request with what the site started from ("" for a change that starts from nothing): a site's policy
+    clips the difference and adds noise to it.
+    """
+    about = {"what": what, "least": least, "most": most, "counts": counts, "update": update}
+    return dataclasses.field(metadata=about, **options)
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedsift.contract.messages import Weights
 from fedsift.contract.method import Asks, Method
 from fedsift.engines.federation import EngineFederation
-from fedsift.local.requests import Evaluate, evaluated
+from fedsift.local.requests import Evaluate, Evaluated, RightCounts, counted
 from fedsift.local.site import Compute, Samples
 from fedsift.local.workers import predict
 from fedsift.metrics import (
@@ -68,8 +68,8 @@ class Evaluator:
         return self._at_sites(Evaluate(weights))
 
     def _central(self, logits: Tensor, labels: Tensor) -> dict[str, Any]:
-        counts = evaluated(logits, labels, multilabel=self.federation.multilabel)
-        metrics = self._from_counts(counts.confusion, counts.loss)
+        counts = Evaluated(*counted(logits, labels, multilabel=self.federation.multilabel))
+        metrics = self._from_counts([counts])
         if self.federation.multilabel:
             scores = multilabel_scores(labels.numpy(), torch.sigmoid(logits).numpy())
             metrics.update(auc=scores.auc, map=scores.map, auc_per_class=scores.auc_per_class)
@@ -81,29 +81,32 @@ class Evaluator:
         if not replies:
             return {}
         total = sum(reply.samples for reply in replies.values())
-        confusion = torch.stack([reply.confusion for reply in replies.values()]).sum(0)
-        loss = sum(reply.loss * reply.samples for reply in replies.values()) / total
-        metrics = {**self._from_counts(confusion, loss), "evaluated_at": "sites", "evaluated_on": total}
+        metrics = {**self._from_counts(replies.values()), "evaluated_at": "sites", "evaluated_on": total}
         if own_models:
-            each = {site: self._from_counts(r.confusion, r.loss)["accuracy"] for site, r in replies.items()}
+            each = {site: self._from_counts([reply])["accuracy"] for site, reply in replies.items()}
             self.federation.record_sites("accuracy", each)
             metrics.update(site_accuracy=each, mean_site_accuracy=sum(each.values()) / len(each))
         return metrics
 
-    def _from_counts(self, confusion: Tensor, loss: float) -> dict[str, Any]:
-        """Accuracy, balanced accuracy and recalls from summed counts; multi-label counts are `[K, 2, 2]`."""
-        table = confusion.numpy()
+    def _from_counts(self, counts: Collection[RightCounts]) -> dict[str, Any]:
+        """Accuracy, balanced accuracy and recalls from summed counts.
+
+        Classes that a site lumped count for the accuracy; their recall is that of the sites that told it.
+        """
+        right = torch.stack([reply.right for reply in counts]).sum(0).numpy()
+        total = torch.stack([reply.total for reply in counts]).sum(0).numpy()
+        lumped = torch.stack([reply.rest for reply in counts]).sum(0).numpy()
+        samples = sum(reply.samples for reply in counts)
+        metrics: dict[str, Any] = {
+            "loss": sum(reply.loss * reply.samples for reply in counts) / samples if samples else 0.0,
+            "accuracy": accuracy(right.sum() + lumped[0], total.sum() + lumped[1]),
+        }
         if self.federation.multilabel:
-            counts = np.stack([table[:, 1, 1], table[:, 1, 0], table[:, 0, 0], table[:, 0, 1]])
-            correct = table[:, 0, 0].sum() + table[:, 1, 1].sum()
-            return {
-                "loss": loss,
-                "accuracy": float(correct / max(table.sum(), 1)),
-                "bacc": mean_of_defined(balanced_accuracy_from_counts(counts)),
-            }
+            (tn, tp), (fp, fn) = right.T, (total - right).T
+            metrics["bacc"] = mean_of_defined(balanced_accuracy_from_counts([tp, fn, tn, fp]))
+            return metrics
         return {
-            "loss": loss,
-            "accuracy": accuracy(table),
-            "bacc": balanced_accuracy(table),
-            "recall": recall_per_class(table),
+            **metrics,
+            "bacc": balanced_accuracy(right, total),
+            "recall": recall_per_class(right, total),
         }

@@ -20,7 +20,7 @@ from fedsift.contract.findings import FINDINGS, Findings
 from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request, SiteFacts, Weights
 from fedsift.contract.method import Asks
 from fedsift.contract.randomness import derive, numpy_generator
-from fedsift.contract.ranges import Positive, Ranged, Share
+from fedsift.contract.ranges import AtLeastZero, Count, Positive, Ranged, Share
 from fedsift.contract.typed import DEEPEST
 from fedsift.data.dataset import Spread
 from fedsift.engines.gate import GateLimits, norm_refusals, refusal
@@ -39,6 +39,10 @@ class Patience(Ranged):
     """Share of the asked sites whose replies must be accepted; fewer stop the run, which can be resumed."""
     deadline: Positive = 600.0
     """Seconds to wait for replies (Flower)."""
+    grace: AtLeastZero = 60.0
+    """Seconds for which a site that is gone is waited for, counted once, not in every round (Flower)."""
+    floor: Count = 0
+    """Simulations: the smallest group of samples of which a site tells anything; real sites set their own."""
     stages: dict[str, dict[str, float]] = field(default_factory=dict)
     """Other values for a stage by its name, e.g. {"find noisy sites" = {quorum = 1.0}}."""
 

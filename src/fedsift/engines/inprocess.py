@@ -111,6 +111,7 @@ class InProcess(EngineFederation):
             test=None if self._test is None else self._test[0],
             test_labels=None if self._test is None else self._test[1],
             multilabel=data.multilabel,
+            smallest=self.patience.floor,
             compute=self.compute,
         )
 

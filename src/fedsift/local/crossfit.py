@@ -67,7 +67,9 @@ def part_of(site: Site, positions: Tensor, labels: Tensor | None = None) -> Site
 class CrossTrained(Reply):
     """What cross-fitted training gives back."""
 
-    models: tuple[Weights, ...] = disclosed("the site's models, each trained without one fold of its samples")
+    models: tuple[Weights, ...] = disclosed(
+        "the site's models, each trained without one fold of its samples", update="models"
+    )
     samples: tuple[int, ...] = disclosed("how many samples each was trained on")
     loss: float = disclosed("mean training loss over the models")
 

@@ -79,7 +79,9 @@ class LabelsCounted(Reply):
 class FoldsFitted(Reply):
     """Linear models, each trained without one fold of the site's samples."""
 
-    models: Tensor = disclosed("the site's linear models, each trained without one fold, [F + 1, k, K]")
+    models: Tensor = disclosed(
+        "the site's linear models, each trained without one fold, [F + 1, k, K]", update=""
+    )
     likelihoods: Tensor = disclosed(
         "of each model the log-likelihood of the labels that it left out, [k]", most=0.0
     )

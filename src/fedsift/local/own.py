@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from fedsift.contract.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.contract.randomness import derive
@@ -15,7 +14,14 @@ from fedsift.local import losses
 from fedsift.local.objective import Objective, View
 from fedsift.local.predict import logits_of, site_logits
 from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.requests import TrainingRequest, count_refusal, counts_refusal, evaluated
+from fedsift.local.requests import (
+    RightCounts,
+    TrainingRequest,
+    count_refusal,
+    counted,
+    counts_refusal,
+    nothing_counted,
+)
 from fedsift.local.site import Site
 from fedsift.local.trainer import Job, Result
 from fedsift.models import initial_weights
@@ -88,21 +94,18 @@ class TrainOwn(TrainingRequest[OwnTrained]):
 
 
 @dataclass(frozen=True)
-class OwnEvaluated(Reply):
-    """Counts of the site's own model; they add up over sites."""
+class OwnEvaluated(RightCounts):
+    """Counts of the site's own model."""
 
-    confusion: Tensor = disclosed(
-        "counts by label and predicted class, [K, K] (multi-label: [K, 2, 2])", least=0
+    where: Literal["test set", "held out"] = disclosed(
+        "whether these are held-out or common test samples", default="held out"
     )
-    loss: float = disclosed("mean loss of the site's own model on these samples", least=0.0)
-    samples: int = disclosed("how many samples it was judged on")
-    where: Literal["test set", "held out"] = disclosed("whether these are held-out or common test samples")
 
     def refusal(self, request: EvaluateOwn, facts: SiteFacts) -> str | None:
         declared = {"test set": facts.test, "held out": facts.held_out}
         if self.where not in declared:
             return f"the site's own model was judged on '{self.where}', which nobody asked for"
-        return counts_refusal(self.confusion, self.samples, declared[self.where], facts)
+        return counts_refusal(self, declared[self.where], facts)
 
 
 @dataclass(frozen=True)
@@ -123,9 +126,8 @@ def judge(site: Site, weights: Weights) -> OwnEvaluated:
     samples, labels = site.held_out, site.held_out_given
     if site.test is not None and site.test_labels is not None:
         where, samples, labels = "test set", site.test, site.test_labels
-    k = site.n_classes
-    if samples is None or labels is None or len(samples) == 0:
-        shape = (k, 2, 2) if site.multilabel else (k, k)
-        return OwnEvaluated(torch.zeros(shape, dtype=torch.int64), 0.0, 0, where)
-    found = evaluated(logits_of(site.network(weights), samples), labels, multilabel=site.multilabel)
-    return OwnEvaluated(found.confusion, found.loss, found.samples, where)
+    if samples is None or labels is None or not site.told(len(samples)):
+        return OwnEvaluated(*nothing_counted(site.facts), where)
+    logits = logits_of(site.network(weights), samples)
+    found = counted(logits, labels, multilabel=site.multilabel, floor=site.smallest)
+    return OwnEvaluated(*found, where)

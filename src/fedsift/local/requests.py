@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from fedsift.local.site import Site
 from fedsift.local.trainer import Job, Result
 from fedsift.metrics import confusion
 from fedsift.signals.confidence import confidence
+from fedsift.signals.label_counts import lumped_counts
 from fedsift.signals.lid import lid
 from fedsift.signals.per_class import per_class_mean
 
@@ -50,15 +51,25 @@ def count_refusal(what: str, count: Any, most: int, least: int = 1) -> str | Non
     return None
 
 
-def counts_refusal(table: Tensor, samples: int, most: int, facts: SiteFacts) -> str | None:
-    """Why this is no table of that many judged samples, at most `most`, over the classes that the site declared."""
-    if table.dtype != torch.int64 or tuple(table.shape) != facts.table or bool((table < 0).any()):
-        return f"the confusion counts are not a table of whole numbers of shape {facts.table}"
-    reason = count_refusal("samples", samples, most, least=0)
-    totals = table.sum((1, 2)) if facts.multilabel else table.sum().reshape(1)
-    if reason is None and bool((totals != samples).any()):
-        reason = f"the confusion counts add up to {int(totals.max())}, the reply speaks of {samples} samples"
-    return reason
+def counts_refusal(counted: RightCounts, most: int, facts: SiteFacts) -> str | None:
+    """Why these are no counts of that many judged samples, at most `most`, over the classes that the site declared."""
+    wanted = facts.judged
+    parts = {"right": wanted, "total": wanted, "rest": (2,)}
+    for name, shape in parts.items():
+        value: Tensor = getattr(counted, name)
+        if value.dtype != torch.int64 or tuple(value.shape) != shape:
+            return (
+                f"{name} has shape {tuple(value.shape)} and type {value.dtype}, {shape} whole numbers are due"
+            )
+    reason = count_refusal("samples", counted.samples, most, least=0)
+    if reason is not None:
+        return reason
+    due = counted.samples * (facts.classes if facts.multilabel else 1)
+    if int(counted.total.sum() + counted.rest[1]) != due:
+        return f"the counts add up to {int(counted.total.sum() + counted.rest[1])}, {due} are due"
+    if bool((counted.right > counted.total).any()) or bool(counted.rest[0] > counted.rest[1]):
+        return "more samples are right than there are"
+    return None
 
 
 @dataclass(frozen=True)
@@ -125,7 +136,7 @@ class Trained(Reply):
     fewest: ClassVar[int] = 1
     """Samples that a site must have trained on for its reply to make sense."""
 
-    weights: Weights = disclosed("the site's model after local training")
+    weights: Weights = disclosed("the site's model after local training", update="weights")
     samples: int = disclosed("how many samples it trained on")
     loss: float = disclosed("mean training loss over the local steps")
     then: tuple[Reply, ...] = disclosed("replies to what else was asked in the same visit", default=())
@@ -189,17 +200,33 @@ class Train(TrainingRequest[Trained]):
 
 
 @dataclass(frozen=True)
-class Evaluated(Reply):
-    """Counts on the site's held-out samples; they add up over sites."""
+class RightCounts(Reply):
+    """How many samples a model gets right; counts add up over sites.
 
-    confusion: Tensor = disclosed(
-        "held-out counts by given and predicted class, [K, K] (multi-label: [K, 2, 2])", least=0
+    A whole table of given and predicted classes would be cells of one and two, which no site with a floor lets out.
+    """
+
+    right: Tensor = disclosed(
+        "samples of each class that the model gets right, [K] (multi-label: without and with the class, [K, 2]); "
+        "0 for a class that is lumped",
+        least=0,
     )
-    loss: float = disclosed("mean loss on the held-out samples", least=0.0)
-    samples: int = disclosed("how many held-out samples there are")
+    total: Tensor = disclosed(
+        "samples of each class, in the same shape; 0 for a class that is lumped", least=0
+    )
+    rest: Tensor = disclosed(
+        "right and all samples of the classes that are lumped, being below the site's floor, [2]", least=0
+    )
+    loss: float = disclosed("mean loss on these samples", least=0.0)
+    samples: int = disclosed("how many samples there are")
+
+
+@dataclass(frozen=True)
+class Evaluated(RightCounts):
+    """Counts on the site's held-out samples."""
 
     def refusal(self, request: Evaluate, facts: SiteFacts) -> str | None:
-        return counts_refusal(self.confusion, self.samples, facts.held_out, facts)
+        return counts_refusal(self, facts.held_out, facts)
 
 
 @dataclass(frozen=True)
@@ -211,26 +238,37 @@ class Evaluate(Request[Evaluated]):
     weights: Weights | None
 
     def answer(self, site: Site) -> Evaluated:
-        k = site.n_classes
-        if site.held_out is None or site.held_out_given is None or len(site.held_out) == 0:
-            shape = (k, 2, 2) if site.multilabel else (k, k)
-            return Evaluated(torch.zeros(shape, dtype=torch.int64), 0.0, 0)
+        if site.held_out is None or site.held_out_given is None or not site.told(len(site.held_out)):
+            return Evaluated(*nothing_counted(site.facts))
         logits = logits_of(site.network(site.weights_for(self.weights)), site.held_out)
-        return evaluated(logits, site.held_out_given, multilabel=site.multilabel)
+        return Evaluated(
+            *counted(logits, site.held_out_given, multilabel=site.multilabel, floor=site.smallest)
+        )
 
 
-def evaluated(logits: Tensor, labels: Tensor, *, multilabel: bool) -> Evaluated:
-    """Counts and mean loss of predictions `[n, K]` against labels."""
+CountedParts: TypeAlias = tuple[Tensor, Tensor, Tensor, float, int]
+"""The fields of `RightCounts`, in their order."""
+
+
+def nothing_counted(facts: SiteFacts) -> CountedParts:
+    none = torch.zeros(facts.judged, dtype=torch.int64)
+    return none, none.clone(), torch.zeros(2, dtype=torch.int64), 0.0, 0
+
+
+def counted(logits: Tensor, labels: Tensor, *, multilabel: bool, floor: int = 0) -> CountedParts:
+    """Counts and mean loss of predictions `[n, K]` against labels; classes below the floor are lumped."""
     k = logits.shape[-1]
     if multilabel:
-        predicted = (logits > 0).to(torch.int64)
-        cell = (torch.arange(k) * 4 + labels * 2 + predicted).reshape(-1)
-        counts = torch.bincount(cell, minlength=4 * k).reshape(k, 2, 2)
+        hit = (logits > 0).to(torch.int64) == labels
+        sides = torch.stack([labels == 0, labels != 0], -1)
+        right, total = (hit.unsqueeze(-1) & sides).sum(0), sides.sum(0)
         loss = losses.binary_cross_entropy(logits, labels.to(logits.dtype)).mean()
     else:
-        counts = torch.from_numpy(confusion(labels.numpy(), logits.argmax(-1).numpy(), k))
+        table = torch.from_numpy(confusion(labels.numpy(), logits.argmax(-1).numpy(), k))
+        right, total = table.diagonal().clone(), table.sum(1)
         loss = torch.nn.functional.cross_entropy(logits, labels)
-    return Evaluated(counts, float(loss), len(labels))
+    sent = lumped_counts(right.numpy(), total.numpy(), floor)
+    return *(torch.from_numpy(part) for part in sent), float(loss), len(labels)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -238,7 +276,9 @@ class Indicators(Reply):
     """A site's noise indicator: one value, or one for each class."""
 
     values: Tensor = disclosed("the indicator (mean loss, LID or confidence), [K] or [1]", least=0.0)
-    held: Tensor = disclosed("which of these classes the site has samples of, [K] or [1]")
+    held: Tensor = disclosed(
+        "which of these classes the site has samples of, as many as its floor, [K] or [1]"
+    )
     samples: int = disclosed("how many samples it was measured on")
 
     def refusal(self, request: Indicate, facts: SiteFacts) -> str | None:
@@ -268,7 +308,7 @@ class Indicate(Request[Indicators]):
         labels = site.labels
         values = _per_sample(self.kind, logits, labels)
         if self.per_class:
-            table = per_class_mean(values, labels.numpy(), self.classes)
+            table = per_class_mean(values, labels.numpy(), self.classes, least=site.smallest)
         else:
             table = np.array([values.mean()])
         held = ~np.isnan(table)

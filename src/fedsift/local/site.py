@@ -97,6 +97,8 @@ class Site:
     """Epsilon that the site lets be spent on each of its labels, ever; None: it set no limit of its own."""
     floor: int = 10
     """The smallest count that the site lets out in an audit; smaller ones leave in a lump."""
+    smallest: int = 0
+    """The smallest group of samples of which the site tells anything, outside an audit; 0: any."""
     compute: Compute = field(default_factory=Compute)
     workbench: dict[str, Any] = field(default_factory=dict)
     """Scratch for the parts of one request, e.g. the weights just trained; gone afterwards."""
@@ -108,6 +110,10 @@ class Site:
     @property
     def n_classes(self) -> int:
         return len(self.classes)
+
+    def told(self, count: int) -> int:
+        """A count of samples as it may leave: 0 where it is below the site's floor."""
+        return count if count >= self.smallest else 0
 
     @property
     def labels(self) -> Tensor:

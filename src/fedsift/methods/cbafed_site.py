@@ -22,7 +22,7 @@ class Used(Reply):
     """How many labels a site trains on; which, stays there."""
 
     labels: int = disclosed("how many labels it trains on, given ones and those that it tagged itself")
-    positives: Tensor = disclosed("how many of them say yes, for each class, [K]")
+    positives: Tensor = disclosed("how many of them say yes, for each class, [K]; 0 below the site's floor")
 
     def refusal(self, request: TagByThreshold, facts: SiteFacts) -> str | None:
         if self.positives.shape != (request.classes,) or self.positives.dtype != torch.int64:
@@ -54,4 +54,5 @@ class TagByThreshold(Request[Used]):
             known = annotated | sure
             labels = torch.where(annotated, site.given, torch.where(sure, tags.to(site.given.dtype), 0))
             site.keep_evidence(NAME, labels=labels, known=known, proposed=labels)
-        return Used(int(known.sum()), (labels * known).sum(0).to(torch.int64))
+        positives = (labels * known).sum(0).to(torch.int64)
+        return Used(site.told(int(known.sum())), positives.masked_fill(positives < site.smallest, 0))

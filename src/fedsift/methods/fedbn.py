@@ -36,7 +36,9 @@ def with_own_norms(site: Site, weights: Weights, names: tuple[str, ...]) -> Weig
 class BodyTrained(Trained):
     """A trained model without its batch norm."""
 
-    weights: Weights = disclosed("the site's model after local training; batch norm as it was received")
+    weights: Weights = disclosed(
+        "the site's model after local training; batch norm as it was received", update="weights"
+    )
 
 
 @dataclass(frozen=True)

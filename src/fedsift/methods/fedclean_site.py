@@ -56,7 +56,7 @@ class Counted(Reply):
 
 
 def counted(site: Site) -> Counted:
-    return Counted(int((site.notebook[PARTS] != Part.DISPUTED).sum()))
+    return Counted(site.told(int((site.notebook[PARTS] != Part.DISPUTED).sum())))
 
 
 # Preprocessing ---------------------------------------------------------------------------------------------

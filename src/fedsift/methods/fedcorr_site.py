@@ -85,7 +85,9 @@ class ScoreModel(Request[Scored]):
 class Corrected(Reply):
     """How much a site found and changed; which samples stays its secret."""
 
-    flagged: int = disclosed("how many samples it holds suspect: its estimated noise level")
+    flagged: int = disclosed(
+        "how many samples it holds suspect: its estimated noise level; 0 below its floor"
+    )
     relabelled: int = disclosed("how many of them took the global model's label")
     changed: int = disclosed("how many labels are another one now")
     samples: int = disclosed("how many samples the site has")
@@ -125,7 +127,7 @@ class CorrectLabels(Request[Corrected]):
         noisy = split_values(losses).noisy
         if not self.relabel:
             site.keep_evidence(NAME, flagged=_marks(site.labels, site.given, noisy))
-            return Corrected(len(noisy), 0, 0, len(site.samples))
+            return Corrected(site.told(len(noisy)), 0, 0, len(site.samples))
         logits = site_logits(site, self.weights, augment=self.augment)
         if self.rank_by == "global":
             losses = losses_of(logits, site.labels, self.sample_loss).numpy()
@@ -163,7 +165,8 @@ def _apply(site: Site, result: Relabelled, flagged: NDArray[np.int64], logits: T
     labels = torch.from_numpy(result.labels)
     marks = _marks(labels, site.given, flagged)
     site.keep_evidence(NAME, labels=labels, flagged=marks, proposed=logits.argmax(-1))
-    return Corrected(len(flagged), len(result.relabelled), len(result.changed), len(site.samples))
+    suspect, relabelled, changed = map(len, (flagged, result.relabelled, result.changed))
+    return Corrected(site.told(suspect), site.told(relabelled), site.told(changed), len(site.samples))
 
 
 def _marks(labels: Tensor, given: Tensor, flagged: NDArray[np.int64]) -> Tensor:

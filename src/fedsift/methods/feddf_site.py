@@ -21,7 +21,7 @@ from fedsift.local.trainer import Job, Result
 class Contributed(Reply):
     """A site's model and what it predicts for the public samples."""
 
-    weights: Weights = disclosed("the site's model after local training")
+    weights: Weights = disclosed("the site's model after local training", update="weights")
     outputs: Tensor | None = disclosed("that model's logits for the public, unlabelled samples, [N0, K]")
     samples: int = disclosed("how many samples it trained on")
     loss: float = disclosed("mean training loss over the local steps")

@@ -159,4 +159,4 @@ class SiftLabels(Request[Suspected]):
 
     def answer(self, site: Site) -> Suspected:
         found = sift(site, site_logits(site, self.weights), self.filter, self.rules)
-        return Suspected(int((~found.clean).sum()))
+        return Suspected(site.told(int((~found.clean).sum())))

@@ -36,11 +36,15 @@ def loss_of(epsilon: float | None) -> float:
 class Released(Reply):
     """Counts of a site's randomised labels; the single labels stay where they are."""
 
-    counts: Tensor = disclosed("how many of its randomised labels fall in each class, [K]", least=0)
+    counts: Tensor = disclosed(
+        "how many of its randomised labels fall in each class, [K]", least=0, counts=False
+    )
     epsilon: float | None = disclosed(
         "privacy loss of this release for each label; none: true counts", least=0.0
     )
-    releases: int = disclosed("how often its labels were ever released, this time included", least=1)
+    releases: int = disclosed(
+        "how often its labels were ever released, this time included", least=1, counts=False
+    )
     private: bool = disclosed("whether the draw used entropy that the site alone knows")
 
     def refusal(self, request: ReleaseLabels, facts: SiteFacts) -> str | None:
@@ -98,6 +102,11 @@ class ReleaseLabels(Request[Released]):
             raise DataError(
                 f"site '{site.name}' released its labels at epsilon = {loss_of(page['epsilon']):g} before, "
                 f"more than the {loss_of(self.epsilon):g} asked now: ask for as much, or leave the site out"
+            )
+        if page["epsilon"] is None and bool(((page["counts"] > 0) & (page["counts"] < site.smallest)).any()):
+            raise DataError(
+                f"site '{site.name}' tells no count below its floor {site.smallest}, and true counts were asked for: "
+                "ask for randomised ones (epsilon)"
             )
         return Released(page["counts"], page["epsilon"], 1, page["private"])
 
@@ -165,7 +174,10 @@ def draw_peers(shares: Tensor, chance: Tensor) -> Tensor:
 class LargestLogit(Reply):
     """How far the logits have grown."""
 
-    value: float = disclosed("largest absolute logit of its model on its own samples", least=0.0)
+    value: float = disclosed(
+        "largest absolute logit of its model on its own samples; with a floor, the mean over so many",
+        least=0.0,
+    )
 
     def refusal(self, request: WatchLogits, facts: SiteFacts) -> str | None:
         fits = isinstance(self.value, float) and self.value >= 0
@@ -181,4 +193,5 @@ class WatchLogits(Request[LargestLogit]):
     weights: Weights | None = None
 
     def answer(self, site: Site) -> LargestLogit:
-        return LargestLogit(float(site_logits(site, site.weights_for(self.weights)).abs().max()))
+        largest = site_logits(site, site.weights_for(self.weights)).abs().amax(-1)
+        return LargestLogit(float(largest.topk(max(1, site.smallest)).values.mean()))

@@ -59,7 +59,7 @@ class Relate(Request[Relations]):
         logits = site_logits(site, site.weights_for(self.weights)).double()
         members = site.given.double()
         rows, _ = relation_matrix(logits, members, self.temperature)
-        held = members.sum(0) >= self.least_members
+        held = members.sum(0) >= max(self.least_members, site.smallest)
         rows = torch.where(held.unsqueeze(-1), rows, 0.0)
         return Relations(rows[active].float(), held[active])
 

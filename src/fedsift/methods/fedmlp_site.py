@@ -87,7 +87,7 @@ class TagMissing(Request[TagCounts]):
             suspicion[:, c] = np.where(np.isnan(found.score), suspicion[:, c], -found.score)
             new += len(fresh)
         _keep_tags(site, tags, when, suspicion, missing)
-        return TagCounts(new, int((tags[:, missing] == UNTAGGED).sum()))
+        return TagCounts(site.told(new), site.told(int((tags[:, missing] == UNTAGGED).sum())))
 
 
 def _tag_pages(site: Site, n: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
@@ -192,7 +192,7 @@ class Portray(Request[Portrait]):
         given = site.given.numpy()[:, active]
         found = local_prototypes(features.numpy(), given, range(len(active)))
         members = np.stack([(given == 0).sum(0), (given == 1).sum(0)], axis=1)
-        held = found.held & (members >= self.least_members)
+        held = found.held & (members >= max(self.least_members, site.smallest))
         sure = local_difficulty(torch.sigmoid(logits.double()).numpy(), self.low, self.high)
         return Portrait(
             torch.from_numpy(np.where(held[..., None], found.vectors, 0.0)).to(torch.float32),

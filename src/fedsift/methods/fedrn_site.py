@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsift.contract.errors import DataError
 from fedsift.contract.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.contract.randomness import derive
 from fedsift.local import losses
@@ -79,7 +80,8 @@ class Shown(Trained):
     """A model that other sites get to see."""
 
     weights: Weights = disclosed(
-        "the site's model after local training; the server SHOWS IT TO OTHER SITES that choose it as a neighbour"
+        "the site's model after local training; the server SHOWS IT TO OTHER SITES that choose it as a neighbour",
+        update="weights",
     )
     samples: int = disclosed("how many samples it has")
     clean: int = disclosed("how many of them it trained on: those whose labels looked right", default=0)
@@ -98,6 +100,10 @@ class TrainShown(Train):
         trained = super().reply(site, result)
         mask: Tensor | None = site.workbench.get(CLEAN)
         used = len(site.samples) if mask is None else int(mask.sum())
+        if used < site.smallest:
+            raise DataError(
+                f"site '{site.name}' trained on {used} samples, fewer than its floor {site.smallest}: nothing is told"
+            )
         return Shown(trained.weights, trained.samples, trained.loss, trained.then, used)
 
 

@@ -76,7 +76,8 @@ class RobustlyTrained(Trained):
     """A trained model and the site's centroids."""
 
     centroids: Tensor = disclosed(
-        "mean feature of each class over the site's own samples, [K, F]; zeros for a class it never saw",
+        "mean feature of each class over the site's own samples, [K, F]; zeros for a class "
+        "that it never saw, or less often than its floor",
         default_factory=lambda: torch.zeros(0, 0),
     )
 
@@ -134,9 +135,9 @@ class TrainRobustly(Train):
         flagged[torch.from_numpy(noisy)] = True
         site.notebook[ESTIMATE] = rate
         site.keep_evidence(NAME, suspicion=seen, flagged=flagged)
-        return RobustlyTrained(
-            trained.weights, trained.samples, trained.loss, trained.then, result.learnt[CENTROIDS].float()
-        )
+        few = site.label_counts() < site.smallest
+        centroids = result.learnt[CENTROIDS].float().masked_fill(few.unsqueeze(-1), 0.0)
+        return RobustlyTrained(trained.weights, trained.samples, trained.loss, trained.then, centroids)
 
 
 def first_centroids(site: Site, weights: Weights) -> Tensor:

@@ -66,6 +66,7 @@ class Controlled(Trained):
 
     change: Weights | None = disclosed(
         "how the site's control variate changed (option I alone; with II it follows from the model)",
+        update="",
         default=None,
     )
 

@@ -70,7 +70,9 @@ def _rows_or_identity(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], i
 class Estimated(Reply):
     """That a site has a matrix now; the matrix stays there."""
 
-    rows: int = disclosed("for how many classes the site could estimate how their labels are mistaken")
+    rows: int = disclosed(
+        "for how many classes the site could estimate how their labels are mistaken", counts=False
+    )
 
     def refusal(self, request: EstimateTransition, facts: SiteFacts) -> str | None:
         return count_refusal("rows", self.rows, request.classes, least=0)

@@ -1,4 +1,4 @@
-"""Accuracy and its balanced form from a confusion matrix, so that counts can first be summed over sites."""
+"""Accuracy and its balanced form from counts by class, so that these can first be summed over sites."""
 
 from __future__ import annotations
 
@@ -20,25 +20,23 @@ def confusion(true: ArrayLike, predicted: ArrayLike, n_classes: int) -> NDArray[
     return flat.reshape(n_classes, n_classes).astype(np.int64)
 
 
-def accuracy(counts: ArrayLike) -> float:
-    """Share of samples on the diagonal of a confusion matrix; NaN without samples."""
-    matrix = np.asarray(counts)
-    total = matrix.sum()
-    return float(np.trace(matrix) / total) if total else float("nan")
+def accuracy(right: ArrayLike, total: ArrayLike) -> float:
+    """Share of samples that are predicted right, from counts of any shape; NaN without samples."""
+    samples = np.asarray(total).sum()
+    return float(np.asarray(right).sum() / samples) if samples else float("nan")
 
 
-def recall_per_class(counts: ArrayLike) -> NDArray[np.float64]:
-    """Share of each true class that is predicted right, `[K, K] -> [K]`; NaN for a class without samples."""
-    matrix = np.asarray(counts, dtype=np.float64)
-    totals = matrix.sum(axis=1)
-    recall = np.full(len(matrix), np.nan)
-    np.divide(np.diagonal(matrix), totals, out=recall, where=totals > 0)
+def recall_per_class(right: ArrayLike, total: ArrayLike) -> NDArray[np.float64]:
+    """Share of each true class that is predicted right, `[K], [K] -> [K]`; NaN for a class without samples."""
+    hits, sizes = np.asarray(right, dtype=np.float64), np.asarray(total, dtype=np.float64)
+    recall = np.full(sizes.shape, np.nan)
+    np.divide(hits, sizes, out=recall, where=sizes > 0)
     return recall
 
 
-def balanced_accuracy(counts: ArrayLike) -> float:
+def balanced_accuracy(right: ArrayLike, total: ArrayLike) -> float:
     """Mean recall over the classes that have samples (BACC, FedNoRo section 5.1); NaN without samples."""
-    return mean_of_defined(recall_per_class(counts))
+    return mean_of_defined(recall_per_class(right, total))
 
 
 def mean_of_defined(values: ArrayLike) -> float:

@@ -27,11 +27,13 @@ FEDERATION = "federation.toml"
 """In the folder of a deployed run: whom its coordinator waits for."""
 DEPLOYED = "deployed.json"
 """In the folder of a deployed run: the random id that sites know it by, and where its roster stands."""
+WAITING = "waiting.json"
+"""In the folder of a run on Flower: whom its coordinator waits for, and since when."""
 PLAN = "plan.json"
 SUMMARY = "summary.json"
 BEFORE_THE_FIRST_ROUND = frozenset(
     {"study.toml", PLAN, FAILURE, "truth.csv", "rounds.jsonl", "notebooks", "sites", "roster.safetensors"}
-    | {"flower.log", ".lock"}
+    | {"flower.log", ".lock", WAITING}
 )
 """All that a run may have written when it fails before its first round."""
 
@@ -96,6 +98,17 @@ class RunFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunError(f"{self.path} is in use by another process") from None
+
+    def in_use(self) -> bool:
+        """Whether a process works on this run now."""
+        try:
+            with (self.path / ".lock").open("r") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
 
     def unlock(self) -> None:
         if self._lock is not None:

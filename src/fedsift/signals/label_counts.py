@@ -86,6 +86,36 @@ def _lumped(counts: Counts, floor: int) -> NDArray[np.bool_]:
     return small
 
 
+def lumped_counts(
+    right: ArrayLike, total: ArrayLike, floor: int = FLOOR
+) -> tuple[Counts, Counts, NDArray[np.int64]]:
+    """Right and all samples of each class without a number in 1 ... floor - 1, and the sums of the lumped classes.
+
+    `[K]` each, or `[K, 2]` without and with the class, where a class is lumped with both its sides: they add up to all
+    samples. A lump below the floor takes the smallest other classes with it. The third part is (right, all) `[2]`; so
+    few right ones that even the lump may not tell them are told as none.
+    """
+    hits, sizes = np.asarray(right, dtype=np.int64), np.asarray(total, dtype=np.int64)
+    each, all_of = hits.reshape(len(hits), -1), sizes.reshape(len(sizes), -1)
+    small: NDArray[np.bool_] = np.any(_few(each, floor) | _few(all_of, floor), axis=1)
+    if small.any():
+        small |= all_of.sum(1) < floor  # classes without samples hide among those with few
+    order = np.argsort(all_of.sum(1), kind="stable")
+    for number in order if small.any() else ():
+        if not _few(np.array([all_of[small].sum(), each[small].sum()]), floor).any():
+            break
+        small[number] = True
+    rest = np.array([each[small].sum(), all_of[small].sum()])
+    rest[0] = 0 if rest[0] < floor else rest[0]
+    hits, sizes = hits.copy(), sizes.copy()
+    hits[small], sizes[small] = 0, 0
+    return hits, sizes, rest
+
+
+def _few(counts: Counts, floor: int) -> NDArray[np.bool_]:
+    return (counts > 0) & (counts < floor)
+
+
 def whole_nats(log_likelihoods: ArrayLike, samples: int, floor: int = FLOOR) -> Counts:
     """Sums of log-likelihoods over a site's samples as whole numbers; zeros from a site of fewer than `floor`."""
     values = np.asarray(log_likelihoods, dtype=np.float64)

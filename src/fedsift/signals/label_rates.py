@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaln, expit, gammaln, logit
-from scipy.stats import norm
+from scipy.special import betaln, expit, gammaln, logit, ndtri
 
 from fedsift.contract.errors import DataError
 from fedsift.contract.thresholds import APPLY, FLAG
@@ -232,10 +231,10 @@ def rate_of(
     def end(quantile: float) -> float:
         """A site without wrong labels, 1 - w_s of the whole, stands for every share up to the negligible one."""
         above = (quantile - (1 - chance)) / max(chance, 1e-12)
-        return 0.0 if above <= 0 else float(expit(logit(rate) + spread * norm.ppf(min(above, 1.0))))
+        return 0.0 if above <= 0 else float(expit(logit(rate) + spread * ndtri(min(above, 1.0))))
 
     low, high = end(0.025), max(end(0.975), min(negligible, 1.0) if chance < 0.975 else 0.0)
-    evidence = chance > 0.5 and float(expit(logit(rate) + spread * norm.ppf(0.025))) > negligible
+    evidence = chance > 0.5 and float(expit(logit(rate) + spread * ndtri(0.025))) > negligible
     least = int(np.floor(low * n)) if evidence else 0
     return SiteRate(n, round(chance * float(doubt.sum())), least, int(np.ceil(high * n)), evidence)
 

@@ -32,9 +32,12 @@ def means_of_sums(sums: ArrayLike, counts: ArrayLike) -> NDArray[np.float64]:
     return means
 
 
-def per_class_mean(losses: ArrayLike, labels: ArrayLike, n_classes: int) -> NDArray[np.float64]:
-    """Mean loss of the samples with each given label, NaN for a class not held: `[n], [n] -> [K]`."""
-    return means_of_sums(*per_class_sums(losses, labels, n_classes))
+def per_class_mean(
+    losses: ArrayLike, labels: ArrayLike, n_classes: int, least: int = 1
+) -> NDArray[np.float64]:
+    """Mean loss of the samples with each given label, NaN for a class of fewer than `least`: `[n], [n] -> [K]`."""
+    sums, counts = per_class_sums(losses, labels, n_classes)
+    return means_of_sums(sums, np.where(counts < least, 0, counts))
 
 
 @dataclass(frozen=True)

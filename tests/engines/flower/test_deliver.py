@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ import torch
 from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedsift import __version__
 from fedsift.contract.errors import ConfigError, QuorumError
 from fedsift.contract.federation import Round
 from fedsift.contract.messages import Answer, Envelope, SiteFacts
 from fedsift.engines.federation import Patience
 from fedsift.engines.flower.federation import Doorkeeper, FlowerFederation, Pace, Post, agree, gather
-from fedsift.engines.flower.hello import Hello, Introduction, Vacant
+from fedsift.engines.flower.hello import Hello, Introduction, Noted, Notice, Vacant
 from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.records import pack, unpack
 from fedsift.local.requests import Evaluate, Evaluated
@@ -35,12 +37,14 @@ def _inside_a_run() -> Iterator[None]:
 def introduction(site: str, **changes: Any) -> Introduction:
     facts = changes.pop("facts", SiteFacts(site, 10, held_out=4, model="mlp", classes=2))
     told = {"classes": ("a", "b"), "multilabel": False, "shape": (4,), "mean": (0.5,), "std": (0.5,)}
+    told["version"] = __version__
     return Introduction(facts, **{**told, **changes})
 
 
 def counts(site: str) -> Evaluated:
     """A reply that tells which site gave it."""
-    return Evaluated(torch.eye(2, dtype=torch.int64), float(SITES.index(site)), 2)
+    one, none = torch.ones(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    return Evaluated(one, one, none, float(SITES.index(site)), 2)
 
 
 @dataclass
@@ -57,6 +61,8 @@ class Node:
             return self.says(letter)
         if isinstance(letter, Hello):
             return introduction(self.site)
+        if isinstance(letter, Notice):
+            return Noted()
         return Answer(letter.run, self.site, letter.moment.id, counts(self.site))
 
 
@@ -244,7 +250,7 @@ def test_a_lost_message_is_sent_again_soon() -> None:
     assert grid.now < 30.0
 
 
-def test_a_site_that_was_gone_before_is_waited_for_briefly_one_lost_now_until_the_deadline() -> None:
+def test_a_site_that_is_gone_is_waited_for_once_and_a_silent_one_until_the_deadline() -> None:
     grid = grid_of()
     federation = federation_of(grid, deadline=400.0)
     del grid.nodes[102]
@@ -253,11 +259,66 @@ def test_a_site_that_was_gone_before_is_waited_for_briefly_one_lost_now_until_th
     replies = ask(federation)
     assert replies.refused == {"west": "the site has no node: it is not connected"}
     assert 30.0 <= grid.now - began < 40.0
+    began = grid.now
+    assert ask(federation).sites == ["north", "south"]
+    assert grid.now - began < 5.0  # everybody knows by now that it is gone
+    grid.nodes[102] = Node("west")
+    grid.sleep(10.0)
+    ask(federation)  # it is heard while the others answer
+    assert ask(federation).sites == list(SITES)
     grid.nodes[101].says = lambda letter: None
     began = grid.now
     with pytest.raises(QuorumError):
         ask(federation_with_quorum(federation, 0.9))
     assert grid.now - began >= 400.0
+
+
+def test_a_site_that_is_lost_in_a_round_is_given_up_after_the_grace() -> None:
+    grid = grid_of()
+    federation = federation_of(grid, deadline=600.0, absent=1e9)
+    grid.nodes[102].says = lambda letter: None
+    grid.at(grid.now + 40.0, lambda: grid.nodes.pop(102) and None)  # so long Flower takes to notice
+    began = grid.now
+    assert ask(federation).sites == ["north", "south"]
+    assert 100.0 <= grid.now - began < 110.0  # 40, and the 60 of federation.grace
+
+
+def test_a_message_that_flower_calls_lost_starts_the_grace_too() -> None:
+    grid = grid_of()
+    federation = federation_of(grid, deadline=600.0, absent=20.0)
+    grid.nodes[102].says = lambda letter: Error(code=5, reason="node unavailable")
+    began = grid.now
+    assert ask(federation).refused == {"west": "Flower reports error 5: node unavailable"}
+    assert 20.0 <= grid.now - began < 30.0
+
+
+def test_who_is_waited_for_is_told_and_since_when() -> None:
+    grid, told = grid_of(), []
+    federation = federation_of(grid, deadline=60.0, quorum=0.3)
+    federation.post.teller.report, federation.post.teller.clock = told.append, lambda: grid.now
+    grid.nodes[101].says = lambda letter: None
+    del grid.nodes[102]
+    began = grid.now
+    ask(federation)
+    assert all(later["at"] - earlier["at"] <= 5.0 for earlier, later in pairwise(told))
+    first = next(line for line in told if line["waiting"])
+    assert first["what"] == "round 1 (train): answers to Evaluate"
+    assert first["waiting"]["south"] == "asked"
+    assert began <= first["since"] < began + 5.0
+    assert any("gone for" in line["waiting"].get("west", "") for line in told)
+    assert told[-1]["waiting"] == {}
+
+
+def test_a_site_is_told_why_it_cannot_take_part() -> None:
+    grid = grid_of()
+    post = post_of(grid)
+    grid.nodes[100].says = lambda letter: introduction("north", version="0.0.1")
+    gather(post, SITES, at_least=3, wait=50.0)
+    with pytest.raises(ConfigError, match=r"'north' runs fedsift 0\.0\.1"):
+        agree({site: post.introductions[site] for site in SITES}, post)
+    [(_, node, notice)] = [sent for sent in grid.sent if isinstance(sent[2], Notice)]
+    assert node == 100
+    assert "install the same version" in notice.text
 
 
 def federation_with_quorum(federation: FlowerFederation, quorum: float) -> FlowerFederation:
@@ -310,12 +371,20 @@ def test_gathering_waits_for_named_sites_and_says_who_is_missing() -> None:
     assert gather(post_of(grid_of("north", "south")), SITES, at_least=2, wait=20.0) == ["north", "south"]
 
 
+def test_a_run_that_goes_on_waits_for_a_lost_site_only_as_long_as_the_grace() -> None:
+    grid = grid_of("north", "south")
+    grid.at(40.0, lambda: grid.nodes.update({300: Node("west")}))
+    assert gather(post_of(grid), SITES, at_least=2, wait=600.0, settle=20.0) == ["north", "south"]
+    assert grid.now < 30.0
+    assert gather(post_of(grid), SITES, at_least=3, wait=600.0, settle=20.0) == list(SITES)
+
+
 def test_without_names_whoever_comes_takes_part_by_name() -> None:
     assert gather(post_of(grid_of("west", "north")), (), at_least=2, wait=20.0) == ["north", "west"]
 
 
 def test_sites_that_disagree_stop_the_run_at_once() -> None:
-    with pytest.raises(ConfigError, match="'south' has classes b, a"):
+    with pytest.raises(ConfigError, match="'south' has the federation's classes in another order"):
         agree({"north": introduction("north"), "south": introduction("south", classes=("b", "a"))})
 
 

@@ -89,7 +89,9 @@ def test_sites_that_speak_of_other_things_are_told_what_differs() -> None:
     own = Introduction(SiteFacts("north", 5), ("a", "b"), False, (1, 8, 8), (0.5,), (0.25,))
     assert disagreement(own, own) is None
     for change, word in [
-        ({"classes": ("b", "a")}, "classes b, a"),
+        ({"classes": ("b", "a")}, "classes in another order (b, a"),
+        ({"classes": ("a", "c")}, "has classes a, c"),
+        ({"version": "0.1"}, "runs fedsift 0.1"),
         ({"multilabel": True}, "several labels"),
         ({"shape": (1, 9, 8)}, "shape"),
         ({"mean": (0.4,)}, "normalises"),

@@ -10,7 +10,8 @@ import fedsift.methods  # noqa: F401  every request that may arrive must be know
 from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import NotebookGone, RunError
 from fedsift.contract.messages import Answer, Envelope
-from fedsift.engines.flower.hello import Hello, Vacant
+from fedsift.contract.plaintext import short
+from fedsift.engines.flower.hello import Hello, Noted, Notice, Vacant
 from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.notebooks import NotebookStore, UnknownPages
 from fedsift.engines.flower.records import letter_of, value_of
@@ -50,6 +51,9 @@ def _safely(asked: Any, room_of: Callable[[], SiteRoom], model: str, session: st
     try:
         if isinstance(asked, Hello):
             return room_of().introduction(model)
+        if isinstance(asked, Notice):
+            log.warning("the coordinator says: %s", short(asked.text))
+            return Noted()
         if not isinstance(asked, Envelope):
             raise RunError(f"a {type(asked).__name__} is nothing that a site answers")
         run, site, moment = asked.run, asked.site, asked.moment.id
@@ -75,6 +79,8 @@ def _answer(envelope: Envelope, room: SiteRoom, model: str, session: str) -> Ans
         store.prune(envelope)
         site = room.site(envelope.moment, notebook, model)
         reply = envelope.request.answer(site)
+        if room.release is not None:  # before it is kept: a repeated request must get the same noise
+            reply = room.release(envelope, reply)
         result = Answer(envelope.run, room.name, envelope.moment.id, reply)
         store.keep(envelope, digest, notebook, base, result)
         return result

@@ -12,11 +12,12 @@ from torch import Tensor
 from fedsift.contract import codec
 from fedsift.contract.codec import Wire
 from fedsift.engines.engine import Parts
-from fedsift.engines.federation import Simulation
+from fedsift.engines.federation import Patience, Simulation
 from fedsift.engines.flower.federation import Doorkeeper, FlowerFederation, Pace, Post, agree, gather
 from fedsift.engines.flower.hello import Introduction
 from fedsift.local.site import Samples
 from fedsift.runs import RunFolder
+from fedsift.runs.folder import WAITING
 
 ROSTER_FILE = "roster.safetensors"
 
@@ -61,7 +62,8 @@ class OnGrid:
     def open(self, parts: Parts, folder: RunFolder) -> FlowerFederation:
         post = Post(self.grid, {"model": parts.model, **self.note}, self.pace)
         post.keeper = self.keeper
-        roster = call_the_roll(post, folder, self.expected, parts.patience.quorum)
+        post.teller.report = lambda now: folder.write_json(WAITING, now)
+        roster = call_the_roll(post, folder, self.expected, parts.patience)
         common = next(iter(roster.values()))
         return FlowerFederation(
             post, roster, test=self.own_test(common), seen=self.seen, **parts.shared(self.run or folder.id)
@@ -69,17 +71,17 @@ class OnGrid:
 
 
 def call_the_roll(
-    post: Post, folder: RunFolder, expected: Expected, quorum: float
+    post: Post, folder: RunFolder, expected: Expected, patience: Patience
 ) -> dict[str, Introduction]:
     """The sites of this run: those that join now, or those that it began with."""
     file = folder.path / ROSTER_FILE
     if folder.checkpoint_file.is_file() and file.is_file():
         roster: dict[str, Introduction] = codec.load(file).sites
-        enough = max(1, math.ceil(quorum * len(roster) - 1e-9))
-        gather(post, list(roster), at_least=enough, wait=expected.wait)
+        enough = max(1, math.ceil(patience.quorum * len(roster) - 1e-9))
+        gather(post, list(roster), at_least=enough, wait=expected.wait, settle=patience.grace)
         return roster
     sites = gather(post, expected.sites, at_least=expected.at_least, wait=expected.wait)
     roster = {site: post.introductions[site] for site in sites}
-    agree(roster)
+    agree(roster, post)
     codec.save(file, Roster(roster))
     return roster

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from fedsift import __version__
 from fedsift.contract.errors import ConfigError, QuorumError
 from fedsift.contract.messages import Answer, Envelope
 from fedsift.contract.plaintext import short
 from fedsift.engines.federation import EngineFederation, Simulation
-from fedsift.engines.flower.hello import Hello, Introduction, Vacant, disagreement, unsound
+from fedsift.engines.flower.absence import Absences, Teller
+from fedsift.engines.flower.hello import (
+    Hello,
+    Introduction,
+    Notice,
+    Vacant,
+    disagreement,
+    unsound,
+)
 from fedsift.engines.flower.letters import MESSAGE_TYPE
 from fedsift.engines.flower.records import Packer, unpack
 from fedsift.local.site import Samples
@@ -35,14 +45,14 @@ CLOCKS_DIFFER = 3600.0
 class Pace:
     """How often the coordinator looks, in seconds."""
 
-    poll: float = 1.0
+    poll: float = 0.2
     """Between two looks for answers."""
     look_for_nodes: float = 3.0
     """Between two looks for nodes that joined or came back."""
     ask_again: float = 60.0
     """Without an answer the same request is sent again after this time, then twice it, four times, and so on."""
-    absent: float = 30.0
-    """How long a site is waited for that was gone before the request; one that is lost later has until the deadline."""
+    absent: float = math.inf
+    """A site that is gone is waited for no longer than this, nor than the study's `federation.grace`."""
 
 
 SIMULATED = Pace(poll=0.02, look_for_nodes=1.0, ask_again=600.0, absent=5.0)
@@ -80,6 +90,8 @@ class Post:
         """Nodes that cannot take part, by site or node, with the reason."""
         self.accept: Callable[[Introduction], str | None] = lambda introduction: None
         self.keeper = Doorkeeper()
+        self.absences = Absences(clock)
+        self.teller = Teller()
         self._greeted: dict[int, float] = {}
         self._greetings: dict[str, int] = {}
         self._next_look = 0.0
@@ -106,6 +118,7 @@ class Post:
         if self.clock() >= self._next_look:
             self._next_look = self.clock() + self.pace.look_for_nodes
             nodes = {node for node in self.grid.get_node_ids() if self.keeper.admits(node)}
+            self.absences.left(site for site, node in self.node_of.items() if node not in nodes)
             self.node_of = {site: node for site, node in self.node_of.items() if node in nodes}
             # a node that left and returns under its id is met again
             self._greeted = {node: when for node, when in self._greeted.items() if node in nodes}
@@ -150,15 +163,22 @@ class Post:
         objection = self.keeper.objection(node, letter)
         if objection is not None:  # by its node: the name may be another's, who does take part
             self._refuse(f"node {node}", objection)
+            self.tell(node, objection)
             return None
         reason = self.accept(letter)
         if reason is not None:
             self._refuse(site, reason)
+            self.tell(node, reason)
             return None
         self.introductions[site] = letter
         self.node_of[site] = node
+        self.absences.returned(site)
         self.refused.pop(site, None)
         return site
+
+    def tell(self, node: int, words: str) -> None:
+        """Tell a site why it cannot take part: the person there can mend it. Nobody waits for the answer."""
+        self.send(node, Packer().pack(Notice(short(words)), **self.note))
 
     def _refuse(self, who: str, reason: str) -> None:
         self.refused[who] = short(reason)
@@ -220,7 +240,8 @@ class FlowerFederation(EngineFederation):
         )
         self.post = post
         self._test, self._seen = test, seen
-        post.accept = lambda own: disagreement(own, common) or self._unexpected(own)
+        ours = replace(common, version=__version__)
+        post.accept = lambda own: disagreement(own, ours) or self._unexpected(own)
 
     @property
     def simulation(self) -> Simulation | None:
@@ -244,9 +265,10 @@ class FlowerFederation(EngineFederation):
             site: Errand(envelope, packer.pack(envelope, **post.note), patience=post.pace.ask_again)
             for site, envelope in envelopes.items()
         }
-        absent_until = {site: clock() + post.pace.absent for site in errands if site not in post.node_of}
+        grace = min(post.pace.absent, self.patience.grace)
         answers: dict[str, Answer] = {}
         under_way: dict[str, str] = {}
+        self._tell(errands, grace)
         while clock() < end:
             self._send_due(errands, under_way, end - clock())
             for id, message in post.collect(set(under_way)):
@@ -254,15 +276,28 @@ class FlowerFederation(EngineFederation):
             if not errands:
                 break
             for site in post.meet():
-                absent_until.pop(site, None)
                 if site in errands:
                     errands[site].node = None  # it is back, so what it was sent before may be lost
-            if not under_way and all(clock() >= absent_until.get(site, end) for site in errands):
+            post.absences.left(site for site in errands if site not in post.node_of)
+            if all(post.absences.given_up(site, grace) for site in errands):
                 break
+            self._tell(errands, grace)
             post.rest()
+        post.teller.done(f"round {self.round.count}: the coordinator computes")
         for site, errand in errands.items():
             answers[site] = _failed(errand.envelope, errand.trouble or self._silence(site, deadline))
         return answers
+
+    def _tell(self, errands: Mapping[str, Errand], grace: float) -> None:
+        """Whom this round waits for."""
+        waiting = {}
+        for site in errands:
+            gone = self.post.absences.seconds(site)
+            waiting[site] = (
+                "asked" if gone is None else f"gone for {gone:.0f} s, given up after {grace:.0f} s"
+            )
+        asked = " and ".join(sorted({type(errand.envelope.request).__name__ for errand in errands.values()}))
+        self.post.teller.tell(f"round {self.round.count} ({self.round.stage}): answers to {asked}", waiting)
 
     def _send_due(self, errands: Mapping[str, Errand], under_way: dict[str, str], left: float) -> None:
         """Send what was not sent yet, what is to go to another node by now, and what has waited too long."""
@@ -287,7 +322,9 @@ class FlowerFederation(EngineFederation):
         if isinstance(letter, Answer):
             answers[site] = letter
             del errands[site]
+            self.post.absences.returned(site)
         elif _lost(message):
+            self.post.absences.left([site])
             errands[site].trouble = str(letter)
             errands[site].due = self.post.clock() + self.post.pace.look_for_nodes
         else:
@@ -307,19 +344,28 @@ def _failed(envelope: Envelope, reason: str) -> Answer:
     return Answer(envelope.run, envelope.site, envelope.moment.id, None, reason)
 
 
-def gather(post: Post, wanted: Sequence[str], *, at_least: int, wait: float) -> list[str]:
+def gather(
+    post: Post, wanted: Sequence[str], *, at_least: int, wait: float, settle: float = math.inf
+) -> list[str]:
     """Wait until the wanted sites have introduced themselves, or until the time is over and there are enough.
 
-    Returns the sites in the federation's order: as wanted, or by name when none is named.
+    `settle`: seconds for which the others are waited for once there are enough. Returns the sites in the federation's
+    order: as wanted, or by name when none is named.
     """
-    end = post.clock() + wait
+    end, enough = post.clock() + wait, False
     here: list[str] = []
     while True:
         post.meet()
         here = [site for site in (wanted or sorted(post.introductions)) if site in post.introductions]
         if len(here) >= (len(wanted) or at_least) or post.clock() >= end:
             break
+        if len(here) >= at_least and not enough:
+            enough, end = True, min(end, post.clock() + settle)
+        awaited = [site for site in wanted if site not in here] or [f"{max(0, at_least - len(here))} more"]
+        words = {site: post.refused.get(site, "not here yet") for site in awaited}
+        post.teller.tell("sites to join", words, here=here, refused=dict(list(post.refused.items())[:5]))
         post.rest()
+    post.teller.done("the run begins")
     needed = max(1, at_least)
     if len(here) < needed:
         reasons = "; ".join(f"{who}: {reason}" for who, reason in list(post.refused.items())[:3])
@@ -331,10 +377,15 @@ def gather(post: Post, wanted: Sequence[str], *, at_least: int, wait: float) -> 
     return here
 
 
-def agree(roster: Mapping[str, Introduction]) -> None:
-    """Refuse sites that do not speak of the same classes, shape and normalisation."""
-    common = next(iter(roster.values()))
-    for introduction in roster.values():
-        reason = disagreement(introduction, common)
-        if reason is not None:
-            raise ConfigError(reason)
+def agree(roster: Mapping[str, Introduction], post: Post | None = None) -> None:
+    """Refuse sites that do not speak of the same classes, shape and normalisation, or run another fedsift.
+
+    `post`: tells those that differ why, at their side.
+    """
+    common = replace(next(iter(roster.values())), version=__version__)
+    reasons = {site: reason for site, own in roster.items() if (reason := disagreement(own, common))}
+    for site, reason in reasons.items():
+        if post is not None and site in post.node_of:
+            post.tell(post.node_of[site], reason)
+    if reasons:
+        raise ConfigError("; ".join(list(reasons.values())[:3]))

@@ -28,6 +28,8 @@ class Introduction(Reply):
         "the standard deviation that the site normalises by (the same at every site)"
     )
 
+    version: str = disclosed("the version of fedsift that the site runs", default="")
+
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
         own = self.facts
         if (
@@ -61,6 +63,20 @@ class Hello(Request[Introduction]):
 
 
 @dataclass(frozen=True)
+class Noted(Reply):
+    """That a site has read what the coordinator told it."""
+
+
+@dataclass(frozen=True)
+class Notice(Request[Noted]):
+    """Words for the person at a site: why it cannot take part, and what would mend it."""
+
+    reply_type: ClassVar[type[Reply]] = Noted
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Vacant(Reply):
     """A simulated node for which the federation has no site."""
 
@@ -77,6 +93,16 @@ def unsound(introduction: Introduction) -> str | None:
 def disagreement(own: Introduction, common: Introduction) -> str | None:
     """Why this site cannot take part beside the others, or None if it can."""
     where = f"site '{own.facts.name}'"
+    if own.version != common.version:
+        return (
+            f"{where} runs fedsift {own.version or 'of an older version'}, the federation runs {common.version}: "
+            "install the same version everywhere"
+        )
+    if sorted(own.classes) == sorted(common.classes) and own.classes != common.classes:
+        return (
+            f"{where} has the federation's classes in another order ({_list(own.classes)}; the federation has "
+            f"{_list(common.classes)}): write them into its site.toml in that order"
+        )
     if own.classes != common.classes:
         return (
             f"{where} has classes {_list(own.classes)}, the federation has {_list(common.classes)}: "

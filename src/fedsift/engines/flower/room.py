@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
-from fedsift.contract.messages import Moment, SiteFacts
+from fedsift import __version__
+from fedsift.contract.messages import Envelope, Moment, Reply, SiteFacts
 from fedsift.contract.notebook import Notebook
 from fedsift.engines.flower.hello import Introduction
 from fedsift.local.site import Compute, Samples, Site
+
+Release = Callable[[Envelope, Reply], Reply]
+"""Makes of an envelope's raw reply what may leave; raises where nothing may."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,10 @@ class SiteRoom:
     privacy_budget: float | None = None
     floor: int = 10
     """The smallest count that the site lets out in an audit."""
+    smallest: int = 0
+    """The smallest group of samples of which the site tells anything else."""
+    release: Release | None = field(default=None, repr=False)
+    """What the site does to a reply before it is kept and leaves: its policy's clipping, noise and account."""
     secret: str = field(default="", repr=False)
     device: str = "cpu"
 
@@ -48,7 +57,7 @@ class SiteRoom:
         return SiteFacts(
             name=self.name,
             samples=len(self.samples),
-            held_out=0 if self.held_out is None else len(self.held_out),
+            held_out=0 if self.held_out is None or len(self.held_out) < self.smallest else len(self.held_out),
             model=self.model or model,
             annotated=self.annotated,
             public=0 if self.public is None else len(self.public),
@@ -60,7 +69,13 @@ class SiteRoom:
 
     def introduction(self, model: str) -> Introduction:
         return Introduction(
-            self.facts(model), self.classes, self.multilabel, self.samples.shape, self.mean, self.std
+            self.facts(model),
+            self.classes,
+            self.multilabel,
+            self.samples.shape,
+            self.mean,
+            self.std,
+            __version__,
         )
 
     def site(self, moment: Moment, notebook: Notebook, model: str) -> Site:
@@ -82,5 +97,6 @@ class SiteRoom:
             secret=self.secret,
             privacy_budget=self.privacy_budget,
             floor=self.floor,
+            smallest=self.smallest,
             compute=Compute(device=self.device, trainer="one"),  # a cohort of one only costs
         )

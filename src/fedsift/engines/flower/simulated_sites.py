@@ -28,10 +28,10 @@ COMMON = "common.json"
 NOTEBOOK = "notebook"
 
 
-def export_sites(spread: Spread, models: Mapping[str, str], folder: Path) -> list[Path]:
+def export_sites(spread: Spread, models: Mapping[str, str], folder: Path, floor: int = 0) -> list[Path]:
     """Write what is not there yet; the sites' folders, in the federation's order."""
     folder.mkdir(parents=True, exist_ok=True)
-    _export_common(spread, folder)
+    _export_common(spread, folder, floor)
     places = []
     for number, site in enumerate(spread.sites):
         place = folder / f"{number:05d}-{safe_name(site)}"
@@ -87,13 +87,14 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     beside.replace(path)
 
 
-def _export_common(spread: Spread, folder: Path) -> None:
+def _export_common(spread: Spread, folder: Path, floor: int) -> None:
     data, public = spread.dataset, spread.public
     common: dict[str, Any] = {
         "classes": list(data.classes),
         "multilabel": data.multilabel,
         "mean": list(data.mean),
         "std": list(data.std),
+        "floor": floor,
     }
     test = central_arrays(spread)
     if test is not None:
@@ -159,6 +160,7 @@ def _open(place: Path, stamp: int) -> SiteRoom:
         test=test,
         test_labels=test_labels,
         model=about["model"],
+        smallest=common["floor"],
         annotated=None if annotated is None else tuple(annotated),
     )
 

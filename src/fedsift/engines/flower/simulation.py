@@ -52,7 +52,7 @@ class Simulated:
     def open(self, parts: Parts, folder: RunFolder) -> FlowerFederation:
         """The sites are written out into the run's folder, where their notebooks lie too."""
         spread, sites = self.spread, folder.path / "sites"
-        places = dict(zip(spread.sites, export_sites(spread, self.models, sites)))
+        places = dict(zip(spread.sites, export_sites(spread, self.models, sites, parts.patience.floor)))
         (self.root / self.federation).symlink_to(sites.resolve(), target_is_directory=True)
         engine = OnGrid(
             self.grid,
