@@ -204,23 +204,16 @@ def test_other_versions_of_flower_are_refused_by_name(monkeypatch: pytest.Monkey
         commands.program("flwr")
 
 
-def test_a_site_is_checked_before_it_connects(tmp_path: Path) -> None:
+def test_a_sites_command_names_its_socket_and_nothing_else(tmp_path: Path) -> None:
     options: dict[str, Any] = {"insecure": True, "ca": None, "key": None, "worker": Path("/x/door")}
-    path = write_site(tmp_path / "a site")
-    command = commands.site_command(path, "127.0.0.1:8000", **options)
+    command = commands.site_command("127.0.0.1:8000", **options)
     assert command[command.index("--node-config") + 1] == 'worker="/x/door"'
     with pytest.raises(ConfigError, match="is not this machine"):
-        commands.site_command(path, "10.0.0.1:8000", **options)
+        commands.site_command("10.0.0.1:8000", **options)
     with pytest.raises(ConfigError, match="host:port"):
-        commands.site_command(path, "127.0.0.1", **options)
+        commands.site_command("127.0.0.1", **options)
     with pytest.raises(ConfigError, match="--key"):
-        commands.site_command(path, "127.0.0.1:8000", **{**options, "insecure": False})
-    with pytest.raises(DataError, match=r"nowhere\.npz"):
-        commands.site_command(
-            write_site(tmp_path / "b", data={"name": "npz", "path": "nowhere.npz"}),
-            "127.0.0.1:8000",
-            **options,
-        )
+        commands.site_command("127.0.0.1:8000", **{**options, "insecure": False})
 
 
 def test_the_four_switches_are_always_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +233,7 @@ def test_a_run_folder_takes_the_apps_study_once(deployed: Path, tmp_path: Path) 
     assert ids[0] == ids[1] != ids[2]  # two coordinators' runs of one name are two runs to a site
     assert all(id.startswith("first-") for id in ids)
     folder.write_json("summary.json", {})
+    assert starting.unreported(folder.path)
     with pytest.raises(RunError, match="finished"):
         starting.prepare_run(deployed / "app", folder.path, HERE)
     with pytest.raises(ConfigError, match="fedsift deploy"):

@@ -15,7 +15,8 @@ from fedsift.cli.main import app
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.messages import Answer, Envelope, Moment
 from fedsift.deploy import worker
-from fedsift.deploy.policy import Policy, allow_run, allowed_runs, fields_in, requests_in
+from fedsift.deploy.consent import allow_run, allowed_runs
+from fedsift.deploy.policy import Policy, fields_in, requests_in
 from fedsift.deploy.site_file import read_site_file
 from fedsift.deploy.texts import narrowest_policy
 from fedsift.engines.flower.hello import Hello, Introduction
@@ -26,7 +27,8 @@ from fedsift.study import Study
 
 from .test_sites import train, write_site
 
-OPEN = {"requests": ["Train"], "fields": ["Trained.weights", "Trained.samples", "Trained.loss"]}
+FIELDS = ["Trained.weights", "Trained.samples", "Trained.loss"]
+OPEN = {"requests": ["Train"], "fields": FIELDS, "floor": 0}
 
 
 def ask(path: Path, asked: Any) -> Any:

@@ -18,9 +18,10 @@ from fedsift.contract.errors import ConfigError
 from fedsift.deploy.attending import home_of
 from fedsift.deploy.holders import KeyHolders, holders_of
 from fedsift.deploy.nodes import NodeBook
-from fedsift.deploy.pins import app_fingerprint, pin, pins_of
+from fedsift.deploy.pins import app_fingerprint, pin
 from fedsift.deploy.roster import Entry, add_entry, fingerprint, read_entries, revoke_entry
 from fedsift.deploy.site_file import egress_of, read_site_file
+from fedsift.deploy.site_head import read_head
 from fedsift.deploy.sites import open_site
 
 from .keys import site_key
@@ -162,7 +163,7 @@ def test_pins_are_added_to_the_sites_own_file_and_nothing_else_changes(tmp_path:
     for number, mark in enumerate(PINS, 1):
         call("pin", mark, path)
         call("pin", mark, path)
-        assert pins_of(path) == {each.removeprefix("sha256:") for each in PINS[:number]}
+        assert read_head(path).apps == {each.removeprefix("sha256:") for each in PINS[:number]}
     after = tomllib.loads(path.read_text("utf-8"))
     assert after.pop("apps") == PINS
     assert after == before
@@ -187,7 +188,7 @@ def test_pins_in_every_spelling(tmp_path: Path, text: str) -> None:
 
 def test_a_pin_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="64 hexadecimal digits"):
-        pins_of(write_site(tmp_path, apps=["sha256:abc"]))
+        read_head(write_site(tmp_path, apps=["sha256:abc"]))
 
 
 def test_two_site_files_in_one_folder_share_nothing(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,21 +16,30 @@ from fedsift.contract.plaintext import visible
 from fedsift.report.console import PlainConsole
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
 Row = dict[str, Any]
 Listener = Callable[[Row], None]
+
+
+class Display(Protocol):
+    """Draws finished rounds, and says where the work stands between two of them."""
+
+    def __call__(self, row: Row) -> None: ...
+
+    def tell(self, words: str) -> None: ...
+
 
 QUIET_SECONDS = 5.0
 """Without a terminal, say where the work stands every so many seconds."""
 
 
 @contextmanager
-def round_progress(title: str, total: int, *, done: int = 0, silent: bool = False) -> Iterator[Listener]:
+def round_progress(title: str, total: int, *, done: int = 0, silent: bool = False) -> Iterator[Display]:
     """A listener that draws finished rounds: for the command line, on standard error so that output can be piped."""
     console = PlainConsole(stderr=True)
     if silent:
-        yield _nothing
+        yield _Silent()
     elif console.is_terminal:
         with _bar(console, title, total, done) as listen:
             yield listen
@@ -68,8 +77,14 @@ def _nothing(row: Row) -> None:
     """A listener that does not listen."""
 
 
+class _Silent:
+    def __call__(self, row: Row) -> None: ...
+
+    def tell(self, words: str) -> None: ...
+
+
 @contextmanager
-def _bar(console: Console, title: str, total: int, done: int) -> Iterator[Listener]:
+def _bar(console: Console, title: str, total: int, done: int) -> Iterator[Display]:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -90,14 +105,23 @@ def _bar(console: Console, title: str, total: int, done: int) -> Iterator[Listen
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(escape(title), total=total, completed=done, news="")
 
-        def listen(row: Row) -> None:
-            # a run may know its rounds only when it knows its sites
-            progress.update(
-                task, completed=row["round"], total=row.get("of", total), news=escape(news_of(row))
-            )
-            _say(progress, row)
+        yield _Bar(progress, task, total)
 
-        yield listen
+
+class _Bar:
+    """A bar for the rounds, with a few words beside it."""
+
+    def __init__(self, progress: Progress, task: TaskID, total: int) -> None:
+        self.progress, self.task, self.total = progress, task, total
+
+    def __call__(self, row: Row) -> None:
+        # a run may know its rounds only when it knows its sites
+        total = row.get("of", self.total)
+        self.progress.update(self.task, completed=row["round"], total=total, news=escape(news_of(row)))
+        _say(self.progress, row)
+
+    def tell(self, words: str) -> None:
+        self.progress.update(self.task, news=escape(visible(words)))
 
 
 def _say(progress: Progress, row: Row) -> None:
@@ -129,6 +153,10 @@ class _Lines:
             f"{self.title} {row['round']}/{self.total} {news_of(row)}{extra}",
             highlight=False, soft_wrap=True, markup=False,
         )  # fmt: skip
+
+    def tell(self, words: str) -> None:
+        self.last = time.monotonic()
+        self.console.print(visible(words), highlight=False, soft_wrap=True, markup=False)
 
 
 class _Cell:

@@ -67,14 +67,13 @@ def site(
 ) -> None:
     """Check this site's data, then join and answer requests until stopped."""
     from fedsift.deploy import attending, commands
+    from fedsift.deploy.temporary import new_socket
 
     place = home or attending.home_of(site_file)
     if not insecure:
         raise typer.Exit(attending.attend(site_file, superlink, ca=ca, key=key, home=place, say=say))
-    worker = commands.Worker(site_file, commands.new_socket())
-    command = commands.site_command(
-        site_file, superlink, insecure=True, ca=None, key=None, worker=worker.place
-    )
+    worker = commands.Worker(site_file, new_socket())
+    command = commands.site_command(superlink, insecure=True, ca=None, key=None, worker=worker.place)
     raise typer.Exit(commands.attend_trial(command, worker, place, say))
 
 
@@ -119,13 +118,19 @@ def start(
 
     link = None if insecure else hosting.read_link(home or hosting.HOME)
     address, ca = (superlink, None) if link is None else (link.address, Path(link.ca))
+    if starting.unreported(run_folder):
+        say("this run had finished while nobody followed it; its report is written now")
+        print_summary(run_folder, write_report(run_folder))
+        return
     folder = starting.prepare_run(app, run_folder, address, link)
     study = Study.from_file(folder.study_file)
     if link is not None and not json:
         say(f"the app is {app_fingerprint(app)}: a site that has not pinned it does not answer")
     try:
         with round_progress(study.method_name, study.method.total_rounds, silent=json) as listen:
-            summary = starting.start(app, folder, address, insecure=insecure, ca=ca, listen=listen)
+            summary = starting.start(
+                app, folder, address, insecure=insecure, ca=ca, listen=listen, say=listen.tell
+            )
     except KeyboardInterrupt as stop:
         say("stopped; nothing is lost. The same command goes on", stderr)
         raise typer.Exit(exit_code_of(stop)) from None

@@ -42,9 +42,12 @@ def pin(
     site_file: Path = typer.Argument(Path("site.toml"), help="The site's site.toml."),
 ) -> None:
     """Allow an app at this site; no other app runs here. A running site follows at once."""
-    from fedsift.deploy import pins
+    from fedsift.deploy import consent, pins
+    from fedsift.deploy.site_file import notebook_of, read_site_file
 
-    say(f"{site_file} allows {pins.pin(app, site_file)}")
+    mark = pins.pin(app, site_file)
+    consent.approve(notebook_of(site_file.resolve(), read_site_file(site_file)))
+    say(f"{site_file} allows {mark}; requests that a later fedsift adds are refused until you pin again")
 
 
 @flower.command()
@@ -53,7 +56,7 @@ def allow(
     site_file: Path = typer.Argument(Path("site.toml"), help="The site's site.toml."),
 ) -> None:
     """Let a run begin at a site whose policy says ask_first."""
-    from fedsift.deploy.policy import allow_run
+    from fedsift.deploy.consent import allow_run
     from fedsift.deploy.site_file import notebook_of, read_site_file
 
     path = site_file.resolve()

@@ -13,13 +13,13 @@ from fedsift.contract.errors import ConfigError
 from fedsift.contract.files import safe_name
 from fedsift.deploy.addresses import host_of
 from fedsift.deploy.certificates import client_context, greet, server_context, throw_away, words_of
-from fedsift.deploy.commands import Say, Worker, companion, ended, existing, new_socket, site_command
+from fedsift.deploy.commands import Say, Worker, ended, existing, node_of, site_command
+from fedsift.deploy.confinement import of_node, tell
 from fedsift.deploy.door import Door, Limits
 from fedsift.deploy.listening import DoorServer, bind
-from fedsift.deploy.pins import pins_of
 from fedsift.deploy.private import keep_to_oneself, private_folder
-from fedsift.deploy.site_file import egress_of, read_site_file
-from fedsift.deploy.sites import open_site
+from fedsift.deploy.site_head import read_head
+from fedsift.deploy.temporary import new_socket
 
 AGAIN_AFTER = 10.0
 """Seconds before a node that ended is started again."""
@@ -29,8 +29,8 @@ STRAIGHT_THROUGH = Limits(hold_seconds=0.0, message_bytes=4 * 2**30)
 
 def home_of(site_file: Path) -> Path:
     """Where Flower's own files of this site are, by its name: two site files in a folder share nothing."""
-    file = site_file.resolve()
-    return file.parent / ".flower" / safe_name(read_site_file(file).name)
+    head = read_head(site_file)
+    return head.path.parent / ".flower" / safe_name(head.name)
 
 
 @dataclass(frozen=True)
@@ -63,30 +63,37 @@ def attend(
     host_of(superlink)
     existing(key, "the site's private key")
     site_file = site_file.resolve()
-    open_site(site_file)
     private_folder(home)
     worker = Worker(site_file, new_socket())
-    trouble = greet(superlink, ca)
-    say(f"the line to {superlink} stands" if trouble is None else f"{trouble} It is tried again and again")
-    if not pins_of(site_file):
-        say(f"no app is pinned, so none will run: fedsift flower pin sha256:... {site_file.name}")
-    while True:
-        visit = _visit(site_file, superlink, ca, key, worker, home, say)
-        if not visit.joined:
-            return visit.code
-        say(f"the node is started again in {AGAIN_AFTER:.0f} s")
-        rest(AGAIN_AFTER)
+    try:
+        say("reading this site's data")
+        worker.start()
+        trouble = greet(superlink, ca)
+        say(
+            f"the line to {superlink} stands" if trouble is None else f"{trouble} It is tried again and again"
+        )
+        if not read_head(site_file).apps:
+            say(f"no app is pinned, so none will run: fedsift flower pin sha256:... {site_file.name}")
+        while True:
+            visit = _visit(site_file, superlink, ca, key, worker, home, say)
+            if not visit.joined:
+                return visit.code
+            say(f"the node is started again in {AGAIN_AFTER:.0f} s")
+            rest(AGAIN_AFTER)
+    finally:
+        worker.stop()
 
 
 def _visit(
     site_file: Path, superlink: str, ca: Path, key: Path, worker: Worker, home: Path, say: Say
 ) -> Visit:
     own = throw_away(home / "own")
-    egress = egress_of(site_file, read_site_file(site_file))
+    head = read_head(site_file)
+    egress = head.egress
     door = Door(
         f"https://{superlink}",
         httpx.AsyncClient(verify=client_context(ca), timeout=60.0),
-        pins=lambda: pins_of(site_file),
+        pins=lambda: read_head(site_file).apps,
         egress=egress,
         limits=STRAIGHT_THROUGH,
         explain=lambda error: words_of(error, superlink, ca),
@@ -95,9 +102,12 @@ def _visit(
     with bind("127.0.0.1", 0) as listener:
         inside = f"127.0.0.1:{listener.getsockname()[1]}"
         place = worker.place
-        command = site_command(site_file, inside, insecure=False, ca=own.certificate, key=key, worker=place)
+        command = site_command(inside, insecure=False, ca=own.certificate, key=key, worker=place)
         worker.start()
-        with companion(command, home) as node:
+        guarded = [site_file, head.notebook]
+        rules = of_node(home, place, [own.certificate, key], guarded)
+        tell(rules, guarded, say)
+        with node_of(command, home, place, rules) as node:
             say(f"what leaves is written to {egress}")
 
             def alive() -> bool:

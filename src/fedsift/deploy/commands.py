@@ -13,21 +13,22 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-from fedsift.contract.errors import ConfigError, RunError
+from fedsift.contract.errors import ConfigError, FedsiftError, RunError
+from fedsift.deploy import confinement, resident
 from fedsift.deploy.addresses import host_of, refuse_the_network
 from fedsift.deploy.certificates import Pair
+from fedsift.deploy.confinement import Confinement
 from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.engines.flower.processes import offline, require_flower
 
-BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
 """Flower's parts on one machine ask each other for work this often (seconds); the other polls are built in."""
 
 TESTED = ("1.41.",)
@@ -77,7 +78,6 @@ def superlink_command(host: str, port: int, *, own: Pair | None, database: Path 
 
 
 def site_command(
-    site_file: Path,
     superlink: str,
     *,
     insecure: bool,
@@ -86,14 +86,8 @@ def site_command(
     worker: Path,
     port: int = 0,
 ) -> list[str]:
-    """A site's node. The site's file and data are read first, so that mistakes show before anything connects.
-
-    `worker`: the socket of the process that answers for the site.
-    """
-    from fedsift.deploy.sites import open_site  # torch: the coordinator's door does without
-
+    """A site's node. `worker`: the socket of the process that answers for the site."""
     refuse_the_network(host_of(superlink))
-    open_site(site_file)
     settings = _quoted("worker", worker)  # of the site's file and data Flower's processes learn nothing
     command = [program("flower-supernode"), "--superlink", superlink, "--host", "127.0.0.1"]
     command += ["--port", str(port or free_port()), "--node-config", settings]
@@ -111,9 +105,15 @@ def _quoted(key: str, path: Path) -> str:
     return f'{key}="{path}"'
 
 
-def new_socket() -> Path:
-    """A place for the site's socket in a folder that only this user can enter."""
-    return Path(tempfile.mkdtemp(prefix="fedsift-site-")) / "door"
+def trouble_file(place: Path) -> Path:
+    """Where a site's process that cannot start says why: beside its socket."""
+    return place.with_name("trouble")
+
+
+def error_of(exit_code: int) -> type[FedsiftError]:
+    """The kind of error that ends with this code."""
+    kinds = [kind for kind in FedsiftError.__subclasses__() if kind.exit_code == exit_code]
+    return kinds[0] if kinds else RunError
 
 
 class Worker:
@@ -130,11 +130,17 @@ class Worker:
         self.place.unlink(missing_ok=True)
         process = self._launch()
         while not self.place.exists():
-            if process.poll() is not None:
-                raise RunError(
-                    f"the site's process ended with code {process.returncode} before it could answer"
-                )
-            time.sleep(0.1)
+            if (code := process.poll()) is not None:
+                raise self._trouble(code)
+            time.sleep(0.05)
+
+    def _trouble(self, code: int) -> FedsiftError:
+        """Why it ended before it could answer: its own words, when the file or the data are wrong."""
+        try:
+            words = trouble_file(self.place).read_text("utf-8")
+        except OSError:
+            return RunError(f"the site's process ended with code {code} before it could answer")
+        return error_of(code)(words)
 
     def keep(self, say: Say) -> None:
         """Start it again if it has ended; what it answered is on disk, so nothing is lost but time."""
@@ -142,9 +148,20 @@ class Worker:
             say(f"the site's own process ended with code {code}; it is started again")
             self._launch()
 
+    def stop(self) -> None:
+        """End it, and remove its folder."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+        shutil.rmtree(self.place.parent, ignore_errors=True)
+
     def _launch(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "fedsift.deploy.worker", str(self.site_file.resolve())]
-        self._process = subprocess.Popen([*command, str(self.place)], stdin=subprocess.DEVNULL, env=offline())
+        # one arena: a process of one thread gains nothing from more, and they never shrink
+        small = {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [*command, str(self.place)], stdin=subprocess.DEVNULL, env=offline(small)
+        )
         return self._process
 
 
@@ -152,12 +169,17 @@ def attend_trial(command: list[str], worker: Worker, home: Path, say: Say) -> in
     """A trial's node beside the site's own process, without a door; returns the node's exit code."""
     keep_to_oneself()
     private_folder(home)
-    worker.start()
-    with companion(command, home) as node:
-        while node.poll() is None:
-            worker.keep(say)
-            time.sleep(0.2)
-        return ended(node, "the SuperNode", say)
+    try:
+        say("reading this site's data")
+        worker.start()
+        rules = confinement.of_node(home, worker.place, [], [worker.site_file])
+        with node_of(command, home, worker.place, rules) as node:
+            while node.poll() is None:
+                worker.keep(say)
+                time.sleep(0.2)
+            return ended(node, "the SuperNode", say)
+    finally:
+        worker.stop()
 
 
 def free_port() -> int:
@@ -178,10 +200,48 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def companion(command: list[str], home: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that runs beside a door: it is ended when the block is left, and when this process is killed."""
+def node_of(
+    command: list[str], home: Path, worker: Path, rules: Confinement
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A site's SuperNode, and beside it the process that takes the place of a new Python for each message."""
+    forks = worker.with_name("forks")
+    path = resident.stand_in(home.resolve() / "bin", forks)
+    if path is None:
+        with companion(command, home, rules) as node:
+            yield node
+        return
+    ready = [sys.executable, "-m", "fedsift.deploy.resident", str(forks)]
+    first = {"PATH": os.pathsep.join([str(path), offline()["PATH"]])}
+    try:
+        with companion(ready, home, rules), companion(command, home, rules, first) as node:
+            yield node
+    finally:
+        rules.close()
+
+
+@contextmanager
+def companion(
+    command: list[str],
+    home: Path,
+    rules: Confinement | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that runs beside a door: it is ended when the block is left, and when this process is killed.
+
+    `rules`: what it and its children may open; its temporary files are then in its home. `settings`: more of its
+    environment.
+    """
+    environment = _environment(home) | dict(settings or {})
+    if rules is not None and rules.holds:
+        environment["TMPDIR"] = str(private_folder(home.resolve() / "tmp"))
+
+    def settle() -> None:
+        end_with_parent()
+        if rules is not None:
+            rules.apply()
+
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, env=_environment(home), preexec_fn=_end_with_parent
+        command, stdin=subprocess.DEVNULL, env=environment, preexec_fn=settle, cwd=home.resolve()
     )
     try:
         yield process
@@ -195,7 +255,7 @@ def companion(command: list[str], home: Path) -> Iterator[subprocess.Popen[bytes
             process.wait()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Ask Linux to end this process when its parent is gone, however that ended; elsewhere nothing is asked."""
     parent_death_signal = 1
     with suppress(OSError, AttributeError):

@@ -69,7 +69,7 @@ class Limits:
     """Requests at once before the rate counts: a model arrives in many pieces."""
     hold_seconds: float = 15.0
     """How long a poll without a message is kept open, so that a node need not sleep between polls; 0: not at all."""
-    hold_every: float = 0.25
+    hold_every: float = 0.1
     read_seconds: float = 120.0
     """How long a body may take to arrive."""
 

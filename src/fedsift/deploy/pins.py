@@ -9,7 +9,8 @@ from pathlib import Path
 
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.files import write_atomically
-from fedsift.deploy.site_file import APP_PIN, read_site_file
+from fedsift.deploy.site_file import read_site_file
+from fedsift.deploy.site_head import APP_PIN
 
 
 def app_fingerprint(app: Path) -> str:
@@ -26,11 +27,6 @@ def app_fingerprint(app: Path) -> str:
         raise ConfigError(
             f"'{app}' cannot be packed as a Flower app: {' '.join(str(error).split())}"
         ) from None
-
-
-def pins_of(site_file: Path) -> frozenset[str]:
-    """Hashes of the apps that a site's file allows, as it stands now."""
-    return frozenset(pin.removeprefix("sha256:") for pin in read_site_file(site_file).apps)
 
 
 def pin(app: str, site_file: Path) -> str:

@@ -2,52 +2,85 @@
 
 [policy]
 requests = ["Train", "Evaluate"]                    # all that may be asked; anything else is refused
-fields = ["Trained.weights", "Evaluated.correct"]   # all that a reply may carry
+fields = ["Trained.weights", "Evaluated.right"]     # all that a reply may carry
+floor = 10                                          # of fewer samples nothing is told
+clip = 1.0                                          # the longest update
+noise = 8.0                                         # Gaussian noise on updates, in units of clip
+budget = 2.0                                        # zCDP that all releases of this dataset may cost, ever
+dataset = "chest 2024"                              # whose account that is; the site's name by default
+audit = false                                       # whether the label audit may send its aggregates
 ask_first = true                                    # a run begins here only after `fedsift flower allow RUN`
 
-Without the table a site answers what the installed fedsift knows. With it, what is not written down is refused: a
-newer version's requests and fields were not there when the site approved.
+Without `requests` or `fields`, or without the table, a site answers what the installed fedsift knew when the site
+approved, by pinning an app: what a newer version brings was not there then.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from fedsift.contract.messages import Answer, Envelope, Reply, Request
-from fedsift.deploy.private import append_private, private_folder, write_private
-from fedsift.engines.flower.hello import Hello, Introduction
-from fedsift.engines.flower.letters import Letter
+import torch
+from torch import Tensor
 
-ALLOWED_RUNS = "allowed-runs.json"
+from fedsift.contract.errors import ConfigError
+from fedsift.contract.messages import Envelope, Reply, Request
+from fedsift.contract.ranges import AtLeastZero, Count, Positive, Ranged
+from fedsift.engines.flower.hello import Hello, Introduction, Notice
+from fedsift.local.private_updates import Mechanism
+
+AUDIT = frozenset({"CountLabels", "FitFolds", "JudgeGrid", "JudgeLabels"})
+"""The label audit's requests: their replies are aggregates of a site's labels."""
 
 
 @dataclass(frozen=True)
-class Policy:
+class Policy(Ranged):
     """The keys of the `[policy]` table."""
 
-    requests: tuple[str, ...] = ()
+    requests: tuple[str, ...] | None = None
     """Kinds of request that are served, by their names; also those inside another."""
-    fields: tuple[str, ...] = ()
+    fields: tuple[str, ...] | None = None
     """Fields of replies that may leave, as `Reply.field`."""
+    floor: Count = 10
+    """The smallest group of samples of which a count, a loss, a mean or a cell of a table leaves."""
+    clip: Positive | None = None
+    """The longest update that leaves; longer ones are shortened."""
+    noise: AtLeastZero = 0.0
+    """Standard deviation of Gaussian noise on every number of an update, in units of `clip`."""
+    budget: Positive | None = None
+    """rho of zero-concentrated differential privacy that all updates of the dataset may cost, over all runs."""
+    dataset: str = ""
+    """The name of the dataset's account; the site's name by default."""
+    audit: bool = False
+    """Whether the label audit may send its aggregates."""
     ask_first: bool = False
     """Whether the operator must allow each run by its id."""
 
+    def __post_init__(self) -> None:
+        if self.noise > 0 and self.clip is None:
+            raise ConfigError("policy.noise needs policy.clip: without a longest update no noise hides one")
+        if self.budget is not None and not self.noise > 0:
+            raise ConfigError(
+                "policy.budget needs policy.noise (and policy.clip): without noise nothing is private"
+            )
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        return None if self.clip is None else Mechanism(self.clip, self.noise)
+
     def objection_to_request(self, asked: Any, allowed: frozenset[str]) -> str | None:
         """Why this is not served, or None. `allowed`: runs that the operator has let in."""
-        if isinstance(asked, Hello):
+        if isinstance(asked, Hello | Notice):
             return None
         if not isinstance(asked, Envelope):
             return f"a {type(asked).__name__} is nothing that a site answers"
         for name in requests_in(asked.request):
-            if name not in self.requests:
+            if name not in (self.requests or ()):
                 return f"this site's policy does not allow the request {name}"
+            if name in AUDIT and not self.audit:
+                return f"this site's policy lets no aggregates of an audit out ({name}): policy.audit = true would"
         if self.ask_first and asked.run not in allowed:
             return f"this site's operator has not allowed the run '{asked.run}' yet"
         return None
@@ -55,9 +88,14 @@ class Policy:
     def objection_to_reply(self, reply: Any) -> str | None:
         """Why this does not leave, or None."""
         if isinstance(reply, Introduction):
+            if reply.facts.samples < self.floor:
+                return f"this site has fewer samples than its floor {self.floor}"
             return None
-        refused = [name for name in fields_in(reply) if name not in self.fields]
-        return f"this site's policy does not let {refused[0]} out" if refused else None
+        refused = [name for name in fields_in(reply) if name not in (self.fields or ())]
+        if refused:
+            return f"this site's policy does not let {refused[0]} out"
+        small = next(small_counts(reply, self.floor), None)
+        return None if small is None else f"{small} counts fewer samples than this site's floor {self.floor}"
 
 
 def requests_in(request: Request[Any]) -> Iterator[str]:
@@ -87,38 +125,27 @@ def _empty(item: Any) -> bool:
     return item is None or (isinstance(item, str | list | tuple | Mapping) and not item)
 
 
-# Runs that the operator lets in --------------------------------------------------------------------------------------
+def small_counts(reply: Any, floor: int) -> Iterator[str]:
+    """`Reply.field` of whole numbers in 1 ... floor - 1, wherever a field does not say that it counts no samples.
+
+    The requests of fedsift keep the floor themselves; this is for those of a plugin, and for mistakes.
+    """
+    if isinstance(reply, Reply):
+        for f in dataclasses.fields(reply):
+            item = getattr(reply, f.name)
+            if f.metadata.get("counts", True) and _counts_few(item, floor):
+                yield f"{type(reply).__name__}.{f.name}"
+            yield from small_counts(item, floor)
+    elif isinstance(reply, tuple | list):
+        for item in reply:
+            yield from small_counts(item, floor)
 
 
-def allowed_runs(notebook: Path) -> frozenset[str]:
-    try:
-        return frozenset(map(str, json.loads((notebook / ALLOWED_RUNS).read_text("utf-8"))))
-    except (OSError, ValueError):
-        return frozenset()
-
-
-def allow_run(notebook: Path, run: str) -> None:
-    """Let a run in; it is asked again by the coordinator's next request."""
-    private_folder(notebook)
-    runs = sorted(allowed_runs(notebook) | {run})
-    write_private(notebook / ALLOWED_RUNS, json.dumps(runs).encode())
-
-
-# What left -----------------------------------------------------------------------------------------------------------
-
-
-def note_reply(egress: Path, asked: Any, answer: Any, letter: Letter) -> None:
-    """One line for what this process hands out: which request, which fields, bytes, hash; a refusal with its reason."""
-    envelope = asked if isinstance(asked, Envelope) else None
-    reply = answer.reply if isinstance(answer, Answer) else answer
-    content = letter.tree.encode() + letter.tensors
-    line = {
-        "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "run": envelope.run[:200] if envelope else "",
-        "request": "+".join(requests_in(envelope.request)) if envelope else type(asked).__name__,
-        "fields": list(fields_in(reply)),
-        "bytes": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
-        **({"refused": answer.failure} if isinstance(answer, Answer) and answer.failure else {}),
-    }
-    append_private(egress, json.dumps(line))
+def _counts_few(item: Any, floor: int) -> bool:
+    if isinstance(item, bool | Mapping):  # a model's whole numbers count batches
+        return False
+    if isinstance(item, int):
+        return 0 < item < floor
+    if isinstance(item, Tensor) and not item.is_floating_point() and item.dtype != torch.bool:
+        return bool(((item > 0) & (item < floor)).any())
+    return isinstance(item, tuple | list) and any(_counts_few(each, floor) for each in item)

@@ -16,7 +16,6 @@ path = "data.npz"
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,11 @@ from fedsift.contract.errors import ConfigError
 from fedsift.contract.files import safe_name
 from fedsift.contract.ranges import AtLeastOne
 from fedsift.deploy.policy import Policy
+from fedsift.deploy.site_head import APP_PIN, EGRESS_FILE
 from fedsift.study.study import read_toml
 from fedsift.study.tables import build
 
 SITE_FILE = "site.toml"
-APP_PIN = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,6 @@ def read_site_file(path: Path) -> SiteFile:
 def notebook_of(path: Path, file: SiteFile) -> Path:
     """Where this site's notes are: a folder by its name, so that two site files beside each other share nothing."""
     return path.parent / file.notebook / safe_name(file.name)
-
-
-EGRESS_FILE = "egress.jsonl"
 
 
 def egress_of(path: Path, file: SiteFile) -> Path:

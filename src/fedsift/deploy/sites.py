@@ -15,15 +15,20 @@ import torch
 from torch import Tensor
 
 from fedsift.contract.errors import DataError
+from fedsift.contract.messages import Envelope, Reply
 from fedsift.contract.randomness import numpy_generator
 from fedsift.data.dataset import Dataset, Labels, Rows
 from fedsift.data.sources import Source, sources
 from fedsift.data.splits import split
+from fedsift.deploy.account import Charge
+from fedsift.deploy.consent import account_of
 from fedsift.deploy.private import private_folder, write_private
 from fedsift.deploy.site_file import SiteFile, notebook_of, read_site_file
-from fedsift.engines.flower.room import SiteRoom
+from fedsift.engines.flower.room import Release, SiteRoom
 from fedsift.local.features import is_features, with_features
+from fedsift.local.private_updates import protected
 from fedsift.local.site import Samples
+from fedsift.signals.privacy import update_zcdp
 from fedsift.study.tables import build_named
 
 
@@ -84,13 +89,35 @@ def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
         samples=_samples(pool, train, file),
         given=torch.from_numpy(labels[train]),
         groups=_groups(dataset, train),
-        floor=file.floor,
+        floor=file.floor if file.policy is None else max(file.floor, file.policy.floor),
+        smallest=0 if file.policy is None else file.policy.floor,
+        release=releasing(path, file),
         held_out=_samples(pool, held, file) if len(held) else None,
         held_out_given=torch.from_numpy(labels[held]) if len(held) else None,
         public=public,
         public_digest="" if public is None else public.digest(),
         secret=own_secret(notebook_of(path, file)),
     )
+
+
+def releasing(path: Path, file: SiteFile) -> Release | None:
+    """What the policy does to a reply: updates are clipped, noised and paid for before they are kept."""
+    policy = file.policy
+    mechanism = None if policy is None else policy.mechanism
+    if policy is None or mechanism is None:
+        return None
+    account = account_of(path, file)
+
+    def release(envelope: Envelope, reply: Reply) -> Reply:
+        outcome = protected(reply, envelope.request, mechanism)
+        if outcome.updates and mechanism.noise > 0:
+            rho = update_zcdp(mechanism.noise, outcome.updates)
+            request = type(envelope.request).__name__
+            charge = Charge(envelope.run, request, rho, outcome.updates, mechanism.clip, mechanism.noise)
+            account.charge(charge)
+        return outcome.reply
+
+    return release
 
 
 def _groups(dataset: Dataset, rows: Rows) -> Tensor | None:
@@ -160,6 +187,7 @@ def _in_vocabulary(dataset: Dataset, file: SiteFile) -> Labels:
             f"site '{file.name}': its data have class '{unknown[0]}', which is not one of its site.toml's "
             f"classes {', '.join(file.classes)}"
         )
+    _check_range(dataset, file)
     if dataset.classes == file.classes:
         return dataset.labels
     number = np.array([file.classes.index(name) for name in dataset.classes])
@@ -168,6 +196,18 @@ def _in_vocabulary(dataset: Dataset, file: SiteFile) -> Labels:
     labels = np.zeros((len(dataset.labels), len(file.classes)), np.int64)
     labels[:, number] = dataset.labels
     return labels
+
+
+def _check_range(dataset: Dataset, file: SiteFile) -> None:
+    """Labels are numbers of the data's classes, or 0 and 1 for each of them."""
+    most = 1 if dataset.multilabel else len(dataset.classes) - 1
+    odd = np.argwhere((dataset.labels < 0) | (dataset.labels > most))
+    if len(odd):
+        row = int(odd[0][0])
+        raise DataError(
+            f"site '{file.name}': sample {dataset.id_of(row)} has the label {dataset.labels[tuple(odd[0])]}, labels go "
+            f"from 0 to {most} ({len(odd)} in all are outside): correct them in the data of its site.toml"
+        )
 
 
 def _samples(pool: Tensor, rows: Rows, file: SiteFile) -> Samples:

@@ -7,27 +7,32 @@ import secrets
 import socket
 import subprocess
 import time
-from contextlib import suppress
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from fedsift.contract.errors import ConfigError, FedsiftError, RunError
+from fedsift import __version__
+from fedsift.contract.errors import ConfigError, RunError
 from fedsift.contract.files import safe_name
 from fedsift.deploy.addresses import host_of, refuse_the_network
-from fedsift.deploy.commands import existing, program
+from fedsift.deploy.commands import error_of, existing, program
+from fedsift.deploy.following import POLL, Say, Status, follow
 from fedsift.deploy.hosting import Link
 from fedsift.deploy.private import private_folder
 from fedsift.engines.flower.processes import LOG_FILE, end_session, offline
 from fedsift.engines.loop import Listener
 from fedsift.runs import RunFolder
-from fedsift.runs.folder import DEPLOYED, FAILURE, FEDERATION, SUMMARY
+from fedsift.runs.folder import DEPLOYED, FAILURE, FEDERATION, SUMMARY, WAITING
 from fedsift.study.study import Study
 
 CONNECTION = "fedsift"
-POLL = 0.5
 SUPERLINK_STARTS = 60.0
+ENDS_WITHIN = 10.0
+"""Seconds in which a run that was asked to end has ended."""
 
 
 def write_connection(home: Path, superlink: str, *, insecure: bool, ca: Path | None) -> None:
@@ -54,26 +59,76 @@ def prepare_run(app: Path, run_folder: Path, superlink: str, link: Link | None =
     for name in ("pyproject.toml", "study.toml", FEDERATION):
         if not (app / name).is_file():
             raise ConfigError(f"'{app}' is no app of ours: it has no {name}. Make one with `fedsift deploy`")
+    _check_version(app)
+    text = (app / "study.toml").read_text("utf-8")
     if not run_folder.exists():
         folder = RunFolder.create(run_folder.parent, run_folder.name)
-        folder.write_text("study.toml", (app / "study.toml").read_text("utf-8"))
+        folder.write_text("study.toml", text)
     folder = RunFolder.open(run_folder)
     if folder.finished:
         raise RunError(f"{run_folder} is finished: name another run folder")
+    _note_deployment(folder, link, text)
     folder.write_text(FEDERATION, (app / FEDERATION).read_text("utf-8"))
-    _note_deployment(folder, link)
     Study.from_file(folder.study_file)
     return folder
 
 
-def _note_deployment(folder: RunFolder, link: Link | None) -> None:
-    """What sites know this run by: two coordinators may give one name to two runs, and a site keeps notes of both."""
+def unreported(run_folder: Path) -> bool:
+    """Whether the run finished while nobody followed it, so that its report is missing."""
+    return (run_folder / SUMMARY).is_file() and not (run_folder / "report.html").is_file()
+
+
+def _check_version(app: Path) -> None:
+    """An app says which fedsift made it; the sites were told that one."""
+    project = tomllib.loads((app / "pyproject.toml").read_text("utf-8")).get("project", {})
+    wanted = [
+        each.partition("==")[2] for each in project.get("dependencies", ()) if each.startswith("fedsift")
+    ]
+    if wanted and wanted[0] and wanted[0] != __version__:
+        raise ConfigError(
+            f"'{app}' was made by fedsift {wanted[0]}, this is {__version__}: make it anew with `fedsift deploy` and "
+            "let the sites pin it, or install that version here"
+        )
+
+
+def _note_deployment(folder: RunFolder, link: Link | None, study: str) -> None:
+    """What sites know this run by: two coordinators may give one name to two runs, and a site keeps notes of both.
+
+    A run that began with another study or another fedsift is not gone on with: its rounds would not fit together.
+    """
     known = folder.read_json(DEPLOYED) or {}
     if "roster" in known and link is None:
         raise ConfigError(f"{folder.path} began behind a door: go on behind it, without --insecure")
+    if known.get("study", study) != study:
+        raise ConfigError(
+            f"{folder.path} began with another study ({_difference(known['study'], study)}): name a new --run-folder, "
+            "or start the app that it began with"
+        )
+    if known.get("fedsift", __version__) != __version__:
+        raise ConfigError(
+            f"{folder.path} began with fedsift {known['fedsift']}, this is {__version__}: install that version to go "
+            "on, or name a new --run-folder"
+        )
     run = known.get("run") or f"{safe_name(folder.id)}-{secrets.token_hex(8)}"
     door = {} if link is None else {"roster": link.roster, "nodes": link.nodes}
-    folder.write_json(DEPLOYED, {"run": run, **door})
+    folder.write_json(DEPLOYED, {"run": run, "fedsift": __version__, "study": study, **door})
+
+
+def _difference(before: str, after: str) -> str:
+    """The first key in which two studies differ, in words."""
+    old, new = (dict(_leaves(tomllib.loads(text))) for text in (before, after))
+    for key in sorted(old | new):
+        if old.get(key) != new.get(key):
+            return f"{key} was {old.get(key, 'not set')}, the app says {new.get(key, 'nothing')}"
+    return "in its words alone"
+
+
+def _leaves(table: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 def start(
@@ -84,12 +139,52 @@ def start(
     insecure: bool,
     ca: Path | None = None,
     listen: Listener | None = None,
+    say: Say = lambda words: None,
+    stop: bool = True,
 ) -> dict[str, Any]:
-    """Start the app on a running SuperLink and follow it to its end; returns the summary."""
+    """Start the app on a running SuperLink, or attach to the run if it is under way, and follow it to its end.
+
+    Returns the summary. `say` is told at least every five seconds what is waited for. `stop`: on Ctrl-C ask the
+    SuperLink to end the run; whoever ends the SuperLink itself need not.
+    """
+    status = Status(say)
     home = folder.path / ".flower"
     write_connection(home, superlink, insecure=insecure, ca=ca)
-    wait_for(superlink)
     environment = offline({"FLWR_HOME": str(home.resolve())})
+    log_file = folder.path / LOG_FILE
+    if folder.in_use():
+        say("this run is under way already: attached to it")
+        _attached(folder, listen, status, environment)
+        return _outcome(folder, log_file)
+    status.now(f"waiting for the SuperLink at {superlink}")
+    wait_for(superlink, say=status.now)
+    folder.forget(FAILURE)
+    folder.forget(WAITING)
+    from_here = log_file.stat().st_size if log_file.is_file() else 0
+    with _launched(app, folder, environment, log_file) as process:
+        try:
+            follow(
+                folder,
+                lambda: process.poll() is None,
+                lambda: _start_words(log_file, from_here, folder),
+                listen,
+                status,
+            )
+            if process.poll() is not None and folder.in_use():
+                # another start was first, or Flower's own client ended before the run did
+                _attached(folder, listen, status, environment)
+        except KeyboardInterrupt:
+            if stop:
+                _stop(folder, environment)
+            raise
+    return _outcome(folder, log_file)
+
+
+@contextmanager
+def _launched(
+    app: Path, folder: RunFolder, environment: dict[str, str], log_file: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Flower's client, which hands the app to the SuperLink and stays while the run is under way."""
     place = str(folder.path.resolve())
     command = [
         program("flwr"),
@@ -100,9 +195,6 @@ def start(
         "-c",
         f'run-folder="{place}"',
     ]
-    folder.forget(FAILURE)
-    log_file = folder.path / LOG_FILE
-    from_here = log_file.stat().st_size if log_file.is_file() else 0
     with log_file.open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -113,49 +205,55 @@ def start(
             start_new_session=True,
         )
         try:
-            _follow(folder, process, listen)
-        except KeyboardInterrupt:
-            _stop(log_file, from_here, environment)
-            raise
+            yield process
         finally:
             end_session(process)
-    return _outcome(folder, log_file)
 
 
-def wait_for(superlink: str, seconds: float = SUPERLINK_STARTS) -> None:
+def _attached(
+    folder: RunFolder, listen: Listener | None, status: Status, environment: dict[str, str]
+) -> None:
+    """Follow a run that another process started; Ctrl-C ends it as it would there."""
+    try:
+        follow(folder, folder.in_use, lambda: "attached; the run has not said anything yet", listen, status)
+    except KeyboardInterrupt:
+        _stop(folder, environment)
+        raise
+
+
+def _start_words(log_file: Path, from_here: int, folder: RunFolder) -> str:
+    """Where the start stands, before the run's own program speaks."""
+    if _run_id(log_file, from_here) is None:
+        return "packing the app and handing it to the SuperLink"
+    if not folder.in_use():
+        return "the SuperLink has the app, and starts the coordinator's program"
+    return "the coordinator's program reads the study and looks for sites"
+
+
+def _run_id(log_file: Path, from_here: int = 0) -> str | None:
+    """The number that Flower gave the last run of this log."""
+    try:
+        text = log_file.read_bytes()[from_here:].decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    found = re.findall(r"run (\d{6,})", text)
+    return found[-1] if found else None
+
+
+def wait_for(superlink: str, seconds: float = SUPERLINK_STARTS, say: Say = lambda words: None) -> None:
     """A SuperLink that was started a moment ago needs some seconds before it listens."""
     host, port = host_of(superlink), int(superlink.rpartition(":")[2])
     refuse_the_network(host)
     end = time.monotonic() + seconds
     while True:
         try:
-            socket.create_connection((host.strip("[]"), port), timeout=5.0).close()
+            socket.create_connection((host.strip("[]"), port), timeout=4.0).close()
             return
         except OSError as error:
             if time.monotonic() >= end:
                 raise RunError(f"no SuperLink answers at {superlink} ({error}): start it first") from None
+            say(f"waiting for the SuperLink at {superlink}: it does not answer yet")
         time.sleep(POLL)
-
-
-def _follow(folder: RunFolder, process: subprocess.Popen[bytes], listen: Listener | None) -> None:
-    """Tell of finished rounds until the run has ended."""
-    told = _rounds_done(folder)
-    while True:
-        ended = process.poll() is not None
-        for row in folder.rounds():
-            if row["round"] > told:
-                told = row["round"]
-                if listen is not None:
-                    listen(row)
-        if ended or folder.finished or (folder.path / FAILURE).is_file():
-            return
-        time.sleep(POLL)
-
-
-def _rounds_done(folder: RunFolder) -> int:
-    """Rounds that a checkpoint counts; later lines belong to a round that is asked again."""
-    header = folder.checkpointed()
-    return 0 if header is None else header.rounds_done
 
 
 def _outcome(folder: RunFolder, log_file: Path) -> dict[str, Any]:
@@ -164,28 +262,25 @@ def _outcome(folder: RunFolder, log_file: Path) -> dict[str, Any]:
         return dict(summary)
     trouble = folder.read_json(FAILURE)
     if trouble is not None:
-        raise _of_code(int(trouble["exit_code"]))(trouble["error"])
+        raise error_of(int(trouble["exit_code"]))(trouble["error"])
     raise RunError(f"the run ended before it was finished; {log_file} says more. Start it again to go on")
 
 
-def _of_code(exit_code: int) -> type[FedsiftError]:
-    """The kind of error that ends with this code."""
-    kinds = [kind for kind in FedsiftError.__subclasses__() if kind.exit_code == exit_code]
-    return kinds[0] if kinds else RunError
-
-
-def _stop(log_file: Path, from_here: int, environment: dict[str, str]) -> None:
-    """Ask the SuperLink to end the run that was just started: it would go on without us."""
-    text = log_file.read_bytes()[from_here:].decode("utf-8", errors="replace")
-    found = re.search(r"run (\d{6,})", text)
-    if found is None:
+def _stop(folder: RunFolder, environment: dict[str, str]) -> None:
+    """End the run: it would go on without us, and write into a folder that nobody follows."""
+    end = time.monotonic() + ENDS_WITHIN
+    while (run := _run_id(folder.path / LOG_FILE)) is None and time.monotonic() < end - ENDS_WITHIN / 2:
+        time.sleep(POLL)  # Flower's client may be about to hand it over
+    if run is None:
         return
     with suppress(subprocess.TimeoutExpired):
         subprocess.run(
-            [program("flwr"), "stop", found[1], CONNECTION],
+            [program("flwr"), "stop", run, CONNECTION],
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=30,
             check=False,
         )
+    while folder.in_use() and time.monotonic() < end + ENDS_WITHIN:
+        time.sleep(POLL)

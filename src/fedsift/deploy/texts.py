@@ -10,8 +10,10 @@ import tomli_w
 from fedsift.contract.disclosure import declared, declared_replies, disclosure_rows
 from fedsift.data.dataset import Spread
 from fedsift.deploy.addresses import LOOPBACK_ONLY
+from fedsift.deploy.policy import AUDIT
 from fedsift.engines.flower.hello import Introduction
 from fedsift.local.requests import Evaluate
+from fedsift.signals.label_counts import FLOOR
 from fedsift.study.study import Study
 
 
@@ -43,6 +45,9 @@ path = "images"                # pictures
 table = "labels.csv"           # a row for each picture: path, label
 label_column = "label"
 
+# What may be asked, what may leave, a floor, noise, a budget: `fedsift flower policy APP >> site.toml`, then cut it.
+# Without the table the site answers what this fedsift knew when you pinned the app.
+
 # Or arrays: images uint8 [n, h, w] or [n, c, h, w], labels [n], classes
 # [data]
 # name = "npz"
@@ -62,7 +67,14 @@ def narrowest_policy(study: Study) -> str:
     replies = [reply for kinds in declared_replies(study.method, (Evaluate,)).values() for reply in kinds]
     requests = list(dict.fromkeys(kind.__name__ for kind in asks))
     fields = list(dict.fromkeys(f"{reply}.{field}" for reply, field, _ in disclosure_rows({"": replies})))
-    return tomli_w.dumps({"policy": {"requests": requests, "fields": fields, "ask_first": False}})
+    table = {
+        "requests": requests,
+        "fields": fields,
+        "floor": FLOOR,
+        "audit": not AUDIT.isdisjoint(requests),
+        "ask_first": False,
+    }
+    return tomli_w.dumps({"policy": table})
 
 
 def readme(study: Study, name: str, trial_sites: list[Path], rows: list[list[str]]) -> str:

@@ -20,16 +20,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsift.contract.errors import ConfigError
+from fedsift.contract.errors import ConfigError, FedsiftError
 from fedsift.contract.messages import Answer, Envelope
-from fedsift.deploy.policy import Policy, allowed_runs, note_reply
-from fedsift.deploy.private import keep_to_oneself, private_folder
+from fedsift.deploy.commands import trouble_file
+from fedsift.deploy.consent import (
+    WITHDRAWN,
+    account_of,
+    allowed_runs,
+    note_reply,
+    rules_of,
+    withdrawn_since,
+)
+from fedsift.deploy.policy import Policy
+from fedsift.deploy.private import keep_to_oneself, private_folder, write_private
 from fedsift.deploy.site_file import SiteFile, egress_of, notebook_of, read_site_file
 from fedsift.deploy.sites import open_site
 from fedsift.deploy.wire import receive_letter, send_letter
 from fedsift.engines.flower.answering import answer
 from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.records import letter_of, value_of
+from fedsift.local.private_updates import updates_in
+from fedsift.signals.privacy import update_zcdp
 
 log = logging.getLogger("fedsift.site")
 
@@ -37,8 +48,9 @@ log = logging.getLogger("fedsift.site")
 def serve(site_file: Path, place: Path) -> None:
     """Answer letters one after the other until this process is ended."""
     file = read_site_file(site_file)
-    private_folder(notebook_of(site_file, file))
+    check_notebook(file.name, notebook_of(site_file, file))
     load_plugins(file)
+    open_site(site_file)  # kept in memory; what is wrong with the data shows before anything connects
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         # The name appears only when calls are taken: whoever sees the door may knock.
         unfinished = place.with_name(f"{place.name}.new")
@@ -60,6 +72,25 @@ def serve(site_file: Path, place: Path) -> None:
                     log.warning("no answer: %s", error)
 
 
+def check_notebook(site: str, notebook: Path) -> None:
+    """A notebook that cannot be written would fail the first request, in the middle of a run."""
+    since = withdrawn_since(notebook)
+    if since is not None:
+        raise ConfigError(
+            f"site '{site}' has withdrawn ({since}), its notebook is closed: to take part again, remove "
+            f"{notebook / WITHDRAWN}"
+        )
+    try:
+        private_folder(notebook)
+        write_private(notebook / ".probe", b"")
+        (notebook / ".probe").unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"site '{site}': its notebook '{notebook}' cannot be written ({error.strerror or error}): make it writable "
+            "for this account, or name another folder in site.toml (notebook)"
+        ) from None
+
+
 def load_plugins(file: SiteFile) -> None:
     """Import what the site's own file names: a method of one's own must be installed where it is answered."""
     for name in file.plugins:
@@ -73,7 +104,7 @@ def load_plugins(file: SiteFile) -> None:
 
 def _reply(letter: Letter, site_file: Path) -> Letter:
     """The site's answer: its policy stands before the work and, as the last step, before what leaves."""
-    file = read_site_file(site_file)
+    file, began = read_site_file(site_file), time.perf_counter()
     asked: Any = None
     try:
         asked = value_of(letter)
@@ -84,14 +115,19 @@ def _reply(letter: Letter, site_file: Path) -> Letter:
             asked, "this site does not know what it was asked; it runs another version, or no plugin"
         )
     reply = letter_of(answered)
-    note_reply(egress_of(site_file, file), asked, answered, reply)
+    seconds = time.perf_counter() - began
+    note_reply(egress_of(site_file, file), asked, answered, reply, _private(answered, file), seconds)
     return reply
 
 
 def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path) -> Any:
-    policy, model = file.policy, note.get("model", "")
-    allowed = allowed_runs(notebook_of(site_file, file)) if policy and policy.ask_first else frozenset()
-    reason = policy.objection_to_request(asked, allowed) if policy else None
+    notebook, model = notebook_of(site_file, file), note.get("model", "")
+    since = withdrawn_since(notebook)
+    if since is not None:
+        return _refusal(asked, f"site '{file.name}' has withdrawn ({since})")
+    policy = rules_of(file, notebook)
+    reason = policy.objection_to_request(asked, allowed_runs(notebook)) if policy else None
+    reason = reason or _unaffordable(asked, file, site_file)
     if reason is not None:
         log.warning("refused: %s%s", reason, _way_out(asked, policy))
         return _refusal(asked, reason)
@@ -102,6 +138,25 @@ def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path
         log.warning("refused: %s", reason)
         return _refusal(asked, reason)
     return answered
+
+
+def _unaffordable(asked: Any, file: SiteFile, site_file: Path) -> str | None:
+    """Why an update is not even computed: it could not be paid for."""
+    policy = file.policy
+    if policy is None or policy.budget is None or not isinstance(asked, Envelope):
+        return None
+    updates = len(updates_in(asked.request.reply_type))
+    return account_of(site_file, file).objection(update_zcdp(policy.noise, updates)) if updates else None
+
+
+def _private(answered: Any, file: SiteFile) -> tuple[str, ...]:
+    """Fields that left with noise, as `Reply.field`."""
+    if file.policy is None or not file.policy.noise > 0 or not isinstance(answered, Answer):
+        return ()
+    reply = answered.reply
+    return (
+        () if reply is None else tuple(f"{type(reply).__name__}.{name}" for name in updates_in(type(reply)))
+    )
 
 
 def _way_out(asked: Any, policy: Policy | None) -> str:
@@ -131,5 +186,10 @@ def end_with(parent: int, place: Path) -> None:
 if __name__ == "__main__":
     keep_to_oneself()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    end_with(os.getppid(), Path(sys.argv[2]))
-    serve(Path(sys.argv[1]), Path(sys.argv[2]))
+    place = Path(sys.argv[2])
+    end_with(os.getppid(), place)
+    try:
+        serve(Path(sys.argv[1]), place)
+    except FedsiftError as error:
+        trouble_file(place).write_text(str(error), "utf-8")
+        sys.exit(error.exit_code)

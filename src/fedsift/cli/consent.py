@@ -1,0 +1,86 @@
+"""`fedsift flower budget|withdraw|took-part`: what a site has given, and how it takes no further part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from fedsift.cli.flower import flower
+from fedsift.cli.output import print_json, print_table, say
+
+SITE_FILE = typer.Argument(Path("site.toml"), help="The site's site.toml.")
+
+
+@flower.command()
+def budget(
+    site_file: Path = SITE_FILE,
+    delta: float = typer.Option(1e-6, "--delta", help="For the epsilon that the cost amounts to."),
+    json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """What this site's dataset has spent of its privacy, and what left outside of that account."""
+    from fedsift.deploy.consent import account_of, fields_that_left
+    from fedsift.deploy.site_file import egress_of, read_site_file
+    from fedsift.signals.privacy import zcdp_epsilon
+
+    path = site_file.resolve()
+    file = read_site_file(path)
+    account = account_of(path, file)
+    charges, outside = account.charges(), fields_that_left(egress_of(path, file))
+    spent = account.spent
+    table = {
+        "account": account.path,
+        "spent": spent,
+        "budget": account.budget,
+        "epsilon": zcdp_epsilon(spent, delta),
+        "delta": delta,
+        "releases": len(charges),
+        "runs": sorted({charge.run for charge in charges}),
+        "outside": outside,
+    }
+    if json:
+        print_json(table)
+        return
+    limit = "no limit" if account.budget is None else f"of {account.budget:g}"
+    say(
+        f"{len(charges)} noised updates cost {spent:.4g} zCDP, {limit}: epsilon {table['epsilon']:.3g} at {delta:g}"
+    )
+    rows = [(request, ", ".join(fields)) for request, fields in outside.items()]
+    print_table("left without noise, outside the account", ("request", "fields"), rows)
+
+
+@flower.command()
+def withdraw(
+    site_file: Path = SITE_FILE,
+    erase: bool = typer.Option(
+        False, "--erase", help="Also remove the notes; the record of what left stays."
+    ),
+) -> None:
+    """Take no further part: the notebook is closed, and this site answers nothing from now on."""
+    from fedsift.deploy import consent
+    from fedsift.deploy.site_file import notebook_of, read_site_file
+
+    path = site_file.resolve()
+    file = read_site_file(path)
+    runs = consent.withdraw(notebook_of(path, file), erase=erase)
+    say(f"site '{file.name}' has withdrawn; it took part in: {', '.join(runs) or 'no run'}")
+    say(
+        "the coordinator lists the models with `fedsift flower took-part NAME RUNS`; ask for them to be trained anew"
+    )
+
+
+@flower.command("took-part")
+def took_part(
+    site: str = typer.Argument(help="The site's name."),
+    runs: list[Path] = typer.Argument(help="Run folders, or folders that hold some."),
+    json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """At the coordinator: the runs, and so the models, in which a site took part."""
+    from fedsift.deploy.tookpart import participations
+
+    found = participations(site, runs)
+    if json:
+        print_json([vars(each) for each in found])
+        return
+    rows = [(each.run, each.until, each.state, each.model or "no model yet") for each in found]
+    print_table(f"site {site}", ("run", "last answer", "state", "model"), rows)

@@ -1,0 +1,142 @@
+"""A site's SuperNode, and the apps that it starts, kept away from the site's files by the kernel (Linux, Landlock).
+
+Flower runs an app under the account of its SuperNode. So that an app, pinned or not, cannot read what the site's own
+process guards, the SuperNode is started with a list of what it may open: Python and its packages, the system's
+libraries, its own home, the socket. Everything else, data and notebook first, is refused by the kernel, to it and to
+whatever it starts, for as long as they live. No rights are needed for that, and none can take it back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+PATH_BENEATH, VERSION = 1, 1
+NO_NEW_PRIVILEGES = 38
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE
+READ = EXECUTE | READ_FILE | READ_DIR
+BY_VERSION = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
+"""Kinds of access that a kernel's Landlock knows: making and removing (1), moving (2), cutting off (3)."""
+
+SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/sys", "/nix/store")
+DEVICES = ("/dev",)
+
+
+class _RulesetAttr(ctypes.Structure):
+    _fields_ = [("handled", ctypes.c_uint64)]
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]
+
+
+def _call(number: int, *arguments: object) -> int:
+    return int(ctypes.CDLL(None, use_errno=True).syscall(number, *arguments))
+
+
+def landlock_version() -> int:
+    """What this kernel offers; 0 for nothing."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    return max(0, _call(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(VERSION)))
+
+
+class Confinement:
+    """A list of folders, as the kernel takes it. `apply` is for a new process, between fork and exec."""
+
+    def __init__(self, readable: Iterable[Path], writable: Iterable[Path]) -> None:
+        version = landlock_version()
+        self._everything = BY_VERSION[min(version, max(BY_VERSION))] if version else 0
+        self._ruleset = -1
+        self.readable = [path.resolve() for path in readable if path.exists()]
+        self.writable = [path.resolve() for path in writable if path.exists()]
+        if not version:
+            return
+        attr = _RulesetAttr(self._everything)
+        self._ruleset = _call(
+            CREATE_RULESET, ctypes.byref(attr), ctypes.c_size_t(ctypes.sizeof(attr)), ctypes.c_uint32(0)
+        )
+        for path in self.readable:
+            self._allow(path, READ)
+        for path in self.writable:
+            self._allow(path, self._everything)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the kernel took the list."""
+        return self._ruleset >= 0
+
+    def reaches(self, path: Path) -> bool:
+        """Whether a file lies in one of the folders after all, e.g. data kept inside a folder of Python packages."""
+        place = path.resolve()
+        return any(place.is_relative_to(folder) for folder in (*self.readable, *self.writable))
+
+    def _allow(self, path: Path, access: int) -> None:
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                wanted = access & self._everything & (-1 if path.is_dir() else OF_FILES)
+                rule = _PathBeneath(wanted, descriptor)
+                kind = ctypes.c_int(PATH_BENEATH)
+                _call(ADD_RULE, ctypes.c_int(self._ruleset), kind, ctypes.byref(rule), ctypes.c_uint32(0))
+            finally:
+                os.close(descriptor)
+
+    def apply(self) -> None:
+        """Give up, for this process and its children, all access to files that is not on the list."""
+        if not self.holds:
+            return
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) or _call(
+            RESTRICT_SELF, ctypes.c_int(self._ruleset), ctypes.c_uint32(0)
+        ):
+            raise OSError(ctypes.get_errno(), "the kernel did not confine the SuperNode")
+
+    def close(self) -> None:
+        if self.holds:
+            os.close(self._ruleset)
+            self._ruleset = -1
+
+
+def of_node(home: Path, socket: Path, files: Iterable[Path], guarded: Iterable[Path] = ()) -> Confinement:
+    """What a SuperNode needs: Python, the system, its home, the socket's folder, its certificate and key.
+
+    A folder that is in Python's path only because somebody works there (`python -m`) is left out when it holds what is
+    `guarded`.
+    """
+    kept = [path.resolve() for path in guarded]
+    packages = [Path(entry).resolve() for entry in sys.path if entry]
+    packages = [
+        place
+        for place in packages
+        if (place / "fedsift").is_dir() or not any(path.is_relative_to(place) for path in kept)
+    ]
+    python = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent]
+    system = [Path(place) for place in SYSTEM]
+    return Confinement([*system, *python, *packages, *files], [*map(Path, DEVICES), home, socket.parent])
+
+
+Say = Callable[[str], None]
+
+
+def tell(confinement: Confinement, guarded: Iterable[Path], say: Say) -> None:
+    """Say what holds, and what does not: a person decides what to make of it."""
+    if not confinement.holds:
+        say(
+            "this kernel cannot confine the SuperNode (Landlock, Linux 5.13): an app that you pin could read this "
+            "site's files. Run the site in a container, or its node under an account of its own (docs/deployment.md)"
+        )
+        return
+    open_after_all = [path for path in guarded if confinement.reaches(path)]
+    if open_after_all:
+        say(f"'{open_after_all[0]}' lies in a folder that the SuperNode may read: move it elsewhere")
+    else:
+        say("the SuperNode and its apps cannot open this site's data and notebook: the kernel sees to it")

@@ -1,0 +1,115 @@
+"""Following a deployed run by its folder: finished rounds as they come, and in between whom it waits for."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedsift.engines.loop import Listener
+from fedsift.runs import RunFolder
+from fedsift.runs.folder import FAILURE, WAITING
+
+POLL = 0.25
+SILENT = 4.0
+"""Seconds without a word after which the last one is said again, with how long it has been so."""
+
+Say = Callable[[str], None]
+
+
+class Rounds:
+    """The lines of rounds.jsonl that were not told yet; the file is read on from where it was read to."""
+
+    def __init__(self, file: Path, told: int = 0) -> None:
+        self._file, self._told, self._at = file, told, 0
+
+    def new(self) -> list[dict[str, Any]]:
+        try:
+            if self._file.stat().st_size < self._at:
+                self._at = 0  # a run that goes on has dropped the lines after its checkpoint
+            with self._file.open("rb") as file:
+                file.seek(self._at)
+                content = file.read()
+        except FileNotFoundError:
+            return []
+        whole = content[: content.rfind(b"\n") + 1]
+        self._at += len(whole)
+        rows = [json.loads(line) for line in whole.splitlines()]
+        fresh = [row for row in rows if row["round"] > self._told]
+        self._told = max([self._told, *(row["round"] for row in fresh)])
+        return fresh
+
+
+class Status:
+    """Says where a run stands: at once when that changes, and again every few seconds when it does not."""
+
+    def __init__(self, say: Say, clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._words, self._since, self._said = "", clock(), -SILENT
+
+    def now(self, words: str) -> None:
+        """`words`: what is waited for; a change of the figures in it alone is no news."""
+        at = self._clock()
+        key = _without_figures(words)
+        if key != _without_figures(self._words):
+            self._since = at
+        elif at - self._said < SILENT:
+            return
+        self._words, self._said = words, at
+        lasted = at - self._since
+        self._say(words if lasted < 1 else f"{words} ({lasted:.0f} s)")
+
+    def news(self) -> None:
+        """Something else was said just now."""
+        self._said = self._clock()
+
+
+def _without_figures(words: str) -> str:
+    return re.sub(r"\d+", "#", words)
+
+
+def waiting_words(folder: RunFolder) -> str:
+    """Whom the run's own program waits for; "" before it has said anything."""
+    try:
+        now = folder.read_json(WAITING)
+    except ValueError:
+        return ""
+    if not now:
+        return ""
+    who = ", ".join(f"{site} ({words})" for site, words in list(now["waiting"].items())[:8])
+    more = len(now["waiting"]) - 8
+    tail = f" and {more} more" if more > 0 else ""
+    here = f"; here: {', '.join(now['here'])}" if now.get("here") else ""
+    others = "".join(
+        f"; {name}: {why}" for name, why in now.get("refused", {}).items() if name not in now["waiting"]
+    )
+    return f"{now['what']}, waiting for {who}{tail}{here}{others}" if who else str(now["what"])
+
+
+def follow(
+    folder: RunFolder,
+    alive: Callable[[], bool],
+    before: Callable[[], str],
+    listen: Listener | None,
+    status: Status,
+    rest: Callable[[float], None] = time.sleep,
+) -> None:
+    """Tell of rounds and of waiting until the run has ended, one way or the other.
+
+    `alive`: whether anybody works on it. `before`: where the start stands, while the program has not said anything.
+    """
+    header = folder.checkpointed()
+    rounds = Rounds(folder.rounds_file, 0 if header is None else header.rounds_done)
+    while True:
+        ended = not alive()
+        for row in rounds.new():
+            status.news()
+            if listen is not None:
+                listen(row)
+        if ended or folder.finished or (folder.path / FAILURE).is_file():
+            return
+        status.now(waiting_words(folder) or before())
+        rest(POLL)

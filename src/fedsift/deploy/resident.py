@@ -1,0 +1,121 @@
+"""A process that has Flower loaded and forks for every message, in the place of a new Python for each.
+
+    python -m fedsift.deploy.resident SOCKET
+
+Flower's SuperNode starts `flwr-clientapp` by its name for every message: a second and a half of imports, each time, at
+each site. In the SuperNode's path stands a few lines of ours by that name, which hand the command over to this process.
+It forks, and the child runs Flower's own `flwr-clientapp` to its end: one message, one process, as before. Where nobody
+answers at the socket, the few lines start Flower's program itself. This process is confined as the SuperNode is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from fedsift.deploy.private import private_folder
+
+NAMES = ("flwr-clientapp", "flower-superexec")
+"""Programs that a SuperNode starts by name: one for each message, and the one that starts these."""
+LONGEST_FIRST_LINE = 200
+"""Linux reads so much of a script's first line, and a little more."""
+LARGEST_CALL = 1 << 20
+
+SCRIPT = """\
+#!{python} -IS
+import json, os, socket, sys
+try:
+    line = socket.socket(socket.AF_UNIX)
+    line.connect({place!r})
+    line.sendall(json.dumps([dict(os.environ), {name!r}, *sys.argv[1:]]).encode() + b"\\n")
+    code = line.recv(16)
+except OSError:
+    code = b""
+if not code:
+    os.execv({real!r}, [{real!r}, *sys.argv[1:]])
+sys.exit(int(code))
+"""
+
+
+def stand_in(folder: Path, place: Path) -> Path | None:
+    """Write the few lines into a folder for the SuperNode's path; None where Flower's own must do."""
+    for name in NAMES:
+        real = Path(sys.executable).parent / name
+        found = str(real) if real.is_file() else shutil.which(name)
+        if found is None or len(sys.executable) > LONGEST_FIRST_LINE:
+            return None
+        file = private_folder(folder) / name
+        text = SCRIPT.format(python=sys.executable, place=str(place), real=found, name=name)
+        file.write_text(text, "utf-8")
+        file.chmod(0o700)
+    return folder
+
+
+def serve(place: Path) -> None:
+    """Fork for every command until the parent is gone; the child's exit code goes back when it has ended."""
+    from flwr.supercore.cli import flower_superexec
+    from flwr.supernode.cli import flwr_clientapp  # what takes the time
+
+    programs = dict(zip(NAMES, (flwr_clientapp, flower_superexec), strict=True))
+
+    import fedsift.deploy.client  # noqa: F401  so that the app's own import finds everything loaded
+
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_IGN
+    )  # nobody waits for the children here: each reports for itself
+    place.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.bind(str(place))
+        place.chmod(0o600)
+        door.listen(16)
+        while True:
+            channel, _ = door.accept()
+            if os.fork() == 0:
+                door.close()
+                _carry_out(channel, programs)
+            channel.close()
+
+
+def _carry_out(channel: socket.socket, programs: Mapping[str, Callable[[], object]]) -> None:
+    """In the child: run the program, report its exit code, end."""
+    code = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        environment, sys.argv = _call(channel)
+        os.environ.clear()
+        os.environ.update(environment)
+        programs[sys.argv[0]]()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException as error:
+        print(f"{sys.argv[0]}: {type(error).__name__}: {error}", file=sys.stderr)
+    finally:
+        try:
+            channel.sendall(str(code).encode())
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+def _call(channel: socket.socket) -> tuple[dict[str, str], list[str]]:
+    """Environment and command from one line of JSON; whoever reaches the socket may run what it may run anyway."""
+    data = b""
+    while not data.endswith(b"\n") and len(data) < LARGEST_CALL:
+        part = channel.recv(65536)
+        if not part:
+            break
+        data += part
+    environment, *command = json.loads(data)
+    return {str(key): str(value) for key, value in environment.items()}, [str(item) for item in command]
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

@@ -1,0 +1,48 @@
+"""The few keys of a site.toml that its door and its node need: read without torch, which only the worker pays for."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsift.contract.errors import ConfigError
+from fedsift.contract.files import safe_name
+
+APP_PIN = re.compile(r"sha256:[0-9a-f]{64}")
+EGRESS_FILE = "egress.jsonl"
+
+
+@dataclass(frozen=True)
+class SiteHead:
+    """Of a file that the site's own process checks in full."""
+
+    path: Path
+    name: str
+    notebook: Path
+    """The site's own notes, in a folder by its name."""
+    apps: frozenset[str]
+    """SHA-256 of the apps that may run here."""
+
+    @property
+    def egress(self) -> Path:
+        return self.notebook / EGRESS_FILE
+
+
+def read_head(site_file: Path) -> SiteHead:
+    path = Path(site_file).resolve()
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"site file '{site_file}' does not exist") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{site_file} cannot be read: {error}") from None
+    name, apps = table.get("name"), table.get("apps", [])
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"{site_file}: 'name' is empty; the federation knows a site by its name")
+    for pin in apps if isinstance(apps, list) else [apps]:
+        if not isinstance(pin, str) or not APP_PIN.fullmatch(pin):
+            raise ConfigError(f"{site_file}: 'apps' has '{pin}'; a pin is sha256: and 64 hexadecimal digits")
+    notebook = path.parent / str(table.get("notebook", "notebook")) / safe_name(name)
+    return SiteHead(path, name, notebook, frozenset(pin.removeprefix("sha256:") for pin in apps))

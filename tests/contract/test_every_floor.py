@@ -1,0 +1,52 @@
+"""No reply of any method tells of fewer samples than the sites' floor, and every method lives with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsift.contract.messages import Answer, Envelope
+from fedsift.engines.inprocess import InProcess
+from fedsift.methods import methods
+
+from .federations import contract_study, play
+
+FLOOR = 10
+FEW_OF_SOME = {"name": "bernoulli-dirichlet", "sites": 5, "p": 0.7, "alpha": 0.5}
+"""Sites that hold a handful of samples of some classes."""
+OFTEN = ("fednoro", "fedmlp")
+"""In every test run: losses by class, and prototypes."""
+
+
+class Watched(InProcess):
+    """Looks at every reply as a site's policy would, before anything else does."""
+
+    small: tuple[str, ...] = ()
+    seen: int = 0
+
+    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+        policy = pytest.importorskip("fedsift.deploy.policy", reason="policies belong to deployments")
+        answers = super().deliver(envelopes, deadline)
+        for answer in answers.values():
+            Watched.seen += 1
+            Watched.small += tuple(policy.small_counts(answer.reply, FLOOR))
+        return answers
+
+
+def name_of(name: str) -> Any:
+    return pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", [name_of(name) for name in methods.names()])
+def test_a_method_keeps_the_sites_floor(name: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"federation": {"floor": FLOOR}, "model": {"name": "mlp"}}
+    if "multiclass" in methods.get(name).tasks:
+        changes["partition"] = FEW_OF_SOME
+    Watched.small, Watched.seen = (), 0
+    run = play(contract_study(name, tmp_path, **changes), tmp_path, Watched)
+    assert run.finished
+    assert Watched.seen > 0
+    assert Watched.small == ()

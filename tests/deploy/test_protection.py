@@ -1,0 +1,269 @@
+"""What a policy does to replies: floor, clipping, noise, the account; approval; withdrawal."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fedsift.cli.main import app
+from fedsift.contract.codec import digest_of
+from fedsift.contract.errors import ConfigError
+from fedsift.contract.messages import Envelope, Moment, Reply, Request, disclosed
+from fedsift.deploy.account import Account, Charge, Refused
+from fedsift.deploy.consent import approve, fields_that_left, rules_of, withdraw, withdrawn_since
+from fedsift.deploy.policy import Policy, small_counts
+from fedsift.deploy.site_file import read_site_file
+from fedsift.engines.flower.hello import Hello, Noted, Notice
+from fedsift.local.label_audit import CountLabels
+from fedsift.local.private_updates import Mechanism, protected, protected_model
+from fedsift.local.recipe import Recipe
+from fedsift.local.requests import Train, Trained
+
+from .test_policy import FIELDS, OPEN, ask, egress, site
+from .test_sites import train, write_site
+
+START = {"w": torch.zeros(3), "steps": torch.tensor(0)}
+
+
+def quiet(count: int) -> bytes:
+    """Entropy of which every draw is the same: u = v = 1/2."""
+    return (2**63).to_bytes(8, "little") * (count // 8)
+
+
+# Clipping and noise --------------------------------------------------------------------------------------------------
+
+
+def test_a_long_update_is_shortened_and_a_short_one_is_not() -> None:
+    trained = {"w": torch.tensor([3.0, 0.0, 4.0]), "steps": torch.tensor(7)}
+    short = protected_model(trained, START, Mechanism(clip=1.0))
+    torch.testing.assert_close(short["w"], torch.tensor([0.6, 0.0, 0.8]))
+    assert int(short["steps"]) == 7
+    assert torch.equal(protected_model(trained, START, Mechanism(clip=9.0))["w"], trained["w"])
+
+
+def test_noise_has_the_size_that_the_account_is_told() -> None:
+    big = {"w": torch.zeros(20_000)}
+    noisy = protected_model(big, big, Mechanism(clip=0.5, noise=4.0, entropy=np.random.default_rng(1).bytes))
+    assert float(noisy["w"].double().std()) == pytest.approx(2.0, rel=0.03)
+    again = protected_model(big, big, Mechanism(clip=0.5, noise=4.0))
+    assert not torch.equal(noisy["w"], again["w"])  # the operating system's chance
+
+
+def test_a_variance_stays_one() -> None:
+    start = {"norm.running_var": torch.full((4,), 1e-3)}
+    found = protected_model(start, start, Mechanism(clip=1.0, noise=5.0, entropy=quiet))
+    assert float(found["norm.running_var"].min()) > 0
+
+
+def test_updates_inside_other_replies_are_found() -> None:
+    inner = Train(START, Recipe())
+    request = Train(START, Recipe(), then=(inner,))
+    model = {"w": torch.tensor([3.0, 0.0, 4.0]), "steps": torch.tensor(1)}
+    outcome = protected(Trained(model, 10, 0.5, (Trained(model, 10, 0.5),)), request, Mechanism(clip=1.0))
+    assert outcome.updates == 2
+    assert outcome.fields == ("Trained.weights", "Trained.weights")
+    assert isinstance(outcome.reply, Trained)
+    second = outcome.reply.then[0]
+    assert isinstance(second, Trained)
+    torch.testing.assert_close(second.weights["w"], torch.tensor([0.6, 0.0, 0.8]))
+
+
+# The account ---------------------------------------------------------------------------------------------------------
+
+
+def charge(rho: float) -> Charge:
+    return Charge("run", "Train", rho, 1, 1.0, math.sqrt(2 / rho))
+
+
+def test_releases_add_up_until_the_budget_is_spent(tmp_path: Path) -> None:
+    account = Account(tmp_path / "privacy" / "north.jsonl", budget=1.0)
+    for _ in range(2):
+        account.charge(charge(0.5))
+    assert Account(account.path).spent == pytest.approx(1.0)
+    with pytest.raises(Refused, match="0 of 1 is left, a release costs 0.5"):
+        account.charge(charge(0.5))
+    assert account.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_line_that_was_cut_off_in_writing_was_no_release(tmp_path: Path) -> None:
+    account = Account(tmp_path / "north.jsonl", budget=1.0)
+    account.charge(charge(0.25))
+    with account.path.open("a") as file:
+        file.write('{"at": "2026-01-01", "rho": 0.')
+    assert account.spent == 0.25
+    account.charge(charge(0.25))
+    assert [each.rho for each in account.charges()] == [0.25, 0.25]
+
+
+def test_a_damaged_account_lets_nothing_out(tmp_path: Path) -> None:
+    account = Account(tmp_path / "north.jsonl", budget=1.0)
+    account.path.write_text('{"rho": 0.1}\n')
+    with pytest.raises(Refused, match="damaged"):
+        account.charge(charge(0.1))
+
+
+NOISY = {"clip": 0.01, "noise": 2.0, "budget": 1.0}
+"""2 / 2^2 = 1/2 for each release: two are allowed."""
+
+
+def test_updates_leave_with_noise_and_are_paid_for_once(tmp_path: Path) -> None:
+    path = site(tmp_path, **NOISY)
+    first = ask(path, train())
+    assert first.failure == ""
+    change = torch.cat(
+        [value.flatten() for value in first.reply.weights.values() if value.is_floating_point()]
+    )
+    assert torch.isfinite(change).all()
+    assert digest_of(ask(path, train())) == digest_of(first)  # the same noise, not another look at the data
+    account = Account(tmp_path / "notebook" / "privacy" / "north.jsonl")
+    assert [each.rho for each in account.charges()] == [0.5]
+    [line, _] = egress(path)
+    assert line["outside_budget"] == ["Trained.samples", "Trained.loss"]
+    second = ask(path, train(run="another run"))
+    assert second.failure == ""
+    third = ask(path, train(run="a third"))
+    assert third.failure.startswith("Refused: this site's privacy budget does not allow it: 0 of 1 is left")
+    assert account.spent == pytest.approx(1.0)
+
+
+def test_the_account_is_the_datasets_not_the_sites(tmp_path: Path) -> None:
+    path = site(tmp_path, **NOISY, dataset="chest 2024")
+    assert ask(path, train()).failure == ""
+    [file] = (tmp_path / "notebook" / "privacy").glob("*.jsonl")
+    assert "chest" in file.name
+
+
+def test_the_budget_is_shown_with_what_it_does_not_cover(tmp_path: Path) -> None:
+    path = site(tmp_path, **NOISY)
+    ask(path, train())
+    shown = CliRunner().invoke(app, ["flower", "budget", str(path), "--json"])
+    assert shown.exit_code == 0, shown.output
+    table = json.loads(shown.output)
+    assert (table["spent"], table["budget"], table["releases"]) == (0.5, 1.0, 1)
+    assert table["outside"] == {"Train": ["Trained.samples", "Trained.loss"]}
+    # rho = 1/2, delta = 1e-6: 1/2 + 2 sqrt(ln(1e6) / 2)
+    assert table["epsilon"] == pytest.approx(0.5 + 2 * math.sqrt(0.5 * math.log(1e6)))
+
+
+@pytest.mark.parametrize(
+    ("table", "word"),
+    [
+        ({"noise": 1.0}, "policy.noise needs policy.clip"),
+        ({"budget": 1.0}, "policy.budget needs policy.noise"),
+        ({"clip": 0.0}, "clip"),
+        ({"floor": -1}, "floor"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused(table: dict[str, Any], word: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=word):
+        read_site_file(write_site(tmp_path, policy=table))
+
+
+# The floor -----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Tallied(Reply):
+    found: int = disclosed("a count")
+    table: torch.Tensor = disclosed("counts")
+    version: int = disclosed("no count", counts=False, default=3)
+
+
+def test_a_plugins_small_count_does_not_leave_either() -> None:
+    large, small = torch.tensor([0, 10, 25]), torch.tensor([0, 9, 25])
+    assert list(small_counts(Tallied(10, large), 10)) == []
+    assert list(small_counts(Tallied(9, small), 10)) == ["Tallied.found", "Tallied.table"]
+    policy = Policy(fields=("Tallied.found", "Tallied.table", "Tallied.version"), floor=10)
+    assert policy.objection_to_reply(Tallied(0, large)) is None
+    reason = policy.objection_to_reply(Tallied(1, large))
+    assert reason == "Tallied.found counts fewer samples than this site's floor 10"
+
+
+def test_a_site_below_its_own_floor_stays_out(tmp_path: Path) -> None:
+    path = site(tmp_path, floor=10)  # it has six samples
+    assert "fewer samples than its floor 10" in ask(path, Hello()).failure
+    assert "Trained.samples counts fewer" in ask(path, train()).failure
+
+
+def test_an_audits_aggregates_need_a_word_of_their_own() -> None:
+    asked = Envelope("run", "north", Moment(1, "count", 0, 0), "", CountLabels(1, False))
+    for audit in (False, True):
+        policy = Policy(requests=("CountLabels",), audit=audit)
+        reason = policy.objection_to_request(asked, frozenset())
+        assert (reason is None) == audit
+
+
+# Approval and withdrawal ---------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class AskForMore(Request[Trained]):
+    """As if a newer version had it."""
+
+
+def test_what_was_not_there_on_approval_is_refused(tmp_path: Path) -> None:
+    path = write_site(tmp_path)
+    notebook = tmp_path / "notebook" / "north"
+    file = read_site_file(path)
+    assert rules_of(file, notebook) is None  # a trial: nobody approved anything
+    approve(notebook)
+    known = json.loads((notebook / "approved.json").read_text("utf-8"))
+    assert {"Train", "Evaluate", "Indicate"} <= set(known["requests"])
+    known["requests"].remove("Train")  # as if Train were newer than the approval
+    (notebook / "approved.json").write_text(json.dumps(known))
+    assert "does not allow the request Train" in ask(path, train()).failure
+    approve(notebook)
+    assert ask(path, train()).failure == ""
+
+
+def test_a_policy_says_what_it_says_and_the_approval_the_rest(tmp_path: Path) -> None:
+    path = write_site(tmp_path, policy={"requests": ["Train"], "floor": 0})
+    notebook = tmp_path / "notebook" / "north"
+    assert "does not let Trained.weights out" in ask_made(path)
+    approve(notebook)
+    assert ask_made(path) == ""
+    rules = rules_of(read_site_file(path), notebook)
+    assert rules is not None
+    assert rules.requests == ("Train",)
+    assert set(FIELDS) <= set(rules.fields or ())
+
+
+def ask_made(path: Path) -> str:
+    (path.parent / "notebook" / "north").mkdir(parents=True, exist_ok=True)
+    return str(ask(path, train()).failure)
+
+
+def test_a_site_that_withdrew_answers_nothing_and_keeps_the_record(tmp_path: Path) -> None:
+    path = site(tmp_path)
+    assert ask(path, train()).failure == ""
+    done = CliRunner().invoke(app, ["flower", "withdraw", str(path), "--erase"])
+    assert done.exit_code == 0, done.output
+    assert "run" in done.output
+    notebook = tmp_path / "notebook" / "north"
+    assert withdrawn_since(notebook) is not None
+    assert not (notebook / "run").exists()
+    for asked in (Hello(), train()):
+        assert "site 'north' has withdrawn" in ask(path, asked).failure
+    assert len(egress(path)) == 3
+    assert withdraw(notebook) == []
+
+
+def test_words_of_the_coordinator_are_for_the_person_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert isinstance(ask(site(tmp_path), Notice("write the classes\x1b[2J in order")), Noted)
+    [line] = [r.getMessage() for r in caplog.records if "the coordinator says" in r.getMessage()]
+    assert line.isprintable()
+
+
+def test_no_egress_no_list() -> None:
+    assert fields_that_left(Path("/nowhere/egress.jsonl")) == {}
+    assert OPEN["floor"] == 0

@@ -1,0 +1,71 @@
+"""The process that forks for every message: Flower's programs find it by their names, and do without it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from fedsift.deploy import resident
+from fedsift.deploy.resident import NAMES, _call, stand_in
+
+
+@pytest.fixture
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from fedsift.deploy.temporary import new_socket
+
+    return new_socket().with_name("forks")
+
+
+def test_the_few_lines_hand_over_command_and_environment_and_return_the_code(
+    tmp_path: Path, place: Path
+) -> None:
+    import socket
+
+    folder = stand_in(tmp_path / "bin", place)
+    assert folder is not None
+    heard = []
+
+    def answer() -> None:
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(str(place))
+            door.listen()
+            ready.set()
+            channel, _ = door.accept()
+            with channel:
+                heard.append(_call(channel))
+                channel.sendall(b"7")
+
+    ready = threading.Event()
+    thread = threading.Thread(target=answer)
+    thread.start()
+    ready.wait()
+    environment = {"MARK": "here", "PATH": os.defpath}
+    done = subprocess.run([folder / NAMES[0], "--token", "a b"], env=environment, check=False)
+    thread.join()
+    assert done.returncode == 7
+    [(seen, command)] = heard
+    assert seen["MARK"] == "here"
+    assert command == [NAMES[0], "--token", "a b"]
+
+
+def test_without_the_process_flowers_own_program_runs(tmp_path: Path, place: Path) -> None:
+    folder = stand_in(tmp_path / "bin", place)
+    assert folder is not None
+    done = subprocess.run(
+        [folder / NAMES[0], "--help"], capture_output=True, text=True, env={"PATH": os.defpath}, check=False
+    )
+    assert done.returncode == 0
+    assert "ClientApp" in done.stdout
+
+
+def test_a_long_path_of_python_needs_flowers_own(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/" + "x" * 300)
+    assert stand_in(tmp_path / "bin", place) is None
+    assert resident.LARGEST_CALL > 10_000

@@ -1,0 +1,217 @@
+"""Before the first round: whatever is wrong is one line at the side that can mend it; nobody waits in the dark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsift.contract.errors import ConfigError, DataError, FedsiftError
+from fedsift.deploy import starting, worker
+from fedsift.deploy.app import write_app
+from fedsift.deploy.commands import Worker
+from fedsift.deploy.following import SILENT, Rounds, Status, follow, waiting_words
+from fedsift.deploy.temporary import LONGEST_SOCKET, PREFIX, new_socket, remove_stale
+from fedsift.runs import RunFolder
+from fedsift.runs.folder import WAITING
+from fedsift.study import Study
+
+from .test_sites import write_site
+
+HERE = "127.0.0.1:8000"
+IMAGES = np.zeros((6, 1, 2, 2), np.uint8)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    study = Study.from_table({"model": {"name": "mlp"}, "method": {"name": "fedavg", "rounds": 3}})
+    write_app(study, tmp_path / "app")
+    return tmp_path / "app"
+
+
+# The coordinator's side ----------------------------------------------------------------------------------------------
+
+
+def test_another_study_over_an_old_run_is_refused_by_the_key_that_differs(app: Path, tmp_path: Path) -> None:
+    starting.prepare_run(app, tmp_path / "run", HERE)
+    text = (app / "study.toml").read_text("utf-8")
+    (app / "study.toml").write_text(text.replace("rounds = 3", "rounds = 4"), "utf-8")
+    with pytest.raises(ConfigError, match=r"method\.rounds was 3, the app says 4.*new --run-folder"):
+        starting.prepare_run(app, tmp_path / "run", HERE)
+
+
+def test_another_version_of_fedsift_is_refused(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting.prepare_run(app, tmp_path / "run", HERE)
+    monkeypatch.setattr(starting, "__version__", "99.0")
+    with pytest.raises(ConfigError, match=r"app' was made by fedsift .*, this is 99\.0"):
+        starting.prepare_run(app, tmp_path / "run", HERE)
+    project = (app / "pyproject.toml").read_text("utf-8")
+    (app / "pyproject.toml").write_text(project.replace("fedsift[flower]==", "other=="), "utf-8")
+    with pytest.raises(ConfigError, match=r"run began with fedsift .*, this is 99\.0"):
+        starting.prepare_run(app, tmp_path / "run", HERE)
+
+
+# A site's side -------------------------------------------------------------------------------------------------------
+
+
+def trouble(path: Path, place: Path) -> FedsiftError:
+    """What the person at the site is told when the site's process cannot start."""
+    with pytest.raises(FedsiftError) as found:
+        Worker(path, place).start()
+    assert "\n" not in str(found.value)
+    return found.value
+
+
+def test_truncated_data_and_labels_out_of_range_are_told_before_anything_connects(tmp_path: Path) -> None:
+    path = write_site(tmp_path / "cut")
+    data = path.parent / "data.npz"
+    data.write_bytes(data.read_bytes()[:-200])
+    place = new_socket()
+    cut = trouble(path, place)
+    assert isinstance(cut, DataError)
+    assert "data.npz" in str(cut)
+    arrays = {"images": IMAGES, "labels": np.array([0, 1, 7, 0, 1, 0]), "classes": np.array(["a", "b"])}
+    with pytest.raises(DataError, match="7"):
+        worker.serve(write_site(tmp_path / "range", arrays), place)
+
+
+def test_a_notebook_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+    path = write_site(tmp_path)
+    (tmp_path / "notebook").write_text("a file where the folder should be")
+    with pytest.raises(ConfigError, match=r"site 'north': its notebook .* cannot be written .* name another"):
+        worker.serve(path, tmp_path / "door")
+
+
+def test_a_site_that_withdrew_does_not_start(tmp_path: Path) -> None:
+    path = write_site(tmp_path)
+    (tmp_path / "notebook" / "north").mkdir(parents=True)
+    (tmp_path / "notebook" / "north" / "withdrawn.json").write_text("{")
+    with pytest.raises(ConfigError, match="has withdrawn .* remove .*withdrawn.json"):
+        worker.serve(path, tmp_path / "door")
+
+
+def test_a_long_temporary_path_gives_way_to_a_short_one(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    place = new_socket([long, Path("/tmp")])
+    assert place.is_relative_to("/tmp")
+    assert len(str(place)) <= LONGEST_SOCKET
+    place.parent.joinpath("pid").unlink()
+    place.parent.rmdir()
+    with pytest.raises(ConfigError, match="TMPDIR"):
+        new_socket([long])
+
+
+def test_folders_of_processes_that_are_gone_are_removed(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for name, owner in (("old", str(ended.pid)), ("mine", str(os.getpid())), ("odd", "no number")):
+        (tmp_path / f"{PREFIX}{name}").mkdir()
+        (tmp_path / f"{PREFIX}{name}" / "pid").write_text(owner)
+    assert [folder.name for folder in remove_stale(tmp_path)] == [f"{PREFIX}old"]
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == [f"{PREFIX}mine", f"{PREFIX}odd"]
+
+
+# Following -----------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Time that passes by resting."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.plans: list[tuple[float, Callable[[], Any]]] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def rest(self, seconds: float) -> None:
+        self.now += seconds
+        for plan in [plan for plan in self.plans if plan[0] <= self.now]:
+            self.plans.remove(plan)
+            plan[1]()
+
+
+def test_nothing_is_silent_for_more_than_five_seconds(tmp_path: Path) -> None:
+    folder, clock = RunFolder(tmp_path), Clock()
+    said: list[tuple[float, str]] = [(0.0, "")]
+    row = {"round": 1, "stage": "train"}
+    wait = {"what": "round 1 (train): answers to Train", "since": 0.0, "at": 0.0}
+    clock.plans = [
+        (12.0, lambda: folder.write_json(WAITING, {**wait, "waiting": {"north": "asked"}})),
+        (30.0, lambda: folder.append_round(row)),
+        (31.0, lambda: folder.write_json(WAITING, {**wait, "waiting": {"south": "gone for 12 s"}})),
+        (60.0, lambda: folder.write_json("summary.json", {})),
+    ]
+    heard: list[int] = []
+
+    def listen(row: dict[str, Any]) -> None:
+        heard.append(row["round"])
+        said.append((clock.now, "round"))
+
+    status = Status(lambda words: said.append((clock.now, words)), clock)
+    follow(folder, lambda: True, lambda: "the SuperLink has the app", listen, status, clock.rest)
+    assert heard == [1]
+    times = [at for at, _ in [*said, (60.0, "")]]
+    assert max(b - a for a, b in pairwise(times)) <= 5.0
+    words = [text for _, text in said]
+    assert words[1] == "the SuperLink has the app"
+    assert "the SuperLink has the app (4 s)" in words
+    assert "round 1 (train): answers to Train, waiting for north (asked)" in words
+    assert "round 1 (train): answers to Train, waiting for south (gone for 12 s)" in words
+
+
+def test_figures_alone_are_no_news() -> None:
+    clock, said = Clock(), []
+    status = Status(said.append, clock)
+    for second in range(int(SILENT)):
+        clock.now = float(second)
+        status.now(f"gone for {second} s")
+    assert said == ["gone for 0 s"]
+    clock.now = SILENT
+    status.now("gone for 9 s")
+    assert said[1:] == [f"gone for 9 s ({SILENT:.0f} s)"]
+
+
+def test_rounds_are_read_on_from_where_they_were_read_to(tmp_path: Path) -> None:
+    file = tmp_path / "rounds.jsonl"
+    rounds = Rounds(file, told=1)
+    assert rounds.new() == []
+    file.write_text('{"round": 1}\n{"round": 2}\n{"rou')
+    assert [row["round"] for row in rounds.new()] == [2]
+    with file.open("a") as lines:
+        lines.write('nd": 3}\n')
+    assert [row["round"] for row in rounds.new()] == [3]
+    file.write_text('{"round": 1}\n')  # gone on with from an earlier checkpoint
+    assert rounds.new() == []
+    with file.open("a") as lines:
+        lines.write(json.dumps({"round": 4}) + "\n")
+    assert [row["round"] for row in rounds.new()] == [4]
+
+
+def test_a_run_in_use_is_known_as_such(tmp_path: Path) -> None:
+    mine, other = RunFolder(tmp_path), RunFolder(tmp_path)
+    assert not other.in_use()
+    mine.lock()
+    assert other.in_use()
+    mine.unlock()
+    assert not other.in_use()
+
+
+def test_a_half_written_word_is_no_word(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert waiting_words(folder) == ""
+    (tmp_path / WAITING).write_text("{")
+    assert waiting_words(folder) == ""
+    folder.write_json(WAITING, {"what": "the run begins", "waiting": {}})
+    assert waiting_words(folder) == "the run begins"
