@@ -1,0 +1,46 @@
+"""The table of docs/deployment.md that tells what a phase costs, from the results alone."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
+BEGIN, END = "<!-- phases: benchmarks/phases -->", "<!-- /phases -->"
+
+
+def median_after_first(seconds: list[float]) -> float:
+    """The first round also installs the app."""
+    return statistics.median(seconds[1:])
+
+
+def table_of(found: dict[str, Any]) -> str:
+    ours, plain = found["fedsift"], found["plain_flower"]
+    rows = [
+        ("a phase of a plain Flower app, the same model", median_after_first(plain["seconds"])),
+        ("a phase of fedsift, behind doors", median_after_first(ours["seconds"])),
+        *((f"of that: {name}", seconds) for name, seconds in ours["parts"].items()),
+        ("from the command to the first question", ours["first_question_after"]),
+    ]
+    lines = [
+        "| what | seconds, median |",
+        "|---|---|",
+        *(f"| {name} | {seconds:.1f} |" for name, seconds in rows),
+    ]
+    about = (
+        f"{found['sites']} sites on {found['cores']} cores, {found['rounds']} rounds, one run; other work kept the "
+        f"machine at a load of {found['load_before']:g} before and {found['load_after']:g} after. A site took "
+        f"{ours['site_megabytes']} MB at most (PSS); {ours['site_megabytes_alone']} MB with libraries counted as if it "
+        "were alone on its machine."
+    )
+    return "\n".join([*lines, "", about])
+
+
+def write_page(results: Path, page: Path = PAGE) -> None:
+    text = page.read_text("utf-8")
+    before, rest = text.split(BEGIN, 1)
+    after = rest.split(END, 1)[1]
+    table = table_of(json.loads(results.read_text("utf-8")))
+    page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", "utf-8")
