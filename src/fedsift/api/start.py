@@ -131,7 +131,7 @@ def _as_objects(study: Study) -> dict[str, Any]:
     for key, part in zip(OBJECTS, (study.source, study.partition, study.noise, study.method)):
         if not importable(type(part)) or (key == "data" and getattr(part, "held", None) is not None):
             table[key] = part
-    return table
+    return {**table, "track": dict(study.track)}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from fedsift.deploy.private import private_folder
 from fedsift.engines.flower.processes import LOG_FILE, end_session, offline
 from fedsift.engines.loop import Listener
 from fedsift.runs import RunFolder
-from fedsift.runs.folder import DEPLOYED, FAILURE, FEDERATION, SUMMARY
+from fedsift.runs.folder import DEPLOYED, FAILURE, FEDERATION, SUMMARY, TRACK
 from fedsift.study.study import Study
 
 CONNECTION = "fedsift"
@@ -57,6 +57,8 @@ def prepare_run(app: Path, run_folder: Path, superlink: str, link: Link | None =
     if not run_folder.exists():
         folder = RunFolder.create(run_folder.parent, run_folder.name)
         folder.write_text("study.toml", (app / "study.toml").read_text("utf-8"))
+        if (app / TRACK).is_file():
+            folder.write_text(TRACK, (app / TRACK).read_text("utf-8"))
     folder = RunFolder.open(run_folder)
     if folder.finished:
         raise RunError(f"{run_folder} is finished: name another run folder")

@@ -29,9 +29,13 @@ DEPLOYED = "deployed.json"
 """In the folder of a deployed run: the random id that sites know it by, and where its roster stands."""
 PLAN = "plan.json"
 SUMMARY = "summary.json"
+TRACK = "track.toml"
+"""Who is told of the run."""
+TRACKED = "track"
+"""The folder of the trackers' own things."""
 BEFORE_THE_FIRST_ROUND = frozenset(
     {"study.toml", PLAN, FAILURE, "truth.csv", "rounds.jsonl", "notebooks", "sites", "roster.safetensors"}
-    | {"flower.log", ".lock"}
+    | {"flower.log", ".lock", TRACK, TRACKED}
 )
 """All that a run may have written when it fails before its first round."""
 
@@ -166,7 +170,8 @@ class RunFolder:
     def restore(self) -> Checkpoint | None:
         """The last checkpoint with the notebooks of its moment; later lines and notebooks are dropped."""
         for leftover in self.path.glob("**/*.tmp"):
-            leftover.unlink()
+            if leftover.relative_to(self.path).parts[0] != TRACKED:  # trackers may be writing there
+                leftover.unlink()
         if not self.checkpoint_file.is_file():
             self.rounds_file.unlink(missing_ok=True)
             shutil.rmtree(self.path / "notebooks", ignore_errors=True)

@@ -26,6 +26,7 @@ from fedsift.engines.flower.processes import (
 from fedsift.engines.loop import Listener
 from fedsift.runs import RunFolder
 from fedsift.study.study import Study
+from fedsift.study.track import keep_track
 
 ACTORS = 2
 OBJECT_STORE = 128 * 2**20
@@ -71,6 +72,7 @@ def simulate_many(
         for study, folder in jobs:
             if not folder.study_file.is_file():
                 folder.write_text("study.toml", study.to_toml())
+            keep_track(study, folder)
         return _run(place, plan, jobs, listen)
     finally:
         shutil.rmtree(place, ignore_errors=True)

@@ -25,13 +25,16 @@ from fedsift.runs import RunFolder
 from fedsift.runs.folder import FAILURE
 from fedsift.study.results import write_results
 from fedsift.study.study import Study
+from fedsift.study.track import Followed, keep_track, need_packages
 
 
 def new_run(study: Study, parent: Path) -> RunFolder:
     """A fresh folder, named after the day and the study, with the resolved study in it."""
+    need_packages(study.track)
     slug = re.sub(r"[^a-z0-9]+", "-", study.name.lower()).strip("-") or "study"
     folder = RunFolder.create(Path(parent), f"{datetime.now():%Y-%m-%d}-{slug}")
     folder.write_text("study.toml", study.to_toml())
+    keep_track(study, folder)
     return folder
 
 
@@ -91,12 +94,16 @@ def _conducted(
     if simulation is not None and simulation.spread.truth is not None:
         ledger(simulation.spread).save(folder.path / "truth.csv")
     evaluator = Evaluator(federation, federation.test_set())
-    state = conduct(study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen)
-    if study.engine.trainer == "measure":
-        # what a clock chose is said in the study, so that the run can be repeated
-        settled = replace(study, engine=replace(study.engine, cohorts=dict(federation.cohorts)))
-        folder.write_text("study.toml", settled.to_toml())
-    return write_results(study, folder, federation, state)
+    with Followed(study, folder, federation.classes, listen) as followed:
+        state = conduct(
+            study.method, federation, folder, evaluator, schedule=study.evaluate, listen=followed.listen
+        )
+        if study.engine.trainer == "measure":
+            # what a clock chose is said in the study, so that the run can be repeated
+            settled = replace(study, engine=replace(study.engine, cohorts=dict(federation.cohorts)))
+            folder.write_text("study.toml", settled.to_toml())
+        summary = write_results(study, folder, federation, state)
+    return followed.noted(summary)
 
 
 def complete(study: Study, folder: RunFolder, facts: FederationFacts) -> Study:
