@@ -10,7 +10,7 @@ import typer
 
 from fedsift.cli.failures import exit_code_of
 from fedsift.cli.output import print_json, print_table, say, stderr
-from fedsift.contract.errors import FedsiftError
+from fedsift.contract.errors import FedsiftError, Stopped
 
 if TYPE_CHECKING:
     from fedsift.runs import RunFolder
@@ -52,7 +52,7 @@ def go(study: Study, folder: RunFolder, *, as_json: bool, done: int = 0) -> None
             study.method_name, study.method.total_rounds, done=done, silent=as_json
         ) as listen:
             summary = run_study(study, folder, listen)
-    except KeyboardInterrupt as stop:
+    except (KeyboardInterrupt, Stopped) as stop:
         say(f"stopped; nothing is lost. Go on with: {_resume_line(folder)}", stderr)
         raise typer.Exit(exit_code_of(stop)) from None
     except (FedsiftError, OSError):

@@ -25,6 +25,7 @@ from fedsift.engines.flower.processes import (
 )
 from fedsift.engines.loop import Listener
 from fedsift.runs import RunFolder
+from fedsift.study.running import ending
 from fedsift.study.study import Study
 from fedsift.study.track import keep_track
 
@@ -138,6 +139,13 @@ def _run(
                     outcomes[number] = _error(event)
                 if len(outcomes) == len(jobs):
                     break  # Ray takes seconds to say goodbye
+        except BaseException as error:
+            # the process that carries the runs out is ended at once and cannot say so itself
+            end_session(process, grace=0.0)
+            for number, (_, folder) in enumerate(jobs):
+                if number not in outcomes and folder.path.is_dir():
+                    folder.events()(ending(error))
+            raise
         finally:
             end_session(process, grace=0.0)
     unknown = RunError(

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from fedsift.contract.errors import ConfigError, FedsiftError
+from fedsift.contract.errors import ConfigError, FedsiftError, Stopped
 from fedsift.engines.loop import Listener
 from fedsift.runs import RunFolder
+from fedsift.runs.events import Warned
 from fedsift.runs.folder import SUMMARY, TRACK
 from fedsift.study.tables import Bases, as_table, build
 from fedsift.tracking import Tracker, trackers
@@ -91,6 +92,8 @@ class Followed:
         self._following.round(row)
         news = self._following.news()
         self.warnings += news
+        for text in news:
+            self.folder.events()(Warned(row["round"], text))
         if self._next is not None:
             self._next({**row, "warnings": [*row["warnings"], *news]} if news else row)
 
@@ -100,7 +103,7 @@ class Followed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
+        stopped = kind is not None and issubclass(kind, KeyboardInterrupt | Stopped)
         self._following.close("finished" if kind is None else "interrupted" if stopped else "failed")
         self.warnings += self._following.news()
 
