@@ -61,8 +61,11 @@ class Grid:
         return self.top + row * self.height
 
 
-def heat_map(title: str, rows: Sequence[Row], columns: Sequence[str]) -> Markup:
-    """A shade for each value, hatched where a site has none; small maps print the values as well."""
+def heat_map(title: str, rows: Sequence[Row], columns: Sequence[str], corner: str = "site") -> Markup:
+    """A shade for each value, hatched where a site has none; small maps print the values as well.
+
+    corner: what the rows are, for the table of the numbers.
+    """
     grid = _grid(rows, columns)
     known = [value for row in rows for value in row.values if value is not None]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
@@ -84,6 +87,7 @@ def heat_map(title: str, rows: Sequence[Row], columns: Sequence[str]) -> Markup:
         cells,
         _numbers(rows, grid, low, high),
         _shade_legend(grid, rows, low, high),
+        corner,
     )
 
 
@@ -130,10 +134,15 @@ def _grid(rows: Sequence[Row], columns: Sequence[str]) -> Grid:
     if longest > cell - 2:  # turned by 60 degrees, the last name reaches half its length beyond its column
         cell = min(60.0, (width - left - 0.5 * longest - 8) / max(1, len(columns)))
         top = 16.0 + longest * 0.87
-    return Grid(width, left, top, cell, _row_height(len(rows)))
+    return Grid(width, left, top, cell, row_height(len(rows)))
 
 
-def _row_height(count: int) -> float:
+def first_row(rows: Sequence[Row], columns: Sequence[str]) -> float:
+    """Where the first row of such a matrix begins, for a figure beside it on the same rows."""
+    return _grid(rows, columns).top
+
+
+def row_height(count: int) -> float:
     for most, height in ((12, 24.0), (30, 20.0), (60, 15.0), (150, 12.0)):
         if count <= most:
             return height
@@ -148,12 +157,14 @@ def _matrix(
     cells: Markup,
     numbers: Markup,
     legend: Markup,
+    corner: str = "site",
 ) -> Markup:
     names = _row_names(rows, grid)
     height = grid.y(len(rows)) + LEGEND
     body = picture(grid.width, height, title, _column_names(columns, grid), names, cells, numbers, legend)
     hover = {
         "kind": "matrix",
+        "corner": corner,
         "left": grid.left,
         "top": grid.top,
         "cell": grid.cell,

@@ -5,7 +5,7 @@ from fedsift.runs.events import EventLog, EventTail, Stamped, read_events
 from fedsift.runs.folder import RunFolder
 from fedsift.runs.reading import RunData, Span, labels_of, numbers_of, read_run, same_federation
 from fedsift.runs.summary import CURVES, LAST, refusals, summarise
-from fedsift.runs.units import duration, listed, number, percent, plural, size
+from fedsift.runs.units import duration, isolated, listed, named, number, percent, plural, size
 
 __all__ = [
     "CURVES",
@@ -18,8 +18,10 @@ __all__ = [
     "Span",
     "Stamped",
     "duration",
+    "isolated",
     "labels_of",
     "listed",
+    "named",
     "number",
     "numbers_of",
     "percent",

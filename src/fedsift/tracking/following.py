@@ -19,7 +19,7 @@ from fedsift.tracking.values import figures_of
 
 PATIENCE = 60.0
 """Seconds that a finished run waits for its trackers."""
-PATIENCE_WHEN_STOPPED = 5.0
+PATIENCE_WHEN_STOPPED = 15.0
 
 State = Literal["finished", "interrupted", "failed"]
 
@@ -134,6 +134,8 @@ class _Writer(threading.Thread):
         return visible(f"tracker '{self.label}' has stopped, the run goes on without it: {self._problem}")
 
     def _remember(self) -> None:
+        if self._problem:
+            return  # it was given up while it worked: another process may follow this run by now
         memory = {"rounds": self._done, "kept": plain(self.tracker.run.kept)}
         write_atomically(self._file, (json.dumps(memory) + "\n").encode())
 
