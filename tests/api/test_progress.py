@@ -59,7 +59,7 @@ def test_a_script_is_quiet_unless_asked(
         listen(ROW)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "fedavg 2/2 train  accuracy 50.0; set aside <s>[b]: late\n"
+    assert err == "fedavg 2/2 train  accuracy 50.0; set aside <s>[b]: late\nfedavg 2/2 warning: hm\n"
 
 
 def test_the_command_line_says_where_it_stands_and_can_be_silent(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,9 +67,11 @@ def test_the_command_line_says_where_it_stands_and_can_be_silent(capsys: pytest.
         listen(ROW)
     assert capsys.readouterr().err == ""
     with round_progress("fedavg", 9) as listen:
-        listen({**ROW, "refused": {}})  # too soon for another line
-        listen({**ROW, "round": 9, "refused": {}})
-    assert capsys.readouterr().err == "fedavg 9/9 train  accuracy 50.0\n"
+        calm = {**ROW, "refused": {}, "warnings": [], "participants": 3}
+        listen(calm)  # too soon for another line
+        listen({**calm, "round": 5, "stage": "sift", "accuracy": None})  # a new stage is news
+        listen({**calm, "round": 9})
+    assert capsys.readouterr().err == "fedavg 5/9 sift  3 sites\nfedavg 9/9 train  accuracy 50.0  3 sites\n"
 
 
 def test_a_terminal_gets_a_bar_with_names_as_they_are(

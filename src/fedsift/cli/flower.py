@@ -124,7 +124,9 @@ def start(
     if link is not None and not json:
         say(f"the app is {app_fingerprint(app)}: a site that has not pinned it does not answer")
     try:
-        with round_progress(study.method_name, study.method.total_rounds, silent=json) as listen:
+        with round_progress(
+            study.method_name, study.method.total_rounds, silent=json, folder=folder.path
+        ) as listen:
             summary = starting.start(app, folder, address, insecure=insecure, ca=ca, listen=listen)
     except KeyboardInterrupt as stop:
         say("stopped; nothing is lost. The same command goes on", stderr)

@@ -49,7 +49,7 @@ def go(study: Study, folder: RunFolder, *, as_json: bool, done: int = 0) -> None
 
     try:
         with round_progress(
-            study.method_name, study.method.total_rounds, done=done, silent=as_json
+            study.method_name, study.method.total_rounds, done=done, silent=as_json, folder=folder.path
         ) as listen:
             summary = run_study(study, folder, listen)
     except (KeyboardInterrupt, Stopped) as stop:

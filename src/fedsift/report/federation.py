@@ -129,7 +129,7 @@ def _rates(portrait: Portrait, top: float = TOP) -> Markup | None:
         Bar(site, float(portrait.effective[k]), float(portrait.nominal[k]), site in portrait.noisy)
         for k, site in enumerate(portrait.sites)
     ]
-    words = "bar: share of the site's labels that differ from the truth; tick: the level that was set"
+    words = "share of each site's labels; tick: the level that was set"
     return figure(bar_figure("Wrong labels", bars, top), "Wrong labels", words)
 
 

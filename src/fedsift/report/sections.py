@@ -13,6 +13,7 @@ from fedsift.runs import RunData, listed, number, numbers_of, percent
 
 BESIDE = 4
 """Methods that stand beside each other in a table; more become its rows."""
+SHORT = 10
 BANDED = 5
 """Methods whose intervals are drawn; more would cover each other."""
 
@@ -27,12 +28,17 @@ def comparison(runs: Sequence[RunData]) -> Markup | None:
     alerts = [tag("p", text, class_="alert") for text in cautions(groups)]
     words = sample_words(groups)
     if len(groups) > BESIDE:
-        turned = [[name, *(row[i + 1] for row in rows)] for i, name in enumerate(marked)]
+        turned = [[name, *(_firm(row[i + 1]) for row in rows)] for i, name in enumerate(marked)]
         top = ["", *(row[0] for row in rows)]
         table = html_table(top, turned, numeric=" " + "n" * len(rows), kind="runs turned")
     else:
         table = html_table(["", *marked], rows, numeric=" " + "n" * len(groups), kind="runs")
     return join([*alerts, tag("p", words, class_="note") if words else None, table])
+
+
+def _firm(cell: str) -> str:
+    """A short cell stays on one line, whatever the width of its column."""
+    return cell.replace(" ", "\u00a0") if len(cell) <= SHORT else cell
 
 
 def swatch(number: int) -> Markup:

@@ -18,6 +18,8 @@ METRIC_NOTES = {
 }
 
 
+NAMED = 4
+"""Methods named in a sentence that compares."""
 Name = Callable[[object], str]
 """How a site's name is written within a sentence."""
 
@@ -101,8 +103,15 @@ def comparison_line(runs: Sequence[RunData]) -> str:
     scores = [spread_of(group.figures(_score(name, "last"))) for group in groups]
     if any(score is None for score in scores):
         return ""
-    ends = ", ".join(f"{group.label} {_mean_words(score)}" for group, score in zip(groups, scores))
-    return f"{METRICS[name]}, mean of the last {LAST} evaluated rounds: {ends}."
+    ends = [
+        (score.mean, f"{group.label} {_mean_words(score)}") for group, score in zip(groups, scores) if score
+    ]
+    which = ""
+    if len(ends) > NAMED:
+        ends = sorted(ends, key=lambda end: -end[0])[:NAMED]
+        which = f", the highest {NAMED} of {len(groups)}"
+    words = ", ".join(text for _, text in ends)
+    return f"{METRICS[name]}, mean of the last {LAST} evaluated rounds{which}: {words}."
 
 
 def comparison_table(runs: Sequence[RunData]) -> tuple[list[str], list[list[str]]]:
@@ -154,14 +163,15 @@ def _same(group: Group, words: Callable[[RunData], str]) -> str:
 def _mean_words(score: Spread | None) -> str:
     if score is None or score.sd is None:
         return percent(None if score is None else score.mean)
-    return f"{100 * score.mean:.1f} ± {100 * score.sd:.1f}%"
+    return f"{100 * score.mean:.1f}\u00a0±\u00a0{100 * score.sd:.1f}%"
 
 
 def spread_words(score: Spread | None) -> str:
     """A share over seeds: mean ± sd (interval); of one run the share alone."""
     if score is None or score.sd is None:
         return _mean_words(score)
-    return f"{_mean_words(score)} ({100 * score.low:.1f} to {100 * score.high:.1f})"
+    low, high = max(0.0, score.low), min(1.0, score.high)  # a share, which Student's interval does not know
+    return f"{_mean_words(score)} ({100 * low:.1f}\u00a0to\u00a0{100 * high:.1f})"
 
 
 def _found_words(group: Group) -> str:

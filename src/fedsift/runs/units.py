@@ -12,7 +12,7 @@ from fedsift.contract.plaintext import visible
 
 SHOWN = 5
 """Names listed in a sentence before "and so many more"."""
-AMBIGUOUS = re.compile(r"[,;()“”\"]| and ")
+AMBIGUOUS = re.compile(r"[,;“”\"]| and ")
 """What a sentence about names uses itself."""
 
 
