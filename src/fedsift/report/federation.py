@@ -138,7 +138,11 @@ def _mistaken(portrait: Portrait) -> Markup:
     totals = portrait.confusion.sum(axis=1)
     columns = ("kept", "lost", "added") if portrait.multilabel else portrait.classes
     rows = [
-        Row(name, [float(v) / total if total else None for v in portrait.confusion[k]])
+        Row(
+            name,
+            [float(v) / total if total else None for v in portrait.confusion[k]],
+            told=[float(v) for v in portrait.confusion[k]],
+        )
         for k, (name, total) in enumerate(zip(portrait.classes, totals))
     ]
     if portrait.multilabel:

@@ -26,6 +26,8 @@ from fedsift.drawing.svg import (
 LEVELS = 16
 """Shades of the heat map; their colours are in the style sheet."""
 NAME_LENGTH = 20
+MOST_TILES = 4000
+"""More cells than this are drawn in the shorter way, so that the page stays small."""
 MARK_WIDTH = 34.0
 LEGEND = 34.0
 FLAT_HEAD = 24.0
@@ -36,12 +38,16 @@ BOLD = 12.0
 
 @dataclass(frozen=True)
 class Row:
-    """A site: its values, and whether it was found noisy and is noisy in truth (None: nobody knows)."""
+    """A site: its values, and whether it was found noisy and is noisy in truth (None: nobody knows).
+
+    told: what a reader is told of each value, and what is saved, where that is not the value itself.
+    """
 
     name: str
     values: Sequence[float | None]
     found: bool | None = None
     true: bool | None = None
+    told: Sequence[float | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,16 +75,9 @@ def heat_map(title: str, rows: Sequence[Row], columns: Sequence[str], corner: st
     grid = _grid(rows, columns)
     known = [value for row in rows for value in row.values if value is not None]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
-    gap = 1.0 if min(grid.cell, grid.height) >= 9 else 0.0
-    strips: dict[str, list[str]] = {}
-    for y, row in enumerate(rows):
-        kinds = [_level(value, low, high) for value in row.values]
-        for start, length in _equal_runs(kinds, merge=gap == 0):
-            width, height = length * grid.cell - gap, grid.height - gap
-            strips.setdefault(kinds[start], []).append(
-                f"M{short(grid.x(start))} {short(grid.y(y))}h{short(width)}v{short(height)}h{short(-width)}z"
-            )
-    cells = join(empty("path", d="".join(parts), class_=kind) for kind, parts in sorted(strips.items()))
+    kinds = [[_level(value, low, high) for value in row.values] for row in rows]
+    roomy = min(grid.cell, grid.height) >= 9 and len(rows) * len(columns) <= MOST_TILES
+    cells = _tiles(kinds, grid) if roomy else _strips(kinds, grid)
     return _matrix(
         title,
         rows,
@@ -89,6 +88,30 @@ def heat_map(title: str, rows: Sequence[Row], columns: Sequence[str], corner: st
         _shade_legend(grid, rows, low, high),
         corner,
     )
+
+
+def _tiles(kinds: Sequence[Sequence[str]], grid: Grid) -> Markup:
+    """Cells with a gap between them; those of one shade are one path."""
+    paths: dict[str, list[str]] = {}
+    width, height = short(grid.cell - 1), short(grid.height - 1)
+    for y, row in enumerate(kinds):
+        for x, kind in enumerate(row):
+            at = f"M{short(grid.x(x))} {short(grid.y(y))}"
+            paths.setdefault(kind, []).append(f"{at}h{width}v{height}h-{width}z")
+    return join(empty("path", d="".join(parts), class_=kind) for kind, parts in sorted(paths.items()))
+
+
+def _strips(kinds: Sequence[Sequence[str]], grid: Grid) -> Markup:
+    """Small cells without gaps, as thick lines in coordinates of whole cells: ten thousand of them in 80 kB."""
+    paths: dict[str, list[str]] = {}
+    for y, row in enumerate(kinds):
+        for start, length in _equal_runs(row):
+            paths.setdefault(row[start], []).append(f"M{start} {y}h{length}")
+    lines = join(
+        empty("path", d="".join(parts), class_=f"thick {kind}") for kind, parts in sorted(paths.items())
+    )
+    origin = f"{short(grid.left)} {short(grid.top + grid.height / 2)}"
+    return tag("g", lines, transform=f"translate({origin}) scale({grid.cell:.4g} {grid.height:.4g})")
 
 
 def dot_plot(title: str, rows: Sequence[Row], columns: Sequence[str]) -> Markup:
@@ -171,9 +194,16 @@ def _matrix(
         "height": grid.height,
         "rows": [row.name for row in rows],
         "columns": list(columns),
-        "values": [[None if v is None else float(f"{v:.4g}") for v in row.values] for row in rows],
+        "values": [[_briefly(v) for v in (row.values if row.told is None else row.told)] for row in rows],
     }
     return tag("div", body, data_script(hover), class_="plot")
+
+
+def _briefly(value: float | None) -> float | int | None:
+    """Four figures, and whole numbers as such: a large map is mostly this."""
+    if value is None:
+        return None
+    return int(value) if float(value).is_integer() and abs(value) < 1e15 else float(f"{value:.4g}")
 
 
 def _column_names(columns: Sequence[str], grid: Grid) -> Markup:
@@ -236,11 +266,11 @@ def _step(value: float, low: float, high: float) -> int:
     return min(LEVELS - 1, int((value - low) / (high - low) * LEVELS)) if high > low else 0
 
 
-def _equal_runs(kinds: Sequence[str], *, merge: bool) -> list[tuple[int, int]]:
-    """(start, length) of neighbours of one kind; without `merge` every cell stands alone."""
+def _equal_runs(kinds: Sequence[str]) -> list[tuple[int, int]]:
+    """(start, length) of neighbours of one kind."""
     runs: list[tuple[int, int]] = []
     for index, kind in enumerate(kinds):
-        if merge and runs and kinds[runs[-1][0]] == kind:
+        if runs and kinds[runs[-1][0]] == kind:
             runs[-1] = (runs[-1][0], runs[-1][1] + 1)
         else:
             runs.append((index, 1))
