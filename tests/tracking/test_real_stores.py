@@ -53,17 +53,23 @@ def environment(parent: Path, *packages: str) -> Path:
     (library / "here.pth").write_text(f"{sysconfig.get_path('purelib')}\n{ROOT / 'src'}\n")
     python = place / "bin" / "python"
     words = ["-m", "pip", "install", "-q", "--only-binary", ":all:", *packages]
-    done = subprocess.run([str(python), *words], capture_output=True, text=True, timeout=400)
+    done = subprocess.run([str(python), *words], capture_output=True, text=True, timeout=900)
     if done.returncode:
         pytest.skip(f"{packages[0]} cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
     return python
 
 
 def say(python: Path, code: str, *words: str, **variables: str) -> Any:
-    """The last line that a program prints, as JSON."""
+    """The last line that a program prints, as JSON. It works in its environment's folder: MLflow puts files there."""
     env = {**os.environ, **variables, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
-        [str(python), "-c", code, *words], capture_output=True, text=True, timeout=300, env=env, check=False
+        [str(python), "-c", code, *words],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        env=env,
+        check=False,
+        cwd=python.parents[2],
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.strip().splitlines()[-1])
