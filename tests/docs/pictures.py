@@ -30,14 +30,13 @@ SEEDS = (1, 2, 3)
 STUDY = {
     "data": {"name": "digits"},
     "partition": {"name": "bernoulli-dirichlet", "sites": 12, "p": 0.9, "alpha": 2.0},
-    "noise": {"name": "fedcorr", "rho": 0.4, "tau": 0.5},
+    "noise": {"name": "fedcorr", "rho": 0.5, "tau": 0.5},
     "model": {"name": "mlp"},
-    "train": {"epochs": 3, "lr": 0.1, "batch_size": 16},
 }
 METHODS = (
-    {"name": "fednoro", "rounds": 24, "warm_up": 8},
-    {"name": "fedavg", "rounds": 24},
-    {"name": "fedmedian", "rounds": 24},
+    {"name": "fednoro", "rounds": 16, "warm_up": 6},
+    {"name": "fedavg", "rounds": 16},
+    {"name": "fedmedian", "rounds": 16},
 )
 FILES = ("watch.svg", "compared.png", "federation.png")
 WATCHED = 0.7
@@ -58,7 +57,7 @@ def main() -> None:
         spread = Study.from_table(STUDY).spread()
         page = work / "federation.html"
         page.write_text(federation_page(portrait_of(spread), "digits at 12 sites", ""), "utf-8")
-        photograph(report, PLACE / "compared.png", 1240, work)
+        photograph(report, PLACE / "compared.png", 1480, work)
         photograph(page, PLACE / "federation.png", 800, work)
         watch(runs[0], PLACE / "watch.svg")
     for file in FILES:
@@ -85,7 +84,7 @@ def watch(run: Path, picture: Path) -> None:
     for line in view.lines(100, 32):
         console.print(line)
     drawn = console.export_svg(title=f"fedsift watch runs/{view.folder.id}")
-    drawn = re.sub(r"@font-face\s*{[^}]*}", "", drawn)  # rich names fonts of a network
+    drawn = re.sub(r"@font-face\s*{[^}]*}|<!-- .*? -->", "", drawn)  # rich names fonts of a network
     picture.write_text(drawn, "utf-8")
 
 

@@ -254,3 +254,15 @@ def test_wandb_and_trackio_are_called_as_they_wish(
     again = calls[3][1]
     assert again["resume"] == "allow" and (name == "trackio" or again["id"] == "abc")
     assert name == "trackio" or calls[0][1]["mode"] == "offline"
+
+
+def test_a_deployed_app_keeps_its_trackers_with_the_coordinator(tmp_path: Path) -> None:
+    from fedsift.deploy.app import write_app
+    from fedsift.deploy.starting import prepare_run
+
+    app = tmp_path / "an-app"
+    write_app(Study.from_table({**TABLE, "track": {"csv": {"folder": str(tmp_path / "figures")}}}), app)
+    assert "figures" not in (app / "study.toml").read_text()
+    assert "track.toml" in (app / "pyproject.toml").read_text(), "it is left out of what the sites receive"
+    folder = prepare_run(app, tmp_path / "runs" / "first", "127.0.0.1:9")
+    assert "figures" in (folder.path / "track.toml").read_text()
