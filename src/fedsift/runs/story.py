@@ -7,7 +7,7 @@ costs what happens in it, not what has happened. The numbers are plain JSON.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedsift.contract.findings import Findings
@@ -28,7 +28,7 @@ from fedsift.runs.events import (
     Warned,
 )
 from fedsift.runs.summary import CURVES
-from fedsift.runs.units import duration, listed, named, number, percent, plural
+from fedsift.runs.units import duration, listed, number, percent, plural
 
 IDLE, ANSWERED, WORKING, ABSENT, REFUSED = range(5)
 """What a site did in a round, the more notable the higher: where several fall together, the highest is shown."""
@@ -80,6 +80,7 @@ class Story:
     def _fresh(self) -> None:
         self._new_columns: set[int] = set()
         self._new_sites: set[int] = set()
+        self._new_times: set[int] = set()
         self._new_points = {name: len(points) for name, points in self.curves.items()}
         self._new_log = 0
         self._rewound = False
@@ -141,7 +142,7 @@ class Story:
         self.waiting -= came
         for place in came:
             self.took[place] = max(0.0, at - self.asked_at)
-        self._new_sites |= came
+        self._new_times |= came
         if self.asked is not None and not self.half_at and 2 * len(self.waiting) <= len(self.asked.sites):
             self.half_at = max(at - self.asked_at, 1e-3)
         self._mark(event.round, came, ANSWERED)
@@ -257,7 +258,8 @@ class Story:
             **self._present(at),
             "columns": [[n, column.translate(DIGITS).decode()] for n, column in sorted(self.columns.items())],
             "curves": {name: thinned(points) for name, points in self.curves.items()},
-            "about": [self._about(place) for place in range(len(self.sites)) if self._known(place)],
+            "about": [self._about(place) for place in sorted(self.reasons)],
+            "took": self._times(self.took),
             "findings": self._findings(),
             "log": self.log[-LOG_LINES:],
         }
@@ -277,6 +279,7 @@ class Story:
                 if len(points) > self._new_points.get(name, 0)
             },
             "about": [self._about(place) for place in sorted(self._new_sites)],
+            "took": self._times(self._new_times),
             "log": self.log[len(self.log) - min(self._new_log, len(self.log)) :],
         }
         if self._found_anew:
@@ -308,17 +311,15 @@ class Story:
             "at": at,
         }
 
-    def _known(self, place: int) -> bool:
-        return place in self.reasons or place in self.took
-
     def _about(self, place: int) -> list[Any]:
-        took = self.took.get(place)
-        return [
-            place,
-            self.troubles.get(place, 0),
-            self.reasons.get(place, ""),
-            None if took is None else round(took, 2),
-        ]
+        return [place, self.troubles.get(place, 0), self.reasons.get(place, "")]
+
+    def _times(self, places: Iterable[int]) -> list[list[Any]]:
+        """[seconds, sites]; sites that answered together stand together, and None is all of them."""
+        groups: dict[float, list[int]] = {}
+        for place in sorted(places):
+            groups.setdefault(round(self.took[place], 2), []).append(place)
+        return [[s, None if len(found) == len(self.sites) else found] for s, found in groups.items()]
 
     def _findings(self) -> dict[str, Any] | None:
         found = self.findings
@@ -352,12 +353,10 @@ def found_words(found: Findings, sites: int) -> str:
         words = "no site looks noisy"
     else:
         names = [
-            f"{named(site)} ({percent(found.probability[site], 0)})"
-            if site in found.probability
-            else named(site)
+            f"{site} ({percent(found.probability[site], 0)})" if site in found.probability else site
             for site in found.noisy
         ]
-        words = f"{len(found.noisy)} of {plural(sites, 'site')} look noisy: {listed(names, name=str)}"
+        words = f"{len(found.noisy)} of {plural(sites, 'site')} look noisy: {listed(names)}"
     if found.p_value is not None:
         words += f" (p = {number(found.p_value)}{', borderline' if found.borderline else ''})"
     return words
