@@ -6,7 +6,7 @@ Both trainers, one site at a time and the stacked cohort, follow the same plan: 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,13 @@ class Batch:
     """Whether it opens a local epoch."""
     chance: Tensor | None = None
     """float64 `[B]`, uniform in [0, 1): for terms that draw something for each sample."""
+
+    def front(self, rows: int) -> Batch:
+        """The batch without the rows behind; only for batches that are not mixed."""
+        if rows == len(self.positions):
+            return self
+        chance = None if self.chance is None else self.chance[:rows]
+        return replace(self, positions=self.positions[:rows], chance=chance)
 
 
 def batch_bounds(n: int, batch_size: int) -> list[tuple[int, int]]:

@@ -52,3 +52,8 @@ class Recipe(Ranged, Wire):
     clip: AtLeastZero = 0.0
     """Largest gradient norm of a step; 0 is off."""
     objective: Objective = field(default_factory=lambda: Objective(((1.0, CrossEntropy()),)))
+
+    @property
+    def shown(self) -> int:
+        """Views that the network trains on: all, or all but the last where a term wants that for a follower."""
+        return self.views - ("aside" in self.objective.needs)
