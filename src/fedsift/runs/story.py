@@ -353,7 +353,7 @@ def found_words(found: Findings, sites: int) -> str:
         words = "no site looks noisy"
     else:
         names = [
-            f"{site} ({percent(found.probability[site], 0)})" if site in found.probability else site
+            f"{site} ({percent(found.probability[site])})" if site in found.probability else site
             for site in found.noisy
         ]
         words = f"{len(found.noisy)} of {plural(sites, 'site')} look noisy: {listed(names)}"
