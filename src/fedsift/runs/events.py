@@ -195,18 +195,17 @@ class Stamped:
     event: Event
 
 
-class EventTail:
-    """Reads a run's events on from where it stopped reading: what is new costs, what is old does not.
+class LineTail:
+    """Reads a file's lines on from where it stopped reading: what is new costs, what is old does not.
 
-    A line without its end waits until it has one; a line that is none of ours is counted in `strange` and passed over.
+    A line without its end waits until it has one.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / EVENTS
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.offset = 0
-        self.strange = 0
 
-    def new(self, most: int = 0) -> list[Stamped]:
+    def lines(self, most: int = 0) -> list[bytes]:
         """Whole lines since the last call, at most about `most` bytes of them (0: all)."""
         try:
             with self.path.open("rb") as file:
@@ -223,7 +222,19 @@ class EventTail:
             return []
         end = data.rfind(b"\n") + 1
         self.offset += end
-        found = [stamped(line) for line in data[:end].split(b"\n") if line.strip()]
+        return [line for line in data[:end].split(b"\n") if line.strip()]
+
+
+class EventTail(LineTail):
+    """The events of a run. A line that is none of ours is counted in `strange` and passed over."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / EVENTS)
+        self.strange = 0
+
+    def new(self, most: int = 0) -> list[Stamped]:
+        """Events since the last call, from at most about `most` bytes (0: all)."""
+        found = [stamped(line) for line in self.lines(most)]
         self.strange += found.count(None)
         return [moment for moment in found if moment is not None]
 
@@ -249,9 +260,9 @@ def _fields(cls: type[Event], values: Mapping[str, Any]) -> Iterator[tuple[str, 
     for entry in dataclasses.fields(cls):
         if entry.name not in values:
             continue  # its default, or the TypeError of a field that has none
-        value, kind = values[entry.name], str(entry.type)
-        accepted = _ACCEPTED[kind]
-        if isinstance(value, bool) or not isinstance(value, accepted):
+        value: Any = values[entry.name]
+        kind = str(entry.type)
+        if isinstance(value, bool) or type(value) not in _ACCEPTED[kind]:
             raise TypeError(f"{entry.name} is {value!r}, not {kind}")
         if kind.startswith("tuple"):
             inner = str if "str, ..." in kind and "dict" not in kind else dict
