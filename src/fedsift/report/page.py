@@ -8,6 +8,7 @@ from importlib.resources import files
 from fedsift import __version__
 from fedsift.drawing import house_style, saving_script
 from fedsift.drawing.svg import Markup, join, tag
+from fedsift.report.lanes import lanes
 from fedsift.report.noisy_sites import noisy_sites
 from fedsift.report.sections import classes, comparison, curves, notes, site_list, study
 from fedsift.report.tables import disclosure_table, refusals_table, stages_table
@@ -32,6 +33,7 @@ def page(run: RunData, others: Sequence[RunData] = ()) -> str:
         ("noisy", "Noisy sites", noisy_sites(run)),
         ("classes", "Classes", classes(runs)),
         ("sites", "Sites", site_list(run)),
+        ("lanes", "Rounds of the sites", lanes(run)),
         ("traffic", "What travelled", stages_table(run) if run.rounds else None),
         ("refused", "Refused replies", refusals_table(run) if run.rounds else None),
         ("disclosure", "What left the sites", disclosure_table(run)),
