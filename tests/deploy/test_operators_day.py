@@ -49,14 +49,14 @@ def test_a_killed_start_is_attached_to_and_an_ended_one_leaves_no_orphan(tmp_pat
         wait_until(lambda: len(run.rounds()) >= 1, 300, f"the first round\n{processes.logs()}")
         first.kill()  # as the operator's terminal dies
         first.wait()
-        assert run.in_use()
+        assert run.in_use
         second = processes.fedsift("second", *start)
         wait_until(lambda: "attached to it" in (tmp_path / "second.log").read_text(), 60, "the second start")
         done = len(run.rounds())
         wait_until(lambda: len(run.rounds()) > done, 120, f"a round while attached\n{processes.logs()}")
         second.terminate()
         assert second.wait(90) == 143
-        assert not run.in_use(), "an orphan goes on"
+        assert not run.in_use, "an orphan goes on"
         [worker] = [
             pid for pid, line in commands_of(family(nodes[0].pid)).items() if "fedsift.deploy.worker" in line
         ]

@@ -201,11 +201,11 @@ def test_rounds_are_read_on_from_where_they_were_read_to(tmp_path: Path) -> None
 
 def test_a_run_in_use_is_known_as_such(tmp_path: Path) -> None:
     mine, other = RunFolder(tmp_path), RunFolder(tmp_path)
-    assert not other.in_use()
+    assert not other.in_use
     mine.lock()
-    assert other.in_use()
+    assert other.in_use
     mine.unlock()
-    assert not other.in_use()
+    assert not other.in_use
 
 
 def test_a_half_written_word_is_no_word(tmp_path: Path) -> None:

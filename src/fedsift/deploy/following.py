@@ -109,7 +109,8 @@ def follow(
             status.news()
             if listen is not None:
                 listen(row)
-        if ended or folder.finished or (folder.path / FAILURE).is_file():
+        stopped = folder.asked_to_stop and not folder.in_use
+        if ended or stopped or folder.finished or (folder.path / FAILURE).is_file():
             return
         status.now(waiting_words(folder) or before())
         rest(POLL)

@@ -16,7 +16,7 @@ from typing import Any
 import tomli_w
 
 from fedsift import __version__
-from fedsift.contract.errors import ConfigError, RunError
+from fedsift.contract.errors import ConfigError, RunError, Stopped
 from fedsift.contract.files import safe_name
 from fedsift.deploy.addresses import host_of, refuse_the_network
 from fedsift.deploy.commands import error_of, existing, program
@@ -26,7 +26,7 @@ from fedsift.deploy.private import private_folder
 from fedsift.engines.flower.processes import LOG_FILE, end_session, offline
 from fedsift.engines.loop import Listener
 from fedsift.runs import RunFolder
-from fedsift.runs.folder import DEPLOYED, FAILURE, FEDERATION, SUMMARY, WAITING
+from fedsift.runs.folder import DEPLOYED, FAILURE, FEDERATION, STOP, SUMMARY, TRACK, WAITING
 from fedsift.study.study import Study
 
 CONNECTION = "fedsift"
@@ -64,6 +64,8 @@ def prepare_run(app: Path, run_folder: Path, superlink: str, link: Link | None =
     if not run_folder.exists():
         folder = RunFolder.create(run_folder.parent, run_folder.name)
         folder.write_text("study.toml", text)
+        if (app / TRACK).is_file():
+            folder.write_text(TRACK, (app / TRACK).read_text("utf-8"))
     folder = RunFolder.open(run_folder)
     if folder.finished:
         raise RunError(f"{run_folder} is finished: name another run folder")
@@ -152,14 +154,14 @@ def start(
     write_connection(home, superlink, insecure=insecure, ca=ca)
     environment = offline({"FLWR_HOME": str(home.resolve())})
     log_file = folder.path / LOG_FILE
-    if folder.in_use():
+    if _busy(folder):
         say("this run is under way already: attached to it")
         _attached(folder, listen, status, environment)
         return _outcome(folder, log_file)
     status.now(f"waiting for the SuperLink at {superlink}")
     wait_for(superlink, say=status.now)
-    folder.forget(FAILURE)
-    folder.forget(WAITING)
+    for old in (FAILURE, STOP, WAITING):
+        folder.forget(old)
     from_here = log_file.stat().st_size if log_file.is_file() else 0
     with _launched(app, folder, environment, log_file) as process:
         try:
@@ -170,7 +172,7 @@ def start(
                 listen,
                 status,
             )
-            if process.poll() is not None and folder.in_use():
+            if process.poll() is not None and _busy(folder):
                 # another start was first, or Flower's own client ended before the run did
                 _attached(folder, listen, status, environment)
         except KeyboardInterrupt:
@@ -215,17 +217,28 @@ def _attached(
 ) -> None:
     """Follow a run that another process started; Ctrl-C ends it as it would there."""
     try:
-        follow(folder, folder.in_use, lambda: "attached; the run has not said anything yet", listen, status)
+        follow(
+            folder,
+            lambda: _busy(folder),
+            lambda: "attached; the run has not said anything yet",
+            listen,
+            status,
+        )
     except KeyboardInterrupt:
         _stop(folder, environment)
         raise
+
+
+def _busy(folder: RunFolder) -> bool:
+    """Whether a process works on this run now."""
+    return bool(folder.in_use)
 
 
 def _start_words(log_file: Path, from_here: int, folder: RunFolder) -> str:
     """Where the start stands, before the run's own program speaks."""
     if _run_id(log_file, from_here) is None:
         return "packing the app and handing it to the SuperLink"
-    if not folder.in_use():
+    if not _busy(folder):
         return "the SuperLink has the app, and starts the coordinator's program"
     return "the coordinator's program reads the study and looks for sites"
 
@@ -263,6 +276,8 @@ def _outcome(folder: RunFolder, log_file: Path) -> dict[str, Any]:
     trouble = folder.read_json(FAILURE)
     if trouble is not None:
         raise error_of(int(trouble["exit_code"]))(trouble["error"])
+    if folder.asked_to_stop:
+        raise Stopped("stopped on request; nothing is lost, the run can be resumed")
     raise RunError(f"the run ended before it was finished; {log_file} says more. Start it again to go on")
 
 
@@ -282,5 +297,5 @@ def _stop(folder: RunFolder, environment: dict[str, str]) -> None:
             timeout=30,
             check=False,
         )
-    while folder.in_use() and time.monotonic() < end + ENDS_WITHIN:
+    while _busy(folder) and time.monotonic() < end + ENDS_WITHIN:
         time.sleep(POLL)

@@ -17,7 +17,7 @@ from fedsift import __version__
 from fedsift.contract.errors import ConfigError, QuorumError
 from fedsift.contract.messages import Answer, Envelope
 from fedsift.contract.plaintext import short
-from fedsift.engines.federation import EngineFederation, Simulation
+from fedsift.engines.federation import EngineFederation, Simulation, kinds_of
 from fedsift.engines.flower.absence import Absences, Teller
 from fedsift.engines.flower.hello import (
     Hello,
@@ -268,11 +268,14 @@ class FlowerFederation(EngineFederation):
         grace = min(post.pace.absent, self.patience.grace)
         answers: dict[str, Answer] = {}
         under_way: dict[str, str] = {}
+        kinds = kinds_of(envelopes)
         self._tell(errands, grace)
         while clock() < end:
+            self.check_stop()
             self._send_due(errands, under_way, end - clock())
             for id, message in post.collect(set(under_way)):
                 self._receive(under_way.pop(id), message, errands, answers)
+            self.hear((site for site in answers if site not in self.away), kinds)
             if not errands:
                 break
             for site in post.meet():
@@ -286,6 +289,7 @@ class FlowerFederation(EngineFederation):
         post.teller.done(f"round {self.round.count}: the coordinator computes")
         for site, errand in errands.items():
             answers[site] = _failed(errand.envelope, errand.trouble or self._silence(site, deadline))
+            self.away.add(site)
         return answers
 
     def _tell(self, errands: Mapping[str, Errand], grace: float) -> None:
@@ -331,6 +335,7 @@ class FlowerFederation(EngineFederation):
             envelope = errands.pop(site).envelope
             words = letter if isinstance(letter, str) else f"the node answered with {type(letter).__name__}"
             answers[site] = _failed(envelope, words)
+            self.away.add(site)  # Flower spoke, or a stranger: not the site
 
     def _silence(self, site: str, deadline: float) -> str:
         if site in self.post.refused:
