@@ -74,7 +74,7 @@ def study_of(table: Table, row: Row, column: Column, seed: int) -> Study:
     """The study of one cell; what is wrong with it names the row and the column."""
     try:
         content, base = _scenario(column.scenario or table.scenario, table.base)
-        for settings in (table.everywhere, column.settings, row.settings):
+        for settings in (table.everywhere, column.settings, row.settings, row.at.get(column.label, {})):
             content = merged(content, settings)
         content = apply_overrides(content, list(table.settings))
         where = f"{table.name}: {row.label}, {column.label}" if column.label else f"{table.name}: {row.label}"

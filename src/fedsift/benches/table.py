@@ -21,7 +21,7 @@ TOP = (
     "what", "paper", "source", "note", "twin", "scenario", "all", "seeds", "figures", "reference", "rows",
     "columns", "claims",
 )  # fmt: skip
-ROW = ("label", "printed", "deviation", "columns", "note")
+ROW = ("label", "printed", "deviation", "columns", "at", "note")
 COLUMN = ("label", "scenario", "note")
 CLAIM = ("text", "order", "first", "over", "alike", "within", "columns", "figure")
 
@@ -49,6 +49,8 @@ class Row:
     """The same for the paper's standard deviations."""
     columns: tuple[str, ...] = ()
     """Only these columns; empty is all."""
+    at: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings in single columns, by the column's label, over the row's own."""
     note: str = ""
 
 
@@ -274,6 +276,7 @@ def _row(entry: Mapping[str, Any], where: str, figures: tuple[str, ...], columns
         _printed(entry.get("printed"), figures, columns, f"{here}, printed"),
         _printed(entry.get("deviation"), figures, columns, f"{here}, deviation"),
         tuple(entry.get("columns", ())),
+        {where: _settings(over, (), f"{here}, at '{where}'") for where, over in entry.get("at", {}).items()},
         str(entry.get("note", "")),
     )
 
@@ -314,6 +317,7 @@ def _check(table: Table, where: str) -> None:
         if label not in rows:
             raise ConfigError(f"{where}: no row is called '{label}'.{nearest(label, rows)}")
     wanted = [label for part in (*table.rows, *table.claims) for label in part.columns]
+    wanted += [label for row in table.rows for label in row.at]
     for label in wanted:
         if label not in columns:
             raise ConfigError(f"{where}: no column is called '{label}'.{nearest(label, columns)}")
