@@ -54,8 +54,8 @@ def value_of(outcome: Mapping[str, Any], name: str) -> float | None:
     if head == VISITS:
         return _visits(outcome, float(tail))
     if head == SITE:
-        sites = list(outcome.get("site_accuracy", {}).values())
-        return None if len(sites) < int(tail) else 100.0 * sites[int(tail) - 1]
+        sites = outcome.get("site_accuracy", [])
+        return None if len(sites) < int(tail) else 100.0 * float(sites[int(tail) - 1][1])
     if name in COUNTS:
         return float(outcome[name])
     if head in ("detection", "corrections"):

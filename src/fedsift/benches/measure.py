@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -68,12 +69,13 @@ def outcome_of(folder: RunFolder) -> dict[str, Any]:
         outcome["levels"] = _rounded(parts.get("noise_level", {}))
     last = next((row["site_accuracy"] for row in reversed(rows) if "site_accuracy" in row), None)
     if last is not None:
-        outcome["site_accuracy"] = _rounded(last)
+        outcome["site_accuracy"] = [[site, value] for site, value in _rounded(last).items()]
     outcome["sites"] = [
         {key: value for key, value in _rounded(line).items() if key not in NOT_OF_SITES}
         for line in read_run(folder.path).sites
     ]
-    return dict(plain(outcome))
+    # as it will be read again: keys in order, so that a table has the same bytes from memory and from disk
+    return dict(json.loads(json.dumps(plain(outcome), sort_keys=True)))
 
 
 def _curve(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
