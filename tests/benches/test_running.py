@@ -164,8 +164,12 @@ def test_a_table_s_own_file_can_be_merged(made: tuple[Outcome, Path], tmp_path: 
 
 def test_keys_depend_on_what_is_computed_alone() -> None:
     one = {cell.label: cell.key for cell in cells.cells_of(small_table())}
-    two = {cell.label: cell.key for cell in cells.cells_of(small_table(all={**_all(), "engine": {"workers": 2}}))}
-    other = {cell.label: cell.key for cell in cells.cells_of(small_table(all={**_all(), "train": {"lr": 0.1}}))}
+    two = {
+        cell.label: cell.key for cell in cells.cells_of(small_table(all={**_all(), "engine": {"workers": 2}}))
+    }
+    other = {
+        cell.label: cell.key for cell in cells.cells_of(small_table(all={**_all(), "train": {"lr": 0.1}}))
+    }
     assert one == two, "workers change no byte of a result"
     assert not set(one.values()) & set(other.values())
     assert len(set(one.values())) == 8
@@ -184,7 +188,9 @@ def test_processes_give_the_bytes_of_this_process(made: tuple[Outcome, Path], tm
 
 @pytest.mark.slow
 def test_a_process_that_dies_takes_only_its_own_run(tmp_path: Path) -> None:
-    jobs = [Job(n, c.study.to_table(), tmp_path / str(n)) for n, c in enumerate(cells.cells_of(small_table()))]
+    jobs = [
+        Job(n, c.study.to_table(), tmp_path / str(n)) for n, c in enumerate(cells.cells_of(small_table()))
+    ]
     dying = {**jobs[1].study, "model": {"name": "tests.benches.dying:network"}}
     jobs[1] = Job(1, dying, tmp_path / "1")
     ended: dict[int, News] = {news.number: news for news in carry_out(jobs, 2) if news.ended}

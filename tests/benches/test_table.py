@@ -58,7 +58,12 @@ def test_another_name_takes_the_place_of_the_whole_table() -> None:
 def test_settings_of_single_columns_come_last() -> None:
     rows = [{**ROWS[0], "at": {"noisy": {"method": {"rounds": 5}}}}, ROWS[1]]
     rounds = {(c.row, c.column): c.study.method.total_rounds for c in cells_of(small_table(rows=rows))}
-    assert rounds == {("FedAvg", "clean"): 2, ("FedAvg", "noisy"): 5, ("FedLA", "clean"): 2, ("FedLA", "noisy"): 2}
+    assert rounds == {
+        ("FedAvg", "clean"): 2,
+        ("FedAvg", "noisy"): 5,
+        ("FedLA", "clean"): 2,
+        ("FedLA", "noisy"): 2,
+    }
 
 
 def test_a_twin_has_the_figures_of_the_full_table() -> None:
@@ -96,7 +101,9 @@ def test_figures_are_read_off_a_run_by_name() -> None:
 
 def test_a_sweep_is_a_table() -> None:
     settings = ["method.mu=0.1,1", "train.lr=0.1,0.01", "method.rounds=3", "seeds=1-2"]
-    table, text = sweep_table("fedcorr/cifar10-iid-0.6-0.5", ["method.name='fedprox'", *settings], ["accuracy.best"])
+    table, text = sweep_table(
+        "fedcorr/cifar10-iid-0.6-0.5", ["method.name='fedprox'", *settings], ["accuracy.best"]
+    )
     assert [row.label for row in table.rows] == ["method.mu=0.1", "method.mu=1"]
     assert [column.label for column in table.columns] == ["train.lr=0.1", "train.lr=0.01"]
     cells = list(cells_of(table))

@@ -105,7 +105,9 @@ def test_no_file_that_is_compared_tells_a_time(made: tuple[Outcome, Path]) -> No
     content = json.loads((out / "digits" / "table.json").read_text())
     assert not [key for cell in content["cells"] for key in cell if "second" in key]
     assert "second" not in (out / "digits" / "table.md").read_text()
-    assert set(json.loads((out / "digits" / "times.json").read_text())) == {c["key"] for c in content["cells"]}
+    assert set(json.loads((out / "digits" / "times.json").read_text())) == {
+        c["key"] for c in content["cells"]
+    }
 
 
 def test_paired_differences_by_hand() -> None:

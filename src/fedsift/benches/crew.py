@@ -88,7 +88,9 @@ class _Hand:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         with _one_thread():
-            self.process: BaseProcess = context.Process(target=_serve, args=(theirs, os.getpid()), daemon=True)
+            self.process: BaseProcess = context.Process(
+                target=_serve, args=(theirs, os.getpid()), daemon=True
+            )
             self.process.start()
         theirs.close()
         self.job: Job | None = None

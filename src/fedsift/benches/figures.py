@@ -36,7 +36,11 @@ def check_figure(name: str) -> None:
     known = [f"{score}.{part}" for score in SCORES for part in PARTS]
     known += [*COUNTS, *(f"detection.{part}" for part in DETECTION)]
     known += [f"corrections.{part}" for part in CORRECTIONS]
-    if name in known or (head == VISITS and _share(tail)) or (head == SITE and tail.isdigit() and int(tail) > 0):
+    if (
+        name in known
+        or (head == VISITS and _share(tail))
+        or (head == SITE and tail.isdigit() and int(tail) > 0)
+    ):
         return
     raise ConfigError(f"unknown figure '{name}'.{nearest(name, known)}")
 

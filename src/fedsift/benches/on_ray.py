@@ -45,6 +45,8 @@ def carry_out_on_ray(jobs: Sequence[Job], address: str) -> Iterator[News]:
 def _there(job: Job, digest: str) -> News:
     """One job on a machine of the cluster, in a folder of its own; another version is refused."""
     if source_digest() != digest:
-        return News(job.number, failure="this machine of the cluster has another version of fedsift: install the same")
+        return News(
+            job.number, failure="this machine of the cluster has another version of fedsift: install the same"
+        )
     with tempfile.TemporaryDirectory(prefix="fedsift-") as place:
         return do(replace(job, folder=Path(place) / "run", keep=False))

@@ -45,7 +45,11 @@ def page(results: Results) -> str:
         ("results", "Results", join(_figure_table(results, name) for name in table.figures)),
         ("claims", "What the paper states", _claims(results) if results.verdicts else None),
         ("curves", "Curves", _curves(results) if results.curves else None),
-        ("compared", f"Compared with {table.compared_with}", _compared(results) if results.comparisons else None),
+        (
+            "compared",
+            f"Compared with {table.compared_with}",
+            _compared(results) if results.comparisons else None,
+        ),
         ("cost", "Cost of a run", _cost(results) if results.costs else None),
     ]
     shown = [(name, head, body) for name, head, body in sections if body]
@@ -61,7 +65,10 @@ def page(results: Results) -> str:
             ),
             tag("nav", *(tag("a", head, href=f"#{name}") for name, head, _ in shown), aria_label="Sections"),
             tag("main", *(tag("section", tag("h2", head), part, id=name) for name, head, part in shown)),
-            tag("footer", f"fedsift {__version__} · {', '.join(results.versions)} · this file needs no network"),
+            tag(
+                "footer",
+                f"fedsift {__version__} · {', '.join(results.versions)} · this file needs no network",
+            ),
         ]
     )
     head = join(
@@ -119,7 +126,11 @@ def _compared(results: Results) -> Markup:
             [
                 tag("span", row.label),
                 *(
-                    tag("td", difference(found[row.label, c.label]) if (row.label, c.label) in found else "", class_="n")
+                    tag(
+                        "td",
+                        difference(found[row.label, c.label]) if (row.label, c.label) in found else "",
+                        class_="n",
+                    )
                     for c in table.columns
                 ),
             ]
@@ -148,9 +159,7 @@ def _cost(results: Results) -> Markup:
 def _curves(results: Results) -> Markup:
     """One picture a column, a line a row, by how often a site had taken part."""
     rows = [row.label for row in results.table.rows]
-    keys = [
-        tag("span", _swatch(number), label_, class_="entry") for number, label_ in enumerate(rows)
-    ]
+    keys = [tag("span", _swatch(number), label_, class_="entry") for number, label_ in enumerate(rows)]
     pictures = []
     for column in results.table.columns:
         drawn = [curve for curve in results.curves if curve.column == column.label]

@@ -207,5 +207,3 @@ def _notes(records: Any) -> list[str]:
     kept = list(records)
     notes = dict.fromkeys(note for record in kept for note in record.outcome.get("notes", ()))
     return [note for note in notes if note.startswith("architecture only")]
-
-

@@ -99,5 +99,3 @@ def _tables(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _word(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
-
-

@@ -115,7 +115,9 @@ class Table:
         """What the paper prints here and its deviation, None where it prints nothing."""
         place = self.columns.index(column)
         pair = (row.printed.get(figure), row.deviation.get(figure))
-        value, spread = (None if known is None or math.isnan(known[place]) else known[place] for known in pair)
+        value, spread = (
+            None if known is None or math.isnan(known[place]) else known[place] for known in pair
+        )
         return value, spread
 
     def changed(self, *, seeds: Sequence[int] = (), settings: Sequence[str] = ()) -> Table:
@@ -177,9 +179,7 @@ def inherited(table: Table, full: Table) -> Table:
             continue
         printed, deviation = (
             {
-                figure: tuple(
-                    values[place[c.label]] if c.label in place else math.nan for c in table.columns
-                )
+                figure: tuple(values[place[c.label]] if c.label in place else math.nan for c in table.columns)
                 for figure, values in part.items()
                 if figure in table.figures
             }
@@ -323,4 +323,6 @@ def _check(table: Table, where: str) -> None:
             raise ConfigError(f"{where}: no column is called '{label}'.{nearest(label, columns)}")
     for column in table.columns:
         if not (column.scenario or table.scenario):
-            raise ConfigError(f"{where}: column '{column.label}' has no scenario, and the table has none either")
+            raise ConfigError(
+                f"{where}: column '{column.label}' has no scenario, and the table has none either"
+            )

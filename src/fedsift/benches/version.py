@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import fedsift
+from fedsift.data.places import data_roots
+from fedsift.models.weights import digest_of, find_weights
 
 ROOMS = (
     "contract", "data", "models", "local", "methods", "signals", "aggregate", "metrics", "engines", "study"
@@ -32,6 +34,10 @@ def source_digest() -> str:
 def version_of(study: Mapping[str, Any]) -> str:
     """The version that a run of this study has: the program's, and that of every class which it names by address."""
     own = "".join(f"+{name}@{_module_digest(name)}" for name in sorted(_addresses(study)))
+    model = study.get("model", {})
+    if model.get("weights"):
+        origin = find_weights(model["weights"], model.get("name", ""), data_roots())
+        own += f"+weights@{digest_of(origin)}"
     return f"{fedsift.__version__}+{source_digest()[:16]}{own}"
 
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from fedsift.benches.running import Outcome
     from fedsift.benches.table import Table
 
-OUT = typer.Option(Path("bench"), "--out", help="The folder of finished runs, shared by all tables, and of the tables.")
+OUT = typer.Option(
+    Path("bench"), "--out", help="The folder of finished runs, shared by all tables, and of the tables."
+)
 PROCESSES = typer.Option(0, "--processes", help="Runs at a time; 0 is one a core.")
 SHARD = typer.Option("1/1", "--shard", help="Compute only the i-th of n parts: i/n.")
 RAY = typer.Option("", "--ray", help="Compute on a Ray cluster at this address ('auto', 'local', ray://...).")
@@ -30,7 +32,9 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    table: str = typer.Argument(help="A table by name or file; or `list`: all tables; or `merge`: join folders."),
+    table: str = typer.Argument(
+        help="A table by name or file; or `list`: all tables; or `merge`: join folders."
+    ),
     more: list[str] | None = typer.Argument(
         None, help="Settings over all runs (method.rounds=20); for `merge` the folders to join into --out."
     ),
@@ -58,13 +62,24 @@ def bench(
     found = find_table(table).changed(
         seeds=read_seeds(seeds, "--seeds") if seeds else (), settings=more or []
     )
-    go(found, out, processes=processes, shard=shard, ray=ray, keep=keep, any_version=any_version, as_json=json)
+    go(
+        found,
+        out,
+        processes=processes,
+        shard=shard,
+        ray=ray,
+        keep=keep,
+        any_version=any_version,
+        as_json=json,
+    )
 
 
 def sweep(
     study: str = typer.Argument(help="The study's TOML file, or a scenario by name."),
     settings: list[str] = typer.Argument(help="key=a,b,c to sweep, key=value to set, seeds=1-5."),
-    figure: list[str] | None = typer.Option(None, "--figure", help="What is read off a run, e.g. accuracy.best."),
+    figure: list[str] | None = typer.Option(
+        None, "--figure", help="What is read off a run, e.g. accuracy.best."
+    ),
     out: Path = OUT,
     processes: int = PROCESSES,
     shard: str = SHARD,
@@ -79,7 +94,16 @@ def sweep(
 
     table, text = sweep_table(study, settings, figure or ["accuracy.last"])
     write_atomically(out / table.name / f"{table.name}.toml", text.encode())
-    go(table, out, processes=processes, shard=shard, ray=ray, keep=keep, any_version=any_version, as_json=json)
+    go(
+        table,
+        out,
+        processes=processes,
+        shard=shard,
+        ray=ray,
+        keep=keep,
+        any_version=any_version,
+        as_json=json,
+    )
 
 
 def go(

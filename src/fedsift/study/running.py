@@ -21,6 +21,7 @@ from fedsift.engines.federation import EngineFederation
 from fedsift.engines.inprocess import Here, InProcess
 from fedsift.engines.loop import Listener, conduct, write_plan
 from fedsift.local.processes import threads_of
+from fedsift.models.weights import read_state
 from fedsift.runs import RunFolder
 from fedsift.runs.folder import FAILURE
 from fedsift.study.results import write_results
@@ -116,7 +117,9 @@ def _facts(study: Study, federation: EngineFederation) -> FederationFacts:
 
 
 def parts_of(study: Study) -> Parts:
-    return Parts(study.seed, study.model.name, study.gate, study.federation)
+    origin = study.model.origin
+    given = None if origin is None else read_state(origin)
+    return Parts(study.seed, study.model.name, study.gate, study.federation, given)
 
 
 def _here(study: Study, spread: Spread, kind: type[InProcess] = InProcess) -> Here:
