@@ -133,7 +133,7 @@ def test_a_failed_run_is_named_and_does_not_stop_the_rest(tmp_path: Path) -> Non
     )
     assert (outcome.computed, outcome.missing) == (1, 1)
     assert list(outcome.failures) == ["Too many in clean, seed 1"]
-    assert [p.text for p in told if p.failed][0].startswith("Too many in clean, seed 1 failed: ")
+    assert next(p.text for p in told if p.failed).startswith("Too many in clean, seed 1 failed: ")
     assert "1 of 2 runs are there" in (tmp_path / "digits" / "table.md").read_text("utf-8")
 
 

@@ -31,7 +31,7 @@ VALUES = {  # row, column, seed
 def made_up(values: dict[tuple[str, str], tuple[float, ...]] = VALUES, **changes: Any) -> Results:
     table = small_table(**changes)
     cells = list(cells_of(table))
-    found = {}
+    placed = []
     for cell in cells:
         kept = values.get((cell.row, cell.column), ())
         if len(kept) >= cell.seed:
@@ -40,8 +40,9 @@ def made_up(values: dict[tuple[str, str], tuple[float, ...]] = VALUES, **changes
                 "curve": {"round": [1, 2], "visits": [3, 6], "accuracy": [0.1, kept[cell.seed - 1]]},
                 "participations": 6, "bytes_down": 500, "bytes_up": 500, "rounds": 2,
             }  # fmt: skip
-            found[cell.key] = Record(cell.key, cell.study_key, cell.version, "2.0", outcome, seconds=4.0)
-    return results_of(table, cells, found)
+            record = Record(cell.key, cell.study_key, cell.version, "2.0", outcome, seconds=4.0)
+            placed.append((cell.row, cell.column, cell.seed, record))
+    return results_of(table, placed, len(cells))
 
 
 def test_markdown_has_means_deviations_the_paper_s_figures_and_the_best_in_bold() -> None:

@@ -85,7 +85,7 @@ def test_what_cannot_be_is_said(arguments: list[str], message: str) -> None:
 
 @pytest.mark.slow
 def test_a_killed_bench_resumes(tmp_path: Path) -> None:
-    """Killed without warning while it works; the same command computes the rest, and the bytes are an unbroken one's."""
+    """Killed without warning; the same command computes the rest, and the bytes are an unbroken one's."""
     (tmp_path / "study.toml").write_text(STUDY.replace("rounds = 2", "rounds = 40"))
     table = tmp_path / "mine.toml"
     rows = "".join(f'[[rows]]\nlabel = "{lr}"\ntrain = {{ lr = {lr} }}\n' for lr in (0.01, 0.02, 0.05, 0.1))

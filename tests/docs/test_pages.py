@@ -68,6 +68,12 @@ def test_the_audit_s_figures_are_those_of_its_result_files() -> None:
     assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.audit.page`"
 
 
+def test_the_tables_figures_are_those_of_their_result_files() -> None:
+    from benchmarks.tables.page import PAGE, page
+
+    assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.tables`"
+
+
 def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
     for page in (ROOT / "docs").glob("**/*.md"):

@@ -184,7 +184,8 @@ class _Desk:
 
     def write(self) -> Results:
         self.written = time.monotonic()
-        results = results_of(self.table, self.cells, self.found)
+        kept = [(c.row, c.column, c.seed, self.found[c.key]) for c in self.cells if c.key in self.found]
+        results = results_of(self.table, kept, len(self.cells))
         write_table(results, self.store.path / self.table.name)
         return results
 

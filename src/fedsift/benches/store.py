@@ -111,6 +111,15 @@ def records_in(source: Path) -> Iterator[Record]:
         yield record_of(content, file, times.get(content.get("key"), 0.0))
 
 
+def placed_in(file: Path) -> Iterator[tuple[str, str, int, Record]]:
+    """The records of a `table.json` with the row, column and seed at which they stand there."""
+    times = _json(file.with_name(TIMES)) if file.with_name(TIMES).is_file() else {}
+    for content in _json(file).get("cells", ()):
+        record = record_of(content, file, times.get(content.get("key"), 0.0))
+        for row, column, seed in content.get("places", ()):
+            yield str(row), str(column), int(seed), record
+
+
 def _json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text("utf-8"))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsift.benches.cells import Cell
 from fedsift.benches.claims import Verdict, judge
 from fedsift.benches.figures import lower_is_better, value_of
 from fedsift.benches.store import Record
@@ -98,15 +97,13 @@ class Results:
         return sorted({record.version for record in self.records})
 
 
-def results_of(table: Table, cells: Sequence[Cell], found: Mapping[str, Record]) -> Results:
-    """The table's results from the records that are there, by the cells' keys."""
+def results_of(table: Table, placed: Iterable[tuple[str, str, int, Record]], wanted: int) -> Results:
+    """The table's results from the records that are there, each with its row, column and seed."""
     outcomes: dict[Place, dict[int, Record]] = {}
     places: dict[str, list[tuple[str, str, int]]] = {}
-    for cell in cells:
-        record = found.get(cell.key)
-        if record is not None:
-            outcomes.setdefault((cell.row, cell.column), {})[cell.seed] = record
-            places.setdefault(record.key, []).append((cell.row, cell.column, cell.seed))
+    for row, column, seed, record in placed:
+        outcomes.setdefault((row, column), {})[seed] = record
+        places.setdefault(record.key, []).append((row, column, seed))
     entries = _with_best(_entries(table, outcomes))
     records = {record.key: record for kept in outcomes.values() for record in kept.values()}
     return Results(
@@ -119,7 +116,7 @@ def results_of(table: Table, cells: Sequence[Cell], found: Mapping[str, Record])
         records=tuple(records[key] for key in sorted(records)),
         places=places,
         notes=tuple(_notes(records.values())),
-        cells_wanted=len(cells),
+        cells_wanted=wanted,
     )
 
 

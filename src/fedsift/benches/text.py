@@ -101,8 +101,8 @@ def markdown(results: Results) -> str:
     blocks = [f"# {title(results)}", table.what, *note_lines(results)]
     for figure in table.figures:
         head = [words(figure), *(column.label or "ours" for column in table.columns)]
-        lines = [[row.label, *_cells(results, row.label, figure, _bold)] for row in table.rows]
-        blocks.append(_pipes(head, lines))
+        lines = [[row.label, *cells_of_row(results, row.label, figure, bold)] for row in table.rows]
+        blocks.append(pipes(head, lines))
     if results.verdicts:
         blocks.append("\n".join(f"- {stated(verdict)}" for verdict in results.verdicts))
     if results.comparisons:
@@ -112,19 +112,19 @@ def markdown(results: Results) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _bold(entry: Entry) -> str:
+def bold(entry: Entry) -> str:
     text = ours(entry)
     text = f"**{text}**" if entry.best else text
     return text + (f" ({paper_s(entry)})" if entry.printed is not None else "")
 
 
-def _cells(results: Results, row: str, figure: str, show: Callable[[Entry], str]) -> list[str]:
+def cells_of_row(results: Results, row: str, figure: str, show: Callable[[Entry], str]) -> list[str]:
     by_column = {e.column: e for e in results.entries if (e.row, e.figure) == (row, figure)}
     columns = [column.label for column in results.table.columns]
     return [show(by_column[label]) if label in by_column else NOTHING for label in columns]
 
 
-def _pipes(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def pipes(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     def line(cells: Sequence[str]) -> str:
         safe = [cell.replace("|", "\\|") for cell in cells]
         return f"| {' | '.join(safe)} |"
@@ -145,13 +145,13 @@ def _compared(results: Results) -> str:
                 lines.append([f"{row.label}{f', {figure}' if several else ''}", *cells])
     head = [f"difference to {table.compared_with}", *(column.label or "ours" for column in table.columns)]
     words_ = "Seed by seed, with the 95 % interval of the mean difference and the p of the paired t test."
-    return f"{words_}\n\n{_pipes(head, lines)}"
+    return f"{words_}\n\n{pipes(head, lines)}"
 
 
 def _costs(results: Results) -> str:
     head = ["cost of a run", "rounds", "visits of sites", "bytes sent"]
     lines = [[c.row, f"{c.rounds:.0f}", f"{c.participations:.0f}", size(c.bytes)] for c in results.costs]
-    return _pipes(head, lines)
+    return pipes(head, lines)
 
 
 def latex(results: Results) -> str:
@@ -164,7 +164,7 @@ def latex(results: Results) -> str:
         lines.append(" & ".join(escaped(cell) for cell in head) + r" \\")
         lines.append(r"\midrule")
         for row in table.rows:
-            cells = [escaped(row.label), *_cells(results, row.label, figure, _latex_cell)]
+            cells = [escaped(row.label), *cells_of_row(results, row.label, figure, _latex_cell)]
             lines.append(" & ".join(cells) + r" \\")
         parts.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}"]))
     return "\n\n".join(parts) + "\n"

@@ -88,7 +88,7 @@ def sweep(
     any_version: bool = ANY,
     json: bool = JSON,
 ) -> None:
-    """Compare settings of one study, with seeds: a table made from the command line, kept as a file beside its results."""
+    """Compare settings of one study, with seeds: a table from the command line, kept as a file beside its results."""
     from fedsift.benches.sweep import sweep_table
     from fedsift.contract.files import write_atomically
 

@@ -20,8 +20,8 @@ class ModelTable:
     sites: dict[str, str] = field(default_factory=dict)
     """Another network for a site, by the site's name; it comes before `cycle`."""
     weights: str = ""
-    """Initial weights: a .safetensors or torch state file, `package.module:name`, or "imagenet" for the network's file in
-    a folder `weights` of the data folders. Sites with models of their own draw theirs."""
+    """Initial weights: a .safetensors or torch state file, `package.module:name`, or "imagenet" for the network's file
+    in a folder `weights` of the data folders. Sites with models of their own draw theirs."""
 
     def __post_init__(self) -> None:
         if self.weights and (self.cycle or self.sites):

@@ -1,6 +1,6 @@
 """FedNoRo's Table 3: which signal of a site tells noisy sites from clean ones.
 
-    python benchmarks/papers/fednoro_indicators.py PRESET... [--seeds 1 2 3] [--fits 100] [--out RESULTS.json]
+    python -m benchmarks.indicators PRESET... [--seeds 1 2 3] [--fits 100] [--out RESULTS.json]
 
 The federation warms up twice, with and without logit adjustment. Each indicator is then measured at the sites with the
 one or the other model, and a two-component mixture parts the sites, once for every fitting seed. Recall, precision and
