@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedsift.benches.claims import Verdict
+from fedsift.benches.figures import words
 from fedsift.benches.library import find_table, table_names
 from fedsift.benches.store import TABLE, placed_in
 from fedsift.benches.summary import Results, results_of
-from fedsift.benches.text import bold, cells_of_row, pipes, note_lines, pair_words, title
-from fedsift.benches.figures import words
+from fedsift.benches.text import bold, cells_of_row, note_lines, pair_words, pipes, title
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "results" / "papers.md"
 WIDTH = 118
-INTRO = """Every figure and every verdict on this page is written by `python -m benchmarks.tables` from the result files in
-`benchmarks/tables`, and a test holds the page against them. A statement of a paper *holds* where each difference has
+INTRO = """Every figure and every verdict on this page is written by `python -m benchmarks.tables` from the result
+files in `benchmarks/tables`, and a test holds the page against them. A statement of a paper *holds* where each difference has
 the stated sign and its 95 % interval (paired over seeds) leaves 0 out; it *holds in the mean* where the sign is right
 everywhere and an interval is not clear of 0. Small tables are not the papers' experiments: they ask whether the
 effect shows where two cores can look."""
@@ -32,7 +32,9 @@ def kept_results() -> Iterator[Results]:
             content = json.loads(file.read_text("utf-8"))
             table = find_table(name).changed(seeds=content["seeds"])
             places = {(row.label, column.label) for row in table.rows for column in table.columns_of(row)}
-            placed = [item for item in placed_in(file) if (item[0], item[1]) in places and item[2] in table.seeds]
+            placed = [
+                item for item in placed_in(file) if (item[0], item[1]) in places and item[2] in table.seeds
+            ]
             yield results_of(table, placed, table.runs)
 
 

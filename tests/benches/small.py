@@ -11,6 +11,7 @@ from fedsift.benches import running
 from fedsift.benches.crew import Job, News, do
 from fedsift.benches.table import Table, table_of
 
+SCENARIO = "extra/freeloader-small"
 STUDY: dict[str, Any] = {
     "data": {"name": "digits"},
     "partition": {"name": "iid", "sites": 3},
@@ -32,7 +33,7 @@ def small_table(**changes: Any) -> Table:
     """Two methods, two columns, two seeds on handwritten digits: a second in all."""
     content = {
         "what": "Digits",
-        "scenario": "extra/freeloader-small",
+        "scenario": SCENARIO,
         "all": {**STUDY, "noise": {"name": "clean"}, "method": {"name": "fedavg"}},
         "seeds": [1, 2],
         "figures": ["accuracy.best"],

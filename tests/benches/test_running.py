@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from fedsift.benches import cells, running
 from fedsift.benches.crew import Job, News, carry_out, do
 from fedsift.benches.running import Outcome, Progress, in_shard, run_table
 from fedsift.benches.store import Store, merge
+from fedsift.benches.table import table_of
 from fedsift.contract.errors import ConfigError, RunError
-from tests.benches.small import ROWS, small_table
+from tests.benches.small import COLUMNS, ROWS, SCENARIO, small_table
 
 SAME_BYTES = ("table.json", "table.md", "table.tex", "table.csv")
 
@@ -173,6 +175,16 @@ def test_keys_depend_on_what_is_computed_alone() -> None:
     assert one == two, "workers change no byte of a result"
     assert not set(one.values()) & set(other.values())
     assert len(set(one.values())) == 8
+
+
+def test_two_tables_share_a_run_and_own_classes_are_part_of_the_version() -> None:
+    one = {cell.key for cell in cells.cells_of(small_table())}
+    renamed = table_of("another", {"rows": ROWS, "columns": COLUMNS, "scenario": SCENARIO, "all": _all()})
+    assert one == {cell.key for cell in cells.cells_of(renamed) if cell.seed < 3}
+    rows = [{**ROWS[0], "model": {"name": "tests.benches.dying:network"}}]
+    (own, *_) = cells.cells_of(small_table(rows=rows, claims=[]))
+    assert re.search(r"\+tests\.benches\.dying@[0-9a-f]{16}$", own.version)
+    assert "@" not in next(iter(cells.cells_of(small_table()))).version
 
 
 def _all() -> dict[str, Any]:

@@ -33,6 +33,9 @@ SERIES = 7
 OWN_STYLE = """
 td .paper{color:var(--soft);font-size:.84em;white-space:nowrap}
 td.best{font-weight:650}
+.scroll+.scroll{margin-top:1rem}
+thead th:not(:first-child){text-align:right}
+tbody tr:last-child th{border-bottom:0}
 .verdict{font-weight:650}.holds{color:var(--good)}.does-not-hold{color:var(--bad)}
 .key{display:flex;flex-wrap:wrap;gap:.1rem 1rem;font-size:.86rem;margin:.2rem 0 .6rem}
 """

@@ -79,6 +79,7 @@ def run_table(
     if not 1 <= shard[0] <= shard[1]:
         raise ConfigError(f"--shard {shard[0]}/{shard[1]}: from 1/{shard[1]} to {shard[1]}/{shard[1]}")
     store, cells = Store(out), list(cells_of(table))
+    store.prepare()
     found, others = find_cells(cells, store, any_version=any_version)
     todo = [c for c in cells if c.key not in found and in_shard(c.study_key, shard)]
     todo = list({cell.key: cell for cell in todo}.values())

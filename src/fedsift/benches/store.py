@@ -68,6 +68,10 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
 
+    def prepare(self) -> None:
+        """A folder of results, even of a shard to which no run belongs."""
+        (self.path / CELLS).mkdir(parents=True, exist_ok=True)
+
     def read(self, key: str) -> Record | None:
         file = self.path / CELLS / f"{key}.json"
         return _read(file) if file.is_file() else None

@@ -33,7 +33,9 @@ def source_digest() -> str:
 
 def version_of(study: Mapping[str, Any]) -> str:
     """The version that a run of this study has: the program's, and that of every class which it names by address."""
-    own = "".join(f"+{name}@{_module_digest(name)}" for name in sorted(_addresses(study)))
+    tables = [table for table in study.values() if isinstance(table, Mapping)]
+    named = sorted({module for table in tables for module in _addresses(table)})
+    own = "".join(f"+{module}@{_module_digest(module)}" for module in named)
     model = study.get("model", {})
     if model.get("weights"):
         origin = find_weights(model["weights"], model.get("name", ""), data_roots())
