@@ -18,10 +18,10 @@ HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "results" / "papers.md"
 WIDTH = 118
 INTRO = """Every figure and every verdict on this page is written by `python -m benchmarks.tables` from the result
-files in `benchmarks/tables`, and a test holds the page against them. A statement of a paper *holds* where each difference has
-the stated sign and its 95 % interval (paired over seeds) leaves 0 out; it *holds in the mean* where the sign is right
-everywhere and an interval is not clear of 0. Small tables are not the papers' experiments: they ask whether the
-effect shows where two cores can look."""
+files in `benchmarks/tables`, and a test holds the page against them. A statement of a paper *holds*
+where each difference has the stated sign and its 95 % interval (paired over seeds) leaves 0 out; it
+*holds in the mean* where the sign is right everywhere and an interval is not clear of 0. Small tables
+are not the papers' experiments: they ask whether the effect shows where two cores can look."""
 
 
 def kept_results() -> Iterator[Results]:

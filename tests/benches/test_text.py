@@ -76,6 +76,17 @@ def test_rows_that_are_said_to_be_alike_must_lie_within_the_bound() -> None:
         assert made_up(claims=[{**alike, "within": within}]).verdicts[0].verdict == verdict
 
 
+def test_standings_over_three_columns() -> None:
+    """Ranks of FedAvg: 2, 1 and, with a tie, 1.5; its worst column has 50."""
+    values = {**VALUES, ("FedAvg", "third"): (0.5, 0.5), ("FedLA", "third"): (0.4, 0.6)}
+    rows = [{"label": name, "method": {"name": name.lower(), "rounds": 2}} for name in ("FedAvg", "FedLA")]
+    columns = [{"label": "clean"}, {"label": "noisy"}, {"label": "third"}]
+    found = {s.row: s for s in made_up(values, rows=rows, columns=columns).standings}
+    assert (found["FedAvg"].mean_rank, found["FedAvg"].worst) == (1.5, pytest.approx(50.0))
+    assert [s.first for s in found.values()] == [2, 2], "a shared first place counts for both"
+    assert made_up().standings == ()
+
+
 def test_what_is_missing_is_said() -> None:
     text = markdown(made_up({**VALUES, ("FedLA", "noisy"): ()}))
     assert "6 of 8 runs are there." in text

@@ -46,6 +46,7 @@ def page(results: Results) -> str:
     table = results.table
     sections = [
         ("results", "Results", join(_figure_table(results, name) for name in table.figures)),
+        ("standings", "Over all columns", _standings(results) if results.standings else None),
         ("claims", "What the paper states", _claims(results) if results.verdicts else None),
         ("curves", "Curves", _curves(results) if results.curves else None),
         (
@@ -107,6 +108,19 @@ def _entry(entry: Entry | None) -> Markup:
         return tag("td", NOTHING, class_="n")
     paper = tag("span", f" ({paper_s(entry)})", class_="paper") if entry.printed is not None else None
     return tag("td", ours(entry), paper, class_="n best" if entry.best else "n")
+
+
+def _standings(results: Results) -> Markup:
+    rows = [
+        [
+            tag("span", found.row),
+            tag("td", f"{found.mean_rank:.1f}", class_="n"),
+            tag("td", f"{found.worst:.2f}", class_="n"),
+            tag("td", str(found.first), class_="n"),
+        ]
+        for found in results.standings
+    ]
+    return _grid(["row", "mean rank", "worst column", "best in"], rows)
 
 
 def _claims(results: Results) -> Markup:

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scipy.stats import rankdata
+
 from fedsift.benches.claims import Verdict, judge
 from fedsift.benches.figures import lower_is_better, value_of
 from fedsift.benches.store import Record
 from fedsift.benches.table import Table
 from fedsift.metrics.paired import Paired, paired, spread
 
+FEWEST_COLUMNS = 3
 Place = tuple[str, str]
 """Labels of a row and a column."""
 
@@ -47,6 +50,19 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """How a row does over all columns, by the first figure; only of tables whose rows stand in three columns or more."""
+
+    row: str
+    mean_rank: float
+    """1 is best; rows with the same mean share the mean of their ranks."""
+    worst: float
+    """Its mean in the column where it does worst."""
+    first: int
+    """Columns in which it is the best."""
+
+
+@dataclass(frozen=True)
 class Cost:
     """What one run of a row costs, on average over columns and seeds."""
 
@@ -77,6 +93,7 @@ class Results:
     entries: tuple[Entry, ...]
     comparisons: tuple[Comparison, ...]
     verdicts: tuple[Verdict, ...]
+    standings: tuple[Standing, ...]
     costs: tuple[Cost, ...]
     curves: tuple[Curve, ...]
     records: tuple[Record, ...]
@@ -111,6 +128,7 @@ def results_of(table: Table, placed: Iterable[tuple[str, str, int, Record]], wan
         entries=tuple(entries),
         comparisons=tuple(_comparisons(table, entries)),
         verdicts=tuple(judge(claim, table, entries) for claim in table.claims),
+        standings=tuple(_standings(table, entries)),
         costs=tuple(_costs(table, outcomes)),
         curves=tuple(_curves(table, outcomes)),
         records=tuple(records[key] for key in sorted(records)),
@@ -162,6 +180,25 @@ def _comparisons(table: Table, entries: Sequence[Entry]) -> list[Comparison]:
             pair = paired([entry.values[s] for s in seeds], [other.values[s] for s in seeds])
             found.append(Comparison(entry.row, entry.column, entry.figure, pair))
     return found
+
+
+def _standings(table: Table, entries: Sequence[Entry]) -> list[Standing]:
+    """Rows that have a mean in every column, best mean rank first."""
+    figure = table.figures[0]
+    sign = -1.0 if lower_is_better(figure) else 1.0
+    means = {
+        row.label: [e.mean for e in entries if (e.row, e.figure) == (row.label, figure) and e.mean is not None]
+        for row in table.rows
+    }
+    whole = {row: values for row, values in means.items() if len(values) == len(table.columns)}
+    if len(table.columns) < FEWEST_COLUMNS or len(whole) < 2:
+        return []
+    ranks = rankdata([[-sign * value for value in values] for values in whole.values()], axis=0)
+    found = [
+        Standing(row, float(places.mean()), sign * min(sign * v for v in values), int((places < 2).sum()))
+        for (row, values), places in zip(whole.items(), ranks)
+    ]
+    return sorted(found, key=lambda standing: standing.mean_rank)
 
 
 def _costs(table: Table, outcomes: Mapping[Place, Mapping[int, Record]]) -> list[Cost]:

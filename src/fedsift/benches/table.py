@@ -298,7 +298,7 @@ def _printed(
 
 def _claim(entry: Mapping[str, Any], where: str) -> Claim:
     _known(entry, CLAIM, f"{where}, claim")
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
     if "text" not in values or not (values.get("order") or values.get("first") or values.get("alike")):
         raise ConfigError(f"{where}: a claim has a text, and order, first or alike")
     return Claim(**values)
@@ -316,8 +316,8 @@ def _check(table: Table, where: str) -> None:
     for label in named:
         if label not in rows:
             raise ConfigError(f"{where}: no row is called '{label}'.{nearest(label, rows)}")
-    wanted = [label for part in (*table.rows, *table.claims) for label in part.columns]
-    wanted += [label for row in table.rows for label in row.at]
+    wanted = [label for row in table.rows for label in (*row.columns, *row.at)]
+    wanted += [label for claim in table.claims for label in claim.columns]
     for label in wanted:
         if label not in columns:
             raise ConfigError(f"{where}: no column is called '{label}'.{nearest(label, columns)}")

@@ -107,6 +107,8 @@ def markdown(results: Results) -> str:
         blocks.append("\n".join(f"- {stated(verdict)}" for verdict in results.verdicts))
     if results.comparisons:
         blocks.append(_compared(results))
+    if results.standings:
+        blocks.append(standings(results))
     if results.costs:
         blocks.append(_costs(results))
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -146,6 +148,14 @@ def _compared(results: Results) -> str:
     head = [f"difference to {table.compared_with}", *(column.label or "ours" for column in table.columns)]
     words_ = "Seed by seed, with the 95 % interval of the mean difference and the p of the paired t test."
     return f"{words_}\n\n{pipes(head, lines)}"
+
+
+def standings(results: Results) -> str:
+    """Mean rank and worst column of every row."""
+    places = digits(results.table.figures[0])
+    head = ["over all columns", "mean rank", "worst column", "best in"]
+    lines = [[s.row, f"{s.mean_rank:.1f}", f"{s.worst:.{places}f}", str(s.first)] for s in results.standings]
+    return pipes(head, lines)
 
 
 def _costs(results: Results) -> str:

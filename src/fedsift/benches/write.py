@@ -51,6 +51,7 @@ def data(results: Results) -> dict[str, Any]:
         "reference": table.compared_with,
         "comparisons": [asdict(found) for found in results.comparisons],
         "claims": [_claim(verdict) for verdict in results.verdicts],
+        "standings": [asdict(found) for found in results.standings],
         "costs": [
             {key: value for key, value in asdict(cost).items() if key != "seconds"} for cost in results.costs
         ],
