@@ -86,9 +86,9 @@ def test_what_cannot_be_is_said(arguments: list[str], message: str) -> None:
 @pytest.mark.slow
 def test_a_killed_bench_resumes(tmp_path: Path) -> None:
     """Killed without warning; the same command computes the rest, and the bytes are an unbroken one's."""
-    (tmp_path / "study.toml").write_text(STUDY.replace("rounds = 2", "rounds = 40"))
+    (tmp_path / "study.toml").write_text(STUDY.replace("rounds = 2", "rounds = 20"))
     table = tmp_path / "mine.toml"
-    rows = "".join(f'[[rows]]\nlabel = "{lr}"\ntrain = {{ lr = {lr} }}\n' for lr in (0.01, 0.02, 0.05, 0.1))
+    rows = "".join(f'[[rows]]\nlabel = "{lr}"\ntrain = {{ lr = {lr} }}\n' for lr in (0.01, 0.1))
     table.write_text(f'scenario = "study.toml"\nseeds = [1, 2]\n{rows}')
 
     def command(out: str) -> list[str]:
@@ -101,10 +101,10 @@ def test_a_killed_bench_resumes(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     before = len(list(cells.glob("*.json")))
-    assert 0 < before < 8
+    assert 0 < before < 4
     time.sleep(2.5)  # the processes of the killed bench notice and end
     subprocess.run(command("a"), check=True, capture_output=True)
     subprocess.run(command("b"), check=True, capture_output=True)
-    assert len(list(cells.glob("*.json"))) == 8
+    assert len(list(cells.glob("*.json"))) == 4
     for name in ("table.json", "table.md", "table.tex", "table.csv"):
         assert (tmp_path / "a" / "mine" / name).read_bytes() == (tmp_path / "b" / "mine" / name).read_bytes()

@@ -51,7 +51,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Standing:
-    """How a row does over all columns, by the first figure; only of tables whose rows stand in three columns or more."""
+    """How a row does over all columns, by the first figure; only where there are three columns or more."""
 
     row: str
     mean_rank: float
