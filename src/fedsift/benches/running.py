@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,7 @@ def in_shard(study_key: str, shard: tuple[int, int]) -> bool:
     return int(study_key, 16) % of == number - 1
 
 
-def _news(jobs: Sequence[Job], processes: int, ray: str) -> Iterator[News]:
+def _news(jobs: Sequence[Job], processes: int, ray: str) -> Generator[News, None, None]:
     if not ray:
         yield from carry_out(jobs, processes)
         return

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scipy.stats import rankdata
+from scipy import stats
 
 from fedsift.benches.claims import Verdict, judge
 from fedsift.benches.figures import lower_is_better, value_of
@@ -193,7 +193,7 @@ def _standings(table: Table, entries: Sequence[Entry]) -> list[Standing]:
     whole = {row: values for row, values in means.items() if len(values) == len(table.columns)}
     if len(table.columns) < FEWEST_COLUMNS or len(whole) < 2:
         return []
-    ranks = rankdata([[-sign * value for value in values] for values in whole.values()], axis=0)
+    ranks = stats.rankdata([[-sign * value for value in values] for values in whole.values()], axis=0)
     found = [
         Standing(row, float(places.mean()), sign * min(sign * v for v in values), int((places < 2).sum()))
         for (row, values), places in zip(whole.items(), ranks)
