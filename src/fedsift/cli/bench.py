@@ -1,4 +1,4 @@
-"""`fedsift bench`: tables of runs, the papers' and your own; `fedsift sweep`: such a table from the command line."""
+"""`fedsift bench`: tables of runs, the papers' and your own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ JSON = typer.Option(False, "--json", help="Print as JSON.")
 
 def register(app: typer.Typer) -> None:
     app.command("bench")(bench)
-    app.command("sweep")(sweep)
 
 
 def bench(
@@ -74,38 +73,6 @@ def bench(
     )
 
 
-def sweep(
-    study: str = typer.Argument(help="The study's TOML file, or a scenario by name."),
-    settings: list[str] = typer.Argument(help="key=a,b,c to sweep, key=value to set, seeds=1-5."),
-    figure: list[str] | None = typer.Option(
-        None, "--figure", help="What is read off a run, e.g. accuracy.best."
-    ),
-    out: Path = OUT,
-    processes: int = PROCESSES,
-    shard: str = SHARD,
-    ray: str = RAY,
-    keep: bool = KEEP,
-    any_version: bool = ANY,
-    json: bool = JSON,
-) -> None:
-    """Compare settings of one study, with seeds: a table from the command line, kept as a file beside its results."""
-    from fedsift.benches.sweep import sweep_table
-    from fedsift.contract.files import write_atomically
-
-    table, text = sweep_table(study, settings, figure or ["accuracy.last"])
-    write_atomically(out / table.name / f"{table.name}.toml", text.encode())
-    go(
-        table,
-        out,
-        processes=processes,
-        shard=shard,
-        ray=ray,
-        keep=keep,
-        any_version=any_version,
-        as_json=json,
-    )
-
-
 def go(
     table: Table,
     out: Path,
@@ -117,7 +84,7 @@ def go(
     any_version: bool,
     as_json: bool,
 ) -> None:
-    """Compute with a progress display, then show where the table is and what it says."""
+    """Compute with a progress display, then show where the table is and what it says; shared by `bench` and `sweep`."""
     from fedsift.api.benching import table_progress
     from fedsift.benches.running import run_table
 
