@@ -46,6 +46,8 @@ def page() -> str:
         blocks += ["## What holds", holds(stated)]
     for results in kept:
         blocks += section(results)
+    if not kept:
+        blocks.append("No table is kept yet.")
     return "\n\n".join(blocks) + "\n"
 
 

@@ -87,6 +87,14 @@ def test_standings_over_three_columns() -> None:
     assert made_up().standings == ()
 
 
+def test_one_seed_and_no_paper_are_said() -> None:
+    rows = [{"label": name, "method": {"name": name.lower(), "rounds": 2}} for name in ("FedAvg", "FedLA")]
+    text = markdown(made_up(rows=rows, seeds=[1]))
+    assert "\nOne seed.\n" in text
+    assert "| FedAvg | 80.00 | **50.00** |" in text
+    assert "FedLA to FedAvg in clean +3.00, one seed" in text
+
+
 def test_what_is_missing_is_said() -> None:
     text = markdown(made_up({**VALUES, ("FedLA", "noisy"): ()}))
     assert "6 of 8 runs are there." in text

@@ -79,8 +79,10 @@ def pair_words(found: Difference, figure: str) -> str:
 def note_lines(results: Results) -> list[str]:
     """How to read it, and what it lacks."""
     table, lines = results.table, []
-    seeds = f"{len(table.seeds)} seeds" if len(table.seeds) > 1 else "one seed"
-    lines.append(f"Mean ± standard deviation over {seeds}; in round brackets what the paper prints.")
+    many = len(table.seeds) > 1
+    seeds = f"Mean ± standard deviation over {len(table.seeds)} seeds" if many else "One seed"
+    printed = any(entry.printed is not None for entry in results.entries)
+    lines.append(f"{seeds}{'; in round brackets what the paper prints' if printed else ''}.")
     if table.note:
         lines.append(table.note)
     if table.settings:
