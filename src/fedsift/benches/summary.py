@@ -206,16 +206,12 @@ def _costs(table: Table, outcomes: Mapping[Place, Mapping[int, Record]]) -> list
     for row in table.rows:
         runs = [r for place, kept in outcomes.items() if place[0] == row.label for r in kept.values()]
         if runs:
-            means = [
-                sum(amount(run) for run in runs) / len(runs)
-                for amount in (
-                    lambda r: r.outcome["participations"],
-                    lambda r: r.outcome["bytes_down"] + r.outcome["bytes_up"],
-                    lambda r: r.outcome["rounds"],
-                    lambda r: r.seconds,
-                )
-            ]
-            costs.append(Cost(row.label, *means))
+            amounts = [
+                (r.outcome["participations"], r.outcome["bytes_down"] + r.outcome["bytes_up"], r.outcome["rounds"],
+                 r.seconds)
+                for r in runs
+            ]  # fmt: skip
+            costs.append(Cost(row.label, *(sum(column) / len(runs) for column in zip(*amounts))))
     return costs
 
 
