@@ -13,6 +13,7 @@ from fedsift.benches.library import find_table, table_names
 from fedsift.benches.store import TABLE, placed_in
 from fedsift.benches.summary import Results, results_of
 from fedsift.benches.text import bold, cells_of_row, note_lines, pair_words, pipes, title
+from fedsift.runs.units import plural
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "results" / "papers.md"
@@ -72,7 +73,8 @@ def section(results: Results) -> list[str]:
     if results.verdicts:
         blocks.append("\n".join(item(verdict) for verdict in results.verdicts))
     minutes = sum(record.seconds for record in results.records) / 60
-    blocks.append(f"All {results.cells_there} runs took {minutes:.0f} minutes of one thread.")
+    runs = plural(results.cells_there, "run")
+    blocks.append(f"{runs} of {results.cells_wanted}, {minutes:.0f} minutes of computing in all.")
     return blocks
 
 

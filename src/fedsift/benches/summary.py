@@ -68,7 +68,8 @@ class Cost:
 
     row: str
     participations: float
-    bytes: float
+    bytes: float | None
+    """None where a run was kept without them."""
     rounds: float
     seconds: float
     """Of one thread of the machine that computed it; no part of what is compared."""
@@ -160,10 +161,16 @@ def _with_best(entries: list[Entry]) -> list[Entry]:
             place = (entry.column, entry.figure)
             best[place] = max(best.get(place, -float("inf")), sign * entry.mean)
     marked = []
+    several = len({entry.row for entry in entries}) > 1  # the best of one says nothing
     for entry in entries:
         sign = -1.0 if lower_is_better(entry.figure) else 1.0
         top = best.get((entry.column, entry.figure))
-        is_best = entry.mean is not None and len(entry.values) == entry.runs and sign * entry.mean == top
+        is_best = (
+            several
+            and entry.mean is not None
+            and len(entry.values) == entry.runs
+            and sign * entry.mean == top
+        )
         marked.append(Entry(**{**entry.__dict__, "best": is_best}))
     return marked
 
@@ -187,7 +194,9 @@ def _standings(table: Table, entries: Sequence[Entry]) -> list[Standing]:
     figure = table.figures[0]
     sign = -1.0 if lower_is_better(figure) else 1.0
     means = {
-        row.label: [e.mean for e in entries if (e.row, e.figure) == (row.label, figure) and e.mean is not None]
+        row.label: [
+            e.mean for e in entries if (e.row, e.figure) == (row.label, figure) and e.mean is not None
+        ]
         for row in table.rows
     }
     whole = {row: values for row, values in means.items() if len(values) == len(table.columns)}
@@ -206,13 +215,21 @@ def _costs(table: Table, outcomes: Mapping[Place, Mapping[int, Record]]) -> list
     for row in table.rows:
         runs = [r for place, kept in outcomes.items() if place[0] == row.label for r in kept.values()]
         if runs:
-            amounts = [
-                (r.outcome["participations"], r.outcome["bytes_down"] + r.outcome["bytes_up"], r.outcome["rounds"],
-                 r.seconds)
-                for r in runs
-            ]  # fmt: skip
-            costs.append(Cost(row.label, *(sum(column) / len(runs) for column in zip(*amounts))))
+            sent = [_sum(r.outcome.get("bytes_down"), r.outcome.get("bytes_up")) for r in runs]
+            costs.append(
+                Cost(
+                    row.label,
+                    participations=sum(r.outcome["participations"] for r in runs) / len(runs),
+                    bytes=None if None in sent else sum(amount or 0 for amount in sent) / len(runs),
+                    rounds=sum(r.outcome["rounds"] for r in runs) / len(runs),
+                    seconds=sum(r.seconds for r in runs) / len(runs),
+                )
+            )
     return costs
+
+
+def _sum(down: float | None, up: float | None) -> float | None:
+    return None if down is None or up is None else down + up
 
 
 def _curves(table: Table, outcomes: Mapping[Place, Mapping[int, Record]]) -> list[Curve]:
