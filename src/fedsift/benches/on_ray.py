@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedsift.benches.crew import ONE_THREAD, Job, News, do
+from fedsift.benches.crew import Job, News, do
 from fedsift.benches.version import source_digest
 from fedsift.contract.errors import ConfigError
 
@@ -19,10 +19,9 @@ def carry_out_on_ray(jobs: Sequence[Job], address: str) -> Iterator[News]:
         import ray
     except ImportError:
         raise ConfigError("--ray needs Ray: pip install 'fedsift[flower]', which brings it") from None
-    settings = {"env_vars": dict.fromkeys(ONE_THREAD, "1")}
+    # Ray gives a task of one core one thread by itself, and a run asks for one besides
     ray.init(
         address=None if address == "local" else address,
-        runtime_env=settings,
         log_to_driver=False,
         include_dashboard=False if address == "local" else None,
     )
