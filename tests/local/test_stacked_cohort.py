@@ -30,6 +30,7 @@ from fedsift.local.site import Compute, Samples, Site, _module
 from fedsift.local.trainer import Job, Result, train_each
 from fedsift.methods.fedavg_pl import PositiveWeighted
 from fedsift.methods.feddpcont_site import Contrastive
+from fedsift.methods.fedelc_site import LearntLabels
 from fedsift.methods.fedmlp_site import LabelsAndTeacher, MissingToTeacher, PartialClass
 from fedsift.models import initial_weights
 from fedsift.models.dropout import Dropout
@@ -143,6 +144,8 @@ MULTICLASS = {
     "proximal, norm, first batch skipped": CrossEntropy() + 0.3 * Proximal(power=1, skip_first_batch=True),
     "distilled": 0.4 * CrossEntropy(adjust=1.0) + 0.6 * Distillation(temperature=0.8),
     "symmetric": as_objective(SymmetricCrossEntropy()),
+    "learnt labels": as_objective(LearntLabels(rate=20.0, batch=0)),
+    "learnt labels, some masked": as_objective(LearntLabels(class_scale="1", rate=20.0, mask_keep=0.6)),
     "contrastive": as_objective(Contrastive(beta=0.5)),
     "contrastive, expected": as_objective(Contrastive(q=(0.1, 0.2, 0.3, 0.4), peers="expectation")),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -142,21 +142,36 @@ def train_round(
     weights: Weights,
     recipe: Recipe | Mapping[str, Recipe],
     sites: Sequence[str] | None = None,
-    request: Train | None = None,
 ) -> Replies[Trained]:
-    """Ask sites to train from these weights; records their mean training loss.
+    """Ask sites to train from these weights, all by one recipe or each by its own; records their mean training loss."""
+    if isinstance(recipe, Mapping):
+        return ask_to_train(federation, {site: Train(weights, own) for site, own in recipe.items()})
+    return ask_to_train(federation, Train(weights, recipe), sites)
 
-    request: another kind of `Train` to send in the place of the plain one.
-    """
-    if request is not None:
-        replies = federation.ask(request, sites)
-    elif isinstance(recipe, Mapping):
-        replies = federation.ask({site: Train(weights, own) for site, own in recipe.items()})
-    else:
-        replies = federation.ask(Train(weights, recipe), sites)
-    total = sum(reply.samples for reply in replies.values())
-    federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+
+def ask_to_train(
+    federation: Federation, request: Train | Mapping[str, Train], sites: Sequence[str] | None = None
+) -> Replies[Trained]:
+    """Ask sites for training of any kind; records their mean training loss, by the samples that they trained on."""
+    replies = federation.ask(request, sites)
+    record_loss(federation, replies)
     return replies
+
+
+class Told(Protocol):
+    """A reply to training of any kind."""
+
+    @property
+    def loss(self) -> float: ...
+    @property
+    def samples(self) -> int: ...
+
+
+def record_loss(federation: Federation, replies: Mapping[str, Told]) -> None:
+    """Keep the sites' mean training loss, by the samples that they trained on, with the round."""
+    total = sum(reply.samples for reply in replies.values())
+    mean = sum(reply.loss * reply.samples for reply in replies.values()) / max(total, 1)
+    federation.record(train_loss=mean)
 
 
 def size_weighted(replies: Replies[Trained]) -> Weights:

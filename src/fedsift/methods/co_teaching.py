@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-from fedsift.contract import Federation, Stage
+from fedsift.contract import Federation, Stage, Weights
 from fedsift.contract.ranges import AtLeastOne, Count, Range, Share
 from fedsift.methods.base import methods
 from fedsift.methods.co_teaching_site import PeersChoice, TrainCoTaught
@@ -43,16 +43,21 @@ class CoTeaching(TwoNetworks):
 
     def train(self, state: PairState, federation: Federation) -> PairState:
         """One round of Alg. 1 at some sites, then both networks are averaged, each with its like."""
-        share = self.left_out(federation.round.index)
-        federation.record(forget_ramp=share)
-        visit = TrainCoTaught(
-            state.weights,
-            self.recipe(PeersChoice()),
-            twin=state.twin,
-            ramp=share,
-            noise_rate=self.noise_rate,
-        )
+        index = federation.round.index
+        federation.record(forget_ramp=self.left_out(index))
+        visit = self.visit(state.weights, state.twin, index)
         return self.pair_round(federation, visit, federation.choose(self.fraction))
+
+    def visit(self, weights: Weights, twin: Weights, index: int) -> TrainCoTaught:
+        """What a site is asked in the round of this index, from 0."""
+        recipe = self.recipe(PeersChoice())
+        return TrainCoTaught(
+            weights, recipe, twin=twin, ramp=self.left_out(index), noise_rate=self.noise_rate
+        )
+
+    def alone(self) -> tuple[TrainCoTaught, ...]:
+        """The method at one site by itself: a visit for each round, to be given the models that the last one left."""
+        return tuple(self.visit({}, {}, index) for index in range(self.rounds))
 
     def left_out(self, index: int) -> float:
         """R(t) / tau in the round of this index, from 0."""

@@ -12,15 +12,13 @@ from fedsift.contract import (
     ConfigError,
     Federation,
     Findings,
-    QuorumError,
-    Replies,
     Stage,
     Weights,
 )
 from fedsift.contract.registry import nearest
 from fedsift.local.objective import CrossEntropy, Objective, Proximal, as_objective
 from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.requests import Train, Trained
+from fedsift.local.requests import Train
 from fedsift.methods.base import (
     methods,
     tested_findings,
@@ -34,9 +32,6 @@ from fedsift.signals.late_joiners import score_sites
 from fedsift.signals.mixture import split_values
 from fedsift.signals.relabel import Form, clean_set, relabel_sites
 from fedsift.signals.tested import tested_split
-
-LOST_VISITS = 3
-"""So many visits in a row without any reply stop the run: not a site is away then, but the network."""
 
 
 @methods.register("fedcorr")
@@ -93,8 +88,7 @@ class FedCorr(FedCorrSettings):
         if self.stage1_replace:
             visits = with_replacement(present, self.visit_share, self.visits_each, draw)
         else:
-            order = [present[i] for i in draw.permutation(len(present))]
-            visits = tuple(tuple(order[turn :: self.visits_each]) for turn in range(self.visits_each))
+            visits = self.deal(present, draw)
         return replace(state, visits=visits, lids=(*state.lids, {}))
 
     def visit(self, state: FedCorrState, federation: Federation, sites: tuple[str, ...]) -> FedCorrState:
@@ -111,12 +105,8 @@ class FedCorr(FedCorrSettings):
             site: Train(state.weights, self.local_recipe(state.level.get(site, 0.0)), then=(score,))
             for site in sites
         }
-        try:
-            replies: Replies[Trained] = federation.ask(requests)
-        except QuorumError as error:
-            if state.lost + 1 >= LOST_VISITS:
-                raise
-            federation.warn(f"a visit brought no reply: {error}")
+        replies = self.ask_in_turn(state, federation, requests)
+        if replies is None:
             return replace(state, lost=state.lost + 1)
         # drawn twice in one visit (stage1_replace): the site's model counts twice
         sizes = [reply.samples * sites.count(site) for site, reply in replies.items()]

@@ -24,7 +24,7 @@ from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.local.objective import BinaryCrossEntropy, Objective, as_objective
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train, Trained
-from fedsift.methods.base import Averaging, for_missing_classes, methods
+from fedsift.methods.base import Averaging, for_missing_classes, methods, record_loss
 from fedsift.methods.fedmlp_parts import feature_width, parts_of, warn_of_gaps
 from fedsift.methods.fedmlp_site import (
     LabelsAndTeacher,
@@ -240,8 +240,7 @@ class FedMLP(Averaging):
 
     def take_in(self, state: FedMLPState, replies: Replies[Trained], federation: Federation) -> FedMLPState:
         """FedAvg; with portraits also eqs. 6 and 10."""
-        total = sum(reply.samples for reply in replies.values())
-        federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+        record_loss(federation, replies)
         if federation.round.count == 1:
             warn_of_gaps(federation)
         state = replace(state, weights=self.merged(replies, state.weights))

@@ -14,7 +14,7 @@ from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastZero, Count, Range
 from fedsift.local import losses
 from fedsift.local.recipe import Recipe
-from fedsift.methods.base import OneStage, methods, train_round
+from fedsift.methods.base import OneStage, ask_to_train, methods
 from fedsift.methods.rofl_site import Robust, RobustlyTrained, TrainRobustly
 from fedsift.signals.choice import forget_rate
 
@@ -102,7 +102,7 @@ class RoFL(OneStage):
             forget=self.forget,
         )
         chosen = self.choose(state, federation)
-        replies = train_round(federation, state.weights, recipe, chosen, request)
+        replies = ask_to_train(federation, request, chosen)
         own = torch.stack([reply.centroids for reply in cast("Replies[RobustlyTrained]", replies).values()])
         return replace(
             state,

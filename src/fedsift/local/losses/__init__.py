@@ -10,6 +10,7 @@ from fedsift.local.losses.collaboration import (
     teacher_mixture,
     teacher_weights,
 )
+from fedsift.local.losses.label_distribution import label_distribution_loss, stepped_labels
 from fedsift.local.losses.mixing import blend, blend_in_place, mixup
 from fedsift.local.losses.multiclass import (
     adjusted_logits,
@@ -85,6 +86,7 @@ __all__ = [
     "inner_product",
     "jensen_shannon",
     "kept_count",
+    "label_distribution_loss",
     "log_prior",
     "log_sharpened_mixture",
     "mean_probability",
@@ -108,6 +110,7 @@ __all__ = [
     "smallest",
     "squared_distance",
     "squared_error",
+    "stepped_labels",
     "symmetric_cross_entropy",
     "teacher_log_probabilities",
     "teacher_mixture",
