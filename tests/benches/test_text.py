@@ -95,6 +95,15 @@ def test_one_seed_and_no_paper_are_said() -> None:
     assert "FedLA to FedAvg in clean +3.00, one seed" in text
 
 
+def test_a_row_that_was_told_the_truth_is_named() -> None:
+    results = made_up()
+    told = replace(
+        results.records[0], outcome={**results.records[0].outcome, "oracle": "noise rate 0.4 given"}
+    )
+    again = results_of(results.table, [("FedLA", "clean", 1, told)], 8)
+    assert "FedLA was told the truth: noise rate 0.4 given." in markdown(again)
+
+
 def test_what_is_missing_is_said() -> None:
     text = markdown(made_up({**VALUES, ("FedLA", "noisy"): ()}))
     assert "6 of 8 runs are there." in text

@@ -61,6 +61,8 @@ def outcome_of(folder: RunFolder) -> dict[str, Any]:
     outcome["curve"] = _curve(rows)
     outcome["warnings"] = summary.get("warnings", [])
     outcome["notes"] = summary.get("notes", [])
+    if summary.get("oracle"):
+        outcome["oracle"] = summary["oracle"]
     if "detection" in summary:
         outcome["detection"] = _rounded(summary["detection"])
     if "corrections" in summary:

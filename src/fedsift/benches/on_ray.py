@@ -20,7 +20,9 @@ def carry_out_on_ray(jobs: Sequence[Job], address: str) -> Iterator[News]:
         import ray
     except ImportError:
         raise ConfigError("--ray needs Ray: pip install 'fedsift[flower]', which brings it") from None
-    os.environ.setdefault("RAY_worker_niceness", "0")  # a cluster of one's own: not behind everything else here
+    os.environ.setdefault(
+        "RAY_worker_niceness", "0"
+    )  # a cluster of one's own: not behind everything else here
     # Ray gives a task of one core one thread by itself, and a run asks for one besides
     ray.init(
         address=None if address == "local" else address,

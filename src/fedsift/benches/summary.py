@@ -134,7 +134,7 @@ def results_of(table: Table, placed: Iterable[tuple[str, str, int, Record]], wan
         curves=tuple(_curves(table, outcomes)),
         records=tuple(records[key] for key in sorted(records)),
         places=places,
-        notes=tuple(_notes(records.values())),
+        notes=(*_notes(records.values()), *_told(outcomes)),
         cells_wanted=wanted,
     )
 
@@ -247,6 +247,17 @@ def _curves(table: Table, outcomes: Mapping[Place, Mapping[int, Record]]) -> lis
                 values = tuple(100 * sum(c[name][i] for c in kept) / len(kept) for i in range(length))
                 curves.append(Curve(row.label, column.label, name, visits, values))
     return curves
+
+
+def _told(outcomes: Mapping[Place, Mapping[int, Record]]) -> list[str]:
+    """Rows that were told what only a simulation knows, and what."""
+    told = {
+        place[0]: record.outcome["oracle"]
+        for place, kept in outcomes.items()
+        for record in kept.values()
+        if record.outcome.get("oracle")
+    }
+    return [f"{row} was told the truth: {what}" for row, what in told.items()]
 
 
 def _notes(records: Any) -> list[str]:

@@ -44,6 +44,15 @@ class TrainingMethod(Method):
         return replace(self.local, objective=as_objective(objective), **changes)
 
 
+HOSTILE = 0.2
+"""Share of hostile sites that is guarded against when nobody says how many there are."""
+
+
+def told(*words: str | None) -> str | None:
+    """What a run was told of the truth, of several things; None for nothing."""
+    return ", ".join(word for word in words if word) or None
+
+
 @dataclass(frozen=True)
 class Averaging(TrainingMethod):
     """A method whose server makes one model of the sites' models, by a rule that a study may choose."""
@@ -51,8 +60,14 @@ class Averaging(TrainingMethod):
     aggregate: Rule = field(default="mean", kw_only=True)
     """How the sites' models become one. "mean" weighs them by size (or by the method's own shares) and trusts everyone;
     the others bound what a minority of the sites can do (docs/methods/aggregation.md)."""
-    hostile: Annotated[float, Range(0, 0.5, below=True)] = field(default=0.2, kw_only=True)
-    """f / m: share of a round's sites that may send anything at all, for "trimmed", "krum" and "multi-krum"."""
+    hostile: Annotated[float, Range(0, 0.5, below=True)] = field(default=HOSTILE, kw_only=True)
+    """f / m: share of a round's sites that may send anything at all, for "trimmed", "krum" and "multi-krum". A share
+    other than the usual one is taken for told, and the run says so."""
+
+    @property
+    def oracle(self) -> str | None:
+        guards = self.aggregate in ("trimmed", "krum", "multi-krum") and self.hostile != HOSTILE
+        return f"share of hostile sites {self.hostile:g} given" if guards else None
 
     def merge(self, models: Sequence[Weights], sizes: Sequence[float], start: Weights) -> Weights:
         """The models as one. sizes: what each counts for where the rule lets it; start: what the sites trained from."""

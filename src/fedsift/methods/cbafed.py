@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from fedsift.aggregate import average
 from fedsift.contract import Federation, FederationFacts, Misfit, Stage, State, Weights
 from fedsift.contract.ranges import AtLeastOne, Count, Rate, Share
+from fedsift.local.partial import PartialClass
 from fedsift.local.requests import Train
 from fedsift.methods.base import TrainingMethod, ask_to_train, for_missing_classes, methods
 from fedsift.methods.cbafed_site import TagByThreshold, Used
-from fedsift.methods.fedmlp_site import PartialClass
 
 
 def class_thresholds(positives: ArrayLike, base: float, low: float, high: float) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from fedsift.contract import Federation, Stage, Weights
 from fedsift.contract.ranges import AtLeastOne, Count, Range, Share
-from fedsift.methods.base import methods
+from fedsift.methods.base import methods, told
 from fedsift.methods.co_teaching_site import PeersChoice, TrainCoTaught
 from fedsift.methods.pairs import PairState, TwoNetworks
 from fedsift.signals.choice import forget_rate
@@ -36,7 +36,9 @@ class CoTeaching(TwoNetworks):
 
     @property
     def oracle(self) -> str | None:
-        return None if self.noise_rate is None else f"noise rate {self.noise_rate:g} given"
+        return told(
+            None if self.noise_rate is None else f"noise rate {self.noise_rate:g} given", super().oracle
+        )
 
     def stages(self) -> list[Stage]:
         return [Stage("train", self.rounds, self.train, asks=(TrainCoTaught,))]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 from fedsift.contract import FederationFacts, Misfit
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.local.recipe import Recipe
-from fedsift.methods.base import OneStage, mixture_misfits, tested_for_own_labels
+from fedsift.methods.base import OneStage, mixture_misfits, tested_for_own_labels, told
 from fedsift.methods.fedavg import FedAvg
 from fedsift.methods.fedcorr_site import SampleLoss
 from fedsift.methods.fedla import FedLA
@@ -152,6 +152,10 @@ class FedCorrSettings(VisitsInTurn):
             )
         if any(samples <= self.lid_k for samples in facts.samples):
             yield Misfit(f"sites with {self.lid_k} samples or fewer give a coarse LID")
+
+    @property
+    def oracle(self) -> str | None:
+        return told(super().oracle, self.usual.oracle if self.usual is not None else None)
 
     @property
     def gamma(self) -> float:

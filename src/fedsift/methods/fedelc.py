@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from fedsift.contract import Federation, Stage
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Rate, Share
 from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Indicate, Train
+from fedsift.local.requests import Train
 from fedsift.methods.base import ask_to_train, methods
 from fedsift.methods.fedelc_site import LearntLabels, TrainLearningLabels, TrainScoring
 from fedsift.methods.fednoro_parts import FedNoRoState, FindsNoisySites
@@ -77,7 +77,7 @@ class FedELC(FindsNoisySites):
         robust = (TrainLearningLabels, TrainScoring)
         return [
             Stage("warm up", self.t_1, self.train_alike, asks=(Train,)),
-            Stage("find noisy sites", 1, self.find_noisy_sites, asks=(Indicate,), trains=False),
+            Stage("find noisy sites", 1, self.find_noisy_sites, asks=self.sought, trains=False),
             Stage("label correction", self.rounds - self.t_1, self.correct_labels, asks=robust),
         ]
 

@@ -11,7 +11,7 @@ from fedsift.contract import Federation, Stage
 from fedsift.contract.ranges import Positive, Rate
 from fedsift.local.objective import Distillation, Objective, as_objective
 from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Indicate, Train
+from fedsift.local.requests import Train
 from fedsift.methods.base import methods, train_round
 from fedsift.methods.fednoro_parts import FedNoRoState, FindsNoisySites
 from fedsift.signals.rampup import rampup
@@ -28,6 +28,7 @@ class FedNoRo(FindsNoisySites):
 
     summary: ClassVar[str] = "Finds noisy sites by per-class losses; distils at them, weighs them by distance"
     paper: ClassVar[str] = "Wu et al. 2023 (IJCAI)"
+    instead: ClassVar[Mapping[str, str]] = {"multilabel": "fednoro-ml"}
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "printed": {"distance": "l2", "include_buffers": False, "votes": 1, "noisy_by": "norm"},
         "released": {"statistics_on": "train", "absent": "zero"},
@@ -61,7 +62,7 @@ class FedNoRo(FindsNoisySites):
     def stages(self) -> list[Stage]:
         return [
             Stage("warm up", self.t_1, self.train_alike, asks=(Train,)),
-            Stage("find noisy sites", 1, self.find_noisy_sites, asks=(Indicate,), trains=False),
+            Stage("find noisy sites", 1, self.find_noisy_sites, asks=self.sought, trains=False),
             Stage("robust training", self.rounds - self.t_1, self.train_robustly, asks=(Train,)),
         ]
 

@@ -20,7 +20,9 @@ from fedsift.contract import (
     State,
     Weights,
 )
+from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Rate
+from fedsift.local.blind_labels import TellBlindShare
 from fedsift.local.objective import CrossEntropy
 from fedsift.local.requests import Indicate, Indicators, Trained
 from fedsift.methods.base import (
@@ -30,6 +32,7 @@ from fedsift.methods.base import (
     tested_for_own_labels,
     train_round,
 )
+from fedsift.methods.reference import beside_clean_sites, without_reference
 from fedsift.signals.mixture import split_by_vote
 from fedsift.signals.per_class import normalise
 from fedsift.signals.tested import tested_split
@@ -107,6 +110,11 @@ class FindsNoisySites(Averaging):
     def completed(self, facts: FederationFacts) -> Self:
         return replace(self, warm_up=self.t_1, detection=tested_for_own_labels(self.detection, facts))
 
+    @property
+    def sought(self) -> Asks:
+        """What the search asks: a test also asks whether anybody is clean."""
+        return (Indicate, TellBlindShare) if self.detection == "tested" else (Indicate,)
+
     def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
         yield from super().misfits(facts)
         yield from mixture_misfits(facts)
@@ -138,12 +146,14 @@ class FindsNoisySites(Averaging):
         split = self._by_test if self.detection == "tested" else self._by_mixture
         unmeasured = [site for site in federation.sites if site not in replies]
         findings = replace(split(table, replies.sites, federation), unmeasured=tuple(unmeasured))
+        if self.detection == "tested":
+            findings = beside_clean_sites(findings, federation, state.weights)
         found = list(findings.noisy)
         if unmeasured:
             federation.warn(
                 f"no indicator from {', '.join(unmeasured)}: treated as noisy until the end of the run"
             )
-        if not found:
+        if not without_reference(findings, federation) and not found:
             federation.warn("the mixture found no noisy site: stage 2 is FedAvg with logit adjustment")
         federation.find(findings)
         federation.record_sites("indicator", {s: _without_nan(row) for s, row in zip(replies, table)})

@@ -7,10 +7,15 @@ from typing import Any
 
 from fedsift.drawing.svg import MANY_CLASSES, Markup, figure, join, tag
 from fedsift.report.matrix import Row, dot_plot, heat_map
-from fedsift.report.words import words_of_test
+from fedsift.report.words import headline, words_of_test
 from fedsift.runs import RunData, listed, numbers_of, percent
 
 INDICATORS = {"loss": "mean loss", "lid": "local intrinsic dimension", "confidence": "confidence, negated"}
+
+WITHOUT_REFERENCE = (
+    "Methods that learn from clean sites have none to learn from here: `fedsift audit` looks at single labels, and "
+    "methods that doubt samples instead of sites (co-teaching, dividemix, joint-opt, fedlsr) need no clean site."
+)
 
 
 def noisy_sites(run: RunData) -> Markup | None:
@@ -40,6 +45,9 @@ def _beside(first: Markup | None, second: Markup | None, columns: Sequence[str])
 
 
 def _detection(run: RunData) -> Markup | None:
+    found = run.findings
+    if found is not None and found.no_clean_reference:
+        return tag("p", f"{headline(run)}. {WITHOUT_REFERENCE}")
     if run.found is None:
         truth = run.truth
         if truth is None:
@@ -51,7 +59,6 @@ def _detection(run: RunData) -> Markup | None:
         )
         return tag("p", f"{run.method} does not look for noisy sites. {noisy}")
     facts = [("Called noisy", listed(run.found, 40) or "none")]
-    found = run.findings
     if found is not None and found.p_value is not None:
         sure = "borderline: " if found.borderline else ""
         facts.append(("Two groups or one", sure + words_of_test(found)))

@@ -11,7 +11,7 @@ from fedsift.drawing.svg import Markup, join, tag
 from fedsift.report.noisy_sites import noisy_sites
 from fedsift.report.sections import classes, comparison, curves, notes, site_list, study
 from fedsift.report.tables import disclosure_table, refusals_table, stages_table
-from fedsift.report.words import METRICS, comparison_line, headline, progress
+from fedsift.report.words import METRICS, comparison_line, headline, oracle, progress
 from fedsift.runs import LAST, RunData, duration, number, percent, plural, size
 
 LONG_HEADLINE = 90
@@ -94,6 +94,8 @@ def _where(run: RunData) -> str:
     if run.site_count:
         words.append(plural(run.site_count, "site"))
     words += [f"seed {run.study['seed']}" if "seed" in run.study else "", str(run.study.get("name", ""))]
+    if oracle(run):
+        words.append(f"told of the truth: {oracle(run)}")
     return " · ".join(word for word in words if word)
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from fedsift.contract.plaintext import visible
 from fedsift.report.console import PlainConsole
 from fedsift.report.tables import cell_words, column_words, site_columns
-from fedsift.report.words import METRICS, comparison_line, comparison_table, headline, verdict
+from fedsift.report.words import METRICS, comparison_line, comparison_table, headline, oracle, verdict
 from fedsift.runs import LAST, RunData, duration, number, percent, read_run, same_federation, size
 
 SITES_SHOWN = 25
@@ -106,6 +106,8 @@ def _figures(out: Console, run: RunData) -> None:
 
 
 def _warnings(out: Console, run: RunData) -> None:
+    if oracle(run):
+        out.print(Text(f"told of the truth: {oracle(run)}; a real federation cannot know it", style="yellow"))
     for text in [*(run.summary.get("warnings") or ()), *(run.summary.get("notes") or ())]:
         out.print(Text(f"note: {text}", style="yellow"))
 

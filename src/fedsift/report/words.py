@@ -30,6 +30,8 @@ def progress(run: RunData) -> str:
 
 
 def _finding(run: RunData) -> str:
+    if run.findings is not None and run.findings.no_clean_reference:
+        return no_reference(run.findings) + _nobody_named(run)
     if run.found is None:
         return _training_result(run)
     count = len(run.found)
@@ -40,6 +42,29 @@ def _finding(run: RunData) -> str:
         sites = "site" if count == 1 and run.site_count in (1, None) else "sites"
         look = f"{count}{of} {sites} {'looks' if count == 1 else 'look'} noisy: {listed(run.found)}"
     return look + borderline(run) + _against_truth(run)
+
+
+def no_reference(found: Findings) -> str:
+    """That nobody can be named, with what is known of the sites instead."""
+    levels = sorted(found.level.values())
+    spread = f" ({percent(levels[0], 0)} to {percent(levels[-1], 0)} of a site's)" if levels else ""
+    return (
+        f"No clean reference: at every site many labels look drawn at random{spread}, so none can be called noisy "
+        "beside the others"
+    )
+
+
+def _nobody_named(run: RunData) -> str:
+    """The truth beside it, where it is known."""
+    truth = run.truth
+    if truth is None or not run.site_count:
+        return ""
+    clean = run.site_count - len(truth)
+    return (
+        "; and in truth all are noisy"
+        if clean == 0
+        else f"; but in truth {clean} of {run.site_count} are clean"
+    )
 
 
 def borderline(run: RunData) -> str:
@@ -92,13 +117,22 @@ def comparison_line(runs: Sequence[RunData]) -> str:
     scores = [run.summary.get(name, {}).get("last") for run in runs]
     if any(score is None for score in scores):
         return ""
-    ends = ", ".join(f"{label} {percent(score)}" for label, score in zip(labels_of(runs), scores))
+    marks = [" (told)" if oracle(run) else "" for run in runs]
+    ends = ", ".join(
+        f"{label}{mark} {percent(score)}" for label, mark, score in zip(labels_of(runs), marks, scores)
+    )
     return f"{METRICS[name]}, mean of the last {LAST} evaluated rounds: {ends}."
+
+
+def oracle(run: RunData) -> str:
+    """What the run was told of the truth that only a simulation knows, such as "noise rate 0.4 given"; else empty."""
+    return str(run.summary.get("oracle") or "")
 
 
 def comparison_table(runs: Sequence[RunData]) -> tuple[list[str], list[list[str]]]:
     """Several runs beside each other: the heads (one column a run) and one line a measure."""
-    heads = ["", *(n if run.finished else f"{n}, not finished" for n, run in zip(labels_of(runs), runs))]
+    marked = [f"{label} (told)" if oracle(run) else label for label, run in zip(labels_of(runs), runs)]
+    heads = ["", *(n if run.finished else f"{n}, not finished" for n, run in zip(marked, runs))]
     rows = [["rounds", *(str(len(run.rounds)) for run in runs)]]
     for name in dict.fromkeys(name for run in runs for name in run.curves):
         for key, words in (("final", "at the end"), ("last", f"mean of the last {LAST}"), ("best", "best")):
@@ -108,6 +142,8 @@ def comparison_table(runs: Sequence[RunData]) -> tuple[list[str], list[list[str]
     if any(run.detection for run in runs):
         for key in ("precision", "recall"):
             rows.append([f"{key} of these", *(percent((run.detection or {}).get(key)) for run in runs)])
+    if any(oracle(run) for run in runs):
+        rows.append(["told of the truth", *(oracle(run) or "nothing" for run in runs)])
     rows.append(["sent by the sites", *(size(run.summary.get("bytes_up")) for run in runs)])
     rows.append(["refused replies", *(number(run.summary.get("refused")) for run in runs)])
     rows.append(["time", *(duration(run.summary.get("seconds")) for run in runs)])
@@ -115,6 +151,8 @@ def comparison_table(runs: Sequence[RunData]) -> tuple[list[str], list[list[str]
 
 
 def _found_words(run: RunData) -> str:
+    if run.findings is not None and run.findings.no_clean_reference:
+        return "no clean reference"
     return "not sought" if run.found is None else (listed(run.found, 6) or "none")
 
 

@@ -30,6 +30,7 @@ from fedsift.local.losses.multiclass import (
 from fedsift.local.losses.multilabel import (
     Consistency,
     binary_cross_entropy,
+    binary_entropy,
     class_prior,
     confident_tags,
     consistency,
@@ -38,8 +39,10 @@ from fedsift.local.losses.multilabel import (
     partial_class,
     shift_of_prior,
     squared_error,
+    sure_throughout,
 )
 from fedsift.local.losses.proximal import distance, inner_product, proximal, squared_distance
+from fedsift.local.losses.relations import relation_divergence, relation_matrix
 from fedsift.local.losses.robust import (
     early_learning,
     entropy,
@@ -53,6 +56,7 @@ from fedsift.local.losses.robust import (
     sharpened,
     small_loss,
     smallest,
+    sureness,
 )
 from fedsift.local.losses.self_regularisation import jensen_shannon, log_sharpened_mixture
 
@@ -60,6 +64,7 @@ __all__ = [
     "Consistency",
     "adjusted_logits",
     "binary_cross_entropy",
+    "binary_entropy",
     "blend",
     "blend_in_place",
     "class_means",
@@ -98,6 +103,8 @@ __all__ = [
     "partial_class",
     "prior_divergence",
     "proximal",
+    "relation_divergence",
+    "relation_matrix",
     "reverse_cross_entropy",
     "revised_transition",
     "reweighted_cross_entropy",
@@ -111,6 +118,8 @@ __all__ = [
     "squared_distance",
     "squared_error",
     "stepped_labels",
+    "sure_throughout",
+    "sureness",
     "symmetric_cross_entropy",
     "teacher_log_probabilities",
     "teacher_mixture",
