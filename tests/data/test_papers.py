@@ -16,10 +16,9 @@ from fedsift.study.study import Study
 SETTINGS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("papers.toml").read_text("utf-8"))[
     "settings"
 ]
+PAPERS = ("fednoro/", "rhfl/", "fedcorr/", "fedmlp/", "feddpcont/")
 FULL = [
-    name
-    for name in preset_names()
-    if not name.endswith(("-small", "-features")) and not name.startswith("extra/")
+    name for name in preset_names() if not name.endswith(("-small", "-features")) and name.startswith(PAPERS)
 ]
 
 
