@@ -13,6 +13,7 @@ from fedsift.contract.lazy import lazy
 
 if TYPE_CHECKING:
     from fedsift.api.auditing import audit
+    from fedsift.api.benching import Bench, bench
     from fedsift.api.predictions import Predictions
     from fedsift.api.run import Run
     from fedsift.api.start import load, resume, run
@@ -35,6 +36,7 @@ __version__ = "0.2.0"
 
 _NAMES = {
     "api.auditing": ("audit",),
+    "api.benching": ("Bench", "bench"),
     "api.predictions": ("Predictions",),
     "api.run": ("Run",),
     "api.start": ("load", "resume", "run"),
@@ -65,6 +67,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Arrays",
+    "Bench",
     "Dataset",
     "Federation",
     "FedsiftError",
@@ -90,6 +93,7 @@ __all__ = [
     "__version__",
     "audit",
     "audit_labels",
+    "bench",
     "load",
     "resume",
     "run",

@@ -12,9 +12,9 @@ import fedsift
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 NAMES = {
-    "Arrays", "Dataset", "Federation", "FedsiftError", "Method", "Noise", "Partition", "Placement", "Pool",
+    "Arrays", "Bench", "Dataset", "Federation", "FedsiftError", "Method", "Noise", "Partition", "Placement", "Pool",
     "Predictions", "Recipe", "Reply", "Request", "Run", "Scene", "Source", "Spoiled", "Stage", "State", "Study", "Term",
-    "TrainingMethod", "View", "__version__", "audit", "audit_labels", "load", "resume", "run",
+    "TrainingMethod", "View", "__version__", "audit", "audit_labels", "bench", "load", "resume", "run",
 }  # fmt: skip
 
 

@@ -68,6 +68,12 @@ def test_the_audit_s_figures_are_those_of_its_result_files() -> None:
     assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.audit.page`"
 
 
+def test_the_tables_figures_are_those_of_their_result_files() -> None:
+    from benchmarks.tables.page import PAGE, page
+
+    assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.tables`"
+
+
 def test_the_figures_of_learning_are_those_of_their_result_files() -> None:
     from benchmarks.learns.page import PAGE, page
 

@@ -10,11 +10,8 @@ from callers import Module, Place, Source
 HERE = Path(__file__).parent
 SOURCE = Source(HERE.parents[1] / "src" / "fedsift")
 
-WAITING: dict[str, str] = {
-    # issue 12: the tables of the papers
-    "targeted_cost": "FedCorr's cost to a target accuracy (C.3)",
-}
-"""Formulas whose method does not exist yet; a name leaves this table with its issue."""
+WAITING: dict[str, str] = {}
+"""Formulas whose method does not exist yet; a name leaves this table when the product calls it."""
 
 
 def formulas_tested() -> set[Place]:

@@ -90,3 +90,37 @@ def test_a_method_for_another_kind_of_label_is_refused(tmp_path: Path) -> None:
 def test_another_network_for_an_unknown_site() -> None:
     with pytest.raises(ConfigError, match=r"unknown site 'model.sites.site-99'"):
         Study.from_table({"model": {"sites": {"site-99": "mlp"}}}).spread()
+
+
+def test_initial_weights_are_taken_from_a_file_and_said_to_be_missing_where_they_are(tmp_path, monkeypatch):
+    from safetensors.torch import save_file
+
+    from fedsift.models import initial_weights
+    from fedsift.study.running import federate
+
+    table = {
+        "data": {"name": "digits"},
+        "model": {"name": "lenet5"},
+        "partition": {"name": "iid", "sites": 2},
+    }
+    study = Study.from_table(table)
+    spread = study.spread()
+    trained = initial_weights("lenet5", spread.dataset.shape, 10, seed=77)
+    save_file(trained, tmp_path / "own.safetensors")
+    given = Study.from_table(
+        {**table, "model": {"name": "lenet5", "weights": str(tmp_path / "own.safetensors")}}
+    )
+    assert Study.from_table(given.to_table()) == given
+    started = federate(given, spread, "run").initial_weights()
+    assert all((started[name] == value).all() for name, value in trained.items())
+    drawn = federate(study, spread, "run").initial_weights()
+    assert any((drawn[name] != value).any() for name, value in trained.items())
+
+    monkeypatch.setenv("FEDSIFT_DATA", str(tmp_path))
+    wanted = Study.from_table({**table, "model": {"name": "lenet5", "weights": "imagenet"}})
+    assert wanted.spread().notes[0].startswith("architecture only: lenet5 is to start from ImageNet weights")
+    (tmp_path / "weights").mkdir()
+    save_file(trained, tmp_path / "weights" / "lenet5.safetensors")
+    assert not wanted.spread().notes
+    with pytest.raises(ConfigError, match="serve one network"):
+        Study.from_table({**table, "model": {"cycle": ["cnn", "mlp"], "weights": "imagenet"}})

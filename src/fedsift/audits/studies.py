@@ -36,8 +36,9 @@ from fedsift.methods.label_audit import LabelAudit
 from fedsift.metrics import correction, roc_area
 from fedsift.runs import RunFolder
 from fedsift.signals.label_counts import FLOOR
+from fedsift.study.model_table import ModelTable
 from fedsift.study.running import reopen, run
-from fedsift.study.study import ModelTable, Study
+from fedsift.study.study import Study
 
 LONG = 2e7
 """Numbers in all training pictures beyond which a network of pictures would take long, and frozen features are used."""

@@ -31,6 +31,8 @@ FIRST = (
     "audit",
     "review",
     "labels",
+    "bench",
+    "sweep",
     "predict",
     "export",
 )

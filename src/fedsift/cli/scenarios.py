@@ -73,6 +73,8 @@ def show_scenario(
     if not json:
         text = Path(name).read_text("utf-8") if name.endswith(".toml") else preset_text(name)
         stdout.print(Syntax(text.rstrip(), "toml", background_color="default"))
+        for note in study.model.notes:
+            say(f"note: {note}")
     try:
         spread = study.spread()
     except DataError as error:
@@ -88,7 +90,7 @@ def show_scenario(
         print_json({"name": name, "study": study.to_table(), "federation": _numbers(portrait, spread)})
     else:
         stdout.print(text_of(portrait, name))
-        for note in spread.notes:
+        for note in spread.notes[len(study.model.notes) :]:
             say(f"note: {note}")
     if html is not None:
         from fedsift.contract.files import write_atomically

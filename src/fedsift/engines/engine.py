@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from torch import Tensor
 
 from fedsift.engines.federation import EngineFederation, Patience
 from fedsift.engines.gate import GateLimits
@@ -18,6 +21,8 @@ class Parts:
     model: str
     limits: GateLimits = field(default_factory=GateLimits)
     patience: Patience = field(default_factory=Patience)
+    given: Mapping[str, Tensor] | None = None
+    """Weights that the network starts from; None draws them."""
 
     def shared(self, run: str) -> dict[str, Any]:
         """The keywords that every federation takes."""
@@ -27,6 +32,7 @@ class Parts:
             "model": self.model,
             "limits": self.limits,
             "patience": self.patience,
+            "given": self.given,
         }
 
 

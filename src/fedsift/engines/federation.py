@@ -27,6 +27,7 @@ from fedsift.engines.gate import GateLimits, norm_refusals, refusal
 from fedsift.engines.stopwatch import Stopwatch
 from fedsift.local.site import Compute, Samples
 from fedsift.models import buffers_of, build_model, drawing_name, initial_weights
+from fedsift.models.weights import started_from
 from fedsift.runs.events import Absent, Answered, Asked, Found, Refused, Say, Warned, unheard
 
 R = TypeVar("R", bound=Reply)
@@ -93,6 +94,7 @@ class EngineFederation(ABC):
         limits: GateLimits | None = None,
         patience: Patience | None = None,
         compute: Compute | None = None,
+        given: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.run = run
         self.seed = seed
@@ -103,6 +105,8 @@ class EngineFederation(ABC):
         self.shape = shape
         self.limits = limits or GateLimits()
         self.patience = patience or Patience()
+        self.given = given
+        """Weights that the network starts from; None draws them."""
         self.compute = compute or Compute()
         """The coordinator's own hardware."""
         self.begun = False
@@ -272,7 +276,8 @@ class EngineFederation(ABC):
         name = model or self.model
         another = (draw,) if draw else ()
         seed = derive(self.seed, "initial weights", drawing_name(name), *another)
-        return initial_weights(name, self.shape, len(self.classes), seed)
+        fresh = initial_weights(name, self.shape, len(self.classes), seed)
+        return fresh if self.given is None else started_from(fresh, self.given, "model.weights")
 
     def model_buffers(self, model: str = "") -> list[str]:
         return sorted(buffers_of(build_model(model or self.model, self.shape, len(self.classes), seed=0)))

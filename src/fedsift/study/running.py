@@ -22,6 +22,7 @@ from fedsift.engines.federation import EngineFederation
 from fedsift.engines.inprocess import Here, InProcess
 from fedsift.engines.loop import Listener, conduct, write_plan
 from fedsift.local.processes import threads_of
+from fedsift.models.weights import read_state
 from fedsift.runs import RunFolder
 from fedsift.runs.events import FAILED, FINISHED, STOPPED, Ended
 from fedsift.runs.folder import FAILURE, STOP
@@ -147,7 +148,9 @@ def _facts(study: Study, federation: EngineFederation) -> FederationFacts:
 
 
 def parts_of(study: Study) -> Parts:
-    return Parts(study.seed, study.model.name, study.gate, study.federation)
+    origin = study.model.origin
+    given = None if origin is None else read_state(origin)
+    return Parts(study.seed, study.model.name, study.gate, study.federation, given)
 
 
 def _here(study: Study, spread: Spread, kind: type[InProcess] = InProcess) -> Here:

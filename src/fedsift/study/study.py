@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +33,7 @@ from fedsift.local.site import Compute
 from fedsift.methods import methods
 from fedsift.models import check_model, name_of_model
 from fedsift.study.method_table import build_method, method_table, own_recipe, settled, spread_facts
+from fedsift.study.model_table import ModelTable
 from fedsift.study.tables import (
     Bases,
     apply_overrides,
@@ -46,27 +47,6 @@ from fedsift.study.track import read_track
 from fedsift.tracking import Tracker
 
 OBJECTIVE = frozenset({"objective"})
-
-
-@dataclass(frozen=True)
-class ModelTable:
-    """`[model]`: the network that the sites train."""
-
-    name: str = "cnn"
-    cycle: tuple[str, ...] = ()
-    """Networks for the sites in turn, instead of `name`: the first site trains the first, and so on."""
-    sites: dict[str, str] = field(default_factory=dict)
-    """Another network for a site, by the site's name; it comes before `cycle`."""
-
-    @property
-    def networks(self) -> tuple[str, ...]:
-        """Every network that the table names."""
-        return (self.name, *self.cycle, *self.sites.values())
-
-    def of_sites(self, sites: Sequence[str]) -> dict[str, str]:
-        """The network of each site."""
-        turn = self.cycle or (self.name,)
-        return {site: self.sites.get(site, turn[number % len(turn)]) for number, site in enumerate(sites)}
 
 
 @dataclass(frozen=True)
@@ -246,7 +226,8 @@ class Study:
             seed=self.seed,
             held_out=self.evaluate.held_out if self.method.holds_out else self.evaluate.held_out or None,
         )
-        spread = self._embedded(replace(spread, public=public, notes=(*self.notes, *spread.notes)))
+        notes = (*self.notes, *self.model.notes, *spread.notes)
+        spread = self._embedded(replace(spread, public=public, notes=notes))
         for site in self.model.sites:
             if site not in spread.sites:
                 raise ConfigError(f"unknown site 'model.sites.{site}'.{nearest(site, list(spread.sites))}")

@@ -4,6 +4,7 @@ ranges by their annotation, paths made absolute."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import tomllib
 import types
@@ -113,7 +114,7 @@ def _value(hint: Any, value: Any, where: str, bases: Bases | None) -> Any:
     if nested is not None and isinstance(value, Mapping):
         return build(nested, value, where, bases=bases)
     try:
-        checked = TypeAdapter(hint).validate_python(value)
+        checked = _adapter(hint).validate_python(value)
         if bases is not None and isinstance(checked, Path):
             # `absolute` and not `resolve`: a folder of links is named as its owner names it
             return Path(os.path.normpath(bases.of(where) / checked.expanduser()))
@@ -121,6 +122,12 @@ def _value(hint: Any, value: Any, where: str, bases: Bases | None) -> Any:
     except ValidationError as error:
         problem = error.errors()[0]
         raise ConfigError(f"'{where}' = {value!r}: {problem['msg'].lower()}") from None
+
+
+@functools.cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    """Made once for each type: a table of runs checks the same keys thousands of times."""
+    return TypeAdapter(hint)
 
 
 def _dataclass_in(hint: Any) -> type | None:

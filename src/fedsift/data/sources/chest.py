@@ -74,6 +74,8 @@ class ChestXray14(PictureSource):
     """Keep so many of the most frequent findings (0: all 14)."""
     classes: tuple[str, ...] = ()
     """Instead: these findings, in this order."""
+    channels: Literal[1, 3] = 1
+    """3 repeats the grey value, for networks whose weights come from colour pictures."""
     view: Literal["PA", "AP", "all"] = "PA"
     """Which views to use."""
     test_fraction: float = 0.3
@@ -89,7 +91,8 @@ class ChestXray14(PictureSource):
         )
         packed = root if root.is_file() else first(root, "*.npz")
         dataset = self._packed(packed) if packed is not None else self._official(root)
-        dataset = replace(dataset, images=shrunk(dataset.images, self.shrink))
+        images = shrunk(dataset.images, self.shrink)
+        dataset = replace(dataset, images=np.repeat(images, 3, axis=1) if self.channels == 3 else images)
         if not self.official_split:
             rng = numpy_generator(self.split_seed, "chestxray14", "split")
             rows = np.sort(np.concatenate([dataset.train, dataset.test]))

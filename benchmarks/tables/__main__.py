@@ -1,0 +1,28 @@
+"""`python -m benchmarks.tables [keep OUT NAME...]`: keep results of tables, and write the page of results."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from benchmarks.tables.page import HERE, PAGE, page
+
+
+def keep(out: Path, names: list[str]) -> None:
+    """Copy the results of tables from a folder of `fedsift bench`."""
+    for name in names:
+        (HERE / name).mkdir(exist_ok=True)
+        for file in ("table.json", "times.json"):
+            shutil.copyfile(out / name / file, HERE / name / file)
+
+
+def main(arguments: list[str]) -> None:
+    if arguments[:1] == ["keep"]:
+        keep(Path(arguments[1]), arguments[2:])
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page(), "utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,96 @@
+"""Six runs of a LeNet-5 study: through the bench, and one after the other with two workers each.
+
+    python -m benchmarks.tables.speed [--times 3] [--rounds 12]
+
+Both sides run in turn in one session, each in a process of its own; the second side starts its process once for all
+six runs. The outcomes must be the same. Results: benchmarks/tables/speed.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from fedsift.benches.cells import cells_of
+from fedsift.benches.measure import measure
+from fedsift.benches.running import run_table
+from fedsift.benches.store import Store
+from fedsift.benches.table import Table, table_of
+
+SCENARIO = "fedcorr/cifar10-iid-0.6-0.5-small"
+OUT = Path(__file__).with_name("speed.json")
+
+
+def six(rounds: int, workers: int) -> Table:
+    method = {"name": "fedavg", "rounds": rounds, "fraction": 0.5}
+    return table_of(
+        "six",
+        {
+            "scenario": SCENARIO,
+            "seeds": [1, 2, 3, 4, 5, 6],
+            "rows": [{"label": "FedAvg", "method": method}],
+            "all": {"engine": {"workers": workers}},
+        },
+    )
+
+
+def through_the_bench(place: Path, rounds: int) -> None:
+    run_table(six(rounds, 0), place, processes=2)
+
+
+def one_by_one(place: Path, rounds: int) -> None:
+    for cell in cells_of(six(rounds, 2)):
+        Store(place).write(measure(cell.study, place / "runs" / cell.key))
+
+
+SIDES = {"bench": through_the_bench, "in turn": one_by_one}
+
+
+def timed(side: str, rounds: int) -> tuple[float, dict[str, Any]]:
+    """Seconds of one side in a fresh process, and its outcomes."""
+    with tempfile.TemporaryDirectory() as place:
+        command = [sys.executable, "-m", "benchmarks.tables.speed", "--side", side, "--place", place]
+        started = time.perf_counter()
+        subprocess.run([*command, "--rounds", str(rounds)], check=True)
+        seconds = time.perf_counter() - started
+        return seconds, {record.study_key: record.outcome for record in Store(Path(place))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--side", choices=list(SIDES))
+    parser.add_argument("--place", type=Path)
+    options = parser.parse_args()
+    if options.side:
+        SIDES[options.side](options.place, options.rounds)
+        return
+    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+    outcomes = []
+    for _ in range(options.times):
+        for side in SIDES:
+            taken, found = timed(side, options.rounds)
+            seconds[side].append(round(taken, 2))
+            outcomes.append(found)
+            print(f"{side}: {taken:.1f} s, load {os.getloadavg()[0]:.1f}", flush=True)
+    same = all(found == outcomes[0] for found in outcomes)
+    ratio = statistics.median(b / a for a, b in zip(seconds["bench"], seconds["in turn"]))
+    data = {"scenario": SCENARIO, "rounds": options.rounds, "seconds": seconds, "ratio": round(ratio, 3),
+            "same_outcomes": same, "cores": os.cpu_count()}  # fmt: skip
+    OUT.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+    print(f"the bench is {ratio:.2f} times as fast; same outcomes: {same}")
+
+
+if __name__ == "__main__":
+    main()

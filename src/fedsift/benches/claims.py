@@ -1,0 +1,83 @@
+"""Orderings that a paper states, held against our runs with the same seeds: what holds, what does not, how sure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedsift.benches.figures import lower_is_better
+from fedsift.benches.table import Claim, Table
+from fedsift.metrics.paired import Paired, paired
+
+if TYPE_CHECKING:
+    from fedsift.benches.summary import Entry
+
+HOLDS, IN_THE_MEAN, NOT, OPEN = "holds", "holds in the mean", "does not hold", "open"
+"""`holds`: every difference has the stated sign and its 95 % interval leaves 0 out (for `alike`: lies within the
+stated bound). `holds in the mean`: the sign is right everywhere, an interval is not. `open`: runs are missing."""
+FROM_WORST = (OPEN, NOT, IN_THE_MEAN, HOLDS)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One pair of rows in one column."""
+
+    better: str
+    worse: str
+    column: str
+    found: Paired | None
+    """How far `better` is above `worse` in the stated direction; None where there is no common seed."""
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    claim: Claim
+    figure: str
+    verdict: str
+    differences: tuple[Difference, ...]
+
+
+def judge(claim: Claim, table: Table, entries: Sequence[Entry]) -> Verdict:
+    """A claim against the entries that are there."""
+    figure = claim.figure or table.figures[0]
+    found = {(e.row, e.column): e for e in entries if e.figure == figure}
+    columns = [c.label for c in table.columns if not claim.columns or c.label in claim.columns]
+    differences = []
+    for column in columns:
+        for better, worse in pairs_of(claim, table):
+            if (better, column) in found and (worse, column) in found:
+                one, other = found[better, column], found[worse, column]
+                pair = _paired(one, other, figure)
+                differences.append(Difference(better, worse, column, pair, _verdict(claim, pair)))
+    overall = min((d.verdict for d in differences), key=FROM_WORST.index, default=OPEN)
+    return Verdict(claim, figure, overall, tuple(differences))
+
+
+def pairs_of(claim: Claim, table: Table) -> Iterator[tuple[str, str]]:
+    """Pairs of rows, the one that should be better first."""
+    yield from zip(claim.order, claim.order[1:])
+    if claim.first:
+        others = claim.over or tuple(row.label for row in table.rows if row.label != claim.first)
+        yield from ((claim.first, other) for other in others)
+    yield from ((one, other) for n, one in enumerate(claim.alike) for other in claim.alike[n + 1 :])
+
+
+def _paired(one: Entry, other: Entry, figure: str) -> Paired | None:
+    seeds = [seed for seed in one.values if seed in other.values]
+    if not seeds:
+        return None
+    sign = -1.0 if lower_is_better(figure) else 1.0
+    return paired([sign * one.values[s] for s in seeds], [sign * other.values[s] for s in seeds])
+
+
+def _verdict(claim: Claim, found: Paired | None) -> str:
+    if found is None:
+        return OPEN
+    if claim.alike:
+        inside = abs(found.mean) <= claim.within
+        sure = found.low >= -claim.within and found.high <= claim.within
+    else:
+        inside, sure = found.mean > 0, found.low > 0
+    return HOLDS if sure else IN_THE_MEAN if inside else NOT

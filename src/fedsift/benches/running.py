@@ -1,0 +1,199 @@
+"""A table from nothing, or from where it stood, to its files."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsift.benches.cells import Cell, cells_of
+from fedsift.benches.crew import Job, News, carry_out, cores
+from fedsift.benches.figures import check_figure
+from fedsift.benches.store import Record, Store
+from fedsift.benches.summary import Results, results_of
+from fedsift.benches.table import Table
+from fedsift.benches.write import write_table
+from fedsift.contract.errors import ConfigError
+
+WRITE_EVERY = 20.0
+"""Seconds between two writings of the table's files while runs come in."""
+IN_USE = "is in use by another process"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a table is, told after every piece of news."""
+
+    done: int
+    total: int
+    seconds_left: float | None
+    """At the pace of the runs so far; None before the first has ended."""
+    running: Mapping[str, tuple[int, int]]
+    """Round and rounds of every run under way, by its label."""
+    text: str = ""
+    """What happened just now, where it is worth a line."""
+    failed: bool = False
+
+
+Listener = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A table after `bench`: its results, its folder, and what could not be computed."""
+
+    table: Table
+    results: Results
+    folder: Path
+    computed: int
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Reasons, by the label of the cell."""
+    other_versions: int = 0
+    """Cells that another version has computed, and that were not used."""
+
+    @property
+    def missing(self) -> int:
+        return self.results.cells_wanted - self.results.cells_there
+
+
+def run_table(
+    table: Table,
+    out: Path,
+    *,
+    processes: int = 0,
+    shard: tuple[int, int] = (1, 1),
+    ray: str = "",
+    keep: bool = False,
+    any_version: bool = False,
+    listen: Listener | None = None,
+) -> Outcome:
+    """Compute what is missing of a table, or of one shard of it, and write its files under `out`.
+
+    processes: runs at a time, 0 is one a core. any_version: use results of other versions too; the table says so.
+    """
+    for figure in table.figures:
+        check_figure(figure)
+    if not 1 <= shard[0] <= shard[1]:
+        raise ConfigError(f"--shard {shard[0]}/{shard[1]}: from 1/{shard[1]} to {shard[1]}/{shard[1]}")
+    store, cells = Store(out), list(cells_of(table))
+    store.prepare()
+    found, others = find_cells(cells, store, any_version=any_version)
+    todo = [c for c in cells if c.key not in found and in_shard(c.study_key, shard)]
+    todo = list({cell.key: cell for cell in todo}.values())
+    desk = _Desk(table, cells, store, found, todo, processes or cores(), listen)
+    jobs = [Job(n, c.study.to_table(), store.run_folder(c.key), keep) for n, c in enumerate(todo)]
+    desk.tell(f"{others} of its runs were made by another version and are not used" if others else "")
+    try:
+        with contextlib.closing(_news(jobs, processes or cores(), ray)) as news:
+            for item in news:
+                desk.take(item)
+    finally:
+        results = desk.write()
+    return Outcome(table, results, out / table.name, desk.computed, desk.failures, others)
+
+
+def find_cells(
+    cells: Sequence[Cell], store: Store, *, any_version: bool = False
+) -> tuple[dict[str, Record], int]:
+    """The records of the cells that are there, by the cell's key; and how many only another version has made."""
+    found: dict[str, Record] = {}
+    missing = []
+    for cell in cells:
+        record = store.read(cell.key)
+        if record is None:
+            missing.append(cell)
+        else:
+            found[cell.key] = record
+    known = store.by_study() if missing else {}
+    others = 0
+    for cell in missing:
+        made = known.get(cell.study_key, [])
+        if made and any_version:
+            found[cell.key] = max(made, key=lambda record: record.version)
+        elif made:
+            others += 1
+    return found, others
+
+
+def in_shard(study_key: str, shard: tuple[int, int]) -> bool:
+    """Which shard a run belongs to follows from what it computes alone."""
+    number, of = shard
+    return int(study_key, 16) % of == number - 1
+
+
+def _news(jobs: Sequence[Job], processes: int, ray: str) -> Generator[News, None, None]:
+    if not ray:
+        yield from carry_out(jobs, processes)
+        return
+    from fedsift.benches.on_ray import carry_out_on_ray
+
+    yield from carry_out_on_ray(jobs, ray)
+
+
+class _Desk:
+    """Keeps what comes in, and says how far the table is."""
+
+    def __init__(
+        self,
+        table: Table,
+        cells: Sequence[Cell],
+        store: Store,
+        found: dict[str, Record],
+        todo: Sequence[Cell],
+        processes: int,
+        listen: Listener | None,
+    ) -> None:
+        self.table, self.cells, self.store, self.found = table, cells, store, found
+        self.todo, self.processes, self.listen = todo, processes, listen
+        self.computed, self.ended = 0, 0
+        self.failures: dict[str, str] = {}
+        self.running: dict[str, tuple[int, int]] = {}
+        self.started = self.written = time.monotonic()
+
+    def take(self, news: News) -> None:
+        cell = self.todo[news.number]
+        if not news.ended:
+            self.running[cell.label] = (news.round, news.of)
+            self.tell()
+            return
+        self.running.pop(cell.label, None)
+        self.ended += 1
+        if news.record is not None:
+            self.store.write(news.record)
+            self.found[cell.key] = news.record
+            self.computed += 1
+            self.tell(f"{cell.label}: {_headline(self.table, news.record)}")
+        elif IN_USE in news.failure:
+            self.tell(f"{cell.label}: left to the process that works on it")
+        else:
+            self.failures[cell.label] = news.failure
+            self.tell(f"{cell.label} failed: {news.failure}", failed=True)
+        if time.monotonic() - self.written > WRITE_EVERY:
+            self.write()
+
+    def tell(self, text: str = "", *, failed: bool = False) -> None:
+        if self.listen is None:
+            return
+        parts = [done / of for done, of in self.running.values() if of]
+        pace = self.ended + sum(parts)
+        left = (len(self.todo) - pace) * (time.monotonic() - self.started) / pace if pace > 0 else None
+        there = sum(cell.key in self.found for cell in self.cells)
+        self.listen(Progress(there, len(self.cells), left, dict(self.running), text, failed))
+
+    def write(self) -> Results:
+        self.written = time.monotonic()
+        kept = [(c.row, c.column, c.seed, self.found[c.key]) for c in self.cells if c.key in self.found]
+        results = results_of(self.table, kept, len(self.cells))
+        write_table(results, self.store.path / self.table.name)
+        return results
+
+
+def _headline(table: Table, record: Record) -> str:
+    from fedsift.benches.figures import digits, value_of
+
+    values: list[Any] = [(figure, value_of(record.outcome, figure)) for figure in table.figures[:3]]
+    shown = [f"{figure} {value:.{digits(figure)}f}" for figure, value in values if value is not None]
+    return f"{'  '.join(shown)}  in {record.seconds:.0f} s"

@@ -1,0 +1,267 @@
+"""What a table shows: a pure function of the table and of the runs that are there. No clock, no order of arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy import stats
+
+from fedsift.benches.claims import Verdict, judge
+from fedsift.benches.figures import lower_is_better, value_of
+from fedsift.benches.store import Record
+from fedsift.benches.table import Table
+from fedsift.metrics.paired import Paired, paired, spread
+
+FEWEST_COLUMNS = 3
+Place = tuple[str, str]
+"""Labels of a row and a column."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One figure at one place of the table."""
+
+    row: str
+    column: str
+    figure: str
+    values: Mapping[int, float]
+    """By seed; runs that have no such figure (a target that was never reached) are left out."""
+    runs: int
+    """Runs that are there."""
+    mean: float | None
+    sd: float | None
+    printed: float | None
+    """What the paper prints here."""
+    printed_sd: float | None
+    best: bool = False
+    """Whether no row of this column has a better mean."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A row against the table's reference, seed by seed."""
+
+    row: str
+    column: str
+    figure: str
+    found: Paired
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a row does over all columns, by the first figure; only where there are three columns or more."""
+
+    row: str
+    mean_rank: float
+    """1 is best; rows with the same mean share the mean of their ranks."""
+    worst: float
+    """Its mean in the column where it does worst."""
+    first: int
+    """Columns in which it is the best."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run of a row costs, on average over columns and seeds."""
+
+    row: str
+    participations: float
+    bytes: float | None
+    """None where a run was kept without them."""
+    rounds: float
+    seconds: float
+    """Of one thread of the machine that computed it; no part of what is compared."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The mean curve of a row in a column."""
+
+    row: str
+    column: str
+    score: str
+    visits: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that the files of a table are written from."""
+
+    table: Table
+    entries: tuple[Entry, ...]
+    comparisons: tuple[Comparison, ...]
+    verdicts: tuple[Verdict, ...]
+    standings: tuple[Standing, ...]
+    costs: tuple[Cost, ...]
+    curves: tuple[Curve, ...]
+    records: tuple[Record, ...]
+    places: Mapping[str, list[tuple[str, str, int]]]
+    """Row, column and seed of each record, by its key; equal runs stand at several places."""
+    notes: tuple[str, ...]
+    cells_wanted: int
+
+    @property
+    def cells_there(self) -> int:
+        return sum(len(places) for places in self.places.values())
+
+    def entry(self, row: str, column: str, figure: str) -> Entry:
+        return next(e for e in self.entries if (e.row, e.column, e.figure) == (row, column, figure))
+
+    @property
+    def versions(self) -> list[str]:
+        return sorted({record.version for record in self.records})
+
+
+def results_of(table: Table, placed: Iterable[tuple[str, str, int, Record]], wanted: int) -> Results:
+    """The table's results from the records that are there, each with its row, column and seed."""
+    outcomes: dict[Place, dict[int, Record]] = {}
+    places: dict[str, list[tuple[str, str, int]]] = {}
+    for row, column, seed, record in placed:
+        outcomes.setdefault((row, column), {})[seed] = record
+        places.setdefault(record.key, []).append((row, column, seed))
+    entries = _with_best(_entries(table, outcomes))
+    records = {record.key: record for kept in outcomes.values() for record in kept.values()}
+    return Results(
+        table=table,
+        entries=tuple(entries),
+        comparisons=tuple(_comparisons(table, entries)),
+        verdicts=tuple(judge(claim, table, entries) for claim in table.claims),
+        standings=tuple(_standings(table, entries)),
+        costs=tuple(_costs(table, outcomes)),
+        curves=tuple(_curves(table, outcomes)),
+        records=tuple(records[key] for key in sorted(records)),
+        places=places,
+        notes=(*_notes(records.values()), *_told(outcomes)),
+        cells_wanted=wanted,
+    )
+
+
+def _entries(table: Table, outcomes: Mapping[Place, Mapping[int, Record]]) -> list[Entry]:
+    entries = []
+    for figure in table.figures:
+        for row in table.rows:
+            for column in table.columns_of(row):
+                runs = outcomes.get((row.label, column.label), {})
+                values = {s: value_of(runs[s].outcome, figure) for s in table.seeds if s in runs}
+                known = {seed: value for seed, value in values.items() if value is not None}
+                mean, sd = spread(list(known.values())) if known else (None, None)
+                printed = table.printed(row, column, figure)
+                entries.append(Entry(row.label, column.label, figure, known, len(runs), mean, sd, *printed))
+    return entries
+
+
+def _with_best(entries: list[Entry]) -> list[Entry]:
+    best: dict[Place, float] = {}
+    for entry in entries:
+        if entry.mean is not None and len(entry.values) == entry.runs:
+            sign = -1.0 if lower_is_better(entry.figure) else 1.0
+            place = (entry.column, entry.figure)
+            best[place] = max(best.get(place, -float("inf")), sign * entry.mean)
+    marked = []
+    several = len({entry.row for entry in entries}) > 1  # the best of one says nothing
+    for entry in entries:
+        sign = -1.0 if lower_is_better(entry.figure) else 1.0
+        top = best.get((entry.column, entry.figure))
+        is_best = (
+            several
+            and entry.mean is not None
+            and len(entry.values) == entry.runs
+            and sign * entry.mean == top
+        )
+        marked.append(Entry(**{**entry.__dict__, "best": is_best}))
+    return marked
+
+
+def _comparisons(table: Table, entries: Sequence[Entry]) -> list[Comparison]:
+    by_place = {(e.row, e.column, e.figure): e for e in entries}
+    found = []
+    for entry in entries:
+        other = by_place.get((table.compared_with, entry.column, entry.figure))
+        if other is None or entry.row == other.row:
+            continue
+        seeds = [seed for seed in entry.values if seed in other.values]
+        if seeds:
+            pair = paired([entry.values[s] for s in seeds], [other.values[s] for s in seeds])
+            found.append(Comparison(entry.row, entry.column, entry.figure, pair))
+    return found
+
+
+def _standings(table: Table, entries: Sequence[Entry]) -> list[Standing]:
+    """Rows that have a mean in every column, best mean rank first."""
+    figure = table.figures[0]
+    sign = -1.0 if lower_is_better(figure) else 1.0
+    means = {
+        row.label: [
+            e.mean for e in entries if (e.row, e.figure) == (row.label, figure) and e.mean is not None
+        ]
+        for row in table.rows
+    }
+    whole = {row: values for row, values in means.items() if len(values) == len(table.columns)}
+    if len(table.columns) < FEWEST_COLUMNS or len(whole) < 2:
+        return []
+    ranks = stats.rankdata([[-sign * value for value in values] for values in whole.values()], axis=0)
+    found = [
+        Standing(row, float(places.mean()), sign * min(sign * v for v in values), int((places < 2).sum()))
+        for (row, values), places in zip(whole.items(), ranks)
+    ]
+    return sorted(found, key=lambda standing: standing.mean_rank)
+
+
+def _costs(table: Table, outcomes: Mapping[Place, Mapping[int, Record]]) -> list[Cost]:
+    costs = []
+    for row in table.rows:
+        runs = [r for place, kept in outcomes.items() if place[0] == row.label for r in kept.values()]
+        if runs:
+            sent = [_sum(r.outcome.get("bytes_down"), r.outcome.get("bytes_up")) for r in runs]
+            costs.append(
+                Cost(
+                    row.label,
+                    participations=sum(r.outcome["participations"] for r in runs) / len(runs),
+                    bytes=None if None in sent else sum(amount or 0 for amount in sent) / len(runs),
+                    rounds=sum(r.outcome["rounds"] for r in runs) / len(runs),
+                    seconds=sum(r.seconds for r in runs) / len(runs),
+                )
+            )
+    return costs
+
+
+def _sum(down: float | None, up: float | None) -> float | None:
+    return None if down is None or up is None else down + up
+
+
+def _curves(table: Table, outcomes: Mapping[Place, Mapping[int, Record]]) -> list[Curve]:
+    """Mean over the seeds, by how often a site had taken part; of the score that the first figure reads."""
+    score = table.figures[0].partition(".")[0]
+    curves = []
+    for row in table.rows:
+        for column in table.columns_of(row):
+            kept = [r.outcome["curve"] for r in outcomes.get((row.label, column.label), {}).values()]
+            name = score if all(score in curve for curve in kept) else "accuracy"
+            kept = [curve for curve in kept if curve.get(name) and None not in curve[name]]
+            length = min((len(curve[name]) for curve in kept), default=0)
+            if length:
+                visits = tuple(sum(c["visits"][i] for c in kept) / len(kept) for i in range(length))
+                values = tuple(100 * sum(c[name][i] for c in kept) / len(kept) for i in range(length))
+                curves.append(Curve(row.label, column.label, name, visits, values))
+    return curves
+
+
+def _told(outcomes: Mapping[Place, Mapping[int, Record]]) -> list[str]:
+    """Rows that were told what only a simulation knows, and what."""
+    told = {
+        place[0]: record.outcome["oracle"]
+        for place, kept in outcomes.items()
+        for record in kept.values()
+        if record.outcome.get("oracle")
+    }
+    return [f"{row} was told the truth: {what}" for row, what in told.items()]
+
+
+def _notes(records: Any) -> list[str]:
+    """What every run of the table has to say, once."""
+    kept = list(records)
+    notes = dict.fromkeys(note for record in kept for note in record.outcome.get("notes", ()))
+    return [note for note in notes if note.startswith("architecture only")]

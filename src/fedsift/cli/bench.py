@@ -1,0 +1,157 @@
+"""`fedsift bench`: tables of runs, the papers' and your own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from fedsift.cli.failures import exit_code_of
+from fedsift.cli.output import print_json, print_table, say, stderr
+from fedsift.contract.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from fedsift.benches.running import Outcome
+    from fedsift.benches.table import Table
+
+OUT = typer.Option(
+    Path("bench"), "--out", help="The folder of finished runs, shared by all tables, and of the tables."
+)
+PROCESSES = typer.Option(0, "--processes", help="Runs at a time; 0 is one a core.")
+SHARD = typer.Option("1/1", "--shard", help="Compute only the i-th of n parts: i/n.")
+RAY = typer.Option("", "--ray", help="Compute on a Ray cluster at this address ('auto', 'local', ray://...).")
+KEEP = typer.Option(False, "--keep", help="Keep the whole folder of every run.")
+ANY = typer.Option(False, "--any-version", help="Use results of other versions too; the table says so.")
+JSON = typer.Option(False, "--json", help="Print as JSON.")
+
+
+def register(app: typer.Typer) -> None:
+    app.command("bench")(bench)
+
+
+def bench(
+    table: str = typer.Argument(
+        help="A table by name or file; or `list`: all tables; or `merge`: join folders."
+    ),
+    more: list[str] | None = typer.Argument(
+        None, help="Settings over all runs (method.rounds=20); for `merge` the folders to join into --out."
+    ),
+    seeds: str = typer.Option("", "--seeds", help="Other seeds than the table's: 1-5 or 1,2,3."),
+    out: Path = OUT,
+    processes: int = PROCESSES,
+    shard: str = SHARD,
+    ray: str = RAY,
+    keep: bool = KEEP,
+    any_version: bool = ANY,
+    first: bool = typer.Option(False, "--first", help="merge: of two results of one run take the first."),
+    match: str = typer.Option("", "--match", help="list: only names that contain this."),
+    json: bool = JSON,
+) -> None:
+    """Compute a table (rows x columns x seeds), or what is missing of it. Ctrl-C and crashes are safe: run it again."""
+    if table == "list":
+        list_tables(match, as_json=json)
+        return
+    if table == "merge":
+        merge_folders([Path(folder) for folder in more or []], out, first=first, as_json=json)
+        return
+    from fedsift.benches.library import find_table
+    from fedsift.benches.table import read_seeds
+
+    found = find_table(table).changed(
+        seeds=read_seeds(seeds, "--seeds") if seeds else (), settings=more or []
+    )
+    go(
+        found,
+        out,
+        processes=processes,
+        shard=shard,
+        ray=ray,
+        keep=keep,
+        any_version=any_version,
+        as_json=json,
+    )
+
+
+def go(
+    table: Table,
+    out: Path,
+    *,
+    processes: int,
+    shard: str,
+    ray: str,
+    keep: bool,
+    any_version: bool,
+    as_json: bool,
+) -> None:
+    """Compute with a progress display, then show where the table is and what it says; shared by `bench` and `sweep`."""
+    from fedsift.api.benching import table_progress
+    from fedsift.benches.running import run_table
+
+    try:
+        with table_progress(table.name, silent=as_json) as listen:
+            outcome = run_table(
+                table,
+                out,
+                processes=processes,
+                shard=read_shard(shard),
+                ray=ray,
+                keep=keep,
+                any_version=any_version,
+                listen=listen,
+            )
+    except KeyboardInterrupt as stop:
+        say("stopped; nothing is lost. Go on with the same command", stderr)
+        raise typer.Exit(exit_code_of(stop)) from None
+    _show(outcome, as_json=as_json)
+    if outcome.failures:
+        named = "; ".join(f"{label}: {reason}" for label, reason in list(outcome.failures.items())[:5])
+        raise RunError(f"{len(outcome.failures)} runs failed ({named}); the same command tries them again")
+
+
+def _show(outcome: Outcome, *, as_json: bool) -> None:
+    from fedsift.benches.text import markdown
+    from fedsift.benches.write import data
+
+    if as_json:
+        content = {key: value for key, value in data(outcome.results).items() if key != "cells"}
+        print_json({**content, "folder": outcome.folder, "failures": dict(outcome.failures)})
+        return
+    say(markdown(outcome.results))
+    if outcome.other_versions:
+        say(
+            f"{outcome.other_versions} of its runs were made by another version of fedsift and are not used; "
+            "--any-version uses them",
+            stderr,
+        )
+    say(f"table: {outcome.folder / 'table.html'}")
+
+
+def read_shard(text: str) -> tuple[int, int]:
+    number, slash, of = text.partition("/")
+    if not (slash and number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
+        raise ConfigError(f"--shard {text}: write i/n, e.g. 2/4 for the second of four parts")
+    return int(number), int(of)
+
+
+def list_tables(match: str, *, as_json: bool) -> None:
+    from fedsift.benches.library import catalogue
+
+    entries = [entry for entry in catalogue() if match in entry["name"]]
+    if as_json:
+        print_json(entries)
+        return
+    cells = [[e["name"], e["paper"], e["size"], e["runs"], e["what"]] for e in entries]
+    print_table("tables", ["name", "paper", "size", "runs", "what"], cells)
+
+
+def merge_folders(folders: list[Path], out: Path, *, first: bool, as_json: bool) -> None:
+    from fedsift.benches.store import Store, merge
+
+    if not folders:
+        raise ConfigError("fedsift bench merge FOLDER... --out OUT: name the folders to join")
+    new = merge(folders, Store(out), first=first)
+    if as_json:
+        print_json({"out": out, "new": new})
+    else:
+        say(f"{new} runs are new in {out}; `fedsift bench TABLE --out {out}` shows a table of them")

@@ -1,0 +1,89 @@
+"""Every table that comes with the package: complete, with a twin, and every one of its studies can be built."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsift.benches.cells import study_of
+from fedsift.benches.figures import check_figure
+from fedsift.benches.library import catalogue, find_table, table_names
+from fedsift.benches.table import Table
+from fedsift.contract.errors import DataError
+from fedsift.runs import RunFolder
+from fedsift.study.running import run
+
+PAPERS = (
+    [f"fednoro-{n}" for n in (1, 2, 3, 4)] + ["fednoro-warm-up"]
+    + [f"rhfl-{n}" for n in (1, 2, 3, 4, 5, 6)]
+    + [f"fedcorr-{n}" for n in (2, 3, 4, 5, 6, 9, 10, 11, 12, 13)]
+    + [f"fedcorr-figure-{n}" for n in (3, 4, 5, 6, 7, 8, 9, 10)]
+    + [f"fedmlp-{n}" for n in (1, 2, 3)]
+    + [f"feddpcont-{n}" for n in (2, 3, 4, 6, 7, 8, 9, 10, 11, 12)]
+)  # fmt: skip
+
+
+def test_every_table_and_figure_of_the_papers_is_there_with_its_twin() -> None:
+    names = table_names()
+    assert [name for name in PAPERS if name not in names or f"{name}-small" not in names] == []
+    for entry in catalogue():
+        assert entry["what"] and entry["runs"] > 0
+        assert (entry["size"] == "small") == entry["name"].endswith("-small")
+
+
+def corner_studies(table: Table) -> Any:
+    """Every row in its first column, every column with its last row, and wherever a row has settings of its own."""
+    for row in table.rows:
+        yield row, table.columns_of(row)[0]
+        yield from ((row, column) for column in table.columns if column.label in row.at)
+    for column in table.columns:
+        yield [row for row in table.rows if column in table.columns_of(row)][-1], column
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_every_study_of_a_table_can_be_built(name: str) -> None:
+    table = find_table(name)
+    for figure in table.figures:
+        check_figure(figure)
+    for row, column in corner_studies(table):
+        assert study_of(table, row, column, table.seeds[0]).method.total_rounds > 0
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_twin_asks_what_its_table_asks(name: str) -> None:
+    full, twin = find_table(name), find_table(f"{name}-small")
+    assert twin.twin == name
+    assert {c.label for c in twin.columns} <= {c.label for c in full.columns}
+    assert {row.label for row in twin.rows} & {row.label for row in full.rows}
+    if any(row.printed for row in full.rows) and set(full.figures) & set(twin.figures):
+        assert any(row.printed for row in twin.rows), "no figure of the paper is found by the twin's labels"
+
+
+class Enough(Exception):
+    """Two rounds are done."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", table_names())
+def test_every_table_starts(name: str, tmp_path: Path) -> None:
+    """Each row for two rounds in its first column, where the data are at hand."""
+    table = find_table(name)
+
+    def listen(row: dict[str, Any]) -> None:
+        if row["round"] >= 2:
+            raise Enough
+
+    for number, row in enumerate(table.rows):
+        study = study_of(table, row, table.columns_of(row)[0], table.seeds[0])
+        try:
+            spread = study.spread()
+        except DataError as error:
+            pytest.skip(str(error))
+        folder = RunFolder(tmp_path / str(number))
+        folder.path.mkdir()
+        folder.write_text("study.toml", study.to_toml())
+        with contextlib.suppress(Enough):
+            run(study, folder, listen, spread=spread)

@@ -1,0 +1,122 @@
+"""The table's file: every key checked, twins find what the full table prints, sweeps make tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedsift.benches.cells import cells_of, merged
+from fedsift.benches.figures import check_figure, value_of
+from fedsift.benches.library import find_table
+from fedsift.benches.sweep import parts_of, sweep_table
+from fedsift.benches.table import inherited, read_seeds, table_of
+from fedsift.contract.errors import ConfigError
+from tests.benches.small import COLUMNS, ROWS, small_table
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 3}, "unknown key 'seed'. Did you mean 'seeds'"),
+        ({"rows": []}, "has no \\[\\[rows\\]\\]"),
+        ({"rows": [ROWS[0], ROWS[0]]}, "two rows are called 'FedAvg'"),
+        ({"rows": [{**ROWS[0], "printed": [1.0]}]}, "2 numbers are needed"),
+        ({"rows": [{**ROWS[0], "metod": {}}]}, "row 'FedAvg': unknown key 'metod'. Did you mean 'method'"),
+        ({"rows": [{**ROWS[1], "columns": ["dirty"]}], "claims": []}, "no column is called 'dirty'"),
+        ({"claims": [{"text": "x", "order": ["FedLA", "FedAvgg"]}]}, "no row is called 'FedAvgg'"),
+        ({"claims": [{"text": "x"}]}, "order, first or alike"),
+        ({"scenario": ""}, "column 'clean' has no scenario"),
+        ({"seeds": [1, 1]}, "at least one, and each once"),
+    ],
+)
+def test_what_is_wrong_is_said(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small_table(**changes)
+
+
+def test_a_wrong_setting_names_its_row_and_column() -> None:
+    rows = [ROWS[0], {"label": "FedLA", "method": {"name": "fedla", "tua": 1.0}}]
+    with pytest.raises(ConfigError, match="row 'FedLA', column 'clean': unknown key 'method.tua'"):
+        list(cells_of(small_table(rows=rows)))
+
+
+def test_seeds_are_read_from_lists_and_text() -> None:
+    assert read_seeds("1-3,7", "x") == (1, 2, 3, 7)
+    assert read_seeds([4, 5], "x") == (4, 5)
+    with pytest.raises(ConfigError, match="not of the form"):
+        read_seeds("one", "x")
+
+
+def test_another_name_takes_the_place_of_the_whole_table() -> None:
+    below = {"method": {"name": "fedcorr", "beta": 5.0}, "train": {"lr": 0.1, "epochs": 2}}
+    assert merged(below, {"method": {"beta": 0.0}})["method"] == {"name": "fedcorr", "beta": 0.0}
+    assert merged(below, {"method": {"name": "fedavg"}})["method"] == {"name": "fedavg"}
+    assert merged(below, {"train": {"lr": 0.2}})["train"] == {"lr": 0.2, "epochs": 2}
+
+
+def test_settings_of_single_columns_come_last() -> None:
+    rows = [{**ROWS[0], "at": {"noisy": {"method": {"rounds": 5}}}}, ROWS[1]]
+    rounds = {(c.row, c.column): c.study.method.total_rounds for c in cells_of(small_table(rows=rows))}
+    assert rounds == {
+        ("FedAvg", "clean"): 2,
+        ("FedAvg", "noisy"): 5,
+        ("FedLA", "clean"): 2,
+        ("FedLA", "noisy"): 2,
+    }
+
+
+def test_a_twin_has_the_figures_of_the_full_table() -> None:
+    full = small_table()
+    content = {"scenario": "x", "rows": [{"label": "FedAvg"}, {"label": "ours"}], "columns": COLUMNS[::-1]}
+    twin = inherited(table_of("twin", {**content, "figures": ["accuracy.best", "accuracy.last"]}), full)
+    column = {c.label: c for c in twin.columns}
+    assert twin.printed(twin.rows[0], column["noisy"], "accuracy.best") == (70.0, None)
+    assert twin.printed(twin.rows[0], column["clean"], "accuracy.best") == (80.0, None)
+    assert twin.printed(twin.rows[1], column["clean"], "accuracy.best") == (None, None)
+    assert twin.claims == (), "the claim speaks of a row that the twin lacks"
+
+
+def test_figures_are_read_off_a_run_by_name() -> None:
+    outcome = {
+        "scores": {"accuracy": {"best": 0.5, "last": 0.4}},
+        "curve": {"visits": [10, 20, 30], "accuracy": [0.2, None, 0.5]},
+        "detection": {"recall": 1.0, "exact": True},
+        "corrections": {"noise_after": 0.25, "harmed": 3},
+        "site_accuracy": [["a", 0.1], ["b", 0.9]],
+        "rounds": 3,
+    }
+    expected = {
+        "accuracy.best": 50.0, "bacc.best": None, "visits-to.0.4": 30.0, "visits-to.0.6": None, "site.2": 90.0,
+        "site.3": None, "detection.exact": 100.0, "corrections.noise_after": 25.0, "corrections.harmed": 3.0,
+        "rounds": 3.0,
+    }  # fmt: skip
+    for name, value in expected.items():
+        check_figure(name)
+        assert value_of(outcome, name) == value, name
+    for name in ("accuracy.bset", "visits-to.80", "site.0"):
+        with pytest.raises(ConfigError, match=f"unknown figure '{name}'"):
+            check_figure(name)
+
+
+def test_a_sweep_is_a_table() -> None:
+    settings = ["method.mu=0.1,1", "train.lr=0.1,0.01", "method.rounds=3", "seeds=1-2"]
+    table, text = sweep_table(
+        "fedcorr/cifar10-iid-0.6-0.5", ["method.name='fedprox'", *settings], ["accuracy.best"]
+    )
+    assert [row.label for row in table.rows] == ["method.mu=0.1", "method.mu=1"]
+    assert [column.label for column in table.columns] == ["train.lr=0.1", "train.lr=0.01"]
+    cells = list(cells_of(table))
+    assert len(cells) == 8
+    assert {(c.study.method.mu, c.study.train.lr, c.study.seed) for c in cells} == {  # type: ignore[attr-defined]
+        (mu, lr, seed) for mu in (0.1, 1.0) for lr in (0.1, 0.01) for seed in (1, 2)
+    }
+    assert 'label = "method.mu=0.1"' in text
+    assert parts_of("[1,2],'a,b',3") == ["[1,2]", "'a,b'", "3"]
+    with pytest.raises(ConfigError, match="several values"):
+        sweep_table("study.toml", ["method.rounds=3"], ["accuracy.best"])
+
+
+def test_an_unknown_table_gets_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'fedcorr-2'"):
+        find_table("fedcor-2")

@@ -1,0 +1,152 @@
+"""What the files of a table say, on numbers that can be worked out by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsift.benches.cells import cells_of
+from fedsift.benches.page import page
+from fedsift.benches.running import Outcome
+from fedsift.benches.store import Record
+from fedsift.benches.summary import Results, results_of
+from fedsift.benches.text import escaped, latex, markdown, spreadsheet
+from fedsift.metrics.paired import paired, spread
+from tests.benches.small import CLAIM, small_table
+
+VALUES = {  # row, column, seed
+    ("FedAvg", "clean"): (0.80, 0.82),
+    ("FedLA", "clean"): (0.83, 0.87),
+    ("FedAvg", "noisy"): (0.50, 0.54),
+    ("FedLA", "noisy"): (0.49, 0.51),
+}
+
+
+def made_up(values: dict[tuple[str, str], tuple[float, ...]] = VALUES, **changes: Any) -> Results:
+    table = small_table(**changes)
+    cells = list(cells_of(table))
+    placed = []
+    for cell in cells:
+        kept = values.get((cell.row, cell.column), ())
+        if len(kept) >= cell.seed:
+            outcome = {
+                "scores": {"accuracy": {"best": kept[cell.seed - 1]}},
+                "curve": {"round": [1, 2], "visits": [3, 6], "accuracy": [0.1, kept[cell.seed - 1]]},
+                "participations": 6, "bytes_down": 500, "bytes_up": 500, "rounds": 2,
+            }  # fmt: skip
+            record = Record(cell.key, cell.study_key, cell.version, "2.0", outcome, seconds=4.0)
+            placed.append((cell.row, cell.column, cell.seed, record))
+    return results_of(table, placed, len(cells))
+
+
+def test_markdown_has_means_deviations_the_paper_s_figures_and_the_best_in_bold() -> None:
+    text = markdown(made_up())
+    assert "| FedAvg | 81.00 ± 1.41 (80.00) | **52.00 ± 2.83** (70.00) |" in text
+    assert "| FedLA | **85.00 ± 2.83** | 50.00 ± 1.41 |" in text
+    assert "| FedAvg | -4.00 [-16.71, +8.71], p 0.156 | +2.00 [-10.71, +14.71], p 0.295 |" in text
+    assert "| FedAvg | 2 | 6 | 1.0 kB |" in text
+
+
+@pytest.mark.parametrize(
+    ("values", "columns", "verdict"),
+    [
+        (VALUES, [], "does not hold"),
+        (VALUES, ["clean"], "holds in the mean"),
+        ({**VALUES, ("FedLA", "clean"): (0.90, 0.921)}, ["clean"], "holds"),
+        ({**VALUES, ("FedLA", "clean"): ()}, ["clean"], "open"),
+    ],
+)
+def test_a_claim_is_judged_by_the_interval_of_its_differences(
+    values: dict[Any, Any], columns: list[str], verdict: str
+) -> None:
+    claim = {**CLAIM, **({"columns": columns} if columns else {})}
+    assert made_up(values, claims=[claim]).verdicts[0].verdict == verdict
+
+
+def test_rows_that_are_said_to_be_alike_must_lie_within_the_bound() -> None:
+    """Differences 3 and 5 points: mean 4, interval 4 ± 12.7."""
+    alike = {"text": "flat", "alike": ["FedLA", "FedAvg"], "columns": ["clean"]}
+    for within, verdict in ((3.0, "does not hold"), (5.0, "holds in the mean"), (17.0, "holds")):
+        assert made_up(claims=[{**alike, "within": within}]).verdicts[0].verdict == verdict
+
+
+def test_standings_over_three_columns() -> None:
+    """Ranks of FedAvg: 2, 1 and, with a tie, 1.5; its worst column has 50."""
+    values = {**VALUES, ("FedAvg", "third"): (0.5, 0.5), ("FedLA", "third"): (0.4, 0.6)}
+    rows = [{"label": name, "method": {"name": name.lower(), "rounds": 2}} for name in ("FedAvg", "FedLA")]
+    columns = [{"label": "clean"}, {"label": "noisy"}, {"label": "third"}]
+    found = {s.row: s for s in made_up(values, rows=rows, columns=columns).standings}
+    assert (found["FedAvg"].mean_rank, found["FedAvg"].worst) == (1.5, pytest.approx(50.0))
+    assert [s.first for s in found.values()] == [2, 2], "a shared first place counts for both"
+    assert made_up().standings == ()
+
+
+def test_one_seed_and_no_paper_are_said() -> None:
+    rows = [{"label": name, "method": {"name": name.lower(), "rounds": 2}} for name in ("FedAvg", "FedLA")]
+    text = markdown(made_up(rows=rows, seeds=[1]))
+    assert "\nOne seed.\n" in text
+    assert "| FedAvg | 80.00 | **50.00** |" in text
+    assert "FedLA to FedAvg in clean +3.00, one seed" in text
+
+
+def test_a_row_that_was_told_the_truth_is_named() -> None:
+    results = made_up()
+    told = replace(
+        results.records[0], outcome={**results.records[0].outcome, "oracle": "noise rate 0.4 given"}
+    )
+    again = results_of(results.table, [("FedLA", "clean", 1, told)], 8)
+    assert "FedLA was told the truth: noise rate 0.4 given." in markdown(again)
+
+
+def test_what_is_missing_is_said() -> None:
+    text = markdown(made_up({**VALUES, ("FedLA", "noisy"): ()}))
+    assert "6 of 8 runs are there." in text
+    assert "| FedLA | **85.00 ± 2.83** | – |" in text
+
+
+def test_latex_and_csv() -> None:
+    text = latex(made_up())
+    assert r"FedLA & \textbf{85.00 $\pm$ 2.83} & 50.00 $\pm$ 1.41 \\" in text
+    assert escaped("50 % of a_b") == r"50 \% of a\_b"
+    rows = list(csv.DictReader(io.StringIO(spreadsheet(made_up()))))
+    assert len(rows) == 8
+    assert rows[0]["row"] == "FedAvg" and float(rows[0]["value"]) == 80.0 and float(rows[0]["paper"]) == 80.0
+
+
+def test_the_page_escapes_labels_and_needs_no_network() -> None:
+    results = made_up()
+    hostile = replace(results, table=replace(results.table, what="<script>alert(1)</script>"))
+    text = page(hostile)
+    assert "<script>" not in text
+    assert "http" not in text.replace("http://www.w3.org", "")
+    for words in ("Curves", "Cost of a run", "4.0 s", "holds", "Compared with FedLA"):
+        assert words in text
+
+
+def test_no_file_that_is_compared_tells_a_time(made: tuple[Outcome, Path]) -> None:
+    _, out = made
+    content = json.loads((out / "digits" / "table.json").read_text())
+    assert not [key for cell in content["cells"] for key in cell if "second" in key]
+    assert "second" not in (out / "digits" / "table.md").read_text()
+    assert set(json.loads((out / "digits" / "times.json").read_text())) == {
+        c["key"] for c in content["cells"]
+    }
+
+
+def test_paired_differences_by_hand() -> None:
+    """d = 3, 5: mean 4, sd sqrt(2), error 1; t_{0.975, 1} = 12.706, and P(|T_1| > 4) = 1 - 2 atan(4) / pi."""
+    found = paired([83, 87], [80, 82])
+    assert (found.n, found.mean, found.above) == (2, 4.0, 2)
+    assert (found.low, found.high) == pytest.approx((4 - 12.7062, 4 + 12.7062), abs=1e-4)
+    assert found.p == pytest.approx(0.155958, abs=1e-6)
+    assert paired([1.0], [0.5]).p is None
+    assert paired([1.0, 2.0], [0.0, 1.0]).p is None, "no deviation, no test"
+    assert spread([1.0]) == (1.0, None)
+    with pytest.raises(ValueError, match="no pairs"):
+        paired([1.0], [1.0, 2.0])
