@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 import fedsift
 from fedsift.contract.messages import Answer, Envelope, Moment, Reply, SiteFacts, Weights, disclosed
 from fedsift.contract.typed import LONGEST_TEXT, declarations, misfit
-from fedsift.engines.gate import GateLimits, norm_refusals, refusal
+from fedsift.engines.gate import refusal
+from fedsift.engines.protection import Protection
 from fedsift.local.own import EvaluateOwn, OwnEvaluated
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Evaluate, Evaluated, Indicate, Indicators, Train, Trained
@@ -126,7 +127,7 @@ class GateRaising(Reply):
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
         raise KeyError("not there")
 
-    def update_norm(self, request: Any) -> float | None:
+    def moves(self, request: Any) -> tuple[tuple[Weights, Weights], ...]:
         raise OverflowError("too long")
 
 
@@ -139,7 +140,7 @@ def test_an_exception_while_checking_is_a_refusal() -> None:
         object.__delattr__(asked.request, "reply_type")
     good = {site: trained() for site in "abc"}
     every = {site: envelope(TRAIN) for site in "abcd"}
-    found = norm_refusals({**good, "d": GateRaising()}, every, GateLimits())
+    found = Protection().refusals("train", {**good, "d": GateRaising()}, every, lambda site: ())
     assert list(found) == ["d"] and "OverflowError: too long" in found["d"]
 
 

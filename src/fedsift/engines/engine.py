@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fedsift.engines.federation import EngineFederation, Patience
-from fedsift.engines.gate import GateLimits
+from fedsift.engines.protection import GateLimits
 from fedsift.runs import RunFolder
 
 

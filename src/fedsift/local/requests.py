@@ -129,13 +129,8 @@ class Trained(Reply):
             or next((reason for reason in inner if reason), None)
         )
 
-    def update_norm(self, request: Train) -> float | None:
-        squares = [
-            (value - request.weights[name]).double().square().sum()
-            for name, value in self.weights.items()
-            if value.is_floating_point()
-        ]
-        return float(torch.stack(squares).sum().sqrt()) if squares else None
+    def moves(self, request: Train) -> tuple[tuple[Weights, Weights], ...]:
+        return ((self.weights, request.weights),)
 
 
 @dataclass(frozen=True)
