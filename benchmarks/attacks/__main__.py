@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import tempfile
 import time
@@ -31,8 +32,8 @@ def write(path: Path, found: dict[str, Any]) -> None:
 def measure_accuracy(names: list[str], until: float) -> None:
     """Cells that are not there yet; each is written when it is done, so a stopped run goes on."""
     with tempfile.TemporaryDirectory() as place:
-        for name in names:
-            for attack, hostile, rule, kind, robust in cells(name):
+        for robust, name in itertools.product((False, True), names):
+            for attack, hostile, rule, kind in cells(robust):
                 found = read(ACCURACY)
                 key = f"{attack}, {hostile}, {rule}"
                 if key in found.get(name, {}):

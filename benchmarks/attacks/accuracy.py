@@ -119,13 +119,15 @@ def every_form() -> Any:
     return change
 
 
-def cells(name: str) -> Iterator[tuple[str, int, str, type[InProcess], bool]]:
-    """Attack, hostile sites, rule, engine, whether a robust rule is used; the first line is the measure of all."""
-    yield "none", 0, "mean", InProcess, False
-    yield "absent", 1, "mean", absent(HOSTILE[:1]), False
-    yield "malformed", 1, "mean", attacked(every_form(), HOSTILE[:1]), False
+def cells(robust: bool) -> Iterator[tuple[str, int, str, type[InProcess]]]:
+    """Attack, hostile sites, rule, engine; the first line is the measure of the others."""
+    if robust:
+        yield "none", 0, "trimmed", InProcess
+        for attack, change in MODEL.items():
+            yield attack, 2, "trimmed", attacked(change, HOSTILE)
+        return
+    yield "none", 0, "mean", InProcess
+    yield "absent", 1, "mean", absent(HOSTILE[:1])
+    yield "malformed", 1, "mean", attacked(every_form(), HOSTILE[:1])
     for attack, change in MODEL.items():
-        yield attack, 1, "mean", attacked(change, HOSTILE[:1]), False
-    yield "none", 0, "trimmed", InProcess, True
-    for attack, change in MODEL.items():
-        yield attack, 2, "trimmed", attacked(change, HOSTILE), True
+        yield attack, 1, "mean", attacked(change, HOSTILE[:1])
