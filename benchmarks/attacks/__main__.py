@@ -1,4 +1,4 @@
-"""`python -m benchmarks.attacks [--methods A,B] [--minutes N]`: fills results/accuracy.json, cell by cell."""
+"""`python -m benchmarks.attacks [--methods A,B] [--minutes N]`: fills results/, cell by cell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedsift.contract.files import write_atomically
 from fedsift.data.places import NotAtHand
 
 RESULTS = Path(__file__).parent / "results"
-ACCURACY, HONEST = RESULTS / "accuracy.json", RESULTS / "honest.json"
+ACCURACY, HONEST = RESULTS / "accuracy", RESULTS / "honest.json"
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -26,6 +26,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
 
 
@@ -34,9 +35,10 @@ def measure_accuracy(names: list[str], until: float) -> None:
     with tempfile.TemporaryDirectory() as place:
         for robust, name in itertools.product((False, True), names):
             for attack, hostile, rule, kind in cells(robust):
-                found = read(ACCURACY)
+                file = ACCURACY / f"{name}.json"
+                found = read(file)
                 key = f"{attack}, {hostile}, {rule}"
-                if key in found.get(name, {}):
+                if key in found:
                     continue
                 if time.monotonic() > until:
                     return
@@ -45,9 +47,7 @@ def measure_accuracy(names: list[str], until: float) -> None:
                     cell: dict[str, Any] = {"accuracy": accuracy, "refused": refused}
                 except Exception as error:  # a run that an attack ends is a result
                     cell = {"accuracy": None, "ended": f"{type(error).__name__}: {error}"[:300]}
-                found = read(ACCURACY)
-                found.setdefault(name, {})[key] = cell
-                write(ACCURACY, found)
+                write(file, {**found, key: cell})
                 print(name, key, cell, flush=True)
 
 
