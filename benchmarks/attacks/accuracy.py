@@ -80,8 +80,8 @@ def study_of(name: str, folder: Path, *, robust: bool = False, **changes: Any) -
         "data": {"name": "digits"},
         "partition": {"name": "iid", "sites": SITES},
         "noise": {"name": "clean"},
-        "model": {"name": "cnn"},
-        "train": {"epochs": 1, "batch_size": 16, "lr": 0.1, "momentum": 0.9},
+        "model": {"name": "mlp"},
+        "train": {"epochs": 1, "batch_size": 32, "lr": 0.2, "momentum": 0.9},
         "engine": {"threads": 1},
     }
     if "multiclass" not in method.tasks:
