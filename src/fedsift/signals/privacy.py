@@ -1,4 +1,4 @@
-"""FedDPCont's private label shares: randomised response and its inversion (Alg. 1, Def. 2)."""
+"""Private releases: FedDPCont's randomised labels and their inversion (Alg. 1, Def. 2), Gaussian noise on updates."""
 
 from __future__ import annotations
 
@@ -115,3 +115,51 @@ def posterior(counts: ArrayLike, epsilon: float | None) -> Posterior:
         return Posterior(released, None, uniform, uniform.copy())
     positive = np.maximum(raw, 0.0)
     return Posterior(released, raw, positive / positive.sum(), project_on_simplex(raw))
+
+
+# Gaussian noise on clipped updates, accounted in zero-concentrated differential privacy (Bun and Steinke 2016) --------
+
+
+def clipping_share(length: float, bound: float) -> float:
+    """min(1, C / ||u||): what an update of this length is multiplied by, so that it is no longer than C."""
+    if not bound > 0:
+        raise ConfigError(f"clip = {bound}: an update's longest length must be above 0")
+    return 1.0 if length <= bound else bound / length
+
+
+def gaussian_zcdp(sensitivity: float, sigma: float) -> float:
+    """rho of one release with noise N(0, sigma^2 I): Delta^2 / (2 sigma^2) (Prop. 1.6); releases add up (Lemma 2.3)."""
+    if not sigma > 0:
+        return math.inf
+    return sensitivity**2 / (2.0 * sigma**2)
+
+
+def update_zcdp(noise: float, updates: int = 1) -> float:
+    """rho of updates clipped at C with noise of standard deviation `noise` times C, whatever data a site holds.
+
+    Two updates no longer than C differ by 2 C at most, so the sensitivity of a whole dataset is 2 C: rho = 2 / noise^2.
+    What holds for all samples exchanged at once holds for one of them.
+    """
+    return updates * gaussian_zcdp(2.0, noise)
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """The epsilon of (epsilon, delta)-privacy that rho-zCDP implies: rho + 2 sqrt(rho ln(1 / delta)) (Prop. 1.3)."""
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta = {delta}: it must lie between 0 and 1")
+    return rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
+
+
+def gaussian_draws(entropy: bytes, count: int) -> NDArray[np.float64]:
+    """Standard normal numbers `[count]` from 8 bytes each (Box and Muller), so that the source of chance is the caller's.
+
+    Two uniform numbers u, v in (0, 1] give sqrt(-2 ln u) cos(2 pi v) and the same with the sine.
+    """
+    pairs = (count + 1) // 2
+    if len(entropy) < 16 * pairs:
+        raise DataError(f"{count} draws need {16 * pairs} bytes, got {len(entropy)}")
+    whole = np.frombuffer(entropy, dtype="<u8", count=2 * pairs) >> np.uint64(11)
+    uniform = (whole.astype(np.float64) + 1.0) * 2.0**-53
+    radius = np.sqrt(-2.0 * np.log(uniform[:pairs]))
+    angle = 2.0 * math.pi * uniform[pairs:]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
