@@ -32,7 +32,7 @@ from fedsift.study import Study
 from fedsift.study.running import federate
 
 FILE = Path(__file__).parent / "results" / "lying.json"
-SITES, SEEDS, DRAWS, OWN = 20, 4, 10, 100
+SITES, SEEDS, DRAWS, OWN = 15, 3, 10, 100
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
 Array = NDArray[np.float64]
 
@@ -45,9 +45,9 @@ def study_of(seed: int) -> Study:
             "data": {"name": "digits"},
             "partition": {"name": "iid", "sites": SITES},
             "noise": {"name": "fedcorr", "rho": 0.4, "tau": 0.5, "sites": "exact"},
-            "model": {"name": "cnn"},
+            "model": {"name": "mlp"},
             "train": {"epochs": 2, "batch_size": 16, "lr": 0.1, "momentum": 0.5},
-            "method": {"name": "fedavg", "rounds": 6},
+            "method": {"name": "fedavg", "rounds": 5},
             "engine": {"threads": 1},
         }
     )
