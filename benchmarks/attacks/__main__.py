@@ -51,11 +51,11 @@ def measure_accuracy(names: list[str], until: float) -> None:
                 print(name, key, cell, flush=True)
 
 
-def measure_honest(until: float) -> None:
+def measure_honest(only: str, until: float) -> None:
     for kind in (studies, presets):
         for name, study in kind():
             found = read(HONEST)
-            if name in found:
+            if name in found or only not in name:
                 continue
             if time.monotonic() > until:
                 return
@@ -73,11 +73,12 @@ def main() -> None:
     parser.add_argument("--methods", default="", help="only these, by commas")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after so long")
     parser.add_argument("--honest", action="store_true", help="how near honest federations come to the limits")
+    parser.add_argument("--only", default="", help="with --honest: federations whose name holds this")
     options = parser.parse_args()
     torch.set_num_threads(1)
     until = time.monotonic() + 60 * options.minutes
     if options.honest:
-        measure_honest(until)
+        measure_honest(options.only, until)
     else:
         measure_accuracy(options.methods.split(",") if options.methods else averaging(), until)
 

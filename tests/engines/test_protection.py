@@ -80,7 +80,7 @@ def test_a_new_stage_of_few_sites_allows_twice_what_the_others_did() -> None:
 
 def test_a_site_may_go_on_as_it_began_when_the_others_have_learnt() -> None:
     """Four sites move by 1, then three of them by 0.1: the fourth is not refused for going on, a stranger is."""
-    protection = Protection()
+    protection = Protection(GateLimits(replays=False))
     assert not judged({"a": one(1.0), "b": one(1.0), "c": one(1.0), "d": one(1.0)}, protection)
     later = {"a": one(0.1), "b": one(0.1), "c": one(0.1)}
     assert not judged({**later, "d": one(1.0)}, protection)
@@ -104,6 +104,24 @@ def test_flat_tensors_are_refused_from_the_first_reply_on(value: float) -> None:
     assert not judged({"a": flat}, flat=False)
     assert flattened({"w": torch.zeros(4)}, {"w": torch.zeros(4)}) == [], "sent so"
     assert flattened({"w": torch.zeros(3)}, {"w": torch.arange(3.0)}) == [], "a few numbers may be equal"
+
+
+def test_a_model_that_was_sent_before_is_a_replay() -> None:
+    protection = Protection()
+    assert not judged({"a": one(1.0), "b": one(1.1)}, protection)
+    assert "sent before" in judged({"a": one(1.0), "b": one(1.2)}, protection)["a"]
+    assert not judged({"c": one(1.1)}, protection), "another site may well come to the same"
+    again = Protection()
+    again.recall(protection.memory())
+    assert list(judged({"b": one(1.1)}, again)) == ["b"]
+
+
+def test_a_model_that_comes_back_as_it_was_sent_is_no_replay() -> None:
+    request = Train(START, Recipe())
+    envelope = Envelope("run", "a", Moment(1, "train", 0, 0), "", request)
+    protection = Protection()
+    for _ in range(2):
+        assert not protection.refusals("train", {"a": Trained(START, 10, 0.5)}, {"a": envelope}, lambda site: ())
 
 
 def test_a_negative_variance_is_refused() -> None:

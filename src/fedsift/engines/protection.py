@@ -12,7 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
+import torch
+
 from fedsift.aggregate.likeness import agreements, flattened, relative_length
+from fedsift.contract.codec import digest_of
 from fedsift.contract.messages import Envelope, Reply, Weights
 from fedsift.contract.plaintext import short
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Range, Ranged
@@ -22,6 +25,8 @@ KEPT_LENGTHS = 32
 """Lengths of accepted updates that a stage remembers, for rounds of one or two sites."""
 KEPT_OWN = 8
 """Lengths of a site's own accepted updates that a stage remembers."""
+KEPT_DIGESTS = 64
+"""Accepted models of a site that are known again if they are sent a second time."""
 OWN = 0.5
 """A site's usual length counts for half of the cohort's: it may go on as it began, and a little further."""
 
@@ -42,6 +47,8 @@ class GateLimits(Ranged):
     """Refuse an update at a cosine below minus this in a cohort whose median cosine is above it; 0 is off."""
     flat: bool = True
     """Refuse tensors of zeros, or of any one number, where others were sent."""
+    replays: bool = True
+    """Refuse a model that the same site has sent before."""
     largest_share: Annotated[float, Range(0, 1, above=True)] = 1.0
     """The most that one site's declared size may count for among a round's replies; 1: no bound."""
 
@@ -97,14 +104,18 @@ class Protection:
     limits: GateLimits = field(default_factory=GateLimits)
     lengths: dict[str, Lengths] = field(default_factory=dict)
     """By stage and model; kept with the run's checkpoints."""
+    seen: dict[str, list[str]] = field(default_factory=dict)
+    """Fingerprints of each site's accepted models, the latest; kept with them."""
 
     def memory(self) -> dict[str, Any]:
         """What a resumed run must know to judge as one that never stopped: plain values."""
-        return {key: asdict(known) for key, known in self.lengths.items()}
+        known = {key: asdict(at) for key, at in self.lengths.items()}
+        return {"lengths": known, "seen": {site: list(marks) for site, marks in self.seen.items()}}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """The reverse."""
-        self.lengths = {key: Lengths(**known) for key, known in memory.items()}
+        self.lengths = {key: Lengths(**known) for key, known in memory.get("lengths", {}).items()}
+        self.seen = {site: list(marks) for site, marks in memory.get("seen", {}).items()}
 
     def refusals(
         self,
@@ -116,20 +127,26 @@ class Protection:
         """Why updates of these replies are set aside, by site. buffers: a site's running statistics, by name."""
         refused: dict[str, str] = {}
         moves: dict[int, dict[str, Move]] = {}
+        marks: dict[str, list[str]] = {}
         for site, reply in replies.items():
             try:
                 found = _moves(reply, envelopes[site], buffers(site))
+                marks[site] = [_mark(move) for move in found] if self.limits.replays else []
                 flat = _flat(found) if self.limits.flat else None
             except Exception as error:  # a reply may hold anything at all
                 refused[site] = short(unchecked(error))
                 continue
-            if flat is not None:
-                refused[site] = short(flat)
+            again = (set(marks[site]) - {""}) & set(self.seen.get(site, ()))
+            if flat is not None or again:
+                refused[site] = short(flat or "the model is one that the site has sent before: a replay")
                 continue
             for number, move in enumerate(found):
                 moves.setdefault(number, {})[site] = move
         for number, cohort in moves.items():
             refused |= self._judged(f"{stage}/{number}", {s: m for s, m in cohort.items() if s not in refused})
+        for site, new in marks.items():
+            if site not in refused and any(new):
+                self.seen[site] = [*self.seen.get(site, []), *filter(None, new)][-KEPT_DIGESTS:]
         return refused
 
     def _judged(self, key: str, cohort: Mapping[str, Move]) -> dict[str, str]:
@@ -222,6 +239,12 @@ def _moves(reply: Reply, envelope: Envelope, buffers: Collection[str]) -> list[M
             )
         )
     return found
+
+
+def _mark(move: Move) -> str:
+    """A model's fingerprint; "" for one that came back as it was sent, which a site may do as often as it is asked."""
+    same = all(torch.equal(tensor, move.start[name]) for name, tensor in move.model.items())
+    return "" if same else digest_of(move.model)[:12]
 
 
 def _flat(moves: list[Move]) -> str | None:
