@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from benchmarks.attacks.accuracy import averaging, cells, outcome, study_of
 from benchmarks.attacks.honest import margins, presets, studies
+
 from fedsift.contract.files import write_atomically
 from fedsift.data.places import NotAtHand
 
@@ -72,7 +72,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attacks")
     parser.add_argument("--methods", default="", help="only these, by commas")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after so long")
-    parser.add_argument("--honest", action="store_true", help="how near honest federations come to the limits")
+    parser.add_argument(
+        "--honest", action="store_true", help="how near honest federations come to the limits"
+    )
     parser.add_argument("--only", default="", help="with --honest: federations whose name holds this")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.attacks.attacks import FORM, MODEL, Sight, absent, attacked
 from sklearn.datasets import load_digits
 
-from benchmarks.attacks.attacks import FORM, MODEL, Sight, absent, attacked
 from fedsift.contract.messages import Answer
 from fedsift.engines.inprocess import InProcess
 from fedsift.methods import methods
@@ -57,7 +57,9 @@ def several_labels(folder: Path) -> Path:
     """Digits with four yes/no findings each, for methods of several labels a sample."""
     digits = load_digits()
     images = (digits.images * (255 / 16)).astype(np.uint8)
-    labels = np.stack([np.isin(digits.target, WITH[k]) for k in range(len(FINDINGS))], axis=1).astype(np.int64)
+    labels = np.stack([np.isin(digits.target, WITH[k]) for k in range(len(FINDINGS))], axis=1).astype(
+        np.int64
+    )
     path = folder / "findings.npz"
     np.savez(
         path,

@@ -1,4 +1,4 @@
-"""How near honest federations come to the gate's limits: skewed, noisy and uneven ones. Nothing honest may be refused."""
+"""How near honest federations, skewed, noisy and uneven ones, come to the gate's limits. None may be refused."""
 
 from __future__ import annotations
 

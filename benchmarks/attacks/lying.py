@@ -25,9 +25,8 @@ from fedsift.local.requests import Indicate, Train
 from fedsift.local.workers import predict
 from fedsift.methods.fedcorr_site import ScoreModel
 from fedsift.metrics.detection import precision_recall
-from fedsift.signals.mixture import split_values
+from fedsift.signals.mixture import split_matrix, split_values
 from fedsift.signals.per_class import normalise
-from fedsift.signals.mixture import split_matrix
 from fedsift.study import Study
 from fedsift.study.running import federate
 
@@ -69,7 +68,11 @@ def measured(seed: int) -> tuple[dict[str, Array], NDArray[np.bool_]]:
     own, labels = test
     classes = len(federation.classes)
     on_own = [
-        float(F.cross_entropy(predict(federation.model, w, own, classes, federation.compute)[:OWN], labels[:OWN]))
+        float(
+            F.cross_entropy(
+                predict(federation.model, w, own, classes, federation.compute)[:OWN], labels[:OWN]
+            )
+        )
         for w in models
     ]
     found = {
@@ -99,7 +102,9 @@ def _said_of_each_other(federation: InProcess, models: list[Any]) -> Array:
     table = np.zeros((len(models), len(models)))
     for i, weights in enumerate(models):
         for j, site in enumerate(federation.sites):
-            logits = predict(federation.model, weights, federation._samples(spread.rows[site]), classes, federation.compute)
+            logits = predict(
+                federation.model, weights, federation._samples(spread.rows[site]), classes, federation.compute
+            )
             table[i, j] = float(F.cross_entropy(logits, torch.from_numpy(spread.given[site])))
     return table
 
@@ -109,7 +114,9 @@ def f1(found: Any, noisy: NDArray[np.bool_]) -> float:
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-def verdicts(found: Mapping[str, Array], noisy: NDArray[np.bool_], liars: NDArray[np.bool_]) -> dict[str, float]:
+def verdicts(
+    found: Mapping[str, Array], noisy: NDArray[np.bool_], liars: NDArray[np.bool_]
+) -> dict[str, float]:
     """F1 of finding the noisy sites, by each kind of score, when these sites lie."""
     losses, lid = found["losses"].copy(), found["lid"].copy()
     cleanest, noisiest = losses.sum(1).argmin(), losses.sum(1).argmax()
@@ -141,7 +148,9 @@ def run() -> dict[str, Any]:
                 liars[random.choice(SITES, round(share * SITES), replace=False)] = True
                 for kind, value in verdicts(found, noisy, liars).items():
                     table[f"{share:g}"].setdefault(kind, []).append(value)
-    means = {share: {kind: round(float(np.mean(v)), 3) for kind, v in row.items()} for share, row in table.items()}
+    means = {
+        share: {kind: round(float(np.mean(v)), 3) for kind, v in row.items()} for share, row in table.items()
+    }
     return {"sites": SITES, "seeds": SEEDS, "draws": DRAWS, "own": OWN, "f1": means}
 
 

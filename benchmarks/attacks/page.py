@@ -11,38 +11,39 @@ from benchmarks.attacks.__main__ import ACCURACY, HONEST, read
 from benchmarks.attacks.accuracy import averaging
 from benchmarks.attacks.attacks import FORM, MODEL
 from benchmarks.attacks.lying import FILE as LYING
+
 from fedsift.engines.protection import GateLimits
 
 PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
 WIDTH = 118
 ONE, TWO = 0.03, 0.05
 """What one hostile site may cost by default, and two with a robust rule."""
-TOP = """One bad site cannot break or own a run: every reply passes a gate, and every update is judged beside the other
-sites' before anything is made of it. Nothing of this changes a run without an attacker, to the last bit. This page is
-made by `python -m benchmarks.attacks.page` from `benchmarks/attacks/results`."""
-FIRST = """**The form.** Every field of a reply is checked against the type, shape and range that its class declares;
-counts are bounded by what the site declared on joining, which the roster bounds. All of these are refused in every
-exchange of every method, which the normal tests try one by one:"""
-THEN = """**The update.** What has the right form is measured beside the round's other updates. Lengths are relative to the
-model that was sent; where fewer than three sites answer, the stage's accepted updates are the measure. A site may go on
-as far as it went before, while others went as far: honest sites with wrong labels keep moving when the others have
-learnt. The keys of `[gate]` in a study:"""
+TOP = """One bad site cannot break or own a run: every reply passes a gate, and every update is judged beside
+the other sites' before anything is made of it. Nothing of this changes a run without an attacker, to the last
+bit. This page is made by `python -m benchmarks.attacks.page` from `benchmarks/attacks/results`."""
+FIRST = """**The form.** Every field of a reply is checked against the type, shape and range that its class
+declares; counts are bounded by what the site declared on joining, which the roster bounds. All of these are
+refused in every exchange of every method, which the normal tests try one by one:"""
+THEN = """**The update.** What has the right form is measured beside the round's other updates. Lengths are
+relative to the model that was sent; where fewer than three sites answer, the stage's accepted updates are the
+measure. A site may go on as far as it went before, while others went as far: honest sites with wrong labels
+keep moving when the others have learnt. The keys of `[gate]` in a study:"""
 MISSING = "None."
-COST = """Final accuracy of every averaging method on ten equal sites of digits with clean labels, one of them hostile, and
-what the worst attack costs in points. `malformed` sends all wrong forms one after another; `absent` never answers, which
-is what a refused attack comes to."""
-ROBUST = """Two hostile sites of ten against `aggregate = "trimmed"`, `hostile = 0.2`; methods without that key run with
-their own rule."""
-NEAR = """How near honest federations come to the limits, in shares of each limit: 1 would be a refusal. Digits over ten
-sites with every kind of skew and wrong labels, and presets on real data cut to their first rounds."""
-LIES = """Sites that lie about their scores cannot be told by form. F1 of finding the noisy sites among {sites} (40 % are
-noisy, half to all of their labels wrong), against the share of sites that lie: a noisy one claims the scores of the
-cleanest, a clean one those of the noisiest ({seeds} federations of digits, {draws} draws of liars each). The first check
-takes the loss of each site's model on {own} labelled samples of the coordinator's own; the second the median of what
-the other sites, liars among them, say of it."""
-ADVICE = """A claim is worth what the claimant is worth. A coordinator with labelled samples of its own should compare: a
-site whose claim and whose model disagree is one to call. Asking the other sites is no substitute where many of them
-are noisy: their labels make them bad judges before anybody lies."""
+COST = """Final accuracy of every averaging method on ten equal sites of digits with clean labels, one of them
+hostile, and what the worst attack costs in points. `malformed` sends all wrong forms one after another;
+`absent` never answers, which is what a refused attack comes to."""
+ROBUST = """Two hostile sites of ten against `aggregate = "trimmed"`, `hostile = 0.2`; methods without that key
+run with their own rule."""
+NEAR = """How near honest federations come to the limits, in shares of each limit: 1 would be a refusal. Digits
+over ten sites with every kind of skew and wrong labels, and presets on real data cut to their first rounds."""
+LIES = """Sites that lie about their scores cannot be told by form. F1 of finding the noisy sites among {sites}
+(40 % are noisy, half to all of their labels wrong), against the share of sites that lie: a noisy one claims the
+scores of the cleanest, a clean one those of the noisiest ({seeds} federations of digits, {draws} draws of liars
+each). The first check takes the loss of each site's model on {own} labelled samples of the coordinator's own;
+the second the median of what the other sites, liars among them, say of it."""
+ADVICE = """A claim is worth what the claimant is worth. A coordinator with labelled samples of its own should
+compare: a site whose claim and whose model disagree is one to call. Asking the other sites is no substitute
+where many of them are noisy: their labels make them bad judges before anybody lies."""
 
 
 def filled(text: str) -> str:
@@ -82,7 +83,12 @@ def block(found: dict[str, dict[str, Any]], hostile: int, rule: str, most: float
         numbers = [value for value in lost.values() if value is not None]
         worst = max(numbers, default=0.0)
         body.append(
-            [name, points(cells[base]["accuracy"]), *(points(cells[key]["accuracy"]) for key in keys.values()), points(worst)]
+            [
+                name,
+                points(cells[base]["accuracy"]),
+                *(points(cells[key]["accuracy"]) for key in keys.values()),
+                points(worst),
+            ]
         )
         missed += [
             f"{name} under {attack} ({'the run ended' if value is None else f'{100 * value:.1f} points'})"
@@ -103,7 +109,10 @@ def limits() -> str:
     docs = field_docs(GateLimits)
     return table(
         ["key", "default", "what it does"],
-        [[f"`{e.name}`", f"{e.default}", " ".join(docs[e.name].split())] for e in dataclasses.fields(GateLimits)],
+        [
+            [f"`{e.name}`", f"{e.default}", " ".join(docs[e.name].split())]
+            for e in dataclasses.fields(GateLimits)
+        ],
     ).replace("---:", "---")
 
 
@@ -111,7 +120,8 @@ def honest() -> str:
     found = read(HONEST)
     names = ["length", "statistics", "against", "opposed"]
     body = [
-        [name, *(f"{row[key]:.2f}" for key in names), str(len(row["refused"]))] for name, row in sorted(found.items())
+        [name, *(f"{row[key]:.2f}" for key in names), str(len(row["refused"]))]
+        for name, row in sorted(found.items())
     ]
     return table(["federation", *names, "refused"], body)
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import torch
-
 from benchmarks.leakage.measure import measured
+
 from fedsift.contract.files import write_atomically
 
 FILE = Path(__file__).parent / "results" / "leakage.json"

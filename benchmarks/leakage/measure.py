@@ -1,7 +1,7 @@
 """What a curious coordinator can read off a site's replies: its mix of labels, and whether a sample is there.
 
-`python -m benchmarks.leakage` fills results/leakage.json. Sites of digits with uneven classes; the coordinator knows the
-global model, what it was told, and 200 labelled samples of its own that no site has.
+`python -m benchmarks.leakage` fills results/leakage.json. Sites of digits with uneven classes; the coordinator knows
+the global model, what it was told, and 200 labelled samples of its own that no site has.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ def scene(seed: int) -> Scene:
 # What leaves under a policy -----------------------------------------------------------------------------------------
 
 
-def noised(start: Weights, model: Weights, bound: float, noise: float, entropy: np.random.Generator) -> Weights:
+def noised(
+    start: Weights, model: Weights, bound: float, noise: float, entropy: np.random.Generator
+) -> Weights:
     """The model that leaves when its update is clipped at `bound` and gets noise of `noise` times it."""
     names = [name for name, tensor in model.items() if tensor.is_floating_point()]
     flat = torch.cat([(model[name] - start[name]).double().reshape(-1) for name in names])
@@ -159,7 +161,7 @@ def known(place: Scene, guess: Array, site: str) -> float:
 
 
 def membership(place: Scene, site: str, model: Weights, *, with_labels: bool) -> float:
-    """AUC of telling the site's samples from strangers: by how the loss fell, or by confidence alone (public logits)."""
+    """AUC of telling the site's samples from strangers: by the fall of its loss, or by confidence alone."""
     inside, outside = place.samples(site), place.strangers
     truth = torch.from_numpy(place.federation.spread.dataset.labels)
     scores = []
@@ -215,5 +217,3 @@ def measured(seeds: int) -> dict[str, Any]:
         for kind, protection, what, value in rows(scene(seed), seed):
             found.setdefault(f"{kind}, {protection}, {what}", []).append(value)
     return {key: round(float(np.mean(values)), 3) for key, values in found.items()}
-
-

@@ -1,4 +1,4 @@
-"""Which methods would work if the coordinator saw sums alone: secure aggregation, from what methods declare they ask."""
+"""Which methods would work if the coordinator saw sums alone (secure aggregation), from what they declare."""
 
 from __future__ import annotations
 
@@ -63,5 +63,5 @@ def verdict(name: str) -> tuple[bool, str]:
             return False, f"{reply}: {ONE_BY_ONE[reply]}"
         if reply not in ADDS_UP and reply not in ONE_BY_ONE:
             return False, f"{reply} has not been looked at"
-    rules = " with `aggregate = \"mean\"`" if issubclass(methods.get(name), Averaging) else ""
+    rules = ' with `aggregate = "mean"`' if issubclass(methods.get(name), Averaging) else ""
     return True, f"sums are enough{rules}"

@@ -81,7 +81,9 @@ class Recorded:
             self.outcomes["unreadable"] += 1
             return
         answers = [dict(each) for each in step.answers]
-        answers[asked][site] = sent if isinstance(sent, Answer) else dataclasses.replace(answers[asked][site], reply=sent)
+        answers[asked][site] = (
+            sent if isinstance(sent, Answer) else dataclasses.replace(answers[asked][site], reply=sent)
+        )
         federation = self.federation
         federation.replayed = answers
         federation.protection.recall(copy.deepcopy(step.lengths))

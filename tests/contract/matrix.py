@@ -1,4 +1,4 @@
-"""Every attack on every exchange of a run, judged by the gate as it stands at that moment; the run itself goes on honest.
+"""Every attack on every exchange of a run, judged by the gate as it stands then; the run itself goes on honest.
 
 One tiny run of a method is enough for the whole row of the matrix: what is asked of the gate costs milliseconds.
 """
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-
 from benchmarks.attacks.attacks import FORM, MODEL, Sight
+
 from fedsift.aggregate.likeness import flattened, relative_length
 from fedsift.contract.messages import Answer, Envelope, Reply, Weights
 from fedsift.engines.gate import refusal

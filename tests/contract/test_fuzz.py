@@ -1,4 +1,4 @@
-"""No message, whatever is in it, ends a run: thousands through the gate and the methods here, 100,000 in the slow tests."""
+"""No message, whatever is in it, ends a run: thousands through gate and methods here, 100,000 in the slow tests."""
 
 from __future__ import annotations
 

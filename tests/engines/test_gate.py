@@ -91,7 +91,7 @@ def test_honest_replies_pass() -> None:
         (OwnEvaluated(TABLE, 0.5, 6, "test set"), EvaluateOwn(), "add up to 4, the reply speaks of 6"),
         (OwnEvaluated(TABLE, 0.5, 4, ["held out"]), EvaluateOwn(), "where is a list"),
         (Indicators(torch.full((3,), -1e300, dtype=torch.float64), torch.ones(3) > 0, 10), Indicate(None, 3), "beyond"),
-        (Indicators(torch.full((3,), 1e12), torch.ones(3) > 0, 10), Indicate(None, 3), "values = 1e+12 is outside 0.0 to"),
+        (Indicators(torch.full((3,), 1e12), torch.ones(3) > 0, 10), Indicate(None, 3), "values = 1e+12 is outside"),
         (Indicators(torch.full((3,), -5.0), torch.ones(3) > 0, 10), Indicate(None, 3), "values = -5 is outside 0.0"),
         (None, TRAIN, "Train was answered by NoneType"),
         (FACTS, TRAIN, "is a SiteFacts"),

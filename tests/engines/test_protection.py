@@ -16,7 +16,10 @@ from fedsift.engines.protection import GateLimits, Protection, bounded_shares, s
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
 
-START: Weights = {"w": torch.tensor([3.0, 0.0, 0.0, 4.0]), "bn.running_var": torch.tensor([1.0, 2.0, 3.0, 4.0])}
+START: Weights = {
+    "w": torch.tensor([3.0, 0.0, 0.0, 4.0]),
+    "bn.running_var": torch.tensor([1.0, 2.0, 3.0, 4.0]),
+}
 """||w|| = 5."""
 
 
@@ -25,7 +28,9 @@ def judged(updates: Mapping[str, Any], protection: Protection | None = None, **l
     protection = protection or Protection(GateLimits(**limits))
     request = Train(START, Recipe())
     replies = {
-        site: Trained({"w": START["w"] + torch.tensor(change), "bn.running_var": START["bn.running_var"] * 1.1}, 10, 0.5)
+        site: Trained(
+            {"w": START["w"] + torch.tensor(change), "bn.running_var": START["bn.running_var"] * 1.1}, 10, 0.5
+        )
         for site, change in updates.items()
     }
     envelopes = {site: Envelope("run", site, Moment(1, "train", 0, 0), "", request) for site in updates}
@@ -93,7 +98,9 @@ def test_against_a_cohort_that_agrees() -> None:
     assert "opposed" in judged({**agreed, "d": one(-1.0)})["d"]
     assert "against" in judged({**agreed, "d": one(-4.0)})["d"]
     apart = {"a": one(1.0, 0), "b": one(1.0, 1), "c": one(1.0, 2)}
-    assert not judged({**apart, "d": [-1.0, -1.0, -1.0, 0.0]}), "sites that agree on nothing cannot be opposed"
+    assert not judged({**apart, "d": [-1.0, -1.0, -1.0, 0.0]}), (
+        "sites that agree on nothing cannot be opposed"
+    )
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5])
@@ -121,7 +128,9 @@ def test_a_model_that_comes_back_as_it_was_sent_is_no_replay() -> None:
     envelope = Envelope("run", "a", Moment(1, "train", 0, 0), "", request)
     protection = Protection()
     for _ in range(2):
-        assert not protection.refusals("train", {"a": Trained(START, 10, 0.5)}, {"a": envelope}, lambda site: ())
+        assert not protection.refusals(
+            "train", {"a": Trained(START, 10, 0.5)}, {"a": envelope}, lambda site: ()
+        )
 
 
 def test_a_negative_variance_is_refused() -> None:

@@ -8,7 +8,7 @@ from fedsift.contract.typed import misfit
 
 
 def refusal(answer: Answer | None, envelope: Envelope, facts: SiteFacts) -> str | None:
-    """Why this answer cannot be used, or None if it can (its update is judged later, beside the others': protection.py).
+    """Why this answer cannot be used, or None if it can (protection.py judges its update beside the others').
 
     One line of a length that can be stored: a site's own words are cut, and what would act in a terminal is escaped.
     """

@@ -1,8 +1,8 @@
 """Protection of the model: an update is judged beside the other sites', before anything is made of it.
 
 Each reply's models (`Reply.moves`) are compared with the same ones of the round's other sites: how far they went from
-what was sent, and whither. What no honest site does, whatever its data and labels are like, is set aside; docs/attacks.md
-has the figures of both kinds. Without an attacker nothing is changed, to the last bit.
+what was sent, and whither. What no honest site does, whatever its data and labels are like, is set aside;
+docs/attacks.md has the figures of both kinds. Without an attacker nothing is changed, to the last bit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GateLimits(Ranged):
     norm_factor: AtLeastZero = 6.0
     """Refuse an update longer than so many times the usual one: the median of the round's; 0 is off."""
     norm_cohort: AtLeastOne = 3
-    """Sites that make a cohort; an update among fewer is measured by the stage's accepted ones, if there are so many."""
+    """Sites that make a cohort; an update among fewer is measured by the stage's accepted ones, if these are enough."""
     statistics_factor: AtLeastZero = 20.0
     """The same for running statistics (batch norm), which differ more between honest sites; 0 is off."""
     against: AtLeastZero = 3.0
@@ -143,7 +143,9 @@ class Protection:
             for number, move in enumerate(found):
                 moves.setdefault(number, {})[site] = move
         for number, cohort in moves.items():
-            refused |= self._judged(f"{stage}/{number}", {s: m for s, m in cohort.items() if s not in refused})
+            refused |= self._judged(
+                f"{stage}/{number}", {s: m for s, m in cohort.items() if s not in refused}
+            )
         for site, new in marks.items():
             if site not in refused and any(new):
                 self.seen[site] = [*self.seen.get(site, []), *filter(None, new)][-KEPT_DIGESTS:]
@@ -184,7 +186,9 @@ class Protection:
         if len(known.recent) >= self.limits.norm_cohort:
             return statistics.median(known.recent)
         model = key.rpartition("/")[2]
-        others = [length for name, at in self.lengths.items() if name.endswith(f"/{model}") for length in at.recent]
+        others = [
+            length for name, at in self.lengths.items() if name.endswith(f"/{model}") for length in at.recent
+        ]
         return 2 * statistics.median(others) if len(others) >= self.limits.norm_cohort else 0.0
 
     def _opposed(self, ratios: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, str]:

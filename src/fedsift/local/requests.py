@@ -216,7 +216,9 @@ def evaluated(logits: Tensor, labels: Tensor, *, multilabel: bool) -> Evaluated:
 class Indicators(Reply):
     """A site's noise indicator: one value, or one for each class."""
 
-    values: Tensor = disclosed("the indicator (mean loss, LID or confidence), [K] or [1]", least=0.0, most=1e9)
+    values: Tensor = disclosed(
+        "the indicator (mean loss, LID or confidence), [K] or [1]", least=0.0, most=1e9
+    )
     held: Tensor = disclosed("which of these classes the site has samples of, [K] or [1]")
     samples: int = disclosed("how many samples it was measured on")
 

@@ -73,8 +73,8 @@ class TrainJointly(Train):
 
     reply_type: ClassVar[type[Reply]] = Trained
     spread: ClassVar[float] = 4.0
-    """Where labels are what the network predicts already there is little to learn: a site that comes for the first time,
-    with its given labels, moves ten times as far as one that has learnt its own."""
+    """Where labels are what the network predicts already there is little to learn: a site that comes for the first
+    time, with its given labels, moves ten times as far as one that has learnt its own."""
 
     def reply(self, site: Site, result: Result | None) -> Trained:
         window: Tensor = site.notebook[WINDOW]

@@ -82,7 +82,10 @@ class Controlled(Trained):
         found = super().moves(request)
         if self.change is None:
             return found
-        return (*found, (self.change, {name: torch.zeros_like(tensor) for name, tensor in self.change.items()}))
+        return (
+            *found,
+            (self.change, {name: torch.zeros_like(tensor) for name, tensor in self.change.items()}),
+        )
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
 
 def gaussian_draws(entropy: bytes, count: int) -> NDArray[np.float64]:
-    """Standard normal numbers `[count]` from 8 bytes each (Box and Muller), so that the source of chance is the caller's.
+    """Standard normal numbers `[count]` from 8 bytes each (Box and Muller): the source of chance is the caller's.
 
     Two uniform numbers u, v in (0, 1] give sqrt(-2 ln u) cos(2 pi v) and the same with the sine.
     """
