@@ -23,7 +23,7 @@ check: $(READY)
 	$(BIN)/lint-imports
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadscope -q -m "not slow"
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m "slow or hypothesis"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -25,3 +26,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     exploring = str(config.getoption("markexpr", "")).startswith("slow")
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("explore" if exploring else "same"))
+
+
+LONGEST_FIRST = ("contract/test_two_engines", "docs/test_contributing", "docs/test_first_hour", "contract/")
+"""Modules that take long begin early, so that no process is left alone with one at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: next((i for i, part in enumerate(LONGEST_FIRST) if part in item.nodeid), 99))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadscope`, by module and, for the promises that every method keeps, by method.
+
+    What a module's fixtures make (a trained federation, a start of Flower) is then made in one process, once.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    config.option.loadscopereorder = False
+
+    class ByModuleOrMethod(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            module, _, test = nodeid.partition("::")
+            method = test.partition("[")[2] if module.endswith("test_every_method.py") else ""
+            return f"{module}[{method}"
+
+    return ByModuleOrMethod(config, log) if config.option.dist == "loadscope" else None

@@ -22,7 +22,7 @@ def ratio(ours: list[float], theirs: list[float]) -> tuple[float, float]:
 
 def read(folder: Path) -> dict[str, list[dict[str, Any]]]:
     cells: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for file in sorted(folder.glob("*-[0-9]*.json")):
+    for file in sorted(folder.glob("*-[0-9].json")):
         held = json.loads(file.read_text())
         if "ours" in held:
             cells[held["scenario"]].append(held)

@@ -16,7 +16,7 @@ from .federations import ALONE, assert_close, contract_study, outcome, play
 pytest.importorskip("flwr", reason="the Flower engine is an extra: pip install 'fedsift[flower]'")
 pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'fedsift[flower]'")
 
-pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower")]
+pytestmark = pytest.mark.flower
 torch.set_num_threads(1)
 
 

@@ -40,8 +40,6 @@ NAME = "mine.fedavgm:FedAvgM"
 SOURCE = str(Path(fedsift.__file__).parents[1])
 MINE = ("momentum.py", "fedavgm.py", "test_fedavgm.py")
 
-# Each test below builds on the page's package; one process makes it once.
-pytestmark = pytest.mark.xdist_group("contributing")
 torch.set_num_threads(1)
 
 

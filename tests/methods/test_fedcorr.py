@@ -443,6 +443,7 @@ def test_stage_switches() -> None:
     assert rounds() == [6, 2, 1, 2]
     assert rounds(fine_tuning=False) == [6, 0, 0, 2]
     assert rounds(usual_training=False) == [6, 2, 1, 0]
+    assert rounds(usual_rounds=0) == [6, 2, 1, 0]
     assert rounds(correction=False) == [6, 2, 0, 2]
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedsift.contract.errors import DataError
-from fedsift.signals.label_findings import fit_findings, never_annotated, two_columns
-from fedsift.signals.label_posterior import LabelModel, fit_site, probability_wrong
+from fedsift.signals.label_findings import (
+    fit_annotator,
+    fit_questions,
+    never_annotated,
+    site_rates,
+    two_columns,
+)
+from fedsift.signals.label_posterior import LabelModel, fit_site
 from fedsift.signals.label_verdicts import (
     Recalibration,
     after_verdict,
@@ -17,19 +25,67 @@ from fedsift.signals.label_verdicts import (
 )
 
 
-def test_a_finding_is_a_two_class_audit_and_an_unannotated_one_is_only_predicted() -> None:
+def answered(
+    rng: np.random.Generator, errors: list[list[float]], n: int = 500, findings: int = 6
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """P(true) `[n, Q, 2]` by Bayes' rule, the true answers, and those of an annotator with T = errors."""
+    true = (rng.random((n, findings)) < 0.15).astype(np.int64)
+    score = rng.normal(4.0 * true - 2.0, 1.4)
+    p = 1 / (1 + np.exp(-(4.0 / 1.4**2 * score + np.log(0.15 / 0.85))))
+    given = np.where(rng.random(true.shape) < np.array(errors)[true, 1 - true], 1 - true, true)
+    return two_columns(p), true, given
+
+
+def test_one_question_is_the_picture_s_label_and_an_unannotated_finding_has_no_fit() -> None:
     rng = np.random.default_rng(0)
-    p = rng.random((60, 2))
-    labels = (rng.random((60, 2)) < p).astype(np.int64)
+    p, _, given = answered(rng, [[0.9, 0.1], [0.2, 0.8]], 60, 2)
     models = [LabelModel.start([3, 1]), LabelModel.start([1, 1])]
-    fit = fit_findings(p, labels, [True, False], models)
-    alone = fit_site(two_columns(p[:, 0]), labels[:, 0], models[0])
-    np.testing.assert_allclose(fit.present[:, 0], alone.posterior[:, 1])
-    np.testing.assert_allclose(fit.wrong[:, 0], probability_wrong(alone, labels[:, 0]))
-    assert np.isnan(fit.wrong[:, 1]).all() and fit.fits[1] is None
-    np.testing.assert_allclose(fit.present[:, 1], p[:, 1])  # equal shares, a = 1: what the model says
+    [alone] = fit_questions(p[:, :1], given[:, :1], [True], models[:1])
+    assert alone is not None
+    np.testing.assert_array_equal(alone.posterior, fit_site(p[:, 0], given[:, 0], models[0]).posterior)
+    first, second = fit_questions(p, given, [True, False], models)
+    assert first is not None and second is None
+    assert fit_questions(p, given, [False, False], models) == [None, None]
     with pytest.raises(DataError):
-        fit_findings(p, labels[:, :1], [True, False], models)
+        fit_questions(p, given[:, :1], [True, False], models)
+
+
+def test_a_site_s_annotator_solves_its_own_equations() -> None:
+    """At the end q T is the posterior, T the drawn counts of all findings, pi_s the drawn shares of each."""
+    rng = np.random.default_rng(1)
+    p, _, given = answered(rng, [[0.95, 0.05], [0.3, 0.7]])
+    models = [LabelModel.start([0.85, 0.15]).with_tempering(1.2) for _ in range(6)]
+    fits = fit_annotator([p[:, q] for q in range(6)], given, models)
+    total = np.zeros((2, 2))
+    for q, (fit, model) in enumerate(zip(fits, models)):
+        evidence = p[:, q] ** 1.2 / model.given_shares
+        own = evidence * fit.shares
+        own = own / own.sum(1, keepdims=True) * fit.errors.T[given[:, q]]
+        np.testing.assert_allclose(fit.posterior, own / own.sum(1, keepdims=True), rtol=1e-9)
+        drawn = fit.posterior.sum(0) + model.concentration * model.shares
+        np.testing.assert_allclose(fit.shares, drawn / drawn.sum(), atol=2e-4)
+        assert fit.rate == pytest.approx(1 - np.trace(fit.counts) / 500)
+        for c in range(2):
+            for j in range(2):
+                total[c, j] += fit.posterior[given[:, q] == j, c].sum()
+    # 1.5 / 6.5 wrong is the start's mean rate, for both kinds of mistake
+    base = np.array([[5 / 6.5, 1.5 / 6.5], [1.5 / 6.5, 5 / 6.5]])
+    wanted = total + np.array([[200.0], [50.0]]) * base
+    np.testing.assert_allclose(fits[0].errors, wanted / wanted.sum(1, keepdims=True), atol=2e-4)
+
+
+def test_one_annotator_is_told_from_a_careful_one() -> None:
+    rng = np.random.default_rng(2)
+    model = replace(LabelModel.start([0.85, 0.15]), rate_prior=(1.0, 40.0))
+    found = {}
+    for name, errors in (("careless", [[0.93, 0.07], [0.3, 0.7]]), ("careful", [[1.0, 0.0], [0.0, 1.0]])):
+        p, true, given = answered(rng, errors)
+        fits = fit_questions(p, given, [True] * 6, [model] * 6)
+        rates = site_rates(fits, given)
+        found[name] = {rate.evidence for rate in rates if rate is not None}
+        estimated = sum(rate.wrong for rate in rates if rate is not None) / given.size
+        assert estimated == pytest.approx((given != true).mean(), abs=0.02)
+    assert found == {"careless": {True}, "careful": {False}}  # asked once, of all findings together
 
 
 def test_never_annotated_needs_enough_samples() -> None:

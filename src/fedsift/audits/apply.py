@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsift.audits.defaults import THRESHOLD
 from fedsift.audits.findings import Origin, SiteAudit, to_bytes
 from fedsift.audits.ledger import CHANGE, UNDO, Entry, Forgotten, Ledger, Note, effective
 from fedsift.audits.originals import Correction, corrected_path, rendered, write_corrected
@@ -21,6 +20,7 @@ from fedsift.audits.review import Plan, read_plan, settle
 from fedsift.audits.verdicts import Verdict, from_entries
 from fedsift.audits.write import keep_thumbnails, stored_thumbnails, write_queue, write_tables
 from fedsift.contract.errors import ConfigError, DataError
+from fedsift.contract.thresholds import APPLY
 
 BY = ("verdicts", "probability", "both")
 
@@ -76,7 +76,7 @@ def apply(
     audit: SiteAudit,
     *,
     by: str = "verdicts",
-    threshold: float = THRESHOLD,
+    threshold: float = APPLY,
     who: str,
     test: bool = False,
     origin: Origin | None = None,

@@ -4,5 +4,3 @@ BLIND = 0.2
 """Share of the queue that is shown without a proposal, because people tend to accept one."""
 WITHIN = 0.05
 """Half the width of an interval that a plan aims at."""
-THRESHOLD = 0.5
-"""A label is changed by probability where its being wrong is likelier than this."""

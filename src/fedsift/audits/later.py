@@ -30,7 +30,8 @@ from fedsift.local.label_audit import (
 from fedsift.local.site import Samples, Site
 from fedsift.methods.label_audit import AuditState, LabelAudit
 from fedsift.runs import RunFolder
-from fedsift.signals.label_posterior import fit_site, judge, predicted_shares
+from fedsift.signals.label_findings import fit_questions
+from fedsift.signals.label_posterior import judge, predicted_shares
 from fedsift.study.study import Study
 
 
@@ -100,13 +101,21 @@ def _judged(
         given_answers(site.given),
     )
     posterior, wrong, predicted = [], [], []
-    for q, model in enumerate(own_models(state.shared, pages[NATS])):
-        fit = fit_site(before[:, q], answers[:, q], model)
+    page: JudgedLabels = pages[JUDGED]
+    models = own_models(state.shared, pages[NATS])
+    annotated = ~page.wrong.isnan().all(0).numpy()
+    for q, (model, fit) in enumerate(
+        zip(models, fit_questions(before, answers, annotated, models), strict=True)
+    ):
+        shares = model.shares if fit is None else fit.shares
+        predicted.append(predicted_shares(p[:, q], model, shares).argmax(1))
+        if fit is None:  # not annotated by this site: predicted, not judged
+            posterior.append(predicted_shares(p[:, q], model, shares))
+            wrong.append(np.full(len(rows), np.nan))
+            continue
         after, doubt = judge(p[:, q], later[:, q], model, fit, answers[:, q])
         posterior.append(after)
         wrong.append(doubt)
-        predicted.append(predicted_shares(p[:, q], model, fit.shares).argmax(1))
-    page: JudgedLabels = pages[JUDGED]
     known = answerable(site)
     doubts = np.where(known, np.stack(wrong, 1), np.nan)
     suspects = (np.nan_to_num(doubts).max(1, initial=0.0) > 0.5) & any(rate[3] for rate in page.rates)

@@ -28,6 +28,7 @@ from fedsift.contract import codec
 from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import ConfigError, RunError
 from fedsift.contract.plain import plain
+from fedsift.contract.thresholds import APPLY
 from fedsift.data.dataset import Dataset, Spread
 from fedsift.engines.loop import Listener
 from fedsift.local.features import is_features
@@ -35,7 +36,6 @@ from fedsift.methods.label_audit import LabelAudit
 from fedsift.metrics import correction, roc_area
 from fedsift.runs import RunFolder
 from fedsift.signals.label_counts import FLOOR
-from fedsift.signals.label_rates import APPLY
 from fedsift.study.running import reopen, run
 from fedsift.study.study import ModelTable, Study
 
@@ -274,6 +274,7 @@ def against_truth(
         "flagged_and_wrong": found,
         "precision": found / max(int(flagged.sum()), 1),
         "recall": found / max(int(listed.sum()), 1),
+        "threshold": threshold,
         "fixed": done.fixed,
         "harmed": done.harmed,
         "missed": done.missed,

@@ -132,8 +132,8 @@ def tell_audit(found: Audit) -> None:
     if truth is not None:
         say(
             f"the truth is known here: of {truth['wrong']} wrong labels the lists hold {truth['flagged_and_wrong']} "
-            f"({truth['flagged']} listed); mending those above 0.67 fixes {truth['fixed']}, harms {truth['harmed']}, "
-            f"misses {truth['missed']}"
+            f"({truth['flagged']} listed); mending those above {truth['threshold']:g} fixes {truth['fixed']}, "
+            f"harms {truth['harmed']}, misses {truth['missed']}"
         )
     worst = max(found.folders, key=lambda site: found.summary["sites"][site]["flagged"])
     say(f"each site's list and page: {found.out / 'sites'}, e.g. {found.folders[worst].report}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedsift.audits.defaults import THRESHOLD
 from fedsift.cli.output import print_json, stdout
+from fedsift.contract.thresholds import APPLY
 
 if TYPE_CHECKING:
     from fedsift.audits.apply import Applied
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 def apply(
     folder: Path = FOLDER,
     by: str = typer.Option("verdicts", "--by", help="verdicts, probability, or both (people first)."),
-    above: float = typer.Option(THRESHOLD, "--above", help="By probability: where it is above this."),
+    above: float = typer.Option(APPLY, "--above", help="By probability: where it is above this."),
     include_test: bool = typer.Option(
         False, "--include-test", help="Test samples, too; that changes what is measured."
     ),

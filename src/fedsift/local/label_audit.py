@@ -35,15 +35,15 @@ from fedsift.signals.label_crossfit import (
     standardised,
 )
 from fedsift.signals.label_exchange import SecondReply, SharedModel, second_reply, site_tempering, third_reply
+from fedsift.signals.label_findings import fit_questions, site_rates
 from fedsift.signals.label_posterior import (
     GRID,
     LabelModel,
-    fit_site,
     judge,
     predicted_shares,
     probability_wrong,
 )
-from fedsift.signals.label_rates import flagged, site_rate
+from fedsift.signals.label_rates import flagged
 
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -294,8 +294,10 @@ class JudgeLabels(Request[LabelsJudged]):
         posteriors, wrongs, tables, rates, swapped, predictions = [], [], [], [], [], []
         told: list[tuple[int, int, int]] = []
         marks = np.zeros(len(p), np.bool_)
-        for q, model in enumerate(own_models(self.shared, site.notebook[NATS])):
-            if not known[q]:
+        models = own_models(self.shared, site.notebook[NATS])
+        fits = fit_questions(p, answers, known, models)
+        for q, (model, fit, rate) in enumerate(zip(models, fits, site_rates(fits, answers), strict=True)):
+            if fit is None or rate is None:
                 every = np.concatenate([p[:, q], held[0][:, q]])
                 posteriors.append(predicted_shares(every, model, model.shares))
                 predictions.append(posteriors[-1].argmax(1))
@@ -305,8 +307,6 @@ class JudgeLabels(Request[LabelsJudged]):
                 told.append((0, 0, 0))
                 swapped.append(False)
                 continue
-            fit = fit_site(p[:, q], answers[:, q], model)
-            rate = site_rate(fit, answers[:, q])
             doubt = probability_wrong(fit, answers[:, q])
             later, later_doubt = judge(held[0][:, q], held[1][:, q], model, fit, answers[:, q])
             marks |= flagged(doubt, rate)

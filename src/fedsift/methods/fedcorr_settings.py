@@ -189,4 +189,5 @@ class FedCorrSettings(Averaging):
         usual = self.usual or (FedLA(tau=self.adjust, **rule) if self.adjust else FedAvg(**rule))
         local = usual.local if usual.local != type(usual)().local else self.local
         local = replace(local, mixup=self.mixup if self.mixup_stages == "all" else 0.0)
-        return replace(usual, rounds=self.last_rounds, fraction=self.gamma, local=local)
+        # a stage of no rounds is left out by `stages`; a method of no rounds is refused
+        return replace(usual, rounds=max(self.last_rounds, 1), fraction=self.gamma, local=local)

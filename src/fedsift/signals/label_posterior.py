@@ -317,7 +317,7 @@ def _em(
     alpha, beta = model.rate_prior
     before = -np.inf
     for step in range(ITERATIONS + 1):
-        posterior, total = _responsibilities(evidence, labels, shares, errors)
+        posterior, total = responsibilities(evidence, labels, shares, errors)
         now = float(total.sum())
         counts = posterior.T @ by_label
         if step == ITERATIONS or abs(now - before) < TOLERANCE * max(n, 1):
@@ -331,7 +331,7 @@ def _em(
     return SiteFit(posterior, counts, shares, errors, rate, now, False)
 
 
-def _responsibilities(evidence: Array, labels: Labels, shares: Array, errors: Array) -> tuple[Array, Array]:
+def responsibilities(evidence: Array, labels: Labels, shares: Array, errors: Array) -> tuple[Array, Array]:
     """P(true | x, given, s) `[n, K]` and log P(given | x, s) `[n]`."""
     q = evidence * np.maximum(shares, _TINY)
     q /= q.sum(1, keepdims=True)
@@ -361,7 +361,7 @@ def judge(
     later sample with the same probabilities gets the same answer.
     """
     p, labels = _checked(probabilities, given, len(model.shares))
-    posterior, _ = _responsibilities(tempered_evidence(p, model), labels, fit.shares, fit.errors)
+    posterior, _ = responsibilities(tempered_evidence(p, model), labels, fit.shares, fit.errors)
     doubt = 1 - posterior[np.arange(len(labels)), labels]
     weighed: Array = fit.any_wrong * posterior + (1 - fit.any_wrong) * np.eye(len(model.shares))[labels]
     before = fit.doubt_if_any(own)

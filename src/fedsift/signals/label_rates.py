@@ -15,6 +15,7 @@ from scipy.special import betaln, expit, gammaln, logit
 from scipy.stats import norm
 
 from fedsift.contract.errors import DataError
+from fedsift.contract.thresholds import APPLY, FLAG
 from fedsift.signals.label_counts import WITHHELD, CensoredTable
 from fedsift.signals.label_posterior import GRID, LabelModel, SiteFit, any_wrong, error_shape
 
@@ -29,11 +30,6 @@ alone gives far too narrow intervals, since the exponent and the shape of the er
 NEGLIGIBLE = 0.02
 """A site has evidence of wrong labels where these are the likelier explanation (w_s > 1/2) and the interval of its
 rate, if there are any, lies above this share."""
-FLAG = 0.5
-"""P(wrong) above which a label of a site with evidence is flagged."""
-APPLY = 0.67
-"""P(wrong) above which the proposal replaces a flagged label by default: most wrong labels that can be told are mended,
-and at least four for each right one that is harmed (CIFAR-10N, other seeds than those reported)."""
 FALSE_ALARM = 0.05
 """The stated share of clean sites that are told of wrong labels all the same: an upper bound that simulated clean
 federations check (`benchmarks/audit/clean.py`), not a level that the rule is derived from."""
@@ -210,14 +206,20 @@ class SiteRate:
 def site_rate(
     fit: SiteFit, given: ArrayLike, model_error: float = MODEL_ERROR, negligible: float = NEGLIGIBLE
 ) -> SiteRate:
-    """The site's share of wrong labels with its 95 % interval, in whole labels.
+    """The site's share of wrong labels with its 95 % interval, in whole labels: `rate_of` the fit's doubts."""
+    return rate_of(fit.doubt_if_any(given), fit.any_wrong, model_error, negligible)
+
+
+def rate_of(
+    doubt: Array, chance: float = 1.0, model_error: float = MODEL_ERROR, negligible: float = NEGLIGIBLE
+) -> SiteRate:
+    """The share of wrong labels from P(wrong | there are any) `[n]` and `chance`, the probability w_s of any.
 
     On the log-odds scale, variance = what the sample leaves open + model_error^2. What the sample leaves open of e_s
     is Louis' observed information: n / (e (1 - e)) of a fully known sample less sum P(1 - P) / (e (1 - e))^2 that is
     missing, never less than a twentieth of it. The ends are quantiles of that with weight w_s and of "no wrong label"
     with the rest.
     """
-    doubt, chance = fit.doubt_if_any(given), fit.any_wrong
     n = len(doubt)
     if n == 0:
         return SiteRate(0, 0, 0, 0, False)

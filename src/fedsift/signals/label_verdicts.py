@@ -111,7 +111,8 @@ def after_verdict(posterior: ArrayLike, said: ArrayLike, readers: ArrayLike, rea
     ratio = (1 - reader_error) * max(result.shape[1] - 1, 1) / max(reader_error, _EDGE)
     result = np.maximum(result, _EDGE**2)
     result[np.arange(len(label)), label] *= ratio ** np.asarray(readers, np.float64)
-    return result / result.sum(1, keepdims=True)
+    after: Array = result / result.sum(1, keepdims=True)
+    return after
 
 
 def with_known(posterior: ArrayLike, known: ArrayLike) -> Array:

@@ -33,9 +33,10 @@ def offline(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment with the four switches set.
 
     Flower's programs start one another by name, so the folder of this Python's programs comes first in the path.
+    Ray would give its workers the lowest priority; beside other work a simulation would then hardly move.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    return {**os.environ, "PATH": path, **SWITCHES, **(more or {})}
+    return {"RAY_worker_niceness": "0", **os.environ, "PATH": path, **SWITCHES, **(more or {})}
 
 
 def require_flower() -> None:
