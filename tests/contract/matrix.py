@@ -82,7 +82,8 @@ class Probed(InProcess):
         replies[victim] = sent.reply
         protection = copy.deepcopy(self.protection)
         others = protection.refusals(self.round.stage, replies, envelopes, self._buffers_at)
-        reason = reason or others.pop(victim, None)
+        judged = others.pop(victim, None)
+        reason = reason or judged
         if others:
             self.row.wrong.append(f"{attack} in {where} made the gate refuse honest {', '.join(others)}")
         request = envelopes[victim].request
