@@ -109,7 +109,7 @@ SHORT: Mapping[str, dict[str, Any]] = {
     "fedcorr/cifar10-iid-0.8-0.5-small": {"iterations": 1, "fine_tuning_rounds": 2, "usual_rounds": 2},
     "fedcorr/cifar10-noniid-0.7-1-small": {"iterations": 1, "fine_tuning_rounds": 2, "usual_rounds": 2},
     "feddpcont/cifar10n-worst-small": {"rounds": 6},
-    "fedmlp/chestxray14-missing-7-small": {"rounds": 6},
+    "fedmlp/chestxray14-missing-7-small": {"rounds": 6, "warm_up": 3},
     "fednoro/isic-0.6-0.5-0.7-small": {"rounds": 6, "warm_up": 3},
     "fednoro/ich-0.6-0.5-0.7-small": {"rounds": 6, "warm_up": 3},
     "rhfl/pairflip-0.2-homogeneous-small": {},

@@ -29,13 +29,14 @@ relative to the model that was sent; where fewer than three sites answer, the st
 measure. A site may go on as far as it went before, while others went as far: honest sites with wrong labels
 keep moving when the others have learnt. The keys of `[gate]` in a study:"""
 MISSING = "None."
-COST = """Final accuracy of every averaging method on ten equal sites of digits with clean labels, one of them
+COST = """Final accuracy of averaging methods on ten equal sites of digits with clean labels, one of them
 hostile, and what the worst attack costs in points. `malformed` sends all wrong forms one after another;
 `absent` never answers, which is what a refused attack comes to."""
 ROBUST = """Two hostile sites of ten against `aggregate = "trimmed"`, `hostile = 0.2`; methods without that key
 run with their own rule."""
 NEAR = """How near honest federations come to the limits, in shares of each limit: 1 would be a refusal. Digits
-over ten sites with every kind of skew and wrong labels, and presets on real data cut to their first rounds."""
+over ten sites; `python -m benchmarks.attacks --honest` measures those that are not in the table yet, over every kind
+of skew and wrong labels, and presets on real data cut to their first rounds."""
 LIES = """Sites that lie about their scores cannot be told by form. F1 of finding the noisy sites among {sites}
 (40 % are noisy, half to all of their labels wrong), against the share of sites that lie: a noisy one claims the
 scores of the cleanest, a clean one those of the noisiest ({seeds} federations of digits, {draws} draws of liars

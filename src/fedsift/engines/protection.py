@@ -28,7 +28,7 @@ KEPT_OWN = 8
 KEPT_DIGESTS = 64
 """Accepted models of a site that are known again if they are sent a second time."""
 OWN = 0.5
-"""A site's usual length counts for half of the cohort's: it may go on as it began, and a little further."""
+"""A site's own length counts for half of the cohort's: it may go on as it went, and three times as far."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Lengths:
         do not. So a site may go on as far as it went when others went as far: max(median, min(peak, own / 2)).
         """
         known = self.own.get(site)
-        return max(median, min(self.peak, OWN * statistics.median(known))) if known else median
+        return max(median, min(self.peak, OWN * max(known))) if known else median
 
     def note(self, accepted: Mapping[str, float], cohort: int) -> None:
         self.recent = [*self.recent, *accepted.values()][-KEPT_LENGTHS:]

@@ -203,7 +203,11 @@ def test_a_reply_far_longer_than_what_was_asked_is_not_even_decoded(monkeypatch:
     grid.nodes[100].says = lambda letter: Answer("run", "north", letter.moment.id, None, "x" * 200_000)
     monkeypatch.setattr(module, "REPLY_ROOM", 1000)
     refused = ask(federation).refused
-    assert list(refused) == ["north"] and "bytes" in refused["north"] and "the most for what was asked" in refused["north"]
+    assert (
+        list(refused) == ["north"]
+        and "bytes" in refused["north"]
+        and "the most for what was asked" in refused["north"]
+    )
 
 
 def test_a_site_that_comes_back_as_another_node_is_asked_the_same_again() -> None:

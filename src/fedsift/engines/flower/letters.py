@@ -57,7 +57,10 @@ def size_of_records(records: RecordDict) -> int:
     """Bytes of a message's arrays and texts as they came, before anything is made of them."""
     arrays = sum(len(array.data) for record in records.array_records.values() for array in record.values())
     texts = sum(
-        len(value) for record in records.config_records.values() for value in record.values() if isinstance(value, str)
+        len(value)
+        for record in records.config_records.values()
+        for value in record.values()
+        if isinstance(value, str)
     )
     return arrays + texts
 
