@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check test-slow docs wrap wheel clean
+.PHONY: demo test check test-slow docs pictures wrap wheel clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedsift needs Python 3.11 or newer")'
@@ -30,6 +30,10 @@ test-slow: $(READY)
 
 docs: $(READY)
 	$(BIN)/zensical build --strict
+
+# Trains the runs that the pages show and takes their pictures anew; needs Chromium and chromedriver.
+pictures: $(READY)
+	$(BIN)/python -m tests.docs.pictures
 
 # Fills the prose of all pages at the one width that the tests ask for.
 wrap: $(READY)

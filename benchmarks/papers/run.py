@@ -34,6 +34,7 @@ KEPT = (
     "corrections",
     "noisy_sites_found",
     "mean_site_accuracy",
+    "oracle",
 )
 
 
@@ -48,7 +49,7 @@ def measure(table: dict[str, Any], row: dict[str, Any], seed: int, settings: lis
         folder = new_run(study, Path(place))
         summary = run(study, folder)
         last = folder.rounds()[-1]
-    kept = {key: summary[key] for key in KEPT if key in summary}
+    kept = {key: summary[key] for key in KEPT if summary.get(key) is not None}
     if "mean_site_accuracy" in last:
         kept["mean_site_accuracy"] = {"final": last["mean_site_accuracy"]}
     return {**kept, "rounds": summary["rounds"], "minutes": round((time.perf_counter() - started) / 60, 2)}
@@ -110,9 +111,12 @@ def main() -> None:
     for metric in metrics:
         for label, line in summarise(results, metric, part).items():
             if line:
+                told = (
+                    " (told the truth)" if any(seed.get("oracle") for seed in results[label].values()) else ""
+                )
                 sd = "" if line["sd"] is None else f" ± {100 * line['sd']:.1f}"
                 print(
-                    f"{label:<30} {metric} ({part}) {100 * line['mean']:.1f}{sd}  over {line['seeds']} seeds"
+                    f"{label:<30} {metric} ({part}) {100 * line['mean']:.1f}{sd}  over {line['seeds']} seeds{told}"
                 )
 
 

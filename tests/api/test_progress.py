@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from fedsift.api import progress
 from fedsift.api.progress import api_progress, round_progress
+from tests.report.made_runs import make_run
+from tests.report.test_watching import told
 
 ROW = {"round": 2, "stage": "train", "accuracy": 0.5, "refused": {"<s>[b]": "late"}, "warnings": ["hm"]}
 
@@ -59,7 +62,7 @@ def test_a_script_is_quiet_unless_asked(
         listen(ROW)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "fedavg 2/2 train  accuracy 50.0; set aside <s>[b]: late\n"
+    assert err == "fedavg 2/2 train  accuracy 50.0; set aside <s>[b]: late\nfedavg 2/2 warning: hm\n"
 
 
 def test_the_command_line_says_where_it_stands_and_can_be_silent(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,9 +70,11 @@ def test_the_command_line_says_where_it_stands_and_can_be_silent(capsys: pytest.
         listen(ROW)
     assert capsys.readouterr().err == ""
     with round_progress("fedavg", 9) as listen:
-        listen({**ROW, "refused": {}})  # too soon for another line
-        listen({**ROW, "round": 9, "refused": {}})
-    assert capsys.readouterr().err == "fedavg 9/9 train  accuracy 50.0\n"
+        calm = {**ROW, "refused": {}, "warnings": [], "participants": 3}
+        listen(calm)  # too soon for another line
+        listen({**calm, "round": 5, "stage": "sift", "accuracy": None})  # a new stage is news
+        listen({**calm, "round": 9})
+    assert capsys.readouterr().err == "fedavg 5/9 sift  3 sites\nfedavg 9/9 train  accuracy 50.0  3 sites\n"
 
 
 def test_a_terminal_gets_a_bar_with_names_as_they_are(
@@ -89,3 +94,19 @@ def test_a_terminal_gets_a_bar_with_names_as_they_are(
     assert "fed[avg]" in text
     assert "2/4" in text
     assert "set aside <s>[b]: late" in text
+
+
+@pytest.mark.parametrize("width", [60, 200])
+def test_a_terminal_shows_stage_and_sites_of_a_run_that_has_a_folder(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = progress.PlainConsole
+    options = {"force_terminal": True, "width": width, "color_system": None}
+    monkeypatch.setattr(progress, "PlainConsole", lambda **more: plain(**options, **more))
+    monkeypatch.setattr("fedsift.runs.folder.RunFolder.in_use", True)
+    folder = told(make_run(tmp_path, rows=[], finished=False))
+    with round_progress("fednoro", 20, folder=folder) as listen:
+        listen(ROW)
+    text = capsys.readouterr().err
+    assert "robust training 1/15" in text and "12 sites" in text and "round 6 of 20" in text
+    assert "round 2: set aside <s>[b]: late" in text

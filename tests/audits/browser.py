@@ -97,7 +97,17 @@ class Browser:
         return self._call("POST", f"{self._session}/goog/cdp/execute", {"cmd": command, "params": arguments})
 
     def open(self, path: Path) -> None:
-        self._call("POST", f"{self._session}/url", {"url": path.as_uri()})
+        self.visit(path.as_uri())
+
+    def visit(self, url: str) -> None:
+        self._call("POST", f"{self._session}/url", {"url": url})
+
+    def wait_until(self, script: str, seconds: float = 60.0) -> None:
+        """Until the script's value is true."""
+        end = time.monotonic() + seconds
+        while not self.run(f"return {script}"):
+            assert time.monotonic() < end, f"never true: {script}"
+            time.sleep(0.05)
 
     def reload(self) -> None:
         self._call("POST", f"{self._session}/refresh", {})
@@ -105,7 +115,7 @@ class Browser:
     def wait_for(self, selector: str, text: str, seconds: float = 30.0) -> None:
         """Until the element says this; what it says instead is in the error."""
         end = time.monotonic() + seconds
-        while self.text(selector) != text:
+        while not self.count(selector) or self.text(selector) != text:
             assert time.monotonic() < end, self.text(selector)
             time.sleep(0.02)
 

@@ -12,7 +12,7 @@ import pytest
 
 import fedsift.cli
 
-HEAVY = ("torch", "sklearn", "scipy", "plotly", "flwr", "pydantic")
+HEAVY = ("torch", "sklearn", "scipy", "flwr", "pydantic")
 
 
 def imported_by(code: str, tmp_path: Path) -> set[str]:

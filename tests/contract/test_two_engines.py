@@ -10,6 +10,7 @@ import torch
 from fedsift.methods import methods
 from fedsift.runs import RunFolder
 from fedsift.study.running import new_run
+from tests.runs.told import told
 
 from .federations import ALONE, assert_close, contract_study, outcome, play
 
@@ -64,3 +65,4 @@ def test_flower_equals_in_process(
         assert row.get("findings", {}).get("noisy") == other.get("findings", {}).get("noisy")
         for metric in ("accuracy", "bacc", "train_loss"):
             assert other.get(metric) == pytest.approx(row.get(metric), abs=1e-4), metric
+    assert told(here) == told(folder)

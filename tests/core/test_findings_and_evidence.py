@@ -50,6 +50,13 @@ def test_the_site_table_leaves_out_who_was_not_measured() -> None:
     assert list(Findings(()).by_site("ab")) == ["noisy"]
 
 
+def test_without_a_clean_reference_no_site_is_judged() -> None:
+    found = Findings((), level={"a": 0.5, "b": 0.7}, no_clean_reference=True)
+    assert found.line() == {"noisy": [], "level": {"a": 0.5, "b": 0.7}, "no_clean_reference": True}
+    assert Findings.of({"findings": found.line()}) == found
+    assert found.by_site("ab") == {"noisy": {}, "noisy_probability": {}, "noise_level": {"a": 0.5, "b": 0.7}}
+
+
 def test_evidence_is_stored_in_a_notebook_and_read_back(tmp_path: Path) -> None:
     kept = Evidence(flagged=torch.tensor([True, False]), method="m", round=3)
     codec.save(tmp_path / "pages", {EVIDENCE: kept})

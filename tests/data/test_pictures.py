@@ -1,4 +1,4 @@
-"""Pictures of a federation: the numbers behind them, the figure and the text."""
+"""Pictures of a federation: the numbers behind them and the text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fedsift.data import build, noises, partitions, sources
-from fedsift.data.pictures import figure_of, portrait_of, text_of, write_html
+from fedsift.data.pictures import portrait_of, text_of
 from tests.data.test_build import toy
 
 
@@ -28,16 +28,6 @@ def test_counts_confusion_and_rates_agree_with_the_spread():
     assert portrait.overall_rate == pytest.approx(wrong / 1348)
     for k, site in enumerate(spread.sites):
         assert portrait.counts[k].tolist() == np.bincount(spread.given[site], minlength=10).tolist()
-
-
-def test_the_figure_is_one_file_without_network(tmp_path):
-    figure = figure_of(portrait_of(digits_spread()), "digits")
-    assert len(figure.data) == 4
-    write_html(figure, tmp_path / "f.html")
-    text = (tmp_path / "f.html").read_text(encoding="utf-8")
-    assert "site-00" in text
-    assert 'src="http' not in text
-    assert figure_of(portrait_of(digits_spread(80)), "many").data[0].type == "heatmap"
 
 
 def drawn(spread) -> str:
@@ -68,5 +58,4 @@ def test_multi_label_and_unknown_truth():
     assert "x" in drawn(spread)
     unknown = build(toy(24, trusted=False), partitions.get("iid")(sites=2), noises.get("clean")(), seed=1)
     assert portrait_of(unknown).overall_rate is None
-    assert len(figure_of(portrait_of(unknown), "own").data) == 1
     assert "nominal" not in drawn(unknown)

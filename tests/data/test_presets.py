@@ -43,13 +43,17 @@ TABLES = (
     + [f"feddpcont/cifar10n-{labels}" for labels in ("worst", "random", "aggregate")]  # 3
     + ["feddpcont/cifar100n-fine", "feddpcont/clothing1m"]  # 3
 )
-BEYOND = ["extra/late-joiner-small", "extra/freeloader-small"]
+BEYOND = ["extra/late-joiner-small", "extra/freeloader-small", "everyone/digits-iid-small"]
+EVERYONE = [
+    *(f"everyone/cifar10-{kind}{size}" for kind in ("iid", "skewed") for size in ("", "-small")),
+    *(f"everyone/digits-{kind}-small" for kind in ("iid", "skewed")),
+]
 
 
 def test_every_column_is_there_with_a_small_twin():
     missing = [name for name in TABLES if name not in NAMES or f"{name}-small" not in NAMES]
     assert missing == []
-    assert set(BEYOND) <= set(NAMES)
+    assert {*BEYOND, *EVERYONE} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -62,6 +66,13 @@ def test_each_preset_is_a_complete_study(name):
     assert preset_summary(name)
     again = Study.from_table(study.to_table())
     assert again == study
+
+
+@pytest.mark.parametrize("name", EVERYONE)
+def test_everyone_is_noisy_and_detection_is_tested(name):
+    study = Study.from_table(preset_table(name))
+    assert (study.noise.rho, study.noise.tau) == (1.0, 0.5)
+    assert study.method.detection == "tested"
 
 
 def test_settings_are_the_papers():

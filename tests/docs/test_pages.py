@@ -68,6 +68,24 @@ def test_the_audit_s_figures_are_those_of_its_result_files() -> None:
     assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.audit.page`"
 
 
+def test_the_figures_of_learning_are_those_of_their_result_files() -> None:
+    from benchmarks.learns.page import PAGE, page
+
+    assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.learns.page`"
+
+
+def test_the_cost_of_every_method_is_that_of_its_result_file() -> None:
+    from benchmarks.speed.methods import PAGE, read, section
+
+    assert section(read()) in PAGE.read_text("utf-8"), "run `python -m benchmarks.speed.methods --page`"
+
+
+def test_how_often_no_clean_reference_is_said_is_that_of_its_result_file() -> None:
+    from benchmarks.verdicts.reference import PAGE, section
+
+    assert section() in PAGE.read_text("utf-8"), "run `python -m benchmarks.verdicts.reference --page`"
+
+
 def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
     for page in (ROOT / "docs").glob("**/*.md"):

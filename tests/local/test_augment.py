@@ -9,7 +9,8 @@ import torch
 
 from fedsift.local import augment
 from fedsift.local.augment import Draws
-from fedsift.local.recipe import Augment
+from fedsift.local.plan import plan
+from fedsift.local.recipe import Augment, Recipe
 
 IMAGES = torch.arange(2 * 3 * 4 * 5, dtype=torch.float32).reshape(2, 3, 4, 5) + 1
 
@@ -67,3 +68,19 @@ def test_off_or_no_image_is_untouched() -> None:
     rows = torch.randn(3, 7)
     assert augment.apply(rows, Augment(flip=True), Draws(flip=torch.tensor([True] * 3))) is rows
     assert augment.apply(IMAGES, Augment(), Draws()) is IMAGES
+
+
+def test_a_still_look_changes_nothing_and_draws_nothing() -> None:
+    every = Augment(flip=True, crop=2, degrees=20.0, translate=0.1)
+    out = augment.apply(IMAGES, every, augment.still(every, len(IMAGES)))
+    torch.testing.assert_close(out, IMAGES, atol=1e-4, rtol=1e-5)
+    assert augment.still(Augment(), 3) == Draws()
+
+
+def test_plain_views_come_first() -> None:
+    recipe = Recipe(batch_size=2, views=2, plain_views=1, augment=Augment(flip=True, crop=2))
+    [batch] = plan(2, recipe, torch.Generator().manual_seed(1))
+    assert batch.draws.flip is not None and batch.draws.shift is not None
+    assert batch.draws.flip[:2].tolist() == [False, False]
+    assert batch.draws.shift[:2].tolist() == [[2, 2], [2, 2]]
+    assert batch.draws.shift[2:].tolist() != [[2, 2], [2, 2]]

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsift.contract import DataError
+from fedsift.contract import ConfigError, DataError
 from fedsift.local import cohort, losses
 from fedsift.local.cohort import train_cohort
-from fedsift.local.extras import Extra, Frozen, PerParameter, PerSample, PerSite
+from fedsift.local.extras import Extra, Follower, Frozen, PerParameter, PerSample, PerSite
 from fedsift.local.objective import CrossEntropy, Objective, Term, View
+from fedsift.local.recipe import Augment
 from fedsift.local.site import Site
 from fedsift.local.trainer import Job, Result, train_each, train_one
 
@@ -198,6 +199,104 @@ def test_different_extras_are_different_cohorts(monkeypatch: pytest.MonkeyPatch)
     jobs = [*jobs[:2], *(Job(job.site, job.weights, job.recipe) for job in jobs[2:])]
     assert_alike(jobs)
     assert sorted(cohorts) == [2, 2]
+
+
+# Networks that follow --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Behind(Term):
+    """Squared distance to what a running average of the network says (a mean teacher), of the same view or another."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"average"})
+
+    def value(self, view: View) -> Tensor:
+        return view.mean((view.logits - view.rows("average")).square().mean(-1))
+
+
+@dataclass(frozen=True)
+class BehindAside(Behind):
+    needs: ClassVar[frozenset[str]] = frozenset({"average", "aside"})
+
+
+def following(
+    term: Term, ages: tuple[int | None, ...], sizes: tuple[int, ...] = SIZES, **options: Any
+) -> list[Job]:
+    return [
+        Job(
+            site,
+            some_weights(),
+            recipe(CrossEntropy() + 0.5 * term, **options),
+            extras={"average": Follower(some_weights(seed), 0.9, age)},
+        )
+        for seed, (site, age) in enumerate(zip(make_sites(sizes), ages))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("term", "ages", "options"),
+    [
+        (Behind(), (None,) * 6, {}),
+        (Behind(), (0, 3, 50, 1, 0, 7), {"views": 2}),
+        (BehindAside(), (0, 3, 50, 1, 0, 7), {"views": 2, "augment": Augment(flip=True)}),
+        (BehindAside(), (None,) * 6, {"views": 2}),
+    ],
+    ids=["one view", "of different age", "a view of its own", "the same picture twice"],
+)
+def test_followers_of_a_cohort_follow_as_at_each_site(
+    term: Term, ages: tuple[int | None, ...], options: dict[str, Any]
+) -> None:
+    """Also at sites that are done before the others, with running statistics and a batch of one."""
+    jobs = following(term, ages, **options)
+    for ours, theirs in zip(assert_alike(jobs, tolerance=1e-10), train_each(jobs)):
+        assert isinstance(theirs, Result)
+        for name, value in theirs.followers["average"].items():
+            torch.testing.assert_close(ours.followers["average"][name], value, rtol=1e-10, atol=1e-12)
+
+
+def test_a_follower_by_hand() -> None:
+    """One step: 0.9 v + 0.1 w, running statistics too; the counter of batches is copied."""
+    [job] = following(Behind(), (None,), (6,), epochs=1, batch_size=6)
+    result = train_one(job)
+    extra = job.extras["average"]
+    assert isinstance(extra, Follower)
+    for name, start in extra.weights.items():
+        if name == "norm.num_batches_tracked":
+            assert result.followers["average"][name] == result.weights[name] == 1
+        else:
+            expected = 0.9 * start + 0.1 * result.weights[name]
+            torch.testing.assert_close(result.followers["average"][name], expected)
+
+
+def test_a_young_follower_is_the_mean_of_all_models_so_far() -> None:
+    """Steps 1, 2, 3 from age 0: d = 1/2, 2/3, 3/4, until 0.9 is smaller; by then it is an old one."""
+    young = Follower({}, 0.9, 0)
+    assert [young.decay_at(step) for step in (1, 2, 3)] == pytest.approx([1 / 2, 2 / 3, 3 / 4])
+    assert young.decay_at(9) == pytest.approx(0.9)
+    assert Follower({}, 0.9, 50).decay_at(1) == Follower({}, 0.9).decay_at(1) == 0.9
+
+
+def test_a_view_held_back_is_not_trained_on() -> None:
+    """With weight 0 for the teacher's part, two views of which one is held back train as one view does."""
+
+    @dataclass(frozen=True)
+    class Nothing(Term):
+        needs: ClassVar[frozenset[str]] = frozenset({"aside"})
+
+        def value(self, view: View) -> Tensor:
+            return torch.zeros(view.logits.shape[:-2])
+
+    [site] = make_sites((9,))
+    plain, held = (
+        train_one(Job(site, some_weights(), recipe(objective, views=views)))
+        for objective, views in ((CrossEntropy(), 1), (CrossEntropy() + Nothing(), 2))
+    )
+    for name, value in plain.weights.items():
+        torch.testing.assert_close(held.weights[name], value)
+    with pytest.raises(ConfigError, match="train.views = 1, .*: a teacher that sees a view of its own"):
+        train_one(Job(site, some_weights(), recipe(CrossEntropy() + Nothing())))
+    with pytest.raises(ConfigError, match=r"train.mixup = 0.4: a teacher"):
+        train_one(Job(site, some_weights(), recipe(CrossEntropy() + Nothing(), views=2, mixup=0.4)))
 
 
 # By hand ---------------------------------------------------------------------------------------------------

@@ -24,13 +24,13 @@ from fedsift.local.objective import (
     View,
     as_objective,
 )
+from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass, PositiveWeighted
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.robust import SymmetricCrossEntropy
 from fedsift.local.site import Compute, Samples, Site, _module
 from fedsift.local.trainer import Job, Result, train_each
-from fedsift.methods.fedavg_pl import PositiveWeighted
 from fedsift.methods.feddpcont_site import Contrastive
-from fedsift.methods.fedmlp_site import LabelsAndTeacher, MissingToTeacher, PartialClass
+from fedsift.methods.fedelc_site import LearntLabels
 from fedsift.models import initial_weights
 from fedsift.models.dropout import Dropout
 
@@ -143,6 +143,8 @@ MULTICLASS = {
     "proximal, norm, first batch skipped": CrossEntropy() + 0.3 * Proximal(power=1, skip_first_batch=True),
     "distilled": 0.4 * CrossEntropy(adjust=1.0) + 0.6 * Distillation(temperature=0.8),
     "symmetric": as_objective(SymmetricCrossEntropy()),
+    "learnt labels": as_objective(LearntLabels(rate=20.0, batch=0)),
+    "learnt labels, some masked": as_objective(LearntLabels(class_scale="1", rate=20.0, mask_keep=0.6)),
     "contrastive": as_objective(Contrastive(beta=0.5)),
     "contrastive, expected": as_objective(Contrastive(q=(0.1, 0.2, 0.3, 0.4), peers="expectation")),
 }
@@ -152,7 +154,7 @@ MULTILABEL = {
     "partial class": PartialClass(),
     "partial class, over classes, known prior": PartialClass(norm="classes", prior_over="known"),
     "labels and teacher": LabelsAndTeacher(norm="separate"),
-    "missing to teacher": PartialClass() + 0.5 * MissingToTeacher(),
+    "missing to teacher": PartialClass() + 0.5 * MissingTo(),
 }
 
 
@@ -175,6 +177,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "affine": {"augment": Augment(flip=True, degrees=10, translate=0.1)},
     "mixup": {"mixup": 0.4},
     "mixup of views": {"mixup": 1.0, "views": 2, "augment": Augment(flip=True)},
+    "one plain view": {"views": 2, "plain_views": 1, "augment": Augment(flip=True, crop=2)},
     "clip": {"clip": 0.2},
     "batches of one": {"batch_size": 1},
     "one batch": {"batch_size": 100, "epochs": 1},

@@ -16,10 +16,10 @@ from fedsift.local.objective import (
     Term,
     as_objective,
 )
+from fedsift.local.partial import PartialClass
 from fedsift.local.plan import batch_bounds, plan, steps
 from fedsift.local.recipe import Recipe
 from fedsift.local.trainer import Job, train_one
-from fedsift.methods.fedmlp_site import PartialClass
 
 from .small import NORM, linear_weights, make_site
 

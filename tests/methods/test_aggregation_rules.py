@@ -18,6 +18,7 @@ from fedsift.methods.fedcorr import FedCorr
 from fedsift.methods.feddpcont import FedDPCont
 from fedsift.methods.fednoro import FedNoRo, FedNoRoState
 from fedsift.methods.median import FedMedian
+from fedsift.methods.rofl import RoFL
 from fedsift.methods.scaffold import Controlled, Scaffold
 from fedsift.testing import Scripted
 
@@ -118,3 +119,13 @@ def test_fedcorr_hands_its_rule_to_the_last_stage() -> None:
     assert FedCorr(aggregate="krum", hostile=0.1).last_method().aggregate == "krum"
     assert FedCorr(aggregate="krum", hostile=0.1, adjust=1.0).last_method().hostile == 0.1
     assert FedCorr(aggregate="krum", usual=FedMedian()).last_method().aggregate == "median"
+
+
+def test_a_known_share_of_hostile_sites_is_told() -> None:
+    """The usual guard is a guess; another share, for a rule that counts by it, is knowledge."""
+    assert FedAvg(aggregate="krum").oracle is None
+    assert FedAvg(aggregate="median", hostile=0.4).oracle is None
+    assert FedAvg(aggregate="trimmed", hostile=0.4).oracle == "share of hostile sites 0.4 given"
+    both = RoFL(forget=0.3, aggregate="krum", hostile=0.1)
+    assert both.oracle == "noise rate 0.3 given, share of hostile sites 0.1 given"
+    assert FedCorr(usual=both).oracle == both.oracle

@@ -7,8 +7,9 @@ import math
 import pytest
 
 from fedsift.contract import QuorumError, State
+from fedsift.local.partial import PositiveWeighted
 from fedsift.local.requests import Train
-from fedsift.methods.fedavg_pl import FedAvgPL, PositiveWeighted
+from fedsift.methods.fedavg_pl import FedAvgPL
 from fedsift.testing import Scripted
 
 from .by_hand import site, view

@@ -13,6 +13,7 @@ import torch
 
 from fedsift.contract import ConfigError, QuorumError, Reply, Request
 from fedsift.contract.codec import from_bytes, to_bytes
+from fedsift.local.blind_labels import BlindShare, TellBlindShare
 from fedsift.local.objective import CrossEntropy, Proximal
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Indicate, Indicators, Train, Trained
@@ -36,7 +37,9 @@ def weights(value: float = 0.0) -> dict[str, torch.Tensor]:
     return {"w": torch.tensor([value])}
 
 
-def answering(lids: dict[str, float] = LIDS, silent: tuple[str, ...] = (), flagged: int = 6) -> Any:
+def answering(
+    lids: dict[str, float] = LIDS, silent: tuple[str, ...] = (), flagged: int = 6, blind: float = 0.0
+) -> Any:
     """Site s_i adds i + 1 to the weight; noisy sites flag `flagged` of 10 samples and change two labels."""
 
     def answer(name: str, request: Request[Any]) -> Reply | None:
@@ -48,6 +51,8 @@ def answering(lids: dict[str, float] = LIDS, silent: tuple[str, ...] = (), flagg
             return Trained({"w": request.weights["w"] + step}, SIZES.get(name, 10), 0.5, then)
         if isinstance(request, CorrectLabels | RelabelConfident):
             return Corrected(flagged, 3, 2, 10)
+        if isinstance(request, TellBlindShare):
+            return BlindShare(blind)
         assert isinstance(request, Indicate)
         return Indicators(torch.tensor([step]), torch.tensor([True]), 10)
 
@@ -324,6 +329,20 @@ def test_the_tested_split_leaves_a_clean_federation_alone() -> None:
     assert federation.found.p_value is not None
     assert federation.found.p_value < 0.05
     assert federation.found.probability["s0"] > 0.8
+
+
+def test_without_a_clean_reference_nobody_is_corrected() -> None:
+    names = [f"s{i}" for i in range(20)]
+    values = np.random.default_rng(3).normal(5, 1, 20)
+    lids = {name: float(v) + (12 if i < 6 else 0) for i, (name, v) in enumerate(zip(names, values))}
+    federation = Scripted(
+        dict.fromkeys(names, 10), answering(lids, blind=0.5), weights(), classes=("x", "y", "z")
+    )
+    state = play(small(detection="tested", iterations=1), federation, "pre-processing")
+    assert state.noisy == ()
+    assert state.level == dict.fromkeys(names, 0.5)
+    assert federation.found.no_clean_reference
+    assert not [own for _, _, own in federation.log if isinstance(own, CorrectLabels)]
 
 
 def test_the_false_alarm_rate_is_shared_by_the_iterations() -> None:

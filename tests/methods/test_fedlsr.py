@@ -135,7 +135,8 @@ def test_gamma_grows_and_the_looks_differ() -> None:
     assert (request.recipe.views, request.recipe.augment) == (2, Augment(degrees=30.0))
     assert federation.recorded["gamma"] == pytest.approx(0.2)
     own = FedLSR(local=Recipe(augment=Augment(flip=True))).looks(federation)
-    assert own.augment == Augment(flip=True)
+    assert (own.augment, own.plain_views) == (Augment(flip=True), 1)
+    assert FedLSR(plain_first=False).looks(federation).plain_views == 0
 
 
 def test_mixup_is_refused() -> None:

@@ -15,14 +15,12 @@ from fedsift.contract import ConfigError, Reply, Request, Round, SiteFacts
 from fedsift.contract.evidence import evidence_of
 from fedsift.engines.inprocess import InProcess
 from fedsift.local.objective import BinaryCrossEntropy
+from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train, Trained
 from fedsift.methods.fedmlp import FedMLP, FedMLPState
 from fedsift.methods.fedmlp_site import (
     TAGS,
-    LabelsAndTeacher,
-    MissingToTeacher,
-    PartialClass,
     Portrait,
     Portray,
     TagCounts,
@@ -209,7 +207,7 @@ def test_switches_of_the_losses() -> None:
     assert FedMLP(wpc=False).first_loss().terms == ((1.0, BinaryCrossEntropy()),)
     assert FedMLP(stage1_consistency=True).first_loss().terms == (
         (1.0, PartialClass()),
-        (1.0, MissingToTeacher()),
+        (1.0, MissingTo()),
     )
 
 

@@ -12,12 +12,11 @@ from fedsift.contract.messages import Moment
 from fedsift.contract.notebook import Notebook
 from fedsift.local.cohort import can_stack, train_cohort
 from fedsift.local.objective import Objective, as_objective
+from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass, PositiveWeighted
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.site import Samples, Site
 from fedsift.local.trainer import Job, Result, train_each
-from fedsift.methods.fedavg_pl import PositiveWeighted
 from fedsift.methods.feddpcont_site import Contrastive
-from fedsift.methods.fedmlp_site import LabelsAndTeacher, MissingToTeacher, PartialClass
 from fedsift.models import initial_weights
 
 torch.set_num_threads(1)
@@ -67,7 +66,7 @@ def jobs(objective: Objective, *, multilabel: bool, views: int, tagged: bool) ->
 
 CASES = {
     "stage 1": (as_objective(PartialClass()), True, 2, False),
-    "stage 1 as released": (PartialClass(0.0) + MissingToTeacher(), True, 2, False),
+    "stage 1 as released": (PartialClass(0.0) + MissingTo(), True, 2, False),
     "stage 2": (as_objective(LabelsAndTeacher()), True, 1, True),
     "stage 2, prior over tags": (as_objective(LabelsAndTeacher(1.0, "known", "separate")), True, 1, True),
     "partial": (as_objective(PositiveWeighted(weigh=True)), True, 1, False),

@@ -13,6 +13,7 @@ from fedsift.contract import SiteFacts
 from fedsift.contract.evidence import EVIDENCE, Evidence
 from fedsift.contract.notebook import Notebook
 from fedsift.local.objective import BinaryCrossEntropy, as_objective
+from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass
 from fedsift.local.plan import plan
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train
@@ -21,9 +22,6 @@ from fedsift.local.trainer import Job, known_in
 from fedsift.methods.fedmlp_site import (
     TAGGED_IN,
     TAGS,
-    LabelsAndTeacher,
-    MissingToTeacher,
-    PartialClass,
     Portrait,
     Portray,
     TagCounts,
@@ -68,7 +66,7 @@ def test_padding_does_not_count() -> None:
         present=[1, 0],
         log_prior=[[-LOG3, 0.0]],
     )
-    for term in (PartialClass(), PartialClass(norm="classes"), LabelsAndTeacher(), MissingToTeacher()):
+    for term in (PartialClass(), PartialClass(norm="classes"), LabelsAndTeacher(), MissingTo()):
         assert term.value(padded).item() == pytest.approx(term.value(short).item())
 
 
@@ -81,7 +79,7 @@ def test_a_stacked_cohort_has_the_single_sites_losses() -> None:
     logits, teacher, prior = of(3, 4, 2), of(3, 4, 2), of(3, 1, 2)
     target, known = (of(3, 4, 2) > 0).double(), (of(3, 4, 2) > 0).double()
     both = view(logits, target, teacher=teacher, known=known, log_prior=prior)
-    for term in (PartialClass(), LabelsAndTeacher(), LabelsAndTeacher(norm="separate"), MissingToTeacher()):
+    for term in (PartialClass(), LabelsAndTeacher(), LabelsAndTeacher(norm="separate"), MissingTo()):
         alone = [
             term.value(view(logits[c], target[c], teacher=teacher[c], known=known[c], log_prior=prior[c]))
             for c in range(3)
@@ -104,9 +102,9 @@ def test_second_stage_loss_takes_the_teacher_where_no_label_is_known() -> None:
 
 def test_first_stage_consistency_is_a_mean_over_missing_classes() -> None:
     at = view([[LOG3, 0.0, 0.0]], [[0, 0, 0]], known=[[0, 0, 1]], teacher=[[0.0, 0.0, 9.0]])
-    assert MissingToTeacher().value(at).item() == pytest.approx((1 / 16 + 0) / 2)
+    assert MissingTo().value(at).item() == pytest.approx((1 / 16 + 0) / 2)
     nothing_missing = replace(at, known=None)
-    assert MissingToTeacher().value(nothing_missing).item() == 0.0
+    assert MissingTo().value(nothing_missing).item() == 0.0
 
 
 # What the trainer prepares

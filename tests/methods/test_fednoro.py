@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import Round
+from fedsift.contract import Findings, Round
 from fedsift.contract.errors import ConfigError
+from fedsift.local.blind_labels import BlindShare, TellBlindShare
 from fedsift.local.objective import CrossEntropy, Distillation
 from fedsift.local.requests import Indicate, Indicators, Train, Trained
 from fedsift.methods.fednoro import FedNoRo, FedNoRoState
@@ -21,10 +22,14 @@ SITES = ("a", "b", "c", "d")
 SIZES = {"a": 10, "b": 30, "c": 20, "d": 40}
 
 
-def scripted(table: Mapping[str, Sequence[float | None]] | None = None, models: Any = None) -> Scripted:
+def scripted(
+    table: Mapping[str, Sequence[float | None]] | None = None, models: Any = None, blind: float = 0.0
+) -> Scripted:
     """Sites train to the given models, or not at all, and measure what the table says of them."""
 
     def answer(site: str, request: Any) -> Any:
+        if isinstance(request, TellBlindShare):
+            return BlindShare(blind + 0.1 * SITES.index(site))
         if isinstance(request, Train):
             return Trained((models or {}).get(site, request.weights), SIZES[site], 1.0)
         assert isinstance(request, Indicate)
@@ -146,6 +151,20 @@ def test_tested_detection_does_not_cry_wolf() -> None:
     assert fed.found.p_value is not None
     assert fed.found.p_value > 0.05
     assert fed.found.threshold == 0.05
+
+
+def test_without_a_clean_reference_nobody_is_named() -> None:
+    """Shares 0.5 and 0.6 at the best two sites: c and d stand out, but only among noisy sites."""
+    fed = scripted(TABLE, blind=0.5)
+    state = FedNoRo(detection="tested", false_alarm=0.999).find_noisy_sites(FedNoRoState(), fed)
+    assert state.noisy == ()
+    assert fed.found == Findings((), level={"a": 0.5, "b": 0.6, "c": 0.7, "d": 0.8}, no_clean_reference=True)
+    assert [words for words in fed.warnings if "no clean reference" in words]
+    assert not [words for words in fed.warnings if "found no noisy site" in words]
+    named = scripted(TABLE, blind=0.0)
+    assert FedNoRo(detection="tested", false_alarm=0.999).find_noisy_sites(FedNoRoState(), named).noisy
+    paper = scripted(TABLE, blind=0.5)
+    assert FedNoRo(detection="paper").find_noisy_sites(FedNoRoState(), paper).noisy == ("c", "d")
 
 
 def test_statistics_may_be_taken_on_augmented_images() -> None:

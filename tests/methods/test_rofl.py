@@ -220,6 +220,8 @@ def test_pseudo_labels_come_from_the_received_model_after_t_pl() -> None:
     before, after = (ask(refine=now).extras(here)[PSEUDO].rows for now in (False, True))  # type: ignore[union-attr]
     assert before.argmax(-1).tolist() == GIVEN
     assert after.argmax(-1).tolist() == [0, 0, 1, 1, 0, 1]
+    unsure = ask(refine=True, sure=1.0).extras(here)[PSEUDO].rows  # type: ignore[union-attr]
+    assert unsure.argmax(-1).tolist() == GIVEN  # a model that is never so sure replaces nothing
 
 
 def answer(name: str, request: Request[Any]) -> Reply | None:

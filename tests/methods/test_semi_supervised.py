@@ -11,10 +11,11 @@ import torch
 from fedsift.contract import Reply, Request
 from fedsift.local.losses import confident_tags
 from fedsift.local.objective import View
+from fedsift.local.partial import SureOfFirstView
 from fedsift.local.requests import Train, Trained
 from fedsift.methods.cbafed import CBAFed, class_thresholds
 from fedsift.methods.cbafed_site import TagByThreshold, Used
-from fedsift.methods.fedfixmatch import FedFixMatch, FixMatch
+from fedsift.methods.fedfixmatch import FedFixMatch
 from fedsift.testing import Scripted
 
 from .by_hand import plain_weights, site
@@ -43,25 +44,25 @@ class TestFixMatch:
 
     def test_a_sample_counts_if_all_its_missing_classes_are_sure(self) -> None:
         """Class 0 is annotated. Sample 0 is sure of 1 and 2: (-log .6 - log .7) / 2; sample 1 is not: 0."""
-        value = FixMatch(0.8).value(views(self.weak, self.strong, [1, 0, 0]))
+        value = SureOfFirstView(0.8).value(views(self.weak, self.strong, [1, 0, 0]))
         assert float(value) == pytest.approx(-(np.log(0.6) + np.log(0.7)) / 2 / 2)
 
     def test_or_every_sure_entry(self) -> None:
-        value = FixMatch(0.8, "entry").value(views(self.weak, self.strong, [1, 0, 0]))
+        value = SureOfFirstView(0.8, "entry").value(views(self.weak, self.strong, [1, 0, 0]))
         assert float(value) == pytest.approx(-(np.log(0.6) + np.log(0.7) + np.log(0.7)) / 2 / 2)
 
     def test_nothing_is_missing_or_nothing_is_sure(self) -> None:
-        assert float(FixMatch(0.8).value(views(self.weak, self.strong, [1, 1, 1]))) == 0
-        assert float(FixMatch(0.99).value(views(self.weak, self.strong, [1, 0, 0]))) == 0
+        assert float(SureOfFirstView(0.8).value(views(self.weak, self.strong, [1, 1, 1]))) == 0
+        assert float(SureOfFirstView(0.99).value(views(self.weak, self.strong, [1, 0, 0]))) == 0
 
     def test_padding_does_not_count(self) -> None:
-        value = FixMatch(0.8).value(views(self.weak, self.strong, [1, 0, 0], [0.0, 1.0, 0.0, 1.0]))
+        value = SureOfFirstView(0.8).value(views(self.weak, self.strong, [1, 0, 0], [0.0, 1.0, 0.0, 1.0]))
         assert float(value) == 0
 
     def test_the_first_view_gets_no_gradient(self) -> None:
         view = views(self.weak, self.strong, [1, 0, 0])
         view.logits.requires_grad_()
-        (grad,) = torch.autograd.grad(FixMatch(0.8).value(view), view.logits)
+        (grad,) = torch.autograd.grad(SureOfFirstView(0.8).value(view), view.logits)
         assert bool((grad[:2] == 0).all())
         assert bool((grad[2, 1:] != 0).all())
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import io
+import json
 from pathlib import Path
 
 from rich.console import Console
 
-from fedsift.report import print_comparison, print_summary
+from fedsift.report import print_comparison, print_summary, write_report
+from fedsift.report.words import headline
+from fedsift.runs import read_run
 from tests.report.made_runs import fednoro_rows, make_run
 
 
@@ -68,3 +72,48 @@ def test_an_unfinished_run_is_said(tmp_path: Path) -> None:
     out = console()
     print_summary(make_run(tmp_path, rows=fednoro_rows(3, ["b"])[:2], finished=False, found=None), None, out)
     assert "Not finished, 2 of 7 rounds done" in words(out)
+
+
+def test_no_clean_reference_is_said_everywhere(tmp_path: Path) -> None:
+    """The terminal, the report, the comparison and the summary; no site is called found, missed or a false alarm."""
+    rows = fednoro_rows(3, ())
+    unsaid = {"noisy": [], "level": {"a": 0.45, "d": 0.8}, "no_clean_reference": True}
+    rows[3]["findings"] = unsaid
+    run = make_run(tmp_path, found=None, truth=("a", "b", "c", "d"), rows=rows)
+    out = console()
+    print_summary(run, None, out)
+    said = "No clean reference: at every site many labels look drawn at random (45% to 80% of a site's)"
+    text = words(out)
+    assert said in text
+    assert "in truth all are noisy" in text
+    assert "missed" not in text
+    assert said in html.unescape(write_report(run).read_text("utf-8"))
+    summary = json.loads((run / "summary.json").read_text("utf-8"))
+    assert summary["findings"]["no_clean_reference"] is True
+    assert summary["noisy_sites_found"] is None
+    beside = console()
+    print_comparison([make_run(tmp_path, folder_name="other"), run], None, beside)
+    assert "no clean reference" in words(beside)
+    partly = make_run(tmp_path, found=None, truth=("a", "b"), rows=rows, folder_name="partly")
+    assert "but in truth 2 of 4 are clean" in headline(read_run(partly))
+
+
+def test_a_run_that_was_told_the_truth_is_marked(tmp_path: Path) -> None:
+    """In its own summary and report, and in every table beside runs that were not."""
+    plain, told = (
+        make_run(tmp_path, found=None, method="fedavg", folder_name=name) for name in ("one", "two")
+    )
+    summary = json.loads((told / "summary.json").read_text("utf-8"))
+    (told / "summary.json").write_text(json.dumps({**summary, "oracle": "noise rate 0.4 given"}), "utf-8")
+    alone, beside = console(), console()
+    print_summary(told, None, alone)
+    assert "told of the truth: noise rate 0.4 given; a real federation cannot know it" in words(alone)
+    print_comparison([plain, told], None, beside)
+    text = words(beside)
+    assert text.count("(told)") == 2  # in the sentence and over the column
+    assert "told of the truth │ nothing │ noise rate 0.4 given" in text
+    page = html.unescape(write_report(told, compare=[plain]).read_text("utf-8"))
+    assert "told of the truth: noise rate 0.4 given" in page
+    plainly = console()
+    print_summary(plain, None, plainly)
+    assert "told" not in words(plainly)

@@ -1,6 +1,7 @@
 """Weights in, weights out."""
 
 from fedsift.aggregate.average import Merge, average, server_step, weighted_average
+from fedsift.aggregate.consensus import consensus_shares
 from fedsift.aggregate.distance_aware import DistanceAware, distance_aware, pair_distances
 from fedsift.aggregate.drift import (
     feddyn_anchor,
@@ -21,6 +22,7 @@ __all__ = [
     "Merge",
     "ResidualAverage",
     "average",
+    "consensus_shares",
     "coordinate_median",
     "distance_aware",
     "feddyn_anchor",

@@ -7,30 +7,39 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from fedsift.contract.plaintext import visible
 from fedsift.report.console import PlainConsole
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from fedsift.runs.units import plural
 
 Row = dict[str, Any]
 Listener = Callable[[Row], None]
 
 QUIET_SECONDS = 5.0
 """Without a terminal, say where the work stands every so many seconds."""
+REFRESHES = 2
+"""Times a second that a terminal's view is drawn."""
 
 
 @contextmanager
-def round_progress(title: str, total: int, *, done: int = 0, silent: bool = False) -> Iterator[Listener]:
-    """A listener that draws finished rounds: for the command line, on standard error so that output can be piped."""
+def round_progress(
+    title: str, total: int, *, done: int = 0, silent: bool = False, folder: Path | None = None
+) -> Iterator[Listener]:
+    """A listener that draws finished rounds: for the command line, on standard error so that output can be piped.
+
+    folder: the run's; with it a terminal also shows what happens within a round, and at which sites.
+    """
     console = PlainConsole(stderr=True)
     if silent:
         yield _nothing
+    elif console.is_terminal and folder is not None:
+        with _view(console, title, folder) as listen:
+            yield listen
     elif console.is_terminal:
         with _bar(console, title, total, done) as listen:
             yield listen
@@ -39,7 +48,9 @@ def round_progress(title: str, total: int, *, done: int = 0, silent: bool = Fals
 
 
 @contextmanager
-def api_progress(title: str, total: int, *, done: int = 0, wanted: bool | None = None) -> Iterator[Listener]:
+def api_progress(
+    title: str, total: int, *, done: int = 0, wanted: bool | None = None, folder: Path | None = None
+) -> Iterator[Listener]:
     """The same for Python. wanted: None shows it in a terminal and in a notebook and is silent elsewhere."""
     console = PlainConsole(stderr=True)
     show = notebook_display()
@@ -48,7 +59,7 @@ def api_progress(title: str, total: int, *, done: int = 0, wanted: bool | None =
     elif show is not None:
         yield _Cell(show, title, total, done)
     else:
-        with round_progress(title, total, done=done) as listen:
+        with round_progress(title, total, done=done, folder=folder) as listen:
             yield listen
 
 
@@ -66,6 +77,22 @@ def notebook_display() -> Callable[..., Any] | None:
 
 def _nothing(row: Row) -> None:
     """A listener that does not listen."""
+
+
+@contextmanager
+def _view(console: Console, title: str, folder: Path) -> Iterator[Listener]:
+    """A few lines that change: how far, which stage, which scores, what the sites are doing."""
+    from rich.live import Live
+
+    from fedsift.report.watching import Short
+
+    with Live(Short(folder, title), console=console, refresh_per_second=REFRESHES, transient=False) as live:
+
+        def listen(row: Row) -> None:
+            _say(live.console, row)
+
+        yield listen
+        live.refresh()
 
 
 @contextmanager
@@ -95,19 +122,19 @@ def _bar(console: Console, title: str, total: int, done: int) -> Iterator[Listen
             progress.update(
                 task, completed=row["round"], total=row.get("of", total), news=escape(news_of(row))
             )
-            _say(progress, row)
+            _say(progress.console, row)
 
         yield listen
 
 
-def _say(progress: Progress, row: Row) -> None:
+def _say(console: Console, row: Row) -> None:
     for site, reason in row["refused"].items():
-        progress.console.print(
+        console.print(
             f"[yellow]round {row['round']}: set aside {escape(visible(site))}:[/] {escape(visible(reason))}",
             highlight=False,
         )
     for warning in row["warnings"]:
-        progress.console.print(f"[yellow]round {row['round']}:[/] {escape(warning)}", highlight=False)
+        console.print(f"[yellow]round {row['round']}:[/] {escape(warning)}", highlight=False)
 
 
 class _Lines:
@@ -115,20 +142,26 @@ class _Lines:
 
     def __init__(self, console: Console, title: str, total: int) -> None:
         self.console, self.title, self.total = console, title, total
-        self.last = time.monotonic()
+        self.last, self.stage = time.monotonic(), ""
 
     def __call__(self, row: Row) -> None:
         now, self.total = time.monotonic(), row.get("of", self.total)
-        if now - self.last < QUIET_SECONDS and row["round"] != self.total and not row["refused"]:
+        new_stage = self.stage not in ("", row["stage"])
+        self.stage = row["stage"]
+        notable = row["refused"] or row["warnings"] or new_stage or row["round"] == self.total
+        if now - self.last < QUIET_SECONDS and not notable:
             return
         self.last = now
+        sites = f"  {plural(row['participants'], 'site')}" if "participants" in row else ""
         extra = "".join(
             f"; set aside {visible(site)}: {visible(reason)}" for site, reason in row["refused"].items()
         )
-        self.console.print(
-            f"{self.title} {row['round']}/{self.total} {news_of(row)}{extra}",
-            highlight=False, soft_wrap=True, markup=False,
-        )  # fmt: skip
+        self._print(f"{self.title} {row['round']}/{self.total} {news_of(row)}{sites}{extra}")
+        for warning in row["warnings"]:
+            self._print(f"{self.title} {row['round']}/{self.total} warning: {visible(warning)}")
+
+    def _print(self, words: str) -> None:
+        self.console.print(words, highlight=False, soft_wrap=True, markup=False)
 
 
 class _Cell:

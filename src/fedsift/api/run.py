@@ -60,7 +60,7 @@ class Run:
 
     @property
     def noisy_sites(self) -> list[str] | None:
-        """Sites that the method called noisy; None when it does not say."""
+        """Sites that the method called noisy; None when it does not say, or found no clean one to compare with."""
         return self._data.found
 
     @property

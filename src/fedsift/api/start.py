@@ -131,7 +131,7 @@ def _as_objects(study: Study) -> dict[str, Any]:
     for key, part in zip(OBJECTS, (study.source, study.partition, study.noise, study.method)):
         if not importable(type(part)) or (key == "data" and getattr(part, "held", None) is not None):
             table[key] = part
-    return table
+    return {**table, "track": dict(study.track)}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -156,7 +156,8 @@ def _check_same(key: str, value: Any, table: Mapping[str, Any], path: Path | str
 
 def _go(whole: Study, place: Any, progress: bool | None, listen: Listener | None, model: Any) -> Run:
     done = folder.rounds_done(place)
-    with api_progress(whole.method_name, whole.method.total_rounds, done=done, wanted=progress) as shown:
+    name, total = whole.method_name, whole.method.total_rounds
+    with api_progress(name, total, done=done, wanted=progress, folder=place.path) as shown:
 
         def tell(row: dict[str, Any]) -> None:
             shown(row)

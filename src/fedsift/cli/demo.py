@@ -48,7 +48,9 @@ def demo(
     runs, summaries = [], []
     for study in studies:
         folder = new_run(study, out)
-        with round_progress(study.method_name, study.method.total_rounds, silent=json) as listen:
+        with round_progress(
+            study.method_name, study.method.total_rounds, silent=json, folder=folder.path
+        ) as listen:
             summaries.append(run_study(study, folder, listen, spread))
         runs.append(folder.path)
     report = write_report(runs[-1], None, runs[:-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from fedsift.contract.plaintext import visible
 if TYPE_CHECKING:
     from fedsift.data.doctor import Fit, Report
     from fedsift.data.sources import Source
+    from fedsift.study.study import Study
 
 SHOWN = 5
 COLOURS = {"error": "bold red", "warning": "yellow", "note": "dim"}
@@ -36,8 +38,11 @@ def doctor(
     """Look at data before any training. Exits with 0 (nothing to mend), 7 (look at the findings) or 3 (unusable)."""
     from fedsift.data.doctor import examine, fitting
     from fedsift.methods import methods
+    from fedsift.study.quick_look import look_for_reference
 
-    report = examine(source_at(path, options or []))
+    study = study_at(path, options or [])
+    source = source_at(path, options or []) if study is None else study.source
+    report = examine(source, partial(look_for_reference, study=study))
     fits = fitting(report, {name: methods.get(name)() for name in methods})
     if json:
         print_json({**dataclasses.asdict(report), "exit_code": report.exit_code,
@@ -47,13 +52,22 @@ def doctor(
     raise typer.Exit(report.exit_code)
 
 
+def study_at(path: Path, options: list[str]) -> Study | None:
+    """A study, whose partition and noise count too; None for data as they lie there."""
+    from fedsift.study.study import Study
+
+    if path.suffix != ".toml":
+        return None
+    return Study.from_file(path, [f"data.{option}" for option in options])
+
+
 def source_at(path: Path, options: list[str]) -> Source:
     from fedsift.data.doctor import kind_at
-    from fedsift.study.study import Study
     from fedsift.study.tables import apply_overrides, build
 
-    if path.suffix == ".toml":
-        return Study.from_file(path, [f"data.{option}" for option in options]).source
+    study = study_at(path, options)
+    if study is not None:
+        return study.source
     table = apply_overrides({"path": str(path)}, options)
     return build(kind_at(path), table, "")
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
 
 from fedsift.cli.failures import exit_code_of
 from fedsift.cli.output import print_json, say, stderr
-from fedsift.contract.errors import FedsiftError
+from fedsift.cli.run import SERVE, page_beside
+from fedsift.contract.errors import FedsiftError, Stopped
 
 flower = typer.Typer(
     help="Run a deployed study: the meeting point, a site, the run itself. Everything stays offline.",
@@ -64,18 +67,45 @@ def site(
     ca: Path = CA,
     key: Path = typer.Option(None, "--key", help="This site's private key."),
     home: Path = HOME,
+    serve: bool = typer.Option(
+        False, "--serve", help="Show this site, on this machine alone, what it answered and what left it."
+    ),
 ) -> None:
     """Check this site's data, then join and answer requests until stopped."""
+    with _site_page(site_file, wanted=serve):
+        raise typer.Exit(_attend(site_file, superlink, insecure=insecure, ca=ca, key=key, home=home))
+
+
+@contextmanager
+def _site_page(site_file: Path, *, wanted: bool) -> Iterator[None]:
+    if not wanted:
+        yield
+        return
+    from fedsift.audits.places import SiteFolder
+    from fedsift.deploy.site_file import egress_of, read_site_file
+    from fedsift.live.beside import site_page_beside
+
+    path = site_file.resolve()
+    file = read_site_file(path)
+    audit = SiteFolder(path.parent / "audit").report
+    with site_page_beside(file.name, egress_of(path, file), audit) as address:
+        say(f"this site's own page: {address.url}")
+        yield
+
+
+def _attend(
+    site_file: Path, superlink: str, *, insecure: bool, ca: Path | None, key: Path | None, home: Path | None
+) -> int:
     from fedsift.deploy import attending, commands
 
     place = home or attending.home_of(site_file)
     if not insecure:
-        raise typer.Exit(attending.attend(site_file, superlink, ca=ca, key=key, home=place, say=say))
+        return attending.attend(site_file, superlink, ca=ca, key=key, home=place, say=say)
     worker = commands.Worker(site_file, commands.new_socket())
     command = commands.site_command(
         site_file, superlink, insecure=True, ca=None, key=None, worker=worker.place
     )
-    raise typer.Exit(commands.attend_trial(command, worker, place, say))
+    return commands.attend_trial(command, worker, place, say)
 
 
 @flower.command("audit")
@@ -107,6 +137,7 @@ def start(
     ),
     insecure: bool = INSECURE,
     home: Path = typer.Option(None, "--home", help="The --home of the running `fedsift flower superlink`."),
+    serve: bool = SERVE,
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
 ) -> None:
     """Start the run, or go on with it, and follow it to its end."""
@@ -124,9 +155,14 @@ def start(
     if link is not None and not json:
         say(f"the app is {app_fingerprint(app)}: a site that has not pinned it does not answer")
     try:
-        with round_progress(study.method_name, study.method.total_rounds, silent=json) as listen:
+        with (
+            page_beside(folder, wanted=serve),
+            round_progress(
+                study.method_name, study.method.total_rounds, silent=json, folder=folder.path
+            ) as listen,
+        ):
             summary = starting.start(app, folder, address, insecure=insecure, ca=ca, listen=listen)
-    except KeyboardInterrupt as stop:
+    except (KeyboardInterrupt, Stopped) as stop:
         say("stopped; nothing is lost. The same command goes on", stderr)
         raise typer.Exit(exit_code_of(stop)) from None
     except FedsiftError:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +13,14 @@ import typer
 
 from fedsift.cli.failures import exit_code_of
 from fedsift.cli.output import print_json, print_table, say, stderr
-from fedsift.contract.errors import FedsiftError
+from fedsift.contract.errors import FedsiftError, Stopped
 
 if TYPE_CHECKING:
     from fedsift.runs import RunFolder
     from fedsift.study import Study
+
+
+SERVE = typer.Option(False, "--serve", help="Show the run in the browser while it runs: prints the address.")
 
 
 def register(app: typer.Typer) -> None:
@@ -26,6 +32,7 @@ def run(
     overrides: list[str] = typer.Argument(None, help="Settings over the file's: method.rounds=20 seed=3 ..."),
     out: Path = typer.Option(Path("runs"), "--out", help="Where the run's folder is made."),
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
+    serve: bool = SERVE,
     profile: bool = typer.Option(False, "--profile", help="Show where the time of the rounds went."),
 ) -> None:
     """Simulate a study on this machine. Ctrl-C and crashes are safe: `fedsift resume` goes on."""
@@ -36,23 +43,45 @@ def run(
     for note in plan.notes:
         say(f"note: {note}", stderr)
     folder = new_run(plan, out)
-    go(plan, folder, as_json=json)
+    go(plan, folder, as_json=json, serve=serve)
     if profile and not json:
         _print_profile(folder)
 
 
-def go(study: Study, folder: RunFolder, *, as_json: bool, done: int = 0) -> None:
+def go(study: Study, folder: RunFolder, *, as_json: bool, done: int = 0, serve: bool = False) -> None:
     """Run with a progress display, then write and announce the report; shared by `run` and `resume`."""
+    with page_beside(folder, wanted=serve):
+        _go(study, folder, as_json=as_json, done=done)
+
+
+@contextmanager
+def page_beside(folder: RunFolder, *, wanted: bool) -> Iterator[None]:
+    """The live page of this run while the block lasts; in a terminal it stays until Ctrl-C."""
+    if not wanted:
+        yield
+        return
+    from fedsift.live.beside import run_page_beside
+
+    with run_page_beside(folder.path) as address:
+        say(f"the live page: {address.url}", stderr)
+        yield
+        if stderr.is_terminal:
+            say("the page is now the report; Ctrl-C ends it", stderr)
+            with suppress(KeyboardInterrupt):
+                signal.pause()
+
+
+def _go(study: Study, folder: RunFolder, *, as_json: bool, done: int) -> None:
     from fedsift.api.progress import round_progress
     from fedsift.report import print_summary, write_report
     from fedsift.study.running import run as run_study
 
     try:
         with round_progress(
-            study.method_name, study.method.total_rounds, done=done, silent=as_json
+            study.method_name, study.method.total_rounds, done=done, silent=as_json, folder=folder.path
         ) as listen:
             summary = run_study(study, folder, listen)
-    except KeyboardInterrupt as stop:
+    except (KeyboardInterrupt, Stopped) as stop:
         say(f"stopped; nothing is lost. Go on with: {_resume_line(folder)}", stderr)
         raise typer.Exit(exit_code_of(stop)) from None
     except (FedsiftError, OSError):

@@ -57,7 +57,7 @@ def show_scenario(
     from rich.syntax import Syntax
 
     from fedsift.contract.errors import ConfigError, DataError
-    from fedsift.data.pictures import figure_of, portrait_of, text_of, write_html
+    from fedsift.data.pictures import portrait_of, text_of
     from fedsift.data.presets import preset_table, preset_text, write_preset
     from fedsift.study.study import Study
     from fedsift.study.tables import apply_overrides
@@ -91,7 +91,11 @@ def show_scenario(
         for note in spread.notes:
             say(f"note: {note}")
     if html is not None:
-        write_html(figure_of(portrait, name), html)
+        from fedsift.contract.files import write_atomically
+        from fedsift.report.federation import federation_page
+
+        page = federation_page(portrait, name, study.to_toml(), spread.notes)
+        write_atomically(html, page.encode("utf-8"))
         say(f"picture: {html}", stderr)
 
 

@@ -33,6 +33,12 @@ class RunError(FedsiftError):
     exit_code = 5
 
 
+class Stopped(FedsiftError):
+    """Somebody asked the run to stop, from its live page; it can be resumed."""
+
+    exit_code = 130
+
+
 class NotebookGone(FedsiftError):
     """A site no longer has the notebook that the coordinator knows it wrote."""
 

@@ -30,6 +30,9 @@ class Findings:
     """Whether rounding, or another seed, might well have turned the verdict."""
     level: dict[str, float] = field(default_factory=dict)
     """Estimated share of wrong labels, by site."""
+    no_clean_reference: bool = False
+    """Whether even the best sites have many wrong labels: then nobody can be told from the others, `noisy` is empty
+    and says nothing."""
 
     def line(self) -> dict[str, Any]:
         """As the round's line holds it: what is not known is left out."""
@@ -44,6 +47,8 @@ class Findings:
             line["probability"] = dict(self.probability)
         if self.level:
             line["level"] = dict(self.level)
+        if self.no_clean_reference:
+            line["no_clean_reference"] = True
         return line
 
     @classmethod
@@ -61,6 +66,7 @@ class Findings:
             steadiness=line.get("steadiness"),
             borderline=bool(line.get("borderline", False)),
             level=dict(line.get("level", {})),
+            no_clean_reference=bool(line.get("no_clean_reference", False)),
         )
 
     @classmethod
@@ -69,10 +75,13 @@ class Findings:
         return next((found for row in reversed(list(rows)) if (found := cls.of(row))), None)
 
     def by_site(self, sites: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Columns of the site table: `noisy`, `noisy_probability`, `noise_level`."""
-        judged = [site for site in sites if site not in self.unmeasured]
+        """Columns of the site table: `noisy`, `noisy_probability`, `noise_level`.
+
+        Without a clean reference no site is judged, whatever an earlier round said.
+        """
+        judged = [site for site in sites if site not in self.unmeasured and not self.no_clean_reference]
         columns: dict[str, dict[str, Any]] = {"noisy": {site: site in self.noisy for site in judged}}
-        if self.probability:
+        if self.probability or self.no_clean_reference:
             columns["noisy_probability"] = dict(self.probability)
         if self.level:
             columns["noise_level"] = dict(self.level)

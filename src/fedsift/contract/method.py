@@ -53,6 +53,9 @@ class Method(Ranged):
     tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
     """Kinds of label that it handles: "multiclass", "multilabel"."""
 
+    instead: ClassVar[Mapping[str, str]] = {}
+    """Methods that are this one for other kinds of label, by the kind."""
+
     holds_out: ClassVar[bool] = True
     """Whether sites keep samples for evaluation where the data have no test set; an audit wants all of them."""
 
@@ -118,7 +121,9 @@ class Method(Ranged):
     def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
         """All that speaks against this method here; a method with more to say extends this."""
         if facts.kind is not None and facts.kind not in self.tasks:
-            yield Misfit(f"it is for {' and '.join(self.tasks)} labels; these are {facts.kind}", refuses=True)
+            words = f"it is for {' and '.join(self.tasks)} labels; these are {facts.kind}"
+            other = self.instead.get(facts.kind)
+            yield Misfit(f"{words}: use '{other}'" if other else words, refuses=True)
         if len(facts.networks) > 1 and not self.mixed_networks:
             names = ", ".join(facts.networks)
             yield Misfit(f"it needs the same network at every site, the study names {names}", refuses=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -98,8 +98,14 @@ def kind_at(path: Path) -> type[Npz] | type[FolderSource]:
     return FolderSource
 
 
-def examine(source: Source) -> Report:
-    """Load what can be loaded and look at it from every side; nothing broken is fatal."""
+Look = Callable[[Dataset], list[Finding]]
+
+
+def examine(source: Source, look: Look | None = None) -> Report:
+    """Load what can be loaded and look at it from every side; nothing broken is fatal.
+
+    look: something more to look for, by those who may use more than the data room has.
+    """
     findings: list[Finding] = []
     start = time.perf_counter()
     if isinstance(source, FolderSource):
@@ -116,6 +122,7 @@ def examine(source: Source) -> Report:
     sites = summarise_sites(dataset)
     findings += check_sites(dataset, sites)
     findings += check_balance(dataset)
+    findings += look(dataset) if look is not None else []
     if len(dataset.test) == 0:
         text = "there is no test split: every site will hold out a fifth of its samples"
         findings.append(

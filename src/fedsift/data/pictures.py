@@ -1,13 +1,11 @@
-"""Pictures of a federation: class distribution a site, true against given labels, noise rate a site.
+"""What there is to draw of a federation: class distribution a site, true against given labels, noise rate a site.
 
-As a figure in one offline HTML file (FedCorr Fig. 10, FedNoRo Fig. 3), and as text for a terminal.
+As numbers (`report` makes a page of them, as FedCorr's Fig. 10 and FedNoRo's Fig. 3), and as text for a terminal.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +17,6 @@ from fedsift.contract.plaintext import visible
 from fedsift.data.dataset import Labels, Spread
 
 SHADES = " ░▒▓█"
-DOTS_UP_TO = 60
-"""With more sites the dots would overlap; then the distribution is a heat map."""
 SHOWN_SITES = 40
 SHOWN_CLASSES = 30
 
@@ -90,110 +86,6 @@ def _confusion(clean: Labels, given: Labels, n_classes: int) -> NDArray[np.int64
     table = np.zeros((n_classes, n_classes), np.int64)
     np.add.at(table, (clean, given), 1)
     return table
-
-
-def figure_of(portrait: Portrait, title: str) -> Any:
-    """A plotly figure with the three pictures (two when the truth is not known)."""
-    from plotly.subplots import make_subplots
-
-    known = portrait.confusion is not None
-    titles = ["given labels at each site"]
-    if known:
-        titles += [
-            "wrong labels at each site",
-            "true and given labels" if not portrait.multilabel else "positives",
-        ]
-    figure = make_subplots(
-        rows=2 if known else 1,
-        cols=2 if known else 1,
-        specs=[[{"colspan": 2}, None], [{}, {}]] if known else None,
-        subplot_titles=titles,
-        vertical_spacing=0.16,
-    )
-    figure.add_trace(_distribution(portrait), row=1, col=1)
-    figure.update_yaxes(autorange="reversed", row=1, col=1)
-    if known:
-        for bar in _rates(portrait):
-            figure.add_trace(bar, row=2, col=1)
-        figure.add_trace(_confusion_map(portrait), row=2, col=2)
-        figure.update_yaxes(autorange="reversed", title="true", row=2, col=2)
-        figure.update_xaxes(title="given" if not portrait.multilabel else "", row=2, col=2)
-        figure.update_yaxes(title="share of labels", tickformat=".0%", row=2, col=1)
-    figure.update_layout(
-        title=title,
-        template="plotly_white",
-        height=860 if known else 480,
-        barmode="overlay",
-        legend={"orientation": "h"},
-    )
-    return figure
-
-
-def _distribution(portrait: Portrait) -> Any:
-    from plotly import graph_objects as go
-
-    hover = "%{x}<br>%{y}<br>%{text} samples<extra></extra>"
-    if len(portrait.sites) > DOTS_UP_TO:
-        return go.Heatmap(
-            x=portrait.sites,
-            y=portrait.classes,
-            z=portrait.counts.T,
-            colorscale="Blues",
-            showscale=False,
-            name="samples",
-        )
-    site, label = np.meshgrid(np.arange(len(portrait.sites)), np.arange(len(portrait.classes)), indexing="ij")
-    largest = max(1, int(portrait.counts.max()))
-    colours = np.where(np.isin(np.array(portrait.sites)[site], portrait.noisy), "#c44e52", "#4c72b0")
-    return go.Scatter(
-        x=np.array(portrait.sites)[site.ravel()],
-        y=np.array(portrait.classes)[label.ravel()],
-        mode="markers",
-        text=portrait.counts.ravel(),
-        hovertemplate=hover,
-        showlegend=False,
-        marker={
-            "size": portrait.counts.ravel(),
-            "sizemode": "area",
-            "sizeref": 2.0 * largest / 26.0**2,
-            "color": colours.ravel(),
-        },
-    )
-
-
-def _rates(portrait: Portrait) -> list[Any]:
-    from plotly import graph_objects as go
-
-    return [
-        go.Bar(x=portrait.sites, y=portrait.nominal, name="nominal", marker={"color": "#d9d9d9"}),
-        go.Bar(
-            x=portrait.sites, y=portrait.effective, name="effective", marker={"color": "#c44e52"}, width=0.4
-        ),
-    ]
-
-
-def _confusion_map(portrait: Portrait) -> Any:
-    from plotly import graph_objects as go
-
-    assert portrait.confusion is not None
-    columns = ("kept", "lost", "added") if portrait.multilabel else portrait.classes
-    totals = np.maximum(1, portrait.confusion.sum(axis=1, keepdims=True))
-    return go.Heatmap(
-        x=columns,
-        y=portrait.classes,
-        z=portrait.confusion / totals,
-        text=portrait.confusion,
-        texttemplate="%{text}" if len(portrait.classes) <= 14 else None,
-        colorscale="Reds",
-        showscale=False,
-        zmin=0,
-        zmax=1,
-    )
-
-
-def write_html(figure: Any, path: Path) -> None:
-    """One file that needs no network."""
-    figure.write_html(path, include_plotlyjs=True, full_html=True)
 
 
 def text_of(portrait: Portrait, title: str) -> RenderableType:

@@ -13,8 +13,9 @@ from fedsift import __version__
 from fedsift.contract.errors import ConfigError
 from fedsift.deploy.texts import leaves, one_line, readme, site_template
 from fedsift.deploy.trial import export_test, export_trial
-from fedsift.runs.folder import FEDERATION
+from fedsift.runs.folder import FEDERATION, TRACK
 from fedsift.study.study import Study
+from fedsift.study.track import track_toml
 
 P = TypeVar("P")
 PACKAGE = "fedsift_app"
@@ -48,6 +49,8 @@ def write_app(
         "site.template.toml": site_template(spread),
         "README.md": readme(study, out.name, files, leaves(study, central_test=bool(federation.get("test")))),
     }
+    if study.track:
+        texts[TRACK] = track_toml(study.track)
     for name, text in texts.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_text(text, "utf-8")
@@ -89,7 +92,7 @@ def _check_name(out: Path) -> None:
 def _project(study: Study, name: str) -> dict[str, Any]:
     app = {
         "publisher": "fedsift",
-        "fab-exclude": [FEDERATION],  # the coordinator's own
+        "fab-exclude": [FEDERATION, TRACK],  # the coordinator's own
         "components": {"serverapp": f"{PACKAGE}.server:app", "clientapp": f"{PACKAGE}.client:app"},
         "config": {"run-folder": ""},
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli_w
 
-from fedsift.contract.errors import ConfigError, FedsiftError, RunError
+from fedsift.contract.errors import ConfigError, FedsiftError, RunError, Stopped
 from fedsift.contract.files import safe_name
 from fedsift.deploy.addresses import host_of, refuse_the_network
 from fedsift.deploy.commands import existing, program
@@ -22,7 +22,7 @@ from fedsift.deploy.private import private_folder
 from fedsift.engines.flower.processes import LOG_FILE, end_session, offline
 from fedsift.engines.loop import Listener
 from fedsift.runs import RunFolder
-from fedsift.runs.folder import DEPLOYED, FAILURE, FEDERATION, SUMMARY
+from fedsift.runs.folder import DEPLOYED, FAILURE, FEDERATION, STOP, SUMMARY, TRACK
 from fedsift.study.study import Study
 
 CONNECTION = "fedsift"
@@ -57,6 +57,8 @@ def prepare_run(app: Path, run_folder: Path, superlink: str, link: Link | None =
     if not run_folder.exists():
         folder = RunFolder.create(run_folder.parent, run_folder.name)
         folder.write_text("study.toml", (app / "study.toml").read_text("utf-8"))
+        if (app / TRACK).is_file():
+            folder.write_text(TRACK, (app / TRACK).read_text("utf-8"))
     folder = RunFolder.open(run_folder)
     if folder.finished:
         raise RunError(f"{run_folder} is finished: name another run folder")
@@ -101,6 +103,7 @@ def start(
         f'run-folder="{place}"',
     ]
     folder.forget(FAILURE)
+    folder.forget(STOP)
     log_file = folder.path / LOG_FILE
     from_here = log_file.stat().st_size if log_file.is_file() else 0
     with log_file.open("ab") as log:
@@ -147,7 +150,8 @@ def _follow(folder: RunFolder, process: subprocess.Popen[bytes], listen: Listene
                 told = row["round"]
                 if listen is not None:
                     listen(row)
-        if ended or folder.finished or (folder.path / FAILURE).is_file():
+        stopped = folder.asked_to_stop and not folder.in_use
+        if ended or stopped or folder.finished or (folder.path / FAILURE).is_file():
             return
         time.sleep(POLL)
 
@@ -165,6 +169,8 @@ def _outcome(folder: RunFolder, log_file: Path) -> dict[str, Any]:
     trouble = folder.read_json(FAILURE)
     if trouble is not None:
         raise _of_code(int(trouble["exit_code"]))(trouble["error"])
+    if folder.asked_to_stop:
+        raise Stopped("stopped on request; nothing is lost, the run can be resumed")
     raise RunError(f"the run ended before it was finished; {log_file} says more. Start it again to go on")
 
 

@@ -8,3 +8,8 @@ from importlib.resources import files
 def house_style() -> str:
     """The style sheet that every page starts from: colours for light and dark, type, tiles, tables, figures."""
     return files("fedsift.drawing").joinpath("style.css").read_text("utf-8")
+
+
+def saving_script() -> str:
+    """The script that lets a reader save every figure, as SVG and its numbers as CSV."""
+    return files("fedsift.drawing").joinpath("save.js").read_text("utf-8")

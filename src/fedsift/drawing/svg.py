@@ -17,6 +17,11 @@ MANY_CLASSES = 12
 """More classes than this need the whole width of the page."""
 
 
+SERIES = 12
+"""Lines that can be told apart: no two share more than one of colour and dash (in the style sheet) and marker."""
+MARKERS = ("circle", "square", "triangle", "diamond", "wedge", "cross")
+
+
 class Markup(str):
     """Text that is markup already; any other string is escaped when it becomes part of an element."""
 
@@ -83,6 +88,28 @@ def label(x: float, y: float, text: Any, anchor: str = "start", kind: str = "", 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
     return empty("line", x1=float(x1), y1=float(y1), x2=float(x2), y2=float(y2), class_=kind)
+
+
+def marker(number: int, x: float, y: float, radius: float = 2.2) -> Markup:
+    """The point of the `number`-th line: a shape of its own, so that lines can be told apart without colour."""
+    shape, r = MARKERS[number % len(MARKERS)], radius * 1.15
+    kind = f"point s{number % SERIES}"
+    if shape == "circle":
+        return empty("circle", cx=x, cy=y, r=radius, class_=kind)
+    corners = {
+        "square": ((-r, -r), (r, -r), (r, r), (-r, r)),
+        "triangle": ((0, -1.3 * r), (1.2 * r, r), (-1.2 * r, r)),
+        "diamond": ((0, -1.4 * r), (1.4 * r, 0), (0, 1.4 * r), (-1.4 * r, 0)),
+        "wedge": ((0, 1.3 * r), (1.2 * r, -r), (-1.2 * r, -r)),
+        "cross": tuple(
+            (r * a, r * b)
+            for a, b in ((0, -0.5), (0.9, -1.4), (1.4, -0.9), (0.5, 0), (1.4, 0.9), (0.9, 1.4),
+                         (0, 0.5), (-0.9, 1.4), (-1.4, 0.9), (-0.5, 0), (-1.4, -0.9), (-0.9, -1.4))
+        ),
+    }[shape]  # fmt: skip
+    return empty(
+        "polygon", points=points([x + dx for dx, _ in corners], [y + dy for _, dy in corners]), class_=kind
+    )
 
 
 def text_width(text: str, font: float = 11.0) -> float:

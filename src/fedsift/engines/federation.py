@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from fedsift.engines.protection import GateLimits, Protection, bounded_shares
 from fedsift.engines.stopwatch import Stopwatch
 from fedsift.local.site import Compute, Samples
 from fedsift.models import buffers_of, build_model, drawing_name, initial_weights
+from fedsift.runs.events import Absent, Answered, Asked, Found, Refused, Say, Warned, unheard
 
 R = TypeVar("R", bound=Reply)
 
@@ -115,6 +116,13 @@ class EngineFederation(ABC):
         """Kinds of request that may be sent now: no other one leaves."""
         self.cohorts: dict[str, int] = {}
         """How many sites this run trains together, by kind of training; kept with its checkpoints."""
+        self.say: Say = unheard
+        """Where the events of this federation go: a run writes them into its folder."""
+        self.check_stop: Callable[[], None] = lambda: None
+        """Raises Stopped when somebody asked for it; called where nothing is lost by stopping."""
+        self.away: set[str] = set()
+        """Sites that did not answer the present request themselves, whatever an engine returns in their place."""
+        self._heard: set[str] = set()
         self._asks = 0
         self._buffers: dict[str, list[str]] = {}
 
@@ -162,18 +170,33 @@ class EngineFederation(ABC):
     def ask(
         self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None
     ) -> Replies[R]:
+        self.check_stop()
         envelopes = self._envelopes(request, sites)
         quorum, deadline = self.patience.of(self.round.stage)
-        with self.watch(f"sites: {_kinds(envelopes)}"):
+        kinds, number = kinds_of(envelopes), self.round.count
+        self.away, self._heard = set(), set()
+        self.say(Asked(number, self.round.stage, kinds, tuple(envelopes), deadline))
+        with self.watch(f"sites: {kinds}"):
             answers = self.deliver(envelopes, deadline)
+        self.hear((site for site in answers if site not in self.away), kinds)
         with self.watch("gate and counting"):
             replies, refused = self._gate(envelopes, answers)
+        for site, reason in refused.items():
+            event = Refused if site in self._heard else Absent
+            self.say(event(number, kinds, site, reason))
         needed = max(1, math.ceil(quorum * len(envelopes) - 1e-9))
         if len(replies) < needed:
             raise QuorumError(self._quorum_message(needed, len(envelopes), refused))
         for site in replies:
             self.settle(envelopes[site])
         return Replies(replies, refused)
+
+    def hear(self, sites: Iterable[str], kinds: str) -> None:
+        """These sites have answered; an engine may say so before it has heard all of them."""
+        new = tuple(site for site in sites if site not in self._heard)
+        if new:
+            self._heard.update(new)
+            self.say(Answered(self.round.count, kinds, new))
 
     def _gate(
         self, envelopes: Mapping[str, Envelope], answers: Mapping[str, Answer]
@@ -286,10 +309,12 @@ class EngineFederation(ABC):
 
     def find(self, findings: Findings) -> None:
         self.log.values[FINDINGS] = findings.line()
+        self.say(Found(self.round.count, findings.line()))
         self.site_records.update(findings.by_site(self.sites))
 
     def warn(self, text: str) -> None:
         self.log.warnings.append(text)
+        self.say(Warned(self.round.count, text))
 
 
 def reply_names(value: Any, depth: int = 0) -> list[str]:
@@ -306,5 +331,5 @@ def reply_names(value: Any, depth: int = 0) -> list[str]:
     return []
 
 
-def _kinds(envelopes: Mapping[str, Envelope]) -> str:
+def kinds_of(envelopes: Mapping[str, Envelope]) -> str:
     return " and ".join(sorted({type(envelope.request).__name__ for envelope in envelopes.values()}))

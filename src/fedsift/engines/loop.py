@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +13,12 @@ from fedsift.contract import codec
 from fedsift.contract.codec import Wire
 from fedsift.contract.federation import Round
 from fedsift.contract.method import Method, Stage
+from fedsift.contract.plain import plain
 from fedsift.contract.ranges import AtLeastOne, Range, Ranged
 from fedsift.engines.evaluate import Evaluator
 from fedsift.engines.federation import EngineFederation
 from fedsift.runs import Checkpoint, RunFolder
+from fedsift.runs.events import Checkpointed, RoundDone, Started
 from fedsift.runs.folder import PLAN
 
 Listener = Callable[[dict[str, Any]], None]
@@ -49,11 +53,12 @@ def conduct(
     *,
     schedule: Schedule | None = None,
     listen: Listener | None = None,
+    engine: str = "inprocess",
 ) -> Any:
     """Run a method from its last checkpoint, or from the start, to its end. Returns the final state."""
     schedule = schedule or Schedule()
     write_plan(method, folder)
-    state, done, tallies = _begin(method, federation, folder)
+    state, done, tallies = _begin(method, federation, folder, engine)
     said_at_start = federation.log.warnings
     number, total = 0, method.total_rounds
     for stage in method.stages():
@@ -71,23 +76,62 @@ def conduct(
             row["of"] = total
             with federation.watch("checkpoint"):
                 folder.append_round(row)
+                federation.say(_done(row))
                 _checkpoint(folder, federation, state, number, tallies)
+                federation.say(Checkpointed(number))
             federation.watch.whole += time.perf_counter() - started
             if listen is not None:
                 listen(row)
+            if number < total:
+                federation.check_stop()
     folder.write_json("timings.json", federation.watch.table())
     return state
 
 
 def write_plan(method: Method, folder: RunFolder) -> None:
     """What lies ahead of a run, for whoever reads its folder without this program's classes."""
-    stages = method.stages()
     plan = {
         "method": type(method).__name__,
-        "rounds": sum(stage.rounds for stage in stages),
-        "stages": [{"name": s.name, "rounds": s.rounds, "trains": s.trains} for s in stages],
+        "rounds": method.total_rounds,
+        "stages": _stages(method),
     }
     folder.write_json(PLAN, plan)
+
+
+def _stages(method: Method) -> list[dict[str, Any]]:
+    return [{"name": s.name, "rounds": s.rounds, "trains": s.trains} for s in method.stages()]
+
+
+def _started(
+    method: Method, federation: EngineFederation, folder: RunFolder, engine: str, done: int
+) -> Started:
+    return Started(
+        run=folder.id,
+        method=type(method).__name__,
+        engine=engine,
+        sites=tuple(federation.sites),
+        rounds=method.total_rounds,
+        stages=tuple(_stages(method)),
+        done=done,
+        host=platform.node(),
+        process=os.getpid(),
+    )
+
+
+OF_THE_ROUND = frozenset({"round", "of", "participants", "bytes_down", "bytes_up", "seconds"})
+"""Fields of their own in the event of a round."""
+
+
+def _done(row: dict[str, Any]) -> RoundDone:
+    numbers = {
+        name: float(value)
+        for name, value in plain(row).items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in OF_THE_ROUND
+    }
+    return RoundDone(
+        row["round"], row["of"], row["stage"], row["participants"], row["bytes_down"], row["bytes_up"],
+        row["seconds"], numbers,
+    )  # fmt: skip
 
 
 def _evaluated(
@@ -100,9 +144,10 @@ def _evaluated(
 
 
 def _begin(
-    method: Method, federation: EngineFederation, folder: RunFolder
+    method: Method, federation: EngineFederation, folder: RunFolder, engine: str
 ) -> tuple[Any, int, dict[str, Any]]:
     point = folder.restore()
+    federation.say(_started(method, federation, folder, engine, 0 if point is None else point.rounds_done))
     if point is None:
         federation.begin(Round("start", 0, -1), ())
         return method.start(federation), 0, {}

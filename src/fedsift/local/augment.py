@@ -61,6 +61,16 @@ def draw(augment: Augment, n: int, generator: torch.Generator) -> Draws:
     return Draws(flip, shift, angle, move)
 
 
+def still(augment: Augment, n: int) -> Draws:
+    """Choices for n samples that change nothing."""
+    return Draws(
+        torch.zeros(n, dtype=torch.bool) if augment.flip else None,
+        torch.full((n, 2), augment.crop) if augment.crop else None,
+        torch.zeros(n) if augment.affine else None,
+        torch.zeros(n, 2) if augment.affine else None,
+    )
+
+
 def apply(images: Tensor, augment: Augment, draws: Draws) -> Tensor:
     """Augmented copies of normalised images `[B, channels, height, width]`; other shapes pass unchanged."""
     if not augment.active or images.dim() != 4:

@@ -11,7 +11,8 @@ from itertools import islice, pairwise
 import torch
 from torch import Tensor
 
-from fedsift.local.extras import PerSample, PerSite
+from fedsift.contract.messages import Weights
+from fedsift.local.extras import Follower, PerSample, PerSite
 from fedsift.local.objective import Objective, View
 from fedsift.local.plan import batch_bounds, steps
 from fedsift.local.recipe import Recipe
@@ -68,7 +69,7 @@ def can_stack(job: Job) -> bool:
         return False
     # A batch of one row trains with running statistics, row by row: the one-site trainer knows how.
     smallest = min(stop - start for start, stop in batch_bounds(len(site.samples), job.recipe.batch_size))
-    return smallest * job.recipe.views > 1 or not network.batch_norms
+    return smallest * job.recipe.shown > 1 or not network.batch_norms
 
 
 @lru_cache(maxsize=16)
@@ -143,6 +144,8 @@ def _kinds(job: Job) -> dict[str, object]:
             kinds[name] = PerSample, extra.rows.shape[1:], extra.rows.dtype
         elif isinstance(extra, PerSite):
             kinds[name] = PerSite, extra.tensor.shape, extra.lr
+        elif isinstance(extra, Follower):
+            kinds[name] = Follower, extra.decay, extra.age is None
         else:
             kinds[name] = type(extra)
     return kinds
@@ -166,9 +169,14 @@ def _train_stacked(jobs: Sequence[Job], channels_last: bool = True) -> list[Resu
         totals[: step.sites] += training.step(step)
     written = training.written([len(side.site.samples) for side in sides])
     results = [
-        Result(weights, float(total) / count, count, rows, learnt)
-        for weights, total, count, rows, learnt in zip(
-            training.network.weights(), totals, training.batches.steps, written, training.learnt()
+        Result(weights, float(total) / count, count, rows, learnt, followers)
+        for weights, total, count, rows, learnt, followers in zip(
+            training.network.weights(),
+            totals,
+            training.batches.steps,
+            written,
+            training.learnt(),
+            training.followers(),
         )
     ]
     if len(sides) == len(jobs):
@@ -207,10 +215,11 @@ class _Training:
         self._look = _Look(jobs, self.network)
         self._generators = [job.dropout_generator() for job in jobs]
         self._clip = recipe.clip
+        self._shown = recipe.shown / recipe.views
 
     def step(self, step: CohortStep) -> Tensor:
         """One update of the active sites; returns their losses `[k]`."""
-        network = self.network
+        network, step = self.network, step.front(self._shown)
         if step.sites < network.sites:
             network.activate(step.sites)
             self._optimiser.narrow(network.parameters())
@@ -225,6 +234,7 @@ class _Training:
         gradients = every[: len(every) - len(learnt)]
         self._look.extras.learn(every[len(gradients) :])
         self._optimiser.step(clip_gradients(gradients, self._clip) if self._clip else gradients)
+        self._look.extras.lead(network)
         return losses.detach()
 
     def written(self, sizes: list[int]) -> list[dict[str, Tensor]]:
@@ -234,6 +244,10 @@ class _Training:
     def learnt(self) -> list[dict[str, Tensor]]:
         """Each site's per-site extras that have learnt."""
         return self._look.extras.learnt()
+
+    def followers(self) -> list[dict[str, Weights]]:
+        """Each site's networks that followed the one in training."""
+        return self._look.extras.followers()
 
 
 class _Look:

@@ -48,12 +48,15 @@ def folds_of(site: Site, folds: int) -> Tensor:
     return torch.from_numpy(dealt)
 
 
-def part_of(site: Site, positions: Tensor) -> Site:
-    """The site with these of its samples alone; what it writes does not reach the notebook."""
+def part_of(site: Site, positions: Tensor, labels: Tensor | None = None) -> Site:
+    """The site with these of its samples alone; what it writes does not reach the notebook.
+
+    labels: of all of the site's samples, `[n]`, in the place of those that it believes.
+    """
     return replace(
         site,
         samples=replace(site.samples, rows=site.samples.rows[positions]),
-        given=site.labels[positions],
+        given=(site.labels if labels is None else labels)[positions],
         groups=None if site.groups is None else site.groups[positions],
         notebook=Notebook(),
         workbench={},

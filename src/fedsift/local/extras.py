@@ -47,6 +47,27 @@ class Frozen:
 
 
 @dataclass(frozen=True)
+class Follower:
+    """Another network of the site's kind that follows the one in training (a mean teacher): after every step each of
+    its floating tensors, running statistics too, becomes d v + (1 - d) w.
+
+    In the view: its logits on the same augmented batch, `[..., B, K]`; with the need "aside", on the view that is held
+    back from training. The result holds it as training left it.
+    """
+
+    weights: Weights
+    decay: float
+    """d"""
+    age: int | None = None
+    """Steps that it has followed so far: d is then at most 1 - 1 / (steps + 1), so that a young average is the mean of
+    all models so far and not its first one. None: d from the first step."""
+
+    def decay_at(self, step: int) -> float:
+        """d at a step of this training, from 1."""
+        return self.decay if self.age is None else min(self.decay, 1 - 1 / (self.age + step + 1))
+
+
+@dataclass(frozen=True)
 class PerSite:
     """One tensor for the whole site (a transition matrix, an estimated noise rate).
 
@@ -61,7 +82,7 @@ class PerSite:
     """Step of gradient descent on the objective; 0: a constant."""
 
 
-Extra = PerParameter | PerSample | PerSite | Frozen
+Extra = PerParameter | PerSample | PerSite | Frozen | Follower
 
-PREPARED = frozenset({"prior", "known prior", "chance", "twin", "features"})
+PREPARED = frozenset({"prior", "known prior", "chance", "twin", "features", "aside"})
 """Needs that the trainer makes from the site itself."""

@@ -85,8 +85,9 @@ class View:
 class Term(Wire):
     """Base of all terms. `needs` tells the trainer what to prepare: "prior", "teacher", "anchors", "chance", "twin".
 
-    "known prior" is a prior over the annotated and supplied labels alone; "prior" counts every sample. Any other name
-    is an extra that the request puts into its job: per-parameter, per-sample or per-site tensors, or a frozen network.
+    "known prior" is a prior over the annotated and supplied labels alone; "prior" counts every sample. "aside" holds
+    the last of several views back from training, for a follower (`local/extras.py`). Any other name is an extra that
+    the request puts into its job: per-parameter, per-sample or per-site tensors, a frozen network, or one that follows.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()

@@ -6,7 +6,7 @@ Both trainers, one site at a time and the stacked cohort, follow the same plan: 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,13 @@ class Batch:
     """Whether it opens a local epoch."""
     chance: Tensor | None = None
     """float64 `[B]`, uniform in [0, 1): for terms that draw something for each sample."""
+
+    def front(self, rows: int) -> Batch:
+        """The batch without the rows behind; only for batches that are not mixed."""
+        if rows == len(self.positions):
+            return self
+        chance = None if self.chance is None else self.chance[:rows]
+        return replace(self, positions=self.positions[:rows], chance=chance)
 
 
 def batch_bounds(n: int, batch_size: int) -> list[tuple[int, int]]:
@@ -62,13 +69,20 @@ def epochs(n: int, recipe: Recipe, generator: torch.Generator) -> Iterator[Epoch
     for _ in range(recipe.epochs):
         yield Epoch(
             order=torch.randperm(n, generator=generator),
-            draws=[augment.draw(recipe.augment, n, generator) for _ in range(recipe.views)],
+            draws=[_look(view, n, recipe, generator) for view in range(recipe.views)],
             chance=_chance(n, recipe, generator),
             bounds=bounds,
             mixing=[
                 _mixing(recipe.views * (stop - start), recipe.mixup, generator) for start, stop in bounds
             ],
         )
+
+
+def _look(view: int, n: int, recipe: Recipe, generator: torch.Generator) -> augment.Draws:
+    """An epoch's choices for one view."""
+    if view < recipe.plain_views:
+        return augment.still(recipe.augment, n)
+    return augment.draw(recipe.augment, n, generator)
 
 
 def plan(n: int, recipe: Recipe, generator: torch.Generator) -> Iterator[Batch]:

@@ -47,8 +47,15 @@ class Recipe(Ranged, Wire):
     augment: Augment = field(default_factory=Augment)
     views: AtLeastOne = 1
     """Independently augmented copies of every sample in a step; the batch is so many times as long."""
+    plain_views: Count = 0
+    """So many of them, the first ones, are the sample as it is."""
     mixup: AtLeastZero = 0.0
     """Beta(mixup, mixup) mixes each batch with a shuffled copy of itself; 0 is off."""
     clip: AtLeastZero = 0.0
     """Largest gradient norm of a step; 0 is off."""
     objective: Objective = field(default_factory=lambda: Objective(((1.0, CrossEntropy()),)))
+
+    @property
+    def shown(self) -> int:
+        """Views that the network trains on: all, or all but the last where a term wants that for a follower."""
+        return self.views - ("aside" in self.objective.needs)

@@ -65,15 +65,19 @@ def counts_refusal(table: Tensor, samples: int, most: int, facts: SiteFacts) -> 
 class TrainingRequest(Request[R_co]):
     """Base of all requests that train: what to train, and what to say of it. Sites of one process train together.
 
-    `job` and `reply` belong to one visit: what the first leaves on `site.workbench` the second finds there.
+    `job`, `further` and `reply` belong to one visit: what the first leaves on `site.workbench` the others find there.
     """
 
     def job(self, site: Site) -> Job | None:
         """What the site trains; None: nothing in this visit."""
         raise TypeError(f"{type(self).__name__} does not say what a site trains")
 
+    def further(self, site: Site, result: Result) -> Job | None:
+        """What the site trains next in the same visit, now that this came of the last part; None: nothing more."""
+        return None
+
     def reply(self, site: Site, result: Result | None) -> R_co:
-        """What leaves the site; `result` is None when nothing was trained."""
+        """What leaves the site; `result` is of the last part, None when nothing was trained."""
         raise TypeError(f"{type(self).__name__} does not say what a site replies")
 
     def answer(self, site: Site) -> R_co:
@@ -85,12 +89,21 @@ class TrainingRequest(Request[R_co]):
 
     @classmethod
     def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
-        jobs = [_caught(request.job, site) for request, site in work]
-        results = iter(train_many([job for job in jobs if isinstance(job, Job)]))
-        outcomes = [next(results) if isinstance(job, Job) else job for job in jobs]
-        for job, outcome in zip(jobs, outcomes):
-            if isinstance(job, Job) and isinstance(outcome, Result):
-                job.remember(outcome)
+        outcomes: list[Any] = [None] * len(work)
+        wanted = {place: _caught(request.job, site) for place, (request, site) in enumerate(work)}
+        while wanted:
+            jobs = {place: job for place, job in wanted.items() if isinstance(job, Job)}
+            results = dict(zip(jobs, train_many(list(jobs.values()))))
+            errors = {place: job for place, job in wanted.items() if isinstance(job, Exception)}
+            for place, outcome in {**results, **errors}.items():
+                outcomes[place] = outcome
+            trained = {place: result for place, result in results.items() if isinstance(result, Result)}
+            for place, result in trained.items():
+                jobs[place].remember(result)
+            wanted = {
+                place: _caught(work[place][0].further, work[place][1], result)
+                for place, result in trained.items()
+            }
         return [
             outcome if isinstance(outcome, Exception) else _caught(request.reply, site, outcome)
             for (request, site), outcome in zip(work, outcomes)
@@ -109,6 +122,9 @@ def _caught(step: Callable[..., Any], *arguments: Any) -> Any:
 class Trained(Reply):
     """What local training gives back."""
 
+    fewest: ClassVar[int] = 1
+    """Samples that a site must have trained on for its reply to make sense."""
+
     weights: Weights = disclosed("the site's model after local training")
     samples: int = disclosed("how many samples it trained on")
     loss: float = disclosed("mean training loss over the local steps")
@@ -125,7 +141,7 @@ class Trained(Reply):
         )
         return (
             weights_refusal(self.weights, request.weights)
-            or count_refusal("samples", self.samples, facts.samples)
+            or count_refusal("samples", self.samples, facts.samples, self.fewest)
             or next((reason for reason in inner if reason), None)
         )
 

@@ -3,150 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedsift.contract.errors import ConfigError, DataError
+from fedsift.contract.errors import DataError
 from fedsift.contract.messages import Weights
 from fedsift.local import augment, losses
-from fedsift.local.extras import PREPARED, Extra, Frozen, PerParameter, PerSample, PerSite
+from fedsift.local.extras import Follower, Frozen, PerParameter, PerSample, PerSite
+from fedsift.local.job import Job as Job
+from fedsift.local.job import Result as Result
 from fedsift.local.objective import View
 from fedsift.local.plan import Batch, plan
 from fedsift.local.recipe import Recipe
 from fedsift.local.site import Site
 from fedsift.models.network import require_features
-
-
-@dataclass(frozen=True)
-class Job:
-    """One site's training: from these weights, by this recipe."""
-
-    site: Site
-    weights: Weights
-    recipe: Recipe
-    purpose: str = "train"
-    """Names the randomness, so that two trainings of one request differ."""
-    extras: Mapping[str, Extra] = field(default_factory=dict)
-    """What loss terms need beyond what the trainer knows. "teacher" and "anchors" put other networks in the place of
-    the received one (FedDyn moves the anchor at each site)."""
-    twin: Job | None = None
-    """A second network that trains in step with this one: the same site, recipe and batches, but weights and extras of
-    its own. Each sees the other's logits as `View.twin`."""
-    dropout: str = "dropout"
-    """Names the randomness inside the network; a twin has another."""
-
-    @property
-    def paired(self) -> bool:
-        """Whether this is one of two networks."""
-        return self.twin is not None or self.dropout != "dropout"
-
-    def sides(self) -> list[Job]:
-        """This network and its twin, if it has one."""
-        if self.twin is None:
-            return [self]
-        return [
-            self,
-            replace(
-                self.twin, site=self.site, recipe=self.recipe, purpose=self.purpose, dropout="twin dropout"
-            ),
-        ]
-
-    def targets(self) -> Tensor:
-        """The site's working labels as dense rows, float32 `[n, K]`."""
-        labels = self.site.labels
-        if self.site.multilabel:
-            return labels.to(torch.float32)
-        return F.one_hot(labels, self.site.n_classes).to(torch.float32)
-
-    def log_prior(self) -> Tensor:
-        """What logit adjustment adds, `[1, K]`: log frequencies, or log-odds of positives (multi-label)."""
-        counts = self.site.label_counts().to(torch.float32)
-        if not self.site.multilabel:
-            return losses.log_prior(counts)[None, :]
-        known = self.known() if "known prior" in self.recipe.objective.needs else None
-        among = torch.full_like(counts, len(self.site.samples)) if known is None else known.sum(0)
-        return losses.multilabel_logit_shift(counts, among.clamp(min=1))[None, :]
-
-    def known(self) -> Tensor | None:
-        """1 where a label is annotated or supplied, float32 `[n, K]`; None: all are."""
-        return self.site.known_entries
-
-    def needed(self) -> dict[str, Extra]:
-        """The extras that the objective's terms ask for; teacher and anchors are the received model by default."""
-        received: dict[str, Extra] = {"teacher": Frozen(self.weights), "anchors": PerParameter(self.weights)}
-        found = {**received, **self.remembered(), **self.extras}
-        names = sorted(self.recipe.objective.needs - PREPARED)
-        if "twin" in self.recipe.objective.needs and not self.paired:
-            raise DataError(
-                f"site '{self.site.name}': a loss term needs a second network in training; give the job a twin"
-            )
-        for name in names:
-            extra = found.get(name)
-            if extra is None:
-                raise DataError(
-                    f"site '{self.site.name}': a loss term needs '{name}', which the request did not bring; "
-                    "put it into the job's extras"
-                )
-            if isinstance(extra, PerSample) and len(extra.rows) != len(self.site.samples):
-                raise DataError(
-                    f"site '{self.site.name}': '{name}' has {len(extra.rows)} rows for "
-                    f"{len(self.site.samples)} samples"
-                )
-        return {name: found[name] for name in names}
-
-    def remembered(self) -> dict[str, Extra]:
-        """What the terms remember of this site's samples; zeros before the first visit."""
-        memory = self.recipe.objective.memory(self.site.n_classes)
-        if memory and self.recipe.mixup > 0:
-            raise ConfigError(
-                f"train.mixup = {self.recipe.mixup}: a loss that remembers every sample ({', '.join(memory)}) cannot "
-                "be computed on mixed ones; set train.mixup = 0"
-            )
-        rows: dict[str, Extra] = {}
-        for name, shape in memory.items():
-            kept: Tensor | None = self.site.notebook.get(self._page(name))
-            fits = kept is not None and kept.shape == (len(self.site.samples), *shape)
-            rows[name] = PerSample(
-                kept if kept is not None and fits else torch.zeros(len(self.site.samples), *shape)
-            )
-        return rows
-
-    def remember(self, result: Result) -> None:
-        """Keep in the notebook what the terms wrote."""
-        for side, own in zip(self.sides(), (result, result.twin)):
-            memory = side.recipe.objective.memory(side.site.n_classes)
-            for name in memory.keys() - side.extras.keys():
-                if own is not None and name in own.rows:
-                    side.site.notebook[side._page(name)] = own.rows[name].cpu()
-
-    def _page(self, name: str) -> str:
-        """Where the notebook holds what a term remembers; a twin has memories of its own."""
-        return name if self.dropout == "dropout" else f"{name} of the twin"
-
-    def generator(self) -> torch.Generator:
-        return self.site.random(self.purpose)
-
-    def dropout_generator(self) -> torch.Generator:
-        return self.site.random(f"{self.purpose}: {self.dropout}")
-
-
-@dataclass(frozen=True)
-class Result:
-    """What training made: new weights, and the mean objective over all steps."""
-
-    weights: Weights
-    loss: float
-    steps: int
-    rows: Mapping[str, Tensor] = field(default_factory=dict)
-    """Per-sample extras that a term wrote to, `[n, *]` as training left them."""
-    learnt: Mapping[str, Tensor] = field(default_factory=dict)
-    """Per-site extras with a step of their own, or that a term wrote to, as training left them."""
-    twin: Result | None = None
-    """What became of the second network."""
 
 
 def train_one(job: Job) -> Result:
@@ -160,9 +33,12 @@ def train_one(job: Job) -> Result:
     with torch.random.fork_rng(devices=[]):
         for batch in plan(n, recipe, job.generator()):
             images, target = prepare(site, batch, recipe, sides[0].look.targets)
+            rows = len(images) // recipe.views * recipe.shown
+            images, aside = images[:rows], images[rows:]
             logits = [side.forward(images) for side in sides]
             for side, own, other in zip(sides, logits, reversed(logits)):
-                side.step(batch, images, target, own, other.detach() if len(sides) > 1 else None)
+                peer = other.detach() if len(sides) > 1 else None
+                side.step(batch.front(rows), images, target[:rows], own, peer, aside)
             count += 1
     results = [side.result(count) for side in sides]
     return results[0] if len(results) == 1 else replace(results[0], twin=results[1])
@@ -198,20 +74,31 @@ class _Side:
         self._stream = torch.get_rng_state()
         return logits
 
-    def step(self, batch: Batch, images: Tensor, target: Tensor, logits: Tensor, peer: Tensor | None) -> None:
-        loss = self.look.loss(batch, images, target, logits, peer, self._features)
+    def step(
+        self,
+        batch: Batch,
+        images: Tensor,
+        target: Tensor,
+        logits: Tensor,
+        peer: Tensor | None,
+        aside: Tensor,
+    ) -> None:
+        loss = self.look.loss(batch, images, target, logits, peer, self._features, aside)
         self._optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         if self._clip:
             nn.utils.clip_grad_norm_(self._parameters, self._clip)
         self._optimiser.step()
         self.look.learn()
+        self.look.lead(self.network)
         self._total += loss.detach()
 
     def result(self, count: int) -> Result:
         learnt = {name: tensor.detach().cpu() for name, (tensor, _) in self.look.learnt.items()}
         learnt |= {name: tensor.cpu() for name, tensor in self.look.replaced.items()}
-        return Result(weights_of(self.network), float(self._total) / count, count, self.look.written, learnt)
+        followers = {name: weights_of(network) for name, (network, _) in self.look.followers.items()}
+        loss = float(self._total) / count
+        return Result(weights_of(self.network), loss, count, self.look.written, learnt, followers)
 
 
 class _Look:
@@ -250,6 +137,15 @@ class _Look:
             for key, extra in extras.items()
             if isinstance(extra, Frozen)
         }
+        self.followers = {
+            key: (
+                job.site.network(extra.weights, f"{job.dropout}: {key}").eval().requires_grad_(False),
+                extra,
+            )
+            for key, extra in extras.items()
+            if isinstance(extra, Follower)
+        }
+        self._steps = 0
 
     def loss(
         self,
@@ -259,11 +155,17 @@ class _Look:
         logits: Tensor,
         peer: Tensor | None = None,
         features: Tensor | None = None,
+        aside: Tensor | None = None,
     ) -> Tensor:
-        """The objective, `[]`; rows that a term writes are in their table afterwards."""
+        """The objective, `[]`; rows that a term writes are in their table afterwards.
+
+        aside: the view that followers see instead of the one in training; empty or None: none.
+        """
+        spare = images if aside is None or not len(aside) else aside
         extras: dict[str, Any] = {**self._per_parameter, **self._constants}
         extras |= {name: tensor for name, (tensor, _) in self.learnt.items()}
         extras |= {name: _judge(network, images) for name, network in self._networks.items()}
+        extras |= {name: _judge(network, spare) for name, (network, _) in self.followers.items()}
         extras |= {name: rows_in(batch, table) for name, table in self._tables.items()}
         view = View(
             logits=logits,
@@ -293,6 +195,12 @@ class _Look:
                     tensor -= lr * tensor.grad
                 tensor.grad = None
 
+    def lead(self, network: nn.Module) -> None:
+        """Let the followers follow the step just made."""
+        self._steps += 1
+        for follower, extra in self.followers.values():
+            follow(follower.state_dict(), network.state_dict(), 1 - extra.decay_at(self._steps))
+
     def _write(self, name: str, positions: Tensor, rows: Tensor) -> None:
         """Put the rows of the first view back; the site's own table is copied before it is first written to.
 
@@ -303,7 +211,7 @@ class _Look:
             return
         if name not in self.written:
             self.written[name] = self._tables[name] = self._tables[name].clone()
-        first = len(positions) // self._recipe.views
+        first = len(positions) // self._recipe.shown
         self._tables[name][positions[:first].to(self.device)] = rows[:first]
 
 
@@ -357,6 +265,21 @@ def make_optimiser(parameters: Sequence[Tensor], recipe: Recipe) -> torch.optim.
 def weights_of(network: nn.Module) -> Weights:
     """A copy of the network's state on the CPU."""
     return {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
+
+
+def follow(average: Mapping[str, Tensor], latest: Mapping[str, Tensor], step: float | Tensor) -> None:
+    """v <- v + step (w - v) in place, for every floating tensor; the others are copied.
+
+    step: one number, or `[C]` for tensors with a cohort axis in front.
+    """
+    with torch.no_grad():
+        for name, value in average.items():
+            if not value.is_floating_point():
+                value.copy_(latest[name])
+            elif isinstance(step, Tensor):
+                value.lerp_(latest[name], step.to(value.dtype).view(-1, *[1] * (value.dim() - 1)))
+            else:
+                value.lerp_(latest[name], step)
 
 
 def _judge(network: nn.Module, images: Tensor) -> Tensor:

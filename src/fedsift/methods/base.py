@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -44,6 +44,15 @@ class TrainingMethod(Method):
         return replace(self.local, objective=as_objective(objective), **changes)
 
 
+HOSTILE = 0.2
+"""Share of hostile sites that is guarded against when nobody says how many there are."""
+
+
+def told(*words: str | None) -> str | None:
+    """What a run was told of the truth, of several things; None for nothing."""
+    return ", ".join(word for word in words if word) or None
+
+
 @dataclass(frozen=True)
 class Averaging(TrainingMethod):
     """A method whose server makes one model of the sites' models, by a rule that a study may choose."""
@@ -51,8 +60,14 @@ class Averaging(TrainingMethod):
     aggregate: Rule = field(default="mean", kw_only=True)
     """How the sites' models become one. "mean" weighs them by size (or by the method's own shares) and trusts everyone;
     the others bound what a minority of the sites can do (docs/methods/aggregation.md)."""
-    hostile: Annotated[float, Range(0, 0.5, below=True)] = field(default=0.2, kw_only=True)
-    """f / m: share of a round's sites that may send anything at all, for "trimmed", "krum" and "multi-krum"."""
+    hostile: Annotated[float, Range(0, 0.5, below=True)] = field(default=HOSTILE, kw_only=True)
+    """f / m: share of a round's sites that may send anything at all, for "trimmed", "krum" and "multi-krum". A share
+    other than the usual one is taken for told, and the run says so."""
+
+    @property
+    def oracle(self) -> str | None:
+        guards = self.aggregate in ("trimmed", "krum", "multi-krum") and self.hostile != HOSTILE
+        return f"share of hostile sites {self.hostile:g} given" if guards else None
 
     def merge(self, models: Sequence[Weights], sizes: Sequence[float], start: Weights) -> Weights:
         """The models as one. sizes: what each counts for where the rule lets it; start: what the sites trained from."""
@@ -142,21 +157,36 @@ def train_round(
     weights: Weights,
     recipe: Recipe | Mapping[str, Recipe],
     sites: Sequence[str] | None = None,
-    request: Train | None = None,
 ) -> Replies[Trained]:
-    """Ask sites to train from these weights; records their mean training loss.
+    """Ask sites to train from these weights, all by one recipe or each by its own; records their mean training loss."""
+    if isinstance(recipe, Mapping):
+        return ask_to_train(federation, {site: Train(weights, own) for site, own in recipe.items()})
+    return ask_to_train(federation, Train(weights, recipe), sites)
 
-    request: another kind of `Train` to send in the place of the plain one.
-    """
-    if request is not None:
-        replies = federation.ask(request, sites)
-    elif isinstance(recipe, Mapping):
-        replies = federation.ask({site: Train(weights, own) for site, own in recipe.items()})
-    else:
-        replies = federation.ask(Train(weights, recipe), sites)
-    total = sum(reply.samples for reply in replies.values())
-    federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+
+def ask_to_train(
+    federation: Federation, request: Train | Mapping[str, Train], sites: Sequence[str] | None = None
+) -> Replies[Trained]:
+    """Ask sites for training of any kind; records their mean training loss, by the samples that they trained on."""
+    replies = federation.ask(request, sites)
+    record_loss(federation, replies)
     return replies
+
+
+class Told(Protocol):
+    """A reply to training of any kind."""
+
+    @property
+    def loss(self) -> float: ...
+    @property
+    def samples(self) -> int: ...
+
+
+def record_loss(federation: Federation, replies: Mapping[str, Told]) -> None:
+    """Keep the sites' mean training loss, by the samples that they trained on, with the round."""
+    total = sum(reply.samples for reply in replies.values())
+    mean = sum(reply.loss * reply.samples for reply in replies.values()) / max(total, 1)
+    federation.record(train_loss=mean)
 
 
 def size_weighted(replies: Replies[Trained]) -> Weights:

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from fedsift.aggregate import average
 from fedsift.contract import Federation, FederationFacts, Misfit, Stage, State, Weights
 from fedsift.contract.ranges import AtLeastOne, Count, Rate, Share
+from fedsift.local.partial import PartialClass
 from fedsift.local.requests import Train
-from fedsift.methods.base import TrainingMethod, for_missing_classes, methods
+from fedsift.methods.base import TrainingMethod, ask_to_train, for_missing_classes, methods
 from fedsift.methods.cbafed_site import TagByThreshold, Used
-from fedsift.methods.fedmlp_site import PartialClass
 
 
 def class_thresholds(positives: ArrayLike, base: float, low: float, high: float) -> NDArray[np.float64]:
@@ -94,11 +94,9 @@ class CBAFed(TrainingMethod):
             self.recipe(PartialClass(adjust=0.0)),
             before=(TagByThreshold(len(federation.classes), thresholds),),
         )
-        replies = federation.ask(visit, federation.choose(self.fraction))
+        replies = ask_to_train(federation, visit, federation.choose(self.fraction))
         used = [part for reply in replies.values() for part in reply.then if isinstance(part, Used)]
-        sizes = [reply.samples for reply in replies.values()]
-        total = sum(reply.loss * reply.samples for reply in replies.values())
-        federation.record(train_loss=total / sum(sizes), labels_used=sum(part.labels for part in used))
+        federation.record(labels_used=sum(part.labels for part in used))
         averaged = average([r.weights for r in replies.values()], [max(part.labels, 1) for part in used])
         positives = np.sum([part.positives.numpy() for part in used], axis=0).astype(np.float64)
         state = replace(state, weights=averaged, positives=positives)

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-from fedsift.contract import Federation, Stage
+from fedsift.contract import Federation, Stage, Weights
 from fedsift.contract.ranges import AtLeastOne, Count, Range, Share
-from fedsift.methods.base import methods
+from fedsift.methods.base import methods, told
 from fedsift.methods.co_teaching_site import PeersChoice, TrainCoTaught
 from fedsift.methods.pairs import PairState, TwoNetworks
 from fedsift.signals.choice import forget_rate
@@ -36,23 +36,30 @@ class CoTeaching(TwoNetworks):
 
     @property
     def oracle(self) -> str | None:
-        return None if self.noise_rate is None else f"noise rate {self.noise_rate:g} given"
+        return told(
+            None if self.noise_rate is None else f"noise rate {self.noise_rate:g} given", super().oracle
+        )
 
     def stages(self) -> list[Stage]:
         return [Stage("train", self.rounds, self.train, asks=(TrainCoTaught,))]
 
     def train(self, state: PairState, federation: Federation) -> PairState:
         """One round of Alg. 1 at some sites, then both networks are averaged, each with its like."""
-        share = self.left_out(federation.round.index)
-        federation.record(forget_ramp=share)
-        visit = TrainCoTaught(
-            state.weights,
-            self.recipe(PeersChoice()),
-            twin=state.twin,
-            ramp=share,
-            noise_rate=self.noise_rate,
-        )
+        index = federation.round.index
+        federation.record(forget_ramp=self.left_out(index))
+        visit = self.visit(state.weights, state.twin, index)
         return self.pair_round(federation, visit, federation.choose(self.fraction))
+
+    def visit(self, weights: Weights, twin: Weights, index: int) -> TrainCoTaught:
+        """What a site is asked in the round of this index, from 0."""
+        recipe = self.recipe(PeersChoice())
+        return TrainCoTaught(
+            weights, recipe, twin=twin, ramp=self.left_out(index), noise_rate=self.noise_rate
+        )
+
+    def alone(self) -> tuple[TrainCoTaught, ...]:
+        """The method at one site by itself: a visit for each round, to be given the models that the last one left."""
+        return tuple(self.visit({}, {}, index) for index in range(self.rounds))
 
     def left_out(self, index: int) -> float:
         """R(t) / tau in the round of this index, from 0."""

@@ -16,13 +16,15 @@ from fedsift.local.objective import Term, View
 from fedsift.local.pairs import TrainedPair, TrainPair
 from fedsift.local.site import Site
 from fedsift.local.trainer import Result
-from fedsift.signals.mixture import suspects
+from fedsift.signals.noise_rate import noise_rate
 
 NAME = "co-teaching"
 LOSSES = "co-teaching losses"
 """The notebook page of each sample's loss when it was last trained on, `[n]`."""
 FORGOTTEN = "co-teaching forgotten share"
 """What the term below needs: R(t), the share of a batch that is left out."""
+SURENESS = "co-teaching sureness"
+"""The notebook page of each sample's largest probability then, and whether that was the given label's: `[n, 2]`."""
 ESTIMATE = "co-teaching noise rate"
 """The notebook page of the site's own estimate of its noise rate."""
 
@@ -32,10 +34,10 @@ class PeersChoice(Term):
     """Mean cross-entropy over the floor((1 - R) B) samples on which the *other* network's loss is smallest (Alg. 1
     lines 5-8). A mean once: the release divides it by their number again."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"twin", FORGOTTEN, LOSSES})
+    needs: ClassVar[frozenset[str]] = frozenset({"twin", FORGOTTEN, LOSSES, SURENESS})
 
     def memory(self, classes: int) -> Mapping[str, tuple[int, ...]]:
-        return {LOSSES: ()}
+        return {LOSSES: (), SURENESS: (2,)}
 
     def value(self, view: View) -> Tensor:
         assert view.twin is not None
@@ -44,6 +46,7 @@ class PeersChoice(Term):
             losses.cross_entropy(view.twin, view.target), view.site(FORGOTTEN), view.present
         )
         view.keep(LOSSES, own)
+        view.keep(SURENESS, losses.sureness(view.logits, view.target))
         return (own * chosen).sum(-1) / chosen.sum(-1).clamp(min=1)
 
 
@@ -64,13 +67,14 @@ class TrainCoTaught(TrainPair):
 
     def reply(self, site: Site, result: Result | None) -> TrainedPair:
         assert result is not None and result.twin is not None
-        self.judge(site, (result.rows[LOSSES] + result.twin.rows[LOSSES]) / 2)
+        self.judge(site, result, result.twin)
         return super().reply(site, result)
 
-    def judge(self, site: Site, seen: Tensor) -> None:
-        """The estimate: share of the larger component of a mixture of two over the last losses of both networks."""
-        noisy = torch.from_numpy(suspects(seen.numpy()))
+    def judge(self, site: Site, *networks: Result) -> None:
+        """The estimate: of the mean loss of both networks, and of the mean of what each says of its surest samples."""
+        seen = torch.stack([network.rows[LOSSES] for network in networks]).mean(0)
+        found = [noise_rate(seen, *network.rows[SURENESS].unbind(-1)) for network in networks]
         flagged = torch.zeros(len(seen), dtype=torch.bool)
-        flagged[noisy] = True
-        site.notebook[ESTIMATE] = len(noisy) / len(seen)
+        flagged[torch.from_numpy(found[0][1])] = True
+        site.notebook[ESTIMATE] = sum(rate for rate, _ in found) / len(found)
         site.keep_evidence(NAME, suspicion=seen, flagged=flagged)

@@ -6,40 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from fedsift.contract import Federation, FederationFacts, Misfit
-from fedsift.local import losses
-from fedsift.local.objective import Term, View
+from fedsift.local.partial import PositiveWeighted
 from fedsift.methods.base import OneStage, for_missing_classes, methods
-
-
-@dataclass(frozen=True)
-class PositiveWeighted(Term):
-    """Binary cross-entropy whose positives count 1 / pi_c times, pi_c the site's own share of positives.
-
-    pi_c is kept within 1/(n+1) .. n/(n+1), so a class without positives weighs finitely (and nothing).
-    """
-
-    partial: bool = True
-    """Only annotated classes count; False takes the zeros of the others at face value."""
-    weigh: bool = False
-    """Weigh positives at all."""
-
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        return frozenset({"prior"}) if self.weigh else frozenset()
-
-    def value(self, view: View) -> Tensor:
-        entries = losses.binary_cross_entropy(view.logits, view.target)
-        if self.weigh:
-            assert view.log_prior is not None
-            # the log-odds are the prior's logit, so n / n_c = 1 / sigmoid(log-odds)
-            entries = entries * torch.where(view.target > 0.5, 1 / torch.sigmoid(view.log_prior), 1.0)
-        if self.partial and view.known is not None:
-            return view.mean((entries * view.known).sum(-1) / view.known.sum(-1).clamp(min=1))
-        return view.mean(entries.mean(-1))
 
 
 @methods.register("fedavg-pl")

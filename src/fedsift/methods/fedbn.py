@@ -11,7 +11,7 @@ from fedsift.local.own import EvaluateOwn, OwnEvaluated
 from fedsift.local.requests import Train, Trained
 from fedsift.local.site import Site
 from fedsift.local.trainer import Job, Result
-from fedsift.methods.base import OneStage, methods, train_round
+from fedsift.methods.base import OneStage, ask_to_train, methods
 
 NORMS = "fedbn norms"
 """The notebook page with the site's own batch norm: scales, shifts and running statistics."""
@@ -127,10 +127,9 @@ class FedBN(OneStage):
 
     def train(self, state: FedBNState, federation: Federation) -> FedBNState:
         """w <- sum_k (n_k / n) w_k over all layers but batch norm, which each site goes on with where it left it."""
-        recipe = self.recipe(self.objective(federation))
         kind = TrainBodyTellingNorms if self.averaged else TrainBody
-        request = kind(state.weights, recipe, norms=state.norms)
-        replies = train_round(federation, state.weights, recipe, self.choose(state, federation), request)
+        request = kind(state.weights, self.recipe(self.objective(federation)), norms=state.norms)
+        replies = ask_to_train(federation, request, self.choose(state, federation))
         return replace(state, weights=self.merged(replies, state.weights))
 
     def model(self, state: FedBNState) -> Weights | None:

@@ -12,15 +12,14 @@ from fedsift.contract import (
     ConfigError,
     Federation,
     Findings,
-    QuorumError,
-    Replies,
     Stage,
     Weights,
 )
 from fedsift.contract.registry import nearest
+from fedsift.local.blind_labels import TellBlindShare
 from fedsift.local.objective import CrossEntropy, Objective, Proximal, as_objective
 from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.requests import Train, Trained
+from fedsift.local.requests import Train
 from fedsift.methods.base import (
     methods,
     tested_findings,
@@ -29,14 +28,12 @@ from fedsift.methods.base import (
 from fedsift.methods.fedcorr_parts import FedCorrState, ask_noisy, counts, lids_of, measured, with_replacement
 from fedsift.methods.fedcorr_settings import FedCorrSettings
 from fedsift.methods.fedcorr_site import Corrected, CorrectLabels, RelabelConfident, ScoreModel
+from fedsift.methods.reference import beside_clean_sites, without_reference
 from fedsift.signals.counting import floor_count
 from fedsift.signals.late_joiners import score_sites
 from fedsift.signals.mixture import split_values
 from fedsift.signals.relabel import Form, clean_set, relabel_sites
 from fedsift.signals.tested import tested_split
-
-LOST_VISITS = 3
-"""So many visits in a row without any reply stop the run: not a site is away then, but the network."""
 
 
 @methods.register("fedcorr")
@@ -60,7 +57,8 @@ class FedCorr(FedCorrSettings):
     def stages(self) -> list[Stage]:
         tune = self.tuning_rounds if self.fine_tuning else 0
         usual = self.last_rounds if self.usual_training else 0
-        visit, relabel = (Train, ScoreModel, CorrectLabels), (RelabelConfident,)
+        judge = (CorrectLabels, TellBlindShare) if self.detection == "tested" else (CorrectLabels,)
+        visit, relabel = (Train, ScoreModel, *judge), (RelabelConfident,)
         relabels = 1 if self.fine_tuning and self.correction else 0
         [last] = self.last_method().stages()
         return [
@@ -93,8 +91,7 @@ class FedCorr(FedCorrSettings):
         if self.stage1_replace:
             visits = with_replacement(present, self.visit_share, self.visits_each, draw)
         else:
-            order = [present[i] for i in draw.permutation(len(present))]
-            visits = tuple(tuple(order[turn :: self.visits_each]) for turn in range(self.visits_each))
+            visits = self.deal(present, draw)
         return replace(state, visits=visits, lids=(*state.lids, {}))
 
     def visit(self, state: FedCorrState, federation: Federation, sites: tuple[str, ...]) -> FedCorrState:
@@ -111,12 +108,8 @@ class FedCorr(FedCorrSettings):
             site: Train(state.weights, self.local_recipe(state.level.get(site, 0.0)), then=(score,))
             for site in sites
         }
-        try:
-            replies: Replies[Trained] = federation.ask(requests)
-        except QuorumError as error:
-            if state.lost + 1 >= LOST_VISITS:
-                raise
-            federation.warn(f"a visit brought no reply: {error}")
+        replies = self.ask_in_turn(state, federation, requests)
+        if replies is None:
             return replace(state, lost=state.lost + 1)
         # drawn twice in one visit (stage1_replace): the site's model counts twice
         sizes = [reply.samples * sites.count(site) for site, reply in replies.items()]
@@ -135,11 +128,14 @@ class FedCorr(FedCorrSettings):
     def judge(self, state: FedCorrState, federation: Federation) -> FedCorrState:
         """Noisy sites by their LID scores (line 9), noise levels and correction at them (lines 10-13)."""
         found = self.find_noisy_sites(state, federation)
+        if self.detection == "tested":
+            found = beside_clean_sites(found, federation, state.weights)
+            without_reference(found, federation)
         noisy = found.noisy
         asked = [site for site in noisy if site in state.lids[-1]]
         replies = self._correct(state, federation, asked) if asked else {}
         judged = state.lids[-1] if self.score == "latest" else measured(state)
-        level = {**state.level, **dict.fromkeys(judged, 0.0)}
+        level = {**state.level, **dict.fromkeys(judged, 0.0), **found.level}
         for site in noisy:
             # without an estimate of its own, a noisy site must not pass for clean
             level[site] = replies[site].level if site in replies else state.level.get(site, 0.0) or 1.0

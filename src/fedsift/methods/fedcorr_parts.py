@@ -10,6 +10,7 @@ import numpy as np
 from fedsift.contract import Federation, QuorumError, Replies, Request, State
 from fedsift.local.requests import Trained
 from fedsift.methods.fedcorr_site import Corrected, Scored
+from fedsift.methods.in_turn import InTurnState
 from fedsift.signals.counting import floor_count
 
 FEWEST_SAMPLES = 3
@@ -17,19 +18,15 @@ FEWEST_SAMPLES = 3
 
 
 @dataclass(frozen=True)
-class FedCorrState(State):
+class FedCorrState(InTurnState):
     """The global model, and what is known of the sites."""
 
-    visits: tuple[tuple[str, ...], ...] = ()
-    """Whom this iteration visits in which round."""
     lids: tuple[dict[str, float], ...] = ()
     """LID scores by site, one entry for each iteration begun."""
     noisy: tuple[str, ...] = ()
     """S_n: the noisy sites of the last mixture over sites."""
     level: dict[str, float] = field(default_factory=dict)
     """mu_hat_k: estimated noise levels of the sites that were measured."""
-    lost: int = 0
-    """Visits in a row that brought no reply."""
     usual: State | None = None
     """State of the method of the last stage, once that has begun."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
@@ -10,10 +9,11 @@ from typing import Any, ClassVar, Literal, Self
 from fedsift.contract import FederationFacts, Misfit
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.local.recipe import Recipe
-from fedsift.methods.base import Averaging, OneStage, mixture_misfits, tested_for_own_labels
+from fedsift.methods.base import OneStage, mixture_misfits, tested_for_own_labels, told
 from fedsift.methods.fedavg import FedAvg
 from fedsift.methods.fedcorr_site import SampleLoss
 from fedsift.methods.fedla import FedLA
+from fedsift.methods.in_turn import VisitsInTurn
 from fedsift.signals.late_joiners import Score
 from fedsift.signals.lid import Form as LidForm
 from fedsift.signals.relabel import Form
@@ -25,7 +25,7 @@ FINE_TUNINGS, USUAL_TRAININGS = 50, 45
 
 
 @dataclass(frozen=True)
-class FedCorrSettings(Averaging):
+class FedCorrSettings(VisitsInTurn):
     """Everything that can be set; `FedCorr` is the algorithm."""
 
     summary: ClassVar[str] = "Finds noisy sites by LID, corrects their labels there, then trains as usual"
@@ -57,11 +57,6 @@ class FedCorrSettings(Averaging):
         "usual": 'a table such as usual = {name = "fedmedian"}',
     }
 
-    iterations: AtLeastOne = 5
-    """T_1: times that every site is visited in the first stage."""
-    visit_fraction: Share | None = None
-    """Share of the sites visited in one round of the first stage; by itself 1/N, as in the paper. 0.1 is Table 6's
-    "w/o fraction scheduling"."""
     stage1_replace: bool = False
     """Draw a visit's sites with replacement, as released: with several sites a visit, some are missed."""
     fine_tuning_rounds: Count | None = None
@@ -136,13 +131,12 @@ class FedCorrSettings(Averaging):
     def completed(self, facts: FederationFacts) -> Self:
         """One site a visit; ten sites a round of the later stages, or all where there are fewer, and as many
         rounds as let each site train as often as in the paper."""
-        done = replace(self, detection=tested_for_own_labels(self.detection, facts))
+        done = replace(super().completed(facts), detection=tested_for_own_labels(self.detection, facts))
         if facts.sites is None:
             return done
         gamma = min(1.0, SITES_A_ROUND / facts.sites) if self.fraction is None else self.fraction
         return replace(
             done,
-            visit_fraction=1 / facts.sites if self.visit_fraction is None else self.visit_fraction,
             fraction=gamma,
             fine_tuning_rounds=replace(self, fraction=gamma).tuning_rounds,
             usual_rounds=replace(self, fraction=gamma).last_rounds,
@@ -160,13 +154,8 @@ class FedCorrSettings(Averaging):
             yield Misfit(f"sites with {self.lid_k} samples or fewer give a coarse LID")
 
     @property
-    def visits_each(self) -> int:
-        """Rounds of one iteration: ceil(1 / fraction)."""
-        return math.ceil(1 / self.visit_share - 1e-9)
-
-    @property
-    def visit_share(self) -> float:
-        return 0.01 if self.visit_fraction is None else self.visit_fraction
+    def oracle(self) -> str | None:
+        return told(super().oracle, self.usual.oracle if self.usual is not None else None)
 
     @property
     def gamma(self) -> float:

@@ -15,7 +15,7 @@ from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Share
 from fedsift.local.losses import mean_scores
 from fedsift.local.public import Lesson, PublicPart, Show, public_size
-from fedsift.methods.base import TrainingMethod, methods, plain_loss
+from fedsift.methods.base import TrainingMethod, methods, plain_loss, record_loss
 from fedsift.methods.feddf_site import Contribute, Contributed, EvaluateStudent
 
 
@@ -91,8 +91,7 @@ class FedDF(TrainingMethod):
                 for site in federation.choose(self.fraction)
             }
         )
-        total = sum(reply.samples for reply in replies.values())
-        federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+        record_loss(federation, replies)
         scores = [reply.outputs for reply in replies.values() if reply.outputs is not None]
         ensemble = mean_scores(torch.stack(scores)) if scores else None
         models = {**state.models, **averages(replies, state.networks)}

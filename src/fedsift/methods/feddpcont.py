@@ -16,7 +16,7 @@ from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Sh
 from fedsift.local.objective import CrossEntropy, Objective, as_objective
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train
-from fedsift.methods.base import Averaging, methods
+from fedsift.methods.base import Averaging, ask_to_train, methods
 from fedsift.methods.feddpcont_site import (
     Contrastive,
     LargestLogit,
@@ -169,10 +169,9 @@ class FedDPCont(Averaging):
             self.recipe(self.loss(state, beta)),
             then=(WatchLogits(),) if self.watch_logits else (),
         )
-        replies = federation.ask(visit, federation.choose(self.fraction))
+        replies = ask_to_train(federation, visit, federation.choose(self.fraction))
         sizes = [reply.samples for reply in replies.values()]
-        total = sum(reply.loss * reply.samples for reply in replies.values())
-        federation.record(train_loss=total / sum(sizes), beta=beta)
+        federation.record(beta=beta)
         logits = [part.value for r in replies.values() for part in r.then if isinstance(part, LargestLogit)]
         if logits:
             federation.record(largest_logit=max(logits))

@@ -20,7 +20,7 @@ from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
 from fedsift.local.site import Site
 from fedsift.local.trainer import Result
-from fedsift.methods.base import AnyLoss, Averaging, methods
+from fedsift.methods.base import AnyLoss, Averaging, methods, record_loss
 
 MEMORY = "feddyn memory"
 """The notebook page that holds h_k; it never leaves the site."""
@@ -101,8 +101,7 @@ class DynamicRound:
             for site in chosen
         }
         replies = federation.ask(requests)
-        total = sum(reply.samples for reply in replies.values())
-        federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+        record_loss(federation, replies)
         models = [reply.weights for reply in replies.values()]
         averaged = self.merge(models, [1.0] * len(models), dynamics.cloud)
         memory = dynamics.memory

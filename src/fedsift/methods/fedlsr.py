@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from fedsift.contract import ConfigError, Federation
@@ -22,7 +23,8 @@ VIEWS = 2
 class SelfRegularised(Term):
     """CE(p_s, y) + gamma JS(z1, z2) [+ lambda_e H(p_s)]: rows of the batch are two looks at the same samples.
 
-    p_s is the sharpened mixture of both looks' predictions; its share lambda ~ Beta(1, 1) is drawn once a batch.
+    p_s is the sharpened mixture of both looks' predictions; its share lambda ~ Beta(1, 1) is drawn once a batch. With
+    several yes/no labels a sample each class has a distribution of its own, (sigmoid(z), 1 - sigmoid(z)).
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"chance"})
@@ -33,24 +35,42 @@ class SelfRegularised(Term):
     twice: bool = False
     mean_over: Literal["samples", "entries"] = "samples"
     lambda_e: float = 0.0
+    yes_no: bool = False
+    """Several yes/no labels a sample."""
+    partial: bool = False
+    """Fit labels of annotated classes alone."""
 
     def value(self, view: View) -> Tensor:
         assert view.chance is not None
         first, second = view.logits.chunk(VIEWS, dim=-2)
         target = view.target.chunk(VIEWS, dim=-2)[0]
         # Beta(1, 1) is the uniform distribution; a batch's first row is never padding
-        log_s = losses.log_sharpened_mixture(first, second, view.chance[..., 0], self.sharpen)
-        if self.twice:
-            fit = losses.cross_entropy(log_s.exp(), target)
-        else:
-            fit = -losses.expected_value(target, log_s)
+        share = view.chance[..., 0]
+        classes = first.shape[-1]
+        if self.yes_no:
+            first, second = (torch.stack([z, torch.zeros_like(z)], -1) for z in (first, second))
+            target, share = torch.stack([target, 1 - target], -1), share.unsqueeze(-1)
+        log_s = losses.log_sharpened_mixture(first, second, share, self.sharpen)
+        fit = self.fit(log_s, target)
+        unsure = -(log_s.exp() * log_s).sum(-1)
         apart = losses.jensen_shannon(first, second, self.distil)
+        if self.yes_no:
+            known = view.known.chunk(VIEWS, dim=-2)[0] if self.partial and view.known is not None else None
+            fit = fit.mean(-1) if known is None else (fit * known).sum(-1) / known.sum(-1).clamp(min=1)
+            unsure, apart = unsure.mean(-1), apart.sum(-1)
         if self.mean_over == "entries":
-            apart = apart / first.shape[-1]
-        unsure = -(log_s.exp() * log_s).sum(-1) if self.lambda_e else 0.0
+            apart = apart / classes
         per_sample = fit + self.gamma * apart + self.lambda_e * unsure
         real = view.present.chunk(VIEWS, dim=-1)[0]
         return (per_sample * real).sum(-1) / real.sum(-1).clamp(min=1)
+
+    def fit(self, log_s: Tensor, target: Tensor) -> Tensor:
+        """-log p_s of the label, or the loss that takes p_s for logits."""
+        if not self.twice:
+            return -losses.expected_value(target, log_s)
+        if self.yes_no:
+            return losses.binary_cross_entropy(log_s[..., 0].exp(), target[..., 0])
+        return losses.cross_entropy(log_s.exp(), target)
 
 
 @methods.register("fedlsr")
@@ -63,6 +83,7 @@ class FedLSR(OneStage):
 
     summary: ClassVar[str] = "FedAvg on sharpened, mixed predictions of two looks that must agree"
     paper: ClassVar[str] = "Jiang et al. 2022 (CIKM)"
+    instead: ClassVar[Mapping[str, str]] = {"multilabel": "fedlsr-ml"}
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "released": {"twice": True, "mean_over": "entries"},
         "plus": {"lambda_e": 0.6},
@@ -85,7 +106,9 @@ class FedLSR(OneStage):
     lambda_e: AtLeastZero = 0.0
     """lambda_e: weight of the entropy of p_s, "FedLSR+"; on in the released notebook, off in the paper's method."""
     degrees: Annotated[float, Range(0, 180)] = 30.0
-    """Rotation of the looks where train.augment changes nothing: two equal looks have nothing to agree on."""
+    """Rotation of a look where train.augment changes nothing: two equal looks have nothing to agree on."""
+    plain_first: bool = True
+    """The first look is the sample as it is, as published; off augments both, each by itself."""
 
     local: Recipe = field(
         default_factory=lambda: Recipe(epochs=5, batch_size=60, lr=0.15, momentum=0.9, weight_decay=1e-4),
@@ -103,16 +126,17 @@ class FedLSR(OneStage):
         """gamma min(1, t / t_w) in round t, from 0."""
         return self.gamma * min(1.0, t / max(self.warm_up * self.rounds, 1.0))
 
+    def term(self, gamma: float) -> SelfRegularised:
+        return SelfRegularised(gamma, self.sharpen, self.distil, self.twice, self.mean_over, self.lambda_e)
+
     def objective(self, federation: Federation) -> Objective:
-        gamma = self.gamma_at(federation.round.index)
-        return as_objective(
-            SelfRegularised(gamma, self.sharpen, self.distil, self.twice, self.mean_over, self.lambda_e)
-        )
+        return as_objective(self.term(self.gamma_at(federation.round.index)))
 
     def looks(self, federation: Federation) -> Recipe:
-        """Two independently augmented copies of every sample in a step."""
+        """Two copies of every sample in a step: as it is, and augmented."""
         augment = self.local.augment if self.local.augment.active else Augment(degrees=self.degrees)
-        return self.recipe(self.objective(federation), views=VIEWS, augment=augment)
+        plain = 1 if self.plain_first else 0
+        return self.recipe(self.objective(federation), views=VIEWS, plain_views=plain, augment=augment)
 
     def train(self, state: Any, federation: Federation) -> Any:
         chosen = self.choose(state, federation)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedsift.contract import ConfigError, Federation, Replies, Request, Stage, State
-from fedsift.contract.method import Asks
+from fedsift.contract import ConfigError, Federation, Replies, State
 from fedsift.contract.ranges import AtLeastOne, Count
 from fedsift.local.losses import mean_scores
-from fedsift.local.own import EvaluateOwn
 from fedsift.local.public import Collaborate, Collaborated, Lesson, PublicPart, Show, public_size
 from fedsift.local.recipe import Recipe
-from fedsift.methods.base import TrainingMethod, methods, plain_loss
+from fedsift.methods.base import methods, plain_loss, record_loss
+from fedsift.methods.in_public import LearnsInPublic
 
 
 @dataclass(frozen=True)
@@ -30,21 +29,12 @@ class FedMDState(State):
 
 @methods.register("fedmd")
 @dataclass(frozen=True)
-class FedMD(TrainingMethod):
+class FedMD(LearnsInPublic):
     """Sites of any network fit the mean of all class scores on public samples, then train privately."""
 
     summary: ClassVar[str] = "Sites of any kind fit the mean of all class scores on public samples"
     paper: ClassVar[str] = "Li and Wang 2019; the comparison of RHFL Tables 1 and 4-6"
-    needs: ClassVar[tuple[str, ...]] = ("public",)
-    mixed_networks: ClassVar[bool] = True
-    evaluates: ClassVar[Asks] = (EvaluateOwn,)
 
-    rounds: AtLeastOne = 40
-    """Communication rounds."""
-    pretrain_rounds: Count = 4
-    """Visits of private training before the first exchange; 0 starts from random networks."""
-    pretrain_epochs: Count = 10
-    """Epochs of each of these visits."""
     alignment: Count = 0
     """Public samples drawn anew for every round; 0 uses all of them."""
     digest: Literal["l1", "mse", "kl"] = "l1"
@@ -55,31 +45,11 @@ class FedMD(TrainingMethod):
     """Step of these passes; None is train.lr."""
 
     def __post_init__(self) -> None:
-        if self.pretrain_rounds < 0 or self.pretrain_epochs < 1 or self.digest_epochs < 1:
-            raise ConfigError(
-                f"method.pretrain_rounds = {self.pretrain_rounds} must be at least 0, "
-                f"method.pretrain_epochs = {self.pretrain_epochs} and "
-                f"method.digest_epochs = {self.digest_epochs} at least 1"
-            )
         if self.alignment < 0 or self.alignment == 1:
             raise ConfigError(f"method.alignment = {self.alignment}: it must be at least 2, or 0 for all")
 
     def start(self, federation: Federation) -> FedMDState:
         return FedMDState(public=public_size(federation))
-
-    def stages(self) -> list[Stage]:
-        first = (
-            Stage("pre-train", self.pretrain_rounds, self.pretrain, asks=(Collaborate,))
-            if self.pretrain_rounds
-            else Stage("first look", 1, self.look, asks=(Collaborate,), trains=False)
-        )
-        return [first, Stage("collaborate", self.rounds, self.collaborate, asks=(Collaborate,))]
-
-    def model(self, state: FedMDState) -> None:
-        return None
-
-    def evaluation(self, state: FedMDState) -> Request[Any]:
-        return EvaluateOwn()
 
     def pretrain(self, state: FedMDState, federation: Federation) -> FedMDState:
         """Transfer learning without its first half: the public samples have no labels to learn from."""
@@ -119,8 +89,7 @@ class FedMD(TrainingMethod):
     ) -> FedMDState:
         show = None if ahead is None else Show(ahead, len(federation.classes), "logits")
         replies = federation.ask(Collaborate(learn=lesson, train=train, show=show))
-        total = sum(reply.samples for reply in replies.values())
-        federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+        record_loss(federation, replies)
         return replace(state, scores=_scores(replies))
 
     def tiny(self) -> FedMD:

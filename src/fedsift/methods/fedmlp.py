@@ -22,23 +22,23 @@ from fedsift.contract import (
 )
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.local.objective import BinaryCrossEntropy, Objective, as_objective
+from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train, Trained
-from fedsift.methods.base import Averaging, for_missing_classes, methods
-from fedsift.methods.fedmlp_parts import feature_width, parts_of, warn_of_gaps
+from fedsift.methods.base import Averaging, for_missing_classes, methods, record_loss
+from fedsift.methods.fedmlp_parts import (
+    average_difficulty,
+    average_prototypes,
+    feature_width,
+    parts_of,
+    record_tags,
+    warn_of_gaps,
+)
 from fedsift.methods.fedmlp_site import (
-    LabelsAndTeacher,
-    MissingToTeacher,
-    PartialClass,
     Portrait,
     Portray,
-    TagCounts,
     TagMissing,
-    annotated_classes,
-    measured_classes,
 )
-from fedsift.signals.prototypes import Prototypes, global_prototypes
-from fedsift.signals.selection import global_difficulty
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ class FedMLP(Averaging):
     stage1_consistency: bool = False
     """Pull missing classes to the global model in stage 1 too, as the released code does."""
 
-    t0: float = 0.005
+    t0: Rate = 0.005
     """T_0: share of the samples leaning to "absent" that is tagged 0 each round, before d_c."""
-    t1: float = 0.01
+    t1: Rate = 0.01
     """T_1: share of the samples leaning to "present" that is tagged 1 each round, before d_c."""
     min_select: Count = 0
     """Tag at least so many of each side while any are left; the paper's floor alone stalls, 1 mends it."""
@@ -120,12 +120,6 @@ class FedMLP(Averaging):
     def __post_init__(self) -> None:
         if not 0 <= self.t_1 <= self.rounds:
             raise ConfigError(f"method.warm_up = {self.t_1}: it must be from 0 to rounds = {self.rounds}")
-        for name in ("t0", "t1", "low", "high"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"method.{name} = {getattr(self, name)}: it is a share between 0 and 1")
-        for name, least in (("views", 1), ("min_select", 0), ("least_members", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"method.{name} = {getattr(self, name)}: it must be at least {least}")
 
     @property
     def t_1(self) -> int:
@@ -170,7 +164,7 @@ class FedMLP(Averaging):
         return as_objective(PartialClass(self.tau, self.prior_over, self.wpc_norm))
 
     def first_loss(self) -> Objective:
-        return self.partial_loss() + MissingToTeacher() if self.stage1_consistency else self.partial_loss()
+        return self.partial_loss() + MissingTo() if self.stage1_consistency else self.partial_loss()
 
     # Stage 2, sections 2.3 and 2.4 ---------------------------------------------------------------------
 
@@ -184,7 +178,7 @@ class FedMLP(Averaging):
         )
         replies = federation.ask(visit, federation.choose(self.fraction))
         if self.mld:
-            self.record_tags(replies, federation)
+            record_tags(replies, federation)
         return self.take_in(state, replies, federation)
 
     def second_loss(self) -> Objective:
@@ -224,75 +218,29 @@ class FedMLP(Averaging):
     def seen_through(self) -> Augment | None:
         return self.local.augment if self.statistics_on == "train" else None
 
-    def record_tags(self, replies: Replies[Trained], federation: Federation) -> None:
-        counts = {site: part for site, part in parts_of(replies) if isinstance(part, TagCounts)}
-        new = sum(count.new for count in counts.values())
-        left = sum(count.left for count in counts.values())
-        federation.record(tags_new=new, tags_left=left)
-        federation.record_sites("tags_left", {site: count.left for site, count in counts.items()})
-        if left and not new:
-            federation.warn(
-                "no site tagged a label in some round though some are left: the floor in tau stalls; "
-                "method.min_select = 1 goes on"
-            )
-
     # Server, Alg. 1 "Global Aggregation" ---------------------------------------------------------------
 
     def take_in(self, state: FedMLPState, replies: Replies[Trained], federation: Federation) -> FedMLPState:
         """FedAvg; with portraits also eqs. 6 and 10."""
-        total = sum(reply.samples for reply in replies.values())
-        federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+        record_loss(federation, replies)
         if federation.round.count == 1:
             warn_of_gaps(federation)
         state = replace(state, weights=self.merged(replies, state.weights))
         portraits = {site: part for site, part in parts_of(replies) if isinstance(part, Portrait)}
         if not portraits:
             return state
-        prototypes = self.average_prototypes(portraits, replies, federation)
-        difficulty = self.average_difficulty(state, portraits, replies, federation)
+        sizes = [replies[site].samples for site in portraits]
+        prototypes = average_prototypes(portraits, sizes, federation, self.prototype_weights)
+        average, measured = average_difficulty(portraits, sizes, federation, self.difficulty_over)
+        difficulty = np.where(measured, average, state.difficulty)
         federation.record(difficulty=difficulty.tolist())
         return replace(
             state,
-            # a side that no reply holds this time keeps its last prototype
+            # a side that no reply holds this time keeps its last prototype, a class that none measured its difficulty
             prototypes=np.where(prototypes.held[..., None], prototypes.vectors, state.prototypes),
             held=prototypes.held | state.held,
             difficulty=difficulty,
         )
-
-    def average_prototypes(
-        self, portraits: dict[str, Portrait], replies: Replies[Trained], federation: Federation
-    ) -> Prototypes:
-        """P_n^c over the sites that annotate c and hold that side, eq. 6."""
-        k = len(federation.classes)
-        local = []
-        for site, portrait in portraits.items():
-            active = annotated_classes(federation.facts[site], k)
-            vectors = np.zeros((k, *portrait.prototypes.shape[1:]))
-            held = np.zeros((k, 2), np.bool_)
-            vectors[active], held[active] = portrait.prototypes.double().numpy(), portrait.held.numpy()
-            local.append(Prototypes(vectors, held))
-        return global_prototypes(local, [replies[site].samples for site in portraits], self.prototype_weights)
-
-    def average_difficulty(
-        self,
-        state: FedMLPState,
-        portraits: dict[str, Portrait],
-        replies: Replies[Trained],
-        federation: Federation,
-    ) -> NDArray[np.float64]:
-        """d_c^G by size, eq. 10; a class that no reply measured keeps its last value."""
-        k = len(federation.classes)
-        local, active = np.zeros((len(portraits), k)), np.zeros((len(portraits), k), np.bool_)
-        measured = np.zeros(k, np.bool_)
-        for row, (site, portrait) in enumerate(portraits.items()):
-            facts = federation.facts[site]
-            classes = measured_classes(facts, k, self.difficulty_over)
-            local[row, classes] = portrait.difficulty.numpy()
-            active[row, annotated_classes(facts, k)] = True
-            measured[classes] = True
-        sizes = [replies[site].samples for site in portraits]
-        average = global_difficulty(local, sizes, active, self.difficulty_over)
-        return np.where(measured, average, state.difficulty)
 
     def tiny(self) -> FedMLP:
         return replace(self, rounds=4, warm_up=2, min_select=max(1, self.min_select))

@@ -1,4 +1,4 @@
-"""What a site does for FedMLP: the losses of both stages, tagging missing labels, measuring its own model."""
+"""What a site does for FedMLP beside training: tagging missing labels, measuring its own model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsift.contract.messages import Reply, Request, SiteFacts, Weights, disclosed
-from fedsift.local import losses
-from fedsift.local.objective import Term, View
+from fedsift.local.partial import annotated_classes, missing_classes
 from fedsift.local.predict import features_of
 from fedsift.local.recipe import Augment
 from fedsift.local.site import Site
@@ -26,91 +25,7 @@ TAGGED_IN = "fedmlp: tagged in round"
 NAME = "fedmlp"
 
 
-# Losses ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Adjusted(Term):
-    """Base of the terms that train on z + adjust * log(pi / (1 - pi)), which is eq. 3 in logits."""
-
-    adjust: float = 1.0
-    """tau: strength of the logit adjustment, 0 for none."""
-    prior_over: Literal["samples", "known"] = "samples"
-    """pi_c is the share of positives among all samples, or among those whose label of class c is known."""
-
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        if not self.adjust:
-            return frozenset()
-        return frozenset({"prior" if self.prior_over == "samples" else "known prior"})
-
-    def shift(self, view: View) -> Tensor | None:
-        """`[..., 1, K]`, or None."""
-        if not self.adjust:
-            return None
-        assert view.log_prior is not None
-        return self.adjust * view.log_prior
-
-
-def known_entries(view: View) -> Tensor:
-    """1 for annotated or tagged entries, `[..., B, K]`."""
-    return torch.ones_like(view.target) if view.known is None else view.known
-
-
-@dataclass(frozen=True)
-class PartialClass(Adjusted):
-    """L_WPC, eqs. 3-4: binary cross-entropy over annotated and tagged entries alone."""
-
-    norm: Literal["known", "classes"] = "known"
-    """Divide by the number of known entries, or by all B * K entries (the paper's 1 / C)."""
-
-    def value(self, view: View) -> Tensor:
-        known, shift = known_entries(view), self.shift(view)
-        return losses.partial_class(view.logits, view.target, known, shift, self.norm, view.present)
-
-
-@dataclass(frozen=True)
-class LabelsAndTeacher(Adjusted):
-    """Section 2.4: eq. 4 where a label or tag is known, (sigmoid(z) - sigmoid(z_G))^2 elsewhere."""
-
-    norm: Literal["joint", "separate"] = "joint"
-    """Divide both sums by all entries, or each by its own."""
-
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        return super().needs | {"teacher"}
-
-    def value(self, view: View) -> Tensor:
-        assert view.teacher is not None
-        mask, shift = known_entries(view), self.shift(view)
-        return losses.consistency(
-            view.logits, view.target, view.teacher, mask, shift, self.norm, view.present
-        ).loss
-
-
-@dataclass(frozen=True)
-class MissingToTeacher(Term):
-    """Mean squared distance to the global model over the missing classes: the released code's stage 1."""
-
-    needs: ClassVar[frozenset[str]] = frozenset({"teacher"})
-
-    def value(self, view: View) -> Tensor:
-        assert view.teacher is not None
-        return view.mean(losses.missing_class(view.logits, view.teacher, known_entries(view)))
-
-
 # Missing-label detection, section 2.3 ------------------------------------------------------------------
-
-
-def annotated_classes(facts: SiteFacts, n_classes: int) -> list[int]:
-    """AC_k."""
-    return list(range(n_classes)) if facts.annotated is None else list(facts.annotated)
-
-
-def missing_classes(facts: SiteFacts, n_classes: int) -> list[int]:
-    """NC_k."""
-    active = set(annotated_classes(facts, n_classes))
-    return [c for c in range(n_classes) if c not in active]
 
 
 @dataclass(frozen=True)

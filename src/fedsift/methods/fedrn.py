@@ -23,7 +23,7 @@ from fedsift.contract.ranges import AtLeastOne, Count, Rate, Share
 from fedsift.local.objective import CrossEntropy
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Trained
-from fedsift.methods.base import Averaging, methods, train_round
+from fedsift.methods.base import Averaging, ask_to_train, methods
 from fedsift.methods.fedrn_site import DescribeModel, Profile, Shown, TrainAmongNeighbours, TrainShown
 from fedsift.signals.neighbours import reliability, reliable
 
@@ -106,7 +106,7 @@ class FedRN(Averaging):
         recipe, describe = self.recipe(CrossEntropy()), DescribeModel(None, len(federation.classes))
         request = TrainShown(state.weights, recipe, then=(describe,))
         chosen = federation.choose(self.fraction)
-        return self.take_in(state, train_round(federation, state.weights, recipe, chosen, request))
+        return self.take_in(state, ask_to_train(federation, request, chosen))
 
     def train_among_neighbours(self, state: FedRNState, federation: Federation) -> FedRNState:
         """Every chosen site gets the global model and those of its k most reliable neighbours."""
@@ -124,11 +124,8 @@ class FedRN(Averaging):
                 least=self.least,
                 guarded=self.guarded,
             )
-        replies: Replies[Trained] = federation.ask(requests)
-        total = sum(reply.samples for reply in replies.values())
-        federation.record(
-            train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total, neighbours=asked
-        )
+        replies = ask_to_train(federation, requests)
+        federation.record(neighbours=asked)
         state = self.take_in(state, replies)
         level = {**state.level, **levels_of(replies)}
         federation.find(Findings(noisy=(), level=level))

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from fedsift.contract import Federation, Stage, State
 from fedsift.contract.ranges import AtLeastOne, Range, Share
 from fedsift.local.requests import Train
-from fedsift.methods.base import Averaging, methods, plain_loss, train_round
+from fedsift.methods.base import Averaging, ask_to_train, methods, plain_loss, train_round
 from fedsift.methods.transition_site import (
     EstimateTransition,
     Estimator,
@@ -56,9 +56,7 @@ class ThroughMatrices(Averaging):
     ) -> State:
         """FedAvg whose sites train through their T."""
         visit = TrainCorrected(state.weights, self.recipe(loss), revision_lr=revision_lr)
-        replies = federation.ask(visit, federation.choose(self.fraction))
-        total = sum(reply.samples for reply in replies.values())
-        federation.record(train_loss=sum(r.loss * r.samples for r in replies.values()) / total)
+        replies = ask_to_train(federation, visit, federation.choose(self.fraction))
         return replace(state, weights=self.merged(replies, state.weights))
 
 

@@ -11,7 +11,7 @@ from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Share
 from fedsift.local.objective import Objective, as_objective
 from fedsift.local.requests import Train
 from fedsift.local.robust import ClassBalance, Entropy
-from fedsift.methods.base import Averaging, methods, train_round
+from fedsift.methods.base import Averaging, ask_to_train, methods, train_round
 from fedsift.methods.joint_opt_site import JointLabels, Kind, TrainJointly
 
 
@@ -52,16 +52,27 @@ class JointOpt(Averaging):
 
     def warm(self, state: State, federation: Federation) -> State:
         """Plain cross-entropy on the given labels."""
-        return self.averaged(state, federation, as_objective(JointLabels(self.window, learnt=False)))
+        return self.averaged(state, federation, self.warm_loss())
+
+    def warm_loss(self) -> Objective:
+        return as_objective(JointLabels(self.window, learnt=False))
 
     def joint(self, state: State, federation: Federation) -> State:
         """L_c + alpha L_p + beta L_e (eq. 4); labels follow the predictions (eqs. 8-9)."""
-        loss = JointLabels(self.window, kind=self.labels) + self.alpha * ClassBalance(self.prior)
-        visit = TrainJointly(state.weights, self.recipe(loss + self.beta * Entropy()))
-        replies = federation.ask(visit, federation.choose(self.fraction))
-        total = sum(reply.samples for reply in replies.values())
-        federation.record(train_loss=sum(r.loss * r.samples for r in replies.values()) / total)
+        visit = TrainJointly(state.weights, self.recipe(self.joint_loss()))
+        replies = ask_to_train(federation, visit, federation.choose(self.fraction))
         return replace(state, weights=self.merged(replies, state.weights))
+
+    def joint_loss(self) -> Objective:
+        loss = JointLabels(self.window, kind=self.labels) + self.alpha * ClassBalance(self.prior)
+        return loss + self.beta * Entropy()
+
+    def alone(self) -> tuple[Train, ...]:
+        """The method at one site by itself, as two visits of many epochs, the second to be given the first's model."""
+        epochs = self.local.epochs
+        warm = Train({}, self.recipe(self.warm_loss(), epochs=max(self.warmup * epochs, 1)))
+        joint = TrainJointly({}, self.recipe(self.joint_loss(), epochs=self.rounds * epochs))
+        return (warm, joint) if self.warmup else (joint,)
 
     def train_again(self, state: State, federation: Federation) -> State:
         """The second step: labels stay as they are, the network starts afresh."""

@@ -9,7 +9,7 @@ from fedsift.contract import Federation, Request, Stage, State
 from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastOne
 from fedsift.local.own import EvaluateOwn, TrainOwn
-from fedsift.methods.base import TrainingMethod, methods, plain_loss
+from fedsift.methods.base import TrainingMethod, methods, plain_loss, record_loss
 
 
 @methods.register("local")
@@ -34,8 +34,7 @@ class LocalTraining(TrainingMethod):
 
     def train(self, state: State, federation: Federation) -> State:
         replies = federation.ask(TrainOwn(self.recipe(plain_loss(federation))))
-        total = sum(reply.samples for reply in replies.values())
-        federation.record(train_loss=sum(r.loss * r.samples for r in replies.values()) / total)
+        record_loss(federation, replies)
         return state
 
     def model(self, state: State) -> None:

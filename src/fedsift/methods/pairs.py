@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 
 from fedsift.contract import Federation, Replies, State, Weights
 from fedsift.local.pairs import TrainedPair, TrainPair
-from fedsift.methods.base import Averaging
+from fedsift.methods.base import Averaging, ask_to_train
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,8 @@ class TwoNetworks(Averaging):
 
     def pair_round(self, federation: Federation, visit: P, sites: Sequence[str]) -> PairState:
         """Ask sites to train both networks; each is averaged with its like."""
-        replies = cast("Replies[TrainedPair]", federation.ask(visit, sites))
+        replies = cast("Replies[TrainedPair]", ask_to_train(federation, visit, sites))
         sizes = [reply.samples for reply in replies.values()]
-        total = sum(reply.loss * reply.samples for reply in replies.values())
-        federation.record(train_loss=total / sum(sizes))
         return PairState(
             self.merge([reply.weights for reply in replies.values()], sizes, visit.weights),
             self.merge([reply.twin for reply in replies.values()], sizes, visit.twin),

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedsift.contract import ConfigError, Federation, Replies, Request, Stage, State
-from fedsift.contract.method import Asks
-from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count
+from fedsift.contract import ConfigError, Federation, Replies, State
+from fedsift.contract.ranges import AtLeastZero
 from fedsift.local.losses import teacher_mixture, teacher_weights
 from fedsift.local.objective import CrossEntropy, Objective, as_objective
-from fedsift.local.own import EvaluateOwn
 from fedsift.local.plan import batch_bounds
 from fedsift.local.public import Collaborate, Collaborated, Lesson, PublicPart, Show, public_size
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.robust import LOG0, SymmetricCrossEntropy
-from fedsift.methods.base import TrainingMethod, methods
+from fedsift.methods.base import methods, record_loss
+from fedsift.methods.in_public import LearnsInPublic
 from fedsift.signals.credibility import Mode, credibility
 
 
@@ -39,7 +38,7 @@ class RHFLState(State):
 
 @methods.register("rhfl")
 @dataclass(frozen=True)
-class RHFL(TrainingMethod):
+class RHFL(LearnsInPublic):
     """Sites with networks of any kind learn from each other's predictions on public samples.
 
     Each keeps its model. A round: learn from the others (HFL, section 3.1), from each as much as its loss
@@ -48,16 +47,7 @@ class RHFL(TrainingMethod):
 
     summary: ClassVar[str] = "Sites of any kind learn from each other on public samples, less from noisy ones"
     paper: ClassVar[str] = "Fang and Ye 2022 (CVPR)"
-    needs: ClassVar[tuple[str, ...]] = ("public",)
-    mixed_networks: ClassVar[bool] = True
-    evaluates: ClassVar[Asks] = (EvaluateOwn,)
 
-    rounds: AtLeastOne = 40
-    """T_c: communication epochs."""
-    pretrain_rounds: Count = 4
-    """Visits of private training before the first exchange; 0 starts from random networks."""
-    pretrain_epochs: Count = 10
-    """Epochs of each of these visits: 4 x 10 are the released 40."""
     local_epochs: int | Literal["ratio"] | None = None
     """T_l: private epochs a round. None is train.epochs (released: 1); "ratio" the paper's rule N_k / N_0."""
 
@@ -99,11 +89,6 @@ class RHFL(TrainingMethod):
     )
 
     def __post_init__(self) -> None:
-        if self.pretrain_rounds < 0 or self.pretrain_epochs < 1:
-            raise ConfigError(
-                f"method.pretrain_rounds = {self.pretrain_rounds} must be at least 0, "
-                f"method.pretrain_epochs = {self.pretrain_epochs} at least 1"
-            )
         if isinstance(self.local_epochs, int) and self.local_epochs < 1:
             raise ConfigError(f"method.local_epochs = {self.local_epochs}: it must be at least 1")
         if not self.rce_log0 < 0:
@@ -111,21 +96,6 @@ class RHFL(TrainingMethod):
 
     def start(self, federation: Federation) -> RHFLState:
         return RHFLState(public=public_size(federation))
-
-    def stages(self) -> list[Stage]:
-        first = (
-            Stage("pre-train", self.pretrain_rounds, self.pretrain, asks=(Collaborate,))
-            if self.pretrain_rounds
-            else Stage("first look", 1, self.look, asks=(Collaborate,), trains=False)
-        )
-        return [first, Stage("collaborate", self.rounds, self.collaborate, asks=(Collaborate,))]
-
-    def model(self, state: RHFLState) -> None:
-        """There is none: every site has its own."""
-        return None
-
-    def evaluation(self, state: RHFLState) -> Request[Any]:
-        return EvaluateOwn()
 
     # Before the first exchange ------------------------------------------------------------------------
 
@@ -289,8 +259,7 @@ def _losses(replies: Replies[Collaborated]) -> dict[str, float]:
 
 
 def _record(federation: Federation, replies: Replies[Collaborated]) -> None:
-    total = sum(reply.samples for reply in replies.values())
-    federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+    record_loss(federation, replies)
     losses = _losses(replies)
     if losses:
         federation.record(private_losses=losses)

@@ -11,7 +11,7 @@ from fedsift.contract.ranges import AtLeastZero
 from fedsift.local.objective import CrossEntropy, Objective, as_objective
 from fedsift.local.requests import Train
 from fedsift.local.robust import LOG0, SymmetricCrossEntropy
-from fedsift.methods.base import OneStage, methods
+from fedsift.methods.base import OneStage, ask_to_train, methods
 from fedsift.methods.rhfl_site import MeasureLoss, PrivateLoss
 from fedsift.signals.credibility import Mode, credibility
 
@@ -64,13 +64,10 @@ class RHFLAveraged(OneStage):
         """Train, tell the trained model's private loss in the same visit, average by confidence."""
         chosen = federation.choose(self.fraction)
         measure = (MeasureLoss(None, self.objective(federation)),) if self.ccr else ()
-        replies = federation.ask(
-            Train(state.weights, self.recipe(self.objective(federation)), then=measure), chosen
+        replies = ask_to_train(
+            federation, Train(state.weights, self.recipe(self.objective(federation)), then=measure), chosen
         )
         sizes = {site: float(reply.samples) for site, reply in replies.items()}
-        federation.record(
-            train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / sum(sizes.values())
-        )
         shares, losses = sizes, state.losses
         if self.ccr:
             now = {site: _loss(reply.then[0]) for site, reply in replies.items()}

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fedsift.contract import Federation, Replies, State, Weights
 from fedsift.contract.method import Asks
-from fedsift.contract.ranges import AtLeastZero, Count, Range
+from fedsift.contract.ranges import AtLeastZero, Count, Range, Rate
 from fedsift.local import losses
 from fedsift.local.recipe import Recipe
-from fedsift.methods.base import OneStage, methods, train_round
+from fedsift.methods.base import OneStage, ask_to_train, methods, told
 from fedsift.methods.rofl_site import Robust, RobustlyTrained, TrainRobustly
 from fedsift.signals.choice import forget_rate
 
@@ -40,7 +40,7 @@ class RoFL(OneStage):
     )
     paper: ClassVar[str] = "Yang et al. 2022; FedCorr Tables 2-5"
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "released": {"pull": False, "total": True, "by_size": False, "forget": 0.2},
+        "released": {"pull": False, "total": True, "by_size": False, "forget": 0.2, "sure": 0.0},
     }
 
     forget: Annotated[float, Range(0, 1, below=True)] | None = None
@@ -51,6 +51,9 @@ class RoFL(OneStage):
     pseudo_from: Count | None = None
     """T_pl: round from which the global model labels samples out of place; by itself after a tenth of all, but
     no fewer than 10, or half."""
+    sure: Rate = 0.5
+    """Probability above which the global model's label replaces one out of place. 0 always does, as published: a weak
+    model then teaches itself, and may end with one answer for all."""
     lambda_cen: AtLeastZero = 1.0
     """lambda_cen: weight of the distance to the own class's centroid; grows linearly until T_pl."""
     lambda_e: AtLeastZero = 0.8
@@ -69,7 +72,7 @@ class RoFL(OneStage):
 
     @property
     def oracle(self) -> str | None:
-        return None if self.forget is None else f"noise rate {self.forget:g} given"
+        return told(None if self.forget is None else f"noise rate {self.forget:g} given", super().oracle)
 
     @property
     def t_pl(self) -> int:
@@ -98,11 +101,12 @@ class RoFL(OneStage):
             classes=len(federation.classes),
             centroids=state.centroids,
             refine=t >= self.t_pl,
+            sure=self.sure,
             ramp=forget_rate(t, 1.0, self.forget_rounds),
             forget=self.forget,
         )
         chosen = self.choose(state, federation)
-        replies = train_round(federation, state.weights, recipe, chosen, request)
+        replies = ask_to_train(federation, request, chosen)
         own = torch.stack([reply.centroids for reply in cast("Replies[RobustlyTrained]", replies).values()])
         return replace(
             state,

@@ -19,11 +19,13 @@ from fedsift.local.predict import features_of, site_logits
 from fedsift.local.requests import Train, Trained
 from fedsift.local.site import Site
 from fedsift.local.trainer import Result
-from fedsift.signals.mixture import suspects
+from fedsift.signals.noise_rate import noise_rate
 
 NAME = "rofl"
 LOSSES = "rofl losses"
 """The notebook page of each sample's loss when it was last trained on, `[n]`."""
+SURENESS = "rofl sureness"
+"""The notebook page of each sample's largest probability then, and whether that was the given label's: `[n, 2]`."""
 ESTIMATE = "rofl noise rate"
 """The notebook page of the site's own estimate of its noise rate."""
 FORGOTTEN, CENTROIDS, PSEUDO = "rofl forgotten share", "rofl centroids", "rofl pseudo labels"
@@ -38,7 +40,7 @@ class Robust(Term):
     cosine, is that of its given label; it then keeps this label, and the others take the global model's.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"features", FORGOTTEN, CENTROIDS, PSEUDO, LOSSES})
+    needs: ClassVar[frozenset[str]] = frozenset({"features", FORGOTTEN, CENTROIDS, PSEUDO, LOSSES, SURENESS})
 
     lambda_cen: float = 1.0
     lambda_e: float = 0.8
@@ -46,7 +48,7 @@ class Robust(Term):
     total: bool = False
 
     def memory(self, classes: int) -> Mapping[str, tuple[int, ...]]:
-        return {LOSSES: ()}
+        return {LOSSES: (), SURENESS: (2,)}
 
     def value(self, view: View) -> Tensor:
         assert view.features is not None
@@ -62,6 +64,7 @@ class Robust(Term):
         count = chosen.sum(-1).clamp(min=1)
         away = (apart * chosen).sum(-1) / (1 if self.total else count * phi.shape[-1])
         view.keep(LOSSES, loss)
+        view.keep(SURENESS, losses.sureness(view.logits, given))
         view.keep(
             CENTROIDS, losses.followed(fixed, losses.class_means(seen, label, chosen)).to(centroids.dtype)
         )
@@ -98,6 +101,8 @@ class TrainRobustly(Train):
     """f_G, `[K, F]`; None: begin with the class means of the given labels under the received model."""
     refine: bool = False
     """Give samples out of place the received model's label; before, they keep their own."""
+    sure: float = 0.0
+    """But only where the model holds that label for likelier than this."""
     ramp: float = 1.0
     """R(t) / forget: how much of the noise rate is left out by now."""
     forget: float | None = None
@@ -108,7 +113,9 @@ class TrainRobustly(Train):
         given = F.one_hot(site.labels, site.n_classes).float()
         pseudo = given
         if self.refine:
-            pseudo = F.one_hot(site_logits(site, self.weights).argmax(-1), site.n_classes).float()
+            top, label = F.softmax(site_logits(site, self.weights), dim=-1).max(-1)
+            told = F.one_hot(label, site.n_classes).float()
+            pseudo = torch.where((top > self.sure).unsqueeze(-1), told, given)
         return {
             FORGOTTEN: PerSite(torch.tensor(self.ramp * rate, dtype=torch.float64)),
             CENTROIDS: PerSite(
@@ -118,13 +125,14 @@ class TrainRobustly(Train):
         }
 
     def reply(self, site: Site, result: Result | None) -> RobustlyTrained:
-        """The noise rate: share of samples in the larger component of their last losses, of those the model disowns."""
+        """The noise rate is estimated anew (signals/noise_rate.py)."""
         trained = super().reply(site, result)
         assert result is not None
         seen = result.rows[LOSSES]
         flagged = torch.zeros(len(seen), dtype=torch.bool)
-        flagged[torch.from_numpy(suspects(seen.numpy()))] = True
-        site.notebook[ESTIMATE] = float(flagged.double().mean())
+        rate, noisy = noise_rate(seen, *result.rows[SURENESS].unbind(-1))
+        flagged[torch.from_numpy(noisy)] = True
+        site.notebook[ESTIMATE] = rate
         site.keep_evidence(NAME, suspicion=seen, flagged=flagged)
         return RobustlyTrained(
             trained.weights, trained.samples, trained.loss, trained.then, result.learnt[CENTROIDS].float()

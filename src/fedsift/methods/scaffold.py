@@ -29,7 +29,7 @@ from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained, weights_refusal
 from fedsift.local.site import Site
 from fedsift.local.trainer import Result
-from fedsift.methods.base import Averaging, methods, plain_loss
+from fedsift.methods.base import Averaging, methods, plain_loss, record_loss
 
 VARIATE = "scaffold variate"
 """The notebook page that holds c_k; it never leaves the site."""
@@ -184,8 +184,7 @@ class Scaffold(Averaging):
         """x + eta_g mean_S (y_k - x); c + (1 / N) sum_S s_k (c_k+ - c_k) (Alg. 1 lines 16-17)."""
         requests = self.requests(state, federation, federation.choose(self.fraction))
         replies = cast("Replies[Controlled]", federation.ask(requests))
-        total = sum(reply.samples for reply in replies.values())
-        federation.record(train_loss=sum(reply.loss * reply.samples for reply in replies.values()) / total)
+        record_loss(federation, replies)
         changes = [
             requests[site].change_by_steps(reply) if reply.change is None else reply.change
             for site, reply in replies.items()

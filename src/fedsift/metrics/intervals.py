@@ -1,4 +1,4 @@
-"""Shares counted in a sample: how far off they may be, how many more to count, and how far two readers agree."""
+"""Shares and means in a sample: how far off they may be, how many more to count, how far two readers agree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 
 LEVEL = 0.95
 DRAWS = 40_000
@@ -27,6 +27,17 @@ def wilson(k: int, n: int, level: float = LEVEL) -> tuple[float, float]:
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     low = 0.0 if k == 0 else max(0.0, middle - half)  # exactly, whatever the rounding
     return low, 1.0 if k == n else min(1.0, middle + half)
+
+
+def t_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float]:
+    """Student's interval of the mean of n >= 2 values: mean ± t_{n-1} s / sqrt(n), s with n - 1."""
+    n = len(values)
+    if n < 2:
+        raise ValueError(f"an interval of the mean needs two values, not {n}")
+    mean = math.fsum(values) / n
+    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
+    half = float(stdtrit(n - 1, 0.5 + level / 2)) * sd / math.sqrt(n)
+    return mean - half, mean + half
 
 
 def needed(share: float, within: float, level: float = LEVEL) -> int:

@@ -9,6 +9,7 @@ from fedsift.drawing.svg import (
     FULL,
     HALF,
     MANY_CLASSES,
+    SERIES,
     Markup,
     Scale,
     clipped,
@@ -18,6 +19,7 @@ from fedsift.drawing.svg import (
     join,
     label,
     line,
+    marker,
     picture,
     points,
     tag,
@@ -31,16 +33,17 @@ HEIGHT = 270.0
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 24.0, 36.0
 DOTS_UP_TO = 40
 """Mark the points of curves with no more rounds than this."""
-SERIES = 7
-"""Colours and dashes before they repeat."""
+MARKED = 7
+"""Points marked on a longer curve, so that it can be told by its marker."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """A named curve: (round, value)."""
+    """A named curve: (round, value); `band` is drawn behind it: (round, low, high)."""
 
     name: str
     values: Sequence[tuple[int, float]]
+    band: Sequence[tuple[int, float, float]] = ()
 
 
 def curve_figure(
@@ -52,6 +55,7 @@ def curve_figure(
         r for span in spans for r in (span.first, span.last)
     ]
     values = [v for one in drawn for _, v in one.values]
+    values += [v for one in drawn for _, low, high in one.band for v in (low, high)]
     marks = _value_ticks(min(values), max(values), share)
     across = Scale(min(rounds) - 0.5, max(rounds) + 0.5, LEFT, HALF - RIGHT)
     up = Scale(marks[0], marks[-1], HEIGHT - BOTTOM, TOP)
@@ -61,6 +65,7 @@ def curve_figure(
         f"{title} by round",
         _shading(spans, across),
         _axes(marks, up, across, share),
+        join(_band(one, number, across, up) for number, one in enumerate(series) if one.band),
         join(_curve(one, number, across, up) for number, one in enumerate(series) if one.values),
         line(0, TOP, 0, HEIGHT - BOTTOM, "cross"),
     )
@@ -72,7 +77,8 @@ def curve_figure(
         "right": HALF - RIGHT,
         "share": share,
         "stages": [[span.stage, span.first, span.last] for span in spans],
-        "series": [[one.name, [[r, float(f"{v:.5g}")] for r, v in one.values]] for one in drawn],
+        "series": [[one.name, [[r, float(f"{v:.6g}")] for r, v in one.values]] for one in drawn],
+        "bands": [[[r, float(f"{a:.6g}"), float(f"{b:.6g}")] for r, a, b in one.band] for one in drawn],
     }
     return tag("div", body, data_script(hover), class_="plot")
 
@@ -126,11 +132,23 @@ def _axes(marks: Sequence[float], up: Scale, across: Scale, share: bool) -> Mark
 
 def _curve(one: Series, number: int, across: Scale, up: Scale) -> Markup:
     xs, ys = [across(r) for r, _ in one.values], [up(v) for _, v in one.values]
-    kind = f"s{number % SERIES}"
-    parts = [empty("polyline", points=points(xs, ys), class_=f"curve {kind}")]
-    if len(xs) <= DOTS_UP_TO:
-        parts += [empty("circle", cx=x, cy=y, r=2.2, class_=f"point {kind}") for x, y in zip(xs, ys)]
+    parts = [empty("polyline", points=points(xs, ys), class_=f"curve s{number % SERIES}")]
+    nth = 1 if len(xs) <= DOTS_UP_TO else -(-len(xs) // MARKED)
+    first = 0 if nth == 1 else (number * nth // SERIES) % nth  # markers of different lines beside each other
+    radius = 2.2 if nth == 1 else 3.0
+    parts += [marker(number, x, y, radius) for x, y in list(zip(xs, ys))[first::nth]]
     return join(parts)
+
+
+def _band(one: Series, number: int, across: Scale, up: Scale) -> Markup:
+    """The interval behind a curve; beyond the axis it is cut."""
+    inside = [(r, max(low, up.low), min(high, up.high)) for r, low, high in one.band]
+    xs = [across(r) for r, _, _ in inside]
+    edge = points(
+        [*xs, *reversed(xs)],
+        [*(up(high) for _, _, high in inside), *(up(low) for _, low, _ in reversed(inside))],
+    )
+    return empty("polygon", points=edge, class_=f"spread s{number % SERIES}")
 
 
 def class_figure(
@@ -173,9 +191,8 @@ def _lollipop(x: float, value: float | None, up: Scale, number: int, radius: flo
         return empty(
             "rect", x=x - radius, y=up(1.0), width=2 * radius, height=up(0.0) - up(1.0), class_="missing"
         )
-    kind = f"s{number % SERIES}"
-    dot = empty("circle", cx=x, cy=up(value), r=radius, class_=f"point {kind}")
-    return join([line(x, up(0.0), x, up(value), f"stem {kind}"), dot])
+    stem = line(x, up(0.0), x, up(value), f"stem s{number % SERIES}")
+    return join([stem, marker(number, x, up(value), radius)])
 
 
 def _class_labels(classes: Sequence[str], left: float, step: float, base: float) -> tuple[Markup, float]:

@@ -26,6 +26,8 @@ from fedsift.drawing.svg import (
 LEVELS = 16
 """Shades of the heat map; their colours are in the style sheet."""
 NAME_LENGTH = 20
+MOST_TILES = 4000
+"""More cells than this are drawn in the shorter way, so that the page stays small."""
 MARK_WIDTH = 34.0
 LEGEND = 34.0
 FLAT_HEAD = 24.0
@@ -36,12 +38,16 @@ BOLD = 12.0
 
 @dataclass(frozen=True)
 class Row:
-    """A site: its values, and whether it was found noisy and is noisy in truth (None: nobody knows)."""
+    """A site: its values, and whether it was found noisy and is noisy in truth (None: nobody knows).
+
+    told: what a reader is told of each value, and what is saved, where that is not the value itself.
+    """
 
     name: str
     values: Sequence[float | None]
     found: bool | None = None
     true: bool | None = None
+    told: Sequence[float | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,21 +67,17 @@ class Grid:
         return self.top + row * self.height
 
 
-def heat_map(title: str, rows: Sequence[Row], columns: Sequence[str]) -> Markup:
-    """A shade for each value, hatched where a site has none; small maps print the values as well."""
+def heat_map(title: str, rows: Sequence[Row], columns: Sequence[str], corner: str = "site") -> Markup:
+    """A shade for each value, hatched where a site has none; small maps print the values as well.
+
+    corner: what the rows are, for the table of the numbers.
+    """
     grid = _grid(rows, columns)
     known = [value for row in rows for value in row.values if value is not None]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
-    gap = 1.0 if min(grid.cell, grid.height) >= 9 else 0.0
-    strips: dict[str, list[str]] = {}
-    for y, row in enumerate(rows):
-        kinds = [_level(value, low, high) for value in row.values]
-        for start, length in _equal_runs(kinds, merge=gap == 0):
-            width, height = length * grid.cell - gap, grid.height - gap
-            strips.setdefault(kinds[start], []).append(
-                f"M{short(grid.x(start))} {short(grid.y(y))}h{short(width)}v{short(height)}h{short(-width)}z"
-            )
-    cells = join(empty("path", d="".join(parts), class_=kind) for kind, parts in sorted(strips.items()))
+    kinds = [[_level(value, low, high) for value in row.values] for row in rows]
+    roomy = min(grid.cell, grid.height) >= 9 and len(rows) * len(columns) <= MOST_TILES
+    cells = _tiles(kinds, grid) if roomy else _strips(kinds, grid)
     return _matrix(
         title,
         rows,
@@ -84,7 +86,32 @@ def heat_map(title: str, rows: Sequence[Row], columns: Sequence[str]) -> Markup:
         cells,
         _numbers(rows, grid, low, high),
         _shade_legend(grid, rows, low, high),
+        corner,
     )
+
+
+def _tiles(kinds: Sequence[Sequence[str]], grid: Grid) -> Markup:
+    """Cells with a gap between them; those of one shade are one path."""
+    paths: dict[str, list[str]] = {}
+    width, height = short(grid.cell - 1), short(grid.height - 1)
+    for y, row in enumerate(kinds):
+        for x, kind in enumerate(row):
+            at = f"M{short(grid.x(x))} {short(grid.y(y))}"
+            paths.setdefault(kind, []).append(f"{at}h{width}v{height}h-{width}z")
+    return join(empty("path", d="".join(parts), class_=kind) for kind, parts in sorted(paths.items()))
+
+
+def _strips(kinds: Sequence[Sequence[str]], grid: Grid) -> Markup:
+    """Small cells without gaps, as thick lines in coordinates of whole cells: ten thousand of them in 80 kB."""
+    paths: dict[str, list[str]] = {}
+    for y, row in enumerate(kinds):
+        for start, length in _equal_runs(row):
+            paths.setdefault(row[start], []).append(f"M{start} {y}h{length}")
+    lines = join(
+        empty("path", d="".join(parts), class_=f"thick {kind}") for kind, parts in sorted(paths.items())
+    )
+    origin = f"{short(grid.left)} {short(grid.top + grid.height / 2)}"
+    return tag("g", lines, transform=f"translate({origin}) scale({grid.cell:.4g} {grid.height:.4g})")
 
 
 def dot_plot(title: str, rows: Sequence[Row], columns: Sequence[str]) -> Markup:
@@ -130,10 +157,15 @@ def _grid(rows: Sequence[Row], columns: Sequence[str]) -> Grid:
     if longest > cell - 2:  # turned by 60 degrees, the last name reaches half its length beyond its column
         cell = min(60.0, (width - left - 0.5 * longest - 8) / max(1, len(columns)))
         top = 16.0 + longest * 0.87
-    return Grid(width, left, top, cell, _row_height(len(rows)))
+    return Grid(width, left, top, cell, row_height(len(rows)))
 
 
-def _row_height(count: int) -> float:
+def first_row(rows: Sequence[Row], columns: Sequence[str]) -> float:
+    """Where the first row of such a matrix begins, for a figure beside it on the same rows."""
+    return _grid(rows, columns).top
+
+
+def row_height(count: int) -> float:
     for most, height in ((12, 24.0), (30, 20.0), (60, 15.0), (150, 12.0)):
         if count <= most:
             return height
@@ -148,21 +180,30 @@ def _matrix(
     cells: Markup,
     numbers: Markup,
     legend: Markup,
+    corner: str = "site",
 ) -> Markup:
     names = _row_names(rows, grid)
     height = grid.y(len(rows)) + LEGEND
     body = picture(grid.width, height, title, _column_names(columns, grid), names, cells, numbers, legend)
     hover = {
         "kind": "matrix",
+        "corner": corner,
         "left": grid.left,
         "top": grid.top,
         "cell": grid.cell,
         "height": grid.height,
         "rows": [row.name for row in rows],
         "columns": list(columns),
-        "values": [[None if v is None else float(f"{v:.4g}") for v in row.values] for row in rows],
+        "values": [[_briefly(v) for v in (row.values if row.told is None else row.told)] for row in rows],
     }
     return tag("div", body, data_script(hover), class_="plot")
+
+
+def _briefly(value: float | None) -> float | int | None:
+    """Four figures, and whole numbers as such: a large map is mostly this."""
+    if value is None:
+        return None
+    return int(value) if float(value).is_integer() and abs(value) < 1e15 else float(f"{value:.4g}")
 
 
 def _column_names(columns: Sequence[str], grid: Grid) -> Markup:
@@ -225,11 +266,11 @@ def _step(value: float, low: float, high: float) -> int:
     return min(LEVELS - 1, int((value - low) / (high - low) * LEVELS)) if high > low else 0
 
 
-def _equal_runs(kinds: Sequence[str], *, merge: bool) -> list[tuple[int, int]]:
-    """(start, length) of neighbours of one kind; without `merge` every cell stands alone."""
+def _equal_runs(kinds: Sequence[str]) -> list[tuple[int, int]]:
+    """(start, length) of neighbours of one kind."""
     runs: list[tuple[int, int]] = []
     for index, kind in enumerate(kinds):
-        if merge and runs and kinds[runs[-1][0]] == kind:
+        if runs and kinds[runs[-1][0]] == kind:
             runs[-1] = (runs[-1][0], runs[-1][1] + 1)
         else:
             runs.append((index, 1))

@@ -7,10 +7,15 @@ from typing import Any
 
 from fedsift.drawing.svg import MANY_CLASSES, Markup, figure, join, tag
 from fedsift.report.matrix import Row, dot_plot, heat_map
-from fedsift.report.words import words_of_test
-from fedsift.runs import RunData, listed, numbers_of, percent
+from fedsift.report.words import headline, words_of_test
+from fedsift.runs import RunData, isolated, listed, numbers_of, percent
 
 INDICATORS = {"loss": "mean loss", "lid": "local intrinsic dimension", "confidence": "confidence, negated"}
+
+WITHOUT_REFERENCE = (
+    "Methods that learn from clean sites have none to learn from here: `fedsift audit` looks at single labels, and "
+    "methods that doubt samples instead of sites (co-teaching, dividemix, joint-opt, fedlsr) need no clean site."
+)
 
 
 def noisy_sites(run: RunData) -> Markup | None:
@@ -40,18 +45,20 @@ def _beside(first: Markup | None, second: Markup | None, columns: Sequence[str])
 
 
 def _detection(run: RunData) -> Markup | None:
+    found = run.findings
+    if found is not None and found.no_clean_reference:
+        return tag("p", f"{headline(run)}. {WITHOUT_REFERENCE}")
     if run.found is None:
         truth = run.truth
         if truth is None:
             return None
         noisy = (
-            f"In truth {len(truth)} {'is' if len(truth) == 1 else 'are'}: {listed(truth, 12)}."
+            f"In truth {len(truth)} {'is' if len(truth) == 1 else 'are'}: {listed(truth, 12, isolated)}."
             if truth
             else "In truth none is."
         )
         return tag("p", f"{run.method} does not look for noisy sites. {noisy}")
-    facts = [("Called noisy", listed(run.found, 40) or "none")]
-    found = run.findings
+    facts = [("Called noisy", listed(run.found, 40, isolated) or "none")]
     if found is not None and found.p_value is not None:
         sure = "borderline: " if found.borderline else ""
         facts.append(("Two groups or one", sure + words_of_test(found)))
@@ -60,7 +67,7 @@ def _detection(run: RunData) -> Markup | None:
         facts.append(("Noisy in truth", "not known" if run.finished else "compared when the run ends"))
         return _facts(facts)
     for words, key in (("Noisy in truth", "truth"), ("Missed", "missed"), ("False alarms", "false_alarms")):
-        facts.append((words, listed([str(site) for site in scores.get(key) or ()], 40) or "none"))
+        facts.append((words, listed([str(site) for site in scores.get(key) or ()], 40, isolated) or "none"))
     both = f"{percent(scores.get('precision'))} and {percent(scores.get('recall'))}"
     return _facts([*facts, ("Precision and recall", both)])
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from fedsift import __version__
-from fedsift.drawing import house_style
+from fedsift.drawing import house_style, saving_script
 from fedsift.drawing.svg import Markup, join, tag
+from fedsift.report.lanes import lanes
 from fedsift.report.noisy_sites import noisy_sites
 from fedsift.report.sections import classes, comparison, curves, notes, site_list, study
 from fedsift.report.tables import disclosure_table, refusals_table, stages_table
-from fedsift.report.words import METRICS, comparison_line, headline, progress
-from fedsift.runs import LAST, RunData, duration, number, percent, plural, size
+from fedsift.report.words import METRICS, comparison_line, headline, oracle, progress
+from fedsift.runs import LAST, RunData, duration, isolated, number, percent, plural, size
 
 LONG_HEADLINE = 90
 HATCH = Markup(
@@ -32,6 +33,7 @@ def page(run: RunData, others: Sequence[RunData] = ()) -> str:
         ("noisy", "Noisy sites", noisy_sites(run)),
         ("classes", "Classes", classes(runs)),
         ("sites", "Sites", site_list(run)),
+        ("lanes", "Rounds of the sites", lanes(run)),
         ("traffic", "What travelled", stages_table(run) if run.rounds else None),
         ("refused", "Refused replies", refusals_table(run) if run.rounds else None),
         ("disclosure", "What left the sites", disclosure_table(run)),
@@ -49,33 +51,34 @@ def page(run: RunData, others: Sequence[RunData] = ()) -> str:
             tag("main", *(tag("section", tag("h2", title), part, id=name) for name, title, part in shown)),
             tag("footer", f"fedsift {__version__} · {run.id} · this file needs no network"),
             tag("div", id="tip", role="status", hidden=""),
-            Markup(f"<script>{_asset('script.js')}</script>"),
+            Markup(f"<script>{script()}{saving_script()}</script>"),
         ]
     )
-    return _document(headline(run), body)
+    return document(headline(run), body, house_style())
 
 
-def _document(title: str, body: Markup) -> str:
+def document(title: str, body: Markup, style: str) -> str:
     head = join(
         [
             Markup('<meta charset="utf-8">'),
             Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
             Markup('<meta name="color-scheme" content="light dark">'),
             tag("title", f"{title} · fedsift"),
-            Markup(f"<style>{house_style()}</style>"),
+            Markup(f"<style>{style}</style>"),
         ]
     )
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
 
 
-def _asset(name: str) -> str:
-    return files("fedsift.report").joinpath(name).read_text("utf-8")
+def script() -> str:
+    """What the page's figures and tables do under a pointer."""
+    return files("fedsift.report").joinpath("script.js").read_text("utf-8")
 
 
 def top(run: RunData, others: Sequence[RunData]) -> Markup:
     line = comparison_line([run, *others])
     absent = [tag("li", text) for text in run.missing]
-    finding = f"{headline(run)}."
+    finding = f"{headline(run, isolated)}."
     return tag(
         "header",
         tag("p", _where(run), class_="eyebrow"),
@@ -94,6 +97,8 @@ def _where(run: RunData) -> str:
     if run.site_count:
         words.append(plural(run.site_count, "site"))
     words += [f"seed {run.study['seed']}" if "seed" in run.study else "", str(run.study.get("name", ""))]
+    if oracle(run):
+        words.append(f"told of the truth: {oracle(run)}")
     return " · ".join(word for word in words if word)
 
 

@@ -23,6 +23,10 @@
       if (column < 0) { return d.rows[row]; }
       return d.rows[row] + "\nclass " + d.columns[column] + ": " + words(d.values[row][column], false);
     },
+    bars: function (d, x, y) {
+      var row = d.rows[Math.floor((y - d.top) / d.height)];
+      return row ? row[0] + "\n" + words(row[1], true) + " of the labels wrong\n" + words(row[2], true) + " set" : "";
+    },
     classes: function (d, x) {
       var k = Math.floor((x - d.left) / d.step);
       if (k < 0 || k >= d.names.length) { return ""; }

@@ -4,35 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedsift.drawing.svg import MANY_CLASSES, Markup, figure, join, tag
-from fedsift.report.curves import SERIES, Series, class_figure, curve_figure
+from fedsift.drawing.svg import MANY_CLASSES, SERIES, Markup, empty, figure, join, marker, tag
+from fedsift.report.curves import Series, class_figure, curve_figure
+from fedsift.report.groups import Group, cautions, groups_of, sample_words
 from fedsift.report.tables import html_table, sites_table
 from fedsift.report.words import METRIC_NOTES, METRICS, comparison_table
-from fedsift.runs import RunData, labels_of, listed, number, numbers_of, percent, same_federation
+from fedsift.runs import RunData, listed, number, numbers_of, percent
+
+BESIDE = 4
+"""Methods that stand beside each other in a table; more become its rows."""
+SHORT = 10
+BANDED = 5
+"""Methods whose intervals are drawn; more would cover each other."""
 
 
 def comparison(runs: Sequence[RunData]) -> Markup | None:
+    """The methods beside each other; many of them as rows, since a page is taller than it is wide."""
     if len(runs) < 2:
         return None
+    groups = groups_of(runs)
     heads, rows = comparison_table(runs)
-    marked = ["", *(join([swatch(i), head]) for i, head in enumerate(heads[1:]))]
-    warning = tag(
-        "p",
-        "These runs differ in seed, data, partition or noise: they are not on the same federation.",
-        class_="alert",
-    )
-    return join(
-        [
-            None if same_federation(runs) else warning,
-            html_table(marked, rows, numeric=" " + "n" * len(runs), kind="runs"),
-        ]
-    )
+    marked = [join([swatch(i), head]) for i, head in enumerate(heads[1:])]
+    alerts = [tag("p", text, class_="alert") for text in cautions(groups)]
+    words = sample_words(groups)
+    if len(groups) > BESIDE:
+        turned = [[name, *(_firm(row[i + 1]) for row in rows)] for i, name in enumerate(marked)]
+        top = ["", *(row[0] for row in rows)]
+        table = html_table(top, turned, numeric=" " + "n" * len(rows), kind="runs turned")
+    else:
+        table = html_table(["", *marked], rows, numeric=" " + "n" * len(groups), kind="runs")
+    return join([*alerts, tag("p", words, class_="note") if words else None, table])
+
+
+def _firm(cell: str) -> str:
+    """A short cell stays on one line, whatever the width of its column."""
+    return cell.replace(" ", "\u00a0") if len(cell) <= SHORT else cell
 
 
 def swatch(number: int) -> Markup:
-    return Markup(
-        f'<svg class="swatch" width="26" height="10" aria-hidden="true">'
-        f'<line x1="1" y1="5" x2="25" y2="5" class="curve s{number % SERIES}"/></svg>'
+    line_ = empty("line", x1=1, y1=6, x2=33, y2=6, class_=f"curve s{number % SERIES}")
+    return tag(
+        "svg",
+        join([line_, marker(number, 17.0, 6.0, 2.8)]),
+        class_="swatch",
+        width=34,
+        height=12,
+        aria_hidden="true",
     )
 
 
@@ -43,11 +60,12 @@ def legend(names: Sequence[str]) -> Markup | None:
 
 
 def curves(runs: Sequence[RunData]) -> Markup | None:
-    """A panel for each metric, all runs in each; and the losses of the first."""
-    run, names = runs[0], labels_of(runs)
+    """A panel for each metric with a line for each method; and the losses of the first run."""
+    run, groups = runs[0], groups_of(runs)
+    names = [group.label for group in groups]
     figures = []
     for metric in dict.fromkeys(name for one in runs for name in one.curves):
-        series = [Series(name, one.curve(metric)) for name, one in zip(names, runs)]
+        series = [_series(group, metric, banded=len(groups) <= BANDED) for group in groups]
         figures.append(
             figure(curve_figure(METRICS[metric], series, run.spans()), METRICS[metric], METRIC_NOTES[metric])
         )
@@ -61,8 +79,14 @@ def curves(runs: Sequence[RunData]) -> Markup | None:
         figures.append(figure(join([legend([one.name for one in losses]), drawn]), "Loss", words))
     if not figures:
         return None
-    figures.append(_stage_list(run, several=len(runs) > 1))
+    figures.append(_stage_list(run, several=len(groups) > 1))
     return join([legend(names), tag("div", *figures, class_="columns")])
+
+
+def _series(group: Group, metric: str, *, banded: bool) -> Series:
+    curve = group.curve(metric)
+    band = [(r, low, high) for r, _, low, high in curve] if banded and len(group.runs) > 1 else []
+    return Series(group.label, [(r, mean) for r, mean, _, _ in curve], band)
 
 
 def _stage_list(run: RunData, *, several: bool) -> Markup:
@@ -74,11 +98,7 @@ def _stage_list(run: RunData, *, several: bool) -> Markup:
 def classes(runs: Sequence[RunData]) -> Markup | None:
     """Recall (multi-label: AUC) of every class after the last evaluated round."""
     for key, title in (("recall", "Recall by class"), ("auc_per_class", "AUC by class")):
-        series = [
-            (name, numbers_of(run.last_value(key)))
-            for name, run in zip(labels_of(runs), runs)
-            if isinstance(run.last_value(key), list)
-        ]
+        series = [(group.label, values) for group in groups_of(runs) if (values := _class_means(group, key))]
         if not series or not runs[0].classes:
             continue
         drawn = class_figure(title, runs[0].classes, series)
@@ -102,6 +122,16 @@ def classes(runs: Sequence[RunData]) -> Markup | None:
         wide = len(runs[0].classes) > MANY_CLASSES
         return tag("div", tag("div", chart), tag("div", table), class_="wide" if wide else "columns")
     return None
+
+
+def _class_means(group: Group, key: str) -> list[float | None]:
+    """The mean over a group's runs for each class, of those runs that have a value for it."""
+    lists = [numbers_of(run.last_value(key)) for run in group.runs if isinstance(run.last_value(key), list)]
+    means: list[float | None] = []
+    for k in range(max((len(values) for values in lists), default=0)):
+        known = [value for values in lists if k < len(values) and (value := values[k]) is not None]
+        means.append(sum(known) / len(known) if known else None)
+    return means
 
 
 def _given(run: RunData, k: int) -> int | None:

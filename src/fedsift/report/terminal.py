@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -12,9 +11,10 @@ from rich.text import Text
 
 from fedsift.contract.plaintext import visible
 from fedsift.report.console import PlainConsole
+from fedsift.report.groups import cautions, groups_of, sample_words
 from fedsift.report.tables import cell_words, column_words, site_columns
-from fedsift.report.words import METRICS, comparison_line, comparison_table, headline, verdict
-from fedsift.runs import LAST, RunData, duration, number, percent, read_run, same_federation, size
+from fedsift.report.words import METRICS, comparison_line, comparison_table, headline, oracle, verdict
+from fedsift.runs import LAST, RunData, duration, number, percent, read_run, size
 
 SITES_SHOWN = 25
 STYLES = {
@@ -48,18 +48,40 @@ def print_comparison(
     line = comparison_line(data)
     if line:
         out.print(Text(line))
-    if not same_federation(data):
-        out.print(Text("These runs are not on the same federation: compare with care.", style="yellow"))
+    groups = groups_of(data)
+    for text in cautions(groups):
+        out.print(Text(text, style="yellow"))
     _sites(out, subject)
     heads, rows = comparison_table(data)
-    table = Table(header_style="bold")
-    for i, head in enumerate(heads):
-        table.add_column(Text(head), justify="left" if i == 0 else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))
-    out.print(table)
+    in_parts(out, heads, [[Text(visible(cell)) for cell in row] for row in rows])
+    words = sample_words(groups)
+    if words:
+        out.print(Text(words.replace(", and shaded in the curves,", ","), style="dim"))
     _warnings(out, subject)
     _where(out, report)
+
+
+def in_parts(out: Console, heads: Sequence[str], rows: Sequence[Sequence[Text]], fixed: int = 1) -> None:
+    """A table whose columns are never cut: what does not fit beside the first `fixed` ones stands in a table below."""
+    widths = [
+        max((len(head), *(cell.cell_len for cell in (row[i] for row in rows))), default=0) + 3
+        for i, head in enumerate(heads)
+    ]
+    room = out.width - sum(widths[:fixed]) - 1
+    parts: list[list[int]] = [[]]
+    for i in range(fixed, len(heads)):
+        if parts[-1] and sum(widths[k] for k in parts[-1]) + widths[i] > room:
+            parts.append([])
+        parts[-1].append(i)
+    for part in parts:
+        table = Table(header_style="bold")
+        for i in [*range(fixed), *part]:
+            table.add_column(
+                Text(visible(heads[i])), justify="left" if i < fixed else "right", overflow="fold"
+            )
+        for row in rows:
+            table.add_row(*(row[i] for i in [*range(fixed), *part]))
+        out.print(table)
 
 
 def _headline(out: Console, run: RunData) -> None:
@@ -71,21 +93,15 @@ def _sites(out: Console, run: RunData) -> None:
     columns = [name for name in site_columns(run) if name not in ("model", "noisy", "truth_noisy")]
     if not run.sites or not columns:
         return
-    table = Table(header_style="bold")
-    table.add_column(
-        "site", overflow="fold", min_width=min(8, max(len(str(line["site"])) for line in run.sites))
-    )
-    table.add_column("result", overflow="fold")
-    for name in columns:
-        table.add_column(column_words(name), justify="right", overflow="fold")
     lines = (
         sorted(run.sites, key=lambda line: verdict(line) == "") if len(run.sites) > SITES_SHOWN else run.sites
     )
+    rows = []
     for line in lines[:SITES_SHOWN]:
         word = verdict(line)
-        cells: list[Any] = [Text(cell_words(name, line.get(name))) for name in columns]
-        table.add_row(Text(visible(line["site"])), Text(word, style=STYLES.get(word, "")), *cells)
-    out.print(table)
+        cells = [Text(visible(cell_words(name, line.get(name)))) for name in columns]
+        rows.append([Text(visible(line["site"])), Text(word, style=STYLES.get(word, "")), *cells])
+    in_parts(out, ["site", "result", *(column_words(name) for name in columns)], rows, fixed=2)
     if len(run.sites) > SITES_SHOWN:
         out.print(Text(f"and {len(run.sites) - SITES_SHOWN} more sites in sites.csv", style="dim"))
 
@@ -106,6 +122,8 @@ def _figures(out: Console, run: RunData) -> None:
 
 
 def _warnings(out: Console, run: RunData) -> None:
+    if oracle(run):
+        out.print(Text(f"told of the truth: {oracle(run)}; a real federation cannot know it", style="yellow"))
     for text in [*(run.summary.get("warnings") or ()), *(run.summary.get("notes") or ())]:
         out.print(Text(f"note: {text}", style="yellow"))
 

@@ -11,15 +11,17 @@ import fcntl
 import io
 import json
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedsift.contract.errors import FedsiftError, RunError
+from fedsift.contract.errors import FedsiftError, RunError, Stopped
 from fedsift.contract.files import safe_name, write_atomically
 from fedsift.contract.plain import plain
 from fedsift.contract.plaintext import cell
 from fedsift.runs.checkpoint import Checkpoint, Header, read_checkpoint, read_header, written
+from fedsift.runs.events import EVENTS, EventLog
 
 CHECKPOINT = "checkpoint.bin"
 FAILURE = "failure.json"
@@ -28,12 +30,19 @@ FEDERATION = "federation.toml"
 DEPLOYED = "deployed.json"
 """In the folder of a deployed run: the random id that sites know it by, and where its roster stands."""
 PLAN = "plan.json"
+STOP = "stop"
+"""A file by this name asks the run to stop at its next safe point; a page on another machine can write it too."""
 SUMMARY = "summary.json"
+TRACK = "track.toml"
+"""Who is told of the run."""
+TRACKED = "track"
+"""The folder of the trackers' own things."""
 BEFORE_THE_FIRST_ROUND = frozenset(
     {"study.toml", PLAN, FAILURE, "truth.csv", "rounds.jsonl", "notebooks", "sites", "roster.safetensors"}
-    | {"flower.log", ".lock"}
+    | {"flower.log", ".lock", EVENTS, STOP, TRACK, TRACKED}
 )
 """All that a run may have written when it fails before its first round."""
+LOCK_ATTEMPTS = 10
 
 
 class RunFolder:
@@ -92,15 +101,53 @@ class RunFolder:
     def lock(self) -> None:
         """Refuse a second process on the same run; the lock goes with the process, however that ends."""
         self._lock = (self.path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(f"{self.path} is in use by another process") from None
+        for attempt in range(
+            1, LOCK_ATTEMPTS + 1
+        ):  # whoever only looks whether it is held holds it for an instant
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if attempt == LOCK_ATTEMPTS:
+                    raise RunError(f"{self.path} is in use by another process") from None
+                time.sleep(0.02)
 
     def unlock(self) -> None:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    @property
+    def in_use(self) -> bool | None:
+        """Whether a process has this run locked; None where that cannot be told."""
+        try:
+            with (self.path / ".lock").open("r") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        except OSError:
+            return None
+        return False
+
+    def events(self) -> EventLog:
+        return EventLog(self.path)
+
+    # Stopping ------------------------------------------------------------------------------------------------------
+
+    def ask_to_stop(self) -> None:
+        """Whatever process runs here stops at its next safe point."""
+        (self.path / STOP).touch()
+
+    @property
+    def asked_to_stop(self) -> bool:
+        return (self.path / STOP).exists()
+
+    def check_stop(self) -> None:
+        """A safe point: raises Stopped when somebody asked for it."""
+        if self.asked_to_stop:
+            raise Stopped("stopped on request; nothing is lost, the run can be resumed")
 
     def write_bytes(self, name: str, data: bytes) -> Path:
         write_atomically(self.path / name, data)
@@ -166,7 +213,8 @@ class RunFolder:
     def restore(self) -> Checkpoint | None:
         """The last checkpoint with the notebooks of its moment; later lines and notebooks are dropped."""
         for leftover in self.path.glob("**/*.tmp"):
-            leftover.unlink()
+            if leftover.relative_to(self.path).parts[0] != TRACKED:  # trackers may be writing there
+                leftover.unlink()
         if not self.checkpoint_file.is_file():
             self.rounds_file.unlink(missing_ok=True)
             shutil.rmtree(self.path / "notebooks", ignore_errors=True)

@@ -86,8 +86,10 @@ class RunData:
 
     @property
     def found(self) -> list[str] | None:
-        """Sites that the method called noisy last; None when it never said."""
-        return None if self.findings is None else [str(site) for site in self.findings.noisy]
+        """Sites that the method called noisy last; None when it never said, or could not for want of a clean one."""
+        if self.findings is None or self.findings.no_clean_reference:
+            return None
+        return [str(site) for site in self.findings.noisy]
 
     @property
     def findings(self) -> Findings | None:

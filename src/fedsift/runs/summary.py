@@ -29,7 +29,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             }
     findings = Findings.last(rows)
     if findings is not None:
-        result["noisy_sites_found"] = list(findings.noisy)
+        result["noisy_sites_found"] = None if findings.no_clean_reference else list(findings.noisy)
         result["findings"] = findings.line()
     result["bytes_down"] = sum(row["bytes_down"] for row in rows)
     result["bytes_up"] = sum(row["bytes_up"] for row in rows)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from fedsift.contract.plaintext import visible
 
 SHOWN = 5
 """Names listed in a sentence before "and so many more"."""
+AMBIGUOUS = re.compile(r"[,;“”\"]| and ")
+"""What a sentence about names uses itself."""
 
 
 def percent(value: Any, digits: int = 1) -> str:
@@ -45,11 +51,25 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def listed(names: Sequence[str], shown: int = SHOWN) -> str:
+def named(name: object) -> str:
+    """A name in a sentence: what would act is written as an escape, what could be read as two names is quoted."""
+    shown = visible(name)
+    return f"“{shown}”" if AMBIGUOUS.search(shown) or shown != shown.strip() or not shown else shown
+
+
+def isolated(name: object) -> str:
+    """The same for a page: a name that is written from right to left does not turn its neighbours around."""
+    shown = named(name)
+    turns = any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in shown)
+    return f"\u2068{shown}\u2069" if turns else shown
+
+
+def listed(names: Sequence[str], shown: int = SHOWN, name: Callable[[object], str] = named) -> str:
     """Names in a row; a long list ends in how many more there are."""
-    if len(names) <= shown + 1:
-        return ", ".join(names)
-    return f"{', '.join(names[:shown])} and {len(names) - shown} more"
+    words = [name(one) for one in names]
+    if len(words) <= shown + 1:
+        return ", ".join(words)
+    return f"{', '.join(words[:shown])} and {len(words) - shown} more"
 
 
 def _is_number(value: Any) -> bool:

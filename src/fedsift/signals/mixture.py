@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
 from fedsift.contract.errors import ConfigError, DataError
+from fedsift.signals.two_gaussians import best_split, estimated
 
 Rule = Literal["sum", "norm"]
 
@@ -145,40 +146,14 @@ def _posterior_of_smaller(
 
     A site's fit takes part of a millisecond instead of six, which counts where every site fits two in every visit.
     """
-
-    def fitted(parts: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
-        sizes = parts.sum(0) + 10 * np.finfo(np.float64).eps
-        means = values @ parts / sizes
-        return sizes, means, (parts * (values[:, None] - means) ** 2).sum(0) / sizes + reg_covar
-
-    def expected(
-        sizes: NDArray[np.float64], means: NDArray[np.float64], variance: NDArray[np.float64]
-    ) -> tuple[float, NDArray[np.float64]]:
-        log_p = np.log(sizes / len(values)) - 0.5 * np.log(2 * np.pi * variance)
-        log_p = log_p - 0.5 * (values[:, None] - means) ** 2 / variance
-        total = np.logaddexp(log_p[:, 0], log_p[:, 1])
-        return float(total.mean()), np.exp(log_p - total[:, None])
-
-    lower = _best_split(values)
-    state, bound = fitted(np.stack([lower, 1 - lower], axis=1)), -np.inf
+    lower = best_split(values)
+    mixture, bound = estimated(values, np.stack([lower, 1 - lower], axis=1), reg_covar), -np.inf
     for _ in range(max_iter):
-        before, (bound, parts) = bound, expected(*state)
-        state = fitted(parts)
+        before, (bound, parts) = bound, mixture.posterior(values)
+        mixture = estimated(values, parts, reg_covar)
         if abs(bound - before) < tol:
             break
-    return expected(*state)[1][:, int(state[1].argmin())]
-
-
-def _best_split(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """1 for the lower part of the split in two with the least squared distances to the parts' means, `[n]`."""
-    order = np.argsort(values, kind="stable")
-    n = len(values)
-    below = values[order].cumsum()[:-1]
-    sizes = np.arange(1, n)
-    gain = below**2 / sizes + (values.sum() - below) ** 2 / (n - sizes)
-    lower = np.zeros(n)
-    lower[order[: int(gain.argmax()) + 1]] = 1.0
-    return lower
+    return mixture.posterior(values)[1][:, int(mixture.means.argmin())]
 
 
 def vote(sets: Iterable[Iterable[int]]) -> tuple[list[int], int]:

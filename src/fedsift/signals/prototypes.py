@@ -50,8 +50,16 @@ def global_prototypes(
     held = np.stack([one.held for one in local])
     vectors = np.stack([one.vectors for one in local])
     weights = np.ones(len(local)) if weighting == "equal" else np.asarray(sizes, dtype=np.float64)
-    shares = weights[:, None, None] * held
+    return Prototypes(*mean_of_holders(vectors, held, weights))
+
+
+def mean_of_holders(
+    vectors: NDArray[np.float64], held: NDArray[np.bool_], weights: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Weighted mean of each vector over the sites that hold it, `[S, *, d], [S, *], [S] -> [*, d]`; and which anybody
+    holds, `[*]`: the others are zeros."""
+    shares = weights.reshape(-1, *[1] * (held.ndim - 1)) * held
     total = shares.sum(axis=0)
     found = total > 0
     sums = (shares[..., None] * vectors).sum(axis=0)
-    return Prototypes(np.where(found[..., None], sums / np.where(found, total, 1.0)[..., None], 0.0), found)
+    return np.where(found[..., None], sums / np.where(found, total, 1.0)[..., None], 0.0), found

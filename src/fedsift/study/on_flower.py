@@ -25,7 +25,9 @@ from fedsift.engines.flower.processes import (
 )
 from fedsift.engines.loop import Listener
 from fedsift.runs import RunFolder
+from fedsift.study.running import ending
 from fedsift.study.study import Study
+from fedsift.study.track import keep_track
 
 ACTORS = 2
 OBJECT_STORE = 128 * 2**20
@@ -71,6 +73,7 @@ def simulate_many(
         for study, folder in jobs:
             if not folder.study_file.is_file():
                 folder.write_text("study.toml", study.to_toml())
+            keep_track(study, folder)
         return _run(place, plan, jobs, listen)
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -136,6 +139,13 @@ def _run(
                     outcomes[number] = _error(event)
                 if len(outcomes) == len(jobs):
                     break  # Ray takes seconds to say goodbye
+        except BaseException as error:
+            # the process that carries the runs out is ended at once and cannot say so itself
+            end_session(process, grace=0.0)
+            for number, (_, folder) in enumerate(jobs):
+                if number not in outcomes and folder.path.is_dir():
+                    folder.events()(ending(error))
+            raise
         finally:
             end_session(process, grace=0.0)
     unknown = RunError(

@@ -77,7 +77,7 @@ def _against_the_truth(simulation: Simulation, rows: list[dict[str, Any]]) -> di
     """How the sites called noisy compare with those that are, and what became of the labels."""
     spread, result = simulation.spread, {}
     found = Findings.last(rows)
-    if found is not None and spread.truth is not None:
+    if found is not None and spread.truth is not None and not found.no_clean_reference:
         result["detection"] = site_detection(spread, list(found.noisy))
     corrections = summarise_corrections(spread, simulation.notebooks, None if found is None else found.level)
     if corrections is not None:

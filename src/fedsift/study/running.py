@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from fedsift.contract.errors import ConfigError, FedsiftError, RunError
+from fedsift.contract.errors import ConfigError, FedsiftError, RunError, Stopped
 from fedsift.contract.facts import FederationFacts
 from fedsift.data.dataset import Spread
 from fedsift.data.ledger import ledger
@@ -22,16 +23,20 @@ from fedsift.engines.inprocess import Here, InProcess
 from fedsift.engines.loop import Listener, conduct, write_plan
 from fedsift.local.processes import threads_of
 from fedsift.runs import RunFolder
-from fedsift.runs.folder import FAILURE
+from fedsift.runs.events import FAILED, FINISHED, STOPPED, Ended
+from fedsift.runs.folder import FAILURE, STOP
 from fedsift.study.results import write_results
 from fedsift.study.study import Study
+from fedsift.study.track import Followed, keep_track, need_packages
 
 
 def new_run(study: Study, parent: Path) -> RunFolder:
     """A fresh folder, named after the day and the study, with the resolved study in it."""
+    need_packages(study.track)
     slug = re.sub(r"[^a-z0-9]+", "-", study.name.lower()).strip("-") or "study"
     folder = RunFolder.create(Path(parent), f"{datetime.now():%Y-%m-%d}-{slug}")
     folder.write_text("study.toml", study.to_toml())
+    keep_track(study, folder)
     return folder
 
 
@@ -67,21 +72,37 @@ def carry_out(
     federation: EngineFederation | None = None
     try:
         folder.forget(FAILURE)
+        folder.forget(STOP)
         write_plan(study.method, folder)  # opening may take minutes: whoever looks on knows what is to come
         # one thread unless asked: more are slower on busy cores and change the last bits of the weights
         with threads_of(study.engine.threads or 1), threadpool_limits(1, user_api="blas"):
             federation = engine().open(parts_of(study), folder)
+            federation.say, federation.check_stop = folder.events(), folder.check_stop
             study = complete(study, folder, _facts(study, federation))
-            return _conducted(study, folder, federation, listen)
-    except Exception as error:
-        if isinstance(error, FedsiftError):
+            summary = _conducted(study, folder, federation, listen)
+            federation.say(Ended(FINISHED))
+            return summary
+    except BaseException as error:
+        with suppress(OSError):  # a full disk is why it ended; that is what is to be told
+            folder.events()(ending(error))
+        stopped = isinstance(error, Stopped) or not isinstance(error, Exception)
+        if isinstance(error, FedsiftError) and not stopped:
             folder.write_failure(error)
         begun = federation is not None and federation.begun
-        if not begun and not folder.checkpoint_file.is_file():
+        if not begun and not stopped and not folder.checkpoint_file.is_file():
             folder.discard()
         raise
     finally:
         folder.unlock()
+
+
+def ending(error: BaseException) -> Ended:
+    """The last event of a run that did not come to its end."""
+    if isinstance(error, FedsiftError):
+        return Ended(STOPPED if isinstance(error, Stopped) else FAILED, str(error), error.exit_code)
+    if isinstance(error, Exception):
+        return Ended(FAILED, f"{type(error).__name__}: {error}", FedsiftError.exit_code)
+    return Ended(STOPPED, "interrupted; nothing is lost, the run can be resumed", Stopped.exit_code)
 
 
 def _conducted(
@@ -91,12 +112,22 @@ def _conducted(
     if simulation is not None and simulation.spread.truth is not None:
         ledger(simulation.spread).save(folder.path / "truth.csv")
     evaluator = Evaluator(federation, federation.test_set())
-    state = conduct(study.method, federation, folder, evaluator, schedule=study.evaluate, listen=listen)
-    if study.engine.trainer == "measure":
-        # what a clock chose is said in the study, so that the run can be repeated
-        settled = replace(study, engine=replace(study.engine, cohorts=dict(federation.cohorts)))
-        folder.write_text("study.toml", settled.to_toml())
-    return write_results(study, folder, federation, state)
+    with Followed(study, folder, federation.classes, listen) as followed:
+        state = conduct(
+            study.method,
+            federation,
+            folder,
+            evaluator,
+            schedule=study.evaluate,
+            listen=followed.listen,
+            engine=study.engine.name,
+        )
+        if study.engine.trainer == "measure":
+            # what a clock chose is said in the study, so that the run can be repeated
+            settled = replace(study, engine=replace(study.engine, cohorts=dict(federation.cohorts)))
+            folder.write_text("study.toml", settled.to_toml())
+        summary = write_results(study, folder, federation, state)
+    return followed.noted(summary)
 
 
 def complete(study: Study, folder: RunFolder, facts: FederationFacts) -> Study:

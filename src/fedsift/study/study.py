@@ -42,6 +42,8 @@ from fedsift.study.tables import (
     leave_other_keys,
     read_overrides,
 )
+from fedsift.study.track import read_track
+from fedsift.tracking import Tracker
 
 OBJECTIVE = frozenset({"objective"})
 
@@ -122,6 +124,8 @@ class Study:
     name: str = "study"
     seed: int = 1
     public: Public | None = None
+    track: Mapping[str, Tracker] = field(default_factory=dict, compare=False)
+    """Who is told of the run. No part of what computes its result, so it is neither in `to_table` nor compared."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """What settings over the file left out, in a person's words."""
 
@@ -187,10 +191,11 @@ class Study:
             name=str(table.get("name", "study")),
             seed=seed,
             public=_public(table.get("public"), method, bases),
+            track=read_track(table.get("track", {}), bases),
         )
 
     def to_table(self) -> dict[str, Any]:
-        """The resolved study, every default written out: it builds the same study again."""
+        """The resolved study, every default written out: it builds the same study again, without its trackers."""
         return {
             "name": self.name,
             "seed": self.seed,
@@ -260,7 +265,8 @@ class Study:
 
 
 _TABLES = (
-    "data", "partition", "noise", "public", "model", "train", "method", "engine", "federation", "gate", "evaluate"
+    "data", "partition", "noise", "public", "model", "train", "method", "engine", "federation", "gate", "evaluate",
+    "track",
 )  # fmt: skip
 
 _OBJECTS: dict[str, type] = {"data": Source, "partition": Partition, "noise": Noise, "method": Method}

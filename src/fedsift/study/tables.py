@@ -88,10 +88,11 @@ def as_table(value: Any, *, leave: frozenset[str] = frozenset()) -> dict[str, An
     """The table that builds this dataclass again; fields that are None are left out."""
     table: dict[str, Any] = {}
     for f in dataclasses.fields(value):
-        item = getattr(value, f.name)
-        if f.name in leave or item is None or not f.init:
+        if f.name in leave or not f.init:
             continue
-        table[f.name] = _plain(item)
+        item = getattr(value, f.name)
+        if item is not None:
+            table[f.name] = _plain(item)
     return table
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedsift.contract.errors import ConfigError, QuorumError
 from fedsift.contract.messages import Answer, Envelope
 from fedsift.contract.plaintext import short
-from fedsift.engines.federation import EngineFederation, Simulation
+from fedsift.engines.federation import EngineFederation, Simulation, kinds_of
 from fedsift.engines.flower.hello import Hello, Introduction, Vacant, disagreement, unsound
 from fedsift.engines.flower.letters import MESSAGE_TYPE, size_of_records
 from fedsift.engines.flower.records import Packer, unpack
@@ -255,10 +255,13 @@ class FlowerFederation(EngineFederation):
         absent_until = {site: clock() + post.pace.absent for site in errands if site not in post.node_of}
         answers: dict[str, Answer] = {}
         under_way: dict[str, str] = {}
+        kinds = kinds_of(envelopes)
         while clock() < end:
+            self.check_stop()
             self._send_due(errands, under_way, end - clock())
             for id, message in post.collect(set(under_way)):
                 self._receive(under_way.pop(id), message, errands, answers)
+            self.hear((site for site in answers if site not in self.away), kinds)
             if not errands:
                 break
             for site in post.meet():
@@ -270,6 +273,7 @@ class FlowerFederation(EngineFederation):
             post.rest()
         for site, errand in errands.items():
             answers[site] = _failed(errand.envelope, errand.trouble or self._silence(site, deadline))
+            self.away.add(site)
         return answers
 
     def _send_due(self, errands: Mapping[str, Errand], under_way: dict[str, str], left: float) -> None:
@@ -302,6 +306,7 @@ class FlowerFederation(EngineFederation):
             envelope = errands.pop(site).envelope
             words = letter if isinstance(letter, str) else f"the node answered with {type(letter).__name__}"
             answers[site] = _failed(envelope, words)
+            self.away.add(site)  # Flower spoke, or a stranger: not the site
 
     def _silence(self, site: str, deadline: float) -> str:
         if site in self.post.refused:

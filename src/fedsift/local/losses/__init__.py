@@ -10,6 +10,7 @@ from fedsift.local.losses.collaboration import (
     teacher_mixture,
     teacher_weights,
 )
+from fedsift.local.losses.label_distribution import label_distribution_loss, stepped_labels
 from fedsift.local.losses.mixing import blend, blend_in_place, mixup
 from fedsift.local.losses.multiclass import (
     adjusted_logits,
@@ -29,6 +30,7 @@ from fedsift.local.losses.multiclass import (
 from fedsift.local.losses.multilabel import (
     Consistency,
     binary_cross_entropy,
+    binary_entropy,
     class_prior,
     confident_tags,
     consistency,
@@ -37,8 +39,10 @@ from fedsift.local.losses.multilabel import (
     partial_class,
     shift_of_prior,
     squared_error,
+    sure_throughout,
 )
 from fedsift.local.losses.proximal import distance, inner_product, proximal, squared_distance
+from fedsift.local.losses.relations import relation_divergence, relation_matrix
 from fedsift.local.losses.robust import (
     early_learning,
     entropy,
@@ -52,6 +56,7 @@ from fedsift.local.losses.robust import (
     sharpened,
     small_loss,
     smallest,
+    sureness,
 )
 from fedsift.local.losses.self_regularisation import jensen_shannon, log_sharpened_mixture
 
@@ -59,6 +64,7 @@ __all__ = [
     "Consistency",
     "adjusted_logits",
     "binary_cross_entropy",
+    "binary_entropy",
     "blend",
     "blend_in_place",
     "class_means",
@@ -85,6 +91,7 @@ __all__ = [
     "inner_product",
     "jensen_shannon",
     "kept_count",
+    "label_distribution_loss",
     "log_prior",
     "log_sharpened_mixture",
     "mean_probability",
@@ -96,6 +103,8 @@ __all__ = [
     "partial_class",
     "prior_divergence",
     "proximal",
+    "relation_divergence",
+    "relation_matrix",
     "reverse_cross_entropy",
     "revised_transition",
     "reweighted_cross_entropy",
@@ -108,6 +117,9 @@ __all__ = [
     "smallest",
     "squared_distance",
     "squared_error",
+    "stepped_labels",
+    "sure_throughout",
+    "sureness",
     "symmetric_cross_entropy",
     "teacher_log_probabilities",
     "teacher_mixture",

@@ -83,6 +83,16 @@ def confident_tags(probabilities: Tensor, threshold: float | Tensor) -> tuple[Te
     return high.to(probabilities.dtype), high | low
 
 
+def sure_throughout(sure: Tensor, among: Tensor) -> Tensor:
+    """Whether every entry of a sample that `among` names is sure, `[..., B, K] -> [..., B]`; true for none."""
+    return (sure | (among == 0)).all(-1)
+
+
+def binary_entropy(logits: Tensor) -> Tensor:
+    """-p log p - (1 - p) log(1 - p) with p = sigmoid(z), of every entry: `[..., B, K] -> [..., B, K]`."""
+    return -(torch.sigmoid(logits) * F.logsigmoid(logits) + torch.sigmoid(-logits) * F.logsigmoid(-logits))
+
+
 def squared_error(logits: Tensor, global_logits: Tensor) -> Tensor:
     """(sigmoid(z) - sigmoid(g))^2 of every entry, g held constant: `[..., B, K] -> [..., B, K]`."""
     return (torch.sigmoid(logits) - torch.sigmoid(global_logits.detach())).square()
@@ -134,11 +144,12 @@ def consistency(
     return Consistency(loss, hard_sum, soft_sum, n_hard, n_soft)
 
 
-def missing_class(logits: Tensor, global_logits: Tensor, active: Tensor) -> Tensor:
-    """Mean squared distance to the global model over the classes not annotated: `[..., B, K] -> [..., B]`.
+def missing_class(logits: Tensor, teacher_logits: Tensor, active: Tensor, total: bool = False) -> Tensor:
+    """Mean squared distance to a teacher over the classes not annotated: `[..., B, K] -> [..., B]`.
 
-    With `partial_class(norm="known")` on two views this is the first stage of FedMLP's release.
+    With `partial_class(norm="known")` on two views this is the first stage of FedMLP's release. total: the sum instead
+    of the mean.
     """
     missing = active == 0
-    errors = torch.where(missing, squared_error(logits, global_logits), 0.0).sum(-1)
-    return errors / missing.sum(-1).clamp(min=1)
+    errors = torch.where(missing, squared_error(logits, teacher_logits), 0.0).sum(-1)
+    return errors if total else errors / missing.sum(-1).clamp(min=1)

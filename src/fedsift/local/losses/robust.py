@@ -87,6 +87,12 @@ def small_loss(losses: Tensor, rate: Tensor, present: Tensor) -> Tensor:
     return smallest(losses, kept_count(present, rate), present)
 
 
+def sureness(logits: Tensor, target: Tensor) -> Tensor:
+    """The largest probability and 1 where that is the given label's, `[..., B, K] -> [..., B, 2]`."""
+    top, place = F.softmax(logits.detach(), dim=-1).max(-1)
+    return torch.stack([top, (place == target.argmax(-1)).to(top.dtype)], dim=-1)
+
+
 def reweighted_cross_entropy(
     logits: Tensor, target: Tensor, transition: Tensor, floor: float = 1e-8
 ) -> Tensor:

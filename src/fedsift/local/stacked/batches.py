@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -41,6 +41,24 @@ class CohortStep:
     """int64 `[k, B]`: each row's sample among all samples of the cohort, sites one after the other."""
     mix: tuple[Tensor, Tensor] | None = None
     """Each row's partner in `[k * B]` and each site's share `[k]`, with mixup."""
+    aside: Tensor | None = None
+    """`[k, B', *shape]`: rows that are not trained on, only shown to followers."""
+
+    def front(self, share: float) -> CohortStep:
+        """The step with the rows behind the first `share` of all held back; 1: the step as it is."""
+        if share == 1:
+            return self
+        rows = round(self.places.shape[1] * share)
+        return replace(
+            self,
+            samples=_rows_of(self.samples, slice(0, rows)),
+            aside=_rows_of(self.samples, slice(rows, None)),
+            target=self.target[:, :rows],
+            present=self.present[:, :rows],
+            known=None if self.known is None else self.known[:, :rows],
+            chance=None if self.chance is None else self.chance[:, :rows],
+            places=self.places[:, :rows],
+        )
 
     def mixed(self, values: Tensor) -> Tensor:
         """Values `[k, B, *]` of the rows, blended with their partners' as targets are."""
@@ -186,6 +204,12 @@ class CohortBatches:
             share = mix[1].repeat_interleave(at.shape[1]).view(-1, *[1] * (samples.dim() - 1))
             samples = losses.blend(samples, samples.index_select(0, mix[0]), share)
         return _in_cohort_order(samples, sites)
+
+
+def _rows_of(samples: Tensor, rows: slice) -> Tensor:
+    """Some rows of `[k, B, *shape]` in the memory order that all of them have."""
+    part = samples[:, rows]
+    return part.contiguous() if samples.is_contiguous() else part
 
 
 def _partners_of(values: Tensor, partner: Tensor) -> Tensor:

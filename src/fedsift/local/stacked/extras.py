@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsift.local.extras import Frozen, PerParameter, PerSample, PerSite
+from fedsift.contract.messages import Weights
+from fedsift.local.extras import Follower, Frozen, PerParameter, PerSample, PerSite
 from fedsift.local.stacked.batches import CohortStep
 from fedsift.local.stacked.network import StackedNetwork
-from fedsift.local.trainer import Job
+from fedsift.local.trainer import Job, follow
 
 Judge = Callable[[CohortStep], Tensor]
 
@@ -32,7 +33,9 @@ class CohortExtras:
         self._per_site: dict[str, Tensor] = {}
         self._rates: dict[str, float] = {}
         self._replaced: dict[str, None] = {}
-        self._views, self._sites = jobs[0].recipe.views, len(jobs)
+        self._followers: dict[str, tuple[StackedNetwork, list[Follower]]] = {}
+        self._steps = 0
+        self._views, self._sites = jobs[0].recipe.shown, len(jobs)
         self._written: set[str] = set()
         needed = [job.needed() for job in jobs]
         for name in needed[0]:
@@ -47,6 +50,10 @@ class CohortExtras:
                 if every[0].lr > 0:
                     self._per_site[name].requires_grad_()
                     self._rates[name] = every[0].lr
+            elif isinstance(every[0], Follower):
+                behind = [own for own in every if isinstance(own, Follower)]
+                self._followers[name] = stacked(f"following: {name}"), behind
+                self._followers[name][0].load([own.weights for own in behind])
             else:
                 self._networks[name] = _frozen(name, jobs, every, stacked)
 
@@ -59,6 +66,7 @@ class CohortExtras:
         }
         extras |= {name: tensor[:k] for name, tensor in self._per_site.items()}
         extras |= {name: judge(step) for name, judge in self._networks.items()}
+        extras |= {name: _follower_judges(network, step) for name, (network, _) in self._followers.items()}
         extras |= {name: step.mixed(table[step.places]) for name, table in self._tables.items()}
         return extras
 
@@ -80,6 +88,18 @@ class CohortExtras:
             for site in range(self._sites)
         ]
 
+    def lead(self, network: StackedNetwork) -> None:
+        """Let the active sites' followers follow the step just made."""
+        self._steps += 1
+        for follower, behind in self._followers.values():
+            steps = [1 - own.decay_at(self._steps) for own in behind[: network.sites]]
+            follow(follower.active(), network.active(), torch.tensor(steps, dtype=torch.float64))
+
+    def followers(self) -> list[dict[str, Weights]]:
+        """Each site's followers as training left them."""
+        every = {name: network.weights() for name, (network, _) in self._followers.items()}
+        return [{name: own[site] for name, own in every.items()} for site in range(self._sites)]
+
     def write(self, name: str, step: CohortStep, rows: Tensor) -> None:
         """Put new rows `[k, B, *]` of the first view in their places; padding has none.
 
@@ -98,6 +118,14 @@ class CohortExtras:
         """Each site's tables that were written to, `[n, *]`."""
         parts = {name: torch.split(self._tables[name], sizes) for name in sorted(self._written)}
         return [{name: part[site].clone() for name, part in parts.items()} for site in range(len(sizes))]
+
+
+def _follower_judges(network: StackedNetwork, step: CohortStep) -> Tensor:
+    """Logits `[k, B, K]` of the step's view for followers, or of its samples where there is none."""
+    if step.sites < network.sites:
+        network.activate(step.sites)
+    with torch.no_grad():
+        return network.forward(step.samples if step.aside is None else step.aside, train=False)
 
 
 def _frozen(

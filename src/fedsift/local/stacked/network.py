@@ -85,6 +85,10 @@ class StackedNetwork:
         """Trainable parameters of the active sites, `[C, ...]` each, in the network's own order."""
         return [self._active[name] for name in self._trainable]
 
+    def active(self) -> dict[str, Tensor]:
+        """The whole state of the active sites, `[C, ...]` each, in its own layout: to be read and written in place."""
+        return {name: value.detach() for name, value in self._active.items()}
+
     def weights(self) -> list[Weights]:
         """The state of every loaded site, active or not; copies."""
         total = len(next(iter(self._all.values()))) if self._all else 0

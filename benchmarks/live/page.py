@@ -1,0 +1,48 @@
+"""The figures of docs/live.md, from the result file: `python -m benchmarks.live.page` writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "live.json"
+PAGE = Path(__file__).parents[2] / "docs" / "live.md"
+BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
+
+
+def measured(found: dict[str, Any]) -> str:
+    """The table, and under which load it was measured."""
+    page, run = found["page"], found["beside_a_run"]
+    rows = [
+        (
+            f"page of {page['sites']} sites x {page['rounds']:,} rounds ready",
+            f"{page['ready_seconds']:.2f} s",
+            "2 s",
+        ),
+        ("one update of it, median", f"{page['update_ms_median']:.1f} ms", "100 ms"),
+        ("one update of it, slowest", f"{page['update_ms_worst']:.1f} ms", "100 ms"),
+        ("memory of the server at most", f"{page['server_memory_mb']:.0f} MB", "150 MB"),
+        (
+            f"CPU time of the server beside a real run of {run['sites']} sites",
+            f"{100 * run['server_cpu_share']:.1f} % of the run's",
+            "2 %",
+        ),
+    ]
+    lines = ["| | measured | bound |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
+    where = f"On {found['machine']}, with a load of {found['load']} from other work at the time."
+    return "\n".join([BEGIN, "", *lines, "", where, "", END])
+
+
+def filled(text: str) -> str:
+    """A page's text with the figures in their place."""
+    before, _, rest = text.partition(BEGIN)
+    return before + measured(json.loads(RESULTS.read_text("utf-8"))) + rest.partition(END)[2]
+
+
+def main() -> None:
+    PAGE.write_text(filled(PAGE.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""`python -m benchmarks.speed.methods [NAME ...]`: what a round of every method costs beside FedAvg's, stacked.
+
+LeNet-5, batches of 10, ten sites of 200 random images, one epoch, in one process and one thread. A method's round and
+FedAvg's alternate; the ratio is of processor time for each site that took part, median and quartiles over the turns, so
+that a shared machine disturbs it little. `--page` writes the table of results/methods.json into docs/speed.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+from fedsift.contract import Round, Stage
+from fedsift.contract.files import write_atomically
+from fedsift.engines.inprocess import InProcess
+from fedsift.methods import methods
+from fedsift.study import Study
+from fedsift.study.running import federate
+
+RESULTS = Path(__file__).parent / "results" / "methods.json"
+PAGE = Path(__file__).parents[2] / "docs" / "speed.md"
+BEGIN, END = "<!-- methods: made by python -m benchmarks.speed.methods --page -->", "<!-- /methods -->"
+SITES, SAMPLES, CLASSES = 10, 200, 10
+MOST = 2.3
+"""Times FedAvg's round that two networks or a teacher may cost."""
+WITHOUT_TRAINING = ("label-audit",)
+LONGER = {"dividemix, 5 epochs": ("dividemix", 5)}
+"""What is done once a visit weighs less where a site trains longer, as DivideMix's twenty epochs were meant to."""
+
+
+class Stepper:
+    """A method in the middle of its run, on random images."""
+
+    def __init__(self, name: str, folder: Path, epochs: int = 1) -> None:
+        kind = methods.get(name)
+        several = "multiclass" not in kind.tasks
+        table: dict[str, Any] = {
+            "data": {"name": "npz", "path": str(_images(folder, several))},
+            "partition": {"name": "iid", "sites": SITES},
+            "noise": {"name": "class-missing", "missing": 4}
+            if several
+            else {"name": "symmetric", "rate": 0.3},
+            "model": {"name": "lenet5"},
+            "train": {
+                "epochs": epochs,
+                "batch_size": 10,
+                "lr": 0.01,
+                "momentum": 0.5,
+                "augment": {"flip": True, "crop": 4},
+            },
+            "method": {"name": name, **_everyone(kind)},
+            "engine": {"threads": 1},
+        }
+        if "public" in kind.needs:
+            table["public"] = {"from_train": 0.1}
+        study = Study.from_table(table)
+        spread = study.spread()
+        self.method = study.completed(study.facts(spread)).method
+        self.federation: InProcess = federate(study, spread, name)
+        self.federation.begin(Round("start", 0, -1), ())
+        self.state = self.method.start(self.federation)
+        self._number = 0
+
+    def step(self, stage: Stage, index: int) -> float:
+        """Processor time of one round for each site that took part."""
+        began = time.process_time()
+        self.federation.begin(Round(stage.name, index, self._number), stage.asks)
+        self.state = stage.step(self.state, self.federation)
+        self._number += 1
+        return (time.process_time() - began) / max(1, len(self.federation.log.participants))
+
+
+def _everyone(kind: type) -> dict[str, Any]:
+    """Settings under which all sites train in every round."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    return {name: 1.0 for name in ("fraction", "visit_fraction") if name in names}
+
+
+def _images(folder: Path, several: bool) -> Path:
+    path = folder / f"images-{several}.npz"
+    if not path.is_file():
+        rng = np.random.default_rng(0)
+        rows = SITES * SAMPLES
+        labels = rng.random((rows, 8)) < 0.2 if several else rng.integers(CLASSES, size=rows)
+        images = rng.integers(0, 256, (rows, 32, 32, 3), dtype=np.uint8)
+        np.savez(path, images=images, labels=labels.astype(np.int64), test_images=images[:50],
+                 test_labels=labels[:50].astype(np.int64))  # fmt: skip
+    return path
+
+
+def rounds_of(stepper: Stepper, turns: int) -> Iterator[tuple[Stage, int, int]]:
+    """Stage, index and turn: the first `turns` + 1 rounds of each stage, of which the first warms up."""
+    for stage in stepper.method.stages():
+        for index in range(min(stage.rounds, turns + 1)):
+            yield stage, index, index
+
+
+def measure(name: str, turns: int, folder: Path) -> dict[str, list[float]]:
+    """Ratio to FedAvg's round, three quartiles for each stage that trains."""
+    method, epochs = LONGER.get(name, (name, 1))
+    plain, own = Stepper("fedavg", folder, epochs), Stepper(method, folder, epochs)
+    [train] = plain.method.stages()
+    plain.step(train, 0)
+    ratios: dict[str, list[float]] = {}
+    for stage, index, turn in rounds_of(own, turns):
+        before = plain.step(train, 1)
+        seconds = own.step(stage, index)
+        beside = (before + plain.step(train, 2)) / 2
+        if stage.trains and (turn or stage.rounds == 1):
+            ratios.setdefault(stage.name, []).append(seconds / beside)
+    return {stage: _quartiles(values) for stage, values in ratios.items()}
+
+
+def _quartiles(values: list[float]) -> list[float]:
+    if len(values) == 1:
+        return [round(values[0], 3)] * 3
+    return [round(value, 3) for value in statistics.quantiles(values, n=4, method="inclusive")]
+
+
+def table(results: dict[str, dict[str, list[float]]]) -> str:
+    """One line a method, the dearest of its stages last named."""
+    lines = ["| method | stage: times FedAvg's round, median (quartiles) |", "|---|---|"]
+    for name, stages in sorted(results.items()):
+        cells = [f"{stage}: {q[1]:.2f} ({q[0]:.2f}-{q[2]:.2f})" for stage, q in stages.items()]
+        lines.append(f"| {name} | {', '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def section(results: dict[str, dict[str, list[float]]]) -> str:
+    """What docs/speed.md shows between the marks."""
+    dear = sorted(name for name, stages in results.items() if any(q[1] > MOST for q in stages.values()))
+    words = f"Above {MOST} times: {', '.join(dear)}." if dear else f"None costs more than {MOST} times."
+    return f"{BEGIN}\n\n{table(results)}\n\n{words}\n\n{END}"
+
+
+def write_page(results: dict[str, dict[str, list[float]]]) -> None:
+    text = PAGE.read_text("utf-8")
+    start, end = text.index(BEGIN), text.index(END) + len(END)
+    PAGE.write_text(text[:start] + section(results) + text[end:], "utf-8")
+
+
+def read() -> dict[str, dict[str, list[float]]]:
+    found: dict[str, dict[str, list[float]]] = json.loads(RESULTS.read_text("utf-8"))["ratios"]
+    return found
+
+
+def _all() -> list[str]:
+    return [*(name for name in methods if name not in WITHOUT_TRAINING), *LONGER]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", help="only these methods; all by default")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--page", action="store_true", help="only write the table into docs/speed.md")
+    options = parser.parse_args()
+    results = read() if RESULTS.is_file() else {}
+    if not options.page:
+        torch.set_num_threads(1)
+        with threadpool_limits(1), tempfile.TemporaryDirectory() as place:
+            for name in options.names or _all():
+                results[name] = measure(name, options.turns, Path(place))
+                print(f"{name:<14} {results[name]}", flush=True)
+                facts = {"turns": options.turns, "torch": torch.__version__, "ratios": results}
+                write_atomically(RESULTS, (json.dumps(facts, indent=1, sort_keys=True) + "\n").encode())
+    write_page(results)
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

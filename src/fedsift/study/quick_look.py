@@ -1,0 +1,93 @@
+"""What the doctor says of labels before any training: is there a site whose labels can be relied on?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedsift.contract.randomness import numpy_generator
+from fedsift.data.build import build as build_spread
+from fedsift.data.checks import Finding
+from fedsift.data.dataset import Dataset, Labels, Rows
+from fedsift.signals.quick_probe import quick_scores
+from fedsift.signals.reference import FEWEST_CLASSES, MANY, best_share, blind_share, knows_something
+from fedsift.study.study import Study
+
+MOST = 10_000
+"""Samples that are looked at, of all sites together."""
+FEWEST = 40
+"""Samples of a site that is looked at."""
+FEWEST_SITES = 4
+"""Sites among which noisy ones are sought at all."""
+
+
+def labels_by_site(dataset: Dataset, study: Study | None = None) -> dict[str, tuple[Rows, Labels]]:
+    """Training rows and given labels of each site: as a study spreads and spoils them, or as the data name sites."""
+    if study is not None:
+        spread = build_spread(dataset, study.partition, study.noise, seed=study.seed)
+        return {site: (spread.rows[site], spread.given[site]) for site in spread.sites}
+    if dataset.sites is None:
+        return {}
+    labels = dataset.labels if dataset.given is None else dataset.given
+    names = dataset.sites[dataset.train]
+    rows = {str(site): dataset.train[names == site] for site in np.unique(names)}
+    return {site: (own, labels[own]) for site, own in rows.items()}
+
+
+def look_for_reference(dataset: Dataset, study: Study | None = None) -> list[Finding]:
+    """A finding where even the best sites have many labels that look drawn at random; a note where pictures this small
+    do not tell; nothing where there is a reference."""
+    if dataset.multilabel or dataset.n_classes < FEWEST_CLASSES:
+        return []
+    sites = {site: own for site, own in labels_by_site(dataset, study).items() if len(own[0]) >= FEWEST}
+    if len(sites) < FEWEST_SITES:
+        return []
+    shares, pooled = _shares(dataset, sites)
+    least = best_share(list(shares.values()))
+    if least <= MANY:
+        return []
+    samples = sum(min(len(rows), _each(sites)) for rows, _ in sites.values())
+    if not knows_something(pooled, samples, dataset.n_classes):
+        return [
+            Finding(
+                "labels-untold",
+                "note",
+                "a quick look at small copies of the pictures tells nothing of the labels: they are subtle, or wrong "
+                "at every site",
+                "fedsift audit looks with a trained network",
+            )
+        ]
+    return [
+        Finding(
+            "no-clean-reference",
+            "warning",
+            f"no clean reference: even at the best sites about {least:.0%} of the labels look drawn at random, by a "
+            "quick look at small copies of the pictures",
+            "methods that tell noisy sites from clean ones (fednoro, fedcorr) have nothing to compare with here; "
+            "fedsift audit looks at single labels, co-teaching, dividemix and fedlsr need no clean site",
+            tuple(
+                f"{site}: about {share:.0%}"
+                for site, share in sorted(shares.items(), key=lambda item: item[1])
+            ),
+        )
+    ]
+
+
+def _each(sites: Mapping[str, tuple[Rows, Labels]]) -> int:
+    return max(FEWEST, MOST // len(sites))
+
+
+def _shares(dataset: Dataset, sites: Mapping[str, tuple[Rows, Labels]]) -> tuple[dict[str, float], float]:
+    """Blind share of each site, and of all their samples together, all judged by one quick model."""
+    rng = numpy_generator(0, "quick look")
+    picked = {site: np.sort(rng.permutation(len(rows))[: _each(sites)]) for site, (rows, _) in sites.items()}
+    rows = np.concatenate([sites[site][0][some] for site, some in picked.items()])
+    given = np.concatenate([sites[site][1][some] for site, some in picked.items()])
+    scores = quick_scores(dataset.images[rows], given, dataset.n_classes, rng)
+    shares, start = {}, 0
+    for site, some in picked.items():
+        part = slice(start, start + len(some))
+        shares[site] = blind_share(scores[part], given[part])
+        start += len(some)
+    return shares, blind_share(scores, given)
