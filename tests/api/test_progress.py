@@ -88,7 +88,9 @@ def test_a_terminal_gets_a_bar_with_names_as_they_are(
     )
     with api_progress("fed[avg]", 4) as listen:
         listen(ROW)
+        listen({**ROW, "refused": {"[/b]": "[/foo] \x1b[2J"}, "warnings": ["[/bar]"]})
     text = capsys.readouterr().err
+    assert "set aside [/b]: [/foo] \\x1b[2J" in text and "[/bar]" in text
     assert "fed[avg]" in text
     assert "2/4" in text
     assert "set aside <s>[b]: late" in text

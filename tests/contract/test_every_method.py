@@ -23,6 +23,7 @@ from fedsift.study import Study
 from fedsift.study.running import new_run, run
 
 from .federations import ALONE, assert_same_bits, contract_study, outcome, play, tampering
+from .matrix import Probed, Row
 from .tamper import TAMPERS
 
 ALL = methods.names()
@@ -33,11 +34,16 @@ Sent = list[tuple[Reply, int]]
 """Replies with the number of samples that their sites have."""
 
 
-def watched_run(name: str, folder: Path) -> tuple[RunFolder, Sent]:
-    """One honest run, and every reply that left a site in it."""
+def watched_run(name: str, folder: Path) -> tuple[RunFolder, Sent, Row]:
+    """One honest run, every reply that left a site in it, and what the gate made of attacks on each exchange."""
     sent: Sent = []
+    row = Row()
 
-    class Watched(InProcess):
+    class Watched(Probed):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.row, self.past = row, {}
+
         def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
             answers = super().deliver(envelopes, deadline)
             for site, answer in answers.items():
@@ -45,18 +51,18 @@ def watched_run(name: str, folder: Path) -> tuple[RunFolder, Sent]:
                     sent.append((answer.reply, self.facts[site].samples))
             return answers
 
-    return play(contract_study(name, folder), folder, Watched), sent
+    return play(contract_study(name, folder), folder, Watched), sent, row
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[RunFolder, Sent]]:
-    """One honest run of each method, made when first needed, and every reply that left a site in it.
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[RunFolder, Sent, Row]]:
+    """One honest run of each method, made when first needed, with what was seen in it.
 
     The promises below compare with it; a method costs the tests as few runs as they allow.
     """
-    runs: dict[str, tuple[RunFolder, Sent]] = {}
+    runs: dict[str, tuple[RunFolder, Sent, Row]] = {}
 
-    def of(name: str) -> tuple[RunFolder, Sent]:
+    def of(name: str) -> tuple[RunFolder, Sent, Row]:
         if name not in runs:
             runs[name] = watched_run(name, tmp_path_factory.mktemp(f"honest-{name}"))
         return runs[name]
@@ -118,7 +124,7 @@ def test_any_order_one_result(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_replies_hold_what_they_declare_and_nothing_else(name: str, watched: Any) -> None:
-    _, sent = watched(name)
+    _, sent, _ = watched(name)
     assert sent
     for reply, samples in sent:
         _inspect(reply, samples)
@@ -138,6 +144,30 @@ def _inspect(reply: Reply, samples: int) -> None:
         assert tensor.dim() == 0 or tensor.shape[0] != samples, (
             f"{type(reply).__name__} has a row for each of the site's {samples} samples"
         )
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_attack_on_every_exchange_is_judged(name: str, watched: Any) -> None:
+    """The attack matrix: what has a wrong form or goes too far is refused, and never an honest site beside it."""
+    _, _, row = watched(name)
+    assert row.exchanges and {"NaN", "a stale answer"} <= row.refused.keys()
+    assert not row.wrong
+
+
+def test_without_an_attacker_protection_changes_nothing(undisturbed: Any, tmp_path: Path) -> None:
+    """Nothing is refused in any honest run above; one of them again with protection off gives the same bytes."""
+    off = {
+        "norm_factor": 0,
+        "statistics_factor": 0,
+        "against": 0,
+        "opposed": 0,
+        "flat": False,
+        "replays": False,
+    }
+    weights, rows = outcome(play(contract_study("feddyn", tmp_path, gate=off), tmp_path))
+    with_it, same_rows = outcome(undisturbed("feddyn"))
+    assert_same_bits(weights, with_it)
+    assert rows == same_rows
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -23,7 +23,7 @@ EVERYTHING = {
     **TAMPERS,
     "another run": (other_run, "belongs to run"),
     "missing key": (missing_key, "keys"),
-    "huge update": (huge, "times the cohort's median"),
+    "huge update": (huge, "times the usual"),
     "silence": (lambda answer: None, "no reply before the deadline"),
 }
 

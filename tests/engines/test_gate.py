@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 import fedsift
 from fedsift.contract.messages import Answer, Envelope, Moment, Reply, SiteFacts, Weights, disclosed
 from fedsift.contract.typed import LONGEST_TEXT, declarations, misfit
-from fedsift.engines.gate import GateLimits, norm_refusals, refusal
+from fedsift.engines.gate import refusal
+from fedsift.engines.protection import Protection
 from fedsift.local.own import EvaluateOwn, OwnEvaluated
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Evaluate, Evaluated, Indicate, Indicators, Train, Trained
@@ -84,7 +85,8 @@ def test_honest_replies_pass() -> None:
         (trained(then=(SiteFacts("a", 1),)), TRAIN, "not a Reply"),
         (trained(then=None), TRAIN, "then is a NoneType"),
         (scored(1e308), ScoreModel(), "lid is beyond"),
-        (scored(1e12), ScoreModel(), "lid = 1e+12 is outside 0.0 to"),
+        (scored(1e12), ScoreModel(), "lid is beyond 1e+09"),
+        (scored(-1.0), ScoreModel(), "lid = -1 is outside 0.0 to"),
         (scored(-1e300), ScoreModel(), "lid is beyond"),
         (scored("12"), ScoreModel(), "lid is a str"),
         (counts(torch.ones(4, dtype=torch.int64)), Evaluate(WEIGHTS), "right has shape (4,)"),
@@ -100,6 +102,7 @@ def test_honest_replies_pass() -> None:
         (OwnEvaluated(RIGHT, TOTAL, NONE, 0.5, 6, "test set"), EvaluateOwn(), "add up to 4, 6 are due"),
         (OwnEvaluated(RIGHT, TOTAL, NONE, 0.5, 4, ["held out"]), EvaluateOwn(), "where is a list"),
         (Indicators(torch.full((3,), -1e300, dtype=torch.float64), torch.ones(3) > 0, 10), Indicate(None, 3), "beyond"),
+        (Indicators(torch.full((3,), 1e12), torch.ones(3) > 0, 10), Indicate(None, 3), "values = 1e+12 is outside"),
         (Indicators(torch.full((3,), -5.0), torch.ones(3) > 0, 10), Indicate(None, 3), "values = -5 is outside 0.0"),
         (None, TRAIN, "Train was answered by NoneType"),
         (FACTS, TRAIN, "is a SiteFacts"),
@@ -137,7 +140,7 @@ class GateRaising(Reply):
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
         raise KeyError("not there")
 
-    def update_norm(self, request: Any) -> float | None:
+    def moves(self, request: Any) -> tuple[tuple[Weights, Weights], ...]:
         raise OverflowError("too long")
 
 
@@ -150,7 +153,7 @@ def test_an_exception_while_checking_is_a_refusal() -> None:
         object.__delattr__(asked.request, "reply_type")
     good = {site: trained() for site in "abc"}
     every = {site: envelope(TRAIN) for site in "abcd"}
-    found = norm_refusals({**good, "d": GateRaising()}, every, GateLimits())
+    found = Protection().refusals("train", {**good, "d": GateRaising()}, every, lambda site: ())
     assert list(found) == ["d"] and "OverflowError: too long" in found["d"]
 
 

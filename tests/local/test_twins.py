@@ -135,8 +135,9 @@ def test_a_request_for_two_networks() -> None:
     lacking = replace(reply, twin={})
     assert "keys differ" in (lacking.refusal(request, site.facts) or "")
     far = {name: value + 100 for name, value in reply.twin.items()}
-    near, long = reply.update_norm(request), replace(reply, twin=far).update_norm(request)
-    assert near is not None and long is not None and long > near + 100
+    moves = replace(reply, twin=far).moves(request)
+    assert moves[0][0] is reply.weights and moves[0][1] is request.weights
+    assert moves[1][0] is far and moves[1][1] is request.twin
 
 
 # Tensors of a site --------------------------------------------------------------------------------------

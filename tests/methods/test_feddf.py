@@ -160,7 +160,7 @@ def test_bad_contributions_are_refused() -> None:
         assert refusal is not None
         assert reason in refusal
     doubled = {"weight": 3 * request.weights["weight"]}
-    assert dataclasses.replace(reply, weights=doubled).update_norm(request) == pytest.approx(2.0)
+    assert dataclasses.replace(reply, weights=doubled).moves(request) == ((doubled, request.weights),)
 
 
 @pytest.mark.parametrize("wrong", [{"distil_epochs": 0}, {"warm_up": -1}], ids=str)

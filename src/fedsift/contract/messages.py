@@ -65,9 +65,12 @@ class Reply(Wire):
         """
         return None
 
-    def update_norm(self, request: Any) -> float | None:
-        """Length of the change that this reply would make to a model, for replies that carry one."""
-        return None
+    def moves(self, request: Any) -> tuple[tuple[Weights, Weights], ...]:
+        """The models in this reply, each with the one that was sent and that it began from.
+
+        The gate judges how far and whither each of them went, beside the same one of the other sites.
+        """
+        return ()
 
 
 def disclosed(
@@ -94,6 +97,8 @@ class Request(Wire, Generic[R_co]):
     """Base of all requests: what is asked, and how a site answers it."""
 
     reply_type: ClassVar[type[Reply]] = Reply
+    spread: ClassVar[float] = 1.0
+    """How many times more than usual honest answers differ in how far they move a model; the gate allows for it."""
 
     @property
     def besides(self) -> tuple[Request[Any], ...]:

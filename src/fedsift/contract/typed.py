@@ -36,7 +36,9 @@ LONGEST_TEXT = 1000
 LARGEST_WHOLE = 2**53
 """A whole number beyond this is no count of anything, and does not survive as a float."""
 LARGEST_NUMBER = 1e30
-"""A number beyond this was not measured, and sums and squares of a few such numbers are infinite."""
+"""A tensor's number beyond this was not measured, and sums and squares of a few such numbers are infinite."""
+LARGEST_SCORE = 1e9
+"""A single number is a loss or a score: one beyond this would drown all others in a mean."""
 MOST_ITEMS = 100_000
 """Entries of a list or dictionary."""
 DEEPEST = 20
@@ -106,7 +108,7 @@ def _number(value: Any, where: str) -> str | None:
         finite = False
     if not finite:
         return f"{where} is not finite (NaN or infinity)"
-    return None if abs(value) <= LARGEST_NUMBER else f"{where} is beyond {LARGEST_NUMBER:.0e}"
+    return None if abs(value) <= LARGEST_SCORE else f"{where} is beyond {LARGEST_SCORE:.0e}"
 
 
 def _tensor(value: Any, where: str) -> str | None:

@@ -62,8 +62,8 @@ class Limits:
 
     request_bytes: int = 16 * 2**20
     """Of one request; Flower sends arrays in pieces of 5 MB."""
-    message_bytes: int = 512 * 2**20
-    """Of all pieces between two messages."""
+    message_bytes: int = 256 * 2**20
+    """Of all pieces between two messages: two models of ResNet-50."""
     requests_a_second: float = 50.0
     burst: int = 400
     """Requests at once before the rate counts: a model arrives in many pieces."""

@@ -36,9 +36,10 @@ class KeyHolders(Doorkeeper):
                 f"it calls itself '{facts.name}', its key is that of '{entry.name}': write name = \"{entry.name}\" "
                 "into its site.toml, or list its key under the other name"
             )
-        if facts.samples > entry.samples:
+        most = max(facts.samples, facts.held_out)
+        if most > entry.samples:
             return (
-                f"site '{facts.name}' declares {facts.samples} samples, the roster allows {entry.samples}: "
+                f"site '{facts.name}' declares {most} samples, the roster allows {entry.samples}: "
                 "correct the one that is wrong"
             )
         return None

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fedsift.engines.federation import EngineFederation, Patience
-from fedsift.engines.gate import GateLimits
+from fedsift.engines.protection import GateLimits
 from fedsift.runs import RunFolder
 
 

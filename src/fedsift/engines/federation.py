@@ -23,7 +23,8 @@ from fedsift.contract.randomness import derive, numpy_generator
 from fedsift.contract.ranges import AtLeastZero, Count, Positive, Ranged, Share
 from fedsift.contract.typed import DEEPEST
 from fedsift.data.dataset import Spread
-from fedsift.engines.gate import GateLimits, norm_refusals, refusal
+from fedsift.engines.gate import refusal
+from fedsift.engines.protection import GateLimits, Protection, bounded_shares
 from fedsift.engines.stopwatch import Stopwatch
 from fedsift.local.site import Compute, Samples
 from fedsift.models import buffers_of, build_model, drawing_name, initial_weights
@@ -103,7 +104,8 @@ class EngineFederation(ABC):
         self.multilabel = multilabel
         self.model = model
         self.shape = shape
-        self.limits = limits or GateLimits()
+        self.protection = Protection(limits or GateLimits())
+        """What judges updates beside each other."""
         self.patience = patience or Patience()
         self.given = given
         """Weights that the network starts from; None draws them."""
@@ -130,6 +132,7 @@ class EngineFederation(ABC):
         """Sites that did not answer the present request themselves, whatever an engine returns in their place."""
         self._heard: set[str] = set()
         self._asks = 0
+        self._buffers: dict[str, list[str]] = {}
 
     @abstractmethod
     def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
@@ -216,12 +219,13 @@ class EngineFederation(ABC):
                 replies[site] = answer.reply
             else:
                 refused[site] = reason or "no reply"
-        for site, reason in norm_refusals(replies, envelopes, self.limits).items():
+        found = self.protection.refusals(self.round.stage, replies, envelopes, self._buffers_at)
+        for site, reason in found.items():
             refused[site] = reason
             del replies[site]
         self._count(envelopes, replies, refused)
         self._note_replies(envelopes, answers)
-        return replies, refused
+        return bounded_shares(replies, self.largest_share), refused
 
     def _envelopes(
         self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None
@@ -280,7 +284,18 @@ class EngineFederation(ABC):
         return fresh if self.given is None else started_from(fresh, self.given, "model.weights")
 
     def model_buffers(self, model: str = "") -> list[str]:
-        return sorted(buffers_of(build_model(model or self.model, self.shape, len(self.classes), seed=0)))
+        name = model or self.model
+        if name not in self._buffers:
+            built = build_model(name, self.shape, len(self.classes), seed=0)
+            self._buffers[name] = sorted(buffers_of(built))
+        return list(self._buffers[name])
+
+    def _buffers_at(self, site: str) -> list[str]:
+        return self.model_buffers(self.facts[site].model)
+
+    def largest_share(self, site: str) -> float:
+        """The most that a site's size may count for among a round's replies."""
+        return self.protection.limits.largest_share
 
     def random(self, purpose: str) -> np.random.Generator:
         return numpy_generator(self.seed, "server", self.round.stage, self.round.number, purpose)

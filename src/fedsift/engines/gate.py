@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from fedsift.contract.messages import Answer, Envelope, Reply, SiteFacts, moment_words
+from fedsift.contract.messages import Answer, Envelope, SiteFacts, moment_words
 from fedsift.contract.plaintext import short
-from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Ranged
 from fedsift.contract.typed import misfit
 
 
-@dataclass(frozen=True)
-class GateLimits(Ranged):
-    """The study's `[gate]` table."""
-
-    norm_factor: AtLeastZero = 20.0
-    """Refuse an update longer than so many times the cohort's median; 0 is off."""
-    norm_cohort: AtLeastOne = 3
-    """Compare lengths only when at least so many replies carry an update."""
-
-
 def refusal(answer: Answer | None, envelope: Envelope, facts: SiteFacts) -> str | None:
-    """Why this answer cannot be used, or None if it can (lengths are judged later, against the others).
+    """Why this answer cannot be used, or None if it can (protection.py judges its update beside the others').
 
     One line of a length that can be stored: a site's own words are cut, and what would act in a terminal is escaped.
     """
     try:
         reason = _reason(answer, envelope, facts)
     except Exception as error:  # a reply may hold anything at all
-        reason = _unchecked(error)
+        reason = unchecked(error)
     return None if reason is None else short(reason)
 
 
@@ -57,31 +42,6 @@ def _reason(answer: Answer | None, envelope: Envelope, facts: SiteFacts) -> str 
     return reply.refusal(request, facts)
 
 
-def _unchecked(error: Exception) -> str:
+def unchecked(error: Exception) -> str:
+    """Words for a reply that cannot even be looked at."""
     return f"the reply cannot be checked: {type(error).__name__}: {error}"
-
-
-def norm_refusals(
-    replies: Mapping[str, Reply], envelopes: Mapping[str, Envelope], limits: GateLimits
-) -> dict[str, str]:
-    """Sites whose update is implausibly long beside the cohort's, or has no length."""
-    lengths: dict[str, float] = {}
-    refused: dict[str, str] = {}
-    for site, reply in replies.items():
-        try:
-            length = reply.update_norm(envelopes[site].request)
-        except Exception as error:
-            refused[site] = short(_unchecked(error))
-            continue
-        if length is not None:
-            lengths[site] = length
-    if limits.norm_factor <= 0 or len(lengths) < limits.norm_cohort:
-        return refused
-    median = statistics.median(lengths.values())
-    if median == 0:
-        return refused
-    return refused | {
-        site: f"the update's length {length:.3g} is {length / median:.0f} times the cohort's median {median:.3g}"
-        for site, length in lengths.items()
-        if length > limits.norm_factor * median
-    }

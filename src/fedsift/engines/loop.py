@@ -153,6 +153,7 @@ def _begin(
         return method.start(federation), 0, {}
     progress: Progress = codec.decoded(point.state, folder.checkpoint_file)
     federation.cohorts.update(progress.tallies.get("trainers", {}))
+    federation.protection.recall(progress.tallies.get("protection", {}))
     federation.accepted = dict(progress.accepted)
     federation.site_records = {name: dict(values) for name, values in progress.site_records.items()}
     federation.restore(
@@ -210,6 +211,8 @@ def _checkpoint(
 ) -> None:
     # a resumed run must not measure again and choose otherwise: the last bits would differ
     tallies["trainers"] = dict(federation.cohorts)
+    # nor judge replies by another past than a run that was never stopped
+    tallies["protection"] = federation.protection.memory()
     progress = Progress(state, federation.accepted, federation.site_records, tallies)
     notebooks = {site: codec.to_bytes(pages) for site, pages in federation.notebooks_to_keep().items()}
     folder.checkpoint(

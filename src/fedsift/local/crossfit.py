@@ -82,18 +82,8 @@ class CrossTrained(Reply):
         ]
         return next((f"model {number}: {text}" for number, text in enumerate(reasons, 1) if text), None)
 
-    def update_norm(self, request: CrossTrain) -> float | None:
-        """The longest of the changes: one bad model among good ones must not hide behind them."""
-        return max(_length(own, sent) for own, sent in zip(self.models, request.models))
-
-
-def _length(weights: Weights, before: Weights) -> float:
-    squares = [
-        (value - before[name]).double().square().sum()
-        for name, value in weights.items()
-        if value.is_floating_point()
-    ]
-    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+    def moves(self, request: CrossTrain) -> tuple[tuple[Weights, Weights], ...]:
+        return tuple(zip(self.models, request.models))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsift.contract.messages import Reply, SiteFacts, disclosed
+from fedsift.contract.messages import Reply, SiteFacts, Weights, disclosed
 from fedsift.local.requests import count_refusal
 from fedsift.signals.label_counts import CensoredTable
 from fedsift.signals.label_posterior import GRID
@@ -96,10 +96,11 @@ class FoldsFitted(Reply):
             return f"{tuple(self.likelihoods.shape)} likelihoods for {request.models.shape[1]} models"
         return count_refusal("samples", self.samples, facts.samples)
 
-    def update_norm(self, request: Any) -> float | None:
-        """The longest change of one model: a bad one must not hide behind the others."""
-        change = (self.models - request.models).double()
-        return float(change.square().sum((0, 2)).sqrt().max())
+    def moves(self, request: Any) -> tuple[tuple[Weights, Weights], ...]:
+        return tuple(
+            ({"linear": own}, {"linear": sent})
+            for own, sent in zip(self.models.unbind(1), request.models.unbind(1))
+        )
 
 
 @dataclass(frozen=True)

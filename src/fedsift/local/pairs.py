@@ -23,11 +23,8 @@ class TrainedPair(Trained):
     def refusal(self, request: TrainPair, facts: SiteFacts) -> str | None:  # type: ignore[override]
         return super().refusal(request, facts) or weights_refusal(self.twin, request.twin)
 
-    def update_norm(self, request: TrainPair) -> float | None:  # type: ignore[override]
-        """The longer of the two ways."""
-        second = replace(self, weights=self.twin), replace(request, weights=request.twin)
-        norms = [super().update_norm(request), Trained.update_norm(*second)]
-        return max((norm for norm in norms if norm is not None), default=None)
+    def moves(self, request: TrainPair) -> tuple[tuple[Weights, Weights], ...]:  # type: ignore[override]
+        return (*super().moves(request), (self.twin, request.twin))
 
 
 @dataclass(frozen=True)

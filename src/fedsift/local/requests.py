@@ -156,13 +156,8 @@ class Trained(Reply):
             or next((reason for reason in inner if reason), None)
         )
 
-    def update_norm(self, request: Train) -> float | None:
-        squares = [
-            (value - request.weights[name]).double().square().sum()
-            for name, value in self.weights.items()
-            if value.is_floating_point()
-        ]
-        return float(torch.stack(squares).sum().sqrt()) if squares else None
+    def moves(self, request: Train) -> tuple[tuple[Weights, Weights], ...]:
+        return ((self.weights, request.weights),)
 
 
 @dataclass(frozen=True)
@@ -275,7 +270,9 @@ def counted(logits: Tensor, labels: Tensor, *, multilabel: bool, floor: int = 0)
 class Indicators(Reply):
     """A site's noise indicator: one value, or one for each class."""
 
-    values: Tensor = disclosed("the indicator (mean loss, LID or confidence), [K] or [1]", least=0.0)
+    values: Tensor = disclosed(
+        "the indicator (mean loss, LID or confidence), [K] or [1]", least=0.0, most=1e9
+    )
     held: Tensor = disclosed(
         "which of these classes the site has samples of, as many as its floor, [K] or [1]"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,13 +34,8 @@ class Contributed(Reply):
             problem = "the reply holds public predictions that were not asked for"
         return problem
 
-    def update_norm(self, request: Contribute) -> float | None:
-        """Relative to the received weights: the cohort has networks of different sizes."""
-        received = request.weights
-        floats = [name for name, value in self.weights.items() if value.is_floating_point()]
-        change = sum(float((self.weights[name] - received[name]).double().square().sum()) for name in floats)
-        length = sum(float(received[name].double().square().sum()) for name in floats)
-        return math.sqrt(change / length) if length > 0 else None
+    def moves(self, request: Contribute) -> tuple[tuple[Weights, Weights], ...]:
+        return ((self.weights, request.weights),)
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,16 @@ class Controlled(Trained):
             problem = weights_refusal(self.change, request.variate)
         return problem
 
+    def moves(self, request: TrainControlled) -> tuple[tuple[Weights, Weights], ...]:  # type: ignore[override]
+        """With option I the change moves the server's variate, so it is judged as well."""
+        found = super().moves(request)
+        if self.change is None:
+            return found
+        return (
+            *found,
+            (self.change, {name: torch.zeros_like(tensor) for name, tensor in self.change.items()}),
+        )
+
 
 @dataclass(frozen=True)
 class TrainControlled(Train):

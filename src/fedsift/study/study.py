@@ -25,8 +25,8 @@ from fedsift.data.presets import preset_names, preset_table
 from fedsift.data.public import Public
 from fedsift.data.sources import Source, sources
 from fedsift.engines.federation import Patience
-from fedsift.engines.gate import GateLimits
 from fedsift.engines.loop import Schedule
+from fedsift.engines.protection import GateLimits
 from fedsift.local.features import is_features, with_features
 from fedsift.local.recipe import Recipe
 from fedsift.local.site import Compute

@@ -201,6 +201,21 @@ def test_a_reply_that_cannot_be_read_is_set_aside() -> None:
     assert "Hello" in ask(federation).refused["north"]
 
 
+def test_a_reply_far_longer_than_what_was_asked_is_not_even_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedsift.engines.flower import federation as module
+
+    grid = grid_of()
+    federation = federation_of(grid)
+    grid.nodes[100].says = lambda letter: Answer("run", "north", letter.moment.id, None, "x" * 200_000)
+    monkeypatch.setattr(module, "REPLY_ROOM", 1000)
+    refused = ask(federation).refused
+    assert (
+        list(refused) == ["north"]
+        and "bytes" in refused["north"]
+        and "the most for what was asked" in refused["north"]
+    )
+
+
 def test_a_site_that_comes_back_as_another_node_is_asked_the_same_again() -> None:
     grid = grid_of()
     federation = federation_of(grid)

@@ -27,7 +27,7 @@ from fedsift.engines.flower.hello import (
     disagreement,
     unsound,
 )
-from fedsift.engines.flower.letters import MESSAGE_TYPE
+from fedsift.engines.flower.letters import MESSAGE_TYPE, size_of_records
 from fedsift.engines.flower.records import Packer, unpack
 from fedsift.local.site import Samples
 
@@ -185,11 +185,19 @@ class Post:
         log.warning("%s cannot take part: %s", who, self.refused[who])
 
 
-def _read(message: Message) -> Any:
-    """The letter in a message; for an error, the words for it."""
+REPLY_ROOM = 16 * 2**20
+"""Bytes that any answer may have; one with models may have four times the request's besides."""
+
+
+def _read(message: Message, asked: RecordDict | None = None) -> Any:
+    """The letter in a message; for an error, the words for it. One far longer than what was asked is not decoded."""
     if message.has_error():
         return f"Flower reports error {message.error.code}: {message.error.reason or 'no reason given'}"
     try:
+        most = REPLY_ROOM + (0 if asked is None else 4 * size_of_records(asked))
+        size = size_of_records(message.content)
+        if size > most:
+            return f"the reply has {size} bytes, {most} are the most for what was asked"
         return unpack(message.content)
     except Exception as error:  # whoever sent it may have written anything
         return f"the reply cannot be read: {error}"
@@ -322,7 +330,7 @@ class FlowerFederation(EngineFederation):
     ) -> None:
         if site not in errands:
             return  # the copy of a request that was answered already
-        letter = _read(message)
+        letter = _read(message, errands[site].content)
         if isinstance(letter, Answer):
             answers[site] = letter
             del errands[site]

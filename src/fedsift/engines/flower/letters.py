@@ -53,5 +53,17 @@ class Letter:
             raise ValueError(f"the message cannot be read: {type(error).__name__}: {error}") from error
 
 
+def size_of_records(records: RecordDict) -> int:
+    """Bytes of a message's arrays and texts as they came, before anything is made of them."""
+    arrays = sum(len(array.data) for record in records.array_records.values() for array in record.values())
+    texts = sum(
+        len(value)
+        for record in records.config_records.values()
+        for value in record.values()
+        if isinstance(value, str)
+    )
+    return arrays + texts
+
+
 def tensors_record(tensors: bytes) -> ArrayRecord:
     return ArrayRecord({TENSORS: Array(np.frombuffer(tensors, dtype=np.uint8))})

@@ -1,0 +1,89 @@
+"""`python -m benchmarks.attacks [--methods A,B] [--minutes N]`: fills results/, cell by cell."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.attacks.accuracy import averaging, cells, outcome, study_of
+from benchmarks.attacks.honest import margins, presets, studies
+
+from fedsift.contract.files import write_atomically
+from fedsift.data.places import NotAtHand
+
+RESULTS = Path(__file__).parent / "results"
+ACCURACY, HONEST = RESULTS / "accuracy", RESULTS / "honest.json"
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text("utf-8")) if path.is_file() else {}
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
+
+
+def measure_accuracy(names: list[str], until: float) -> None:
+    """Cells that are not there yet; each is written when it is done, so a stopped run goes on."""
+    with tempfile.TemporaryDirectory() as place:
+        for robust, name in itertools.product((False, True), names):
+            for attack, hostile, rule, kind in cells(robust):
+                file = ACCURACY / f"{name}.json"
+                found = read(file)
+                key = f"{attack}, {hostile}, {rule}"
+                if key in found:
+                    continue
+                if time.monotonic() > until:
+                    return
+                try:
+                    accuracy, refused = outcome(study_of(name, Path(place), robust=robust), kind)
+                    cell: dict[str, Any] = {"accuracy": accuracy, "refused": refused}
+                except Exception as error:  # a run that an attack ends is a result
+                    cell = {"accuracy": None, "ended": f"{type(error).__name__}: {error}"[:300]}
+                write(file, {**found, key: cell})
+                print(name, key, cell, flush=True)
+
+
+def measure_honest(only: str, until: float) -> None:
+    for kind in (studies, presets):
+        for name, study in kind():
+            found = read(HONEST)
+            if name in found or only not in name:
+                continue
+            if time.monotonic() > until:
+                return
+            try:
+                found[name] = margins(study)
+            except NotAtHand as error:
+                print(name, "is left out:", error)
+                continue
+            write(HONEST, found)
+            print(name, found[name], flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.attacks")
+    parser.add_argument("--methods", default="", help="only these, by commas")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after so long")
+    parser.add_argument(
+        "--honest", action="store_true", help="how near honest federations come to the limits"
+    )
+    parser.add_argument("--only", default="", help="with --honest: federations whose name holds this")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    until = time.monotonic() + 60 * options.minutes
+    if options.honest:
+        measure_honest(options.only, until)
+    else:
+        measure_accuracy(options.methods.split(",") if options.methods else averaging(), until)
+
+
+if __name__ == "__main__":
+    main()

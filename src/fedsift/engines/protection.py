@@ -1,0 +1,307 @@
+"""Protection of the model: an update is judged beside the other sites', before anything is made of it.
+
+Each reply's models (`Reply.moves`) are compared with the same ones of the round's other sites: how far they went from
+what was sent, and whither. What no honest site does, whatever its data and labels are like, is set aside;
+docs/attacks.md has the figures of both kinds. Without an attacker nothing is changed, to the last bit.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any
+
+import torch
+
+from fedsift.aggregate.likeness import agreements, flattened, relative_length
+from fedsift.contract.codec import digest_of
+from fedsift.contract.messages import Envelope, Reply, Weights
+from fedsift.contract.plaintext import short
+from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Range, Ranged
+from fedsift.engines.gate import unchecked
+
+KEPT_LENGTHS = 32
+"""Lengths of accepted updates that a stage remembers, for rounds of one or two sites."""
+KEPT_OWN = 8
+"""Lengths of a site's own accepted updates that a stage remembers."""
+KEPT_DIGESTS = 64
+"""Accepted models of a site that are known again if they are sent a second time."""
+OWN = 0.5
+"""A site's own length counts for half of the cohort's: it may go on as it went, and three times as far."""
+
+
+@dataclass(frozen=True)
+class GateLimits(Ranged):
+    """The study's `[gate]` table."""
+
+    norm_factor: AtLeastZero = 6.0
+    """Refuse an update longer than so many times the usual one: the median of the round's; 0 is off."""
+    norm_cohort: AtLeastOne = 3
+    """Sites that make a cohort; an update among fewer is measured by the stage's accepted ones, if these are enough."""
+    statistics_factor: AtLeastZero = 20.0
+    """The same for running statistics (batch norm), which differ more between honest sites; 0 is off."""
+    against: AtLeastZero = 3.0
+    """Refuse an update that goes so many usual lengths straight against the cohort's common direction; 0 is off."""
+    opposed: Annotated[float, Range(0, 1)] = 0.75
+    """Refuse an update at a cosine below minus this in a cohort whose median cosine is above it; 0 is off."""
+    flat: bool = True
+    """Refuse tensors of zeros, or of any one number, where others were sent."""
+    replays: bool = True
+    """Refuse a model that the same site has sent before."""
+    largest_share: Annotated[float, Range(0, 1, above=True)] = 1.0
+    """The most that one site's declared size may count for among a round's replies; 1: no bound."""
+
+
+@dataclass
+class Lengths:
+    """How far accepted updates of one model went in a stage so far."""
+
+    recent: list[float] = field(default_factory=list)
+    peak: float = 0.0
+    """The largest median of a round."""
+    own: dict[str, list[float]] = field(default_factory=dict)
+    """Each site's own, the latest."""
+
+    def usual(self, site: str, median: float) -> float:
+        """The length that a site is measured by: the round's median, or what is usual for this very site.
+
+        Where most sites have nothing left to learn their updates shrink, and those of an honest site with wrong labels
+        do not. So a site may go on as far as it went when others went as far: max(median, min(peak, own / 2)).
+        """
+        known = self.own.get(site)
+        return max(median, min(self.peak, OWN * max(known))) if known else median
+
+    def note(self, accepted: Mapping[str, float], cohort: int) -> None:
+        self.recent = [*self.recent, *accepted.values()][-KEPT_LENGTHS:]
+        for site, length in accepted.items():
+            self.own[site] = [*self.own.get(site, []), length][-KEPT_OWN:]
+        if len(accepted) >= cohort:
+            self.peak = max(self.peak, statistics.median(accepted.values()))
+
+
+@dataclass(frozen=True)
+class Move:
+    """One model of one reply: where it began, where it ended."""
+
+    model: Weights
+    start: Weights
+    parameters: tuple[str, ...]
+    statistics: tuple[str, ...]
+    spread: float
+    """Of the request: how much more than usual honest answers to it differ."""
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Moves of one kind have a common direction; others are of another network."""
+        return tuple((name, tuple(self.model[name].shape)) for name in self.parameters)
+
+
+@dataclass
+class Protection:
+    """What a run's gate remembers, and how it judges."""
+
+    limits: GateLimits = field(default_factory=GateLimits)
+    lengths: dict[str, Lengths] = field(default_factory=dict)
+    """By stage and model; kept with the run's checkpoints."""
+    seen: dict[str, list[str]] = field(default_factory=dict)
+    """Fingerprints of each site's accepted models, the latest; kept with them."""
+
+    def memory(self) -> dict[str, Any]:
+        """What a resumed run must know to judge as one that never stopped: plain values."""
+        known = {key: asdict(at) for key, at in self.lengths.items()}
+        return {"lengths": known, "seen": {site: list(marks) for site, marks in self.seen.items()}}
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """The reverse."""
+        self.lengths = {key: Lengths(**known) for key, known in memory.get("lengths", {}).items()}
+        self.seen = {site: list(marks) for site, marks in memory.get("seen", {}).items()}
+
+    def refusals(
+        self,
+        stage: str,
+        replies: Mapping[str, Reply],
+        envelopes: Mapping[str, Envelope],
+        buffers: Callable[[str], Collection[str]],
+    ) -> dict[str, str]:
+        """Why updates of these replies are set aside, by site. buffers: a site's running statistics, by name."""
+        refused: dict[str, str] = {}
+        moves: dict[int, dict[str, Move]] = {}
+        marks: dict[str, list[str]] = {}
+        for site, reply in replies.items():
+            try:
+                found = _moves(reply, envelopes[site], buffers(site))
+                marks[site] = [_mark(move) for move in found] if self.limits.replays else []
+                flat = _flat(found) if self.limits.flat else None
+            except Exception as error:  # a reply may hold anything at all
+                refused[site] = short(unchecked(error))
+                continue
+            again = (set(marks[site]) - {""}) & set(self.seen.get(site, ()))
+            if flat is not None or again:
+                refused[site] = short(flat or "the model is one that the site has sent before: a replay")
+                continue
+            for number, move in enumerate(found):
+                moves.setdefault(number, {})[site] = move
+        for number, cohort in moves.items():
+            refused |= self._judged(
+                f"{stage}/{number}", {s: m for s, m in cohort.items() if s not in refused}
+            )
+        for site, new in marks.items():
+            if site not in refused and any(new):
+                self.seen[site] = [*self.seen.get(site, []), *filter(None, new)][-KEPT_DIGESTS:]
+        return refused
+
+    def _judged(self, key: str, cohort: Mapping[str, Move]) -> dict[str, str]:
+        """One model of all replies: how far, then whither."""
+        limits = self.limits
+        lengths = {site: relative_length(m.model, m.start, m.parameters) for site, m in cohort.items()}
+        ratios = self._ratios(key, lengths, cohort)
+        refused = _too_long(lengths, ratios, limits.norm_factor, "the update")
+        states = {
+            site: relative_length(m.model, m.start, m.statistics)
+            for site, m in cohort.items()
+            if m.statistics and site not in refused
+        }
+        found = self._ratios(f"{key} statistics", states, cohort)
+        refused |= _too_long(states, found, limits.statistics_factor, "the change of running statistics")
+        refused |= self._opposed(ratios, {site: m for site, m in cohort.items() if site not in refused})
+        for name, measured in ((key, lengths), (f"{key} statistics", states)):
+            accepted = {site: length for site, length in measured.items() if site not in refused}
+            if accepted:
+                self.lengths.setdefault(name, Lengths()).note(accepted, limits.norm_cohort)
+        return refused
+
+    def _ratios(self, key: str, lengths: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, float]:
+        """Each length beside the usual one; 0 where nobody can say yet what is usual."""
+        known = self.lengths.get(key, Lengths())
+        if len(lengths) >= self.limits.norm_cohort:
+            median = statistics.median(lengths.values())
+        else:
+            median = self._before(key, known)
+        usual = {site: known.usual(site, median) * cohort[site].spread for site in lengths}
+        return {site: length / usual[site] if usual[site] > 0 else 0.0 for site, length in lengths.items()}
+
+    def _before(self, key: str, known: Lengths) -> float:
+        """What was usual in this stage until now; in its beginning twice what was usual in the run's other stages."""
+        if len(known.recent) >= self.limits.norm_cohort:
+            return statistics.median(known.recent)
+        model = key.rpartition("/")[2]
+        others = [
+            length for name, at in self.lengths.items() if name.endswith(f"/{model}") for length in at.recent
+        ]
+        return 2 * statistics.median(others) if len(others) >= self.limits.norm_cohort else 0.0
+
+    def _opposed(self, ratios: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, str]:
+        """Updates that go against what the others have in common."""
+        refused: dict[str, str] = {}
+        for kind in dict.fromkeys(move.kind for move in cohort.values()):
+            sites = [site for site, move in cohort.items() if move.kind == kind]
+            if len(sites) < self.limits.norm_cohort or not kind:
+                continue
+            group = [cohort[site] for site in sites]
+            found = agreements([m.model for m in group], [m.start for m in group], group[0].parameters)
+            usual = statistics.median(found)
+            for site, cosine in zip(sites, found):
+                words = self._opposition(cosine, usual, ratios[site])
+                if words is not None:
+                    refused[site] = words
+        return refused
+
+    def _opposition(self, cosine: float, usual: float, ratio: float) -> str | None:
+        limits = self.limits
+        if limits.against and -cosine * ratio > limits.against:
+            return f"the update goes {-cosine * ratio:.1f} usual lengths against the cohort's direction"
+        if limits.opposed and cosine < -limits.opposed and usual > limits.opposed:
+            return f"the update is opposed to the cohort's: cosine {cosine:.2f}, the others' median is {usual:.2f}"
+        return None
+
+
+def _too_long(
+    lengths: Mapping[str, float], ratios: Mapping[str, float], factor: float, what: str
+) -> dict[str, str]:
+    return {
+        site: f"{what}'s length {lengths[site]:.3g} is {ratio:.1f} times the usual {lengths[site] / ratio:.3g}"
+        for site, ratio in ratios.items()
+        if factor > 0 and ratio > factor
+    }
+
+
+def _moves(reply: Reply, envelope: Envelope, buffers: Collection[str]) -> list[Move]:
+    found = []
+    for model, start in reply.moves(envelope.request):
+        floats = [name for name, tensor in model.items() if tensor.is_floating_point()]
+        for name in floats:
+            if name.endswith("running_var") and name in buffers and bool((model[name] < 0).any()):
+                raise ValueError(f"'{name}' holds a negative variance")
+        found.append(
+            Move(
+                model,
+                start,
+                tuple(name for name in floats if name not in buffers),
+                tuple(name for name in floats if name in buffers),
+                envelope.request.spread,
+            )
+        )
+    return found
+
+
+def _mark(move: Move) -> str:
+    """A model's fingerprint; "" for one that came back as it was sent, which a site may do as often as it is asked."""
+    same = all(torch.equal(tensor, move.start[name]) for name, tensor in move.model.items())
+    return "" if same else digest_of(move.model)[:12]
+
+
+def _flat(moves: list[Move]) -> str | None:
+    for move in moves:
+        names = flattened(move.model, move.start)
+        if names:
+            value = float(move.model[names[0]].reshape(-1)[0])
+            return f"'{names[0]}' holds {value:.3g} throughout, the model that was sent did not"
+    return None
+
+
+def bounded_shares(replies: Mapping[str, Any], most: Callable[[str], float]) -> dict[str, Any]:
+    """The replies with declared sizes (`samples`) lowered until nobody counts for more than his bound.
+
+    Where bounds leave nobody else to make up for it (two sites, each at most 0.3), all bounded ones count alike.
+    """
+    sizes = {site: reply.samples for site, reply in replies.items() if isinstance(_size(reply), int)}
+    bounds = {site: most(site) for site in sizes}
+    if all(bound >= 1 for bound in bounds.values()) or len(sizes) < 2:
+        return dict(replies)
+    kept = shares_within(sizes, bounds)
+    return {
+        site: replace(reply, samples=kept[site]) if site in kept and kept[site] != sizes[site] else reply
+        for site, reply in replies.items()
+    }
+
+
+def _size(reply: Any) -> Any:
+    return getattr(reply, "samples", None)
+
+
+def shares_within(sizes: Mapping[str, int], bounds: Mapping[str, float]) -> dict[str, int]:
+    """Sizes, lowered so that size_k <= bound_k * sum of sizes, as far as that can be; never below 1.
+
+    The sites above their bound are found one after another, most exceeding first: with F the sum of the free ones and B
+    the sum of the bounded ones' bounds, the whole is F / (1 - B), of which each bounded one gets its bound.
+    """
+    bounded: list[str] = []
+    whole = float(sum(sizes.values()))
+    while len(bounded) < len(sizes):
+        free = [site for site in sizes if site not in bounded]
+        excess = {site: sizes[site] / whole / bounds[site] for site in free}
+        worst = max(free, key=lambda site: excess[site])
+        if excess[worst] <= 1 + 1e-12:
+            break
+        taken = sum(bounds[site] for site in bounded) + bounds[worst]
+        rest = sum(sizes[site] for site in free if site != worst)
+        if taken >= 1 or rest == 0:  # no whole of which these are such shares
+            smallest = min(sizes[site] for site in [*bounded, worst])
+            return {site: min(size, max(1, smallest)) for site, size in sizes.items()}
+        bounded.append(worst)
+        whole = rest / (1 - taken)
+    return {
+        site: max(1, int(bounds[site] * whole + 1e-9)) if site in bounded else size
+        for site, size in sizes.items()
+    }

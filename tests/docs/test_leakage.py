@@ -1,0 +1,49 @@
+"""The pages on attacks and leakage say what was measured, and what they say of Flower is still so."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def test_the_attacks_figures_are_those_of_its_result_files() -> None:
+    from benchmarks.attacks.page import PAGE, page
+
+    assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.attacks.page`"
+
+
+def test_the_leakage_figures_are_those_of_its_result_files() -> None:
+    from benchmarks.leakage.page import PAGE, page
+
+    assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.leakage.page`"
+
+
+def test_nothing_honest_was_refused() -> None:
+    from benchmarks.attacks.__main__ import HONEST, read
+
+    found = read(HONEST)
+    assert found
+    assert {name: row["refused"] for name, row in found.items() if row["refused"]} == {}
+
+
+def test_flower_offers_no_secure_aggregation_for_messages() -> None:
+    mods = pytest.importorskip("flwr.clientapp.mod")
+    workflow = pytest.importorskip("flwr.server.workflow")
+    assert not [name for name in dir(mods) if "secagg" in name.lower()]
+    with pytest.raises(TypeError, match="LegacyContext"):
+        workflow.SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2)(None, object())
+
+
+@pytest.mark.slow
+def test_leakage_does_not_grow() -> None:
+    """One seed again: no figure is more than a tenth above the page's, and noise takes away what it took."""
+    from benchmarks.leakage.__main__ import FILE
+    from benchmarks.leakage.measure import measured
+
+    written = json.loads(FILE.read_text("utf-8"))["known"]
+    found = measured(1)
+    assert found.keys() == written.keys()
+    for key, value in found.items():
+        assert value <= written[key] + 0.1, key
+    assert found["model, clipped, noise 1, member"] < 0.6

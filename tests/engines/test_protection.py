@@ -1,0 +1,166 @@
+"""How the gate judges an update beside the others, on updates whose lengths and directions are worked out by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+
+from fedsift.aggregate.likeness import agreements, flattened, relative_length
+from fedsift.contract.messages import Envelope, Moment, Weights
+from fedsift.engines.protection import GateLimits, Protection, bounded_shares, shares_within
+from fedsift.local.recipe import Recipe
+from fedsift.local.requests import Train, Trained
+
+START: Weights = {
+    "w": torch.tensor([3.0, 0.0, 0.0, 4.0]),
+    "bn.running_var": torch.tensor([1.0, 2.0, 3.0, 4.0]),
+}
+"""||w|| = 5."""
+
+
+def judged(updates: Mapping[str, Any], protection: Protection | None = None, **limits: Any) -> dict[str, str]:
+    """Refusals of updates of `w`, given as four numbers that are added to it."""
+    protection = protection or Protection(GateLimits(**limits))
+    request = Train(START, Recipe())
+    replies = {
+        site: Trained(
+            {"w": START["w"] + torch.tensor(change), "bn.running_var": START["bn.running_var"] * 1.1}, 10, 0.5
+        )
+        for site, change in updates.items()
+    }
+    envelopes = {site: Envelope("run", site, Moment(1, "train", 0, 0), "", request) for site in updates}
+    return protection.refusals("train", replies, envelopes, lambda site: ("bn.running_var",))
+
+
+def one(length: float, direction: int = 0) -> list[float]:
+    return [length if position == direction else 0.0 for position in range(4)]
+
+
+def test_lengths_are_measured_by_the_model_that_was_sent() -> None:
+    model = {"w": START["w"] + torch.tensor(one(2.0))}
+    assert relative_length(model, START, ["w"]) == pytest.approx(2 / 5)
+    assert relative_length({"w": torch.full((4,), 2.0)}, {"w": torch.zeros(4)}, ["w"]) == pytest.approx(4.0)
+
+
+def test_agreement_is_the_cosine_with_all_others_alike() -> None:
+    """u = (1, 0), (0, 2), (-3, 0): beside the unit sum of the others (-1, 1), (0, 0), (1, 1)."""
+    zero = {"w": torch.zeros(2)}
+    models = [{"w": torch.tensor(u)} for u in ([1.0, 0.0], [0.0, 2.0], [-3.0, 0.0])]
+    found = agreements(models, [zero] * 3, ["w"])
+    assert found == pytest.approx([-1 / math.sqrt(2), 0.0, -1 / math.sqrt(2)])
+    assert agreements([zero, zero, models[0]], [zero] * 3, ["w"]) == pytest.approx([0.0, 0.0, 0.0])
+
+
+def test_too_long_beside_the_cohort() -> None:
+    found = judged({"a": one(1.0), "b": one(1.1), "c": one(0.9), "d": one(7.0)})
+    assert list(found) == ["d"] and "length 1.4 is 6.7 times the usual 0.21" in found["d"]
+    assert not judged({"a": one(1.0), "b": one(1.1), "c": one(0.9), "d": one(5.0)})
+    assert not judged({"a": one(1.0), "b": one(1.1), "c": one(0.9), "d": one(7.0)}, norm_factor=0, against=0)
+
+
+def test_one_site_alone_is_measured_by_the_stage() -> None:
+    protection = Protection()
+    assert not judged({"a": one(50.0)}, protection), "nobody can say yet"
+    for site in "bcd":
+        assert not judged({site: one(1.0)}, protection)
+    assert list(judged({"e": one(7.0)}, protection)) == ["e"]
+    again = Protection()
+    again.recall(protection.memory())
+    assert list(judged({"e": one(7.0)}, again)) == ["e"], "a resumed run judges as one that never stopped"
+    assert again.memory() == protection.memory()
+
+
+def test_a_new_stage_of_few_sites_allows_twice_what_the_others_did() -> None:
+    protection = Protection()
+    judged({"a": one(1.0), "b": one(1.0), "c": one(1.0)}, protection)
+    protection.lengths = {key.replace("train", "before"): known for key, known in protection.lengths.items()}
+    assert not judged({"a": one(11.0)}, protection)
+    assert list(judged({"b": one(13.0)}, protection)) == ["b"]
+
+
+def test_a_site_may_go_on_as_it_began_when_the_others_have_learnt() -> None:
+    """Four sites move by 1, then three of them by 0.1: the fourth is not refused for going on, a stranger is."""
+    protection = Protection(GateLimits(replays=False))
+    assert not judged({"a": one(1.0), "b": one(1.0), "c": one(1.0), "d": one(1.0)}, protection)
+    later = {"a": one(0.1), "b": one(0.1), "c": one(0.1)}
+    assert not judged({**later, "d": one(1.0)}, protection)
+    assert list(judged({**later, "e": one(1.0)}, protection)) == ["e"]
+    assert list(judged({**later, "d": one(4.0)}, protection)) == ["d"], "further than it ever went"
+
+
+def test_against_a_cohort_that_agrees() -> None:
+    agreed = {"a": [1.0, 0.1, 0.0, 0.0], "b": [1.0, -0.1, 0.0, 0.0], "c": [1.0, 0.0, 0.1, 0.0]}
+    assert "opposed" in judged({**agreed, "d": one(-1.0)})["d"]
+    assert "against" in judged({**agreed, "d": one(-4.0)})["d"]
+    apart = {"a": one(1.0, 0), "b": one(1.0, 1), "c": one(1.0, 2)}
+    assert not judged({**apart, "d": [-1.0, -1.0, -1.0, 0.0]}), (
+        "sites that agree on nothing cannot be opposed"
+    )
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_flat_tensors_are_refused_from_the_first_reply_on(value: float) -> None:
+    flat = [value - float(number) for number in START["w"]]
+    found = judged({"a": flat})
+    assert f"'w' holds {value:.3g} throughout" in found["a"]
+    assert not judged({"a": flat}, flat=False)
+    assert flattened({"w": torch.zeros(4)}, {"w": torch.zeros(4)}) == [], "sent so"
+    assert flattened({"w": torch.zeros(3)}, {"w": torch.arange(3.0)}) == [], "a few numbers may be equal"
+
+
+def test_a_model_that_was_sent_before_is_a_replay() -> None:
+    protection = Protection()
+    assert not judged({"a": one(1.0), "b": one(1.1)}, protection)
+    assert "sent before" in judged({"a": one(1.0), "b": one(1.2)}, protection)["a"]
+    assert not judged({"c": one(1.1)}, protection), "another site may well come to the same"
+    again = Protection()
+    again.recall(protection.memory())
+    assert list(judged({"b": one(1.1)}, again)) == ["b"]
+
+
+def test_a_model_that_comes_back_as_it_was_sent_is_no_replay() -> None:
+    request = Train(START, Recipe())
+    envelope = Envelope("run", "a", Moment(1, "train", 0, 0), "", request)
+    protection = Protection()
+    for _ in range(2):
+        assert not protection.refusals(
+            "train", {"a": Trained(START, 10, 0.5)}, {"a": envelope}, lambda site: ()
+        )
+
+
+def test_a_negative_variance_is_refused() -> None:
+    request = Train(START, Recipe())
+    reply = Trained({**START, "bn.running_var": torch.tensor([1.0, -1.0, 1.0, 2.0])}, 10, 0.5)
+    envelope = Envelope("run", "a", Moment(1, "train", 0, 0), "", request)
+    found = Protection().refusals("train", {"a": reply}, {"a": envelope}, lambda site: ("bn.running_var",))
+    assert "negative variance" in found["a"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "bounds", "wanted"),
+    [
+        ({"a": 10, "b": 10, "c": 980}, {"c": 0.5}, {"a": 10, "b": 10, "c": 20}),
+        ({"a": 100, "b": 100}, {}, {"a": 100, "b": 100}),
+        ({"a": 60, "b": 900, "c": 900}, {"b": 0.4, "c": 0.4}, {"a": 60, "b": 120, "c": 120}),
+        ({"a": 5, "b": 900}, {"a": 0.3, "b": 0.3}, {"a": 5, "b": 5}),
+        ({"a": 1000, "b": 10}, {"b": 0.5}, {"a": 1000, "b": 10}),
+    ],
+)
+def test_no_site_counts_for_more_than_its_share(
+    sizes: dict[str, int], bounds: dict[str, float], wanted: dict[str, int]
+) -> None:
+    assert shares_within(sizes, {site: bounds.get(site, 1.0) for site in sizes}) == wanted
+
+
+def test_a_bounded_share_changes_the_reply_and_no_other() -> None:
+    replies = {site: Trained(START, size, 0.5) for site, size in {"a": 10, "b": 10, "c": 980}.items()}
+    found = bounded_shares(replies, lambda site: 0.5)
+    assert [reply.samples for reply in found.values()] == [10, 10, 20]
+    assert found["a"] is replies["a"] and found["c"].weights is START
+    assert bounded_shares(replies, lambda site: 1.0) == replies
+    assert dataclasses.replace(found["c"], samples=980) == replies["c"]
