@@ -92,7 +92,10 @@ def _check_name(out: Path) -> None:
 def _project(study: Study, name: str) -> dict[str, Any]:
     app = {
         "publisher": "fedsift",
-        "fab-exclude": [FEDERATION, TRACK],  # the coordinator's own
+        "fab-exclude": [
+            FEDERATION,
+            *([TRACK] if study.track else []),
+        ],  # the coordinator's own; Flower wants them there
         "components": {"serverapp": f"{PACKAGE}.server:app", "clientapp": f"{PACKAGE}.client:app"},
         "config": {"run-folder": ""},
     }
