@@ -7,8 +7,8 @@ from pathlib import Path
 from fedsift.contract.errors import ConfigError
 from fedsift.deploy.nodes import NodeBook
 from fedsift.deploy.roster import Entry, Roster
-from fedsift.engines.flower.federation import Doorkeeper
 from fedsift.engines.flower.hello import Introduction
+from fedsift.engines.flower.post import Doorkeeper
 
 
 class KeyHolders(Doorkeeper):

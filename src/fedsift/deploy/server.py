@@ -15,8 +15,8 @@ from fedsift.contract.errors import ConfigError
 from fedsift.data.sources import sources
 from fedsift.deploy.holders import holders_of
 from fedsift.engines.flower.engine import Expected, OnGrid
-from fedsift.engines.flower.federation import Doorkeeper
 from fedsift.engines.flower.hello import Introduction
+from fedsift.engines.flower.post import Doorkeeper
 from fedsift.local.features import with_features
 from fedsift.local.site import Samples
 from fedsift.runs.folder import DEPLOYED, FEDERATION

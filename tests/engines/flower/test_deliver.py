@@ -17,9 +17,10 @@ from fedsift.contract.errors import ConfigError, QuorumError
 from fedsift.contract.federation import Round
 from fedsift.contract.messages import Answer, Envelope, SiteFacts
 from fedsift.engines.federation import Patience
-from fedsift.engines.flower.federation import Doorkeeper, FlowerFederation, Pace, Post, agree, gather
+from fedsift.engines.flower.federation import FlowerFederation, agree, gather
 from fedsift.engines.flower.hello import Hello, Introduction, Noted, Notice, Vacant
 from fedsift.engines.flower.letters import Letter
+from fedsift.engines.flower.post import Doorkeeper, Pace, Post
 from fedsift.engines.flower.records import pack, unpack
 from fedsift.local.requests import Evaluate, Evaluated
 
@@ -202,7 +203,7 @@ def test_a_reply_that_cannot_be_read_is_set_aside() -> None:
 
 
 def test_a_reply_far_longer_than_what_was_asked_is_not_even_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedsift.engines.flower import federation as module
+    from fedsift.engines.flower import post as module
 
     grid = grid_of()
     federation = federation_of(grid)

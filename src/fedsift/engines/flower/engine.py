@@ -13,8 +13,9 @@ from fedsift.contract import codec
 from fedsift.contract.codec import Wire
 from fedsift.engines.engine import Parts
 from fedsift.engines.federation import Patience, Simulation
-from fedsift.engines.flower.federation import Doorkeeper, FlowerFederation, Pace, Post, agree, gather
+from fedsift.engines.flower.federation import FlowerFederation, agree, gather
 from fedsift.engines.flower.hello import Introduction
+from fedsift.engines.flower.post import Doorkeeper, Pace, Post
 from fedsift.local.site import Samples
 from fedsift.runs import RunFolder
 from fedsift.runs.folder import WAITING

@@ -2,209 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedsift import __version__
 from fedsift.contract.errors import ConfigError, QuorumError
 from fedsift.contract.messages import Answer, Envelope
-from fedsift.contract.plaintext import short
 from fedsift.engines.federation import EngineFederation, Simulation, kinds_of
-from fedsift.engines.flower.absence import Absences, Teller
 from fedsift.engines.flower.hello import (
-    Hello,
     Introduction,
-    Notice,
-    Vacant,
     disagreement,
-    unsound,
 )
-from fedsift.engines.flower.letters import MESSAGE_TYPE, size_of_records
-from fedsift.engines.flower.records import Packer, unpack
+from fedsift.engines.flower.post import Post, lost, read_reply
+from fedsift.engines.flower.records import Packer
 from fedsift.local.site import Samples
-
-log = logging.getLogger("fedsift.coordinator")
-
-COMES_BACK = frozenset({3, 4, 5, 8})
-"""Flower's error codes of messages and nodes that got lost or crashed; others will not mend by asking again."""
-
-
-CLOCKS_DIFFER = 3600.0
-"""Flower drops a message after its lifetime by each machine's own clock, so lifetimes are an hour longer."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How often the coordinator looks, in seconds."""
-
-    poll: float = 0.2
-    """Between two looks for answers."""
-    look_for_nodes: float = 3.0
-    """Between two looks for nodes that joined or came back."""
-    ask_again: float = 60.0
-    """Without an answer the same request is sent again after this time, then twice it, four times, and so on."""
-    absent: float = math.inf
-    """A site that is gone is waited for no longer than this, nor than the study's `federation.grace`."""
-
-
-SIMULATED = Pace(poll=0.02, look_for_nodes=1.0, ask_again=600.0, absent=5.0)
-
-
-class Doorkeeper:
-    """Which nodes may take part, and as whom. This one trusts what they say, as in a simulation or a trial."""
-
-    def admits(self, node: int) -> bool:
-        """Whether this node receives anything at all."""
-        return True
-
-    def objection(self, node: int, own: Introduction) -> str | None:
-        """Why this node may not speak as the site that it says it is, or None."""
-        return None
-
-
-class Post:
-    """Messages on their way, and which node is which site."""
-
-    def __init__(
-        self,
-        grid: Grid,
-        note: Mapping[str, str],
-        pace: Pace | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self.grid, self.note, self.pace = grid, dict(note), pace or Pace()
-        self.clock, self._sleep = clock, sleep
-        self.introductions: dict[str, Introduction] = {}
-        self.node_of: dict[str, int] = {}
-        """The node that last introduced itself as that site: a restarted one may have a new id."""
-        self.refused: dict[str, str] = {}
-        """Nodes that cannot take part, by site or node, with the reason."""
-        self.accept: Callable[[Introduction], str | None] = lambda introduction: None
-        self.keeper = Doorkeeper()
-        self.absences = Absences(clock)
-        self.teller = Teller()
-        self._greeted: dict[int, float] = {}
-        self._greetings: dict[str, int] = {}
-        self._next_look = 0.0
-
-    def rest(self) -> None:
-        self._sleep(self.pace.poll)
-
-    def send(self, node: int, content: RecordDict, lifetime: float = 0.0) -> str | None:
-        """Hand one message to Flower; its id, or None if Flower did not take it."""
-        message = Message(content, dst_node_id=node, message_type=MESSAGE_TYPE, ttl=lifetime + CLOCKS_DIFFER)
-        ids = [id for id in self.grid.push_messages([message]) if id]
-        return ids[0] if ids else None
-
-    def collect(self, ids: set[str]) -> list[tuple[str, Message]]:
-        """Answers that have come to any of these messages, with the message's id."""
-        if not ids:
-            return []
-        return [
-            (message.metadata.reply_to_message_id, message) for message in self.grid.pull_messages(list(ids))
-        ]
-
-    def meet(self) -> list[str]:
-        """Greet nodes not met before and hear those that answer; the sites that are new or have moved."""
-        if self.clock() >= self._next_look:
-            self._next_look = self.clock() + self.pace.look_for_nodes
-            nodes = {node for node in self.grid.get_node_ids() if self.keeper.admits(node)}
-            self.absences.left(site for site, node in self.node_of.items() if node not in nodes)
-            self.node_of = {site: node for site, node in self.node_of.items() if node in nodes}
-            # a node that left and returns under its id is met again
-            self._greeted = {node: when for node, when in self._greeted.items() if node in nodes}
-            for node in sorted(node for node in nodes if self._to_greet(node)):
-                sent = self.send(node, Packer().pack(Hello(), **self.note))
-                if sent is not None:
-                    self._greetings[sent] = node
-                    self._greeted[node] = self.clock()
-        arrived = []
-        for id, message in self.collect(set(self._greetings)):
-            speaker = self._greetings.get(id)
-            if speaker is None:
-                continue  # this node has answered another greeting
-            self._greetings = {other: to for other, to in self._greetings.items() if to != speaker}
-            site = self._hear(speaker, message)
-            if site is not None:
-                arrived.append(site)
-        return arrived
-
-    def _to_greet(self, node: int) -> bool:
-        """New nodes, and those whose greeting came to nothing: e.g. a site that had not pinned the app by then."""
-        when = self._greeted.get(node)
-        silent = when is not None and node in self._greetings.values()
-        return when is None or (silent and self.clock() - when >= self.pace.ask_again)
-
-    def _hear(self, node: int, message: Message) -> str | None:
-        letter = _read(message)
-        if isinstance(letter, Vacant):
-            return None
-        if not isinstance(letter, Introduction):
-            if _lost(message):
-                self._greeted.pop(node, None)  # it may answer when it is back
-            said = letter.failure if isinstance(letter, Answer) else letter
-            words = said if isinstance(said, str) else f"it introduced itself by a {type(said).__name__}"
-            self._refuse(f"node {node}", words)
-            return None
-        reason = unsound(letter)
-        if reason is not None:
-            self._refuse(f"node {node}", reason)
-            return None
-        site = letter.facts.name
-        objection = self.keeper.objection(node, letter)
-        if objection is not None:  # by its node: the name may be another's, who does take part
-            self._refuse(f"node {node}", objection)
-            self.tell(node, objection)
-            return None
-        reason = self.accept(letter)
-        if reason is not None:
-            self._refuse(site, reason)
-            self.tell(node, reason)
-            return None
-        self.introductions[site] = letter
-        self.node_of[site] = node
-        self.absences.returned(site)
-        self.refused.pop(site, None)
-        return site
-
-    def tell(self, node: int, words: str) -> None:
-        """Tell a site why it cannot take part: the person there can mend it. Nobody waits for the answer."""
-        self.send(node, Packer().pack(Notice(short(words)), **self.note))
-
-    def _refuse(self, who: str, reason: str) -> None:
-        self.refused[who] = short(reason)
-        log.warning("%s cannot take part: %s", who, self.refused[who])
-
-
-REPLY_ROOM = 16 * 2**20
-"""Bytes that any answer may have; one with models may have four times the request's besides."""
-
-
-def _read(message: Message, asked: RecordDict | None = None) -> Any:
-    """The letter in a message; for an error, the words for it. One far longer than what was asked is not decoded."""
-    if message.has_error():
-        return f"Flower reports error {message.error.code}: {message.error.reason or 'no reason given'}"
-    try:
-        most = REPLY_ROOM + (0 if asked is None else 4 * size_of_records(asked))
-        size = size_of_records(message.content)
-        if size > most:
-            return f"the reply has {size} bytes, {most} are the most for what was asked"
-        return unpack(message.content)
-    except Exception as error:  # whoever sent it may have written anything
-        return f"the reply cannot be read: {error}"
-
-
-def _lost(message: Message) -> bool:
-    return bool(message.has_error()) and message.error.code in COMES_BACK
 
 
 @dataclass
@@ -330,12 +146,12 @@ class FlowerFederation(EngineFederation):
     ) -> None:
         if site not in errands:
             return  # the copy of a request that was answered already
-        letter = _read(message, errands[site].content)
+        letter = read_reply(message, errands[site].content)
         if isinstance(letter, Answer):
             answers[site] = letter
             del errands[site]
             self.post.absences.returned(site)
-        elif _lost(message):
+        elif lost(message):
             self.post.absences.left([site])
             errands[site].trouble = str(letter)
             errands[site].due = self.post.clock() + self.post.pace.look_for_nodes

@@ -17,7 +17,8 @@ from fedsift.data.dataset import Spread
 from fedsift.engines.engine import Parts
 from fedsift.engines.flower.client import app as client_app
 from fedsift.engines.flower.engine import Expected, OnGrid
-from fedsift.engines.flower.federation import SIMULATED, FlowerFederation
+from fedsift.engines.flower.federation import FlowerFederation
+from fedsift.engines.flower.post import SIMULATED
 from fedsift.engines.flower.simulated_sites import export_sites, seen
 from fedsift.local.site import Samples
 from fedsift.runs import RunFolder
