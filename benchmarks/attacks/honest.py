@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsift.data.presets import preset_table
 from fedsift.engines.inprocess import InProcess
-from fedsift.engines.protection import Move, Protection
+from fedsift.engines.protection import Move, Protection, slack_of
 from fedsift.methods import methods
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
@@ -30,13 +30,14 @@ class Watching(Protection):
         found = super()._ratios(key, lengths, cohort)
         states = key.endswith("statistics")
         limit = self.limits.statistics_factor if states else self.limits.norm_factor
-        self._note("statistics" if states else "length", max(found.values(), default=0.0) / limit)
+        wide = limit * slack_of(len(cohort), self.limits)
+        self._note("statistics" if states else "length", max(found.values(), default=0.0) / wide)
         return found
 
-    def _opposition(self, cosine: float, usual: float, ratio: float) -> str | None:
-        self._note("against", -cosine * ratio / self.limits.against)
+    def _opposition(self, cosine: float, usual: float, ratio: float, slack: float) -> str | None:
+        self._note("against", -cosine * ratio / (self.limits.against * slack))
         self._note("opposed", min(-cosine, usual) / self.limits.opposed)
-        return super()._opposition(cosine, usual, ratio)
+        return super()._opposition(cosine, usual, ratio, slack)
 
 
 def margins(study: Study) -> dict[str, Any]:

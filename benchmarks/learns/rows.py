@@ -96,6 +96,23 @@ ROWS: dict[str, Row] = {
             "fraction": FRACTION,
         }
     ),
+    "feddiv": Row(
+        {"name": "feddiv", "iterations": 1, "visit_fraction": 0.1, "rounds": 12, "fraction": FRACTION},
+        kinds=("cifar10",),
+    ),
+    "fedclean": Row(
+        {
+            "name": "fedclean",
+            "cnll_epochs": 10,
+            "cnll_warm": 6,
+            "rounds_1": 6,
+            "rounds_2": 5,
+            "rounds_3": 5,
+            "fraction": FRACTION,
+        },
+        kinds=("cifar10",),
+    ),
+    "fedelc": Row(_one("fedelc", warm_up=8), kinds=("cifar10",)),
     "fednoro": Row({"name": "fednoro", "rounds": 8, "warm_up": 3}, kinds=CHEAP),
     "feddpcont": Row(_one("feddpcont"), kinds=CHEAP),
     "fedavg, gce": Row(_one("fedavg", loss="gce")),

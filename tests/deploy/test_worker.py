@@ -19,7 +19,7 @@ from fedsift.contract.errors import RunError
 from fedsift.contract.messages import Answer
 from fedsift.deploy import commands, worker
 from fedsift.deploy.sites import open_site
-from fedsift.deploy.wire import call_worker
+from fedsift.deploy.wire import call_worker, send_letter
 from fedsift.engines.flower.answering import answer, answer_letter
 from fedsift.engines.flower.hello import Hello, Introduction
 from fedsift.engines.flower.letters import Letter
@@ -102,6 +102,18 @@ def test_a_door_that_is_seen_takes_calls(tmp_path: Path) -> None:
 def test_without_the_sites_process_nobody_answers(door: Path) -> None:
     with pytest.raises(RunError, match="does not answer"):
         call_worker(door, letter_of(Hello()), patience=0.0)
+
+
+def test_nothing_is_sent_after_a_letter_s_last_byte() -> None:
+    """Whoever has read a letter without tensors may answer and hang up; to send it zero bytes more then fails."""
+    sent: list[bytes] = []
+
+    class Channel:
+        def sendall(self, data: bytes) -> None:
+            sent.append(data)
+
+    send_letter(Channel(), letter_of(Hello()))  # type: ignore[arg-type]
+    assert all(sent) and sent[-1] == b"\0" * 8  # the last part is empty: its size, and that is all
 
 
 def test_a_process_that_is_being_started_is_waited_for(tmp_path: Path, door: Path) -> None:

@@ -74,17 +74,13 @@ def test_a_run_has_its_page_beside_it(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_coordinator_whose_run_was_stopped_from_the_page_says_so(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="the Flower engine is an extra: pip install 'fedsift[flower]'")
-    from fedsift.deploy.starting import _follow, _outcome
-
-    class Streaming:
-        """Flower's program goes on to print the log."""
-
-        def poll(self) -> None:
-            return None
+    from fedsift.deploy.following import Status, follow
+    from fedsift.deploy.starting import _outcome
 
     made = Made(tmp_path)
     made.folder.ask_to_stop()
-    _follow(made.folder, Streaming(), None)  # type: ignore[arg-type]
+    # Flower's program goes on to print the log
+    follow(made.folder, lambda: True, lambda: "", None, Status(lambda words: None))
     with pytest.raises(Stopped, match="nothing is lost"):
         _outcome(made.folder, made.folder.path / "flower.log")
 

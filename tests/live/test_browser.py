@@ -35,7 +35,7 @@ TABLE: dict[str, Any] = {
     "model": {"name": "linear"},
     "train": {"epochs": 1, "batch_size": 64, "lr": 0.02},
     "method": {"name": "fedavg", "rounds": ROUNDS},
-    "gate": {"norm_factor": 1.02},  # so strict that some honest updates are set aside
+    "gate": {"norm_factor": 0.46},  # 1.02 among five sites: so strict that some honest updates are set aside
     "federation": {"quorum": 0.1},
 }
 PAINTED = """Array.from(document.querySelectorAll('#lanes canvas')).filter(function (canvas) {
@@ -76,7 +76,7 @@ def test_a_run_from_its_start_to_its_report(tmp_path: Path, browser: Browser, pi
             before = browser.run(f"return {POINTS}")
             browser.wait_until(f"{POINTS} > {before} + 2")
             browser.wait_until("document.querySelector('#lines .refused') !== null")
-            assert "times the cohort's median" in browser.text("#lines .refused")
+            assert "times the usual" in browser.text("#lines .refused")
             browser.run("document.getElementById('sites').scrollIntoView()")
             browser.wait_until(f"{PAINTED} === 5")  # lanes are painted when they are seen
             browser.picture(pictures / "running.png")

@@ -209,7 +209,7 @@ def test_disclosure_of_a_method_that_is_not_installed(tmp_path: Path) -> None:
         file.write_text(file.read_text().replace('"fednoro"', '"elsewhere"'))
         text = read(folder).text
         assert words in text
-        assert ("how many held-out samples there are" in text) is (rows is unrecorded)
+        assert ("samples of each class that the model gets right" in text) is (rows is unrecorded)
 
 
 def test_runs_beside_each_other(tmp_path: Path) -> None:

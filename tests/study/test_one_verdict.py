@@ -86,8 +86,8 @@ def test_a_loaded_machine_and_workers_change_nothing(own_data: Path, tmp_path: P
             model, _, summary = outcome(study(own_data, **engine), tmp_path)
             assert model == alone
             assert {key: summary[key] for key in VERDICT} == {key: first[key] for key in VERDICT}
-    told = set(first["findings"]) - {"noisy", "probability"}
-    assert told == {"p_value", "threshold", "steadiness", "borderline"}
+    # a third of the labels are wrong at every site: the verdict is that nobody is clean
+    assert first["findings"]["no_clean_reference"] and len(first["findings"]["level"]) == 6
 
 
 def test_the_processs_threads_are_as_before(own_data: Path, tmp_path: Path) -> None:

@@ -18,13 +18,17 @@ log = logging.getLogger("fedsift.site")
 STARTS_WITHIN = 120.0
 """Seconds in which a worker that ended is up again, on a busy machine."""
 LOOK_AGAIN = 0.2
+SMALL = 1 << 16
+"""Bytes of a part that travels with its size; a longer one is not copied for that."""
 _SIZE = struct.Struct("<Q")
 
 
 def send_letter(channel: socket.socket, letter: Letter) -> None:
     for part in (json.dumps(letter.note).encode(), letter.tree.encode(), letter.tensors):
-        channel.sendall(_SIZE.pack(len(part)))
-        channel.sendall(part)
+        # one call a part: to send nothing after the last size would find the other side gone, having read and answered
+        channel.sendall(_SIZE.pack(len(part)) + part if len(part) < SMALL else _SIZE.pack(len(part)))
+        if len(part) >= SMALL:
+            channel.sendall(part)
 
 
 def receive_letter(channel: socket.socket) -> Letter:

@@ -27,6 +27,9 @@ KEPT_OWN = 8
 """Lengths of a site's own accepted updates that a stage remembers."""
 KEPT_DIGESTS = 64
 """Accepted models of a site that are known again if they are sent a second time."""
+FEW = 6.0
+"""The median of n honest updates is known to about one in sqrt(n), and where some sites have wrong labels or nothing
+left to learn it may be that of the shorter kind: limits are 1 + FEW / n times as wide among n replies."""
 OWN = 0.5
 """A site's own length counts for half of the cohort's: it may go on as it went, and three times as far."""
 
@@ -36,7 +39,8 @@ class GateLimits(Ranged):
     """The study's `[gate]` table."""
 
     norm_factor: AtLeastZero = 6.0
-    """Refuse an update longer than so many times the usual one: the median of the round's; 0 is off."""
+    """Refuse an update longer than so many times the usual one, the median of the round's, and among few replies only
+    one that is longer still (1 + 6 / n times as wide among n); 0 is off."""
     norm_cohort: AtLeastOne = 3
     """Sites that make a cohort; an update among fewer is measured by the stage's accepted ones, if these are enough."""
     statistics_factor: AtLeastZero = 20.0
@@ -155,15 +159,17 @@ class Protection:
         """One model of all replies: how far, then whither."""
         limits = self.limits
         lengths = {site: relative_length(m.model, m.start, m.parameters) for site, m in cohort.items()}
-        ratios = self._ratios(key, lengths, cohort)
-        refused = _too_long(lengths, ratios, limits.norm_factor, "the update")
+        ratios, slack = self._ratios(key, lengths, cohort), slack_of(len(cohort), limits)
+        refused = _too_long(lengths, ratios, limits.norm_factor * slack, "the update")
         states = {
             site: relative_length(m.model, m.start, m.statistics)
             for site, m in cohort.items()
             if m.statistics and site not in refused
         }
         found = self._ratios(f"{key} statistics", states, cohort)
-        refused |= _too_long(states, found, limits.statistics_factor, "the change of running statistics")
+        refused |= _too_long(
+            states, found, limits.statistics_factor * slack, "the change of running statistics"
+        )
         refused |= self._opposed(ratios, {site: m for site, m in cohort.items() if site not in refused})
         for name, measured in ((key, lengths), (f"{key} statistics", states)):
             accepted = {site: length for site, length in measured.items() if site not in refused}
@@ -202,18 +208,23 @@ class Protection:
             found = agreements([m.model for m in group], [m.start for m in group], group[0].parameters)
             usual = statistics.median(found)
             for site, cosine in zip(sites, found):
-                words = self._opposition(cosine, usual, ratios[site])
+                words = self._opposition(cosine, usual, ratios[site], slack_of(len(sites), self.limits))
                 if words is not None:
                     refused[site] = words
         return refused
 
-    def _opposition(self, cosine: float, usual: float, ratio: float) -> str | None:
+    def _opposition(self, cosine: float, usual: float, ratio: float, slack: float) -> str | None:
         limits = self.limits
-        if limits.against and -cosine * ratio > limits.against:
+        if limits.against and -cosine * ratio > limits.against * slack:
             return f"the update goes {-cosine * ratio:.1f} usual lengths against the cohort's direction"
         if limits.opposed and cosine < -limits.opposed and usual > limits.opposed:
             return f"the update is opposed to the cohort's: cosine {cosine:.2f}, the others' median is {usual:.2f}"
         return None
+
+
+def slack_of(replies: int, limits: GateLimits) -> float:
+    """How much wider limits are among so many replies; among fewer than a cohort as in the smallest one."""
+    return 1 + FEW / max(replies, limits.norm_cohort)
 
 
 def _too_long(

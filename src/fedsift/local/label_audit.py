@@ -137,6 +137,8 @@ class FitFolds(Request[FoldsFitted]):
     """Train linear models on standardised features, each without one fold (signals/label_crossfit.py)."""
 
     reply_type: ClassVar[type[Reply]] = FoldsFitted
+    spread: ClassVar[float] = 10.0
+    """The chosen strength's models begin at zero again, when those of the search have settled."""
 
     models: Tensor
     """float32 `[F + 1, k, K]`"""
