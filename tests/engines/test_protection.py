@@ -57,18 +57,18 @@ def test_agreement_is_the_cosine_with_all_others_alike() -> None:
 
 
 def test_too_long_beside_the_cohort() -> None:
-    """Among four replies the limit is 6 (1 + 6 / 4) = 15 times the median, 1.05."""
-    found = judged({"a": one(1.0), "b": one(1.1), "c": one(0.9), "d": one(17.0)})
-    assert list(found) == ["d"] and "length 3.4 is 16.2 times the usual 0.21" in found["d"]
-    assert not judged({"a": one(1.0), "b": one(1.1), "c": one(0.9), "d": one(15.0)})
-    assert not judged({"a": one(1.0), "b": one(1.1), "c": one(0.9), "d": one(17.0)}, norm_factor=0, against=0)
+    """Among five replies the limit is 6 times the median, 1."""
+    found = judged({"a": one(1.0), "b": one(1.1), "c": one(0.9), "d": one(1.0), "e": one(7.0)})
+    assert list(found) == ["e"] and "length 1.4 is 7.0 times the usual 0.2" in found["e"]
+    assert not judged({"a": one(1.0), "b": one(1.1), "c": one(0.9), "d": one(1.0), "e": one(5.0)})
+    off = {"norm_factor": 0, "against": 0}
+    assert not judged({"a": one(1.0), "b": one(1.1), "c": one(0.9), "d": one(1.0), "e": one(7.0)}, **off)
 
 
-def test_many_replies_are_judged_more_closely() -> None:
-    """Among 24 replies the limit is 6 (1 + 6 / 24) = 7.5 times the median."""
-    others = {f"site-{i:02d}": one(1.0) for i in range(23)}
-    assert list(judged({**others, "z": one(7.6)})) == ["z"]
-    assert not judged({**others, "z": one(7.4)})
+def test_among_three_or_four_the_median_may_be_that_of_the_shorter_kind() -> None:
+    """The limit is then 18 times the median: an honest site of three was once 6.6 times as long as it."""
+    assert not judged({"a": one(1.0), "b": one(1.1), "c": one(17.0)})
+    assert list(judged({"a": one(1.0), "b": one(1.0), "c": one(19.0)})) == ["c"]
 
 
 def test_one_site_alone_is_measured_by_the_stage() -> None:
@@ -81,7 +81,7 @@ def test_one_site_alone_is_measured_by_the_stage() -> None:
     )
     again = Protection()
     again.recall(protection.memory())
-    assert list(judged({"e": one(19.0)}, again)) == ["e"], "a resumed run judges as one that never stopped"
+    assert list(judged({"e": one(7.0)}, again)) == ["e"], "a resumed run judges as one that never stopped"
     assert again.memory() == protection.memory()
 
 
@@ -89,24 +89,24 @@ def test_a_new_stage_of_few_sites_allows_twice_what_the_others_did() -> None:
     protection = Protection()
     judged({"a": one(1.0), "b": one(1.0), "c": one(1.0)}, protection)
     protection.lengths = {key.replace("train", "before"): known for key, known in protection.lengths.items()}
-    assert not judged({"a": one(35.0)}, protection)
-    assert list(judged({"b": one(37.0)}, protection)) == ["b"]
+    assert not judged({"a": one(11.0)}, protection)
+    assert list(judged({"b": one(13.0)}, protection)) == ["b"]
 
 
 def test_a_site_may_go_on_as_it_began_when_the_others_have_learnt() -> None:
-    """Four sites move by 1, then three of them by 0.1: the fourth is not refused for going on, a stranger is."""
+    """Five sites move by 1, then four of them by 0.1: the fifth is not refused for going on, a stranger is."""
     protection = Protection(GateLimits(replays=False))
-    assert not judged({"a": one(1.0), "b": one(1.0), "c": one(1.0), "d": one(1.0)}, protection)
-    later = {"a": one(0.1), "b": one(0.1), "c": one(0.1)}
-    assert not judged({**later, "d": one(1.0)}, protection)
-    assert list(judged({**later, "e": one(1.6)}, protection)) == ["e"]
-    assert list(judged({**later, "d": one(8.0)}, protection)) == ["d"], "further than it ever went"
+    assert not judged({site: one(1.0) for site in "abcde"}, protection)
+    later = {site: one(0.1) for site in "abcd"}
+    assert not judged({**later, "e": one(1.0)}, protection)
+    assert list(judged({**later, "f": one(1.0)}, protection)) == ["f"]
+    assert list(judged({**later, "e": one(4.0)}, protection)) == ["e"], "further than it ever went"
 
 
 def test_against_a_cohort_that_agrees() -> None:
-    agreed = {"a": [1.0, 0.1, 0.0, 0.0], "b": [1.0, -0.1, 0.0, 0.0], "c": [1.0, 0.0, 0.1, 0.0]}
-    assert "opposed" in judged({**agreed, "d": one(-1.0)})["d"]
-    assert "8.0 usual lengths against" in judged({**agreed, "d": one(-8.0)})["d"]
+    agreed = {"a": [1.0, 0.1, 0.0, 0.0], "b": [1.0, -0.1, 0.0, 0.0], "c": [1.0, 0.0, 0.1, 0.0], "d": one(1.0)}
+    assert "opposed" in judged({**agreed, "z": one(-1.0)})["z"]
+    assert "4.0 usual lengths against" in judged({**agreed, "z": one(-4.0)})["z"]
     apart = {"a": one(1.0, 0), "b": one(1.0, 1), "c": one(1.0, 2)}
     assert not judged({**apart, "d": [-1.0, -1.0, -1.0, 0.0]}), (
         "sites that agree on nothing cannot be opposed"

@@ -27,9 +27,9 @@ KEPT_OWN = 8
 """Lengths of a site's own accepted updates that a stage remembers."""
 KEPT_DIGESTS = 64
 """Accepted models of a site that are known again if they are sent a second time."""
-FEW = 6.0
-"""The median of n honest updates is known to about one in sqrt(n), and where some sites have wrong labels or nothing
-left to learn it may be that of the shorter kind: limits are 1 + FEW / n times as wide among n replies."""
+FEW, WIDER = 5, 3.0
+"""Among fewer than FEW replies limits are WIDER times as wide: where two of three sites have nothing left to learn, the
+median is theirs, and an honest site with wrong labels goes far beyond it."""
 OWN = 0.5
 """A site's own length counts for half of the cohort's: it may go on as it went, and three times as far."""
 
@@ -39,8 +39,8 @@ class GateLimits(Ranged):
     """The study's `[gate]` table."""
 
     norm_factor: AtLeastZero = 6.0
-    """Refuse an update longer than so many times the usual one, the median of the round's, and among few replies only
-    one that is longer still (1 + 6 / n times as wide among n); 0 is off."""
+    """Refuse an update longer than so many times the usual one, the median of the round's (three times as many among
+    fewer than five replies); 0 is off."""
     norm_cohort: AtLeastOne = 3
     """Sites that make a cohort; an update among fewer is measured by the stage's accepted ones, if these are enough."""
     statistics_factor: AtLeastZero = 20.0
@@ -223,8 +223,8 @@ class Protection:
 
 
 def slack_of(replies: int, limits: GateLimits) -> float:
-    """How much wider limits are among so many replies; among fewer than a cohort as in the smallest one."""
-    return 1 + FEW / max(replies, limits.norm_cohort)
+    """How much wider limits are in a cohort of so many replies; fewer are measured by the stage's past, not by it."""
+    return WIDER if limits.norm_cohort <= replies < FEW else 1.0
 
 
 def _too_long(
