@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.section import Section
 
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
 
 RESULTS = Path(__file__).parent / "results" / "floor.json"
-PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
-BEGIN, END = "<!-- floor: benchmarks/floor -->", "<!-- /floor -->"
+SECTION = Section("deployment.md", "floor", "python -m benchmarks.floor --page")
 FLOORS, SEEDS = (0, 10), (1, 2, 3)
 METHODS: dict[str, dict[str, Any]] = {
     "fednoro": {"rounds": 12, "warm_up": 6},
@@ -90,12 +90,6 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, "", about])
 
 
-def write_page(rows: list[dict[str, Any]]) -> None:
-    text = PAGE.read_text("utf-8")
-    before, rest = text.split(BEGIN, 1)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table_of(rows)}\n\n{END}{rest.split(END, 1)[1]}", "utf-8")
-
-
 def main() -> None:
     rows: list[dict[str, Any]] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else []
     if "--page" not in sys.argv:
@@ -108,7 +102,7 @@ def main() -> None:
                         RESULTS.parent.mkdir(exist_ok=True)
                         RESULTS.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
                         print(rows[-1], flush=True)
-    write_page(rows)
+    SECTION.write(table_of(rows))
 
 
 if __name__ == "__main__":

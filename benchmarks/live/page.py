@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.section import Section
+
 RESULTS = Path(__file__).parent / "results" / "live.json"
-PAGE = Path(__file__).parents[2] / "docs" / "live.md"
-BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
+SECTION = Section("live.md", "measured", "python -m benchmarks.live.page")
 
 
 def measured(found: dict[str, Any]) -> str:
@@ -31,18 +32,12 @@ def measured(found: dict[str, Any]) -> str:
     ]
     lines = ["| | measured | bound |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
     where = f"On {found['machine']}, with a load of {found['load']} from other work at the time."
-    return "\n".join([BEGIN, "", *lines, "", where, "", END])
+    return "\n".join([*lines, "", where])
 
 
-def filled(text: str) -> str:
-    """A page's text with the figures in their place."""
-    before, _, rest = text.partition(BEGIN)
-    return before + measured(json.loads(RESULTS.read_text("utf-8"))) + rest.partition(END)[2]
-
-
-def main() -> None:
-    PAGE.write_text(filled(PAGE.read_text("utf-8")), "utf-8")
+def body() -> str:
+    return measured(json.loads(RESULTS.read_text("utf-8")))
 
 
 if __name__ == "__main__":
-    main()
+    SECTION.write(body())

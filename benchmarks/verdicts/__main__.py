@@ -21,7 +21,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.section import Section
+
 RESULTS = Path(__file__).parent / "results" / "verdicts.json"
+SECTION = Section("detection.md", "turns", "python -m benchmarks.verdicts --page")
 KINDS = {
     "cohort, native": ("cohort", "1"),
     "one, native": ("one", "1"),
@@ -52,6 +55,7 @@ def study_of(number: int, trainer: str) -> dict[str, Any]:
 def judge(number: int, trainer: str) -> dict[str, Any]:
     """Warm up and test one federation."""
     from fedsift.contract.federation import Round
+    from fedsift.contract.findings import Findings
     from fedsift.study import Study
     from fedsift.study.running import federate
 
@@ -65,12 +69,16 @@ def judge(number: int, trainer: str) -> dict[str, Any]:
             federation.begin(Round(stage.name, index, done), stage.asks)
             state = stage.step(state, federation)
             done += 1
-    values = federation.log.values
+    found = Findings.of(federation.log.values)
+    assert found is not None and federation.spread.truth is not None
     return {
         "number": number,
-        "noisy": sorted(values["noisy_sites"]),
-        "truth": sorted(federation.spread.truth.noisy) if federation.spread.truth else [],
-        **values["tested"],
+        "noisy": sorted(found.noisy),
+        "truth": sorted(federation.spread.truth.noisy),
+        "p_value": found.p_value,
+        "steadiness": found.steadiness,
+        "borderline": found.borderline,
+        "no_clean_reference": found.no_clean_reference,
         "indicator": [federation.site_records["indicator"][site] for site in federation.sites],
     }
 
@@ -186,6 +194,32 @@ def report(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     }
 
 
+def body(result: dict[str, Any]) -> str:
+    """The table of docs/detection.md: a line a pair of arithmetics, then all of them together."""
+    lines = [
+        "| arithmetic | other sites named | turned | 95 % interval | indicators differ by, median, most |",
+        "|---|---|---|---|---|",
+    ]
+    for pair, row in result["pairs"].items():
+        low, high = (f"{100 * end:.1f}" for end in row["turned_interval"])
+        moved = row["indicators_differ_by"]
+        lines.append(
+            f"| {pair} | {row['different']} | {row['turned']} | {low}-{high} % "
+            f"| {moved['50%']:.0e}, {moved['100%']:.0e} |"
+        )
+    low, high = (100 * end for end in result["turned_interval"])
+    words = (
+        f"{result['federations']} federations of digits, a third of them clean, 6 to 12 sites, three networks. "
+        f"{result['turned_in_any_pair']} verdicts turned in any pair ({100 * result['turned_share']:.1f} %, 95 % "
+        f"interval {low:.1f} to {high:.1f} %; a verdict that says it is borderline does not count as one). "
+        f"{result['borderline_share']:.0%} called themselves borderline, "
+        f"{result['borderline_share_of_clean']:.0%} of the clean ones; "
+        f"{result['false_alarms_among_clean']:.1%} of the clean ones were accused, and of the others "
+        f"{result['exactly_right_among_noisy']:.0%} had exactly their noisy sites named."
+    )
+    return "\n".join([*lines, "", words])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -194,11 +228,15 @@ def main() -> None:
     parser.add_argument(
         "--minutes", type=float, default=120.0, help="stop after this; what is finished counts"
     )
+    parser.add_argument("--page", action="store_true", help="only write the figures into docs/detection.md")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.child:
         child(options.child, options.federations)
+        return
+    if options.page:
+        SECTION.write(body(json.loads(RESULTS.read_text("utf-8"))))
         return
     result = report(gather(options.federations, options.minutes))
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.section import Section
+
 from fedsift.contract.files import write_atomically
 from fedsift.contract.findings import Findings
 
 RESULTS = Path(__file__).parent / "results" / "reference.json"
-PAGE = Path(__file__).parents[2] / "docs" / "detection.md"
-BEGIN, END = (
-    "<!-- reference: made by python -m benchmarks.verdicts.reference --page -->",
-    "<!-- /reference -->",
-)
+SECTION = Section("detection.md", "reference", "python -m benchmarks.verdicts.reference --page")
 FEDNORO = "method={name='fednoro', rounds=8, warm_up=8, detection='tested'}"
 FEDCORR = "method={name='fedcorr', iterations=2, fine_tuning_rounds=0, usual_rounds=0, detection='tested'}"
 IID = "partition={name='iid', sites=%d}"
@@ -131,17 +129,6 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def section() -> str:
-    """What docs/detection.md shows between the marks."""
-    return f"{BEGIN}\n\n{table(read())}\n\n{END}"
-
-
-def write_page() -> None:
-    text = PAGE.read_text("utf-8")
-    start, end = text.index(BEGIN), text.index(END) + len(END)
-    PAGE.write_text(text[:start] + section() + text[end:], "utf-8")
-
-
 def read() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else []
     return found
@@ -155,7 +142,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8, help="at most so many of each kind")
     options = parser.parse_args()
     if options.page:
-        write_page()
+        SECTION.write(table(read()))
         return
     results = read()
     known = {(line["case"], line["rho"], line["seed"]) for line in results}

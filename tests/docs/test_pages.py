@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -87,9 +88,21 @@ def test_the_cost_of_every_method_is_that_of_its_result_file() -> None:
 
 
 def test_how_often_no_clean_reference_is_said_is_that_of_its_result_file() -> None:
-    from benchmarks.verdicts.reference import PAGE, section
+    from benchmarks.verdicts.reference import SECTION, read, table
 
-    assert section() in PAGE.read_text("utf-8"), "run `python -m benchmarks.verdicts.reference --page`"
+    SECTION.check(table(read()))
+
+
+def test_how_often_a_verdict_turns_is_that_of_its_result_file() -> None:
+    from benchmarks.verdicts.__main__ import RESULTS, SECTION, body
+
+    SECTION.check(body(json.loads(RESULTS.read_text("utf-8"))))
+
+
+def test_the_live_pages_figures_are_those_of_their_result_file() -> None:
+    from benchmarks.live.page import SECTION, body
+
+    SECTION.check(body())
 
 
 def test_the_index_names_every_page() -> None:
