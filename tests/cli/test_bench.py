@@ -15,20 +15,9 @@ from typer.testing import CliRunner
 
 from fedsift.benches import running
 from fedsift.cli.main import app
-from tests.benches.small import here
+from tests.benches.small import STUDY_FILE, here
 
-STUDY = """
-[data]
-name = "digits"
-[partition]
-name = "iid"
-sites = 3
-[model]
-name = "linear"
-[train]
-epochs = 1
-lr = 0.05
-[method]
+STUDY = f"""{STUDY_FILE}[method]
 name = "fedavg"
 rounds = 2
 """

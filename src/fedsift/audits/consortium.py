@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from fedsift import __version__
 from fedsift.audits.page.sections import percent
-from fedsift.audits.places import write_private
 from fedsift.audits.release import SiteRow
 from fedsift.audits.table import neutral, number, visible
 from fedsift.contract.errors import DataError
+from fedsift.contract.files import write_private
 from fedsift.drawing import house_style
 from fedsift.drawing.svg import (
     FULL,
