@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,6 +28,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     exploring = str(config.getoption("markexpr", "")).startswith("slow")
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("explore" if exploring else "same"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_worker_stays_behind() -> Iterator[None]:
+    """Worker processes serve all modules of this process: what they cost is their start."""
+    yield
+    if "fedsift.local.processes" in sys.modules:
+        sys.modules["fedsift.local.processes"].close_workers()
+
+
+@pytest.fixture(autouse=True)
+def the_same_draws_in_any_order() -> None:
+    """Whoever draws from torch's own generator gets the same, whatever ran before in this process."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 LONGEST_FIRST = ("contract/test_two_engines", "docs/test_contributing", "docs/test_first_hour", "contract/")
