@@ -65,6 +65,8 @@ def test_a_sweep_then_shards_then_a_merge(study: Path, tmp_path: Path) -> None:
         (["bench", "fedcorr-2", "--shard", "5/4"], "--shard 5/4: write i/n"),
         (["bench", "merge"], "name the folders to join"),
         (["sweep", "study.toml", "train.lr=1"], "several values"),
+        (["sweep", "study.toml", "train.lr="], "'train.lr=' has no value"),
+        (["sweep", "study.toml", "train.lr=,"], "'train.lr=,' has no value"),
     ],
 )
 def test_what_cannot_be_is_said(arguments: list[str], message: str) -> None:
