@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Normal tests try the same examples every time: one that fails once in a hundred runs tells nobody what broke it.
 # `make test-slow` explores (`-m "slow or hypothesis"`; or HYPOTHESIS_PROFILE=explore).
-settings.register_profile("same", derandomize=True, database=None, deadline=None)
-settings.register_profile("explore", deadline=None, print_blob=True)
+# No clock has a say in either: neither a deadline nor how fast a busy machine makes examples up.
+SLOW = [HealthCheck.too_slow]
+settings.register_profile("same", derandomize=True, database=None, deadline=None, suppress_health_check=SLOW)
+settings.register_profile("explore", deadline=None, print_blob=True, suppress_health_check=SLOW)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,7 +47,16 @@ def the_same_draws_in_any_order() -> None:
         sys.modules["torch"].manual_seed(0)
 
 
-LONGEST_FIRST = ("contract/test_two_engines", "docs/test_contributing", "docs/test_first_hour", "contract/")
+LONGEST_FIRST = (
+    "contract/test_two_engines",
+    "docs/test_contributing",
+    "deploy/test_deployment",
+    "docs/test_first_hour",
+    "contract/",
+    "local/test_same_bytes",
+    "cli/test_cli",
+    "study/test_one_verdict",
+)
 """Modules that take long begin early, so that no process is left alone with one at the end."""
 
 
