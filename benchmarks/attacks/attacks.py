@@ -156,6 +156,25 @@ def _scores(value: Any) -> bool:
     return isinstance(value, float) or (isinstance(value, Tensor) and value.is_floating_point())
 
 
+def on_all(wanted: Callable[[Any], bool], rule: Callable[[Any], Any]) -> Change:
+    """The rule on every part of a reply outside its models, where there is one that is wanted."""
+
+    def rewritten(part: Any) -> Any:
+        if isinstance(part, Reply):
+            parts = {entry.name: getattr(part, entry.name) for entry in dataclasses.fields(part)}
+            said = {name: rewritten(value) for name, value in parts.items() if not _model(value)}
+            return dataclasses.replace(part, **said)
+        if isinstance(part, tuple):
+            return tuple(item if _model(item) else rewritten(item) for item in part)
+        return rule(part)
+
+    def change(answer: Answer, sight: Sight) -> Answer | None:
+        _, hit = _first(answer.reply, wanted, lambda v: v)
+        return dataclasses.replace(answer, reply=rewritten(answer.reply)) if hit else None
+
+    return change
+
+
 def spoilt(value: float) -> Change:
     """One number of the first tensor (or the first number) becomes this."""
 
@@ -172,44 +191,18 @@ def spoilt(value: float) -> Change:
 def scores(value: float) -> Change:
     """Every loss, LID, indicator and other score becomes this; models stay as they are."""
 
-    def rewritten(part: Any) -> Any:
-        if isinstance(part, Reply):
-            return dataclasses.replace(
-                part,
-                **{
-                    e.name: rewritten(getattr(part, e.name))
-                    for e in dataclasses.fields(part)
-                    if not _model(getattr(part, e.name))
-                },
-            )
-        if isinstance(part, tuple) and part and not _model(part[0]):
-            return tuple(rewritten(item) for item in part)
+    def said(part: Any) -> Any:
         if isinstance(part, Tensor) and part.is_floating_point():
             return torch.full(part.shape, value, dtype=torch.float64)
         return value if isinstance(part, float) else part
 
-    def change(answer: Answer, sight: Sight) -> Answer | None:
-        _, hit = _first(answer.reply, _scores, lambda v: v)
-        return dataclasses.replace(answer, reply=rewritten(answer.reply)) if hit else None
-
-    return change
+    return on_all(_scores, said)
 
 
 def counts(value: int) -> Change:
     """Every count becomes this: samples trained on, held-out counts, whatever is a whole number."""
 
-    def rewritten(part: Any) -> Any:
-        if isinstance(part, Reply):
-            return dataclasses.replace(
-                part,
-                **{
-                    e.name: rewritten(getattr(part, e.name))
-                    for e in dataclasses.fields(part)
-                    if not _model(getattr(part, e.name))
-                },
-            )
-        if isinstance(part, tuple):
-            return tuple(rewritten(item) for item in part)
+    def said(part: Any) -> Any:
         if isinstance(part, Tensor) and part.dtype == torch.int64:
             return torch.full_like(part, value)
         return value if isinstance(part, int) and not isinstance(part, bool) else part
@@ -218,11 +211,7 @@ def counts(value: int) -> Change:
         whole = isinstance(part, int) and not isinstance(part, bool)
         return whole or (isinstance(part, Tensor) and part.dtype == torch.int64 and part.dim() > 0)
 
-    def change(answer: Answer, sight: Sight) -> Answer | None:
-        _, hit = _first(answer.reply, is_count, lambda v: v)
-        return dataclasses.replace(answer, reply=rewritten(answer.reply)) if hit else None
-
-    return change
+    return on_all(is_count, said)
 
 
 def replayed(answer: Answer, sight: Sight) -> Answer | None:

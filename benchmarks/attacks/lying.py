@@ -57,7 +57,7 @@ def measured(seed: int) -> tuple[dict[str, Array], NDArray[np.bool_]]:
     study = study_of(seed)
     federation = federate(study, study.spread(), f"lying {seed}", InProcess)
     method: Any = study.method
-    state = _warmed_up(method, federation)
+    state = warmed_up(method, federation)
     federation.begin(Round("judge", 0, method.rounds), (Indicate, Train, ScoreModel))
     losses = federation.ask(Indicate(state.weights, len(federation.classes)))
     recipe = method.recipe(method.objective(federation))
@@ -86,7 +86,8 @@ def measured(seed: int) -> tuple[dict[str, Array], NDArray[np.bool_]]:
     return found, np.array([site in truth.noisy for site in federation.sites])
 
 
-def _warmed_up(method: Any, federation: InProcess) -> Any:
+def warmed_up(method: Any, federation: InProcess) -> Any:
+    """The state after all rounds of a method of one stage."""
     federation.begin(Round("start", 0, -1), ())
     state = method.start(federation)
     [stage] = method.stages()

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.attacks.lying import warmed_up
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
@@ -88,13 +89,8 @@ def scene(seed: int) -> Scene:
     study = study_of(seed)
     federation = federate(study, study.spread(), f"leakage {seed}", InProcess)
     method: Any = study.method
-    federation.begin(Round("start", 0, -1), ())
-    state = method.start(federation)
-    [stage] = method.stages()
-    for index in range(stage.rounds):
-        federation.begin(Round(stage.name, index, index), stage.asks)
-        state = stage.step(state, federation)
-    federation.begin(Round("look", 0, stage.rounds), (Train, Indicate))
+    state = warmed_up(method, federation)
+    federation.begin(Round("look", 0, method.rounds), (Train, Indicate))
     recipe: Recipe = method.recipe(method.objective(federation))
     trained = federation.ask(Train(state.weights, recipe))
     losses = federation.ask(Indicate(state.weights, len(federation.classes)))

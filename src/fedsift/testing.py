@@ -14,17 +14,15 @@ method makes of the answers is all that is shown. `tests/contract` runs a regist
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from fedsift.contract.errors import ConfigError, QuorumError
-from fedsift.contract.federation import Replies, Round
+from fedsift.contract.federation import Replies, Round, choose_sites, server_random
 from fedsift.contract.findings import Findings
 from fedsift.contract.messages import Reply, Request, SiteFacts, Weights
-from fedsift.contract.randomness import numpy_generator
 
 R = TypeVar("R", bound=Reply)
 Script = Callable[[str, Request[Any]], Reply | None]
@@ -113,17 +111,12 @@ class Scripted:
         return list(self.buffers)
 
     def random(self, purpose: str) -> np.random.Generator:
-        return numpy_generator(self.seed, "server", self.round.stage, self.round.number, purpose)
+        return server_random(self.seed, self.round, purpose)
 
     def choose(
         self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose"
     ) -> list[str]:
-        pool = self.sites if among is None else list(among)
-        count = min(len(pool), max(1, math.floor(fraction * len(pool) + 1e-9)))
-        if count == len(pool):
-            return pool
-        picked = self.random(purpose).choice(len(pool), size=count, replace=False)
-        return [pool[i] for i in sorted(picked)]
+        return choose_sites(self.sites if among is None else among, fraction, self.random(purpose))
 
     def record(self, **values: Any) -> None:
         self.recorded.update(values)

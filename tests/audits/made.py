@@ -85,6 +85,22 @@ def make_audit(given: Any, probability: Any, *, classes: Sequence[str], **change
     return SiteAudit(**{**fields, **changes})
 
 
+def hostile_audit(**changes: Any) -> SiteAudit:
+    """Eight samples, every one suspect, whose classes, names and paths are hostile."""
+    names: dict[str, Any] = {"classes": HOSTILE, "ids": HOSTILE, "paths": HOSTILE}
+    return make_audit([0] * 8, [[0.1, *[0.9 / 7] * 7]] * 8, **{**names, **changes})
+
+
+def odd_audits() -> list[SiteAudit]:
+    """One sample that is fine, one that is not, one class alone, and nothing at all."""
+    return [
+        make_audit([0], [[0.9, 0.1]], classes=("a", "b")),
+        make_audit([0], [[0.1, 0.9]], classes=("a", "b")),
+        make_audit([0, 0], [[1.0], [1.0]], classes=("only",)),
+        make_audit([], np.zeros((0, 2)), classes=("a", "b")),
+    ]
+
+
 def multilabel_audit(n: int = 120, seed: int = 0, **changes: Any) -> SiteAudit:
     """Chest-like findings: entries with a probability above 1/2 of being wrong are flipped in the proposal."""
     rng = np.random.default_rng(seed)

@@ -17,10 +17,11 @@ from PIL import Image
 from fedsift.audits import Origin, SiteAudit, open_site, write_site
 from fedsift.audits.apply import apply, decisions, forget, undo
 from fedsift.audits.ledger import Ledger
-from fedsift.audits.originals import PROVENANCE, Correction, corrected_path, origin_of, write_corrected
+from fedsift.audits.originals import PROVENANCE, Correction, corrected_path, origin_of, rendered
 from fedsift.audits.places import SiteFolder
 from fedsift.audits.verdicts import Verdict, notes
 from fedsift.contract.errors import ConfigError, DataError
+from fedsift.contract.files import write_private
 from fedsift.data.sources import sources
 from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.npz import Npz
@@ -188,7 +189,7 @@ def test_nothing_is_noted_that_cannot_be_done(site: tuple[SiteFolder, SiteAudit,
 
 
 def corrected(origin: Origin, *changes: Correction, site: str = "A", **options: Any) -> Path:
-    return write_corrected(origin, site, CLASSES, {one.id: one for one in changes}, **options)
+    return write_private(*rendered(origin, site, CLASSES, {one.id: one for one in changes}, **options))
 
 
 def change(name: str, *labels: str) -> Correction:
@@ -324,7 +325,7 @@ def test_given_labels_beside_true_ones_are_the_ones_corrected(tmp_path: Path) ->
     np.savez(
         file, images=np.zeros((3, 8, 8), np.uint8), labels=np.array([0, 1, 2]), given=np.array([1, 1, 1])
     )
-    path = write_corrected(Origin("npz", str(file)), "A", CLASSES, {"0": change("0", "cat")})
+    path = corrected(Origin("npz", str(file)), change("0", "cat"))
     with np.load(path) as arrays:
         assert list(arrays["given"]) == [0, 1, 1] and list(arrays["labels"]) == [0, 1, 2]
 

@@ -12,7 +12,7 @@ import pytest
 
 from fedsift.audits import write_site
 from fedsift.audits.verdicts import read_verdicts
-from tests.audits.made import HOSTILE, digits_audit, make_audit, multilabel_audit
+from tests.audits.made import digits_audit, hostile_audit, multilabel_audit
 
 PROGRAM = """
 import json, sys
@@ -39,9 +39,7 @@ for folder in sys.argv[1:]:
 
 @pytest.mark.slow
 def test_the_sdk_accepts_tasks_and_verdicts_come_back(tmp_path: Path) -> None:
-    hostile = make_audit(
-        [0] * 8, [[0.1, *[0.9 / 7] * 7]] * 8, classes=HOSTILE, ids=HOSTILE, paths=HOSTILE, site="h"
-    )
+    hostile = hostile_audit(site="h")
     audits = [digits_audit(200)[0], multilabel_audit(60), hostile]
     folders = [write_site(tmp_path, audit).review for audit in audits]
     venv.create(tmp_path / "env", with_pip=True)

@@ -22,7 +22,14 @@ from fedsift.audits.review import draw_plan, read_plan
 from fedsift.audits.verdicts import read_verdicts
 from fedsift.cli.main import app
 from tests.audits.browser import MISSING, Browser
-from tests.audits.made import HOSTILE, digit_pictures, digits_audit, make_audit, multilabel_audit
+from tests.audits.made import (
+    HOSTILE,
+    digit_pictures,
+    digits_audit,
+    hostile_audit,
+    make_audit,
+    multilabel_audit,
+)
 
 chromium = pytest.mark.skipif(bool(MISSING), reason=MISSING or "Chromium is there")
 
@@ -70,15 +77,7 @@ def test_nothing_can_be_fetched_and_no_other_code_runs() -> None:
 
 
 def test_hostile_names_stay_text() -> None:
-    audit = make_audit(
-        [0] * 8,
-        [[0.1, *[0.9 / 7] * 7]] * 8,
-        classes=HOSTILE,
-        ids=HOSTILE,
-        paths=HOSTILE,
-        reason=HOSTILE,
-        site=HOSTILE[0],
-    )
+    audit = hostile_audit(reason=HOSTILE, site=HOSTILE[0])
     page = Page(rendered(audit))
     assert sum(tag == "script" for tag, _ in page.tags) == 2  # the data and the page's own code
     assert not any(tag in ("u", "img") for tag, _ in page.tags)
@@ -262,15 +261,7 @@ def test_blind_samples_show_no_proposal(browser: Browser, site: tuple[SiteFolder
 
 @chromium
 def test_hostile_names_in_the_browser(browser: Browser, tmp_path: Path) -> None:
-    audit = make_audit(
-        [0] * 8,
-        [[0.1, *[0.9 / 7] * 7]] * 8,
-        classes=HOSTILE,
-        ids=HOSTILE,
-        paths=HOSTILE,
-        reason=HOSTILE,
-        site=HOSTILE[0],
-    )
+    audit = hostile_audit(reason=HOSTILE, site=HOSTILE[0])
     folder = write_site(tmp_path / "out", audit, plan=draw_plan(audit, blind=0))
     browser.open(folder.report)
     assert sorted(ids(browser)) == sorted(HOSTILE)

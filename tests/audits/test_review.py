@@ -25,7 +25,7 @@ from fedsift.audits.review import (
 )
 from fedsift.audits.verdicts import Verdict
 from fedsift.contract.errors import ConfigError, DataError
-from tests.audits.made import digits_audit, make_audit, multilabel_audit
+from tests.audits.made import digits_audit, multilabel_audit, odd_audits
 
 AUDIT, TRUE = digits_audit(3000, wrong=0.2, test=200)
 
@@ -93,13 +93,7 @@ def test_nonsense_is_refused(options: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize(
     "audit",
-    [
-        make_audit([0], [[0.9, 0.1]], classes=("a", "b")),
-        make_audit([0], [[0.1, 0.9]], classes=("a", "b")),
-        make_audit([0, 0], [[1.0], [1.0]], classes=("only",)),
-        make_audit([], np.zeros((0, 2)), classes=("a", "b")),
-        multilabel_audit(12),
-    ],
+    [*odd_audits(), multilabel_audit(12)],
 )
 def test_small_and_odd_audits_have_a_plan_and_a_status(audit: Any, tmp_path: Path) -> None:
     plan = draw_plan(audit, within=0.05)

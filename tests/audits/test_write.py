@@ -15,11 +15,19 @@ import pytest
 import fedsift.audits
 from fedsift.audits import array_thumbnails, open_site, write_site
 from fedsift.audits.ledger import Ledger
-from fedsift.audits.places import SiteFolder, write_private
+from fedsift.audits.places import SiteFolder
 from fedsift.audits.review import draw_plan, read_plan
 from fedsift.audits.write import stored_thumbnails
 from fedsift.contract.errors import DataError
-from tests.audits.made import HOSTILE, digit_pictures, digits_audit, make_audit, multilabel_audit
+from fedsift.contract.files import write_private
+from tests.audits.made import (
+    digit_pictures,
+    digits_audit,
+    hostile_audit,
+    make_audit,
+    multilabel_audit,
+    odd_audits,
+)
 
 FILES = {
     "labels.csv",
@@ -59,14 +67,7 @@ def test_everything_is_there_and_private(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "audit",
-    [
-        make_audit([0], [[0.9, 0.1]], classes=("a", "b")),
-        make_audit([0], [[0.1, 0.9]], classes=("a", "b")),
-        make_audit([0, 0], [[1.0], [1.0]], classes=("only",)),
-        make_audit([], np.zeros((0, 2)), classes=("a", "b")),
-        multilabel_audit(30),
-        make_audit([0] * 8, [[0.1, *[0.9 / 7] * 7]] * 8, classes=HOSTILE, ids=HOSTILE, paths=HOSTILE),
-    ],
+    [*odd_audits(), multilabel_audit(30), hostile_audit()],
     ids=["one", "one-flagged", "one-class", "none", "multilabel", "hostile"],
 )
 def test_odd_audits_are_written_and_opened(audit: Any, tmp_path: Path) -> None:

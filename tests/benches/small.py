@@ -18,6 +18,19 @@ STUDY: dict[str, Any] = {
     "model": {"name": "linear"},
     "train": {"epochs": 1, "batch_size": 64, "lr": 0.05},
 }
+STUDY_FILE = """
+[data]
+name = "digits"
+[partition]
+name = "iid"
+sites = 3
+[model]
+name = "linear"
+[train]
+epochs = 1
+lr = 0.05
+"""
+"""The same as a person writes it, without a method."""
 ROWS = [
     {"label": "FedAvg", "method": {"name": "fedavg", "rounds": 2}, "printed": [80.0, 70.0]},
     {"label": "FedLA", "method": {"name": "fedla", "rounds": 2}},

@@ -15,20 +15,9 @@ from typer.testing import CliRunner
 
 from fedsift.benches import running
 from fedsift.cli.main import app
-from tests.benches.small import here
+from tests.benches.small import STUDY_FILE, here
 
-STUDY = """
-[data]
-name = "digits"
-[partition]
-name = "iid"
-sites = 3
-[model]
-name = "linear"
-[train]
-epochs = 1
-lr = 0.05
-[method]
+STUDY = f"""{STUDY_FILE}[method]
 name = "fedavg"
 rounds = 2
 """
@@ -76,6 +65,8 @@ def test_a_sweep_then_shards_then_a_merge(study: Path, tmp_path: Path) -> None:
         (["bench", "fedcorr-2", "--shard", "5/4"], "--shard 5/4: write i/n"),
         (["bench", "merge"], "name the folders to join"),
         (["sweep", "study.toml", "train.lr=1"], "several values"),
+        (["sweep", "study.toml", "train.lr="], "'train.lr=' has no value"),
+        (["sweep", "study.toml", "train.lr=,"], "'train.lr=,' has no value"),
     ],
 )
 def test_what_cannot_be_is_said(arguments: list[str], message: str) -> None:

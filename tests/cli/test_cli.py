@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
+
+from tests import commands
 
 STUDY = """
 name = "small"
@@ -31,28 +32,32 @@ warm_up = 1
 """
 
 
-def fedsift(*words: str, cwd: Path, check: int | None = 0) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+def fedsift(*words: str, cwd: Path, check: int = 0) -> commands.Done:
+    done = commands.fedsift(*words, cwd=cwd)
+    assert done.returncode == check, done.stderr + done.stdout
+    return done
+
+
+def in_a_process(*words: str, cwd: Path, check: int = 0) -> str:
+    """What a process of its own says on stderr: what the other tests cannot see is here."""
     done = subprocess.run(
         [sys.executable, "-m", "fedsift", *words],
         cwd=cwd,
-        env=environment,
         text=True,
         capture_output=True,
         timeout=240,
         check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr
-    if check is not None:
-        assert done.returncode == check, done.stderr + done.stdout
-    return done
+    assert done.returncode == check, done.stderr + done.stdout
+    return done.stderr
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     (folder / "study.toml").write_text(STUDY)
-    fedsift("run", "study.toml", cwd=folder)
+    in_a_process("run", "study.toml", cwd=folder)
     [run] = (folder / "runs").iterdir()
     return run
 
@@ -97,8 +102,7 @@ def test_listings_for_people(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_is_not_run_again(finished: Path) -> None:
-    done = fedsift("resume", str(finished), cwd=finished.parent, check=5)
-    assert "is finished" in done.stderr
+    assert "is finished" in in_a_process("resume", str(finished), cwd=finished.parent, check=5)
 
 
 def test_interrupt_is_safe_and_resume_goes_on(tmp_path: Path) -> None:

@@ -31,10 +31,10 @@ def multilabel_file(folder: Path) -> Path:
     path = folder / "findings.npz"
     np.savez(
         path,
-        images=images[:1200],
-        labels=labels[:1200].astype(np.int64),
-        test_images=images[1200:],
-        test_labels=labels[1200:].astype(np.int64),
+        images=images[:500],
+        labels=labels[:500].astype(np.int64),
+        test_images=images[1600:],
+        test_labels=labels[1600:].astype(np.int64),
         classes=np.array(ATTRIBUTES),
     )
     return path
@@ -46,7 +46,7 @@ def contract_table(name: str, folder: Path, **changes: Any) -> dict[str, Any]:
     table: dict[str, Any] = {
         "name": f"contract {name}",
         "seed": 11,
-        "data": {"name": "digits"},
+        "data": {"name": "digits", "train_limit": 500, "test_limit": 150},
         "partition": {"name": "iid", "sites": 5},
         "noise": {"name": "fedcorr", "rho": 0.4, "tau": 0.5, "sites": "exact"},
         "model": {"name": "cnn"},

@@ -17,6 +17,7 @@ import torch
 from fedsift.contract.codec import pack
 from fedsift.contract.messages import Answer, Envelope, Reply
 from fedsift.engines.inprocess import InProcess
+from fedsift.local import processes
 from fedsift.methods import methods
 from fedsift.runs import RunFolder
 from fedsift.study import Study
@@ -115,11 +116,22 @@ class Shuffled(InProcess):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_any_order_one_result(name: str, tmp_path: Path) -> None:
-    weights, rows = outcome(play(contract_study(name, tmp_path, engine=ALONE), tmp_path))
+def test_any_order_one_result(name: str, alone: Any, tmp_path: Path) -> None:
+    weights, rows = outcome(alone(name))
     shuffled, shuffled_rows = outcome(play(contract_study(name, tmp_path, engine=ALONE), tmp_path, Shuffled))
     assert_same_bits(weights, shuffled)
     assert rows == shuffled_rows
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_in_workers_as_in_one_process(name: str, alone: Any, tmp_path: Path) -> None:
+    """Notebooks, replies and models, to the bit."""
+    here, rounds_here = outcome(alone(name))
+    study = contract_study(name, tmp_path, engine={**ALONE, "workers": 2})
+    there, rounds_there = outcome(play(study, tmp_path))
+    assert processes._current is not None
+    assert_same_bits(here, there)
+    assert rounds_here == rounds_there
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -224,7 +236,7 @@ def _run_on(path: Path) -> None:
 def _killed_run(name: str, folder: Path, kills: int) -> RunFolder:
     """Killed so many times at writes that a seed chooses: where, does not hang on how fast the machine is."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedsift.study.running"])
+    context.set_forkserver_preload([__name__])  # with all that it imports: a child has nothing left to load
     made = new_run(contract_study(name, folder), folder)
     chance = random.Random(f"{name} {kills}")
     killed = 0

@@ -76,6 +76,22 @@ def test_npz_with_all_columns(tmp_path):
         load("npz", path=tmp_path / "mine.npz", classes=("cow",))
 
 
+def test_ids_that_stand_twice_in_an_npz_are_noted(tmp_path):
+    images, labels = np.zeros((4, 2, 2), np.uint8), np.array([0, 1, 0, 1])
+    np.savez(tmp_path / "a.npz", images=images, labels=labels, ids=np.array(["x", "y", "x", "z"]))
+    [note] = load("npz", path=tmp_path / "a.npz").notes
+    assert note == "1 ids stand for more than one sample, e.g. 'x' for 2: give every row an id of its own"
+    np.savez(
+        tmp_path / "b.npz",
+        images=images,
+        labels=labels,
+        ids=np.array(["w", "x", "y", "z"]),
+        test_images=images,
+        test_labels=labels,
+    )
+    assert load("npz", path=tmp_path / "b.npz").notes == ()  # test samples without an id are no duplicates
+
+
 def test_npz_errors_name_the_array_and_the_file(tmp_path):
     with pytest.raises(DataError, match="there is no file"):
         load("npz", path=tmp_path / "none.npz")

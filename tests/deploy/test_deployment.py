@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import os
 import shutil
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedsift.deploy.app import write_app
+from fedsift.deploy.commands import free_port
 from fedsift.engines.flower.notebooks import NotebookStore
 from fedsift.methods import methods
 from fedsift.runs import RunFolder
@@ -49,12 +49,6 @@ def diary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield Path(module.__file__ or "")
     methods._entries.pop("fednoro-diary")
     del sys.modules[module.__name__]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def app_with_diary(study: Study, folder: Path, diary: Path) -> list[Path]:

@@ -240,6 +240,15 @@ def test_a_run_folder_takes_the_apps_study_once(deployed: Path, tmp_path: Path) 
         starting.prepare_run(tmp_path, tmp_path / "runs" / "second", HERE)
 
 
+def test_a_free_port_is_none_that_outgoing_lines_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = {commands.free_port() for _ in range(20)}
+    assert len(ports) > 1
+    assert all(commands.LOWEST_PORT <= port < first_given for port in ports)
+    monkeypatch.setattr(commands, "LOWEST_PORT", first_given)  # a kernel that gives all of them
+    assert commands.free_port() >= first_given
+
+
 def test_no_superlink_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RunError, match="start it first"):
         starting.wait_for(f"127.0.0.1:{commands.free_port()}", seconds=0.0)

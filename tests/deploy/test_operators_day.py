@@ -11,13 +11,13 @@ import pytest
 import tomli_w
 
 from fedsift.deploy.app import write_app
+from fedsift.deploy.commands import free_port
 from fedsift.deploy.consortium import family
 from fedsift.runs import RunFolder
 from fedsift.study import Study
 
 from .processes import Processes, wait_until
 from .test_consortium import STUDY
-from .test_deployment import free_port
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 

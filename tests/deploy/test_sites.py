@@ -15,19 +15,23 @@ import torch
 from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import ConfigError, DataError
 from fedsift.contract.messages import Answer, Envelope, Moment
-from fedsift.contract.notebook import Notebook
-from fedsift.data.dataset import PublicSet, Spread
+from fedsift.data.dataset import Spread
 from fedsift.deploy import client
 from fedsift.deploy.sites import open_site, own_secret
 from fedsift.deploy.trial import export_trial
 from fedsift.engines.flower.answering import answer as answer_in
 from fedsift.engines.flower.hello import Hello, Introduction
 from fedsift.engines.flower.records import letter_of
-from fedsift.engines.inprocess import InProcess
 from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Evaluate, Train
+from fedsift.local.requests import Train
 from fedsift.models import initial_weights
-from fedsift.study import Study
+from tests.engines.exported import (
+    assert_no_truth,
+    assert_one_public_set,
+    assert_same_samples,
+    pairs,
+    small_spread,
+)
 
 BASE: dict[str, Any] = {
     "name": "north",
@@ -51,14 +55,7 @@ def write_site(folder: Path, arrays: dict[str, Any] | None = None, **changes: An
 
 @pytest.fixture(scope="module")
 def spread() -> Spread:
-    study = Study.from_table(
-        {
-            "partition": {"name": "bernoulli-dirichlet", "sites": 3, "p": 0.7, "alpha": 1.0},
-            "noise": {"name": "fedcorr", "rho": 1.0, "tau": 0.5},
-            "evaluate": {"held_out": 0.1},
-        }
-    )
-    return study.spread()
+    return small_spread()
 
 
 @pytest.fixture(scope="module")
@@ -69,30 +66,13 @@ def trial(spread: Spread, tmp_path_factory: pytest.TempPathFactory) -> list[Path
 def test_a_trial_site_is_the_site_that_the_in_process_engine_serves(
     spread: Spread, trial: list[Path]
 ) -> None:
-    federation = InProcess(spread, run="run", seed=1, model="mlp")
-    moment = Moment(1, "train", 0, 0)
-    for name, path in zip(spread.sites, trial):
-        mine = open_site(path).site(moment, Notebook(), "mlp")
-        theirs = federation.site(Envelope("run", name, moment, "", Evaluate(None)))
-        everything = torch.arange(len(theirs.samples))
+    for mine, theirs in pairs(spread, trial, open_site):
         assert mine.facts == dataclasses.replace(theirs.facts, test=0)
-        assert torch.equal(mine.samples.take(everything), theirs.samples.take(everything))
-        assert torch.equal(mine.given, theirs.given)
-        assert mine.held_out is not None
-        assert theirs.held_out is not None
-        held = torch.arange(len(theirs.held_out))
-        assert torch.equal(mine.held_out.take(held), theirs.held_out.take(held))
-        assert torch.equal(mine.held_out_given, theirs.held_out_given)
+        assert_same_samples(mine, theirs)
 
 
 def test_a_trials_public_set_is_the_same_at_every_site(spread: Spread, tmp_path: Path) -> None:
-    public = PublicSet("p", spread.dataset.images, np.array([5, 3, 9]), (0.1,), (0.2,))
-    with_public = dataclasses.replace(spread, public=public)
-    federation = InProcess(with_public, run="run", seed=1, model="mlp")
-    files = export_trial(with_public, {}, tmp_path)
-    assert {open_site(path).facts("mlp").public_digest for path in files} == {
-        federation.facts[site].public_digest for site in spread.sites
-    }
+    assert_one_public_set(spread, lambda chosen: export_trial(chosen, {}, tmp_path), open_site)
 
 
 def test_a_trial_site_has_no_test_set_and_a_secret_of_its_own(trial: list[Path]) -> None:
@@ -108,14 +88,7 @@ def test_a_trial_site_has_no_test_set_and_a_secret_of_its_own(trial: list[Path])
 
 
 def test_the_truth_is_no_part_of_a_trial(spread: Spread, trial: list[Path]) -> None:
-    first = trial[0]
-    with np.load(first.parent / "data.npz") as arrays:
-        assert set(arrays.files) == {"images", "labels", "classes", "ids", "test_images", "test_labels"}
-        rows = (*spread.rows[spread.sites[0]], *spread.held_out[spread.sites[0]])
-        names = [spread.dataset.id_of(int(row)) for row in rows]
-        assert arrays["ids"].tolist() == names  # what a list calls a sample, not what it shows
-        assert np.array_equal(arrays["labels"], spread.given[spread.sites[0]])
-    assert "truth" not in first.read_text("utf-8")
+    assert_no_truth(spread, trial[0].parent, trial[0])
 
 
 def test_a_site_may_lack_classes_of_the_federation(tmp_path: Path) -> None:

@@ -15,20 +15,9 @@ from fedsift.benches.cells import cells_of
 from fedsift.benches.library import table_names
 from fedsift.benches.table import read_table
 from fedsift.cli.main import app
+from tests.benches.small import STUDY_FILE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bench.md").read_text("utf-8")
-STUDY = """
-[data]
-name = "digits"
-[partition]
-name = "iid"
-sites = 3
-[model]
-name = "linear"
-[train]
-epochs = 1
-lr = 0.05
-"""
 
 
 def blocks(kind: str) -> list[str]:
@@ -37,7 +26,7 @@ def blocks(kind: str) -> list[str]:
 
 def written(folder: Path) -> Path:
     """The page's table beside a study of three small sites."""
-    (folder / "study.toml").write_text(STUDY)
+    (folder / "study.toml").write_text(STUDY_FILE)
     (folder / "mine.toml").write_text(
         next(block for block in blocks("toml") if block.startswith("# mine.toml"))
     )

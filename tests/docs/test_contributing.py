@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import fedsift
-from fedsift.cli.main import app
 from fedsift.contract.disclosure import declared
 from fedsift.local import processes
 from fedsift.local.requests import Train
 from fedsift.methods import methods
-from fedsift.study.running import new_run
+from fedsift.runs import RunFolder
+from tests.commands import typed
 from tests.contract import test_every_method as promises
 from tests.contract.federations import (
     ALONE,
@@ -33,11 +31,9 @@ from tests.contract.federations import (
 )
 
 from .blocks import blocks, environment, files, perform, write
+from .contributed import NAME, PAGE, SOURCE, contributed
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "CONTRIBUTING.md"
-NAME = "mine.fedavgm:FedAvgM"
-SOURCE = str(Path(fedsift.__file__).parents[1])
+ROOT = PAGE.parent
 MINE = ("momentum.py", "fedavgm.py", "test_fedavgm.py")
 
 torch.set_num_threads(1)
@@ -45,30 +41,27 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the page's files, importable here and in every process that is started from here."""
-    root = tmp_path_factory.mktemp("contributing")
-    write(files(PAGE), root)
-    (root / "mine/__init__.py").touch()
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(root), SOURCE])
-    sys.path.insert(0, str(root))
-    yield root
-    processes.close_workers()
-    sys.path.remove(str(root))
-    for name in [name for name in sys.modules if name == "mine" or name.startswith("mine.")]:
-        del sys.modules[name]
-    if before is None:
-        del os.environ["PYTHONPATH"]
-    else:
-        os.environ["PYTHONPATH"] = before
+    processes.close_workers()  # those that run already cannot import the page's files
+    with contributed(tmp_path_factory.mktemp("contributing")) as root:
+        yield root
+        processes.close_workers()
+
+
+@pytest.fixture(scope="module")
+def watched(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    """One honest run of the method, with what was seen in it."""
+    seen = promises.watched_run(NAME, tmp_path_factory.mktemp("honest"))
+    return lambda name: seen
+
+
+@pytest.fixture(scope="module")
+def undisturbed(watched: Any) -> Callable[[str], RunFolder]:
+    return lambda name: watched(name)[0]
 
 
 @pytest.fixture(scope="module")
 def said(folder: Path) -> dict[str, str]:
-    """What each of the page's commands and scripts said, in the page's order.
-
-    fedsift's own commands run in this process: a new one would spend its seconds importing torch again.
-    """
+    """What each of the page's commands and scripts said, in the page's order."""
     env = environment(folder, PYTHONPATH=os.pathsep.join([str(folder), SOURCE]))
     heard: dict[str, str] = {}
     with chdir(folder):
@@ -79,9 +72,7 @@ def said(folder: Path) -> dict[str, str]:
                 heard["script"] = told.getvalue()
             for command in block.text.splitlines() if block.kind == "sh" else ():
                 if command.startswith("fedsift "):
-                    done = CliRunner().invoke(app, shlex.split(command)[1:], catch_exceptions=False)
-                    assert done.exit_code == 0, done.output
-                    heard[command] = done.output
+                    heard[command] = typed(command, folder)
                 elif not command.startswith("export "):
                     heard[command] = perform(command, folder, env)
     return heard
@@ -130,30 +121,26 @@ def test_it_declares_what_a_round_asks(folder: Path) -> None:
     assert declared(methods.get(NAME)()) == {"train": (Train,)}
 
 
-def test_it_runs_every_stage_and_writes_everything(folder: Path, tmp_path: Path) -> None:
-    honest = play(contract_study(NAME, tmp_path), tmp_path)
-    promises.test_runs_every_stage_and_writes_everything(NAME, lambda name: honest)
-    promises.test_the_resolved_study_builds_the_same_study(NAME, lambda name: honest)
+def test_it_runs_every_stage_and_writes_everything(undisturbed: Any) -> None:
+    promises.test_runs_every_stage_and_writes_everything(NAME, undisturbed)
+    promises.test_the_resolved_study_builds_the_same_study(NAME, undisturbed)
 
 
 def test_any_order_one_result(folder: Path, tmp_path: Path) -> None:
-    promises.test_any_order_one_result(NAME, tmp_path)
+    alone = play(contract_study(NAME, tmp_path, engine=ALONE), tmp_path)
+    promises.test_any_order_one_result(NAME, lambda name: alone, tmp_path)
 
 
-def test_replies_hold_what_they_declare(folder: Path, tmp_path: Path) -> None:
-    promises.test_replies_hold_what_they_declare_and_nothing_else(
-        NAME, lambda name: promises.watched_run(name, tmp_path)
-    )
+def test_replies_hold_what_they_declare(watched: Any) -> None:
+    promises.test_replies_hold_what_they_declare_and_nothing_else(NAME, watched)
 
 
 def test_bad_replies_are_set_aside(folder: Path, tmp_path: Path) -> None:
     promises.test_bad_replies_are_set_aside_and_the_run_goes_on(NAME, tmp_path)
 
 
-def test_killed_and_resumed_equals_never_stopped(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "honest").mkdir()
-    honest = play(contract_study(NAME, tmp_path / "honest"), tmp_path / "honest")
-    promises.test_killed_and_resumed_equals_never_stopped(NAME, lambda name: honest, tmp_path)
+def test_killed_and_resumed_equals_never_stopped(undisturbed: Any, tmp_path: Path) -> None:
+    promises.test_killed_and_resumed_equals_never_stopped(NAME, undisturbed, tmp_path)
 
 
 def test_stacked_and_in_workers_as_one_at_a_time(folder: Path, tmp_path: Path) -> None:
@@ -165,20 +152,6 @@ def test_stacked_and_in_workers_as_one_at_a_time(folder: Path, tmp_path: Path) -
     assert_same_bits(alone, spread)
     assert rows == spread_rows
     assert_close(alone, stacked, 1e-4)
-
-
-@pytest.mark.flower
-def test_two_engines_one_result(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("flwr", reason="the Flower engine is an extra: pip install 'fedsift[flower]'")
-    pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'fedsift[flower]'")
-    from fedsift.study.on_flower import simulate_many
-
-    study = contract_study(NAME, tmp_path, engine=ALONE)
-    there = new_run(study, tmp_path)
-    [summary] = simulate_many([(study, there)])
-    assert isinstance(summary, dict), summary
-    here = play(contract_study(NAME, tmp_path, engine=ALONE), tmp_path)
-    assert_close(outcome(here)[0], outcome(there)[0], 1e-5)
 
 
 # Into the house ----------------------------------------------------------------------------------------------------
@@ -201,13 +174,10 @@ def moved(text: str, method: bool) -> str:
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the house with the page's method and command moved in."""
     root = tmp_path_factory.mktemp("house")
-    shutil.copytree(SOURCE, root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so"))
-    for part in ("contract", "methods", "__init__.py", "conftest.py"):
-        origin = ROOT / "tests" / part
-        copy = shutil.copytree if origin.is_dir() else shutil.copy
-        (root / "tests").mkdir(exist_ok=True)
-        copy(origin, root / "tests" / part)
-    for name in ("pyproject.toml", ".importlinter", "README.md", "LICENSE"):
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so", "golden")
+    shutil.copytree(SOURCE, root / "src", ignore=ignored)
+    shutil.copytree(ROOT / "tests", root / "tests", ignore=ignored)
+    for name in ("pyproject.toml", ".importlinter", "README.md", "LICENSE", PAGE.name):
         shutil.copy(ROOT / name, root / name)
     texts = files(PAGE)
     write(

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from .blocks import blocks, environment, perform
+from tests.commands import typed
+
+from .blocks import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "first-hour.md"
 
@@ -49,8 +51,8 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, st
     for text in texts("toml"):
         name = "arrays.toml" if '"npz"' in text else "study.toml"
         (root / name).write_text(text, encoding="utf-8")
-    env = environment(root)
-    said = {command: perform(command, root, env) for command in "".join(texts("sh")).splitlines()}
+    env = {"FEDSIFT_CACHE": str(root / "cache")}
+    said = {command: typed(command, root, env) for command in "".join(texts("sh")).splitlines()}
     return root, said
 
 

@@ -6,7 +6,11 @@ import json
 import re
 from pathlib import Path
 
+import click
 import pytest
+
+from .blocks import blocks
+from .test_readme import command_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -53,6 +57,26 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
             assert file.exists(), f"{name(page)}:{number} links to {target}, which does not exist"
             if anchor and file.suffix == ".md":
                 assert anchor in anchors(file), f"{name(page)}:{number} links to {target}: no such heading"
+
+
+def commands(page: Path) -> list[str]:
+    """What a page says to type, in its blocks and within its sentences."""
+    lines = [line for block in blocks(page) for line in block.text.replace("\\\n", " ").splitlines()]
+    typed = [line.partition("#")[0].strip() for line in lines if line.startswith("fedsift ")]
+    return typed + [match for _, line in prose(page) for match in re.findall(r"`(fedsift [^`]+)`", line)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_command_exists_with_its_options(page: Path) -> None:
+    for line in commands(page):
+        words = line.replace("[", " ").replace("]", " ").replace("'", "").split()[1:]
+        if words[:1] == ["headline"] and page.name == "CONTRIBUTING.md":
+            continue  # the command that this page adds
+        command, rest = command_of(words)
+        known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+        assert not (rest and isinstance(command, click.Group)) or rest[0].startswith("-"), line
+        asked = {word.partition("=")[0].rstrip(".,") for word in rest if word.startswith("--")}
+        assert asked <= known | {"--help"}, line
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

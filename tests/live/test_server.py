@@ -288,7 +288,8 @@ def test_counts_of_few_are_withheld_across_sites() -> None:
 
 
 def test_the_page_ends_with_the_command_beside_it(place: Path) -> None:
-    with run_page_beside(place / "runs" / "done") as address:
+    # a port of its own: another test's page could begin on the usual one as soon as this one is gone
+    with run_page_beside(place / "runs" / "done", 0) as address:
         port = int(address.plain.rstrip("/").rpartition(":")[2])
         found = Server(address, port)
         status, headers, _ = found.ask("/")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 
 from fedsift.contract.codec import digest_of
 from fedsift.contract.messages import Moment, SiteFacts
-from fedsift.local import processes, workers
+from fedsift.local import processes
 from fedsift.local.objective import CrossEntropy, Proximal
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train, Trained
@@ -24,12 +23,6 @@ CLASSES = tuple("abcd")
 UNEQUAL = (5, 2, 7, 3, 6)
 """Sites of one, two and three steps of batches of 3, most of them with a shorter last one."""
 LARGE = ("resnet18-imagenet", "resnet34-cifar", "resnet50-imagenet")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_worker_stays_behind() -> Iterator[None]:
-    yield
-    workers.close_workers()
 
 
 def sites(model: str, shape: tuple[int, ...], sizes: tuple[int, ...], **compute: Any) -> list[Site]:

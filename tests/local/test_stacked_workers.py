@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,12 +21,6 @@ from fedsift.local.workers import answer_many, predict, spread
 from fedsift.models import initial_weights
 
 SHAPE, CLASSES = (3, 10, 10), 4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_worker_stays_behind() -> Iterator[None]:
-    yield
-    workers.close_workers()
 
 
 @pytest.fixture(scope="module")

@@ -126,3 +126,10 @@ def test_notebooks_are_not_taken_over_by_an_engine_whose_sites_keep_their_own(tm
     federation.restore({})
     with pytest.raises(RunError, match="the engine that it began on"):
         federation.restore({"a": {"labels": [1]}})
+
+
+def test_a_long_name_is_cut_in_the_folders_and_whole_in_the_study(tmp_path: Path) -> None:
+    study = Study.from_table({"name": "very " * 100, "partition": {"name": "iid", "sites": 2}})
+    folder = new_run(study, tmp_path)
+    assert folder.path.name.endswith("-very" * 10) and len(folder.path.name) < 100
+    assert Study.from_file(folder.study_file).name == study.name

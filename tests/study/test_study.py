@@ -81,6 +81,14 @@ def test_missing_and_broken_files(tmp_path: Path) -> None:
         Study.from_file(tmp_path / "bad.toml")
 
 
+def test_a_folder_and_what_is_not_text_are_no_study(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a folder: name the study's TOML file"):
+        Study.from_file(tmp_path)
+    (tmp_path / "x.toml").write_bytes(b"name = 'd\xf6g'")
+    with pytest.raises(ConfigError, match=r"must be TOML in UTF-8 \(byte 9 is not\)"):
+        Study.from_file(tmp_path / "x.toml")
+
+
 def test_a_method_for_another_kind_of_label_is_refused(tmp_path: Path) -> None:
     table = {"data": {"name": "npz", "path": str(multilabel_file(tmp_path))}, "method": {"name": "fednoro"}}
     with pytest.raises(ConfigError, match="method 'fednoro' does not fit: it is for multiclass labels"):

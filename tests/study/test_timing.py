@@ -55,3 +55,12 @@ def test_every_stage_and_its_evaluation_is_tried(monkeypatch: pytest.MonkeyPatch
     assert [epochs for _, epochs in tried] == [1, 1, 1, 2]
     assert tried[0][0] < tried[2][0] < 450  # parts of the test set too
     assert 0 < samples < 4 * 1348
+    # sites of nine batches or fewer: whole rounds with all their epochs, nothing is extrapolated
+    tried.clear()
+    little = Study.from_table(
+        {**study.to_table(), "data": {"name": "digits", "train_limit": 120, "test_limit": 40}}
+    )
+    seconds, samples = timing.forecast_seconds(little, little.spread())
+    assert seconds > 0
+    assert tried == [(32, 1), (40, 3)]  # three of 3.75 batches first, for what only the first round pays
+    assert samples == 120 * 0.8 + 120 * 3

@@ -14,12 +14,13 @@ import numpy as np
 
 from fedsift.audits.findings import Origin, SiteAudit, to_bytes
 from fedsift.audits.ledger import CHANGE, UNDO, Entry, Forgotten, Ledger, Note, effective
-from fedsift.audits.originals import Correction, corrected_path, rendered, write_corrected
-from fedsift.audits.places import SiteFolder, write_private
+from fedsift.audits.originals import Correction, corrected_path, rendered
+from fedsift.audits.places import SiteFolder
 from fedsift.audits.review import Plan, read_plan, settle
 from fedsift.audits.verdicts import Verdict, from_entries
 from fedsift.audits.write import keep_thumbnails, stored_thumbnails, write_queue, write_tables
 from fedsift.contract.errors import ConfigError, DataError
+from fedsift.contract.files import write_private
 from fedsift.contract.thresholds import APPLY
 
 BY = ("verdicts", "probability", "both")
@@ -154,7 +155,8 @@ def write_state(
     """The corrected table as the ledger has it."""
     found = corrections(audit, entries)
     gone = Forgotten(entries)
-    return write_corrected(origin, audit.site, audit.classes, found, forgotten=gone, out=out), len(found)
+    made = rendered(origin, audit.site, audit.classes, found, forgotten=gone, out=out)
+    return write_private(*made), len(found)
 
 
 def _new(

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from fedsift import __version__
 from fedsift.audits.page.sections import percent
-from fedsift.audits.places import write_private
 from fedsift.audits.release import SiteRow
 from fedsift.audits.table import neutral, number, visible
 from fedsift.contract.errors import DataError
+from fedsift.contract.files import write_private
 from fedsift.drawing import house_style
+from fedsift.drawing.document import document
 from fedsift.drawing.svg import (
     FULL,
     Markup,
@@ -127,13 +128,7 @@ def consortium_page(rows: Sequence[SiteRow]) -> str:
         ]
     )
     policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-    head = (
-        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{title} · fedsift</title><style>{style}</style>"
-    )
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
+    return document(title, body, style, policy=policy)
 
 
 _STYLE = (

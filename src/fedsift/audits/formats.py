@@ -12,10 +12,11 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from fedsift.audits.findings import SiteAudit, Thumbnails, joined
-from fedsift.audits.places import make_private, write_private
+from fedsift.audits.places import make_private
 from fedsift.audits.review import Item, Plan
 from fedsift.audits.table import neutral, number, of_split
 from fedsift.audits.verdicts import CHOICE_BOTH, CHOICE_CANNOT_TELL, special_choice
+from fedsift.contract.files import write_private
 
 QUEUE_COLUMNS = (
     "id",

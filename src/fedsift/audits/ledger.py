@@ -22,8 +22,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedsift.audits.places import PRIVATE_FILE, write_private
+from fedsift.audits.places import PRIVATE_FILE
 from fedsift.contract.errors import RunError
+from fedsift.contract.files import write_private
 
 START = "0" * 64
 FINDING, VERDICT, CHANGE, UNDO, FORGET = "finding", "verdict", "change", "undo", "forget"

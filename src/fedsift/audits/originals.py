@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.audits.findings import Origin
-from fedsift.audits.places import write_private
 from fedsift.contract.errors import DataError
 from fedsift.data.images import find_pictures
 from fedsift.data.sources.base import Source
@@ -95,7 +94,10 @@ def rendered(
     forgotten: Container[str] = (),
     out: Path | None = None,
 ) -> tuple[Path, bytes]:
-    """The corrected table and where it goes, without `forgotten` samples. Every correction must find its sample."""
+    """Where the corrected table goes, and its bytes, without `forgotten` samples; the caller writes it.
+
+    Every correction must find its sample.
+    """
     path = out or corrected_path(origin)
     if path.resolve() in {Path(p).resolve() for p in (origin.path, origin.table) if p}:
         raise DataError(f"{path} is the original table: it is never written to; choose another --to")
@@ -106,19 +108,6 @@ def rendered(
     raise DataError(
         f"labels of a '{origin.kind}' source cannot be written back: only folder and npz are known"
     )
-
-
-def write_corrected(
-    origin: Origin,
-    site: str,
-    classes: Sequence[str],
-    corrections: Mapping[str, Correction],
-    *,
-    forgotten: Container[str] = (),
-    out: Path | None = None,
-) -> Path:
-    """Write what `rendered` made."""
-    return write_private(*rendered(origin, site, classes, corrections, forgotten=forgotten, out=out))
 
 
 def _wanted(name: str, site: str, corrections: Mapping[str, Correction]) -> Correction | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,19 +81,3 @@ def make_private(folder: Path) -> None:
     """The folder, readable by its owner only; parents that exist already keep their rights."""
     folder.mkdir(parents=True, exist_ok=True)
     os.chmod(folder, PRIVATE_FOLDER)
-
-
-def write_private(path: Path, data: bytes | str) -> Path:
-    """Either the old file or the new one, never a part, and never readable by others, not even while it grows."""
-    content = data.encode("utf-8") if isinstance(data, str) else data
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:  # mkstemp creates with 0600
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
-    return path

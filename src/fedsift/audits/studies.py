@@ -22,11 +22,12 @@ from fedsift.audits.consortium import write_consortium
 from fedsift.audits.federated import consortium_rows, judged_site, site_rows
 from fedsift.audits.findings import Evidence, Issues, SiteAudit, issues
 from fedsift.audits.originals import origin_of
-from fedsift.audits.places import SiteFolder, make_private, write_private
+from fedsift.audits.places import SiteFolder, make_private
 from fedsift.audits.write import array_thumbnails, write_site
 from fedsift.contract import codec
 from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import ConfigError, RunError
+from fedsift.contract.files import write_private
 from fedsift.contract.plain import plain
 from fedsift.contract.thresholds import APPLY
 from fedsift.data.dataset import Dataset, Spread

@@ -18,10 +18,11 @@ from fedsift.audits.findings import SiteAudit, Thumbnails, load, to_bytes
 from fedsift.audits.formats import write_review
 from fedsift.audits.ledger import FINDING, Forgotten, Ledger, Note
 from fedsift.audits.page import render, shown_rows
-from fedsift.audits.places import SiteFolder, make_private, write_private
+from fedsift.audits.places import SiteFolder, make_private
 from fedsift.audits.release import release
 from fedsift.audits.review import FLAGGED, UNFLAGGED, Plan, draw_plan, orders, read_plan
 from fedsift.contract.errors import DataError
+from fedsift.contract.files import write_private
 from fedsift.metrics import plain
 
 RESERVE = 1000

@@ -9,6 +9,7 @@ from fedsift.benches.figures import WORDS, words
 from fedsift.benches.summary import Curve, Entry, Results
 from fedsift.benches.text import NOTHING, difference, note_lines, ours, pair_words, paper_s, title
 from fedsift.drawing import house_style
+from fedsift.drawing.document import document
 from fedsift.drawing.svg import (
     HALF,
     Markup,
@@ -75,16 +76,7 @@ def page(results: Results) -> str:
             ),
         ]
     )
-    head = join(
-        [
-            Markup('<meta charset="utf-8">'),
-            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Markup('<meta name="color-scheme" content="light dark">'),
-            tag("title", f"{title(results)} · fedsift"),
-            Markup(f"<style>{house_style()}{OWN_STYLE}</style>"),
-        ]
-    )
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
+    return document(title(results), body, f"{house_style()}{OWN_STYLE}")
 
 
 def _grid(head: Sequence[object], rows: Sequence[Sequence[Markup]]) -> Markup:

@@ -60,6 +60,8 @@ def _sorted_out(settings: Sequence[str]) -> tuple[tuple[int, ...], dict[str, lis
         if "." not in key:
             raise ConfigError(f"'{key}' is a whole table: name a key of it, e.g. {key}.name")
         values = [read_overrides([f"{key}={part}"])[key] for part in parts_of(text)]
+        if not values:
+            raise ConfigError(f"'{setting}' has no value: write key=value or key=a,b,c")
         if len(values) > 1:
             swept[key] = values
         else:

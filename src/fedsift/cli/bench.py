@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,29 +62,21 @@ def bench(
     found = find_table(table).changed(
         seeds=read_seeds(seeds, "--seeds") if seeds else (), settings=more or []
     )
-    go(
-        found,
-        out,
-        processes=processes,
-        shard=shard,
-        ray=ray,
-        keep=keep,
-        any_version=any_version,
-        as_json=json,
-    )
+    go(found, out, Way(processes, shard, ray, keep, any_version), as_json=json)
 
 
-def go(
-    table: Table,
-    out: Path,
-    *,
-    processes: int,
-    shard: str,
-    ray: str,
-    keep: bool,
-    any_version: bool,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True)
+class Way:
+    """How a table is computed, as the options say; shared by `bench` and `sweep`."""
+
+    processes: int
+    shard: str
+    ray: str
+    keep: bool
+    any_version: bool
+
+
+def go(table: Table, out: Path, way: Way, *, as_json: bool) -> None:
     """Compute with a progress display, then show where the table is and what it says; shared by `bench` and `sweep`."""
     from fedsift.api.benching import table_progress
     from fedsift.benches.running import run_table
@@ -93,11 +86,11 @@ def go(
             outcome = run_table(
                 table,
                 out,
-                processes=processes,
-                shard=read_shard(shard),
-                ray=ray,
-                keep=keep,
-                any_version=any_version,
+                processes=way.processes,
+                shard=read_shard(way.shard),
+                ray=way.ray,
+                keep=way.keep,
+                any_version=way.any_version,
                 listen=listen,
             )
     except KeyboardInterrupt as stop:

@@ -15,6 +15,7 @@ from fedsift.contract.thresholds import APPLY
 if TYPE_CHECKING:
     from fedsift.audits.apply import Applied
     from fedsift.audits.findings import Origin, SiteAudit
+    from fedsift.audits.places import SiteFolder
 
 FOLDER = typer.Argument(help="A site's folder of an audit: OUT/sites/SITE.")
 JSON = typer.Option(False, "--json", help="Print as JSON.")
@@ -50,10 +51,8 @@ def apply(
 ) -> None:
     """Write a corrected table beside the original, which stays as it is."""
     from fedsift.audits import apply as corrections
-    from fedsift.audits.write import open_site
 
-    place, audit = open_site(folder)
-    origin = _origin(audit, table, label_column, id_column)
+    place, audit, origin = _opened(folder, table, label_column, id_column)
     done = corrections.apply(
         place, audit, by=by, threshold=above, who=_who(who), test=include_test, origin=origin, out=to
     )
@@ -74,10 +73,8 @@ def undo(
 ) -> None:
     """Take verdicts and corrections back to any line of the ledger, and write the table anew."""
     from fedsift.audits import apply as corrections
-    from fedsift.audits.write import open_site
 
-    place, audit = open_site(folder)
-    origin = _origin(audit, table, label_column, id_column)
+    place, audit, origin = _opened(folder, table, label_column, id_column)
     _print_applied(corrections.undo(place, audit, to_line, who=_who(who), origin=origin, out=to), json)
 
 
@@ -140,10 +137,14 @@ def _who(name: str) -> str:
     return name or getpass.getuser()
 
 
-def _origin(audit: SiteAudit, table: Path | None, label_column: str, id_column: str) -> Origin | None:
-    """What the audit knows of the original, changed by what the command line says."""
+def _opened(
+    folder: Path, table: Path | None, label_column: str, id_column: str
+) -> tuple[SiteFolder, SiteAudit, Origin | None]:
+    """A site's audit, and what it knows of the original, changed by what the command line says."""
     from fedsift.audits.findings import Origin
+    from fedsift.audits.write import open_site
 
+    place, audit = open_site(folder)
     origin = audit.origin
     if table is not None:
         if table.suffix.lower() == ".npz":
@@ -156,7 +157,7 @@ def _origin(audit: SiteAudit, table: Path | None, label_column: str, id_column: 
         origin = replace(origin, label_column=label_column)
     if origin is not None and id_column:
         origin = replace(origin, id_column=id_column)
-    return origin
+    return place, audit, origin
 
 
 def _print_applied(done: Applied, json: bool) -> None:

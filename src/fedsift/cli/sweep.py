@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fedsift.cli.bench import ANY, JSON, KEEP, OUT, PROCESSES, RAY, SHARD, go
+from fedsift.cli.bench import ANY, JSON, KEEP, OUT, PROCESSES, RAY, SHARD, Way, go
 
 
 def register(app: typer.Typer) -> None:
@@ -33,13 +33,4 @@ def sweep(
 
     table, text = sweep_table(study, settings, figure or ["accuracy.last"])
     write_atomically(out / table.name / f"{table.name}.toml", text.encode())
-    go(
-        table,
-        out,
-        processes=processes,
-        shard=shard,
-        ray=ray,
-        keep=keep,
-        any_version=any_version,
-        as_json=json,
-    )
+    go(table, out, Way(processes, shard, ray, keep, any_version), as_json=json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -10,6 +11,7 @@ import numpy as np
 
 from fedsift.contract.findings import Findings
 from fedsift.contract.messages import Reply, Request, SiteFacts, Weights
+from fedsift.contract.randomness import numpy_generator
 
 R = TypeVar("R", bound=Reply)
 
@@ -29,6 +31,19 @@ class Round:
     def count(self) -> int:
         """The round's number for people, from 1."""
         return self.number + 1
+
+
+def server_random(seed: int, at: Round, purpose: str) -> np.random.Generator:
+    """The server's generator for a round and a purpose, the same in every kind of federation."""
+    return numpy_generator(seed, "server", at.stage, at.number, purpose)
+
+
+def choose_sites(pool: Sequence[str], fraction: float, rng: np.random.Generator) -> list[str]:
+    """max(1, floor(fraction * n)) of the sites without replacement, in their order."""
+    count = min(len(pool), max(1, math.floor(fraction * len(pool) + 1e-9)))
+    if count == len(pool):
+        return list(pool)
+    return [pool[i] for i in sorted(rng.choice(len(pool), size=count, replace=False))]
 
 
 class Replies(Mapping[str, R], Generic[R]):

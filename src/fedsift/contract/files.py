@@ -6,18 +6,34 @@ import hashlib
 import json
 import os
 import re
+import threading
 from pathlib import Path
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Either the old file or the new one, never a part: write beside, flush to disk, rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    _put(path, data, 0o666)  # less what the user's mask takes away
+
+
+def write_private(path: Path, data: bytes | str) -> Path:
+    """The same, and never readable by others (0600), not even while it grows."""
+    _put(path, data.encode("utf-8") if isinstance(data, str) else data, 0o600)
+    return path
+
+
+def _put(path: Path, data: bytes, rights: int) -> None:
+    beside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    beside.unlink(missing_ok=True)  # of a process that was killed, with whatever rights
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, rights), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def safe_name(site: str) -> str:

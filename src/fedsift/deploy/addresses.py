@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 from fedsift.contract.errors import ConfigError
+from fedsift.contract.loopback import is_loopback
 
 LOOPBACK_ONLY = (
     "Flower answers its control calls on the port that sites reach, so whoever holds ca.crt could run code on the "
@@ -13,18 +12,9 @@ LOOPBACK_ONLY = (
 """Seen, not feared: with nothing but the CA certificate a client registered keys and started an app of its own."""
 
 
-def on_this_machine(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 def refuse_the_network(host: str) -> None:
     """Encryption alone does not help: the certificate that opens the line is the one that every site has."""
-    if not on_this_machine(host):
+    if not is_loopback(host):
         raise ConfigError(
             f"'{host}' is not this machine: {LOOPBACK_ONLY}; without a door (--certificate, --key and --roster) "
             "only 127.0.0.1 is served (docs/deployment.md)"

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from fedsift.contract.errors import ConfigError
-from fedsift.deploy.private import private_folder, write_private
+from fedsift.contract.files import write_private
+from fedsift.deploy.private import private_folder
 
 OWN_LIFE = timedelta(days=3650)
 """Of a throw-away certificate: it is made anew at every start, and must outlive the longest run between two."""

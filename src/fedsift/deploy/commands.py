@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import shutil
 import signal
 import socket
@@ -28,6 +29,8 @@ from fedsift.deploy.confinement import Confinement
 from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.engines.flower.processes import offline, require_flower
 
+LOWEST_PORT = 12_000
+"""Below it live well-known services."""
 BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
 """Flower's parts on one machine ask each other for work this often (seconds); the other polls are built in."""
 
@@ -183,6 +186,14 @@ def attend_trial(command: list[str], worker: Worker, home: Path, say: Say) -> in
 
 
 def free_port() -> int:
+    """A port that nobody listens on, below those that the kernel gives to outgoing lines: until whoever it is for
+    listens, no such line can take it."""
+    with suppress(OSError, ValueError, IndexError):
+        first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()[0])
+        for port in random.SystemRandom().sample(range(LOWEST_PORT, first_given), 50):
+            with suppress(OSError), socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+                return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

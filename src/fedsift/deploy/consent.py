@@ -12,11 +12,11 @@ from typing import Any
 
 from fedsift import __version__
 from fedsift.contract.disclosure import replies_of
-from fedsift.contract.files import safe_name
+from fedsift.contract.files import safe_name, write_private
 from fedsift.contract.messages import Answer, Envelope, Request
 from fedsift.deploy.account import FOLDER, Account
 from fedsift.deploy.policy import Policy, fields_in, requests_in
-from fedsift.deploy.private import append_private, private_folder, write_private
+from fedsift.deploy.private import append_private, private_folder
 from fedsift.deploy.site_file import SiteFile, notebook_of
 from fedsift.deploy.site_head import EGRESS_FILE
 from fedsift.engines.flower.letters import Letter

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedsift.contract.errors import ConfigError, RunError
-from fedsift.contract.files import safe_name
+from fedsift.contract.files import safe_name, write_private
 from fedsift.deploy import starting
 from fedsift.deploy.app import write_app
 from fedsift.deploy.certificates import throw_away
@@ -28,7 +28,7 @@ from fedsift.deploy.commands import end_with_parent, free_port
 from fedsift.deploy.following import POLL, Say, Status
 from fedsift.deploy.hosting import LINK_FILE, Link, read_link
 from fedsift.deploy.pins import app_fingerprint, pin
-from fedsift.deploy.private import private_folder, write_private
+from fedsift.deploy.private import private_folder
 from fedsift.deploy.roster import Entry, add_entry, fingerprint
 from fedsift.deploy.site_head import read_head
 from fedsift.engines.flower.processes import end_session, session_members

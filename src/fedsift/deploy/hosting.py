@@ -10,12 +10,13 @@ from pathlib import Path
 import httpx
 
 from fedsift.contract.errors import ConfigError, RunError
+from fedsift.contract.files import write_private
 from fedsift.deploy.certificates import Pair, client_context, server_context, throw_away
 from fedsift.deploy.commands import Say, companion, ended, free_port, superlink_command
 from fedsift.deploy.door import Door
 from fedsift.deploy.listening import DoorServer, bind
 from fedsift.deploy.nodes import NODES_FILE, NodeBook
-from fedsift.deploy.private import keep_to_oneself, private_folder, write_private
+from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.deploy.roster import Roster, read_entries
 
 LINK_FILE = "link.json"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedsift.deploy.private import write_private
+from fedsift.contract.files import write_private
 
 NODES_FILE = "nodes.json"
 

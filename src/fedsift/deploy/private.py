@@ -13,16 +13,6 @@ def private_folder(path: Path) -> Path:
     return path
 
 
-def write_private(path: Path, data: bytes) -> None:
-    """A whole file that others cannot read (0600) at any moment, in place of what was there."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    beside.unlink(missing_ok=True)
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-    os.replace(beside, path)
-
-
 def append_private(path: Path, line: str) -> None:
     """One more line of a log that others cannot read (0600)."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

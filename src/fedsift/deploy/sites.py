@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedsift.contract.errors import DataError
+from fedsift.contract.files import write_private
 from fedsift.contract.messages import Envelope, Reply
 from fedsift.contract.randomness import numpy_generator
 from fedsift.data.dataset import Dataset, Labels, Rows
@@ -22,7 +23,7 @@ from fedsift.data.sources import Source, sources
 from fedsift.data.splits import split
 from fedsift.deploy.account import Charge
 from fedsift.deploy.consent import account_of
-from fedsift.deploy.private import private_folder, write_private
+from fedsift.deploy.private import private_folder
 from fedsift.deploy.site_file import SiteFile, notebook_of, read_site_file
 from fedsift.engines.flower.room import Release, SiteRoom
 from fedsift.local.features import is_features, with_features

@@ -23,7 +23,7 @@ from fedsift.deploy.commands import error_of, existing, program
 from fedsift.deploy.following import POLL, Say, Status, follow
 from fedsift.deploy.hosting import Link
 from fedsift.deploy.private import private_folder
-from fedsift.engines.flower.processes import LOG_FILE, end_session, offline
+from fedsift.engines.flower.processes import LOG_FILE, begin_session, end_session, offline
 from fedsift.engines.loop import Listener
 from fedsift.runs import RunFolder
 from fedsift.runs.folder import DEPLOYED, FAILURE, FEDERATION, STOP, SUMMARY, TRACK, WAITING
@@ -198,14 +198,7 @@ def _launched(
         f'run-folder="{place}"',
     ]
     with log_file.open("ab") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
+        process = begin_session(command, environment, log)
         try:
             yield process
         finally:

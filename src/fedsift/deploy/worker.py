@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsift.contract.errors import ConfigError, FedsiftError
+from fedsift.contract.files import write_private
 from fedsift.contract.messages import Answer, Envelope
 from fedsift.deploy.commands import trouble_file
 from fedsift.deploy.consent import (
@@ -32,7 +33,7 @@ from fedsift.deploy.consent import (
     withdrawn_since,
 )
 from fedsift.deploy.policy import Policy
-from fedsift.deploy.private import keep_to_oneself, private_folder, write_private
+from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.deploy.site_file import SiteFile, egress_of, notebook_of, read_site_file
 from fedsift.deploy.sites import open_site
 from fedsift.deploy.wire import receive_letter, send_letter

@@ -15,11 +15,11 @@ from torch import Tensor
 from fedsift.contract.codec import size_of
 from fedsift.contract.disclosure import check_declared
 from fedsift.contract.errors import ConfigError, QuorumError, RunError
-from fedsift.contract.federation import Replies, Round
+from fedsift.contract.federation import Replies, Round, choose_sites, server_random
 from fedsift.contract.findings import FINDINGS, Findings
 from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request, SiteFacts, Weights
 from fedsift.contract.method import Asks
-from fedsift.contract.randomness import derive, numpy_generator
+from fedsift.contract.randomness import derive
 from fedsift.contract.ranges import AtLeastZero, Count, Positive, Ranged, Share
 from fedsift.contract.typed import DEEPEST
 from fedsift.data.dataset import Spread
@@ -298,17 +298,12 @@ class EngineFederation(ABC):
         return self.protection.limits.largest_share
 
     def random(self, purpose: str) -> np.random.Generator:
-        return numpy_generator(self.seed, "server", self.round.stage, self.round.number, purpose)
+        return server_random(self.seed, self.round, purpose)
 
     def choose(
         self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose"
     ) -> list[str]:
-        pool = self.sites if among is None else list(among)
-        count = min(len(pool), max(1, math.floor(fraction * len(pool) + 1e-9)))
-        if count == len(pool):
-            return pool
-        picked = self.random(purpose).choice(len(pool), size=count, replace=False)
-        return [pool[i] for i in sorted(picked)]
+        return choose_sites(self.sites if among is None else among, fraction, self.random(purpose))
 
     def record(self, **values: Any) -> None:
         self.log.values.update(values)

@@ -8,26 +8,17 @@ turned away: the Host must be ours, and an action must come from our own page.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from fedsift.contract.errors import ConfigError
+from fedsift.contract.loopback import is_loopback
 
 LEAST_TOKEN = 16
 HEADER = "x-fedsift"
 """An action carries this header: a page from elsewhere cannot add it without asking, and is refused."""
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True)

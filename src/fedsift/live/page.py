@@ -9,6 +9,7 @@ from typing import Any
 from fedsift import __version__
 from fedsift.contract.plaintext import visible
 from fedsift.drawing import house_style
+from fedsift.drawing.document import document
 from fedsift.drawing.svg import Markup, join, tag
 from fedsift.runs.folder import RunFolder
 
@@ -186,19 +187,10 @@ def _footer() -> Markup:
 
 def _document(title: str, body: Markup, nonce: str, *scripts: str) -> str:
     style = house_style() + _asset("live.css")
-    head = join(
-        [
-            Markup('<meta charset="utf-8">'),
-            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Markup('<meta name="color-scheme" content="light dark">'),
-            Markup('<link rel="icon" href="data:,">'),
-            tag("title", f"{title} · fedsift"),
-            Markup(f'<style nonce="{nonce}">{style}</style>'),
-        ]
-    )
     code = "\n".join(_asset(name) for name in scripts)
-    script = f'<script nonce="{nonce}">{code}</script>' if scripts else ""
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}{script}</body></html>\n'
+    script = Markup(f'<script nonce="{nonce}">{code}</script>' if scripts else "")
+    icon = Markup('<link rel="icon" href="data:,">')
+    return document(title, join([body, script]), style, more=icon, nonce=nonce)
 
 
 def _asset(name: str) -> str:

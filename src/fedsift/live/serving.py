@@ -9,11 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsift.contract.errors import ConfigError
 from fedsift.live.glance import Runs
 from fedsift.live.guard import Guard
+
+if TYPE_CHECKING:
+    from fedsift.live.app import LiveApp
 
 PORT = 8700
 TRIED = 50
@@ -46,12 +49,10 @@ def serve_runs(
 ) -> None:
     """Show the runs of a folder until a signal comes, or until the process `parent` has ended."""
     require_server()
-    runs = Runs(place)
-    with _listening(host, port) as listener:
-        guard = _guard(host, listener, token)
-        from fedsift.live.app import LiveApp
+    from fedsift.live.app import LiveApp
 
-        _serve(LiveApp(guard, runs=runs), listener, lambda: ready(_address(guard)), parent)
+    runs = Runs(place)
+    _show(lambda guard: LiveApp(guard, runs=runs), host, port, token, ready, parent)
 
 
 def serve_site(
@@ -66,18 +67,26 @@ def serve_site(
 ) -> None:
     """Show a site what left it, on this machine's own address always."""
     require_server()
-    with _listening("127.0.0.1", port) as listener:
-        guard = _guard("127.0.0.1", listener, token)
-        from fedsift.live.app import LiveApp
-        from fedsift.live.site import SiteView
+    from fedsift.live.app import LiveApp
+    from fedsift.live.site import SiteView
 
-        app = LiveApp(guard, site=SiteView(name, egress, audit))
-        _serve(app, listener, lambda: ready(_address(guard)), parent)
+    view = SiteView(name, egress, audit)
+    _show(lambda guard: LiveApp(guard, site=view), "127.0.0.1", port, token, ready, parent)
 
 
-def _guard(host: str, listener: socket.socket, token: str | None) -> Guard:
-    port = listener.getsockname()[1]
-    return Guard(host, port) if token is None else Guard(host, port, token)
+def _show(
+    app_of: Callable[[Guard], LiveApp],
+    host: str,
+    port: int | None,
+    token: str | None,
+    ready: Callable[[Address], None],
+    parent: int,
+) -> None:
+    """Listen, and serve what is made for the guard of that address."""
+    with _listening(host, port) as listener:
+        number = listener.getsockname()[1]
+        guard = Guard(host, number) if token is None else Guard(host, number, token)
+        _serve(app_of(guard), listener, lambda: ready(_address(guard)), parent)
 
 
 def _address(guard: Guard) -> Address:

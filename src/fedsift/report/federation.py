@@ -8,10 +8,11 @@ from typing import Any
 from fedsift import __version__
 from fedsift.data.pictures import Portrait
 from fedsift.drawing import house_style, saving_script
+from fedsift.drawing.document import document
 from fedsift.drawing.svg import MANY_CLASSES, Markup, figure, join, tag
 from fedsift.report.bars import TOP, Bar, bar_figure
 from fedsift.report.matrix import Row, dot_plot, first_row, heat_map
-from fedsift.report.page import HATCH, document, script, tile
+from fedsift.report.page import HATCH, script, tile
 from fedsift.report.tables import html_table
 from fedsift.runs import number, percent, plural
 

@@ -7,6 +7,7 @@ from importlib.resources import files
 
 from fedsift import __version__
 from fedsift.drawing import house_style, saving_script
+from fedsift.drawing.document import document
 from fedsift.drawing.svg import Markup, join, tag
 from fedsift.report.lanes import lanes
 from fedsift.report.noisy_sites import noisy_sites
@@ -55,19 +56,6 @@ def page(run: RunData, others: Sequence[RunData] = ()) -> str:
         ]
     )
     return document(headline(run), body, house_style())
-
-
-def document(title: str, body: Markup, style: str) -> str:
-    head = join(
-        [
-            Markup('<meta charset="utf-8">'),
-            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Markup('<meta name="color-scheme" content="light dark">'),
-            tag("title", f"{title} · fedsift"),
-            Markup(f"<style>{style}</style>"),
-        ]
-    )
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
 
 
 def script() -> str:

@@ -93,7 +93,7 @@ def cell_words(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if not _is_number(value):
         return str(value)
-    words = ORDINARY.get(name, ("", number))[1] or number
+    words = ORDINARY.get(name, ("", percent if name.endswith("_probability") else number))[1] or number
     return words(value)
 
 

@@ -19,6 +19,7 @@ from fedsift.engines.flower.processes import (
     LOG_FILE,
     POLL,
     SIMULATED_SITES,
+    begin_session,
     end_session,
     offline,
     require_flower,
@@ -120,14 +121,8 @@ def _run(
     environment = offline({"FLWR_HOME": str(place / "flwr"), SIMULATED_SITES: plan["sites"]})
     outcomes: dict[int, Outcome] = {}
     with log_file.open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fedsift.study.simulated", str(place / "plan.json")],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
+        command = [sys.executable, "-m", "fedsift.study.simulated", str(place / "plan.json")]
+        process = begin_session(command, environment, log)
         try:
             for event in _events(Path(plan["events"]), process):
                 number = event["job"]

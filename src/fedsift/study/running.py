@@ -30,11 +30,14 @@ from fedsift.study.results import write_results
 from fedsift.study.study import Study
 from fedsift.study.track import Followed, keep_track, need_packages
 
+NAME_LENGTH = 80
+"""Letters of a study's name in its folder's: file systems end at 255."""
+
 
 def new_run(study: Study, parent: Path) -> RunFolder:
     """A fresh folder, named after the day and the study, with the resolved study in it."""
     need_packages(study.track)
-    slug = re.sub(r"[^a-z0-9]+", "-", study.name.lower()).strip("-") or "study"
+    slug = re.sub(r"[^a-z0-9]+", "-", study.name.lower())[:NAME_LENGTH].strip("-") or "study"
     folder = RunFolder.create(Path(parent), f"{datetime.now():%Y-%m-%d}-{slug}")
     folder.write_text("study.toml", study.to_toml())
     keep_track(study, folder)

@@ -331,8 +331,14 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"study file '{path}' does not exist.{hint if 'mean' in hint else ''}".rstrip(".")
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is no study: it must be TOML in UTF-8 (byte {error.start} is not)"
+        ) from None
+    except IsADirectoryError:
+        raise ConfigError(f"'{path}' is a folder: name the study's TOML file") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"study file '{path}' cannot be read: {error}") from None
 

@@ -27,6 +27,7 @@ from fedsift.study.study import Study
 
 FEW, MORE = 3, 9
 """Batches of a mean site in the two parts of the data."""
+FEW_EPOCHS = 3
 QUICK, REPEATS = 2.0, 3
 """A trial that takes fewer seconds than this is repeated; the fastest counts."""
 
@@ -61,6 +62,8 @@ def forecast_seconds(study: Study, spread: Spread) -> tuple[float, int]:
     threads = study.engine.compute().threads
     with threads_of(threads), threadpool_limits(1, user_api="blas"):
         _try(study, _part(spread, few), 1)  # the first round pays for starting workers and for tracing
+        if more >= 1 and epochs <= FEW_EPOCHS:  # so little that whole rounds cost no more than parts of them
+            return _total(study, _fastest(study, spread, 1.0, epochs)), round(samples * (few + epochs))
         small = _fastest(study, spread, few, 1)
         large = small if more <= few else _fastest(study, spread, more, 1)
         twice = large if epochs == 1 else _fastest(study, spread, more, 2)

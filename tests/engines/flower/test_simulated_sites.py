@@ -8,11 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.engines.exported import (
+    assert_no_truth,
+    assert_one_public_set,
+    assert_same_samples,
+    pairs,
+    small_spread,
+)
 
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.messages import Answer, Envelope, Moment
-from fedsift.contract.notebook import Notebook
-from fedsift.data.dataset import PublicSet, Spread
+from fedsift.data.dataset import Spread
 from fedsift.engines.flower.answering import answer_letter
 from fedsift.engines.flower.client import site_place
 from fedsift.engines.flower.hello import Hello, Vacant
@@ -22,38 +28,19 @@ from fedsift.engines.flower.records import letter_of, value_of
 from fedsift.engines.flower.simulated_sites import export_sites, open_simulated, seen
 from fedsift.engines.inprocess import InProcess
 from fedsift.local.requests import Evaluate
-from fedsift.study import Study
 
 
 @pytest.fixture(scope="module")
 def spread() -> Spread:
-    study = Study.from_table(
-        {
-            "partition": {"name": "bernoulli-dirichlet", "sites": 3, "p": 0.7, "alpha": 1.0},
-            "noise": {"name": "fedcorr", "rho": 1.0, "tau": 0.5},
-            "evaluate": {"held_out": 0.1},
-        }
-    )
-    return study.spread()
+    return small_spread()
 
 
 def test_an_exported_site_is_the_site_that_the_in_process_engine_serves(
     spread: Spread, tmp_path: Path
 ) -> None:
-    federation = InProcess(spread, run="run", seed=1, model="mlp")
-    moment = Moment(1, "train", 0, 0)
-    for name, path in zip(spread.sites, export_sites(spread, {}, tmp_path)):
-        mine = open_simulated(path).site(moment, Notebook(), "mlp")
-        theirs = federation.site(Envelope("run", name, moment, "", Evaluate(None)))
-        everything = torch.arange(len(theirs.samples))
+    for mine, theirs in pairs(spread, export_sites(spread, {}, tmp_path), open_simulated):
         assert mine.facts == theirs.facts
-        assert torch.equal(mine.samples.take(everything), theirs.samples.take(everything))
-        assert torch.equal(mine.given, theirs.given)
-        assert mine.held_out is not None
-        assert theirs.held_out is not None
-        held = torch.arange(len(theirs.held_out))
-        assert torch.equal(mine.held_out.take(held), theirs.held_out.take(held))
-        assert torch.equal(mine.held_out_given, theirs.held_out_given)
+        assert_same_samples(mine, theirs)
         assert mine.test is not None
         assert theirs.test is not None
         tested = torch.arange(len(theirs.test))
@@ -63,24 +50,12 @@ def test_an_exported_site_is_the_site_that_the_in_process_engine_serves(
 
 
 def test_a_public_set_is_the_same_at_every_site(spread: Spread, tmp_path: Path) -> None:
-    public = PublicSet("p", spread.dataset.images, np.array([5, 3, 9]), (0.1,), (0.2,))
-    with_public = dataclasses.replace(spread, public=public)
-    federation = InProcess(with_public, run="run", seed=1, model="mlp")
-    files = export_sites(with_public, {}, tmp_path)
-    assert {open_simulated(path).facts("mlp").public_digest for path in files} == {
-        federation.facts[site].public_digest for site in spread.sites
-    }
+    assert_one_public_set(spread, lambda chosen: export_sites(chosen, {}, tmp_path), open_simulated)
 
 
 def test_the_truth_is_not_exported(spread: Spread, tmp_path: Path) -> None:
     [first, *_] = export_sites(spread, {}, tmp_path)
-    with np.load(first / "data.npz") as arrays:
-        assert set(arrays.files) == {"images", "labels", "classes", "ids", "test_images", "test_labels"}
-        rows = (*spread.rows[spread.sites[0]], *spread.held_out[spread.sites[0]])
-        names = [spread.dataset.id_of(int(row)) for row in rows]
-        assert arrays["ids"].tolist() == names  # what a list calls a sample, not what it shows
-        assert np.array_equal(arrays["labels"], spread.given[spread.sites[0]])
-    assert "truth" not in (first / "site.json").read_text("utf-8")
+    assert_no_truth(spread, first, first / "site.json")
 
 
 def test_what_is_annotated_and_which_network_is_a_sites_own(spread: Spread, tmp_path: Path) -> None:

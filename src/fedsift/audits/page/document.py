@@ -18,6 +18,7 @@ from fedsift.audits.review import Plan
 from fedsift.audits.table import of_split, visible
 from fedsift.audits.verdicts import PAGE_FORMAT
 from fedsift.drawing import house_style
+from fedsift.drawing.document import document
 from fedsift.drawing.svg import Markup, data_script, join, tag
 
 PAGE_LIMIT = 2000
@@ -125,18 +126,9 @@ def render(audit: SiteAudit, plan: Plan, thumbnails: Thumbnails | None = None) -
             Markup(f"<script>{script}</script>"),
         ]
     )
-    head = join(
-        [
-            Markup('<meta charset="utf-8">'),
-            Markup(f'<meta http-equiv="Content-Security-Policy" content="{_policy(script, style)}">'),
-            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Markup('<meta name="color-scheme" content="light dark">'),
-            Markup('<meta name="referrer" content="no-referrer"><meta name="robots" content="noindex">'),
-            tag("title", f"Labels of {visible(audit.site)} · fedsift"),
-            Markup(f"<style>{style}</style>"),
-        ]
-    )
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
+    private = Markup('<meta name="referrer" content="no-referrer"><meta name="robots" content="noindex">')
+    title = f"Labels of {visible(audit.site)}"
+    return document(title, body, style, policy=_policy(script, style), more=private)
 
 
 def _policy(script: str, style: str) -> str:

@@ -69,7 +69,8 @@ class Arrays(Source):
             columns = {"site": site, "ids": ids, "group": groups}
             parts = _checked(images, labels, test_images, test_labels, true, classes, columns)
             options = ArrayOptions(title, test_fraction, split_seed, trusted=true is not None)
-            held = replace(from_arrays(parts.arrays, options), notes=parts.notes)
+            held = from_arrays(parts.arrays, options)
+            held = replace(held, notes=(*held.notes, *parts.notes))
             samples, shape, digest = len(held.images), held.shape, _digest_of(held)
         elif labels is not None or test_images is not None:
             raise DataError("Arrays needs images: fedsift.Arrays(images, labels, ...)")

@@ -17,7 +17,6 @@ from fedsift.contract.randomness import numpy_generator
 from fedsift.data.dataset import Dataset
 from fedsift.data.places import find, first
 from fedsift.data.sources.base import as_labels, channels_first, normalisation, sources
-from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.medical import PictureSource
 from fedsift.data.sources.npz import keep_classes, read_arrays
 from fedsift.data.splits import split
@@ -153,16 +152,13 @@ class ChestXray14(PictureSource):
         if self.official_split:
             listed = set((root / "test_list.txt").read_text(encoding="utf-8").split())
             chosen["split"] = ["test" if name in listed else "train" for name in chosen["Image Index"]]
-        folder = FolderSource(
-            path=root,
+        folder = self.pictures(
+            root,
             id_column="Image Index",
             label_column="Finding Labels",
             separator="|",
             group_column="Patient ID",
             classes=FINDINGS,
-            size=self.size,
             channels=1,
-            trusted=True,
-            cache=self.cache,
         )
         return replace(folder.read_listing(folder.listing(chosen)), name="chestxray14")

@@ -34,57 +34,61 @@ CIFAR100 = tuple(_NAMES.split())
 PIXELS = 3 * 32 * 32
 
 
-@sources.register("cifar10")
 @dataclass(frozen=True)
-class Cifar10(Source):
-    """50,000 training and 10,000 test images of 32x32 pixels in 10 classes."""
+class Cifar(Source):
+    """What both sets share: the layouts, binary before pickled, and the split into training and test files."""
 
-    summary: ClassVar[str] = "60,000 colour images, 32x32, 10 classes"
     licence: ClassVar[str] = "no licence stated; cite Krizhevsky 2009"
-    folder: ClassVar[str] = "cifar10"
+    names: ClassVar[tuple[str, ...]]
+    """Of the classes."""
+    files: ClassVar[tuple[str, ...]]
+    """Without their ending; the last one is the test set."""
+    label_bytes: ClassVar[int]
+    """Before the pixels of a binary record."""
+    label_key: ClassVar[str]
+    """In a pickle."""
 
     path: Path | None = None
-    """The folder with `data_batch_1.bin` ... or `data_batch_1` ... (default: `cifar10` in the data
-    folders)."""
+    """The folder with the files of the binary or the Python version (default: in the data folders)."""
     statistics: Literal["data", "imagenet"] = "data"
     """Mean and deviation for normalising: of these images, or ImageNet's (FedCorr's released code)."""
 
     def read(self) -> Dataset:
-        root = find(self.folder, self.path, "run `fedsift data get cifar10`")
-        batches = [f"data_batch_{k}" for k in range(1, 6)]
-        if folder := _holding(root, "data_batch_1.bin"):
-            parts = [_binary(folder / f"{name}.bin", 1) for name in [*batches, "test_batch"]]
-        elif folder := _holding(root, "data_batch_1"):
-            parts = [_pickle(folder / name, "labels") for name in [*batches, "test_batch"]]
+        root = find(self.folder, self.path, f"run `fedsift data get {self.folder}`")
+        first = self.files[0]
+        if folder := _holding(root, f"{first}.bin"):
+            parts = [_binary(folder / f"{name}.bin", self.label_bytes) for name in self.files]
+        elif folder := _holding(root, first):
+            parts = [_pickle(folder / name, self.label_key) for name in self.files]
         else:
-            raise DataError(f"{root} holds neither data_batch_1.bin nor data_batch_1")
-        return _dataset("cifar10", parts, CIFAR10, self.statistics)
+            raise DataError(f"{root} holds neither {first}.bin nor {first}")
+        return _dataset(self.folder, parts, self.names, self.statistics)
+
+
+@sources.register("cifar10")
+@dataclass(frozen=True)
+class Cifar10(Cifar):
+    """50,000 training and 10,000 test images of 32x32 pixels in 10 classes."""
+
+    summary: ClassVar[str] = "60,000 colour images, 32x32, 10 classes"
+    folder: ClassVar[str] = "cifar10"
+    names: ClassVar[tuple[str, ...]] = CIFAR10
+    files: ClassVar[tuple[str, ...]] = (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
+    label_bytes: ClassVar[int] = 1
+    label_key: ClassVar[str] = "labels"
 
 
 @sources.register("cifar100")
 @dataclass(frozen=True)
-class Cifar100(Source):
+class Cifar100(Cifar):
     """50,000 training and 10,000 test images of 32x32 pixels in 100 classes."""
 
     summary: ClassVar[str] = "60,000 colour images, 32x32, 100 classes"
-    licence: ClassVar[str] = "no licence stated; cite Krizhevsky 2009"
     folder: ClassVar[str] = "cifar100"
-
-    path: Path | None = None
-    """The folder with `train.bin` and `test.bin`, or `train` and `test` (default: `cifar100` in the data
-    folders)."""
-    statistics: Literal["data", "imagenet"] = "data"
-    """Mean and deviation for normalising: of these images, or ImageNet's."""
-
-    def read(self) -> Dataset:
-        root = find(self.folder, self.path, "run `fedsift data get cifar100`")
-        if folder := _holding(root, "train.bin"):
-            parts = [_binary(folder / f"{name}.bin", 2) for name in ("train", "test")]
-        elif folder := _holding(root, "train"):
-            parts = [_pickle(folder / name, "fine_labels") for name in ("train", "test")]
-        else:
-            raise DataError(f"{root} holds neither train.bin nor train")
-        return _dataset("cifar100", parts, CIFAR100, self.statistics)
+    names: ClassVar[tuple[str, ...]] = CIFAR100
+    files: ClassVar[tuple[str, ...]] = ("train", "test")
+    label_bytes: ClassVar[int] = 2
+    label_key: ClassVar[str] = "fine_labels"
 
 
 @sources.register("cifar100-public")

@@ -17,7 +17,6 @@ from fedsift.contract.randomness import numpy_generator
 from fedsift.data.dataset import Dataset
 from fedsift.data.places import find
 from fedsift.data.sources.base import sources
-from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.medical import PictureSource
 from fedsift.data.tables import Table
 
@@ -60,14 +59,7 @@ class Clothing1M(PictureSource):
         root = find(self.folder, self.path, "ask its authors for Clothing1M")
         lists = root / "annotations" if (root / "annotations").is_dir() else root
         table = self._table(lists)
-        folder = FolderSource(
-            path=root,
-            classes=CLASSES,
-            size=self.size,
-            statistics=self.statistics,
-            trusted=False,
-            cache=self.cache,
-        )
+        folder = self.pictures(root, classes=CLASSES, trusted=False)
         return replace(folder.read_listing(folder.listing(table)), name="clothing1m")
 
     def _table(self, lists: Path) -> Table:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from fedsift.contract.errors import DataError
 from fedsift.data.dataset import Dataset
@@ -35,6 +35,18 @@ class PictureSource(Source):
     cache: Path | None = None
     """Where decoded pictures are kept (default: the user's cache folder)."""
 
+    def pictures(self, root: Path, *, trusted: bool = True, **columns: Any) -> FolderSource:
+        """The folder, read with what a person set here and with `columns`, what its tables call things."""
+        return FolderSource(
+            path=root,
+            size=self.size,
+            statistics=self.statistics,
+            split_seed=self.split_seed,
+            trusted=trusted,
+            cache=self.cache,
+            **columns,
+        )
+
 
 @sources.register("ham10000")
 @dataclass(frozen=True)
@@ -59,19 +71,14 @@ class Ham10000(PictureSource):
         table = metadata if self.own_split else first(root, "*split*.csv") or metadata
         if table is None:
             raise DataError(f"there is no HAM10000_metadata.csv in {root}")
-        folder = FolderSource(
-            path=root,
+        folder = self.pictures(
+            root,
             table=table,
             id_column="image_id",
             label_column="dx",
             site_column="dataset",
             group_column="lesion_id",
-            size=self.size,
-            statistics=self.statistics,
             test_fraction=self.test_fraction,
-            split_seed=self.split_seed,
-            trusted=True,
-            cache=self.cache,
         )
         return replace(folder.load(), name="ham10000")
 
@@ -102,19 +109,14 @@ class Isic2019(PictureSource):
         metadata = first(root, "*Metadata*.csv")
         if metadata is not None:
             table["lesion"] = lesions(read_table(metadata), column(table, "image", truth))
-        folder = FolderSource(
-            path=root,
+        folder = self.pictures(
+            root,
             id_column="image",
             label_columns=ISIC,
             one_hot=True,
             unknown="drop",
             group_column="lesion" if metadata is not None else "",
-            size=self.size,
-            statistics=self.statistics,
             test_fraction=self.test_fraction,
-            split_seed=self.split_seed,
-            trusted=True,
-            cache=self.cache,
         )
         return replace(folder.read_listing(folder.listing(table)), name="isic2019")
 
@@ -155,15 +157,11 @@ class Ich(PictureSource):
             table["split"] += [side] * len(names)
             for subtype in ICH:
                 table[subtype] += column(part, subtype, root / f"{side}.csv")
-        folder = FolderSource(
-            path=root,
+        folder = self.pictures(
+            root,
             label_columns=ICH,
             one_hot=not self.multilabel,
             unknown="drop",
-            size=self.size,
             channels=self.channels,
-            statistics=self.statistics,
-            trusted=True,
-            cache=self.cache,
         )
         return replace(folder.read_listing(folder.listing(table)), name="ich")

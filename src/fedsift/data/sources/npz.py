@@ -24,6 +24,7 @@ from fedsift.data.sources.base import (
     class_names,
     sources,
 )
+from fedsift.data.sources.listing import repeated_notes
 from fedsift.data.splits import split
 
 
@@ -121,7 +122,9 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]], options: ArrayOptions) -> Da
         raise DataError(f"{options.name}: array 'images' is empty")
     images, labels = as_samples(arrays["images"], f"{options.name}: images"), as_labels(arrays["labels"])
     if len(images) != len(labels):
-        raise DataError(f"{options.name}: {len(images)} images but {len(labels)} labels")
+        raise DataError(
+            f"{options.name}: {len(images)} images but {len(labels)} labels: give every image one"
+        )
     train: Rows
     if "test_images" in arrays and "test_labels" in arrays:
         train = np.arange(len(images), dtype=np.int64)
@@ -138,6 +141,7 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]], options: ArrayOptions) -> Da
         rng = numpy_generator(options.split_seed, "arrays", "split")
         train, test = split(labels, options.test_fraction, rng, arrays.get("group"))
     mean, std = channel_statistics(images, train)
+    ids = _column(arrays.get("ids"), len(images))
     return Dataset(
         name=options.name,
         images=images,
@@ -148,11 +152,12 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]], options: ArrayOptions) -> Da
         multilabel=labels.ndim == 2,
         mean=mean,
         std=std,
-        ids=_column(arrays.get("ids"), len(images)),
+        ids=ids,
         groups=_column(arrays.get("group"), len(images)),
         sites=_column(arrays.get("site"), len(images)),
         given=None if "given" not in arrays else _extended(as_labels(arrays["given"]), labels),
         trusted=options.trusted,
+        notes=() if ids is None else tuple(repeated_notes([name for name in ids.tolist() if name])),
     )
 
 

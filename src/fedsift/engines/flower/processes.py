@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import BinaryIO
 
 from fedsift.contract.errors import ConfigError
 
@@ -43,6 +44,20 @@ def require_flower() -> None:
     for package in ("flwr", "ray"):
         if find_spec(package) is None:
             raise ConfigError(f"the Flower engine needs '{package}': pip install 'fedsift[flower]'")
+
+
+def begin_session(
+    command: Sequence[str], environment: Mapping[str, str], log: BinaryIO
+) -> subprocess.Popen[bytes]:
+    """Start a program that leads a session of its own, asks nobody anything, and says all it says into a log."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    )
 
 
 def end_session(process: subprocess.Popen[bytes], grace: float = 10.0) -> None:
