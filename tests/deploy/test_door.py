@@ -329,6 +329,7 @@ def test_a_listed_key_is_made_known_and_its_node_written_down(tmp_path: Path) ->
     assert RegisterNodeRequest.FromString(body).public_key == setting.key.pem
     assert "flwr-signature" not in passed
     assert book.key_of(17) == setting.key.mark
+    assert book.arrivals(17) == 1
     assert setting.post(ACTIVATE, headers=Key().headers()).status_code == 403
     assert len(setting.upstream.calls) == 2  # nobody else is ever made known
     spelled = setting.key.headers(claims=setting.key.pem + b"\n")
