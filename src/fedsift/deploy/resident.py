@@ -79,7 +79,7 @@ def run_node(place: Path, command: list[str]) -> None:
             end_with_parent()
             serve(door, dict(zip(NAMES, (flwr_clientapp, flower_superexec), strict=True)))
     sys.argv = command
-    sys.exit(flower_supernode())
+    flower_supernode()
 
 
 def serve(door: socket.socket, programs: Mapping[str, Callable[[], object]]) -> NoReturn:

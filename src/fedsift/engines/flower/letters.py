@@ -7,6 +7,7 @@ only where records are made and read: the process that holds a site's data has l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ class Letter:
             tensors = b""
             if TENSORS in records.array_records:
                 tensors = records.array_records[TENSORS][TENSORS].numpy().tobytes()
-            words = records.config_records.get(NOTE, {})
+            words: Mapping[str, object] = records.config_records.get(NOTE, {})
             return cls(tree, tensors, {str(key): str(value) for key, value in words.items()})
         except Exception as error:  # the records come from another machine and may be anything
             raise ValueError(f"the message cannot be read: {type(error).__name__}: {error}") from error
