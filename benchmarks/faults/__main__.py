@@ -12,6 +12,7 @@ import argparse
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -66,10 +67,11 @@ ALONE: dict[str, Alone] = {
 }
 
 
-def carried_out(name: str, rows: Callable[[], Iterator[Row]]) -> None:
-    """Keep each row as it comes; what could not be brought about is a row that failed."""
+def carried_out(name: str, place: Path, rows: Callable[[], Iterator[Row]]) -> None:
+    """Keep each row as it comes, without this machine's paths; what could not be brought about is one that failed."""
     try:
-        for row in rows():
+        for found in rows():
+            row = replace(found, said=found.said.replace(f"{place}/", ""))
             keep_row(row)
             print(f"{'PASS' if row.passed else 'FAIL'}  {row.name}: {row.outcome}", flush=True)
     except NotSeen as reason:
@@ -101,13 +103,13 @@ def main() -> None:
         place = Path(tempfile.mkdtemp(prefix="faults-"))
         try:
             for name in (name for name in ALONE if name in wanted):
-                carried_out(name, partial(ALONE[name], place / name.replace(" ", "-")))
+                carried_out(name, place, partial(ALONE[name], place / name.replace(" ", "-")))
             for base, table in (("rhfl", ON_DIGITS), ("fedmlp", ON_FINDINGS)):
                 names = [name for name in table if name in wanted]
                 if names:
                     with standing(place / base, study_of(base, place)) as stand:
                         for name in names:
-                            carried_out(name, partial(table[name], stand))
+                            carried_out(name, place, partial(table[name], stand))
         finally:
             shutil.rmtree(place, ignore_errors=True)
     write_page()

@@ -84,7 +84,7 @@ def truncated_data(folder: Path) -> Iterator[Row]:
     site = _trial_site(folder)
     whole = (site / "data.npz").read_bytes()
     (site / "data.npz").write_bytes(whole[: len(whole) // 2])
-    yield _row("truncated data", "a site's data file is cut off", _site(site), "data.npz")
+    yield _row("truncated data", "a site's data file is cut off", _site(site), "data.npz", code=3)
 
 
 def label_out_of_range(folder: Path) -> Iterator[Row]:
@@ -94,7 +94,7 @@ def label_out_of_range(folder: Path) -> Iterator[Row]:
     arrays["labels"] = arrays["labels"].copy()
     arrays["labels"][3] = 99
     np.savez(site / "data.npz", **arrays)
-    yield _row("label out of range", "a label of a site is no class", _site(site), "99")
+    yield _row("label out of range", "a label of a site is no class", _site(site), "99", code=3)
 
 
 def readonly_notebook(folder: Path) -> Iterator[Row]:

@@ -55,7 +55,7 @@ def many_rounds(folder: Path) -> Iterator[Row]:
         how=HERE,
         expected="it ends, nobody is set aside, memory grows by less than 20 MB after round 100, rounds stay as fast",
         outcome=f"{len(place.rounds())} rounds in {time.monotonic() - began:.0f} s; {grown:+.1f} MB after round 100; "
-        f"a round {1000 * early:.0f} ms early, {1000 * late:.0f} ms late; checkpoint {size:.2f} MB; {refused} set aside",
+        f"a round {1000 * early:.0f} ms early, {1000 * late:.0f} late; checkpoint {size:.2f} MB; {refused} set aside",
         passed=place.finished and refused == 0 and grown < 20 and late < 1.5 * early,
         said="",
     )
