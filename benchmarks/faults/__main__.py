@@ -89,6 +89,7 @@ def main() -> None:
     options.add_argument("--again", action="store_true", help="Every row, whether it is there or not.")
     options.add_argument("--list", action="store_true", help="Print the names.")
     options.add_argument("--page", action="store_true", help="Only write docs/faults.md from the results.")
+    options.add_argument("--keep", type=Path, help="A new folder for logs and runs, which stays.")
     chosen = options.parse_args()
     everything = [*ALONE, *ON_DIGITS, *ON_FINDINGS]
     if chosen.list:
@@ -100,7 +101,7 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"no fault is called '{unknown[0]}'; --list prints the names")
     if not chosen.page:
-        place = Path(tempfile.mkdtemp(prefix="faults-"))
+        place = chosen.keep or Path(tempfile.mkdtemp(prefix="faults-"))
         try:
             for name in (name for name in ALONE if name in wanted):
                 carried_out(name, place, partial(ALONE[name], place / name.replace(" ", "-")))
@@ -111,7 +112,8 @@ def main() -> None:
                         for name in names:
                             carried_out(name, place, partial(table[name], stand))
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            if chosen.keep is None:
+                shutil.rmtree(place, ignore_errors=True)
     write_page()
 
 

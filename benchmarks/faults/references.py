@@ -31,17 +31,19 @@ def reference(stand: Stand, method: str) -> Reference:
         return Reference(**found)
     began = time.monotonic()
     run = stand.start(app_of(stand, method))
-    if run.end() != 0:
+    code, accuracy = run.end(), accuracy_of(run.folder)
+    if code or accuracy is None:
         raise NotSeen(f"{method} did not end well though nothing disturbed it: {run.words[-500:]}")
-    measured = Reference(accuracy_of(run.folder), time.monotonic() - began, mark_of(run.folder))
+    measured = Reference(accuracy, time.monotonic() - began, mark_of(run.folder))
     keep(REFERENCES, method, asdict(measured))
     return measured
 
 
-def lost(run: Running, began: float, usual: Reference) -> dict[str, float]:
+def lost(run: Running, began: float, usual: Reference) -> dict[str, float | None]:
     """Points and seconds that a disturbed run has lost."""
+    accuracy = accuracy_of(run.folder)
     return {
-        "accuracy_lost": round(usual.accuracy - accuracy_of(run.folder), 2),
+        "accuracy_lost": None if accuracy is None else round(usual.accuracy - accuracy, 2),
         "seconds_lost": round(time.monotonic() - began - usual.seconds, 1),
     }
 

@@ -238,7 +238,7 @@ def mark_of(folder: RunFolder) -> str:
     return found.hexdigest()[:16]
 
 
-def accuracy_of(folder: RunFolder) -> float:
-    """In per cent: of the last round that was evaluated."""
+def accuracy_of(folder: RunFolder) -> float | None:
+    """In per cent: of the last round that was evaluated, if there is one."""
     rows = [row for row in folder.rounds() if "accuracy" in row]
-    return 100 * float(rows[-1]["accuracy"])
+    return 100 * float(rows[-1]["accuracy"]) if rows else None

@@ -62,7 +62,7 @@ class Upstream:
     """A SuperLink that writes down what reaches it."""
 
     def __init__(self, answer: Callable[[str], bytes] = lambda path: b"") -> None:
-        self.answer = answer
+        self.answer, self.status = answer, 200
         self.calls: list[tuple[str, dict[str, str], bytes]] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -73,7 +73,7 @@ class Upstream:
             more = event.get("more_body", False)
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         self.calls.append((scope["path"], headers, body))
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.start", "status": self.status, "headers": []})
         await send({"type": "http.response.body", "body": self.answer(scope["path"])})
 
 
@@ -317,6 +317,20 @@ def test_an_upstream_that_is_gone_is_said_so(tmp_path: Path) -> None:
 
 
 # What a door writes down and tells -----------------------------------------------------------------------------------
+
+
+def test_a_node_that_comes_back_before_it_was_missed_is_told_apart_from_one_that_may_not_come(
+    tmp_path: Path,
+) -> None:
+    setting = Setting(tmp_path)
+    setting.upstream.status = 412
+    assert setting.post(ACTIVATE).status_code == 412
+    assert (setting.door.joined, setting.door.too_early) == (False, True)
+    setting.post(PULL)
+    assert setting.door.too_early
+    setting.upstream.status = 403
+    setting.post(ACTIVATE)
+    assert not setting.door.too_early
 
 
 def test_a_listed_key_is_made_known_and_its_node_written_down(tmp_path: Path) -> None:

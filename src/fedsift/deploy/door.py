@@ -52,6 +52,8 @@ PASSED_ON = ("content-type", "accept", "flwr-public-key", "flwr-signature", "flw
 """Headers that reach the other side; nothing else does, and none of them is ever logged."""
 FOR_A_NODE = {408: 503, 413: 403, 429: 503, 500: 503}
 """Answers that end a SuperNode's loop for good, and what it takes instead: 403 drops one message, 503 tries again."""
+STILL_THERE = 412
+"""Flower's answer to a listed key whose node has not been silent for a minute yet: to it, the node still runs."""
 SIGNATURE_LIFE = 310.0
 """Seconds for which Flower takes a signed timestamp, for any route and body: within them each is let in once."""
 
@@ -116,6 +118,10 @@ class Door:
     """Tells the operator of a refusal, once for each reason."""
     joined: bool = False
     """Whether a node was activated through this door."""
+    came: Callable[[int], None] = lambda node: None
+    """Told the number of a node that was activated."""
+    too_early: bool = False
+    """Whether a node was not, because the SuperLink takes its last life to be under way still."""
     closing: bool = False
     """Set when the door is about to close: polls are let go."""
     limits: Limits = field(default_factory=Limits)
@@ -266,8 +272,11 @@ class Door:
         content = response.content
         if response.status_code == 200 and path == FAB and self.pins is not None:
             content = _pinned(content, self.pins())
+        if path == ACTIVATE:
+            self.too_early = response.status_code == STILL_THERE
         if response.status_code == 200 and path == ACTIVATE:
             self.joined = True
+            self.came(_node_id(content))
             if self.nodes is not None:
                 self.nodes.note(_node_id(content), fingerprint(public))
         kind = response.headers.get("content-type", "application/octet-stream")
