@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -101,6 +102,7 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"no fault is called '{unknown[0]}'; --list prints the names")
     if not chosen.page:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it, and so would ours
         place = chosen.keep or Path(tempfile.mkdtemp(prefix="faults-"))
         try:
             for name in (name for name in ALONE if name in wanted):

@@ -76,7 +76,11 @@ def test_nothing_depends_on_it(tmp_path: Path) -> None:
 
 
 def test_a_second_program_of_a_site_is_refused_while_the_first_runs(tmp_path: Path) -> None:
-    with only_one(tmp_path / "home"), pytest.raises(ConfigError, match="runs already"), only_one(tmp_path / "home"):
+    with (
+        only_one(tmp_path / "home"),
+        pytest.raises(ConfigError, match="runs already"),
+        only_one(tmp_path / "home"),
+    ):
         pass
     with only_one(tmp_path / "home"):
         pass
