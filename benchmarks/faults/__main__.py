@@ -102,13 +102,15 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"no fault is called '{unknown[0]}'; --list prints the names")
     if not chosen.page:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it, and so would ours
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # a shell's background ignores it, and so would ours
         place = chosen.keep or Path(tempfile.mkdtemp(prefix="faults-"))
         try:
-            for name in (name for name in ALONE if name in wanted):
+            for name in (name for name in wanted if name in ALONE):
                 carried_out(name, place, partial(ALONE[name], place / name.replace(" ", "-")))
             for base, table in (("rhfl", ON_DIGITS), ("fedmlp", ON_FINDINGS)):
-                names = [name for name in table if name in wanted]
+                names = [name for name in wanted if name in table]
                 if names:
                     with standing(place / base, study_of(base, place)) as stand:
                         for name in names:

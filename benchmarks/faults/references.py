@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
 from benchmarks.faults.row import REFERENCES, keep, known
 from benchmarks.faults.stand import NotSeen, Running, Stand, accuracy_of, mark_of
 from benchmarks.faults.studies import study_of
@@ -18,6 +20,16 @@ class Reference:
     seconds: float
     """From the command to its end."""
     mark: str
+    machine: str = ""
+    """Where it was measured: the last bits of a model are a processor's and a library's own."""
+
+
+def this_machine() -> str:
+    text = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
+    model = next(
+        (line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")), ""
+    )
+    return f"{model or platform.machine()}, torch {torch.__version__}"
 
 
 def app_of(stand: Stand, method: str) -> Path:
@@ -27,14 +39,14 @@ def app_of(stand: Stand, method: str) -> Path:
 def reference(stand: Stand, method: str) -> Reference:
     """Measured once, on this machine; the seconds are those of a machine as busy as it was then."""
     found = known(REFERENCES).get(method)
-    if found is not None:
+    if found is not None and found.get("machine") == this_machine():
         return Reference(**found)
     began = time.monotonic()
     run = stand.start(app_of(stand, method))
     code, accuracy = run.end(), accuracy_of(run.folder)
     if code or accuracy is None:
         raise NotSeen(f"{method} did not end well though nothing disturbed it: {run.words[-500:]}")
-    measured = Reference(accuracy, time.monotonic() - began, mark_of(run.folder))
+    measured = Reference(accuracy, time.monotonic() - began, mark_of(run.folder), this_machine())
     keep(REFERENCES, method, asdict(measured))
     return measured
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from fedsift.contract.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 ROWS = RESULTS / "deployed.json"
@@ -38,8 +41,12 @@ def known(path: Path) -> dict[str, Any]:
 
 def keep(path: Path, name: str, value: Any) -> None:
     path.parent.mkdir(exist_ok=True)
-    table = known(path) | {name: value}
-    path.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n", "utf-8")
+    with (path.parent / ".lock").open(
+        "w"
+    ) as lock:  # two commands may go through different rows at the same time
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        table = known(path) | {name: value}
+        write_atomically(path, (json.dumps(dict(sorted(table.items())), indent=1) + "\n").encode())
 
 
 def keep_row(row: Row) -> None:

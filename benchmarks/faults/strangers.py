@@ -52,9 +52,10 @@ def _visitor(
     stand: Stand, name: str, key: Path, ca: Path, address: str = "", file: Path | None = None
 ) -> Member:
     """A site's program that is not one of the consortium's."""
-    place = stand.trial.out / name
+    model = (file or stand.trial.sites[stand.sites[0]]).parent
+    place = model.parent / name  # beside what all sites share
     if not place.is_dir():
-        shutil.copytree((file or stand.trial.sites[stand.sites[0]]).parent, place, ignore=_without_notes)
+        shutil.copytree(model, place, ignore=_without_notes)
     line = ("--superlink", address or stand.trial.address, "--ca", ca, "--key", key)
     return stand.trial.launch(name, "site", place / "site.toml", *line)
 

@@ -72,6 +72,7 @@ def site(
     ),
 ) -> None:
     """Check this site's data, then join and answer requests until stopped."""
+    say(f"reading {site_file}")
     with _site_page(site_file, wanted=serve):
         raise typer.Exit(_attend(site_file, superlink, insecure=insecure, ca=ca, key=key, home=home))
 
@@ -140,6 +141,8 @@ def start(
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
 ) -> None:
     """Start the run, or go on with it, and follow it to its end."""
+    if not json:
+        say(f"reading {app}")  # before anything that takes time to load
     from fedsift.api.progress import round_progress
     from fedsift.deploy import hosting, starting
     from fedsift.deploy.pins import app_fingerprint
