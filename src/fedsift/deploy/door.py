@@ -72,6 +72,8 @@ class Limits:
     hold_seconds: float = 15.0
     """How long a poll without a message is kept open, so that a node need not sleep between polls; 0: not at all."""
     hold_every: float = 0.1
+    """Seconds between two looks for its message, at first; they grow, for many sites wait long and each look costs."""
+    hold_slowest: float = 0.5
     read_seconds: float = 120.0
     """How long a body may take to arrive."""
 
@@ -259,6 +261,7 @@ class Door:
             await self._make_known(public)
         self._note_egress(path, body)
         until = time.monotonic() + (self.limits.hold_seconds if path == PULL else 0.0)
+        pause = self.limits.hold_every
         while True:
             response = await self.client.post(f"{self.upstream}{path}", content=body, headers=passed)
             if (
@@ -268,7 +271,8 @@ class Door:
                 or _holds_message(response.content)
             ):
                 break
-            await asyncio.sleep(self.limits.hold_every)
+            await asyncio.sleep(pause)
+            pause = min(1.5 * pause, self.limits.hold_slowest)
         content = response.content
         if response.status_code == 200 and path == FAB and self.pins is not None:
             content = _pinned(content, self.pins())
