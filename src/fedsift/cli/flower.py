@@ -83,13 +83,12 @@ def _site_page(site_file: Path, *, wanted: bool) -> Iterator[None]:
         yield
         return
     from fedsift.audits.places import SiteFolder
-    from fedsift.deploy.site_file import egress_of, read_site_file
+    from fedsift.deploy.site_head import read_head
     from fedsift.live.beside import site_page_beside
 
-    path = site_file.resolve()
-    file = read_site_file(path)
-    audit = SiteFolder(path.parent / "audit").report
-    with site_page_beside(file.name, egress_of(path, file), audit) as address:
+    head = read_head(site_file)
+    audit = SiteFolder(head.path.parent / "audit").report
+    with site_page_beside(head.name, head.egress, audit) as address:
         say(f"this site's own page: {address.url}")
         yield
 
