@@ -24,6 +24,8 @@ ADDS_UP: Mapping[str, str] = {
     "Estimated": "a sum of counts for the progress display",
     "TagCounts": "sums of counts",
     "Used": "sums of counts",
+    "TrainedOnParts": "a weighted sum of models",
+    "Relations": "weighted sums of rows, and of the sizes of the sites that hold them",
     "Portrait": "sums of prototypes and of difficulties, and how many sites hold them",
 }
 """What the coordinator makes of a reply; a kind that is not here is taken to be needed one by one."""
@@ -36,6 +38,9 @@ ONE_BY_ONE: Mapping[str, str] = {
     "Contributed": "networks of different kinds are averaged by kind, predictions by site",
     "Profile": "each site's profile chooses its neighbours",
     "LargestLogit": "the largest value over the sites, not a sum",
+    "Fitted": "each site's last filter is kept until it answers again",
+    "TrainedBehindFilter": "each site's last filter is kept until it answers again",
+    "Suspected": "a line for each site in the report",
     "LabelsJudged": "a line for each site in the consortium's table",
     "Vacant": "nothing",
 }

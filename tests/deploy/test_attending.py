@@ -16,7 +16,8 @@ from .test_sites import write_site
 
 
 def test_a_node_that_had_joined_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    visits = [Visit(0, joined=True), Visit(5, joined=True), Visit(5, joined=False)]
+    early = Visit(5, joined=False, too_early=True)  # it lost power, and Flower does not know yet
+    visits = [early, Visit(0, joined=True), Visit(5, joined=True), Visit(5, joined=False)]
     lives: list[Visit] = []
 
     def visit(*parts: Any) -> Visit:
@@ -37,9 +38,10 @@ def test_a_node_that_had_joined_is_started_again(tmp_path: Path, monkeypatch: py
         say=told.append,
         rest=rests.append,
     )
-    assert (code, lives, rests) == (5, visits, [AGAIN_AFTER, AGAIN_AFTER])
+    assert (code, lives, rests) == (5, visits, [AGAIN_AFTER] * 3)
     assert "nobody answers" in told[1]
     assert "no app is pinned" in told[2]
+    assert "another program uses this site's key" in told[3]
     assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700
 
 

@@ -62,7 +62,7 @@ class Upstream:
     """A SuperLink that writes down what reaches it."""
 
     def __init__(self, answer: Callable[[str], bytes] = lambda path: b"") -> None:
-        self.answer = answer
+        self.answer, self.status = answer, 200
         self.calls: list[tuple[str, dict[str, str], bytes]] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -73,7 +73,7 @@ class Upstream:
             more = event.get("more_body", False)
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         self.calls.append((scope["path"], headers, body))
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.start", "status": self.status, "headers": []})
         await send({"type": "http.response.body", "body": self.answer(scope["path"])})
 
 
@@ -265,6 +265,15 @@ def test_a_poll_is_held_until_a_message_comes(tmp_path: Path) -> None:
     assert polls == 4
 
 
+def test_looks_for_a_message_become_rarer_while_a_poll_is_held(tmp_path: Path) -> None:
+    empty = PullMessagesResponse().SerializeToString()
+    limits = Limits(hold_seconds=0.3, hold_every=0.01, hold_slowest=0.04)
+    setting = Setting(tmp_path, lambda path: empty, limits=limits)
+    assert setting.post(PULL).status_code == 200
+    # pauses of 10, 15, 22.5, 33.75 and then 40 ms fill 300 ms: eleven looks, thirty if none grew
+    assert 2 <= len(setting.upstream.calls) <= 12
+
+
 def test_a_site_takes_only_apps_that_it_pinned(tmp_path: Path) -> None:
     app = b"the app that the site has read"
 
@@ -319,6 +328,20 @@ def test_an_upstream_that_is_gone_is_said_so(tmp_path: Path) -> None:
 # What a door writes down and tells -----------------------------------------------------------------------------------
 
 
+def test_a_node_that_comes_back_before_it_was_missed_is_told_apart_from_one_that_may_not_come(
+    tmp_path: Path,
+) -> None:
+    setting = Setting(tmp_path)
+    setting.upstream.status = 412
+    assert setting.post(ACTIVATE).status_code == 412
+    assert (setting.door.joined, setting.door.too_early) == (False, True)
+    setting.post(PULL)
+    assert setting.door.too_early
+    setting.upstream.status = 403
+    setting.post(ACTIVATE)
+    assert not setting.door.too_early
+
+
 def test_a_listed_key_is_made_known_and_its_node_written_down(tmp_path: Path) -> None:
     book = NodeBook(tmp_path / "nodes.json")
     numbers = ActivateNodeResponse(node_id=17).SerializeToString()
@@ -329,6 +352,7 @@ def test_a_listed_key_is_made_known_and_its_node_written_down(tmp_path: Path) ->
     assert RegisterNodeRequest.FromString(body).public_key == setting.key.pem
     assert "flwr-signature" not in passed
     assert book.key_of(17) == setting.key.mark
+    assert book.arrivals(17) == 1
     assert setting.post(ACTIVATE, headers=Key().headers()).status_code == 403
     assert len(setting.upstream.calls) == 2  # nobody else is ever made known
     spelled = setting.key.headers(claims=setting.key.pem + b"\n")

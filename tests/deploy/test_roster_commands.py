@@ -126,6 +126,17 @@ def test_a_revoked_site_receives_nothing_from_then_on(holders: KeyHolders, tmp_p
     assert [holders.admits(node) for node in (11, 22)] == [False, True]
 
 
+def test_a_node_that_comes_again_is_counted_on_and_another_number_begins_anew(
+    holders: KeyHolders, tmp_path: Path
+) -> None:
+    door = NodeBook(tmp_path / "nodes.json")  # another process than the one that looks
+    assert [holders.arrivals(node) for node in (11, 22, 44)] == [1, 1, 0]
+    door.note(11, KEYS[0])
+    assert [holders.arrivals(node) for node in (11, 22)] == [2, 1]
+    door.note(12, KEYS[0])
+    assert [holders.arrivals(node) for node in (11, 12)] == [0, 1]
+
+
 def test_a_key_has_one_node_and_others_cannot_read_the_book(holders: KeyHolders, tmp_path: Path) -> None:
     NodeBook(tmp_path / "nodes.json").note(12, KEYS[0])  # a SuperLink that forgot gives another number
     assert [holders.admits(node) for node in (11, 12)] == [False, True]

@@ -61,6 +61,24 @@ def test_another_version_of_fedsift_is_refused(
         starting.prepare_run(app, tmp_path / "run", HERE)
 
 
+def test_a_program_that_let_go_of_its_run_without_a_word_has_died(app: Path, tmp_path: Path) -> None:
+    folder = starting.prepare_run(app, tmp_path / "run", HERE)
+    now = [0.0]
+    program = starting.Program(RunFolder(folder.path), clock=lambda: now[0])
+    assert not program.died()
+    now[0] += 100.0
+    assert not program.died()  # it may take its time to come
+    folder.lock()
+    assert not program.died()
+    folder.unlock()  # as when it is killed
+    now[0] += starting.DIED_AFTER
+    assert not program.died()
+    now[0] += 0.1
+    assert program.died()
+    folder.write_json("failure.json", {"error": "it said why", "exit_code": 4})
+    assert not program.died()
+
+
 # A site's side -------------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,14 @@ def test_the_leakage_figures_are_those_of_its_result_files() -> None:
     assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.leakage.page`"
 
 
+def test_every_method_was_looked_at_for_secure_aggregation() -> None:
+    from benchmarks.leakage.secure import verdict
+
+    from fedsift.methods import methods
+
+    assert [name for name in methods.names() if "not been looked at" in verdict(name)[1]] == []
+
+
 def test_nothing_honest_was_refused() -> None:
     from benchmarks.attacks.__main__ import HONEST, read
 

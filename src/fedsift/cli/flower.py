@@ -72,6 +72,7 @@ def site(
     ),
 ) -> None:
     """Check this site's data, then join and answer requests until stopped."""
+    say(f"reading {site_file}")
     with _site_page(site_file, wanted=serve):
         raise typer.Exit(_attend(site_file, superlink, insecure=insecure, ca=ca, key=key, home=home))
 
@@ -82,13 +83,12 @@ def _site_page(site_file: Path, *, wanted: bool) -> Iterator[None]:
         yield
         return
     from fedsift.audits.places import SiteFolder
-    from fedsift.deploy.site_file import egress_of, read_site_file
+    from fedsift.deploy.site_head import read_head
     from fedsift.live.beside import site_page_beside
 
-    path = site_file.resolve()
-    file = read_site_file(path)
-    audit = SiteFolder(path.parent / "audit").report
-    with site_page_beside(file.name, egress_of(path, file), audit) as address:
+    head = read_head(site_file)
+    audit = SiteFolder(head.path.parent / "audit").report
+    with site_page_beside(head.name, head.egress, audit) as address:
         say(f"this site's own page: {address.url}")
         yield
 
@@ -140,6 +140,8 @@ def start(
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
 ) -> None:
     """Start the run, or go on with it, and follow it to its end."""
+    if not json:
+        say(f"reading {app}")  # before anything that takes time to load
     from fedsift.api.progress import round_progress
     from fedsift.deploy import hosting, starting
     from fedsift.deploy.pins import app_fingerprint

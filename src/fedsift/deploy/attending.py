@@ -17,7 +17,8 @@ from fedsift.deploy.commands import Say, Worker, ended, existing, node_of, site_
 from fedsift.deploy.confinement import of_node, tell
 from fedsift.deploy.door import Door, Limits
 from fedsift.deploy.listening import DoorServer, bind
-from fedsift.deploy.private import keep_to_oneself, private_folder
+from fedsift.deploy.lives import note_node, only_one, sign_off
+from fedsift.deploy.private import keep_to_oneself
 from fedsift.deploy.site_head import read_head
 from fedsift.deploy.temporary import new_socket
 
@@ -40,6 +41,8 @@ class Visit:
     code: int
     joined: bool
     """Whether the coordinator had let it in."""
+    too_early: bool = False
+    """Whether it was not let in because its last life was not given up yet."""
 
 
 def attend(
@@ -55,7 +58,8 @@ def attend(
     """Run node, door and worker until a signal comes, or until the coordinator does not let the node in.
 
     A node that had joined and ended is started again: a SuperLink without a database forgets its nodes when it is
-    restarted, and theirs end themselves. Returns the exit code.
+    restarted, and theirs end themselves. So is one that came too early: a site that lost power and is back within a
+    minute finds its old node still counted as present. Returns the exit code.
     """
     keep_to_oneself()
     if ca is None or key is None:
@@ -63,7 +67,13 @@ def attend(
     host_of(superlink)
     existing(key, "the site's private key")
     site_file = site_file.resolve()
-    private_folder(home)
+    with only_one(home):
+        return _attend(site_file, superlink, ca, key, home, say, rest)
+
+
+def _attend(
+    site_file: Path, superlink: str, ca: Path, key: Path, home: Path, say: Say, rest: Callable[[float], None]
+) -> int:
     worker = Worker(site_file, new_socket())
     try:
         say("reading this site's data")
@@ -75,8 +85,15 @@ def attend(
         if not read_head(site_file).apps:
             say(f"no app is pinned, so none will run: fedsift flower pin sha256:... {site_file.name}")
         while True:
+            if sign_off(home, superlink, ca, key):
+                say("this site's last node had not taken leave; that is done")
             visit = _visit(site_file, superlink, ca, key, worker, home, say)
-            if not visit.joined:
+            if visit.too_early:
+                say(
+                    "the coordinator has not noticed yet that this site's last node ended, which takes a minute; or "
+                    "another program uses this site's key"
+                )
+            elif not visit.joined:
                 return visit.code
             say(f"the node is started again in {AGAIN_AFTER:.0f} s")
             rest(AGAIN_AFTER)
@@ -96,6 +113,7 @@ def _visit(
         pins=lambda: read_head(site_file).apps,
         egress=egress,
         limits=STRAIGHT_THROUGH,
+        came=lambda node: note_node(home, node),
         explain=lambda error: words_of(error, superlink, ca),
         aloud=say,
     )
@@ -115,4 +133,4 @@ def _visit(
                 return node.poll() is None
 
             DoorServer(door, listener, server_context(own), alive=alive, aloud=say).run()
-            return Visit(ended(node, "the SuperNode", say), door.joined)
+            return Visit(ended(node, "the SuperNode", say), door.joined, door.too_early)

@@ -6,11 +6,9 @@ coordinator, `attending.py` at a site), which starts them and ends with them.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +24,7 @@ from fedsift.deploy import confinement, resident
 from fedsift.deploy.addresses import host_of, refuse_the_network
 from fedsift.deploy.certificates import Pair
 from fedsift.deploy.confinement import Confinement
+from fedsift.deploy.parents import end_with_parent
 from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.engines.flower.processes import offline, require_flower
 
@@ -214,17 +213,15 @@ def _environment(home: Path) -> dict[str, str]:
 def node_of(
     command: list[str], home: Path, worker: Path, rules: Confinement
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A site's SuperNode, and beside it the process that takes the place of a new Python for each message."""
+    """A site's SuperNode, with a process of its own that takes the place of a new Python for each message."""
     forks = worker.with_name("forks")
     path = resident.stand_in(home.resolve() / "bin", forks)
-    if path is None:
-        with companion(command, home, rules) as node:
-            yield node
-        return
-    ready = [sys.executable, "-m", "fedsift.deploy.resident", str(forks)]
-    first = {"PATH": os.pathsep.join([str(path), offline()["PATH"]])}
+    first = {}
+    if path is not None:
+        command = [sys.executable, "-m", "fedsift.deploy.resident", str(forks), *command]
+        first = {"PATH": os.pathsep.join([str(path), offline()["PATH"]])}
     try:
-        with companion(ready, home, rules), companion(command, home, rules, first) as node:
+        with companion(command, home, rules, first) as node:
             yield node
     finally:
         rules.close()
@@ -264,13 +261,6 @@ def companion(
         if process.poll() is None:
             process.kill()
             process.wait()
-
-
-def end_with_parent() -> None:
-    """Ask Linux to end this process when its parent is gone, however that ended; elsewhere nothing is asked."""
-    parent_death_signal = 1
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
 
 
 def ended(process: subprocess.Popen[bytes], what: str, say: Say) -> int:

@@ -24,9 +24,10 @@ from fedsift.contract.files import safe_name, write_private
 from fedsift.deploy import starting
 from fedsift.deploy.app import write_app
 from fedsift.deploy.certificates import throw_away
-from fedsift.deploy.commands import end_with_parent, free_port
+from fedsift.deploy.commands import free_port
 from fedsift.deploy.following import POLL, Say, Status
 from fedsift.deploy.hosting import LINK_FILE, Link, read_link
+from fedsift.deploy.parents import end_with_parent
 from fedsift.deploy.pins import app_fingerprint, pin
 from fedsift.deploy.private import private_folder
 from fedsift.deploy.roster import Entry, add_entry, fingerprint
@@ -180,18 +181,20 @@ def prepare_trial(study: Study, out: Path | None = None, *, doors: bool = True) 
     return trial
 
 
+def make_key(place: Path) -> bytes:
+    """A site's key pair as ssh-keygen makes it: the private half is written, the public one returned."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    form = serialization.PrivateFormat.OpenSSH
+    write_private(place, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    return key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+
+
 def _hand_out_keys(trial: Trial) -> None:
     """What operators do by hand: a certificate, a key for each site, the roster, the pin of the app."""
     throw_away(trial.out / "keys")
     mark = app_fingerprint(trial.out / "app")
     for site, file in trial.sites.items():
-        key = ec.generate_private_key(ec.SECP384R1())
-        form = serialization.PrivateFormat.OpenSSH
-        private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-        public = key.public_key().public_bytes(
-            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        )
-        write_private(trial.key_of(site), private)
+        public = make_key(trial.key_of(site))
         with np.load(file.parent / "data.npz") as arrays:
             samples = len(arrays["labels"])
         add_entry(trial.roster, Entry(site, fingerprint(public), samples))

@@ -52,6 +52,8 @@ PASSED_ON = ("content-type", "accept", "flwr-public-key", "flwr-signature", "flw
 """Headers that reach the other side; nothing else does, and none of them is ever logged."""
 FOR_A_NODE = {408: 503, 413: 403, 429: 503, 500: 503}
 """Answers that end a SuperNode's loop for good, and what it takes instead: 403 drops one message, 503 tries again."""
+STILL_THERE = 412
+"""Flower's answer to a listed key whose node has not been silent for a minute yet: to it, the node still runs."""
 SIGNATURE_LIFE = 310.0
 """Seconds for which Flower takes a signed timestamp, for any route and body: within them each is let in once."""
 
@@ -70,6 +72,8 @@ class Limits:
     hold_seconds: float = 15.0
     """How long a poll without a message is kept open, so that a node need not sleep between polls; 0: not at all."""
     hold_every: float = 0.1
+    """Seconds between two looks for its message, at first; they grow, for many sites wait long and each look costs."""
+    hold_slowest: float = 0.5
     read_seconds: float = 120.0
     """How long a body may take to arrive."""
 
@@ -116,6 +120,10 @@ class Door:
     """Tells the operator of a refusal, once for each reason."""
     joined: bool = False
     """Whether a node was activated through this door."""
+    came: Callable[[int], None] = lambda node: None
+    """Told the number of a node that was activated."""
+    too_early: bool = False
+    """Whether a node was not, because the SuperLink takes its last life to be under way still."""
     closing: bool = False
     """Set when the door is about to close: polls are let go."""
     limits: Limits = field(default_factory=Limits)
@@ -253,6 +261,7 @@ class Door:
             await self._make_known(public)
         self._note_egress(path, body)
         until = time.monotonic() + (self.limits.hold_seconds if path == PULL else 0.0)
+        pause = self.limits.hold_every
         while True:
             response = await self.client.post(f"{self.upstream}{path}", content=body, headers=passed)
             if (
@@ -262,12 +271,16 @@ class Door:
                 or _holds_message(response.content)
             ):
                 break
-            await asyncio.sleep(self.limits.hold_every)
+            await asyncio.sleep(pause)
+            pause = min(1.5 * pause, self.limits.hold_slowest)
         content = response.content
         if response.status_code == 200 and path == FAB and self.pins is not None:
             content = _pinned(content, self.pins())
+        if path == ACTIVATE:
+            self.too_early = response.status_code == STILL_THERE
         if response.status_code == 200 and path == ACTIVATE:
             self.joined = True
+            self.came(_node_id(content))
             if self.nodes is not None:
                 self.nodes.note(_node_id(content), fingerprint(public))
         kind = response.headers.get("content-type", "application/octet-stream")

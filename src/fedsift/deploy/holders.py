@@ -26,6 +26,9 @@ class KeyHolders(Doorkeeper):
         """A node that is not listed, or not any more, receives nothing."""
         return self.entry_of(node) is not None
 
+    def arrivals(self, node: int) -> int:
+        return self._nodes.arrivals(node)
+
     def objection(self, node: int, own: Introduction) -> str | None:
         """Why this node may not speak as the site that it says it is."""
         entry, facts = self.entry_of(node), own.facts

@@ -1,15 +1,17 @@
-"""A process that has Flower loaded and forks for every message, in the place of a new Python for each.
+"""A site's SuperNode, and beside it a process that forks for every message, in the place of a new Python for each.
 
-    python -m fedsift.deploy.resident SOCKET
+    python -m fedsift.deploy.resident SOCKET flower-supernode OPTIONS...
 
 Flower's SuperNode starts `flwr-clientapp` by its name for every message: a second and a half of imports, each time, at
-each site. In the SuperNode's path stands a few lines of ours by that name, which hand the command over to this process.
-It forks, and the child runs Flower's own `flwr-clientapp` to its end: one message, one process, as before. Where nobody
-answers at the socket, the few lines start Flower's program itself. This process is confined as the SuperNode is.
+each site. In the SuperNode's path stands a few lines of ours by that name, which hand the command over to the process
+that forks. The child runs Flower's own `flwr-clientapp` to its end: one message, one process, as before. Where nobody
+answers at the socket, the few lines start Flower's program itself. All of them come from one process that has Flower
+loaded, so that a site holds it in memory once, and all are confined as that one is.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -18,7 +20,9 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
+from fedsift.deploy.parents import end_with_parent
 from fedsift.deploy.private import private_folder
 
 NAMES = ("flwr-clientapp", "flower-superexec")
@@ -57,29 +61,38 @@ def stand_in(folder: Path, place: Path) -> Path | None:
     return folder
 
 
-def serve(place: Path) -> None:
-    """Fork for every command until the parent is gone; the child's exit code goes back when it has ended."""
+def run_node(place: Path, command: list[str]) -> None:
+    """Load Flower once, leave a process behind that forks for every command, and be the SuperNode."""
     from flwr.supercore.cli import flower_superexec
-    from flwr.supernode.cli import flwr_clientapp  # what takes the time
-
-    programs = dict(zip(NAMES, (flwr_clientapp, flower_superexec), strict=True))
+    from flwr.supernode.cli import flower_supernode, flwr_clientapp  # what takes the time
 
     import fedsift.deploy.client  # noqa: F401  so that the app's own import finds everything loaded
 
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_IGN
-    )  # nobody waits for the children here: each reports for itself
     place.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.bind(str(place))
         place.chmod(0o600)
-        door.listen(16)
-        while True:
-            channel, _ = door.accept()
-            if os.fork() == 0:
-                door.close()
-                _carry_out(channel, programs)
-            channel.close()
+        door.listen(16)  # from here on calls wait for an answer, so none starts a Python of its own
+        gc.collect()
+        gc.freeze()  # what is loaded stays where it is: a collection that moves marks would copy every page
+        if os.fork() == 0:
+            end_with_parent()
+            serve(door, dict(zip(NAMES, (flwr_clientapp, flower_superexec), strict=True)))
+    sys.argv = command
+    flower_supernode()
+
+
+def serve(door: socket.socket, programs: Mapping[str, Callable[[], object]]) -> NoReturn:
+    """Fork for every command until the parent is gone; the child's exit code goes back when it has ended."""
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_IGN
+    )  # nobody waits for the children here: each reports for itself
+    while True:
+        channel, _ = door.accept()
+        if os.fork() == 0:
+            door.close()
+            _carry_out(channel, programs)
+        channel.close()
 
 
 def _carry_out(channel: socket.socket, programs: Mapping[str, Callable[[], object]]) -> None:
@@ -118,4 +131,4 @@ def _call(channel: socket.socket) -> tuple[dict[str, str], list[str]]:
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    run_node(Path(sys.argv[1]), sys.argv[2:])

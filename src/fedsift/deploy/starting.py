@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from fedsift.study.study import Study
 
 CONNECTION = "fedsift"
 SUPERLINK_STARTS = 60.0
+DIED_AFTER = 2.0
+"""Seconds without the run's lock after which its program is taken to be dead; it writes its results under the lock."""
 ENDS_WITHIN = 10.0
 """Seconds in which a run that was asked to end has ended."""
 
@@ -163,11 +165,12 @@ def start(
     for old in (FAILURE, STOP, WAITING):
         folder.forget(old)
     from_here = log_file.stat().st_size if log_file.is_file() else 0
+    program = Program(folder)
     with _launched(app, folder, environment, log_file) as process:
         try:
             follow(
                 folder,
-                lambda: process.poll() is None,
+                lambda: process.poll() is None and not program.died(),
                 lambda: _start_words(log_file, from_here, folder),
                 listen,
                 status,
@@ -175,6 +178,9 @@ def start(
             if process.poll() is not None and _busy(folder):
                 # another start was first, or Flower's own client ended before the run did
                 _attached(folder, listen, status, environment)
+            elif stop and process.poll() is None and program.died():
+                status.now("the coordinator's program has died; the SuperLink is told so")
+                _stop(folder, environment)
         except KeyboardInterrupt:
             if stop:
                 _stop(folder, environment)
@@ -220,6 +226,22 @@ def _attached(
     except KeyboardInterrupt:
         _stop(folder, environment)
         raise
+
+
+class Program:
+    """The coordinator's program as the run's lock shows it. Flower itself misses it only after a minute or more."""
+
+    def __init__(self, folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._clock = folder, clock
+        self._seen: float | None = None
+
+    def died(self) -> bool:
+        """Whether it was at work and has not been for a moment, without having said how the run ended."""
+        now = self._clock()
+        if _busy(self._folder):
+            self._seen = now
+        ended = self._folder.finished or (self._folder.path / FAILURE).is_file()
+        return self._seen is not None and now - self._seen > DIED_AFTER and not ended
 
 
 def _busy(folder: RunFolder) -> bool:

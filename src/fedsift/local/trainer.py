@@ -16,6 +16,7 @@ from fedsift.local.extras import Follower, Frozen, PerParameter, PerSample, PerS
 from fedsift.local.job import Job as Job
 from fedsift.local.job import Result as Result
 from fedsift.local.objective import View
+from fedsift.local.plain_optimiser import PlainOptimiser
 from fedsift.local.plan import Batch, plan
 from fedsift.local.recipe import Recipe
 from fedsift.local.site import Site
@@ -52,7 +53,7 @@ class _Side:
         self.network.train()
         self.look = _Look(job, self.network)
         self._parameters = [p for p in self.network.parameters() if p.requires_grad]
-        self._optimiser = make_optimiser(self._parameters, job.recipe)
+        self._optimiser = PlainOptimiser(self._parameters, job.recipe)
         self._clip = job.recipe.clip
         self._features: Tensor | None = None
         self._reads_features = "features" in job.recipe.objective.needs
@@ -84,7 +85,7 @@ class _Side:
         aside: Tensor,
     ) -> None:
         loss = self.look.loss(batch, images, target, logits, peer, self._features, aside)
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         if self._clip:
             nn.utils.clip_grad_norm_(self._parameters, self._clip)

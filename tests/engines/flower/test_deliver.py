@@ -494,3 +494,31 @@ def test_a_node_that_is_not_admitted_receives_nothing_and_another_key_speaks_for
         gather(post, ("north", "west"), at_least=2, wait=20.0)
     assert {node for _, node, _ in grid.sent} == {100, 101}
     assert post.node_of == {"north": 100}  # whoever came first or last: the key decides
+
+
+@dataclass
+class Counting(Doorkeeper):
+    """Knows how often each node was activated."""
+
+    times: dict[int, int] = field(default_factory=dict)
+
+    def arrivals(self, node: int) -> int:
+        return self.times.get(node, 1)
+
+
+def test_a_node_that_was_started_again_under_its_number_is_asked_again_at_once() -> None:
+    grid = grid_of()
+    federation = federation_of(grid, deadline=300.0)
+    keeper = federation.post.keeper = Counting()
+    federation.post.meet()
+    grid.nodes[101].says = lambda letter: None  # it dies over the request, which Flower does not notice
+
+    def restarted() -> None:
+        grid.nodes[101].says, keeper.times[101] = None, 2
+
+    began = grid.now
+    grid.at(began + 10.0, restarted)
+    assert ask(federation).sites == list(SITES)
+    assert grid.now - began < 20.0  # not the minute after which a silent site is asked again
+    assert len(grid.requests_to(101)) == 2
+    assert len(grid.requests_to(100)) == 1

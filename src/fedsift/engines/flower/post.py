@@ -59,6 +59,10 @@ class Doorkeeper:
         """Whether this node receives anything at all."""
         return True
 
+    def arrivals(self, node: int) -> int:
+        """How often this node has come: one that came again, under its old number, has lost what it was sent."""
+        return 0
+
     def objection(self, node: int, own: Introduction) -> str | None:
         """Why this node may not speak as the site that it says it is, or None."""
         return None
@@ -86,6 +90,7 @@ class Post:
         self.keeper = Doorkeeper()
         self.absences = Absences(clock)
         self.teller = Teller()
+        self._arrivals: dict[int, int] = {}
         self._greeted: dict[int, float] = {}
         self._greetings: dict[str, int] = {}
         self._next_look = 0.0
@@ -112,10 +117,11 @@ class Post:
         if self.clock() >= self._next_look:
             self._next_look = self.clock() + self.pace.look_for_nodes
             nodes = {node for node in self.grid.get_node_ids() if self.keeper.admits(node)}
-            self.absences.left(site for site, node in self.node_of.items() if node not in nodes)
-            self.node_of = {site: node for site, node in self.node_of.items() if node in nodes}
+            same = nodes - self._come_again(nodes)
+            self.absences.left(site for site, node in self.node_of.items() if node not in same)
+            self.node_of = {site: node for site, node in self.node_of.items() if node in same}
             # a node that left and returns under its id is met again
-            self._greeted = {node: when for node, when in self._greeted.items() if node in nodes}
+            self._greeted = {node: when for node, when in self._greeted.items() if node in same}
             for node in sorted(node for node in nodes if self._to_greet(node)):
                 sent = self.send(node, Packer().pack(Hello(), **self.note))
                 if sent is not None:
@@ -131,6 +137,11 @@ class Post:
             if site is not None:
                 arrived.append(site)
         return arrived
+
+    def _come_again(self, nodes: set[int]) -> set[int]:
+        """Nodes that were started again since the last look; Flower shows them as if they had been here all along."""
+        before, self._arrivals = self._arrivals, {node: self.keeper.arrivals(node) for node in nodes}
+        return {node for node, times in self._arrivals.items() if before.get(node, times) != times}
 
     def _to_greet(self, node: int) -> bool:
         """New nodes, and those whose greeting came to nothing: e.g. a site that had not pinned the app by then."""

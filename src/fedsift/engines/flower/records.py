@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flwr.app import ArrayRecord, RecordDict
 from torch import Tensor
 
 from fedsift.contract import codec
 from fedsift.engines.flower.letters import Letter, tensors_record
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, RecordDict
 
 
 class Packer:

@@ -1,0 +1,119 @@
+"""All that a site's process hands out in deployed runs, read on its way: declared fields alone, no small count."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from benchmarks.faults.references import app_of, lost, reference
+from benchmarks.faults.row import PROCESSES, Row
+from benchmarks.faults.stand import WORKER, NotSeen, Stand, command_of
+from benchmarks.faults.studies import study_of
+
+import fedsift.methods  # noqa: F401  every message must be known by its class to be read
+from fedsift.contract.messages import Answer
+from fedsift.deploy.policy import fields_in, small_counts
+from fedsift.deploy.texts import narrowest_policy
+from fedsift.deploy.wire import call_worker, receive_letter, send_letter
+from fedsift.engines.flower.hello import Introduction, Noted
+from fedsift.engines.flower.records import value_of
+
+FLOOR = 10
+
+
+class Tap:
+    """Stands between Flower's processes and the site's own, and reads every letter of both directions."""
+
+    def __init__(self, place: Path) -> None:
+        self._real = place.with_name("tapped")
+        self.answers: list[Any] = []
+        self.unread = 0
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._place = place
+        place.rename(self._real)
+        self._door.bind(str(place))
+        self._door.listen(16)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                channel, _ = self._door.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._carry, args=(channel,), daemon=True).start()
+
+    def _carry(self, channel: socket.socket) -> None:
+        with channel, suppress(OSError):
+            reply = call_worker(self._real, receive_letter(channel))
+            try:
+                self.answers.append(value_of(reply))
+            except ValueError:
+                self.unread += 1
+            send_letter(channel, reply)
+
+    def close(self) -> None:
+        self._door.close()
+        with suppress(OSError):
+            os.replace(self._real, self._place)
+
+
+@contextmanager
+def tapped(stand: Stand) -> Iterator[dict[str, Tap]]:
+    taps = {}
+    for site in stand.sites:
+        worker = stand.pid_of(site, WORKER)
+        if worker is None:
+            raise NotSeen(f"the process of {site}")
+        taps[site] = Tap(Path(command_of(worker).split()[-1]))
+    try:
+        yield taps
+    finally:
+        for tap in taps.values():
+            tap.close()
+
+
+def every_message(stand: Stand, method: str) -> Iterator[Row]:
+    usual = reference(stand, method)
+    study = study_of(method, stand.trial.out)
+    policy = narrowest_policy(study)
+    allowed = set(tomllib.loads(policy)["policy"]["fields"])
+    kept = {file: file.read_text("utf-8") for file in stand.trial.sites.values()}
+    for file, text in kept.items():
+        without = "\n".join(line for line in policy.splitlines() if not line.startswith("floor"))
+        file.write_text(f"{text}\n{without}\nfloor = {FLOOR}\n", "utf-8")
+    app, began = app_of(stand, method), time.monotonic()
+    try:
+        with tapped(stand) as taps:
+            run = stand.start(app)
+            code = run.end(300)
+    finally:
+        for file, text in kept.items():
+            file.write_text(text, "utf-8")
+    answers = [answer for tap in taps.values() for answer in tap.answers]
+    replies = [answer.reply for answer in answers if isinstance(answer, Answer) and answer.reply is not None]
+    refused = sum(isinstance(answer, Answer) and answer.reply is None for answer in answers)
+    strange = Counter(type(a).__name__ for a in answers if not isinstance(a, Answer | Introduction | Noted))
+    fields = Counter(field for reply in replies for field in fields_in(reply))
+    small = Counter(field for reply in replies for field in small_counts(reply, FLOOR))
+    undeclared = sorted(set(fields) - allowed)
+    unread = sum(tap.unread for tap in taps.values())
+    yield Row(
+        name=f"messages read, {method}",
+        fault=f"{method}: every letter that leaves a site's process is read on its way, policy with a floor of {FLOOR}",
+        how=PROCESSES,
+        expected="fields that the method declares and no others, no count below the floor, no letter of another kind",
+        outcome=f"exit code {code}; {len(replies)} replies with {len(fields)} fields, {len(undeclared)} undeclared, "
+        f"{sum(small.values())} small counts, {refused} refusals, {unread + sum(strange.values())} of another kind",
+        passed=code == 0 and bool(replies) and not (undeclared or small or strange or unread),
+        said=", ".join(sorted(fields)),
+        **lost(run, began, usual),
+    )

@@ -1,0 +1,74 @@
+"""What a run comes to when nothing disturbs it: the measure of every accuracy and every second that is lost."""
+
+from __future__ import annotations
+
+import platform
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from benchmarks.faults.row import REFERENCES, keep, known
+from benchmarks.faults.stand import NotSeen, Running, Stand, accuracy_of, mark_of
+from benchmarks.faults.studies import study_of
+
+
+@dataclass(frozen=True)
+class Reference:
+    accuracy: float
+    """Of the last evaluation, in per cent."""
+    seconds: float
+    """From the command to its end."""
+    mark: str
+    machine: str = ""
+    """Where it was measured: the last bits of a model are a processor's and a library's own."""
+
+
+def this_machine() -> str:
+    text = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
+    model = next(
+        (line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")), ""
+    )
+    return f"{model or platform.machine()}, torch {torch.__version__}"
+
+
+def app_of(stand: Stand, method: str) -> Path:
+    return stand.app(study_of(method, stand.trial.out), method)
+
+
+def reference(stand: Stand, method: str) -> Reference:
+    """Measured once, on this machine; the seconds are those of a machine as busy as it was then."""
+    found = known(REFERENCES).get(method)
+    if found is not None and found.get("machine") == this_machine():
+        return Reference(**found)
+    began = time.monotonic()
+    run = stand.start(app_of(stand, method))
+    code, accuracy = run.end(), accuracy_of(run.folder)
+    if code or accuracy is None:
+        raise NotSeen(f"{method} did not end well though nothing disturbed it: {run.words[-500:]}")
+    measured = Reference(accuracy, time.monotonic() - began, mark_of(run.folder), this_machine())
+    keep(REFERENCES, method, asdict(measured))
+    return measured
+
+
+def lost(run: Running, began: float, usual: Reference) -> dict[str, float | None]:
+    """Points and seconds that a disturbed run has lost."""
+    accuracy = accuracy_of(run.folder)
+    return {
+        "accuracy_lost": None if accuracy is None else round(usual.accuracy - accuracy, 2),
+        "seconds_lost": round(time.monotonic() - began - usual.seconds, 1),
+    }
+
+
+def sameness(run: Running, usual: Reference) -> str:
+    same = mark_of(run.folder) == usual.mark
+    return "model and rounds equal to the last bit" if same else "another model or other rounds"
+
+
+def said_by(text: str, *words: str) -> str:
+    """The first line of a log that has one of these words, without its clock."""
+    for word in words:
+        for line in text.splitlines():
+            if word in line:
+                return line.strip()[:300]
+    return ""

@@ -1,0 +1,53 @@
+"""One fault: what was done, what must follow, what followed. Kept as it comes, so that a run can be gone on with."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsift.contract.files import write_atomically
+
+RESULTS = Path(__file__).parent / "results"
+ROWS = RESULTS / "deployed.json"
+REFERENCES = RESULTS / "references.json"
+
+PROCESSES = "processes on loopback, behind doors"
+HERE = "in process"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of docs/faults.md."""
+
+    name: str
+    fault: str
+    how: str
+    expected: str
+    outcome: str
+    passed: bool
+    said: str
+    """What the person who can mend it was told, in the programs' own words."""
+    accuracy_lost: float | None = None
+    """In points, against the run that nothing disturbed; None where no model is at stake."""
+    seconds_lost: float | None = None
+
+
+def known(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else {}
+
+
+def keep(path: Path, name: str, value: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with (path.parent / ".lock").open(
+        "w"
+    ) as lock:  # two commands may go through different rows at the same time
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        table = known(path) | {name: value}
+        write_atomically(path, (json.dumps(dict(sorted(table.items())), indent=1) + "\n").encode())
+
+
+def keep_row(row: Row) -> None:
+    keep(ROWS, row.name, asdict(row))

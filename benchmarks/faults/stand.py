@@ -1,0 +1,244 @@
+"""A standing consortium of real processes on this machine, whose programs can be killed and started again."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedsift.deploy.app import write_app
+from fedsift.deploy.consortium import Member, Trial, end_family, family, prepare_trial
+from fedsift.deploy.hosting import LINK_FILE
+from fedsift.deploy.nodes import NODES_FILE
+from fedsift.deploy.pins import app_fingerprint, pin
+from fedsift.deploy.site_head import read_head
+from fedsift.runs import RunFolder
+from fedsift.runs.folder import FEDERATION, WAITING
+from fedsift.study import Study
+
+LOOK = 0.004
+COORDINATOR = "flwr-serverapp"
+WORKER = "fedsift.deploy.worker"
+
+
+class NotSeen(Exception):
+    """What a fault waits for did not come."""
+
+
+def wait_until(condition: Callable[[], object], seconds: float, what: str, look: float = 0.05) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise NotSeen(f"waited {seconds:.0f} s for {what}")
+        time.sleep(look)
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+@dataclass
+class Running:
+    """A `fedsift flower start` on its way."""
+
+    member: Member
+    folder: RunFolder
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def over(self) -> bool:
+        return self.member.process.poll() is not None
+
+    def waiting(self) -> dict[str, Any]:
+        try:
+            return dict(self.folder.read_json(WAITING) or {})
+        except ValueError:
+            return {}
+
+    @property
+    def asking(self) -> int:
+        """The round whose answers are awaited now; 0 for none."""
+        found = re.match(r"round (\d+) \(.*answers to", str(self.waiting().get("what", "")))
+        return int(found[1]) if found else 0
+
+    def end(self, seconds: float = 420.0) -> int:
+        wait_until(lambda: self.over, seconds, f"the end of {self.folder.id}")
+        return int(self.member.process.returncode)
+
+    def finish(self, number: int, seconds: float = 240.0) -> None:
+        """Wait until so many rounds are done, or the run is over."""
+        wait_until(lambda: self.over or len(self.folder.rounds()) >= number, seconds, f"round {number}", LOOK)
+
+    def ask(self, number: int, seconds: float = 240.0) -> None:
+        """Wait until this round's answers are awaited, or the run is over."""
+        wait_until(lambda: self.over or self.asking >= number, seconds, f"round {number} to be asked", LOOK)
+
+    @property
+    def words(self) -> str:
+        text = self.member.log.read_text("utf-8", errors="replace") if self.member.log.is_file() else ""
+        return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+class Stand:
+    """SuperLink, sites and whatever runs are started; everything ends with the block."""
+
+    def __init__(self, folder: Path, study: Study) -> None:
+        self.trial: Trial = prepare_trial(study, folder)
+        self.members: dict[str, Member] = {}
+        self.runs = 0
+
+    @property
+    def sites(self) -> list[str]:
+        return list(self.trial.sites)
+
+    # Programs -------------------------------------------------------------------------------------------------------
+
+    def start_superlink(self) -> None:
+        own = self.trial.certificate
+        safe = ("--certificate", own, "--key", own.with_suffix(".key"), "--roster", self.trial.roster)
+        database = self.trial.out / "sites.db"
+        place = ("--port", str(self.trial.port), "--home", self.trial.hub, "--database", database)
+        self.members["superlink"] = self.trial.launch("superlink", "superlink", *place, *safe)
+        wait_until(lambda: (self.trial.hub / LINK_FILE).is_file(), 120, "the coordinator's door")
+
+    def start_site(self, site: str, *more: str | Path) -> Member:
+        how = ("--ca", self.trial.certificate, "--key", self.trial.key_of(site))
+        line = ("--superlink", self.trial.address, *how, *more)
+        self.members[site] = self.trial.launch(site, "site", self.trial.sites[site], *line)
+        return self.members[site]
+
+    def open(self) -> None:
+        self.start_superlink()
+        for site in self.sites:
+            self.start_site(site)
+        wait_until(lambda: len(self.nodes()) >= len(self.sites), 240, "the sites' nodes")
+
+    def nodes(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.trial.hub / NODES_FILE).read_text("utf-8")))
+        except (OSError, ValueError):
+            return {}
+
+    def close(self) -> None:
+        for member in reversed(self.trial.members):
+            end_family(member.process)
+
+    def log(self, name: str) -> str:
+        file = self.trial.out / "logs" / f"{name}.log"
+        text = file.read_text("utf-8", errors="replace") if file.is_file() else ""
+        return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to a program and all it started, as when its machine loses power."""
+        process = self.members[name].process
+        for pid in [process.pid, *family(process.pid)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+        if name == "superlink":
+            (self.trial.hub / LINK_FILE).unlink(missing_ok=True)  # so that the next start can be waited for
+
+    def pid_of(self, name: str, program: str) -> int | None:
+        """A program that another one started, by a word of its command."""
+        below = family(self.members[name].process.pid)
+        return next((pid for pid in below if program in command_of(pid)), None)
+
+    def kill_program(self, name: str, program: str) -> None:
+        wait_until(lambda: self.pid_of(name, program), 60, program)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid_of(name, program) or 0, signal.SIGKILL)
+
+    # Apps and runs --------------------------------------------------------------------------------------------------
+
+    def app(self, study: Study, name: str, pinned: bool = True, **federation: Any) -> Path:
+        """The study as an app for these sites; `federation`: other words for whom the coordinator waits."""
+        place = self.trial.out / "apps" / name
+        if not place.is_dir():
+            write_app(study, place)
+            table = tomllib.loads(self.trial.roster.read_text("utf-8")) | federation
+            (place / FEDERATION).write_text(tomli_w.dumps(table), "utf-8")
+            if pinned:
+                for file in self.trial.sites.values():
+                    pin(app_fingerprint(place), file)
+        return place
+
+    def start(self, app: Path, name: str = "") -> Running:
+        """`name`: a run folder that is gone on with; a new one otherwise."""
+        self.runs += not name
+        name = name or f"{app.name}-{self.runs}"
+        folder = self.trial.out / "runs" / name
+        place = ("--run-folder", folder, "--home", self.trial.hub)
+        log = f"start-{name.replace('/', '-')}"
+        return Running(self.trial.launch(log, "start", app, *place), RunFolder(folder))
+
+    # What a site does -----------------------------------------------------------------------------------------------
+
+    def notes_of(self, site: str, run: Running) -> Path:
+        """Where a site keeps what it noted in a run."""
+        known = (run.folder.read_json("deployed.json") or {}).get("run", "")
+        return read_head(self.trial.sites[site]).notebook / str(known)
+
+    def computes(self, site: str, run: Running) -> bool:
+        """Whether the site is at work on a request: it holds its notes' lock for as long."""
+        try:
+            with (self.notes_of(site, run) / ".lock").open("r") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def work(self, site: str, run: Running, seconds: float = 240.0) -> None:
+        """Wait until the site is at work on a request, or the run is over."""
+        wait_until(lambda: run.over or self.computes(site, run), seconds, f"{site} to compute", LOOK)
+
+
+@contextmanager
+def standing(folder: Path, study: Study) -> Iterator[Stand]:
+    stand = Stand(folder, study)
+    try:
+        stand.open()
+        yield stand
+    except NotSeen:
+        for file in sorted((stand.trial.out / "logs").glob("*.log")):
+            print(f"== {file.name}\n{file.read_text('utf-8', errors='replace')[-1500:]}", file=sys.stderr)
+        raise
+    finally:
+        stand.close()
+
+
+CLOCKS = ("seconds", "warnings", "bytes_down", "bytes_up")
+
+
+def mark_of(folder: RunFolder) -> str:
+    """A fingerprint of what a run came to: its model, and its rounds without their clocks."""
+    found = sha256()
+    model = folder.path / "model.safetensors"
+    found.update(model.read_bytes() if model.is_file() else b"")
+    for row in folder.rounds():
+        kept = {key: value for key, value in row.items() if key not in CLOCKS}
+        found.update(json.dumps(kept, sort_keys=True).encode())
+    return found.hexdigest()[:16]
+
+
+def accuracy_of(folder: RunFolder) -> float | None:
+    """In per cent: of the last round that was evaluated, if there is one."""
+    rows = [row for row in folder.rounds() if "accuracy" in row]
+    return 100 * float(rows[-1]["accuracy"]) if rows else None

@@ -1,0 +1,90 @@
+"""Runs that meet: two at once, two commands for one run, a command that dies and is typed again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+
+from benchmarks.faults.references import app_of, lost, reference, said_by, sameness
+from benchmarks.faults.row import PROCESSES, Row
+from benchmarks.faults.stand import Running, Stand
+
+SILENT = 5.0
+
+
+def two_runs(stand: Stand) -> Iterator[Row]:
+    usual = {method: reference(stand, method) for method in ("fedavg", "feddpcont")}
+    began = time.monotonic()
+    runs = {method: stand.start(app_of(stand, method)) for method in usual}
+    codes = {method: run.end(600) for method, run in runs.items()}
+    same = {method: sameness(run, usual[method]) for method, run in runs.items()}
+    yield Row(
+        name="two runs at once",
+        fault="two studies run over the same sites at the same time",
+        how=PROCESSES,
+        expected="both end, each equal to its run alone",
+        outcome=f"exit codes {sorted(codes.values())}; {'; '.join(f'{name}: {words}' for name, words in same.items())}",
+        passed=set(codes.values()) == {0} and all(words.startswith("model") for words in same.values()),
+        said="",
+        **lost(runs["fedavg"], began, usual["fedavg"]),
+    )
+
+
+def start_dies(stand: Stand) -> Iterator[Row]:
+    """`start` is killed, typed again, and typed once more beside that."""
+    usual = reference(stand, "fedavg")
+    began, app = time.monotonic(), app_of(stand, "fedavg")
+    first = stand.start(app)
+    first.ask(2)
+    os.kill(first.member.process.pid, signal.SIGKILL)
+    first.end(30)
+    second = stand.start(app, first.folder.id)
+    third = stand.start(app, first.folder.id)
+    codes = [second.end(), third.end()]
+    report = "a report" if (first.folder.path / "report.html").is_file() else "no report"
+    attached = second.words.count("attached to it")
+    yield Row(
+        name="start killed",
+        fault="`start` is killed in round 2; the same command is typed twice, side by side",
+        how=PROCESSES,
+        expected="both attach to the run that went on, follow it to its end and write the report",
+        outcome=f"exit codes {codes}, {attached} attached, {report}; {sameness(second, usual)}",
+        passed=codes == [0, 0]
+        and attached == 2
+        and report == "a report"
+        and sameness(second, usual).startswith("model"),
+        said=said_by(second.words, "attached"),
+        **lost(second, began, usual),
+    )
+
+
+def never_silent(stand: Stand) -> Iterator[Row]:
+    """The output of a run, looked at twenty times a second: how long nothing was said, from the first second on."""
+    began, gaps, size, last = time.monotonic(), [], 0, time.monotonic()
+    run = stand.start(app_of(stand, "fedavg"))
+    first = None
+    while not run.over:
+        now, found = time.monotonic(), run.member.log.stat().st_size
+        if found != size:
+            first = first or now - began
+            gaps.append(now - last)
+            size, last = found, now
+        time.sleep(0.05)
+    gaps.append(time.monotonic() - last)
+    yield Row(
+        name="never silent",
+        fault="an undisturbed run, from the command to its end",
+        how=PROCESSES,
+        expected=f"a word within {SILENT:.0f} s, and never more than {SILENT:.0f} s without one",
+        outcome=f"first word after {first or 0:.1f} s, longest silence {max(gaps):.1f} s",
+        passed=bool(first) and max(gaps) <= SILENT,
+        said=_first_words(run),
+    )
+
+
+def _first_words(run: Running) -> str:
+    lines = [re.sub(r"\s+", " ", line).strip() for line in run.words.splitlines()]
+    return " / ".join(line for line in lines if line)[:200]
