@@ -21,6 +21,7 @@ from fedsift.engines.flower.federation import FlowerFederation, agree, gather
 from fedsift.engines.flower.hello import Hello, Introduction, Noted, Notice, Vacant
 from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.post import Doorkeeper, Pace, Post
+from fedsift.engines.protection import GateLimits, Protection
 from fedsift.engines.flower.records import pack, unpack
 from fedsift.local.requests import Evaluate, Evaluated
 
@@ -494,3 +495,18 @@ def test_a_node_that_is_not_admitted_receives_nothing_and_another_key_speaks_for
         gather(post, ("north", "west"), at_least=2, wait=20.0)
     assert {node for _, node, _ in grid.sent} == {100, 101}
     assert post.node_of == {"north": 100}  # whoever came first or last: the key decides
+
+
+class Sharing(Doorkeeper):
+    def share(self, site: str) -> float:
+        return {"west": 0.2}.get(site, 1.0)
+
+
+@pytest.mark.parametrize(("everyone", "wanted"), [(1.0, [2, 2, 1]), (0.1, [2, 2, 2])])
+def test_a_site_counts_for_no_more_than_the_roster_says(everyone: float, wanted: list[int]) -> None:
+    """1 of 2 + 2 + 1 is 0.2 of the whole; where every site may have but a tenth, all count alike."""
+    federation = federation_of(grid_of())
+    federation.protection = Protection(GateLimits(largest_share=everyone))
+    federation.post.keeper = Sharing()
+    assert [reply.samples for reply in ask(federation).values()] == wanted
+    assert federation.largest_share("west") == min(everyone, 0.2)
