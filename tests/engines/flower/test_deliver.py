@@ -21,8 +21,8 @@ from fedsift.engines.flower.federation import FlowerFederation, agree, gather
 from fedsift.engines.flower.hello import Hello, Introduction, Noted, Notice, Vacant
 from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.post import Doorkeeper, Pace, Post
-from fedsift.engines.protection import GateLimits, Protection
 from fedsift.engines.flower.records import pack, unpack
+from fedsift.engines.protection import GateLimits, Protection
 from fedsift.local.requests import Evaluate, Evaluated
 
 SITES = ("north", "south", "west")
