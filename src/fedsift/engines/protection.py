@@ -20,18 +20,13 @@ from fedsift.contract.messages import Envelope, Reply, Weights
 from fedsift.contract.plaintext import short
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Range, Ranged
 from fedsift.engines.gate import unchecked
+from fedsift.engines.lengths import Lengths, Way, usual_for
 
-KEPT_LENGTHS = 32
-"""Lengths of accepted updates that a stage remembers, for rounds of one or two sites."""
-KEPT_OWN = 8
-"""Lengths of a site's own accepted updates that a stage remembers."""
 KEPT_DIGESTS = 64
 """Accepted models of a site that are known again if they are sent a second time."""
 FEW, WIDER = 5, 3.0
 """Among fewer than FEW replies limits are WIDER times as wide: where two of three sites have nothing left to learn, the
 median is theirs, and an honest site with wrong labels goes far beyond it."""
-OWN = 0.5
-"""A site's own length counts for half of the cohort's: it may go on as it went, and three times as far."""
 
 
 @dataclass(frozen=True)
@@ -57,33 +52,6 @@ class GateLimits(Ranged):
     """The most that one site's declared size may count for among a round's replies; 1: no bound."""
 
 
-@dataclass
-class Lengths:
-    """How far accepted updates of one model went in a stage so far."""
-
-    recent: list[float] = field(default_factory=list)
-    peak: float = 0.0
-    """The largest median of a round."""
-    own: dict[str, list[float]] = field(default_factory=dict)
-    """Each site's own, the latest."""
-
-    def usual(self, site: str, median: float) -> float:
-        """The length that a site is measured by: the round's median, or what is usual for this very site.
-
-        Where most sites have nothing left to learn their updates shrink, and those of an honest site with wrong labels
-        do not. So a site may go on as far as it went when others went as far: max(median, min(peak, own / 2)).
-        """
-        known = self.own.get(site)
-        return max(median, min(self.peak, OWN * max(known))) if known else median
-
-    def note(self, accepted: Mapping[str, float], cohort: int) -> None:
-        self.recent = [*self.recent, *accepted.values()][-KEPT_LENGTHS:]
-        for site, length in accepted.items():
-            self.own[site] = [*self.own.get(site, []), length][-KEPT_OWN:]
-        if len(accepted) >= cohort:
-            self.peak = max(self.peak, statistics.median(accepted.values()))
-
-
 @dataclass(frozen=True)
 class Move:
     """One model of one reply: where it began, where it ended."""
@@ -94,6 +62,8 @@ class Move:
     statistics: tuple[str, ...]
     spread: float
     """Of the request: how much more than usual honest answers to it differ."""
+    reach: float
+    """How far training on the site's samples can carry a model."""
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -113,12 +83,18 @@ class Protection:
 
     def memory(self) -> dict[str, Any]:
         """What a resumed run must know to judge as one that never stopped: plain values."""
-        known = {key: asdict(at) for key, at in self.lengths.items()}
+        known = {
+            key: {**asdict(at), "recent": [list(way) for way in at.recent]}
+            for key, at in self.lengths.items()
+        }
         return {"lengths": known, "seen": {site: list(marks) for site, marks in self.seen.items()}}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """The reverse."""
-        self.lengths = {key: Lengths(**known) for key, known in memory.get("lengths", {}).items()}
+        self.lengths = {
+            key: Lengths([(length, reach) for length, reach in known["recent"]], known["peak"], known["own"])
+            for key, known in memory.get("lengths", {}).items()
+        }
         self.seen = {site: list(marks) for site, marks in memory.get("seen", {}).items()}
 
     def refusals(
@@ -172,7 +148,9 @@ class Protection:
         )
         refused |= self._opposed(ratios, {site: m for site, m in cohort.items() if site not in refused})
         for name, measured in ((key, lengths), (f"{key} statistics", states)):
-            accepted = {site: length for site, length in measured.items() if site not in refused}
+            accepted = {
+                site: (length, cohort[site].reach) for site, length in measured.items() if site not in refused
+            }
             if accepted:
                 self.lengths.setdefault(name, Lengths()).note(accepted, limits.norm_cohort)
         return refused
@@ -180,22 +158,26 @@ class Protection:
     def _ratios(self, key: str, lengths: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, float]:
         """Each length beside the usual one; 0 where nobody can say yet what is usual."""
         known = self.lengths.get(key, Lengths())
-        if len(lengths) >= self.limits.norm_cohort:
-            median = statistics.median(lengths.values())
-        else:
-            median = self._before(key, known)
-        usual = {site: known.usual(site, median) * cohort[site].spread for site in lengths}
-        return {site: length / usual[site] if usual[site] > 0 else 0.0 for site, length in lengths.items()}
+        now = {site: (length, cohort[site].reach) for site, length in lengths.items()}
+        ways = list(now.values()) if len(now) >= self.limits.norm_cohort else self._before(key, known)
+        found = {}
+        for site, way in now.items():
+            usual = known.usual(site, way, usual_for(way[1], ways)) if ways else 0.0
+            found[site] = way[0] / (usual * cohort[site].spread) if usual > 0 else 0.0
+        return found
 
-    def _before(self, key: str, known: Lengths) -> float:
-        """What was usual in this stage until now; in its beginning twice what was usual in the run's other stages."""
+    def _before(self, key: str, known: Lengths) -> list[Way]:
+        """How far updates went in this stage until now; in its beginning twice as far as in the run's other stages."""
         if len(known.recent) >= self.limits.norm_cohort:
-            return statistics.median(known.recent)
+            return known.recent
         model = key.rpartition("/")[2]
         others = [
-            length for name, at in self.lengths.items() if name.endswith(f"/{model}") for length in at.recent
+            (2 * length, reach)
+            for name, at in self.lengths.items()
+            if name.endswith(f"/{model}")
+            for length, reach in at.recent
         ]
-        return 2 * statistics.median(others) if len(others) >= self.limits.norm_cohort else 0.0
+        return others if len(others) >= self.limits.norm_cohort else []
 
     def _opposed(self, ratios: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, str]:
         """Updates that go against what the others have in common."""
@@ -238,7 +220,7 @@ def _too_long(
 
 
 def _moves(reply: Reply, envelope: Envelope, buffers: Collection[str]) -> list[Move]:
-    found = []
+    found: list[Move] = []
     for model, start in reply.moves(envelope.request):
         floats = [name for name, tensor in model.items() if tensor.is_floating_point()]
         for name in floats:
@@ -251,9 +233,18 @@ def _moves(reply: Reply, envelope: Envelope, buffers: Collection[str]) -> list[M
                 tuple(name for name in floats if name not in buffers),
                 tuple(name for name in floats if name in buffers),
                 envelope.request.spread,
+                envelope.request.reach(_trained_on(reply, len(found))),
             )
         )
     return found
+
+
+def _trained_on(reply: Reply, number: int) -> int:
+    """How many samples this model of a reply was trained on, as far as it says so: the gate has bounded it."""
+    samples = _size(reply)
+    if isinstance(samples, tuple) and number < len(samples):
+        samples = samples[number]
+    return samples if isinstance(samples, int) else 1
 
 
 def _mark(move: Move) -> str:
