@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 KEPT_LENGTHS = 32
 """Lengths of accepted updates that a stage remembers, for rounds of few sites."""
@@ -31,8 +32,8 @@ class Lengths:
     """How far accepted updates of one model went in a stage so far."""
 
     recent: list[Way] = field(default_factory=list)
-    peak: float = 0.0
-    """The largest median of a round, each length divided by its reach."""
+    peak: list[Way] = field(default_factory=list)
+    """Those of the round that went furthest for its reach, at least a cohort."""
     own: dict[str, list[float]] = field(default_factory=dict)
     """Each site's own, the latest."""
 
@@ -43,12 +44,28 @@ class Lengths:
         do not. So a site may go on as far as it went when others went as far: max(median, min(peak, own / 2)).
         """
         known = self.own.get(site)
-        return max(median, min(self.peak * way[1], OWN * max(known))) if known else median
+        if not known or not self.peak:
+            return median
+        return max(median, min(usual_for(way[1], self.peak), OWN * max(known)))
+
+    def memory(self) -> dict[str, Any]:
+        """As plain values."""
+        ways = {"recent": [list(way) for way in self.recent], "peak": [list(way) for way in self.peak]}
+        return {**ways, "own": {site: list(lengths) for site, lengths in self.own.items()}}
+
+    @staticmethod
+    def recalled(memory: Mapping[str, Any]) -> Lengths:
+        """The reverse."""
+        recent, peak = ([(length, reach) for length, reach in memory[name]] for name in ("recent", "peak"))
+        return Lengths(recent, peak, {site: list(own) for site, own in memory["own"].items()})
 
     def note(self, accepted: Mapping[str, Way], cohort: int) -> None:
         self.recent = [*self.recent, *accepted.values()][-KEPT_LENGTHS:]
         for site, (length, _) in accepted.items():
             self.own[site] = [*self.own.get(site, []), length][-KEPT_OWN:]
         if len(accepted) >= cohort:
-            typical = statistics.median(length / reach for length, reach in accepted.values())
-            self.peak = max(self.peak, typical)
+            self.peak = max(self.peak, list(accepted.values()), key=_typical)
+
+
+def _typical(ways: list[Way]) -> float:
+    return statistics.median(length / reach for length, reach in ways) if ways else 0.0

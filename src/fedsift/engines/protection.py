@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
@@ -83,18 +83,12 @@ class Protection:
 
     def memory(self) -> dict[str, Any]:
         """What a resumed run must know to judge as one that never stopped: plain values."""
-        known = {
-            key: {**asdict(at), "recent": [list(way) for way in at.recent]}
-            for key, at in self.lengths.items()
-        }
+        known = {key: at.memory() for key, at in self.lengths.items()}
         return {"lengths": known, "seen": {site: list(marks) for site, marks in self.seen.items()}}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """The reverse."""
-        self.lengths = {
-            key: Lengths([(length, reach) for length, reach in known["recent"]], known["peak"], known["own"])
-            for key, known in memory.get("lengths", {}).items()
-        }
+        self.lengths = {key: Lengths.recalled(known) for key, known in memory.get("lengths", {}).items()}
         self.seen = {site: list(marks) for site, marks in memory.get("seen", {}).items()}
 
     def refusals(
