@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ class Watching(Protection):
     """Judges as ever, and writes down the largest share of each limit that a run comes to; 1 is a refusal."""
 
     def __init__(self, own: Protection) -> None:
-        super().__init__(own.limits, own.lengths)
+        super().__init__(own.limits, opening=own.opening)
         self.nearest = {"length": 0.0, "statistics": 0.0, "against": 0.0, "opposed": 0.0}
 
     def _note(self, name: str, share: float) -> None:
@@ -34,10 +35,14 @@ class Watching(Protection):
         self._note("statistics" if states else "length", max(found.values(), default=0.0) / wide)
         return found
 
-    def _opposition(self, cosine: float, usual: float, ratio: float, slack: float) -> str | None:
-        self._note("against", -cosine * ratio / (self.limits.against * slack))
-        self._note("opposed", min(-cosine, usual) / self.limits.opposed)
-        return super()._opposition(cosine, usual, ratio, slack)
+    def _against(self, along: Mapping[str, float], slack: float) -> dict[str, str]:
+        self._note("against", -min(along.values()) / (self.limits.against * slack))
+        return super()._against(along, slack)
+
+    def _left_out(self, along: Mapping[str, float]) -> dict[str, str]:
+        usual = statistics.median(along.values())
+        self._note("opposed", -min(along.values()) / (self.limits.opposed * usual))
+        return super()._left_out(along)
 
 
 def margins(study: Study) -> dict[str, Any]:

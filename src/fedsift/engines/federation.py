@@ -24,7 +24,7 @@ from fedsift.contract.ranges import AtLeastZero, Count, Positive, Ranged, Share
 from fedsift.contract.typed import DEEPEST
 from fedsift.data.dataset import Spread
 from fedsift.engines.gate import refusal
-from fedsift.engines.protection import GateLimits, Protection, bounded_shares
+from fedsift.engines.protection import GateLimits, Protection, bounded_shares, tells_attacks
 from fedsift.engines.stopwatch import Stopwatch
 from fedsift.local.site import Compute, Samples
 from fedsift.models import buffers_of, build_model, drawing_name, initial_weights
@@ -104,7 +104,9 @@ class EngineFederation(ABC):
         self.multilabel = multilabel
         self.model = model
         self.shape = shape
-        self.protection = Protection(limits or GateLimits())
+        self.protection = Protection(
+            limits or GateLimits(), opening=tells_attacks(len(classes), multilabel, given is not None)
+        )
         """What judges updates beside each other."""
         self.patience = patience or Patience()
         self.given = given

@@ -24,6 +24,11 @@ from fedsift.engines.lengths import Lengths, Way, usual_for
 
 KEPT_DIGESTS = 64
 """Accepted models of a site that are known again if they are sent a second time."""
+FEWEST_CLASSES = 5
+"""Of so many classes no wrong labels pull a model that has learnt nothing back by more than a share 1 / (K - 1) of what
+right ones pull it on. Two classes that are swapped pull it back as far: that site and an attacker are the same."""
+AGREED = 0.5
+"""Median cosine of a cohort that has a common direction."""
 FEW, WIDER = 5, 3.0
 """Among fewer than FEW replies limits are WIDER times as wide: where two of three sites have nothing left to learn, the
 median is theirs, and an honest site with wrong labels goes far beyond it."""
@@ -42,8 +47,9 @@ class GateLimits(Ranged):
     """The same for running statistics (batch norm), which differ more between honest sites; 0 is off."""
     against: AtLeastZero = 3.0
     """Refuse an update that goes so many usual lengths straight against the cohort's common direction; 0 is off."""
-    opposed: Annotated[float, Range(0, 1)] = 0.75
-    """Refuse an update at a cosine below minus this in a cohort whose median cosine is above it; 0 is off."""
+    opposed: Annotated[float, Range(0, 1)] = 0.6
+    """Leave out a site whose first update of a run goes against the cohort's direction by more than this share of the
+    way that the others go along it; 0 is off."""
     flat: bool = True
     """Refuse tensors of zeros, or of any one number, where others were sent."""
     replays: bool = True
@@ -80,16 +86,24 @@ class Protection:
     """By stage and model; kept with the run's checkpoints."""
     seen: dict[str, list[str]] = field(default_factory=dict)
     """Fingerprints of each site's accepted models, the latest; kept with them."""
+    opening: bool = False
+    """Whether the next models come from one that has learnt nothing, on labels of which no wrong ones look like an
+    attack (`tells_attacks`); kept with them."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Sites whose models are refused until the run ends, and why; kept with them."""
 
     def memory(self) -> dict[str, Any]:
         """What a resumed run must know to judge as one that never stopped: plain values."""
         known = {key: at.memory() for key, at in self.lengths.items()}
-        return {"lengths": known, "seen": {site: list(marks) for site, marks in self.seen.items()}}
+        seen = {site: list(marks) for site, marks in self.seen.items()}
+        return {"lengths": known, "seen": seen, "opening": self.opening, "left_out": dict(self.left_out)}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """The reverse."""
         self.lengths = {key: Lengths.recalled(known) for key, known in memory.get("lengths", {}).items()}
         self.seen = {site: list(marks) for site, marks in memory.get("seen", {}).items()}
+        self.opening = memory.get("opening", self.opening)
+        self.left_out = dict(memory.get("left_out", {}))
 
     def refusals(
         self,
@@ -111,8 +125,11 @@ class Protection:
                 refused[site] = short(unchecked(error))
                 continue
             again = (set(marks[site]) - {""}) & set(self.seen.get(site, ()))
-            if flat is not None or again:
-                refused[site] = short(flat or "the model is one that the site has sent before: a replay")
+            known = self.left_out.get(site) if found else None
+            if flat is not None or again or known:
+                refused[site] = short(
+                    flat or known or "the model is one that the site has sent before: a replay"
+                )
                 continue
             for number, move in enumerate(found):
                 moves.setdefault(number, {})[site] = move
@@ -120,6 +137,7 @@ class Protection:
             refused |= self._judged(
                 f"{stage}/{number}", {s: m for s, m in cohort.items() if s not in refused}
             )
+        self.opening = self.opening and not moves
         for site, new in marks.items():
             if site not in refused and any(new):
                 self.seen[site] = [*self.seen.get(site, []), *filter(None, new)][-KEPT_DIGESTS:]
@@ -182,20 +200,38 @@ class Protection:
                 continue
             group = [cohort[site] for site in sites]
             found = agreements([m.model for m in group], [m.start for m in group], group[0].parameters)
-            usual = statistics.median(found)
-            for site, cosine in zip(sites, found):
-                words = self._opposition(cosine, usual, ratios[site], slack_of(len(sites), self.limits))
-                if words is not None:
-                    refused[site] = words
+            along = {site: cosine * ratios[site] for site, cosine in zip(sites, found)}
+            refused |= self._against(along, slack_of(len(sites), self.limits))
+            alike = all(move.spread <= 1 for move in group)
+            if self.opening and alike and statistics.median(found) > AGREED:
+                refused |= self._left_out(along)
         return refused
 
-    def _opposition(self, cosine: float, usual: float, ratio: float, slack: float) -> str | None:
-        limits = self.limits
-        if limits.against and -cosine * ratio > limits.against * slack:
-            return f"the update goes {-cosine * ratio:.1f} usual lengths against the cohort's direction"
-        if limits.opposed and cosine < -limits.opposed and usual > limits.opposed:
-            return f"the update is opposed to the cohort's: cosine {cosine:.2f}, the others' median is {usual:.2f}"
-        return None
+    def _against(self, along: Mapping[str, float], slack: float) -> dict[str, str]:
+        """along: how far each update goes in the cohort's direction, in usual lengths."""
+        return {
+            site: f"the update goes {-way:.1f} usual lengths against the cohort's direction"
+            for site, way in along.items()
+            if 0 < self.limits.against * slack < -way
+        }
+
+    def _left_out(self, along: Mapping[str, float]) -> dict[str, str]:
+        """The run's first updates, of a cohort that agrees: whoever goes back as the others go on is no learner."""
+        usual, least = statistics.median(along.values()), self.limits.opposed
+        found = {
+            site: f"the site is left out: its first update went {-way / usual:.2f} times as far against the "
+            "cohort's direction as the others went along it"
+            for site, way in along.items()
+            if -way > least * usual > 0
+        }
+        self.left_out |= found
+        return found
+
+
+def tells_attacks(classes: int, multilabel: bool, given: bool) -> bool:
+    """Whether a first update that goes against the cohort's can only be an attack: not where a model was given that
+    has learnt already, nor where a site that took yes for no, or one class for another, would send the same."""
+    return classes >= FEWEST_CLASSES and not multilabel and not given
 
 
 def slack_of(replies: int, limits: GateLimits) -> float:
