@@ -11,7 +11,7 @@ from typing import Any
 
 from fedsift.data.presets import preset_table
 from fedsift.engines.inprocess import InProcess
-from fedsift.engines.protection import Move, Protection, slack_of
+from fedsift.engines.protection import Move, Protection
 from fedsift.methods import methods
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
@@ -31,13 +31,12 @@ class Watching(Protection):
         found = super()._ratios(key, lengths, cohort)
         states = key.endswith("statistics")
         limit = self.limits.statistics_factor if states else self.limits.norm_factor
-        wide = limit * slack_of(len(cohort), self.limits)
-        self._note("statistics" if states else "length", max(found.values(), default=0.0) / wide)
+        self._note("statistics" if states else "length", max(found.values(), default=0.0) / limit)
         return found
 
-    def _against(self, along: Mapping[str, float], slack: float) -> dict[str, str]:
-        self._note("against", -min(along.values()) / (self.limits.against * slack))
-        return super()._against(along, slack)
+    def _against(self, along: Mapping[str, float]) -> dict[str, str]:
+        self._note("against", -min(along.values()) / self.limits.against)
+        return super()._against(along)
 
     def _left_out(self, along: Mapping[str, float]) -> dict[str, str]:
         usual = statistics.median(along.values())

@@ -74,10 +74,21 @@ def test_too_long_beside_the_cohort() -> None:
     assert not judged({"a": one(1.0), "b": one(1.1), "c": one(0.9), "d": one(1.0), "e": one(7.0)}, **off)
 
 
-def test_among_three_or_four_the_median_may_be_that_of_the_shorter_kind() -> None:
-    """The limit is then 18 times the median: an honest site of three was once 6.6 times as long as it."""
-    assert not judged({"a": one(1.0), "b": one(1.1), "c": one(17.0)})
-    assert list(judged({"a": one(1.0), "b": one(1.0), "c": one(19.0)})) == ["c"]
+def test_among_three_the_limit_is_the_same() -> None:
+    assert not judged({"a": one(1.0), "b": one(1.1), "c": one(6.5)})
+    assert list(judged({"a": one(1.0), "b": one(1.0), "c": one(6.5)})) == ["c"]
+
+
+def test_in_a_new_stage_a_site_may_go_on_as_it_went_in_the_last_one() -> None:
+    """Two of three sites have nothing left to learn; the third goes on as before, 10 times as far as they."""
+    protection = Protection(GateLimits(replays=False))
+    judged({site: one(1.0) for site in "abc"}, protection)
+    protection.lengths = {key.replace("train", "before"): known for key, known in protection.lengths.items()}
+    later = {"a": one(0.1), "b": one(0.1)}
+    assert not judged({**later, "c": one(1.0)}, protection)
+    protection.lengths = {key: at for key, at in protection.lengths.items() if key.startswith("before")}
+    assert list(judged({**later, "c": one(4.0)}, protection)) == ["c"], "6 times min(peak 1, own 1 / 2)"
+    assert list(judged({**later, "d": one(1.0)}, protection)) == ["d"], "nobody knows it"
 
 
 def test_one_site_alone_is_measured_by_the_stage() -> None:

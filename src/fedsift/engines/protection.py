@@ -29,9 +29,6 @@ FEWEST_CLASSES = 5
 right ones pull it on. Two classes that are swapped pull it back as far: that site and an attacker are the same."""
 AGREED = 0.5
 """Median cosine of a cohort that has a common direction."""
-FEW, WIDER = 5, 3.0
-"""Among fewer than FEW replies limits are WIDER times as wide: where two of three sites have nothing left to learn, the
-median is theirs, and an honest site with wrong labels goes far beyond it."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +36,8 @@ class GateLimits(Ranged):
     """The study's `[gate]` table."""
 
     norm_factor: AtLeastZero = 6.0
-    """Refuse an update longer than so many times the usual one, the median of the round's (three times as many among
-    fewer than five replies); 0 is off."""
+    """Refuse an update longer than so many times the usual one: the median of the round's, for as many steps; 0 is
+    off."""
     norm_cohort: AtLeastOne = 3
     """Sites that make a cohort; an update among fewer is measured by the stage's accepted ones, if these are enough."""
     statistics_factor: AtLeastZero = 20.0
@@ -56,6 +53,9 @@ class GateLimits(Ranged):
     """Refuse a model that the same site has sent before."""
     largest_share: Annotated[float, Range(0, 1, above=True)] = 1.0
     """The most that one site's declared size may count for among a round's replies; 1: no bound."""
+    cross_check: bool = False
+    """Where the coordinator has labelled samples: whenever a method says which sites look noisy, compare what they
+    claimed with what their models do on these, and say where the two disagree."""
 
 
 @dataclass(frozen=True)
@@ -147,17 +147,15 @@ class Protection:
         """One model of all replies: how far, then whither."""
         limits = self.limits
         lengths = {site: relative_length(m.model, m.start, m.parameters) for site, m in cohort.items()}
-        ratios, slack = self._ratios(key, lengths, cohort), slack_of(len(cohort), limits)
-        refused = _too_long(lengths, ratios, limits.norm_factor * slack, "the update")
+        ratios = self._ratios(key, lengths, cohort)
+        refused = _too_long(lengths, ratios, limits.norm_factor, "the update")
         states = {
             site: relative_length(m.model, m.start, m.statistics)
             for site, m in cohort.items()
             if m.statistics and site not in refused
         }
         found = self._ratios(f"{key} statistics", states, cohort)
-        refused |= _too_long(
-            states, found, limits.statistics_factor * slack, "the change of running statistics"
-        )
+        refused |= _too_long(states, found, limits.statistics_factor, "the change of running statistics")
         refused |= self._opposed(ratios, {site: m for site, m in cohort.items() if site not in refused})
         for name, measured in ((key, lengths), (f"{key} statistics", states)):
             accepted = {
@@ -169,12 +167,14 @@ class Protection:
 
     def _ratios(self, key: str, lengths: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, float]:
         """Each length beside the usual one; 0 where nobody can say yet what is usual."""
-        known = self.lengths.get(key, Lengths())
+        known, elsewhere = self.lengths.get(key, Lengths()), self._elsewhere(key)
         now = {site: (length, cohort[site].reach) for site, length in lengths.items()}
         ways = list(now.values()) if len(now) >= self.limits.norm_cohort else self._before(key, known)
         found = {}
         for site, way in now.items():
-            usual = known.usual(site, way, usual_for(way[1], ways)) if ways else 0.0
+            usual = usual_for(way[1], ways) if ways else 0.0
+            for past in [known] if site in known.own else elsewhere:
+                usual = past.usual(site, way, usual)
             found[site] = way[0] / (usual * cohort[site].spread) if usual > 0 else 0.0
         return found
 
@@ -182,14 +182,13 @@ class Protection:
         """How far updates went in this stage until now; in its beginning twice as far as in the run's other stages."""
         if len(known.recent) >= self.limits.norm_cohort:
             return known.recent
-        model = key.rpartition("/")[2]
-        others = [
-            (2 * length, reach)
-            for name, at in self.lengths.items()
-            if name.endswith(f"/{model}")
-            for length, reach in at.recent
-        ]
+        others = [(2 * length, reach) for past in self._elsewhere(key) for length, reach in past.recent]
         return others if len(others) >= self.limits.norm_cohort else []
+
+    def _elsewhere(self, key: str) -> list[Lengths]:
+        """What is known of the same model in the run's other stages."""
+        model = key.rpartition("/")[2]
+        return [at for name, at in self.lengths.items() if name != key and name.rpartition("/")[2] == model]
 
     def _opposed(self, ratios: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, str]:
         """Updates that go against what the others have in common."""
@@ -201,18 +200,18 @@ class Protection:
             group = [cohort[site] for site in sites]
             found = agreements([m.model for m in group], [m.start for m in group], group[0].parameters)
             along = {site: cosine * ratios[site] for site, cosine in zip(sites, found)}
-            refused |= self._against(along, slack_of(len(sites), self.limits))
+            refused |= self._against(along)
             alike = all(move.spread <= 1 for move in group)
             if self.opening and alike and statistics.median(found) > AGREED:
                 refused |= self._left_out(along)
         return refused
 
-    def _against(self, along: Mapping[str, float], slack: float) -> dict[str, str]:
+    def _against(self, along: Mapping[str, float]) -> dict[str, str]:
         """along: how far each update goes in the cohort's direction, in usual lengths."""
         return {
             site: f"the update goes {-way:.1f} usual lengths against the cohort's direction"
             for site, way in along.items()
-            if 0 < self.limits.against * slack < -way
+            if 0 < self.limits.against < -way
         }
 
     def _left_out(self, along: Mapping[str, float]) -> dict[str, str]:
@@ -232,11 +231,6 @@ def tells_attacks(classes: int, multilabel: bool, given: bool) -> bool:
     """Whether a first update that goes against the cohort's can only be an attack: not where a model was given that
     has learnt already, nor where a site that took yes for no, or one class for another, would send the same."""
     return classes >= FEWEST_CLASSES and not multilabel and not given
-
-
-def slack_of(replies: int, limits: GateLimits) -> float:
-    """How much wider limits are in a cohort of so many replies; fewer are measured by the stage's past, not by it."""
-    return WIDER if limits.norm_cohort <= replies < FEW else 1.0
 
 
 def _too_long(
