@@ -21,20 +21,19 @@ from typing import Any
 
 import torch
 from benchmarks.attacks.attacks import Sight
+from benchmarks.attacks.light import conducted
 from benchmarks.faults.mutations import EXECUTED, Mutations
-from benchmarks.faults.studies import small_study
+from benchmarks.faults.small import small_study
 
 from fedsift.contract.codec import digest_of
-from fedsift.contract.federation import Round
 from fedsift.contract.messages import Answer, Envelope, Reply
 from fedsift.contract.typed import LONGEST_TEXT
-from fedsift.engines.evaluate import Evaluator
 from fedsift.engines.gate import refusal
 from fedsift.engines.inprocess import InProcess
 from fedsift.methods import methods
-from fedsift.study import Study
-from fedsift.study.running import federate
 
+MOST_FAULTS = 20
+"""Of a method, then it is given up."""
 Record = dict[tuple[str, str], tuple[Answer, Any]]
 """By moment and site: the honest answer, and the site's notebook after it."""
 
@@ -180,31 +179,6 @@ class Fuzzed(InProcess):
         self.tally.faults.append(f"{self.run}: {kind}: {words}"[:500])
 
 
-def opened(study: Study, kind: type[InProcess], **told: Any) -> Any:
-    federation: Any = federate(study, study.spread(), study.name, kind)
-    for name, value in told.items():
-        setattr(federation, name, value)
-    return federation
-
-
-def conducted(study: Study, federation: Any, tally: Tally) -> str:
-    """All stages of a method; a fingerprint of the state that it ends in."""
-    method = study.method
-    evaluate = Evaluator(federation, federation.test_set())
-    federation.begin(Round("start", 0, -1), ())
-    state = method.start(federation)
-    number = 0
-    for stage in method.stages():
-        for index in range(stage.rounds):
-            federation.begin(Round(stage.name, index, number), stage.asks)
-            state = stage.step(state, federation)
-            number += 1
-            tally.steps += 1
-        if stage.trains:
-            evaluate(method, state)
-    return digest_of(state)
-
-
 def fuzz_method(name: str, messages: int, seed: int, tries: int = 12) -> Tally:
     """So many changed messages through one method."""
     torch.set_num_threads(1)
@@ -212,30 +186,23 @@ def fuzz_method(name: str, messages: int, seed: int, tries: int = 12) -> Tally:
     with tempfile.TemporaryDirectory() as place:
         study = small_study(name, Path(place))
         record: Record = {}
-        conducted(study, opened(study, Recorder, kept_answers=record), Tally())
+        spread = study.spread()
+        conducted(study, spread, Recorder, kept_answers=record)
         mutations.pool = [answer.reply for answer, _ in record.values() if answer.reply is not None]
-        told = {"kept_answers": record, "mutations": mutations, "tally": tally, "past": {}}
-        left = conducted(
-            study, opened(study, Fuzzed, **told, tries=1, only_refused=False, silent=_last(study)), tally
-        )
-        kept = conducted(study, opened(study, Fuzzed, **told, tries=6, only_refused=True, silent=""), tally)
-        if kept != left and not tally.accepted:
+        told = {"kept_answers": record, "mutations": mutations, "tally": tally, "past": {}, "tries": tries}
+        last = spread.sites[-1]
+        left = conducted(study, spread, Fuzzed, **told, only_refused=False, silent=last)
+        kept = conducted(study, spread, Fuzzed, **told, only_refused=True, silent="")
+        if digest_of(kept.state) != digest_of(left.state):
             tally.faults.append(f"{name}: refused answers changed the state")
         while tally.messages < messages:
-            _play(study, told, tries, tally)
+            try:
+                tally.steps += conducted(study, spread, Fuzzed, **told, only_refused=False, silent="").steps
+            except Exception as error:
+                tally.faults.append(f"{name}: {type(error).__name__}: {error}"[:500])
+                if len(tally.faults) > MOST_FAULTS:
+                    break
     return tally
-
-
-def _last(study: Study) -> str:
-    return list(study.spread().rows)[-1]
-
-
-def _play(study: Study, told: dict[str, Any], tries: int, tally: Tally) -> None:
-    federation = opened(study, Fuzzed, **told, tries=tries, only_refused=False, silent="")
-    try:
-        conducted(study, federation, tally)
-    except Exception as error:
-        tally.faults.append(f"{study.name}: {federation.round.stage}: {type(error).__name__}: {error}"[:500])
 
 
 def fuzz(messages: int, seed: int = 1, names: list[str] | None = None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a broken or hostile site may put in the place of an honest answer: seeded, for any method's replies.
 
-A mutation changes one part of an answer (a number, a tensor, a key, a whole reply), what it is signed with, or the bytes
-that it travels as. Most have a wrong form; some are of the right form and merely false.
+A mutation changes one part of an answer (a number, a tensor, a key, a whole reply), what it is signed with, or the
+bytes that it travels as. Most have a wrong form; some are of the right form and merely false.
 """
 
 from __future__ import annotations

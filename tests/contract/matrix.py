@@ -105,7 +105,11 @@ class Probed(InProcess):
         ]
         if len(every) >= 3:
             return [statistics.median(lengths) for lengths in zip(*every)]
-        known = [at.recent for key, at in self.protection.lengths.items() if key.startswith(self.round.stage)]
+        known = [
+            [length for length, _ in at.recent]
+            for key, at in self.protection.lengths.items()
+            if key.startswith(self.round.stage)
+        ]
         return [statistics.median(lengths) if len(lengths) >= 3 else 0.0 for lengths in known]
 
 
