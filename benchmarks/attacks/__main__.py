@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.attacks.accuracy import averaging, cells, outcome, study_of
+from benchmarks.attacks.accuracy import SEEDS, averaging, row
 from benchmarks.attacks.honest import margins, presets, studies
 
 from fedsift.contract.files import write_atomically
@@ -31,24 +31,18 @@ def write(path: Path, found: dict[str, Any]) -> None:
 
 
 def measure_accuracy(names: list[str], until: float) -> None:
-    """Cells that are not there yet; each is written when it is done, so a stopped run goes on."""
+    """Rows that are not there yet; each is written when it is done, so a stopped run goes on."""
     with tempfile.TemporaryDirectory() as place:
-        for robust, name in itertools.product((False, True), names):
-            for attack, hostile, rule, kind in cells(robust):
-                file = ACCURACY / f"{name}.json"
-                found = read(file)
-                key = f"{attack}, {hostile}, {rule}"
-                if key in found:
-                    continue
-                if time.monotonic() > until:
-                    return
-                try:
-                    accuracy, refused = outcome(study_of(name, Path(place), robust=robust), kind)
-                    cell: dict[str, Any] = {"accuracy": accuracy, "refused": refused}
-                except Exception as error:  # a run that an attack ends is a result
-                    cell = {"accuracy": None, "ended": f"{type(error).__name__}: {error}"[:300]}
-                write(file, {**found, key: cell})
-                print(name, key, cell, flush=True)
+        for seed, robust, name in itertools.product(SEEDS, (False, True), names):
+            file, key = ACCURACY / f"{name}.json", f"{'two' if robust else 'one'}, seed {seed}"
+            found = read(file)
+            if key in found:
+                continue
+            if time.monotonic() > until:
+                return
+            found[key] = dict(row(name, Path(place), seed, robust))
+            write(file, found)
+            print(name, key, {attack: cell["accuracy"] for attack, cell in found[key].items()}, flush=True)
 
 
 def measure_honest(only: str, until: float) -> None:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.attacks.attacks import FORM, MODEL, Sight, absent, attacked
+from benchmarks.attacks.attacks import FORM, MODEL, Change, Sight, absent, attacked
+from benchmarks.attacks.light import conducted
 from sklearn.datasets import load_digits
 
-from fedsift.contract.messages import Answer
+from fedsift.contract.codec import digest_of
+from fedsift.contract.messages import Answer, Envelope, Reply
+from fedsift.data.dataset import Spread
+from fedsift.engines.gate import refusal
 from fedsift.engines.inprocess import InProcess
+from fedsift.engines.protection import Protection
 from fedsift.methods import methods
 from fedsift.methods.base import Averaging
 from fedsift.study import Study
-from fedsift.study.running import new_run, run
 
 SITES = 10
+SEEDS = (5, 6, 7)
 HOSTILE = ("site-09", "site-08")
+FORMS_TRIED = ("fedavg", "fednoro", "fedcorr", "fedmlp", "feddpcont")
+"""Methods whose run under malformed answers is compared with that of an absent site, bit by bit."""
 RULE = {"aggregate": "trimmed", "hostile": 0.2}
 """The robust rule that stands against two."""
 OTHERS = ("arfl", "feddf", "cbafed")
@@ -72,13 +80,13 @@ def several_labels(folder: Path) -> Path:
     return path
 
 
-def study_of(name: str, folder: Path, *, robust: bool = False, **changes: Any) -> Study:
+def study_of(name: str, folder: Path, *, robust: bool = False, seed: int = 5, **changes: Any) -> Study:
     """Ten equal sites of digits with clean labels: what is lost is lost to the attack."""
     method = methods.get(name)
     known = {entry.name for entry in dataclasses.fields(method)}
     table: dict[str, Any] = {
         "name": f"{name} under attack",
-        "seed": 5,
+        "seed": seed,
         "data": {"name": "digits"},
         "partition": {"name": "iid", "sites": SITES},
         "noise": {"name": "clean"},
@@ -97,15 +105,6 @@ def study_of(name: str, folder: Path, *, robust: bool = False, **changes: Any) -
     return Study.from_table(table)
 
 
-def outcome(study: Study, kind: type[InProcess]) -> tuple[float, int]:
-    """The final accuracy, and how many replies were refused."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = new_run(study, Path(place))
-        run(study, folder, kind=kind)
-        summary = folder.read_json("summary.json")
-    return round(float(summary["accuracy"]["final"]), 4), int(summary["refused"])
-
-
 def every_form() -> Any:
     """All malformed answers, one after another."""
     turn = iter(range(10**9))
@@ -121,15 +120,113 @@ def every_form() -> Any:
     return change
 
 
-def cells(robust: bool) -> Iterator[tuple[str, int, str, type[InProcess]]]:
-    """Attack, hostile sites, rule, engine; the first line is the measure of the others."""
-    if robust:
-        yield "none", 0, "trimmed", InProcess
-        for attack, change in MODEL.items():
-            yield attack, 2, "trimmed", attacked(change, HOSTILE)
-        return
-    yield "none", 0, "mean", InProcess
-    yield "absent", 1, "mean", absent(HOSTILE[:1])
-    yield "malformed", 1, "mean", attacked(every_form(), HOSTILE[:1])
+@dataclass
+class Shadow:
+    """What the gate would know if the hostile sites had answered by one attack, which it has always refused so far."""
+
+    protection: Protection
+    past: dict[str, dict[str, Reply]] = field(default_factory=dict)
+
+
+def withheld(hostile: Sequence[str], shadows: dict[str, Shadow], spoken: list[str]) -> type[InProcess]:
+    """An engine whose hostile sites never send a model and answer all else honestly.
+
+    That is what the run of an attack comes to whose models are all refused. Every attack is tried on every exchange,
+    with a gate of its own; those that stay in `shadows` until the end need no run: theirs is this one. `spoken`: what
+    the hostile sites answered all the same.
+    """
+
+    class Withheld(InProcess):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            shadows.update({attack: Shadow(copy.deepcopy(self.protection)) for attack in MODEL})
+
+        def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+            honest = super().deliver(envelopes, deadline)
+            for attack in list(shadows):
+                if not self._refused(MODEL[attack], shadows[attack], envelopes, honest):
+                    del shadows[attack]
+            silent = [site for site in hostile if site in honest and _moves(honest[site], envelopes[site])]
+            spoken.extend(site for site in hostile if site in honest and site not in silent)
+            return {site: answer for site, answer in honest.items() if site not in silent}
+
+        def _refused(
+            self,
+            change: Change,
+            shadow: Shadow,
+            envelopes: Mapping[str, Envelope],
+            honest: Mapping[str, Answer],
+        ) -> bool:
+            """Whether this exchange goes on as if the hostile sites had sent no model."""
+            replies = {site: answer.reply for site, answer in honest.items() if answer.reply is not None}
+            wrong = []
+            for site in hostile:
+                if site not in honest:
+                    continue
+                sight = Sight(envelopes[site], honest, shadow.past.setdefault(site, {}))
+                sent = change(honest[site], sight) or honest[site]
+                if not _moves(honest[site], envelopes[site]):
+                    if digest_of(sent) != digest_of(honest[site]):
+                        return False
+                elif refusal(sent, envelopes[site], self.facts[site]) is not None:
+                    del replies[site]
+                else:
+                    assert sent.reply is not None
+                    replies[site] = sent.reply
+                    wrong.append(site)
+            found = shadow.protection.refusals(self.round.stage, replies, envelopes, self._buffers_at)
+            return sorted(found) == sorted(wrong)
+
+    return Withheld
+
+
+def _moves(answer: Answer, envelope: Envelope) -> bool:
+    return answer.reply is not None and bool(answer.reply.moves(envelope.request))
+
+
+def row(name: str, place: Path, seed: int, robust: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The cells of a method: attack, and what came of it. The first one, `none`, is the measure of the others.
+
+    An attack that is refused throughout is not run: its cell is that of `withheld`, and says so. One of them is run
+    all the same, and must end in the same model.
+    """
+    study = study_of(name, place, robust=robust, seed=seed)
+    spread = study.spread()
+    hostile = HOSTILE if robust else HOSTILE[:1]
+    yield "none", _cell(study, spread, InProcess)
+    shadows: dict[str, Shadow] = {}
+    spoken: list[str] = []
+    alike = _cell(study, spread, withheld(hostile, shadows, spoken))
+    yield "withheld", alike
+    if not robust:
+        without = _cell(study, spread, absent(hostile)) if spoken else {**alike, "same": "withheld"}
+        yield "absent", without
+        if name in FORMS_TRIED:
+            yield "malformed", _same(without, _cell(study, spread, attacked(every_form(), hostile)))
+    proven = False
     for attack, change in MODEL.items():
-        yield attack, 1, "mean", attacked(change, HOSTILE[:1])
+        if attack in shadows and proven:
+            yield attack, {**alike, "same": "withheld"}
+            continue
+        found = _cell(study, spread, attacked(change, hostile))
+        if attack in shadows:
+            found, proven = _same(alike, found), True
+        yield attack, found
+
+
+def _cell(study: Study, spread: Spread, kind: type[InProcess]) -> dict[str, Any]:
+    try:
+        found = conducted(study, spread, kind)
+        return {
+            "accuracy": round(found.accuracy, 4),
+            "refused": found.refused,
+            "digest": digest_of(found.model),
+        }
+    except Exception as error:  # a run that an attack ends is a result
+        return {"accuracy": None, "ended": f"{type(error).__name__}: {error}"[:300]}
+
+
+def _same(wanted: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    if wanted.get("digest") != found.get("digest"):
+        raise AssertionError(f"a refused attack changed the model: {found} is not {wanted}")
+    return {**found, "proven": True}

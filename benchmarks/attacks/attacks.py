@@ -222,6 +222,11 @@ def replayed(answer: Answer, sight: Sight) -> Answer | None:
     return dataclasses.replace(answer, reply=sight.past.setdefault(kind, answer.reply))
 
 
+def later(change: Change) -> Change:
+    """The attack from the second round on; honest before."""
+    return lambda answer, sight: change(answer, sight) if sight.envelope.moment.round > 0 else None
+
+
 def stale(answer: Answer, sight: Sight) -> Answer | None:
     """An answer of another time, as it was signed then."""
     return dataclasses.replace(answer, moment_id="0.99:of another time")
@@ -257,6 +262,7 @@ MODEL: Mapping[str, Change] = {
     "x25": scaled(25.0),
     "x10": scaled(10.0),
     "sign flip x1": scaled(-1.0),
+    "later sign flip": later(scaled(-1.0)),
     "nearly zeros": shrunk(1e-3),
     "random direction x3": on_models(_random),
     "a little is enough": on_models(_a_little),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from fedsift.data.presets import preset_table
 from fedsift.engines.inprocess import InProcess
-from fedsift.engines.protection import Move, Protection, slack_of
+from fedsift.engines.protection import Move, Protection
 from fedsift.methods import methods
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
@@ -20,7 +21,7 @@ class Watching(Protection):
     """Judges as ever, and writes down the largest share of each limit that a run comes to; 1 is a refusal."""
 
     def __init__(self, own: Protection) -> None:
-        super().__init__(own.limits, own.lengths)
+        super().__init__(own.limits, opening=own.opening)
         self.nearest = {"length": 0.0, "statistics": 0.0, "against": 0.0, "opposed": 0.0}
 
     def _note(self, name: str, share: float) -> None:
@@ -30,14 +31,17 @@ class Watching(Protection):
         found = super()._ratios(key, lengths, cohort)
         states = key.endswith("statistics")
         limit = self.limits.statistics_factor if states else self.limits.norm_factor
-        wide = limit * slack_of(len(cohort), self.limits)
-        self._note("statistics" if states else "length", max(found.values(), default=0.0) / wide)
+        self._note("statistics" if states else "length", max(found.values(), default=0.0) / limit)
         return found
 
-    def _opposition(self, cosine: float, usual: float, ratio: float, slack: float) -> str | None:
-        self._note("against", -cosine * ratio / (self.limits.against * slack))
-        self._note("opposed", min(-cosine, usual) / self.limits.opposed)
-        return super()._opposition(cosine, usual, ratio, slack)
+    def _against(self, along: Mapping[str, float]) -> dict[str, str]:
+        self._note("against", -min(along.values()) / self.limits.against)
+        return super()._against(along)
+
+    def _left_out(self, along: Mapping[str, float]) -> dict[str, str]:
+        usual = statistics.median(along.values())
+        self._note("opposed", -min(along.values()) / (self.limits.opposed * usual))
+        return super()._left_out(along)
 
 
 def margins(study: Study) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from fedsift.aggregate.likeness import flattened, relative_length
 from fedsift.contract.messages import Answer, Envelope, Reply, Weights
 from fedsift.engines.gate import refusal
 from fedsift.engines.inprocess import InProcess
-from fedsift.engines.protection import slack_of
 
 FAR_OFF = ("x1000", "sign flip x15", "x25")
 """Attacks that go too far: refused wherever there is a measure."""
@@ -88,8 +87,8 @@ class Probed(InProcess):
         if others:
             self.row.wrong.append(f"{attack} in {where} made the gate refuse honest {', '.join(others)}")
         request = envelopes[victim].request
-        # twice the limit: a site may also be measured by how far it went before
-        wide = 12 * request.spread * slack_of(len(answers), self.protection.limits)
+        # a little more than the limit: a site may also be measured by how far it went before
+        wide = 8 * request.spread
         far = any(
             _length(own, start) > wide * usual > 0
             for (own, start), usual in zip(sent.reply.moves(request), self._usual(envelopes, answers))
@@ -106,7 +105,11 @@ class Probed(InProcess):
         ]
         if len(every) >= 3:
             return [statistics.median(lengths) for lengths in zip(*every)]
-        known = [at.recent for key, at in self.protection.lengths.items() if key.startswith(self.round.stage)]
+        known = [
+            [length for length, _ in at.recent]
+            for key, at in self.protection.lengths.items()
+            if key.startswith(self.round.stage)
+        ]
         return [statistics.median(lengths) if len(lengths) >= 3 else 0.0 for lengths in known]
 
 

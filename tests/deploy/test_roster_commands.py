@@ -212,3 +212,18 @@ def test_two_site_files_in_one_folder_share_nothing(tmp_path: Path) -> None:
     assert rooms[0].notebook != rooms[1].notebook
     assert home_of(first) != home_of(second)
     assert len({egress_of(path, read_site_file(path)) for path in (first, second)}) == 2
+
+
+def test_the_roster_bounds_what_a_site_counts_for_as_it_stands_now(
+    holders: KeyHolders, tmp_path: Path
+) -> None:
+    file = tmp_path / "federation.toml"
+    assert [holders.share(site) for site in ("north", "unlisted")] == [1.0, 1.0]
+    add_entry(file, Entry("west", KEYS[2], 100, share=0.25))
+    assert [holders.share(site) for site in ("north", "west")] == [1.0, 0.25]
+    revoke_entry(file, "west")
+    assert read_entries(file)[2] == Entry("west", KEYS[2], 100, True, 0.25)
+    _, east = site_key(tmp_path, "east")
+    call("roster", "add", "east", east, "--samples", 5, "--share", 0.5, "--roster", file)
+    assert json.loads(call("roster", "list", "--json", "--roster", file))[3]["share"] == 0.5
+    assert "25%" in call("roster", "list", "--roster", file)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from fedsift.aggregate.likeness import agreements, flattened, relative_length
 from fedsift.contract.messages import Envelope, Moment, Weights
-from fedsift.engines.protection import GateLimits, Protection, bounded_shares, shares_within
+from fedsift.engines.lengths import Lengths, usual_for
+from fedsift.engines.protection import (
+    GateLimits,
+    Protection,
+    bounded_shares,
+    shares_within,
+    tells_attacks,
+)
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
 
@@ -65,10 +74,21 @@ def test_too_long_beside_the_cohort() -> None:
     assert not judged({"a": one(1.0), "b": one(1.1), "c": one(0.9), "d": one(1.0), "e": one(7.0)}, **off)
 
 
-def test_among_three_or_four_the_median_may_be_that_of_the_shorter_kind() -> None:
-    """The limit is then 18 times the median: an honest site of three was once 6.6 times as long as it."""
-    assert not judged({"a": one(1.0), "b": one(1.1), "c": one(17.0)})
-    assert list(judged({"a": one(1.0), "b": one(1.0), "c": one(19.0)})) == ["c"]
+def test_among_three_the_limit_is_the_same() -> None:
+    assert not judged({"a": one(1.0), "b": one(1.1), "c": one(6.5)})
+    assert list(judged({"a": one(1.0), "b": one(1.0), "c": one(6.5)})) == ["c"]
+
+
+def test_in_a_new_stage_a_site_may_go_on_as_it_went_in_the_last_one() -> None:
+    """Two of three sites have nothing left to learn; the third goes on as before, 10 times as far as they."""
+    protection = Protection(GateLimits(replays=False))
+    judged({site: one(1.0) for site in "abc"}, protection)
+    protection.lengths = {key.replace("train", "before"): known for key, known in protection.lengths.items()}
+    later = {"a": one(0.1), "b": one(0.1)}
+    assert not judged({**later, "c": one(1.0)}, protection)
+    protection.lengths = {key: at for key, at in protection.lengths.items() if key.startswith("before")}
+    assert list(judged({**later, "c": one(4.0)}, protection)) == ["c"], "6 times min(peak 1, own 1 / 2)"
+    assert list(judged({**later, "d": one(1.0)}, protection)) == ["d"], "nobody knows it"
 
 
 def test_one_site_alone_is_measured_by_the_stage() -> None:
@@ -103,14 +123,110 @@ def test_a_site_may_go_on_as_it_began_when_the_others_have_learnt() -> None:
     assert list(judged({**later, "e": one(4.0)}, protection)) == ["e"], "further than it ever went"
 
 
+AGREED = {
+    "a": [1.0, 0.1, 0.0, 0.0],
+    "b": [1.0, -0.1, 0.0, 0.0],
+    "c": [1.0, 0.0, 0.1, 0.0],
+    "d": one(1.0),
+    "e": one(1.1),
+}
+
+
 def test_against_a_cohort_that_agrees() -> None:
-    agreed = {"a": [1.0, 0.1, 0.0, 0.0], "b": [1.0, -0.1, 0.0, 0.0], "c": [1.0, 0.0, 0.1, 0.0], "d": one(1.0)}
-    assert "opposed" in judged({**agreed, "z": one(-1.0)})["z"]
-    assert "4.0 usual lengths against" in judged({**agreed, "z": one(-4.0)})["z"]
+    assert "4.0 usual lengths against" in judged({**AGREED, "z": one(-4.0)})["z"]
     apart = {"a": one(1.0, 0), "b": one(1.0, 1), "c": one(1.0, 2)}
     assert not judged({**apart, "d": [-1.0, -1.0, -1.0, 0.0]}), (
         "sites that agree on nothing cannot be opposed"
     )
+
+
+def test_a_site_that_goes_back_in_the_first_exchange_is_left_out_until_the_end() -> None:
+    """The median way along is 1: -0.7 is beyond the limit of 0.6, -0.5 is within it."""
+    protection = Protection(GateLimits(replays=False), opening=True)
+    assert not judged({**AGREED, "z": one(-0.5)}, protection)
+    assert not judged({**AGREED, "z": one(-2.0)}, protection), (
+        "learnt models are pulled back by wrong labels too"
+    )
+    protection = Protection(GateLimits(replays=False), opening=True)
+    found = judged({**AGREED, "z": one(-0.7)}, protection)
+    assert list(found) == ["z"] and "0.70 times as far against the cohort's direction" in found["z"]
+    again = Protection(GateLimits(replays=False), opening=True)
+    again.recall(protection.memory())
+    assert not again.opening
+    assert judged({**AGREED, "z": one(1.0)}, again) == found, "whatever it sends later"
+
+
+def test_only_a_first_update_of_a_cohort_that_agrees_tells_an_attack() -> None:
+    def first(updates: Mapping[str, Any], opening: bool = True, **limits: Any) -> dict[str, str]:
+        return judged(updates, Protection(GateLimits(**limits), opening=opening))
+
+    assert list(first({**AGREED, "z": one(-1.0)})) == ["z"]
+    assert not first({**AGREED, "z": one(-1.0)}, opposed=0)
+    assert not first({**AGREED, "z": one(-1.0)}, opening=False)
+    sideways = {"a": one(1.0, 0), "b": one(1.0, 1), "c": one(1.0, 2), "d": one(1.0, 3)}
+    assert not first({**sideways, "z": [-0.5, -0.5, -0.5, -0.5]}), "these sites have no common direction"
+
+
+@pytest.mark.parametrize(
+    ("classes", "multilabel", "given", "told"),
+    [
+        (5, False, False, True),
+        (4, False, False, False),
+        (2, False, False, False),
+        (9, True, False, False),
+        (9, False, True, False),
+    ],
+)
+def test_wrong_labels_of_few_classes_look_like_an_attack(
+    classes: int, multilabel: bool, given: bool, told: bool
+) -> None:
+    assert tells_attacks(classes, multilabel, given) is told
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5, 10])
+def test_wrong_labels_pull_an_untaught_model_back_by_one_in_k_minus_one(classes: int) -> None:
+    """Softmax of zero weights, one feature a class: the gradient of right labels is -(I - 1/K), whose product with the
+    gradient of labels that are shifted by one is -1 / (K - 1) of its product with itself; the same for labels drawn
+    from all other classes, in the mean."""
+    right = np.eye(classes) - 1 / classes
+    shifted = np.roll(np.eye(classes), 1, axis=1) - 1 / classes
+    drawn = (1 - np.eye(classes)) / (classes - 1) - 1 / classes
+    for wrong in (shifted, drawn):
+        assert (wrong * right).sum() / (right * right).sum() == pytest.approx(-1 / (classes - 1))
+
+
+def test_a_site_of_more_samples_may_go_further() -> None:
+    """Batches of 10: sites of 10 samples take one step of length 1, a site of 100 takes ten: up to 6 * 10 is usual."""
+    start: Weights = {"w": torch.tensor([3.0, 0.0, 0.0, 4.0])}
+    request = Train(start, Recipe(batch_size=10, momentum=0.0))
+
+    def judge(length: float, samples: int) -> list[str]:
+        updates = {**dict.fromkeys("abcd", (1.0, 10)), "z": (length, samples)}
+        replies = {
+            site: Trained({"w": start["w"] + torch.tensor(one(far))}, count, 0.5)
+            for site, (far, count) in updates.items()
+        }
+        envelopes = {site: Envelope("run", site, Moment(1, "train", 0, 0), "", request) for site in updates}
+        return list(Protection().refusals("train", replies, envelopes, lambda site: ()))
+
+    assert judge(59.0, 100) == [] and judge(61.0, 100) == ["z"]
+    assert judge(5.0, 10) == [] and judge(7.0, 10) == ["z"]
+    assert judge(5.0, 1) == [] and judge(7.0, 1) == ["z"], "fewer samples narrow nothing"
+
+
+def test_usual_lengths_are_stretched_to_a_site_s_reach() -> None:
+    """Lengths 1, 2 and 8 of reach 1, 2 and 4: for reach 4 they stand for 4, 4 and 8, for reach 1 for themselves."""
+    ways = [(1.0, 1.0), (2.0, 2.0), (8.0, 4.0)]
+    assert usual_for(4.0, ways) == 4.0
+    assert usual_for(1.0, ways) == 2.0
+    lengths = Lengths()
+    lengths.note({"a": (1.0, 1.0), "b": (2.0, 2.0), "c": (8.0, 4.0)}, 3)
+    lengths.note({"a": (0.1, 1.0), "b": (0.2, 2.0), "c": (0.3, 4.0)}, 3)
+    assert lengths.peak == ways
+    assert lengths.usual("c", (3.0, 4.0), 0.1) == 4.0, "min(peak, own / 2) = min(4, 8 / 2)"
+    assert lengths.usual("a", (3.0, 1.0), 0.1) == 0.5, "min(peak, own / 2) = min(2, 1 / 2)"
+    assert lengths.usual("new", (3.0, 1.0), 0.1) == 0.1
+    assert Lengths.recalled(json.loads(json.dumps(lengths.memory()))) == lengths
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5])

@@ -78,14 +78,18 @@ def roster_add(
     name: str = typer.Argument(help="How the federation knows the site."),
     public_key: Path = PUBLIC_KEY,
     samples: int = typer.Option(..., "--samples", help="The most training samples that it may declare."),
+    share: float = typer.Option(
+        1.0, "--share", help="The most that it may count for in a round's average, 0 to 1."
+    ),
     file: Path = ROSTER,
 ) -> None:
     """List a site: the holder of this key may join, under this name only."""
     from fedsift.deploy.roster import Entry, add_entry
 
-    entry = Entry(name, _fingerprint(public_key), samples)
+    entry = Entry(name, _fingerprint(public_key), samples, share=share)
     add_entry(file, entry)
-    say(f"{file} lists '{name}' with {entry.key}, at most {samples} samples")
+    bound = f" and {share:.0%} of a round" if share < 1 else ""
+    say(f"{file} lists '{name}' with {entry.key}, at most {samples} samples{bound}")
 
 
 @roster.command("revoke")
@@ -109,5 +113,7 @@ def roster_list(file: Path = ROSTER, json: bool = typer.Option(False, "--json", 
     if json:
         print_json([vars(entry) for entry in entries])
         return
-    rows = [(e.name, e.samples, "revoked" if e.revoked else "may join", e.key) for e in entries]
-    print_table(str(file), ("site", "samples at most", "state", "key"), rows)
+    rows = [
+        (e.name, e.samples, f"{e.share:.0%}", "revoked" if e.revoked else "may join", e.key) for e in entries
+    ]
+    print_table(str(file), ("site", "samples at most", "share at most", "state", "key"), rows)

@@ -100,6 +100,13 @@ class Request(Wire, Generic[R_co]):
     spread: ClassVar[float] = 1.0
     """How many times more than usual honest answers differ in how far they move a model; the gate allows for it."""
 
+    def reach(self, samples: int) -> float:
+        """How far training on so many samples can carry a model, in steps of one common length.
+
+        The gate compares sites of different sizes by it; the same for all where size does not matter.
+        """
+        return 1.0
+
     @property
     def besides(self) -> tuple[Request[Any], ...]:
         """Requests that travel inside this one and are answered in the same visit."""

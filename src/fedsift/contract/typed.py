@@ -116,6 +116,8 @@ def _tensor(value: Any, where: str) -> str | None:
         return _is_no(where, value, "tensor")
     if value.dtype not in TENSOR_TYPES or value.layout != torch.strided or value.device.type != "cpu":
         return f"{where} is a tensor of type {value.dtype}, which no message may hold"
+    if value.requires_grad:
+        return f"{where} is a tensor that wants gradients, which no message may hold"
     if value.numel() == 0 or value.dtype == torch.bool:
         return None
     extremes = [float(value.min()), float(value.max())]

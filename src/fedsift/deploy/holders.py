@@ -47,6 +47,9 @@ class KeyHolders(Doorkeeper):
             )
         return None
 
+    def share(self, site: str) -> float:
+        return self._roster.share_of(site)
+
 
 def holders_of(roster: str, nodes: str) -> KeyHolders:
     """As `KeyHolders`, with the words of a run that lost its door."""

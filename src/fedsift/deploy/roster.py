@@ -4,6 +4,7 @@
 name = "north"                 # how the federation knows this site
 key = "sha256:5b0e..."         # fingerprint of the site's public key: `fedsift flower fingerprint north.pub`
 samples = 12000                # the most that it may declare
+share = 0.3                    # the most that it may count for in a round's average; 1 or no such line: no bound
 revoked = false
 """
 
@@ -49,6 +50,8 @@ class Entry:
     key: str
     samples: int
     revoked: bool = False
+    share: float = 1.0
+    """The most that its size may count for among a round's replies."""
 
 
 def entries_of(table: dict[str, Any], where: str = ROSTER_FILE) -> tuple[Entry, ...]:
@@ -56,7 +59,7 @@ def entries_of(table: dict[str, Any], where: str = ROSTER_FILE) -> tuple[Entry, 
     found: list[Entry] = []
     for number, row in enumerate(table.get("site", ()), 1):
         place = f"{where}: site {number}"
-        unknown = set(row) - {"name", "key", "samples", "revoked"}
+        unknown = set(row) - {"name", "key", "samples", "revoked", "share"}
         if unknown:
             raise ConfigError(f"{place} has an unknown key '{sorted(unknown)[0]}'")
         name, key, samples, revoked = (row.get(part) for part in ("name", "key", "samples", "revoked"))
@@ -70,13 +73,22 @@ def entries_of(table: dict[str, Any], where: str = ROSTER_FILE) -> tuple[Entry, 
             )
         if revoked not in (None, True, False):
             raise ConfigError(f"{place} ({name}): 'revoked' = {revoked!r} must be true or false")
-        found.append(Entry(name, key, samples, bool(revoked)))
+        found.append(Entry(name, key, samples, bool(revoked), _share(row, f"{place} ({name})")))
     for part in ("name", "key"):
         values = [getattr(entry, part) for entry in found]
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:
             raise ConfigError(f"{where}: {part} '{twice}' stands there twice")
     return tuple(found)
+
+
+def _share(row: dict[str, Any], place: str) -> float:
+    share = row.get("share", 1.0)
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise ConfigError(
+            f"{place}: 'share' = {share!r}, the most that it may count for, must be above 0 and at most 1"
+        )
+    return float(share)
 
 
 class Roster:
@@ -95,13 +107,21 @@ class Roster:
 
     def of(self, key: str) -> Entry | None:
         """The entry of a key's fingerprint; None for a key that is not listed."""
+        self._refresh()
+        return self._by_key.get(key)
+
+    def share_of(self, name: str) -> float:
+        """The most that a site's size may count for among a round's replies; 1 for one that is not listed."""
+        self._refresh()
+        return next((entry.share for entry in self._by_key.values() if entry.name == name), 1.0)
+
+    def _refresh(self) -> None:
         stamp = self._now()
         if stamp != self._stamp:
             try:
                 self._read(stamp)
             except ConfigError as error:
                 self.trouble, self._stamp = str(error), stamp
-        return self._by_key.get(key)
 
     def _now(self) -> tuple[int, int]:
         try:
@@ -174,6 +194,7 @@ def roster_text(entries: Iterable[Entry]) -> str:
 
     rows = [
         {"name": entry.name, "key": entry.key, "samples": entry.samples, "revoked": entry.revoked}
+        | ({"share": entry.share} if entry.share < 1 else {})
         for entry in entries
     ]
     return tomli_w.dumps({"site": rows})

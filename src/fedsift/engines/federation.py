@@ -23,8 +23,9 @@ from fedsift.contract.randomness import derive
 from fedsift.contract.ranges import AtLeastZero, Count, Positive, Ranged, Share
 from fedsift.contract.typed import DEEPEST
 from fedsift.data.dataset import Spread
+from fedsift.engines.crosscheck import CrossCheck, verdict
 from fedsift.engines.gate import refusal
-from fedsift.engines.protection import GateLimits, Protection, bounded_shares
+from fedsift.engines.protection import GateLimits, Protection, bounded_shares, tells_attacks
 from fedsift.engines.stopwatch import Stopwatch
 from fedsift.local.site import Compute, Samples
 from fedsift.models import buffers_of, build_model, drawing_name, initial_weights
@@ -32,6 +33,8 @@ from fedsift.models.weights import started_from
 from fedsift.runs.events import Absent, Answered, Asked, Found, Refused, Say, Warned, unheard
 
 R = TypeVar("R", bound=Reply)
+OWN_LOSS = "loss_on_own_samples"
+"""Column of the site table: what a site's latest model loses on the coordinator's own samples."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,9 @@ class EngineFederation(ABC):
         self.multilabel = multilabel
         self.model = model
         self.shape = shape
-        self.protection = Protection(limits or GateLimits())
+        self.protection = Protection(
+            limits or GateLimits(), opening=tells_attacks(len(classes), multilabel, given is not None)
+        )
         """What judges updates beside each other."""
         self.patience = patience or Patience()
         self.given = given
@@ -133,6 +138,7 @@ class EngineFederation(ABC):
         self._heard: set[str] = set()
         self._asks = 0
         self._buffers: dict[str, list[str]] = {}
+        self._check: CrossCheck | None = None
 
     @abstractmethod
     def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
@@ -197,6 +203,8 @@ class EngineFederation(ABC):
             raise QuorumError(self._quorum_message(needed, len(envelopes), refused))
         for site in replies:
             self.settle(envelopes[site])
+        if self.protection.limits.cross_check:
+            self._measure_models(envelopes, replies)
         return Replies(replies, refused)
 
     def hear(self, sites: Iterable[str], kinds: str) -> None:
@@ -315,6 +323,23 @@ class EngineFederation(ABC):
         self.log.values[FINDINGS] = findings.line()
         self.say(Found(self.round.count, findings.line()))
         self.site_records.update(findings.by_site(self.sites))
+        found = verdict(self.site_records.get(OWN_LOSS, {}), findings, self.random("cross-check"))
+        if found is not None:
+            self.record(cross_check=found.line())
+            if (words := found.words()) is not None:
+                self.warn(words)
+
+    def _measure_models(self, envelopes: Mapping[str, Envelope], replies: Mapping[str, Reply]) -> None:
+        """The loss of each site's model on the coordinator's own samples, where it has any."""
+        test = self.test_set() if self._check is None else None
+        if test is not None:
+            self._check = CrossCheck.of(*test, numpy_generator(self.seed, "server", "cross-check samples"))
+        for site, reply in replies.items() if self._check is not None else ():
+            for model, _ in reply.moves(envelopes[site].request)[:1]:
+                assert self._check is not None
+                network = self.facts[site].model or self.model
+                loss = self._check.loss(network, model, len(self.classes), self.compute)
+                self.record_sites(OWN_LOSS, {site: loss})
 
     def warn(self, text: str) -> None:
         self.log.warnings.append(text)

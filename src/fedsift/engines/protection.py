@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
@@ -20,18 +20,15 @@ from fedsift.contract.messages import Envelope, Reply, Weights
 from fedsift.contract.plaintext import short
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Range, Ranged
 from fedsift.engines.gate import unchecked
+from fedsift.engines.lengths import Lengths, Way, usual_for
 
-KEPT_LENGTHS = 32
-"""Lengths of accepted updates that a stage remembers, for rounds of one or two sites."""
-KEPT_OWN = 8
-"""Lengths of a site's own accepted updates that a stage remembers."""
 KEPT_DIGESTS = 64
 """Accepted models of a site that are known again if they are sent a second time."""
-FEW, WIDER = 5, 3.0
-"""Among fewer than FEW replies limits are WIDER times as wide: where two of three sites have nothing left to learn, the
-median is theirs, and an honest site with wrong labels goes far beyond it."""
-OWN = 0.5
-"""A site's own length counts for half of the cohort's: it may go on as it went, and three times as far."""
+FEWEST_CLASSES = 5
+"""Of so many classes no wrong labels pull a model that has learnt nothing back by more than a share 1 / (K - 1) of what
+right ones pull it on. Two classes that are swapped pull it back as far: that site and an attacker are the same."""
+AGREED = 0.5
+"""Median cosine of a cohort that has a common direction."""
 
 
 @dataclass(frozen=True)
@@ -39,49 +36,26 @@ class GateLimits(Ranged):
     """The study's `[gate]` table."""
 
     norm_factor: AtLeastZero = 6.0
-    """Refuse an update longer than so many times the usual one, the median of the round's (three times as many among
-    fewer than five replies); 0 is off."""
+    """Refuse an update longer than so many times the usual one: the median of the round's, for as many steps; 0 is
+    off."""
     norm_cohort: AtLeastOne = 3
     """Sites that make a cohort; an update among fewer is measured by the stage's accepted ones, if these are enough."""
     statistics_factor: AtLeastZero = 20.0
     """The same for running statistics (batch norm), which differ more between honest sites; 0 is off."""
     against: AtLeastZero = 3.0
     """Refuse an update that goes so many usual lengths straight against the cohort's common direction; 0 is off."""
-    opposed: Annotated[float, Range(0, 1)] = 0.75
-    """Refuse an update at a cosine below minus this in a cohort whose median cosine is above it; 0 is off."""
+    opposed: Annotated[float, Range(0, 1)] = 0.6
+    """Leave out a site whose first update of a run goes against the cohort's direction by more than this share of the
+    way that the others go along it; 0 is off."""
     flat: bool = True
     """Refuse tensors of zeros, or of any one number, where others were sent."""
     replays: bool = True
     """Refuse a model that the same site has sent before."""
     largest_share: Annotated[float, Range(0, 1, above=True)] = 1.0
     """The most that one site's declared size may count for among a round's replies; 1: no bound."""
-
-
-@dataclass
-class Lengths:
-    """How far accepted updates of one model went in a stage so far."""
-
-    recent: list[float] = field(default_factory=list)
-    peak: float = 0.0
-    """The largest median of a round."""
-    own: dict[str, list[float]] = field(default_factory=dict)
-    """Each site's own, the latest."""
-
-    def usual(self, site: str, median: float) -> float:
-        """The length that a site is measured by: the round's median, or what is usual for this very site.
-
-        Where most sites have nothing left to learn their updates shrink, and those of an honest site with wrong labels
-        do not. So a site may go on as far as it went when others went as far: max(median, min(peak, own / 2)).
-        """
-        known = self.own.get(site)
-        return max(median, min(self.peak, OWN * max(known))) if known else median
-
-    def note(self, accepted: Mapping[str, float], cohort: int) -> None:
-        self.recent = [*self.recent, *accepted.values()][-KEPT_LENGTHS:]
-        for site, length in accepted.items():
-            self.own[site] = [*self.own.get(site, []), length][-KEPT_OWN:]
-        if len(accepted) >= cohort:
-            self.peak = max(self.peak, statistics.median(accepted.values()))
+    cross_check: bool = False
+    """Where the coordinator has labelled samples: whenever a method says which sites look noisy, compare what they
+    claimed with what their models do on these, and say where the two disagree."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +68,8 @@ class Move:
     statistics: tuple[str, ...]
     spread: float
     """Of the request: how much more than usual honest answers to it differ."""
+    reach: float
+    """How far training on the site's samples can carry a model."""
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -110,16 +86,24 @@ class Protection:
     """By stage and model; kept with the run's checkpoints."""
     seen: dict[str, list[str]] = field(default_factory=dict)
     """Fingerprints of each site's accepted models, the latest; kept with them."""
+    opening: bool = False
+    """Whether the next models come from one that has learnt nothing, on labels of which no wrong ones look like an
+    attack (`tells_attacks`); kept with them."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Sites whose models are refused until the run ends, and why; kept with them."""
 
     def memory(self) -> dict[str, Any]:
         """What a resumed run must know to judge as one that never stopped: plain values."""
-        known = {key: asdict(at) for key, at in self.lengths.items()}
-        return {"lengths": known, "seen": {site: list(marks) for site, marks in self.seen.items()}}
+        known = {key: at.memory() for key, at in self.lengths.items()}
+        seen = {site: list(marks) for site, marks in self.seen.items()}
+        return {"lengths": known, "seen": seen, "opening": self.opening, "left_out": dict(self.left_out)}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """The reverse."""
-        self.lengths = {key: Lengths(**known) for key, known in memory.get("lengths", {}).items()}
+        self.lengths = {key: Lengths.recalled(known) for key, known in memory.get("lengths", {}).items()}
         self.seen = {site: list(marks) for site, marks in memory.get("seen", {}).items()}
+        self.opening = memory.get("opening", self.opening)
+        self.left_out = dict(memory.get("left_out", {}))
 
     def refusals(
         self,
@@ -141,8 +125,11 @@ class Protection:
                 refused[site] = short(unchecked(error))
                 continue
             again = (set(marks[site]) - {""}) & set(self.seen.get(site, ()))
-            if flat is not None or again:
-                refused[site] = short(flat or "the model is one that the site has sent before: a replay")
+            known = self.left_out.get(site) if found else None
+            if flat is not None or again or known:
+                refused[site] = short(
+                    flat or known or "the model is one that the site has sent before: a replay"
+                )
                 continue
             for number, move in enumerate(found):
                 moves.setdefault(number, {})[site] = move
@@ -150,6 +137,7 @@ class Protection:
             refused |= self._judged(
                 f"{stage}/{number}", {s: m for s, m in cohort.items() if s not in refused}
             )
+        self.opening = self.opening and not moves
         for site, new in marks.items():
             if site not in refused and any(new):
                 self.seen[site] = [*self.seen.get(site, []), *filter(None, new)][-KEPT_DIGESTS:]
@@ -159,43 +147,48 @@ class Protection:
         """One model of all replies: how far, then whither."""
         limits = self.limits
         lengths = {site: relative_length(m.model, m.start, m.parameters) for site, m in cohort.items()}
-        ratios, slack = self._ratios(key, lengths, cohort), slack_of(len(cohort), limits)
-        refused = _too_long(lengths, ratios, limits.norm_factor * slack, "the update")
+        ratios = self._ratios(key, lengths, cohort)
+        refused = _too_long(lengths, ratios, limits.norm_factor, "the update")
         states = {
             site: relative_length(m.model, m.start, m.statistics)
             for site, m in cohort.items()
             if m.statistics and site not in refused
         }
         found = self._ratios(f"{key} statistics", states, cohort)
-        refused |= _too_long(
-            states, found, limits.statistics_factor * slack, "the change of running statistics"
-        )
+        refused |= _too_long(states, found, limits.statistics_factor, "the change of running statistics")
         refused |= self._opposed(ratios, {site: m for site, m in cohort.items() if site not in refused})
         for name, measured in ((key, lengths), (f"{key} statistics", states)):
-            accepted = {site: length for site, length in measured.items() if site not in refused}
+            accepted = {
+                site: (length, cohort[site].reach) for site, length in measured.items() if site not in refused
+            }
             if accepted:
                 self.lengths.setdefault(name, Lengths()).note(accepted, limits.norm_cohort)
         return refused
 
     def _ratios(self, key: str, lengths: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, float]:
         """Each length beside the usual one; 0 where nobody can say yet what is usual."""
-        known = self.lengths.get(key, Lengths())
-        if len(lengths) >= self.limits.norm_cohort:
-            median = statistics.median(lengths.values())
-        else:
-            median = self._before(key, known)
-        usual = {site: known.usual(site, median) * cohort[site].spread for site in lengths}
-        return {site: length / usual[site] if usual[site] > 0 else 0.0 for site, length in lengths.items()}
+        known, elsewhere = self.lengths.get(key, Lengths()), self._elsewhere(key)
+        now = {site: (length, cohort[site].reach) for site, length in lengths.items()}
+        ways = list(now.values()) if len(now) >= self.limits.norm_cohort else self._before(key, known)
+        found = {}
+        for site, way in now.items():
+            usual = usual_for(way[1], ways) if ways else 0.0
+            for past in [known] if site in known.own else elsewhere:
+                usual = past.usual(site, way, usual)
+            found[site] = way[0] / (usual * cohort[site].spread) if usual > 0 else 0.0
+        return found
 
-    def _before(self, key: str, known: Lengths) -> float:
-        """What was usual in this stage until now; in its beginning twice what was usual in the run's other stages."""
+    def _before(self, key: str, known: Lengths) -> list[Way]:
+        """How far updates went in this stage until now; in its beginning twice as far as in the run's other stages."""
         if len(known.recent) >= self.limits.norm_cohort:
-            return statistics.median(known.recent)
+            return known.recent
+        others = [(2 * length, reach) for past in self._elsewhere(key) for length, reach in past.recent]
+        return others if len(others) >= self.limits.norm_cohort else []
+
+    def _elsewhere(self, key: str) -> list[Lengths]:
+        """What is known of the same model in the run's other stages."""
         model = key.rpartition("/")[2]
-        others = [
-            length for name, at in self.lengths.items() if name.endswith(f"/{model}") for length in at.recent
-        ]
-        return 2 * statistics.median(others) if len(others) >= self.limits.norm_cohort else 0.0
+        return [at for name, at in self.lengths.items() if name != key and name.rpartition("/")[2] == model]
 
     def _opposed(self, ratios: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, str]:
         """Updates that go against what the others have in common."""
@@ -206,25 +199,38 @@ class Protection:
                 continue
             group = [cohort[site] for site in sites]
             found = agreements([m.model for m in group], [m.start for m in group], group[0].parameters)
-            usual = statistics.median(found)
-            for site, cosine in zip(sites, found):
-                words = self._opposition(cosine, usual, ratios[site], slack_of(len(sites), self.limits))
-                if words is not None:
-                    refused[site] = words
+            along = {site: cosine * ratios[site] for site, cosine in zip(sites, found)}
+            refused |= self._against(along)
+            alike = all(move.spread <= 1 for move in group)
+            if self.opening and alike and statistics.median(found) > AGREED:
+                refused |= self._left_out(along)
         return refused
 
-    def _opposition(self, cosine: float, usual: float, ratio: float, slack: float) -> str | None:
-        limits = self.limits
-        if limits.against and -cosine * ratio > limits.against * slack:
-            return f"the update goes {-cosine * ratio:.1f} usual lengths against the cohort's direction"
-        if limits.opposed and cosine < -limits.opposed and usual > limits.opposed:
-            return f"the update is opposed to the cohort's: cosine {cosine:.2f}, the others' median is {usual:.2f}"
-        return None
+    def _against(self, along: Mapping[str, float]) -> dict[str, str]:
+        """along: how far each update goes in the cohort's direction, in usual lengths."""
+        return {
+            site: f"the update goes {-way:.1f} usual lengths against the cohort's direction"
+            for site, way in along.items()
+            if 0 < self.limits.against < -way
+        }
+
+    def _left_out(self, along: Mapping[str, float]) -> dict[str, str]:
+        """The run's first updates, of a cohort that agrees: whoever goes back as the others go on is no learner."""
+        usual, least = statistics.median(along.values()), self.limits.opposed
+        found = {
+            site: f"the site is left out: its first update went {-way / usual:.2f} times as far against the "
+            "cohort's direction as the others went along it"
+            for site, way in along.items()
+            if -way > least * usual > 0
+        }
+        self.left_out |= found
+        return found
 
 
-def slack_of(replies: int, limits: GateLimits) -> float:
-    """How much wider limits are in a cohort of so many replies; fewer are measured by the stage's past, not by it."""
-    return WIDER if limits.norm_cohort <= replies < FEW else 1.0
+def tells_attacks(classes: int, multilabel: bool, given: bool) -> bool:
+    """Whether a first update that goes against the cohort's can only be an attack: not where a model was given that
+    has learnt already, nor where a site that took yes for no, or one class for another, would send the same."""
+    return classes >= FEWEST_CLASSES and not multilabel and not given
 
 
 def _too_long(
@@ -238,7 +244,7 @@ def _too_long(
 
 
 def _moves(reply: Reply, envelope: Envelope, buffers: Collection[str]) -> list[Move]:
-    found = []
+    found: list[Move] = []
     for model, start in reply.moves(envelope.request):
         floats = [name for name, tensor in model.items() if tensor.is_floating_point()]
         for name in floats:
@@ -251,9 +257,18 @@ def _moves(reply: Reply, envelope: Envelope, buffers: Collection[str]) -> list[M
                 tuple(name for name in floats if name not in buffers),
                 tuple(name for name in floats if name in buffers),
                 envelope.request.spread,
+                envelope.request.reach(_trained_on(reply, len(found))),
             )
         )
     return found
+
+
+def _trained_on(reply: Reply, number: int) -> int:
+    """How many samples this model of a reply was trained on, as far as it says so: the gate has bounded it."""
+    samples = _size(reply)
+    if isinstance(samples, tuple) and number < len(samples):
+        samples = samples[number]
+    return samples if isinstance(samples, int) else 1
 
 
 def _mark(move: Move) -> str:

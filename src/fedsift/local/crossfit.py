@@ -15,6 +15,7 @@ from fedsift.contract.messages import Reply, Request, SiteFacts, Weights, disclo
 from fedsift.contract.notebook import Notebook
 from fedsift.contract.randomness import numpy_generator
 from fedsift.local.dispatch import train_many
+from fedsift.local.plan import reach
 from fedsift.local.predict import logits_of
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import count_refusal, weights_refusal
@@ -94,6 +95,9 @@ class CrossTrain(Request[CrossTrained]):
 
     models: tuple[Weights, ...]
     recipe: Recipe
+
+    def reach(self, samples: int) -> float:
+        return reach(samples, self.recipe)
 
     def parts(self, site: Site) -> list[Tensor]:
         """Positions that each model trains on; all of them for a single model."""

@@ -101,8 +101,21 @@ def plan(n: int, recipe: Recipe, generator: torch.Generator) -> Iterator[Batch]:
 
 
 def steps(n: int, recipe: Recipe) -> int:
-    """Number of optimisation steps of a site of n samples."""
-    return recipe.epochs * len(batch_bounds(n, recipe.batch_size))
+    """Number of optimisation steps of a site of n samples: as many as `batch_bounds` has batches, in each epoch."""
+    count = -(-n // recipe.batch_size)
+    joined = count > 1 and n - (count - 1) * recipe.batch_size == 1
+    return recipe.epochs * (count - joined)
+
+
+def reach(n: int, recipe: Recipe) -> float:
+    """How far n samples can carry a network, in first steps: the way of all steps if their gradients were equal.
+
+    Step i of SGD with momentum m moves by (1 - m^i) / (1 - m) of the first one, so s of them by
+    (s - m (1 - m^s) / (1 - m)) / (1 - m). Every step of Adam is as long as the first.
+    """
+    count = max(1, steps(n, recipe))
+    m = recipe.momentum if recipe.optimiser == "sgd" else 0.0
+    return (count - m * (1 - m**count) / (1 - m)) / (1 - m)
 
 
 def _chance(n: int, recipe: Recipe, generator: torch.Generator) -> Tensor | None:

@@ -15,6 +15,7 @@ from fedsift.contract.messages import R_co, Reply, Request, SiteFacts, Weights, 
 from fedsift.local import losses
 from fedsift.local.dispatch import train_many
 from fedsift.local.extras import Extra
+from fedsift.local.plan import reach
 from fedsift.local.predict import logits_of, site_logits
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.site import Site
@@ -177,6 +178,9 @@ class Train(TrainingRequest[Trained]):
     def besides(self) -> tuple[Request[Any], ...]:
         """What is asked in the same visit, in the order of the replies in `Trained.then`."""
         return (*self.before, *self.then)
+
+    def reach(self, samples: int) -> float:
+        return reach(samples, self.recipe)
 
     def job(self, site: Site) -> Job:
         site.workbench["trained"] = self.weights

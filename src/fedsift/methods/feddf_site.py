@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedsift.contract import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.local.own import OwnEvaluated, judge
+from fedsift.local.plan import reach
 from fedsift.local.public import Lesson, Show, learn
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import TrainingRequest, count_refusal, weights_refusal
@@ -48,6 +49,9 @@ class Contribute(TrainingRequest[Contributed]):
     lesson: Lesson | None
     recipe: Recipe
     show: Show | None
+
+    def reach(self, samples: int) -> float:
+        return reach(samples, self.recipe)
 
     def job(self, site: Site) -> Job:
         return Job(site, student_of(site, self.weights, self.lesson), self.recipe)

@@ -22,6 +22,7 @@ from fedsift.engines.flower.hello import Hello, Introduction, Noted, Notice, Vac
 from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.post import Doorkeeper, Pace, Post
 from fedsift.engines.flower.records import pack, unpack
+from fedsift.engines.protection import GateLimits, Protection
 from fedsift.local.requests import Evaluate, Evaluated
 
 SITES = ("north", "south", "west")
@@ -522,3 +523,18 @@ def test_a_node_that_was_started_again_under_its_number_is_asked_again_at_once()
     assert grid.now - began < 20.0  # not the minute after which a silent site is asked again
     assert len(grid.requests_to(101)) == 2
     assert len(grid.requests_to(100)) == 1
+
+
+class Sharing(Doorkeeper):
+    def share(self, site: str) -> float:
+        return {"west": 0.2}.get(site, 1.0)
+
+
+@pytest.mark.parametrize(("everyone", "wanted"), [(1.0, [2, 2, 1]), (0.1, [2, 2, 2])])
+def test_a_site_counts_for_no_more_than_the_roster_says(everyone: float, wanted: list[int]) -> None:
+    """1 of 2 + 2 + 1 is 0.2 of the whole; where every site may have but a tenth, all count alike."""
+    federation = federation_of(grid_of())
+    federation.protection = Protection(GateLimits(largest_share=everyone))
+    federation.post.keeper = Sharing()
+    assert [reply.samples for reply in ask(federation).values()] == wanted
+    assert federation.largest_share("west") == min(everyone, 0.2)

@@ -81,6 +81,10 @@ class FlowerFederation(EngineFederation):
             return f"site '{own.facts.name}' was not there when the run began"
         return None if known == own.facts else f"site '{known.name}' came back as {own.facts}, it was {known}"
 
+    def largest_share(self, site: str) -> float:
+        """The study's bound for everyone, or the roster's for this site where that is lower."""
+        return min(super().largest_share(site), self.post.keeper.share(site))
+
     def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
         post, clock, packer = self.post, self.post.clock, Packer()
         end = clock() + deadline

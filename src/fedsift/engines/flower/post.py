@@ -67,6 +67,10 @@ class Doorkeeper:
         """Why this node may not speak as the site that it says it is, or None."""
         return None
 
+    def share(self, site: str) -> float:
+        """The most that this site's size may count for among a round's replies; 1: no bound."""
+        return 1.0
+
 
 class Post:
     """Messages on their way, and which node is which site."""

@@ -1,0 +1,45 @@
+"""A run without a folder: its stages and one evaluation at the end, which costs a third of a whole run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedsift.contract.federation import Round
+from fedsift.data.dataset import Spread
+from fedsift.engines.evaluate import Evaluator
+from fedsift.engines.inprocess import InProcess
+from fedsift.study import Study
+from fedsift.study.running import federate
+
+
+@dataclass(frozen=True)
+class Conducted:
+    """What a run came to."""
+
+    state: Any
+    model: Any
+    """The method's model of the last state."""
+    accuracy: float
+    refused: int
+    """Replies that were set aside."""
+    steps: int
+
+
+def conducted(study: Study, spread: Spread, kind: type[InProcess] = InProcess, **told: Any) -> Conducted:
+    """told: attributes of the federation, for engines that watch or disturb it."""
+    method = study.completed(study.facts(spread)).method
+    federation = federate(study, spread, study.name, kind)
+    for name, value in told.items():
+        setattr(federation, name, value)
+    federation.begin(Round("start", 0, -1), ())
+    state = method.start(federation)
+    refused = number = 0
+    for stage in method.stages():
+        for index in range(stage.rounds):
+            federation.begin(Round(stage.name, index, number), stage.asks)
+            state = stage.step(state, federation)
+            number += 1
+            refused += len(federation.log.refused)
+    metrics = Evaluator(federation, federation.test_set())(method, state)
+    return Conducted(state, method.model(state), float(metrics["accuracy"]), refused, number)

@@ -1,0 +1,71 @@
+"""How far updates usually go in a stage, for sites of any size: the measure that an update is judged by."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+KEPT_LENGTHS = 32
+"""Lengths of accepted updates that a stage remembers, for rounds of few sites."""
+KEPT_OWN = 8
+"""Lengths of a site's own accepted updates that a stage remembers."""
+OWN = 0.5
+"""A site's own length counts for half of the cohort's: it may go on as it went, and three times as far."""
+
+Way = tuple[float, float]
+"""How far an update went, and the reach of its training (`Request.reach`)."""
+
+
+def usual_for(reach: float, ways: Iterable[Way]) -> float:
+    """The length that is usual for training of this reach, beside updates of others: the median of l_j max(1, r / r_j).
+
+    Whoever trains on ten times the samples takes ten times the steps and may come ten times as far; whoever trains on
+    fewer may still come as far as the others, where these have arrived.
+    """
+    return statistics.median(length * max(1.0, reach / other) for length, other in ways)
+
+
+@dataclass
+class Lengths:
+    """How far accepted updates of one model went in a stage so far."""
+
+    recent: list[Way] = field(default_factory=list)
+    peak: list[Way] = field(default_factory=list)
+    """Those of the round that went furthest for its reach, at least a cohort."""
+    own: dict[str, list[float]] = field(default_factory=dict)
+    """Each site's own, the latest."""
+
+    def usual(self, site: str, way: Way, median: float) -> float:
+        """The length that a site is measured by: the round's median, or what is usual for this very site.
+
+        Where most sites have nothing left to learn their updates shrink, and those of an honest site with wrong labels
+        do not. So a site may go on as far as it went when others went as far: max(median, min(peak, own / 2)).
+        """
+        known = self.own.get(site)
+        if not known or not self.peak:
+            return median
+        return max(median, min(usual_for(way[1], self.peak), OWN * max(known)))
+
+    def memory(self) -> dict[str, Any]:
+        """As plain values."""
+        ways = {"recent": [list(way) for way in self.recent], "peak": [list(way) for way in self.peak]}
+        return {**ways, "own": {site: list(lengths) for site, lengths in self.own.items()}}
+
+    @staticmethod
+    def recalled(memory: Mapping[str, Any]) -> Lengths:
+        """The reverse."""
+        recent, peak = ([(length, reach) for length, reach in memory[name]] for name in ("recent", "peak"))
+        return Lengths(recent, peak, {site: list(own) for site, own in memory["own"].items()})
+
+    def note(self, accepted: Mapping[str, Way], cohort: int) -> None:
+        self.recent = [*self.recent, *accepted.values()][-KEPT_LENGTHS:]
+        for site, (length, _) in accepted.items():
+            self.own[site] = [*self.own.get(site, []), length][-KEPT_OWN:]
+        if len(accepted) >= cohort:
+            self.peak = max(self.peak, list(accepted.values()), key=_typical)
+
+
+def _typical(ways: list[Way]) -> float:
+    return statistics.median(length / reach for length, reach in ways) if ways else 0.0
