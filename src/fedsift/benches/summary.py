@@ -72,7 +72,7 @@ class Cost:
     """None where a run was kept without them."""
     rounds: float
     seconds: float
-    """Of one thread of the machine that computed it; no part of what is compared."""
+    """Processor time of one thread of the machine that computed it; no part of what is compared."""
 
 
 @dataclass(frozen=True)
