@@ -62,7 +62,8 @@ def _p(p: float) -> str:
 def stated(verdict: Verdict) -> str:
     """A claim with its verdict, and each difference with its interval."""
     parts = "; ".join(pair_words(found, verdict.figure) for found in verdict.differences)
-    return f"{verdict.claim.text}: **{verdict.verdict}**" + (f" ({parts})" if parts else "")
+    why = "Why: " if verdict.claim.explains else ""
+    return f"{why}{verdict.claim.text}: **{verdict.verdict}**" + (f" ({parts})" if parts else "")
 
 
 def pair_words(found: Difference, figure: str) -> str:
