@@ -75,8 +75,7 @@ def holds(claims: list[tuple[Results, Verdict]]) -> str:
     """One line a statement, with the difference that speaks most against it."""
     lines = []
     for results, verdict in claims:
-        known = [d for d in verdict.differences if d.found is not None]
-        weakest = min(known, key=lambda d: d.found.low if d.found else 0.0, default=None)
+        weakest = verdict.against[0] if verdict.differences else None
         shown = "" if weakest is None else pair_words(weakest, verdict.figure)
         lines.append([title(results), verdict.claim.text, verdict.verdict, shown])
     return pipes(["table", "statement", "verdict", "weakest difference, in points"], lines)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fedsift import __version__
 from fedsift.benches.figures import WORDS, words
 from fedsift.benches.summary import Curve, Entry, Results
-from fedsift.benches.text import NOTHING, difference, note_lines, ours, pair_words, paper_s, title
+from fedsift.benches.text import NOTHING, difference, difference_words, note_lines, ours, paper_s, title
 from fedsift.drawing import house_style
 from fedsift.drawing.svg import (
     HALF,
@@ -127,9 +127,10 @@ def _claims(results: Results) -> Markup:
     items = []
     for found in results.verdicts:
         kind = found.verdict.replace(" ", "-")
-        parts = [tag("li", pair_words(pair, found.figure)) for pair in found.differences]
+        parts = [tag("li", words_) for words_ in difference_words(found)]
         verdict = tag("span", found.verdict, class_=f"verdict {kind}")
-        items.append(tag("li", f"{found.claim.text}: ", verdict, tag("ul", *parts)))
+        why = "Why: " if found.claim.explains else ""
+        items.append(tag("li", f"{why}{found.claim.text}: ", verdict, tag("ul", *parts)))
     note = "Differences seed by seed with the 95 % interval of their mean, in the direction that the paper states."
     return join([tag("p", note, class_="note"), tag("ul", *items)])
 
