@@ -13,7 +13,7 @@ import pytest
 
 from fedsift.benches.cells import cells_of
 from fedsift.benches.claims import Difference, Verdict
-from fedsift.benches.page import page
+from fedsift.benches.page import drawn_rows, page
 from fedsift.benches.running import Outcome
 from fedsift.benches.store import Record
 from fedsift.benches.summary import Results, results_of
@@ -176,3 +176,11 @@ def test_of_many_differences_those_against_the_claim_are_shown() -> None:
     alike = replace(claim, order=(), alike=("a", "b"), within=20.0)
     words = difference_words(Verdict(alike, "accuracy.last", "holds", found))
     assert words[0].startswith("a to b in column 13 ")
+
+
+def test_more_rows_than_kinds_of_lines_are_not_all_drawn() -> None:
+    rows = [{"label": f"row {k}", "method": {"name": "fedavg", "rounds": 2}} for k in range(15)]
+    values = {(f"row {k}", "clean"): (0.50 + 0.01 * k,) for k in range(15)}
+    made = made_up(values, rows=rows, claims=[], reference="row 0", seeds=[1])
+    assert drawn_rows(made) == ["row 0", *(f"row {k}" for k in range(4, 15))]
+    assert "in % of the 12 best rows, mean of the seeds" in page(made)
