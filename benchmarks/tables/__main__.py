@@ -6,7 +6,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from benchmarks.tables.page import HERE, PAGE, page
+from benchmarks.tables import standings
+from benchmarks.tables.page import HERE, PAGE, kept_result, page
+
+from fedsift.benches.advice import LEADERBOARD
 
 
 def keep(out: Path, names: list[str]) -> None:
@@ -22,6 +25,8 @@ def main(arguments: list[str]) -> None:
         keep(Path(arguments[1]), arguments[2:])
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page(), "utf-8")
+    standings.PAGE.write_text(standings.page(), "utf-8")
+    standings.ADVICE.write_text(standings.advice_text(kept_result(LEADERBOARD)), "utf-8")
 
 
 if __name__ == "__main__":

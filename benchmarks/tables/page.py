@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.tables.forecast import CORES, lines
+
+from fedsift.benches.advice import LEADERBOARD
 from fedsift.benches.claims import Verdict
 from fedsift.benches.figures import words
 from fedsift.benches.library import find_table, table_names
 from fedsift.benches.store import TABLE, placed_in
 from fedsift.benches.summary import Results, results_of
-from fedsift.benches.text import bold, cells_of_row, note_lines, pair_words, pipes, title
+from fedsift.benches.text import bold, cells_of_row, note_lines, pair_words, pipes, stated, title
 from fedsift.runs.units import plural
 
 HERE = Path(__file__).parent
@@ -24,40 +27,55 @@ where each difference has the stated sign and its 95 % interval (paired over see
 *holds in the mean* where the sign is right everywhere and an interval is not clear of 0. Small tables
 are not the papers' experiments: they ask whether the effect shows where two cores can look."""
 
+TWINS = f"""Minutes for three seeds on {CORES} cores with nothing else to do, by processor time. Measured: each kind of
+run of the twin was timed. Forecast: its rounds times what a round took in runs with the same network and data."""
+
+
+def kept_result(name: str) -> Results | None:
+    """The results of a table that are kept here; labels are those of the table's file."""
+    file = HERE / name / TABLE
+    if not file.is_file():
+        return None
+    content = json.loads(file.read_text("utf-8"))
+    table = find_table(name).changed(seeds=content["seeds"])
+    places = {(row.label, column.label) for row in table.rows for column in table.columns_of(row)}
+    placed = [item for item in placed_in(file) if (item[0], item[1]) in places and item[2] in table.seeds]
+    return results_of(table, placed, table.runs)
+
 
 def kept_results() -> Iterator[Results]:
-    """The results of every table that is kept here, by name; labels are those of the table's file."""
+    """The results of every table that is kept here but the leaderboard, which has a page of its own."""
     for name in table_names():
-        file = HERE / name / TABLE
-        if file.is_file():
-            content = json.loads(file.read_text("utf-8"))
-            table = find_table(name).changed(seeds=content["seeds"])
-            places = {(row.label, column.label) for row in table.rows for column in table.columns_of(row)}
-            placed = [
-                item for item in placed_in(file) if (item[0], item[1]) in places and item[2] in table.seeds
-            ]
-            yield results_of(table, placed, table.runs)
+        results = kept_result(name)
+        if results is not None and name != LEADERBOARD:
+            yield results
 
 
 def page() -> str:
     kept = list(kept_results())
     blocks = ["# The papers' tables, measured", filled(INTRO)]
-    stated = [(results, verdict) for results in kept for verdict in results.verdicts]
-    if stated:
-        blocks += ["## What holds", holds(stated)]
+    claims = [
+        (results, verdict) for results in kept for verdict in results.verdicts if not verdict.claim.explains
+    ]
+    if claims:
+        blocks += ["## What holds", holds(claims)]
     for results in kept:
         blocks += section(results)
     if not kept:
         blocks.append("No table is kept yet.")
+    blocks += [
+        "## How long the twins take",
+        filled(TWINS),
+        pipes(["twin", "runs", "minutes", "how known"], lines(kept)),
+    ]
     return "\n\n".join(blocks) + "\n"
 
 
-def holds(stated: list[tuple[Results, Verdict]]) -> str:
+def holds(claims: list[tuple[Results, Verdict]]) -> str:
     """One line a statement, with the difference that speaks most against it."""
     lines = []
-    for results, verdict in stated:
-        known = [d for d in verdict.differences if d.found is not None]
-        weakest = min(known, key=lambda d: d.found.low if d.found else 0.0, default=None)
+    for results, verdict in claims:
+        weakest = verdict.against[0] if verdict.differences else None
         shown = "" if weakest is None else pair_words(weakest, verdict.figure)
         lines.append([title(results), verdict.claim.text, verdict.verdict, shown])
     return pipes(["table", "statement", "verdict", "weakest difference, in points"], lines)
@@ -71,17 +89,26 @@ def section(results: Results) -> list[str]:
         rows = [[row.label, *cells_of_row(results, row.label, figure, bold)] for row in table.rows]
         blocks.append(pipes(head, rows))
     if results.verdicts:
-        blocks.append("\n".join(item(verdict) for verdict in results.verdicts))
-    minutes = sum(record.seconds for record in results.records) / 60
-    runs = plural(results.cells_there, "run")
-    blocks.append(f"{runs} of {results.cells_wanted}, {minutes:.0f} minutes of computing in all.")
+        blocks.append(items(results.verdicts))
+    blocks.append(f"{plural(results.cells_there, 'run')} of {results.cells_wanted}.")
     return blocks
 
 
-def item(verdict: Verdict) -> str:
-    parts = "; ".join(pair_words(found, verdict.figure) for found in verdict.differences)
-    text = f"- {verdict.claim.text}: **{verdict.verdict}**{f' ({parts})' if parts else ''}"
-    return textwrap.fill(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+def items(verdicts: Sequence[Verdict]) -> str:
+    """The claims, each with what explains it below it."""
+    lines = []
+    for verdict in verdicts:
+        if not verdict.claim.explains:
+            lines.append(item(verdict, "- "))
+            lines += [item(why, "  - ") for why in verdicts if why.claim.explains == verdict.claim.text]
+    return "\n".join(lines)
+
+
+def item(verdict: Verdict, mark: str) -> str:
+    return textwrap.fill(
+        stated(verdict), WIDTH, initial_indent=mark, subsequent_indent=" " * len(mark), break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def filled(text: str) -> str:

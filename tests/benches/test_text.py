@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from fedsift.benches.cells import cells_of
-from fedsift.benches.page import page
+from fedsift.benches.claims import Difference, Verdict
+from fedsift.benches.page import drawn_rows, page
 from fedsift.benches.running import Outcome
 from fedsift.benches.store import Record
 from fedsift.benches.summary import Results, results_of
-from fedsift.benches.text import escaped, latex, markdown, spreadsheet
+from fedsift.benches.table import Claim
+from fedsift.benches.text import difference_words, escaped, latex, markdown, spreadsheet
+from fedsift.contract.errors import ConfigError
 from fedsift.metrics.paired import paired, spread
 from tests.benches.small import CLAIM, small_table
 
@@ -150,3 +153,34 @@ def test_paired_differences_by_hand() -> None:
     assert spread([1.0]) == (1.0, None)
     with pytest.raises(ValueError, match="no pairs"):
         paired([1.0], [1.0, 2.0])
+
+
+def test_what_explains_a_claim_says_so_and_must_name_one() -> None:
+    why = {**CLAIM, "text": "because", "explains": CLAIM["text"]}
+    assert "- Why: because: **does not hold**" in markdown(made_up(claims=[CLAIM, why]))
+    assert "Why: because: " in page(made_up(claims=[CLAIM, why]))
+    with pytest.raises(ConfigError, match="no claim says 'nothing'"):
+        made_up(claims=[CLAIM, {**why, "explains": "nothing"}])
+
+
+def test_of_many_differences_those_against_the_claim_are_shown() -> None:
+    """Differences 0 to 13 points upwards: four are shown, the smallest first, and ten are counted."""
+    claim = Claim("it is better", order=("a", "b"))
+    found = tuple(
+        Difference("a", "b", f"column {k}", paired([float(k), k + 1.0], [0.0, 1.0]), "holds")
+        for k in range(14)
+    )
+    words = difference_words(Verdict(claim, "accuracy.last", "holds", found[::-1]))
+    assert [text.split(" +")[0] for text in words[:4]] == [f"a to b in column {k}" for k in range(4)]
+    assert words[4:] == ["10 more differences speak less against it"]
+    alike = replace(claim, order=(), alike=("a", "b"), within=20.0)
+    words = difference_words(Verdict(alike, "accuracy.last", "holds", found))
+    assert words[0].startswith("a to b in column 13 ")
+
+
+def test_more_rows_than_kinds_of_lines_are_not_all_drawn() -> None:
+    rows = [{"label": f"row {k}", "method": {"name": "fedavg", "rounds": 2}} for k in range(15)]
+    values = {(f"row {k}", "clean"): (0.50 + 0.01 * k,) for k in range(15)}
+    made = made_up(values, rows=rows, claims=[], reference="row 0", seeds=[1])
+    assert drawn_rows(made) == ["row 0", *(f"row {k}" for k in range(4, 15))]
+    assert "in % of the 12 best rows, mean of the seeds" in page(made)

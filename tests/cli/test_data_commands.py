@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,6 +48,36 @@ def test_doctor_reads_a_study(tmp_path):
     (tmp_path / "s.toml").write_text('[data]\nname = "digits"\n')
     report = json.loads(run("doctor", str(tmp_path / "s.toml"), "--json"))
     assert (report["name"], report["train"], report["exit_code"]) == ("digits", 1348, 0)
+
+
+def test_doctor_gives_the_leaderboard_s_advice_for_the_situation(monkeypatch):
+    from fedsift.benches.advice import Advice, Advised
+    from fedsift.cli import doctor
+    from fedsift.data.checks import Finding, SiteSummary
+    from fedsift.data.doctor import Estimate, Fit, Report
+
+    asked = []
+    best = (Advised("A", "fedla", 1.5, 60.0, 55.0, 4.25), Advised("B", "fedcorr", 2.0, 58.0, 50.0, 2.0))
+    monkeypatch.setattr(
+        "fedsift.benches.advice.advice_for",
+        lambda **told: asked.append(told) or Advice("it is so", 3, 20, best),
+    )
+    site, lacking = SiteSummary("a", 5, 0, {}, ()), SiteSummary("b", 5, 0, {}, ("cat",))
+    blind = Finding("no-clean-reference", "warning", "", "")
+    plain = Report("x", "multiclass", (1,), 10, 0, {}, (site, site), (), Estimate(0, 0.0, 0.0))
+    advice = doctor.advice_on(plain)
+    doctor.advice_on(replace(plain, sites=(site, lacking), findings=(blind,)))
+    assert asked == [
+        {"clean_sites": True, "every_class": True},
+        {"clean_sites": False, "every_class": False},
+    ]
+    assert doctor.advice_on(replace(plain, sites=())) is None
+    assert doctor.advice_on(replace(plain, kind="multilabel")) is None
+    fits = [Fit("fedla", True, ""), Fit("fedcorr", False, "no")]
+    line = doctor.advice_line(advice, fits)
+    assert "fedla (mean rank 1.5 of 20, +4.2 points to fedavg)" in line
+    assert "fedcorr" not in line
+    assert "none of the best methods" in doctor.advice_line(advice, fits[1:])
 
 
 def test_scenarios_are_listed_and_shown(tmp_path):

@@ -99,6 +99,16 @@ def test_the_tables_figures_are_those_of_their_result_files() -> None:
     assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.tables`"
 
 
+def test_the_leaderboard_and_the_doctor_s_advice_are_those_of_its_results() -> None:
+    from benchmarks.tables.page import kept_result
+    from benchmarks.tables.standings import ADVICE, PAGE, advice_text, page
+
+    assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.tables`"
+    assert ADVICE.read_text("utf-8") == advice_text(kept_result("leaderboard")), (
+        "run `python -m benchmarks.tables`"
+    )
+
+
 def test_the_figures_of_learning_are_those_of_their_result_files() -> None:
     from benchmarks.learns.page import PAGE, page
 

@@ -212,3 +212,24 @@ def test_a_new_measurement_ends_old_suspicions() -> None:
     assert here.evidence.flagged is not None
     assert here.evidence.flagged.tolist() == [False, False, False, True, False, False, False, False]
     assert (here.evidence.method, here.evidence.round) == ("fedcorr", here.moment.round + 1)
+
+
+def test_the_posterior_weighs_the_given_label_too() -> None:
+    """A model that knows nothing (p = 1/2 for both classes) has no argmax to speak of; the posterior keeps what was
+    given, also where the method had written another label before."""
+    given = [0, 0, 0, 0, 1, 1, 1, 1]
+    blind = plain_weights([[0.0, 0.0], [0.0, 0.0]])
+    here = eight(given)
+    here.keep_evidence("test", labels=torch.tensor([1, 0, 0, 0, 1, 1, 1, 1]))
+    reply = RelabelConfident(blind, theta=0.5, by="posterior").answer(here)
+    assert here.labels.tolist() == given
+    assert reply == Corrected(flagged=1, relabelled=8, changed=1, samples=8)
+    assert here.evidence.proposed.tolist() == given
+
+
+def test_the_posterior_corrects_what_a_sure_model_denies() -> None:
+    here = eight([0, 0, 1, 1, 1, 1, 1, 0], noisy_notebook())
+    sure = plain_weights([[20.0, 0.0], [0.0, 20.0]])
+    reply = CorrectLabels(sure, ratio=1.0, by="posterior").answer(here)
+    assert here.labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert reply == Corrected(flagged=3, relabelled=3, changed=3, samples=8)

@@ -167,3 +167,13 @@ def test_bad_contributions_are_refused() -> None:
 def test_impossible_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         FedDF(**wrong)
+
+
+def test_judged_as_trained_is_the_average_itself() -> None:
+    method, fed = dataclasses.replace(BASE, judged="trained"), federation(models=MIXED)
+    state = play(method, fed)
+    assert BASE.lesson(state) is not None
+    for site, request in method.evaluation(state).items():
+        assert isinstance(request, EvaluateStudent)
+        assert request.lesson is None
+        assert request.weights is state.models[state.networks[site]]

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from fedsift.contract import ConfigError
+from fedsift.data.dataset import Spread
 from fedsift.engines.inprocess import InProcess
 from fedsift.local.recipe import Recipe
+from fedsift.methods.rhfl import RHFL
 from fedsift.methods.rhfl_averaged import RHFLAveraged
 
 from .rhfl_small import federation, play, spread
@@ -20,13 +23,13 @@ BASE = RHFLAveraged(rounds=3, local=Recipe(batch_size=4, lr=0.2))
 
 def test_the_first_round_weighs_all_alike_and_later_ones_by_confidence() -> None:
     """L: 2 -> 1 gives F = 1; 2 -> 1.6 gives F = 0.25; w = 1 + 0.5 F / 1.25 for two sites."""
-    first = BASE.confidence({"a": 2.0, "b": 2.0}, {})
+    first = BASE.confidence({"a": 2.0, "b": 2.0}, {}, federation())
     assert first["a"] == first["b"]
-    found = BASE.confidence({"a": 1.0, "b": 1.6}, {"a": 2.0, "b": 2.0})
+    found = BASE.confidence({"a": 1.0, "b": 1.6}, {"a": 2.0, "b": 2.0}, federation())
     high, low = math.exp(1 + 0.4), math.exp(1 + 0.1)
     assert found == pytest.approx({"a": high / (high + low), "b": low / (high + low)})
     # a site that joins later has no drop yet: F = 0 for it
-    late = BASE.confidence({"a": 1.0, "b": 1.6}, {"a": 2.0})
+    late = BASE.confidence({"a": 1.0, "b": 1.6}, {"a": 2.0}, federation())
     assert late == pytest.approx(
         {"a": math.exp(1.5) / (math.exp(1.5) + math.e), "b": math.e / (math.exp(1.5) + math.e)}
     )
@@ -44,7 +47,7 @@ def test_the_average_uses_these_weights() -> None:
     fed = federation(kind=Watched)
     state = play(dataclasses.replace(BASE, rounds=2), fed)
     losses = [{name: reply.then[0].value for name, reply in round_.items()} for round_ in seen]
-    shares = BASE.confidence(losses[1], losses[0])
+    shares = BASE.confidence(losses[1], losses[0], fed)
     expected = sum(shares[name] * reply.weights["weight"] for name, reply in seen[1].items())
     assert isinstance(expected, torch.Tensor)
     assert torch.allclose(state.weights["weight"], expected, atol=1e-6)
@@ -80,6 +83,58 @@ def test_ccr_mode_guards_against_rising_losses() -> None:
     before, now = dict.fromkeys("abc", 1.0), {"a": 2.0, "b": 1.1, "c": 0.9}
     leaders = {}
     for mode in ("official", "abs", "clip"):
-        found = RHFLAveraged(ccr_mode=mode).confidence(now, before)  # type: ignore[arg-type]
+        found = RHFLAveraged(ccr_mode=mode).confidence(now, before, federation())  # type: ignore[arg-type]
         leaders[mode] = max(found, key=lambda s: found[s])
     assert leaders == {"official": "a", "abs": "c", "clip": "c"}
+
+
+def with_held_out() -> Spread:
+    """Each site keeps its last two samples away from training."""
+    data = spread(each=8)
+    rows = {site: own[:6] for site, own in data.rows.items()}
+    held = {site: own[6:] for site, own in data.rows.items()}
+    given, kept = ({site: own[part] for site, own in data.given.items()} for part in (slice(6), slice(6, 8)))
+    return dataclasses.replace(data, rows=rows, given=given, held_out=held, held_out_given=kept)
+
+
+def test_held_out_confidence_is_asked_of_samples_that_nobody_trained_on() -> None:
+    method, data = dataclasses.replace(BASE, ccr_mode="held-out", sl=False), with_held_out()
+    seen: list[dict[str, Any]] = []
+
+    class Watched(InProcess):
+        def deliver(self, envelopes: Any, deadline: float) -> Any:
+            answers = super().deliver(envelopes, deadline)
+            seen.append({name: answer.reply for name, answer in answers.items()})
+            return answers
+
+    fed = federation(data, kind=Watched)
+    state = play(dataclasses.replace(method, rounds=1), fed)
+    for site, reply in seen[0].items():
+        images = torch.from_numpy(data.dataset.images[data.held_out[site]]).double()
+        logits = images @ reply.weights["weight"].double().T
+        loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(data.held_out_given[site]))
+        assert (reply.then[0].value, reply.then[0].samples) == (pytest.approx(float(loss), abs=1e-5), 2)
+    skill = {site: min(max(1 - loss / math.log(3), 0.0), 1.0) for site, loss in state.losses.items()}
+    shares = method.confidence(state.losses, {}, fed)
+    total = sum(skill.values())
+    assert total > 0
+    assert shares == pytest.approx({site: 1.5 * own / total for site, own in skill.items()})
+
+
+def test_held_out_confidence_needs_held_out_samples() -> None:
+    for method in (dataclasses.replace(BASE, ccr_mode="held-out"), RHFL(ccr_mode="held-out")):
+        with pytest.raises(ConfigError, match="site-0.*holds nothing out; set evaluate.held_out"):
+            play(method, federation())
+        play(
+            dataclasses.replace(method.tiny(), ccr=False), federation()
+        )  # nobody measures, nobody needs them
+
+
+def test_rhfl_weighs_teachers_by_their_held_out_losses() -> None:
+    method = dataclasses.replace(RHFL(ccr_mode="held-out").tiny(), local=Recipe(batch_size=4, lr=0.2))
+    fed = federation(with_held_out())
+    state = play(method, fed, stop=2)  # before the last round, after which nobody shows anything
+    weights = method.confidence(state, fed)
+    best = min(state.losses, key=lambda site: state.losses[site])
+    assert weights[best] == max(weights.values())
+    assert sum(weights.values()) == pytest.approx(1.5)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift.contract import ConfigError, DataError
-from fedsift.signals import credibility, shares_of_confidence
+from fedsift.signals import credibility, held_out_credibility, shares_of_confidence
 
 
 @given(
@@ -65,3 +65,28 @@ def test_bad_input_is_refused() -> None:
         credibility([1.0, np.nan])
     with pytest.raises(ConfigError, match="ccr_mode"):
         credibility([1.0, 2.0], [1.0, 2.0], mode="max")  # type: ignore[arg-type]
+
+
+def test_held_out_confidence_by_hand() -> None:
+    """Chance 2: losses 0.5, 1 and 3 give skills 3/4, 1/2 and 0; W = 3/2 of their shares 3/5, 2/5 and 0."""
+    got = held_out_credibility([0.5, 1.0, 3.0], chance=2.0)
+    np.testing.assert_allclose(got.quality, [0.75, 0.5, 0.0])
+    np.testing.assert_allclose(got.weights, [0.9, 0.6, 0.0])
+
+
+def test_held_out_confidence_is_that_of_equal_sites_where_nobody_differs() -> None:
+    np.testing.assert_allclose(held_out_credibility([1.0, 1.0, 1.0], 2.0).weights, 1 / 2)
+    np.testing.assert_allclose(
+        held_out_credibility([9.0, 2.0, 5.0], 2.0).weights, 1 / 2
+    )  # nobody above chance
+    assert held_out_credibility([0.3], 2.0).weights.tolist() == [1.0]
+
+
+def test_a_huge_held_out_loss_moves_no_other_weight_beyond_its_bound() -> None:
+    """The attacker's view: no loss that a site can tell gives anybody more than S / (S - 1)."""
+    for lie in (0.0, 1e-300, 1e300):
+        weights = held_out_credibility([1.0, 1.5, lie], 2.0).weights
+        assert np.isfinite(weights).all()
+        assert (weights >= 0).all() and (weights <= 1.5).all()
+    with pytest.raises(DataError, match="finite"):
+        held_out_credibility([1.0, np.inf], 2.0)

@@ -38,6 +38,16 @@ class Verdict:
     verdict: str
     differences: tuple[Difference, ...]
 
+    @property
+    def against(self) -> tuple[Difference, ...]:
+        """The differences, those first that speak most against the claim."""
+        return tuple(sorted(self.differences, key=lambda d: (FROM_WORST.index(d.verdict), self._for(d))))
+
+    def _for(self, difference: Difference) -> float:
+        if difference.found is None:
+            return 0.0
+        return -abs(difference.found.mean) if self.claim.alike else difference.found.low
+
 
 def judge(claim: Claim, table: Table, entries: Sequence[Entry]) -> Verdict:
     """A claim against the entries that are there."""

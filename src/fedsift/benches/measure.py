@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ NOT_OF_SITES = frozenset({"given_label_counts", "held_out", "replies_refused"})
 
 def measure(study: Study, place: Path, listen: Listener | None = None, *, keep: bool = False) -> Record:
     """Run a study in `place`, or go on with it there, and read its outcome; the folder goes unless it is kept."""
+    started = time.process_time()
     folder = RunFolder(place)
     if not folder.study_file.is_file():
         place.mkdir(parents=True, exist_ok=True)
@@ -39,7 +41,6 @@ def measure(study: Study, place: Path, listen: Listener | None = None, *, keep: 
     found = outcome_of(folder)
     table = study.to_table()
     study_key, version = digest(canonical(study)), version_of(table)
-    seconds = float((folder.read_json(SUMMARY) or {}).get("seconds", 0.0))
     if not keep:
         shutil.rmtree(place, ignore_errors=True)
     return Record(
@@ -48,7 +49,7 @@ def measure(study: Study, place: Path, listen: Listener | None = None, *, keep: 
         version=version,
         torch=torch.__version__,
         outcome=found,
-        seconds=seconds,
+        seconds=round(time.process_time() - started, 2),
         study=plain(table),
     )
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from fedsift import __version__
 from fedsift.benches.figures import WORDS, words
 from fedsift.benches.summary import Curve, Entry, Results
-from fedsift.benches.text import NOTHING, difference, note_lines, ours, pair_words, paper_s, title
+from fedsift.benches.text import NOTHING, difference, difference_words, note_lines, ours, paper_s, title
 from fedsift.drawing import house_style
 from fedsift.drawing.document import document
 from fedsift.drawing.svg import (
     HALF,
+    SERIES,
     Markup,
     Scale,
     empty,
@@ -29,8 +30,6 @@ from fedsift.runs.units import duration, size
 
 HEIGHT = 270.0
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 10.0, 36.0
-SERIES = 7
-"""Colours and dashes before they repeat."""
 OWN_STYLE = """
 td .paper{color:var(--soft);font-size:.84em;white-space:nowrap}
 td.best{font-weight:650}
@@ -119,9 +118,10 @@ def _claims(results: Results) -> Markup:
     items = []
     for found in results.verdicts:
         kind = found.verdict.replace(" ", "-")
-        parts = [tag("li", pair_words(pair, found.figure)) for pair in found.differences]
+        parts = [tag("li", words_) for words_ in difference_words(found)]
         verdict = tag("span", found.verdict, class_=f"verdict {kind}")
-        items.append(tag("li", f"{found.claim.text}: ", verdict, tag("ul", *parts)))
+        why = "Why: " if found.claim.explains else ""
+        items.append(tag("li", f"{why}{found.claim.text}: ", verdict, tag("ul", *parts)))
     note = "Differences seed by seed with the 95 % interval of their mean, in the direction that the paper states."
     return join([tag("p", note, class_="note"), tag("ul", *items)])
 
@@ -167,16 +167,31 @@ def _cost(results: Results) -> Markup:
 
 def _curves(results: Results) -> Markup:
     """One picture a column, a line a row, by how often a site had taken part."""
-    rows = [row.label for row in results.table.rows]
+    rows = drawn_rows(results)
+    few = f" of the {len(rows)} best rows" if len(rows) < len(results.table.rows) else ""
     keys = [tag("span", _swatch(number), label_, class_="entry") for number, label_ in enumerate(rows)]
     pictures = []
     for column in results.table.columns:
-        drawn = [curve for curve in results.curves if curve.column == column.label]
+        drawn = [c for c in results.curves if c.column == column.label and c.row in rows]
         if drawn:
             name = WORDS.get(drawn[0].score, drawn[0].score)
-            note = f"{name} in %, mean of the seeds, by visits of sites"
+            note = f"{name} in %{few}, mean of the seeds, by visits of sites"
             pictures.append(figure(_picture(drawn, rows), column.label or results.table.name, note))
     return join([tag("p", *keys, class_="key"), tag("div", *pictures, class_="columns")])
+
+
+def drawn_rows(results: Results) -> list[str]:
+    """All rows, or as many as there are kinds of lines: the one that is compared with, and those that end best."""
+    rows = [row.label for row in results.table.rows]
+    if len(rows) <= SERIES:
+        return rows
+    ends: dict[str, list[float]] = {}
+    for curve in results.curves:
+        ends.setdefault(curve.row, []).append(curve.values[-1])
+    reference = results.table.compared_with
+    best = sorted((r for r in ends if r != reference), key=lambda r: -sum(ends[r]) / len(ends[r]))
+    kept = {reference, *best[: SERIES - 1]}
+    return [row for row in rows if row in kept]
 
 
 def _swatch(number: int) -> Markup:

@@ -196,4 +196,4 @@ def _headline(table: Table, record: Record) -> str:
 
     values: list[Any] = [(figure, value_of(record.outcome, figure)) for figure in table.figures[:3]]
     shown = [f"{figure} {value:.{digits(figure)}f}" for figure, value in values if value is not None]
-    return f"{'  '.join(shown)}  in {record.seconds:.0f} s"
+    return f"{'  '.join(shown)}  in {record.seconds:.0f} s of processor time"

@@ -28,7 +28,8 @@ class Record:
     torch: str
     outcome: dict[str, Any]
     seconds: float = 0.0
-    """What the rounds took; no part of what is compared."""
+    """Processor time of the process that finished it, which other work on the machine changes little; no part of what
+    is compared."""
     study: dict[str, Any] = field(default_factory=dict)
 
     def line(self) -> dict[str, Any]:

@@ -72,7 +72,8 @@ class Cost:
     """None where a run was kept without them."""
     rounds: float
     seconds: float
-    """Of one thread of the machine that computed it; no part of what is compared."""
+    """Processor time of one thread of the machine that computed it, over the runs of which it is known; no part of what
+    is compared."""
 
 
 @dataclass(frozen=True)
@@ -222,10 +223,14 @@ def _costs(table: Table, outcomes: Mapping[Place, Mapping[int, Record]]) -> list
                     participations=sum(r.outcome["participations"] for r in runs) / len(runs),
                     bytes=None if None in sent else sum(amount or 0 for amount in sent) / len(runs),
                     rounds=sum(r.outcome["rounds"] for r in runs) / len(runs),
-                    seconds=sum(r.seconds for r in runs) / len(runs),
+                    seconds=_mean([r.seconds for r in runs if r.seconds > 0]),
                 )
             )
     return costs
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
 
 
 def _sum(down: float | None, up: float | None) -> float | None:

@@ -23,7 +23,7 @@ TOP = (
 )  # fmt: skip
 ROW = ("label", "printed", "deviation", "columns", "at", "note")
 COLUMN = ("label", "scenario", "note")
-CLAIM = ("text", "order", "first", "over", "alike", "within", "columns", "figure")
+CLAIM = ("text", "order", "first", "over", "alike", "within", "columns", "figure", "explains")
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class Claim:
     """For `alike`: points by which the rows' means may differ."""
     columns: tuple[str, ...] = ()
     figure: str = ""
+    explains: str = ""
+    """The text of another claim of the table: this one says where that one's outcome comes from."""
 
 
 @dataclass(frozen=True)
@@ -316,6 +318,10 @@ def _check(table: Table, where: str) -> None:
     for label in named:
         if label not in rows:
             raise ConfigError(f"{where}: no row is called '{label}'.{nearest(label, rows)}")
+    texts = [claim.text for claim in table.claims]
+    for claim in table.claims:
+        if claim.explains and claim.explains not in texts:
+            raise ConfigError(f"{where}: no claim says '{claim.explains}'.{nearest(claim.explains, texts)}")
     wanted = [label for row in table.rows for label in (*row.columns, *row.at)]
     wanted += [label for claim in table.claims for label in claim.columns]
     for label in wanted:

@@ -13,6 +13,8 @@ from fedsift.contract.plaintext import cell as safe_cell
 from fedsift.runs.units import size
 
 NOTHING = "–"
+MANY, FEW = 12, 4
+"""More differences than the first number are shown by the second number of them."""
 LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--",
@@ -61,8 +63,20 @@ def _p(p: float) -> str:
 
 def stated(verdict: Verdict) -> str:
     """A claim with its verdict, and each difference with its interval."""
-    parts = "; ".join(pair_words(found, verdict.figure) for found in verdict.differences)
-    return f"{verdict.claim.text}: **{verdict.verdict}**" + (f" ({parts})" if parts else "")
+    parts = "; ".join(difference_words(verdict))
+    why = "Why: " if verdict.claim.explains else ""
+    return f"{why}{verdict.claim.text}: **{verdict.verdict}**" + (f" ({parts})" if parts else "")
+
+
+def difference_words(verdict: Verdict) -> list[str]:
+    """Each difference with its interval; of many, those that speak most against the claim."""
+    if len(verdict.differences) <= MANY:
+        return [pair_words(found, verdict.figure) for found in verdict.differences]
+    left = len(verdict.differences) - FEW
+    return [
+        *(pair_words(found, verdict.figure) for found in verdict.against[:FEW]),
+        f"{left} more differences speak less against it",
+    ]
 
 
 def pair_words(found: Difference, figure: str) -> str:

@@ -12,8 +12,10 @@ from rich.markup import escape
 
 from fedsift.cli.output import print_json, print_table, say, stdout
 from fedsift.contract.plaintext import visible
+from fedsift.runs.units import plural
 
 if TYPE_CHECKING:
+    from fedsift.benches.advice import Advice
     from fedsift.data.doctor import Fit, Report
     from fedsift.data.sources import Source
     from fedsift.study.study import Study
@@ -44,12 +46,45 @@ def doctor(
     source = source_at(path, options or []) if study is None else study.source
     report = examine(source, partial(look_for_reference, study=study))
     fits = fitting(report, {name: methods.get(name)() for name in methods})
+    advice = advice_on(report)
     if json:
         print_json({**dataclasses.asdict(report), "exit_code": report.exit_code,
-                    "methods": [dataclasses.asdict(fit) for fit in fits]})  # fmt: skip
+                    "methods": [dataclasses.asdict(fit) for fit in fits],
+                    "advice": None if advice is None else dataclasses.asdict(advice)})  # fmt: skip
     else:
         _print_report(report, fits)
+        if advice is not None and advice.best:
+            say(advice_line(advice, fits))
     raise typer.Exit(report.exit_code)
+
+
+def advice_on(report: Report) -> Advice | None:
+    """What did best in our own runs where sites were like these; None where the leaderboard has nothing like it."""
+    from fedsift.benches.advice import advice_for
+
+    if not report.sites or report.kind != "multiclass":
+        return None
+    return advice_for(
+        clean_sites=all(finding.code != "no-clean-reference" for finding in report.findings),
+        every_class=not any(site.absent for site in report.sites),
+    )
+
+
+def advice_line(advice: Advice, fits: list[Fit]) -> str:
+    """The best methods of a situation that fit these data, with what they did there."""
+    fitting_here = {fit.method for fit in fits if fit.fits}
+    named = [
+        f"{best.method} (mean rank {best.mean_rank:g} of {advice.methods}, "
+        f"{best.above_reference:+.1f} points to fedavg)"
+        for best in advice.best
+        if best.method in fitting_here
+    ]
+    if not named:
+        return f"advice: none of the best methods where {advice.situation} fits here"
+    return (
+        f"advice: where {advice.situation}, the leaderboard (CIFAR-10 features, {plural(advice.seeds, 'seed')}) has "
+        f"{', '.join(named)}; wrong labels of your own may differ: try two"
+    )
 
 
 def study_at(path: Path, options: list[str]) -> Study | None:

@@ -7,7 +7,9 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
+from fedsift.contract.errors import DataError
 from fedsift.contract.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.contract.randomness import derive
 from fedsift.local import losses
@@ -22,10 +24,12 @@ from fedsift.local.requests import (
     counts_refusal,
     nothing_counted,
 )
-from fedsift.local.site import Site
+from fedsift.local.site import Samples, Site
 from fedsift.local.trainer import Job, Result
 from fedsift.models import initial_weights
 
+MeasuredOn = Literal["own", "held out"]
+"""A site's loss: over the samples that it trains on, or over those that it holds out."""
 MODEL = "model"
 """The notebook's page with the site's own weights."""
 
@@ -44,18 +48,35 @@ def keep_model(site: Site, weights: Weights) -> None:
 
 
 def mean_objective(
-    site: Site, weights: Weights, objective: Objective, augment: Augment | None = None
+    site: Site, weights: Weights, objective: Objective, augment: Augment | None = None, on: MeasuredOn = "own"
 ) -> float:
-    """The objective over all of the site's samples, in inference mode: RHFL's L_k (eq. 9).
+    """The objective over all of the site's samples, in inference mode: RHFL's L_k (eq. 9); or over what it holds out.
 
     Objectives of terms that look at logits and labels alone; `augment` measures on augmented images instead.
     """
-    logits = site_logits(site, weights, augment=augment).double()
-    labels = site.labels
+    if on == "held out":
+        samples, labels = held_out_of(site)
+        logits = logits_of(site.network(weights), samples).double()
+    else:
+        logits, labels = site_logits(site, weights, augment=augment).double(), site.labels
     target = labels.double() if site.multilabel else F.one_hot(labels, site.n_classes).double()
     view = View(logits=logits, target=target, present=torch.ones(len(target), dtype=torch.float64))
     if "prior" in objective.needs:
         view.log_prior = losses.log_prior(site.label_counts().double())[None, :]
+    return float(objective.value(view))
+
+
+def held_out_of(site: Site) -> tuple[Samples, Tensor]:
+    """What the site never trains on, with the labels it was given."""
+    if site.held_out is None or site.held_out_given is None or not site.told(len(site.held_out)):
+        raise DataError(f"site '{site.name}' holds out too few samples to tell their loss")
+    return site.held_out, site.held_out_given
+
+
+def chance_objective(objective: Objective, classes: int) -> float:
+    """The objective of a model that says every class alike, one label a sample."""
+    each = torch.eye(classes, dtype=torch.float64)
+    view = View(logits=torch.zeros_like(each), target=each, present=torch.ones(classes, dtype=torch.float64))
     return float(objective.value(view))
 
 

@@ -171,6 +171,7 @@ class FedCorr(FedCorrSettings):
             relabel=self.correction,
             sample_loss=self.sample_loss,
             augment=self._statistics(),
+            by=self.relabel_by,
         )
         return ask_noisy(federation, request, sites)
 
@@ -208,7 +209,12 @@ class FedCorr(FedCorrSettings):
             federation.warn("no site is left to relabel after fine-tuning")
             return state
         request = RelabelConfident(
-            state.weights, self.theta, self.relabel_form, self.sample_loss, self._statistics()
+            state.weights,
+            self.theta,
+            self.relabel_form,
+            self.sample_loss,
+            self._statistics(),
+            self.relabel_by,
         )
         federation.record(**counts(ask_noisy(federation, request, rest)))
         return state
@@ -238,12 +244,5 @@ class FedCorr(FedCorrSettings):
         return max(1, floor_count(self.gamma * len(federation.sites)))
 
     def tiny(self) -> FedCorr:
-        return replace(
-            self,
-            iterations=2,
-            visit_fraction=0.4,
-            fine_tuning_rounds=1,
-            usual_rounds=1,
-            fraction=0.6,
-            theta=0.2,
-        )
+        short = replace(self, iterations=2, visit_fraction=0.4, fine_tuning_rounds=1, usual_rounds=1)
+        return replace(short, fraction=0.6, theta=0.2)

@@ -11,7 +11,7 @@ from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.local.recipe import Recipe
 from fedsift.methods.base import OneStage, mixture_misfits, tested_for_own_labels, told
 from fedsift.methods.fedavg import FedAvg
-from fedsift.methods.fedcorr_site import SampleLoss
+from fedsift.methods.fedcorr_site import Belief, SampleLoss
 from fedsift.methods.fedla import FedLA
 from fedsift.methods.in_turn import VisitsInTurn
 from fedsift.signals.late_joiners import Score
@@ -109,6 +109,10 @@ class FedCorrSettings(VisitsInTurn):
     """"official" ranks the whole site and needs p > theta; "paper" ranks D_n and needs p >= theta."""
     rank_by: Literal["local", "global"] = "local"
     """Rank by the local model's losses (released code) or the global model's (paper, eq. 6)."""
+
+    relabel_by: Belief = "argmax"
+    """What eq. 7 reads a new label from: the global model's prediction, or (ours) the audit's posterior of the true
+    label, which also weighs the given label and how often the site errs."""
 
     fine_tuning: bool = True
     """Stage 2 at all (Table 6)."""

@@ -18,6 +18,7 @@ from fedsift.local.requests import count_refusal
 from fedsift.local.site import Site
 from fedsift.signals.lid import Form as LidForm
 from fedsift.signals.lid import site_lid
+from fedsift.signals.lone_posterior import lone_posterior
 from fedsift.signals.mixture import split_values
 from fedsift.signals.relabel import Form, Relabelled, relabel, relabel_all
 
@@ -28,6 +29,8 @@ HIGHEST_LID = 100.0
 """A guarded LID is no larger: equidistant neighbours would give a million and decide for a site."""
 
 SampleLoss = Literal["ce_on_softmax", "ce"]
+Belief = Literal["argmax", "posterior"]
+"""What eq. 7 reads a new label from: the global model's prediction, or the audit's posterior of the true label."""
 
 
 def losses_of(logits: Tensor, labels: Tensor, kind: str) -> Tensor:
@@ -121,6 +124,7 @@ class CorrectLabels(Request[Corrected]):
     relabel: bool = True
     sample_loss: SampleLoss = "ce_on_softmax"
     augment: Augment | None = None
+    by: Belief = "argmax"
 
     def answer(self, site: Site) -> Corrected:
         losses = site.notebook[LOSSES].numpy()
@@ -131,10 +135,9 @@ class CorrectLabels(Request[Corrected]):
         logits = site_logits(site, self.weights, augment=self.augment)
         if self.rank_by == "global":
             losses = losses_of(logits, site.labels, self.sample_loss).numpy()
-        result = relabel(
-            site.labels.numpy(), losses, noisy, _probabilities(logits), self.ratio, self.theta, self.form
-        )
-        return _apply(site, result, noisy, logits)
+        believed = _believed(site, logits, self.by)
+        result = relabel(site.labels.numpy(), losses, noisy, believed, self.ratio, self.theta, self.form)
+        return _apply(site, result, noisy, believed)
 
 
 @dataclass(frozen=True)
@@ -148,23 +151,30 @@ class RelabelConfident(Request[Corrected]):
     form: Form = "official"
     sample_loss: SampleLoss = "ce_on_softmax"
     augment: Augment | None = None
+    by: Belief = "argmax"
 
     def answer(self, site: Site) -> Corrected:
         logits = site_logits(site, self.weights, augment=self.augment)
-        result = relabel_all(site.labels.numpy(), _probabilities(logits), self.theta, self.form)
+        believed = _believed(site, logits, self.by)
+        result = relabel_all(site.labels.numpy(), believed, self.theta, self.form)
         site.keep_evidence(NAME, suspicion=losses_of(logits, site.given, self.sample_loss))
-        return _apply(site, result, result.changed, logits)
+        return _apply(site, result, result.changed, believed)
 
 
-def _probabilities(logits: Tensor) -> NDArray[np.float64]:
-    return np.asarray(torch.softmax(logits.double(), -1).numpy())
+def _believed(site: Site, logits: Tensor, by: Belief) -> NDArray[np.float64]:
+    """What the true label is `[n, K]`: the model's word, or with it the given label's and how often the site errs."""
+    probabilities = np.asarray(torch.softmax(logits.double(), -1).numpy())
+    # as it was given: a label that the method wrote is the model's word once more
+    return probabilities if by == "argmax" else lone_posterior(probabilities, site.given.numpy())
 
 
-def _apply(site: Site, result: Relabelled, flagged: NDArray[np.int64], logits: Tensor) -> Corrected:
+def _apply(
+    site: Site, result: Relabelled, flagged: NDArray[np.int64], believed: NDArray[np.float64]
+) -> Corrected:
     """Believe the new labels and keep, at the site, why."""
     labels = torch.from_numpy(result.labels)
     marks = _marks(labels, site.given, flagged)
-    site.keep_evidence(NAME, labels=labels, flagged=marks, proposed=logits.argmax(-1))
+    site.keep_evidence(NAME, labels=labels, flagged=marks, proposed=torch.from_numpy(believed.argmax(-1)))
     suspect, relabelled, changed = map(len, (flagged, result.relabelled, result.changed))
     return Corrected(site.told(suspect), site.told(relabelled), site.told(changed), len(site.samples))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -61,6 +61,9 @@ class FedDF(TrainingMethod):
     """Largest gradient norm of a distillation step; 0 is off."""
     warm_up: Count = 0
     """First rounds without distillation."""
+    judged: Literal["distilled", "trained"] = "distilled"
+    """Which models are judged after a round: the students, or the averages before they are distilled, which is the
+    moment at which RHFL's are judged."""
 
     def __post_init__(self) -> None:
         if self.distil_epochs < 1 or self.warm_up < 0:
@@ -115,7 +118,7 @@ class FedDF(TrainingMethod):
         return None
 
     def evaluation(self, state: FedDFState) -> Mapping[str, Request[Any]]:
-        lesson = self.lesson(state)
+        lesson = self.lesson(state) if self.judged == "distilled" else None
         return {site: EvaluateStudent(state.models[name], lesson) for site, name in state.networks.items()}
 
     def tiny(self) -> FedDF:

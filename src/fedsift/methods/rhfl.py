@@ -9,31 +9,27 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedsift.contract import ConfigError, Federation, Replies, State
+from fedsift.contract import ConfigError, Federation
 from fedsift.contract.ranges import AtLeastZero
 from fedsift.local.losses import teacher_mixture, teacher_weights
 from fedsift.local.objective import CrossEntropy, Objective, as_objective
+from fedsift.local.own import MeasuredOn
 from fedsift.local.plan import batch_bounds
-from fedsift.local.public import Collaborate, Collaborated, Lesson, PublicPart, Show, public_size
+from fedsift.local.public import Collaborate, Lesson, PublicPart, Show, public_size
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.robust import LOG0, SymmetricCrossEntropy
-from fedsift.methods.base import methods, record_loss
+from fedsift.methods.base import methods
 from fedsift.methods.in_public import LearnsInPublic
-from fedsift.signals.credibility import Mode, credibility
-
-
-@dataclass(frozen=True)
-class RHFLState(State):
-    """What the server remembers of the sites; their models it never sees."""
-
-    public: int = 0
-    """N_0: number of public samples."""
-    outputs: dict[str, Tensor] = field(default_factory=dict)
-    """R_k: each site's predictions for the public samples that come next, `[n, K]`."""
-    losses: dict[str, float] = field(default_factory=dict)
-    """L_sl^{k, t}: each site's mean private loss at the end of the last round."""
-    earlier: dict[str, float] = field(default_factory=dict)
-    """L_sl^{k, t-1}, empty in the first communication epoch."""
+from fedsift.methods.rhfl_parts import (
+    LIFE,
+    RHFLState,
+    confidence_weights,
+    losses_of,
+    outputs_of,
+    record_replies,
+    require_held_out,
+)
+from fedsift.signals.credibility import Mode
 
 
 @methods.register("rhfl")
@@ -67,7 +63,8 @@ class RHFL(LearnsInPublic):
     eta: AtLeastZero = 0.5
     """eta of eq. 12: how much confidence counts."""
     ccr_mode: Mode = "official"
-    """Normaliser of eq. 12: as printed, by absolute values ("abs"), or by falling losses alone ("clip")."""
+    """Normaliser of eq. 12: as printed, by absolute values ("abs"), or by falling losses alone ("clip"); "held-out"
+    (ours) weighs by how far the loss on held-out samples is below chance."""
     weigh: Literal["teacher", "own"] = "teacher"
     """W_i for teacher i (released), or eq. 14 as printed: the student's own W_k for all of them."""
     statistics_on: Literal["eval", "train"] = "eval"
@@ -95,6 +92,8 @@ class RHFL(LearnsInPublic):
             raise ConfigError(f"method.rce_log0 = {self.rce_log0}: a logarithm of 0 is negative, e.g. -9.21")
 
     def start(self, federation: Federation) -> RHFLState:
+        if self.ccr and self.hfl:
+            require_held_out(self.ccr_mode, federation)
         return RHFLState(public=public_size(federation))
 
     # Before the first exchange ------------------------------------------------------------------------
@@ -105,7 +104,7 @@ class RHFL(LearnsInPublic):
         recipe = self.recipe(self.objective(), epochs=self.pretrain_epochs)
         if last:
             return self.first(state, federation, train=recipe)
-        _record(federation, federation.ask(Collaborate(train=recipe)))
+        record_replies(federation, federation.ask(Collaborate(train=recipe)))
         return state
 
     def look(self, state: RHFLState, federation: Federation) -> RHFLState:
@@ -115,8 +114,8 @@ class RHFL(LearnsInPublic):
     def first(self, state: RHFLState, federation: Federation, train: Recipe | None) -> RHFLState:
         part = self.parts(0, state.public)[0]
         replies = federation.ask(self.visit(federation, None, train, part, closing=True))
-        _record(federation, replies)
-        return replace(state, outputs=_outputs(replies), losses=_losses(replies))
+        record_replies(federation, replies)
+        return replace(state, outputs=outputs_of(replies), losses=losses_of(replies))
 
     # A communication epoch, Fig. 3 --------------------------------------------------------------------
 
@@ -136,10 +135,10 @@ class RHFL(LearnsInPublic):
                     for site in federation.sites
                 }
             )
-            outputs = _outputs(replies)
+            outputs = outputs_of(replies)
         assert replies is not None
-        _record(federation, replies)
-        losses = {**state.losses, **_losses(replies)}
+        record_replies(federation, replies)
+        losses = {**state.losses, **losses_of(replies)}
         return replace(state, outputs=outputs, losses=losses, earlier=state.losses)
 
     def parts(self, epoch: int, total: int) -> list[PublicPart]:
@@ -167,7 +166,8 @@ class RHFL(LearnsInPublic):
             )
         measure = self.objective() if self.ccr and self.hfl and closing else None
         augment = self.local.augment if self.statistics_on == "train" else None
-        return Collaborate(lesson, train, measure, augment, show)
+        on: MeasuredOn = "held out" if self.ccr_mode == "held-out" else "own"
+        return Collaborate(lesson, train, measure, augment, on, show)
 
     # HFL, section 3.1 ---------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class RHFL(LearnsInPublic):
             shares = self.shares(site, teachers, confidence).to(stacked.dtype)
             if bool((shares != 0).any()):
                 target = teacher_mixture(stacked, shares)
-                lessons[site] = Lesson(part, target, "mixture", self.public_recipe(), _LIFE[self.public_opt])
+                lessons[site] = Lesson(part, target, "mixture", self.public_recipe(), LIFE[self.public_opt])
         return lessons
 
     def shares(self, student: str, teachers: Sequence[str], confidence: Mapping[str, float]) -> Tensor:
@@ -234,33 +234,13 @@ class RHFL(LearnsInPublic):
         teachers = [site for site in state.outputs if site in state.losses]
         if not (self.ccr and self.hfl and teachers):
             return {}
-        now = [state.losses[site] for site in teachers]
-        # a site whose last loss is unknown has no drop: its confidence is 0
-        before = [state.earlier.get(site, state.losses[site]) for site in teachers] if state.earlier else None
-        found = credibility(now, before, self.eta, self.ccr_mode)
-        weights = dict(zip(teachers, found.weights.tolist()))
+        now, classes = {site: state.losses[site] for site in teachers}, len(federation.classes)
+        weights = confidence_weights(
+            now, state.earlier, self.objective(), classes, eta=self.eta, mode=self.ccr_mode
+        )
         federation.record_sites("confidence_weight", weights)
         federation.record(confidence_weights=weights)
         return weights
 
     def tiny(self) -> RHFL:
         return replace(self, rounds=2, pretrain_rounds=1, pretrain_epochs=1)
-
-
-_LIFE: dict[str, Literal["batch", "visit", "run"]] = {"fresh": "batch", "persistent": "run", "sgd": "batch"}
-
-
-def _outputs(replies: Replies[Collaborated]) -> dict[str, Tensor]:
-    return {site: reply.outputs for site, reply in replies.items() if reply.outputs is not None}
-
-
-def _losses(replies: Replies[Collaborated]) -> dict[str, float]:
-    return {site: reply.private_loss for site, reply in replies.items() if reply.private_loss is not None}
-
-
-def _record(federation: Federation, replies: Replies[Collaborated]) -> None:
-    record_loss(federation, replies)
-    losses = _losses(replies)
-    if losses:
-        federation.record(private_losses=losses)
-        federation.record_sites("private_loss", losses)

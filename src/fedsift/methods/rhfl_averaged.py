@@ -9,11 +9,13 @@ from fedsift.contract import Federation, State, Weights
 from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastZero
 from fedsift.local.objective import CrossEntropy, Objective, as_objective
+from fedsift.local.own import MeasuredOn
 from fedsift.local.requests import Train
 from fedsift.local.robust import LOG0, SymmetricCrossEntropy
 from fedsift.methods.base import OneStage, ask_to_train, methods
+from fedsift.methods.rhfl_parts import confidence_weights, require_held_out
 from fedsift.methods.rhfl_site import MeasureLoss, PrivateLoss
-from fedsift.signals.credibility import Mode, credibility
+from fedsift.signals.credibility import Mode
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class RHFLAveraged(OneStage):
     """Normaliser of eq. 12, see `rhfl`."""
 
     def begin(self, federation: Federation, weights: Weights) -> RHFLAveragedState:
+        if self.ccr:
+            require_held_out(self.ccr_mode, federation)
         return RHFLAveragedState(weights)
 
     @property
@@ -63,15 +67,15 @@ class RHFLAveraged(OneStage):
     def train(self, state: RHFLAveragedState, federation: Federation) -> RHFLAveragedState:
         """Train, tell the trained model's private loss in the same visit, average by confidence."""
         chosen = federation.choose(self.fraction)
-        measure = (MeasureLoss(None, self.objective(federation)),) if self.ccr else ()
-        replies = ask_to_train(
-            federation, Train(state.weights, self.recipe(self.objective(federation)), then=measure), chosen
-        )
+        objective = self.objective(federation)
+        on: MeasuredOn = "held out" if self.ccr_mode == "held-out" else "own"
+        measure = (MeasureLoss(None, objective, on=on),) if self.ccr else ()
+        replies = ask_to_train(federation, Train(state.weights, self.recipe(objective), then=measure), chosen)
         sizes = {site: float(reply.samples) for site, reply in replies.items()}
         shares, losses = sizes, state.losses
         if self.ccr:
             now = {site: _loss(reply.then[0]) for site, reply in replies.items()}
-            shares = self.confidence(now, state.losses)
+            shares = self.confidence(now, state.losses, federation)
             losses = {**state.losses, **now}
             if self.by_size:
                 shares = {site: share * sizes[site] for site, share in shares.items()}
@@ -81,11 +85,12 @@ class RHFLAveraged(OneStage):
         weights = self.merge(models, [shares[site] for site in replies], state.weights)
         return replace(state, weights=weights, losses=losses)
 
-    def confidence(self, now: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+    def confidence(
+        self, now: dict[str, float], before: dict[str, float], federation: Federation
+    ) -> dict[str, float]:
         """W of eqs. 9-13 over the sites of this round; a site seen for the first time has no drop."""
-        known = [before.get(site, loss) for site, loss in now.items()] if before else None
-        found = credibility(list(now.values()), known, self.eta, self.ccr_mode)
-        return dict(zip(now, found.weights.tolist()))
+        objective, classes = self.objective(federation), len(federation.classes)
+        return confidence_weights(now, before, objective, classes, eta=self.eta, mode=self.ccr_mode)
 
 
 def _loss(reply: object) -> float:

@@ -2,7 +2,7 @@
 
 from fedsift.signals.choice import forget_rate, power_of_choice
 from fedsift.signals.confidence import confidence
-from fedsift.signals.credibility import Credibility, credibility, shares_of_confidence
+from fedsift.signals.credibility import Credibility, credibility, held_out_credibility, shares_of_confidence
 from fedsift.signals.lid import lid, site_lid
 from fedsift.signals.mixture import (
     Split,
@@ -44,6 +44,7 @@ __all__ = [
     "forget_rate",
     "global_difficulty",
     "global_prototypes",
+    "held_out_credibility",
     "lid",
     "local_difficulty",
     "local_prototypes",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedsift.contract.messages import Reply, SiteFacts, disclosed
 from fedsift.local.objective import Objective
-from fedsift.local.own import keep_model, mean_objective, own_model
+from fedsift.local.own import MeasuredOn, keep_model, mean_objective, own_model
 from fedsift.local.public.learning import Lesson, learn
 from fedsift.local.public.showing import Show
 from fedsift.local.recipe import Augment, Recipe
@@ -58,6 +58,7 @@ class Collaborate(TrainingRequest[Collaborated]):
     """Tell the mean of this objective over the private samples."""
     measure_augment: Augment | None = None
     """Measure on augmented images, as released code does; None measures on the images themselves."""
+    measure_on: MeasuredOn = "own"
     show: Show | None = None
 
     def job(self, site: Site) -> Job | None:
@@ -73,7 +74,7 @@ class Collaborate(TrainingRequest[Collaborated]):
             keep_model(site, weights)
         private_loss = None
         if self.measure is not None:
-            private_loss = mean_objective(site, weights, self.measure, self.measure_augment)
+            private_loss = mean_objective(site, weights, self.measure, self.measure_augment, self.measure_on)
         outputs = None if self.show is None else self.show.outputs(site, weights)
         loss = 0.0 if result is None else result.loss
         return Collaborated(outputs, private_loss, loss, len(site.samples))

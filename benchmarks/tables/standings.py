@@ -1,0 +1,127 @@
+"""The leaderboard's page, and the advice that the package carries, both from its results alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.tables.page import HERE, filled, kept_result
+
+from fedsift.benches import advice
+from fedsift.benches.advice import LEADERBOARD, SITUATIONS, Advice, advice_of
+from fedsift.benches.figures import words
+from fedsift.benches.summary import Results
+from fedsift.benches.text import bold, cells_of_row, note_lines, pipes
+from fedsift.metrics.paired import paired
+from fedsift.runs.units import plural, size
+
+PAGE = HERE.parents[1] / "docs" / "results" / "leaderboard.md"
+ADVICE = Path(advice.__file__).with_name(advice.FILE)
+INTRO = """Which method to take, from runs of all methods in the same ten situations. Every figure and every
+recommendation on this page is written by `python -m benchmarks.tables` from `benchmarks/tables/leaderboard`, and a test
+holds the page against it. `fedsift doctor` gives the same advice. It is one dataset with one kind of model: a start,
+not a verdict on your data."""
+
+LEGEND = """Mean rank and worst column by the mean of the last 10 rounds, over all columns; rows without results in
+every column have none. Time is processor time of one thread. Labels harmed: right labels that the method made wrong, a
+run; methods that change no label have none."""
+
+
+def advice_text(results: Results | None) -> str:
+    """`advice.json`."""
+    found = [] if results is None else [asdict(one) for one in advice_of(results)]
+    empty = [asdict(Advice(situation, 0, 0, ())) for situation in SITUATIONS]
+    return json.dumps(found or empty, indent=1) + "\n"
+
+
+def page() -> str:
+    results = kept_result(LEADERBOARD)
+    blocks = ["# The leaderboard", filled(INTRO)]
+    if results is None:
+        return "\n\n".join([*blocks, "No result is kept yet."]) + "\n"
+    table = results.table
+    blocks += ["## What we recommend", recommended(results)]
+    blocks += ["## All methods", filled(f"{table.what}. {' '.join(note_lines(results))}"), overall(results)]
+    blocks.append(filled(LEGEND))
+    for figure in table.figures[:2]:
+        head = [words(figure), *(column.label for column in table.columns)]
+        rows = [[row.label, *cells_of_row(results, row.label, figure, bold)] for row in table.rows]
+        blocks.append(pipes(head, rows))
+    return "\n\n".join(blocks) + "\n"
+
+
+def recommended(results: Results) -> str:
+    """One line a situation: the first by mean rank, what it gains over the reference row, who comes next."""
+    lines = []
+    for one in advice_of(results):
+        if not one.best:
+            lines.append([one.situation, "open: runs are missing", "", "", ""])
+            continue
+        first, *others = one.best
+        lines.append(
+            [
+                one.situation,
+                f"`{first.method}`",
+                f"{first.mean_rank:g} of {one.methods}",
+                gain(results, first.row, SITUATIONS[one.situation]),
+                ", ".join(f"`{other.method}` ({other.above_reference:+.1f})" for other in others),
+            ]
+        )
+    head = [
+        "where",
+        "take",
+        "mean rank",
+        f"points above {results.table.compared_with} (95 % interval)",
+        "next",
+    ]
+    return pipes(head, lines)
+
+
+def gain(results: Results, row: str, columns: tuple[str, ...]) -> str:
+    """Mean difference to the reference row over the columns, paired by seed."""
+    figure, reference = results.table.figures[0], results.table.compared_with
+    pairs = [
+        (results.entry(row, c, figure).values, results.entry(reference, c, figure).values) for c in columns
+    ]
+    seeds = [s for s in results.table.seeds if all(s in one and s in other for one, other in pairs)]
+    ours, theirs = (
+        [sum(pair[side][seed] for pair in pairs) / len(pairs) for seed in seeds] for side in (0, 1)
+    )
+    found = paired(ours, theirs)
+    if found.n == 1:
+        return f"{found.mean:+.1f}, one seed"
+    return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
+
+
+def overall(results: Results) -> str:
+    """Mean rank, worst column, cost and harm of every row, best first."""
+    standing = {s.row: s for s in results.standings}
+    cost = {c.row: c for c in results.costs}
+    rows = sorted(
+        (row.label for row in results.table.rows),
+        key=lambda row: standing[row].mean_rank if row in standing else len(standing) + 1.0,
+    )
+    lines = []
+    for row in rows:
+        place, spent = standing.get(row), cost.get(row)
+        harmed = [
+            value
+            for e in results.entries
+            if (e.row, e.figure) == (row, "corrections.harmed")
+            for value in e.values.values()
+        ]
+        lines.append(
+            [
+                row,
+                "–" if place is None else f"{place.mean_rank:.1f}",
+                "–" if place is None else f"{place.worst:.1f}",
+                "–" if place is None else str(place.first),
+                "–" if spent is None else f"{spent.seconds:.1f} s",
+                "–" if spent is None else size(spent.bytes),
+                f"{sum(harmed) / len(harmed):.0f}" if harmed else "–",
+            ]
+        )
+    head = ["", "mean rank", "worst column", "best in", "time a run", "bytes sent", "labels harmed"]
+    columns = plural(len(results.table.columns), "column")
+    return f"{len(standing)} methods in {columns}, {plural(len(results.table.seeds), 'seed')}.\n\n{pipes(head, lines)}"
