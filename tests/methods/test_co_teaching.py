@@ -10,12 +10,13 @@ import torch
 
 from fedsift.contract import ConfigError, Reply, Request
 from fedsift.local.extras import PerSite
+from fedsift.local.forgetting import ESTIMATE, FIRST, FORGOTTEN, LOSSES, forgetting, note
 from fedsift.local.objective import View
 from fedsift.local.pairs import TrainedPair
 from fedsift.local.recipe import Recipe
 from fedsift.local.robust import GeneralisedCrossEntropy
 from fedsift.methods.co_teaching import CoTeaching
-from fedsift.methods.co_teaching_site import ESTIMATE, FORGOTTEN, LOSSES, PeersChoice, TrainCoTaught
+from fedsift.methods.co_teaching_site import PeersChoice, TrainCoTaught
 from fedsift.methods.fedavg import FedAvg
 from fedsift.signals.mixture import suspects
 from fedsift.testing import Scripted
@@ -31,7 +32,11 @@ def seen(own: Any, twin: Any, forgotten: float, present: Any = (1, 1, 1, 1)) -> 
 
     target = torch.tensor([[1.0, 0.0]] * 4).double()
     real = torch.tensor(present, dtype=torch.float64)
-    extras = {FORGOTTEN: torch.tensor(forgotten), LOSSES: torch.zeros(4).double()}
+    extras = {
+        FORGOTTEN: torch.tensor(forgotten),
+        LOSSES: torch.zeros(4).double(),
+        FIRST: torch.zeros(4, 2).double(),
+    }
     return View(logits(own), target, real, twin=logits(twin), extras=extras)
 
 
@@ -87,12 +92,24 @@ def test_a_site_estimates_its_own_rate() -> None:
     assert here.notebook[ESTIMATE] == pytest.approx(0.1)
     flagged = here.evidence.flagged
     assert flagged is not None and torch.nonzero(flagged).flatten().tolist() == [15, 16, 32, 33]
-    [extra] = request.extras(here).values()
+    extra = request.extras(here)[FORGOTTEN]
     assert isinstance(extra, PerSite) and float(extra.tensor) == pytest.approx(0.05)
     assert isinstance(reply, TrainedPair)
     given = TrainCoTaught(start, request.recipe, twin=start, ramp=0.5, noise_rate=0.4)
-    [extra] = given.extras(here).values()
+    extra = given.extras(here)[FORGOTTEN]
     assert isinstance(extra, PerSite) and float(extra.tensor) == pytest.approx(0.2)
+
+
+def test_what_a_network_says_first_in_a_visit_is_what_counts() -> None:
+    """Trained on a label, it owns it; so the second look at samples 0 and 1 is not written down."""
+    view = seen([2.0, -2.0, 0.0, 1.0], [0.0] * 4, 0.0)
+    view.extras[FIRST][:2] = torch.tensor([[0.6, 1.0], [0.9, 0.0]]).double()
+    note(view, torch.tensor([1.0, 2.0, 3.0, 4.0]).double())
+    sigmoid = 1 / (1 + np.exp(-1.0))
+    want = [[0.6, 1.0], [0.9, 0.0], [0.5, 0.0], [sigmoid, 1.0]]
+    np.testing.assert_allclose(view.kept[FIRST].numpy(), want)
+    np.testing.assert_allclose(view.kept[LOSSES].numpy(), [1, 2, 3, 4])
+    assert not forgetting(site([[1.0], [2.0]], [0, 1], classes=2), 1.0, None)[FIRST].rows.any()  # type: ignore[union-attr]
 
 
 def test_suspects_are_few_where_all_is_fitted() -> None:

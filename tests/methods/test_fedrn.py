@@ -10,6 +10,7 @@ import torch
 
 from fedsift.contract import ConfigError, Reply, Request
 from fedsift.contract.disclosure import declared_replies, disclosure_rows
+from fedsift.local.losses import over_prior
 from fedsift.local.recipe import Recipe
 from fedsift.methods.fedrn import FedRN, FedRNState
 from fedsift.methods.fedrn_site import (
@@ -56,7 +57,28 @@ def test_votes_flag_what_the_model_disowns() -> None:
     sure = torch.tensor(easy + hard)
     right = torch.zeros(8, dtype=torch.int64)
     assert (clean_votes(sure, right) > 0.5).all()
-    assert (clean_votes(sure, right, guarded=False) > 0.5).tolist() == [True] * 6 + [False] * 2
+    plain = clean_votes(sure, right, guarded=False, balanced=False)
+    assert (plain > 0.5).tolist() == [True] * 6 + [False] * 2
+
+
+def test_a_rare_class_is_not_wrong_for_being_rare() -> None:
+    """Eighteen samples of class 0, predicted with 0.9, and two of class 1, predicted with 0.3 where 0.1 is their share:
+    right labels all. z - log pi is log(0.3 / 0.1) against log(0.7 / 0.9), so that the model would give class 1 itself;
+    a mixture over plain losses drops both, a class that nobody holds is left out of the comparison."""
+    p = torch.tensor([[0.9, 0.06, 0.04]] * 18 + [[0.66, 0.3, 0.04]] * 2)
+    labels = torch.tensor([0] * 18 + [1] * 2)
+    assert (clean_votes(p.log(), labels, balanced=False) > 0.5).tolist() == [True] * 18 + [False] * 2
+    assert clean_votes(p.log(), labels).tolist() == [1.0] * 20
+    over = over_prior(p.log().double(), torch.tensor([18.0, 2.0, 0.0]).double())
+    assert over[-1].tolist() == pytest.approx([np.log(0.66 / 0.9), np.log(3.0), -np.inf])
+
+
+def test_of_one_class_alone_nothing_is_doubted() -> None:
+    assert (
+        clean_votes(torch.tensor([[3.0, 0.0]] * 4 + [[0.0, 3.0]]), torch.zeros(5).long(), False).tolist()
+        == [1.0] * 5
+    )
+    assert clean_votes(torch.tensor([[0.0, 3.0]]), torch.tensor([0])).tolist() == [1.0]  # nor of one sample
 
 
 def test_samples_that_are_all_alike_are_all_clean() -> None:

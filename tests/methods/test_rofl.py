@@ -12,19 +12,18 @@ import torch.nn.functional as F
 from fedsift.contract import Reply, Request
 from fedsift.contract.notebook import Notebook
 from fedsift.local import losses
+from fedsift.local.forgetting import ESTIMATE, FIRST, FORGOTTEN, LOSSES
 from fedsift.local.objective import View, as_objective
 from fedsift.local.recipe import Recipe
 from fedsift.methods.rofl import RoFL, RoFLState
 from fedsift.methods.rofl_site import (
     CENTROIDS,
-    ESTIMATE,
-    FORGOTTEN,
-    LOSSES,
     PSEUDO,
     Robust,
     RobustlyTrained,
     TrainRobustly,
     first_centroids,
+    plausible,
 )
 from fedsift.testing import Scripted
 
@@ -126,6 +125,7 @@ def seen(b: dict[str, Any], rate: float, padding: int = 0) -> View:
         CENTROIDS: torch.from_numpy(b["f"]),
         PSEUDO: pseudo,
         LOSSES: torch.zeros(len(real)),
+        FIRST: torch.zeros(len(real), 2),
     }
     return View(rows(b["z"]), y, real, features=rows(b["phi"]), extras=extras)
 
@@ -222,6 +222,23 @@ def test_pseudo_labels_come_from_the_received_model_after_t_pl() -> None:
     assert after.argmax(-1).tolist() == [0, 0, 1, 1, 0, 1]
     unsure = ask(refine=True, sure=1.0).extras(here)[PSEUDO].rows  # type: ignore[union-attr]
     assert unsure.argmax(-1).tolist() == GIVEN  # a model that is never so sure replaces nothing
+
+
+def test_a_label_that_the_model_holds_for_second_is_not_replaced() -> None:
+    """Three classes, the upper two are plausible; of two only the first is, of four the first two."""
+    p = torch.tensor([[0.5, 0.3, 0.2]] * 3)
+    assert plausible(p, torch.tensor([0, 1, 2])).tolist() == [True, True, False]
+    assert plausible(torch.tensor([[0.6, 0.4]] * 2), torch.tensor([0, 1])).tolist() == [True, False]
+    assert (
+        plausible(torch.tensor([[0.1, 0.2, 0.3, 0.4]] * 4), torch.arange(4)).tolist()
+        == [False] * 2 + [True] * 2
+    )
+    here = site([[2.0, 0.0]] * 3, [0, 1, 2], classes=3)
+    start = plain_weights([[2.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
+    recipe = ask().recipe
+    for guarded, want in ((True, [0, 1, 0]), (False, [0, 0, 0])):
+        request = TrainRobustly(start, recipe, classes=3, refine=True, guarded=guarded)
+        assert request.extras(here)[PSEUDO].rows.argmax(-1).tolist() == want  # type: ignore[union-attr]
 
 
 def answer(name: str, request: Request[Any]) -> Reply | None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,8 +20,8 @@ from fedsift.aggregate.robust import middle
 from fedsift.aggregate.weights import check_alike, flatten, merge_integers, shares_of, unflatten
 from fedsift.contract.messages import Weights
 
-_SLOPES = 1 << 22
-"""Slopes held at a time (m^2 for each coordinate): 32 MB."""
+_SLOPES = 1 << 17
+"""Slopes held at a time (m^2 for each coordinate): 1 MB, which stays in a processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class ResidualAverage:
     """`[m, P]`: the floating tensors as rows, doubtful values replaced by the line."""
 
 
+def ascending(values: Tensor) -> Tensor:
+    """Rows in ascending order, `[..., m] -> [..., m]`. NumPy sorts short rows three times as fast as torch."""
+    return torch.from_numpy(np.sort(values.numpy(), axis=-1))
+
+
 def repeated_median_line(ordered: Tensor) -> Tensor:
     """The line through sorted values on their ranks, `[P, m] -> [P, m]`.
 
@@ -45,7 +51,7 @@ def repeated_median_line(ordered: Tensor) -> Tensor:
     rank = torch.arange(m, dtype=ordered.dtype)
     others = torch.stack([torch.cat([rank[:i], rank[i + 1 :]]) for i in range(m)]).long()
     slopes = (ordered.unsqueeze(-1) - ordered[:, others]) / (rank.unsqueeze(-1) - others)
-    slope = middle(middle(slopes.sort(dim=-1).values, -1).sort(dim=-1).values, -1)
+    slope = middle(ascending(middle(ascending(slopes), -1)), -1)
     intercept = middle(ordered, -1) - slope * (m - 1) / 2
     return intercept.unsqueeze(-1) + slope.unsqueeze(-1) * rank
 
@@ -59,7 +65,7 @@ def confidences(residual: Tensor, strength: float) -> Tensor:
     if m < 3:
         return torch.ones_like(residual)  # a line passes through two points: there is no residual to judge by
     size = residual.abs()
-    scale = 1.4826 * (1 + 5 / (m - 1)) * middle(size.sort(dim=-1).values[:, 1:], -1) + 1e-7
+    scale = 1.4826 * (1 + 5 / (m - 1)) * middle(ascending(size)[:, 1:], -1) + 1e-7
     standardised = size / scale.unsqueeze(-1)
     centred = torch.arange(m, dtype=residual.dtype) - (m - 1) / 2
     leverage = 1 / m + centred.square() / centred.square().sum()

@@ -70,6 +70,9 @@ class FedRN(Averaging):
     guarded: bool = True
     """Never doubt a label that the voting model itself would give: the mixture finds two groups of losses in clean
     labels too. Off is as released."""
+    balanced: bool = True
+    """Judge a label beside its class's share of the site's labels: a mixture over plain losses takes all labels of a
+    rare class for wrong. Off is as released."""
 
     local: Recipe = field(
         default_factory=lambda: Recipe(epochs=5, batch_size=50, lr=0.01, momentum=0.5), kw_only=True
@@ -123,6 +126,7 @@ class FedRN(Averaging):
                 scores=scores,
                 least=self.least,
                 guarded=self.guarded,
+                balanced=self.balanced,
             )
         replies = ask_to_train(federation, requests)
         federation.record(neighbours=asked)

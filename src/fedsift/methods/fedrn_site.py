@@ -120,6 +120,7 @@ class TrainAmongNeighbours(TrainShown):
     least: float = 0.5
     """A label whose mean vote is larger is clean."""
     guarded: bool = True
+    balanced: bool = True
     """See `clean_votes`."""
 
     def job(self, site: Site) -> Job:
@@ -143,7 +144,7 @@ class TrainAmongNeighbours(TrainShown):
 
         A neighbour's head is first tuned on what the received model holds for clean: sites' classes differ.
         """
-        own = clean_votes(site_logits(site, self.weights), site.labels, self.guarded)
+        own = self.vote(site, site_logits(site, self.weights))
         trusted = torch.from_numpy(own > self.least).nonzero().squeeze(-1)
         votes = [own]
         for number, weights in enumerate(self.neighbours, 1):
@@ -155,20 +156,30 @@ class TrainAmongNeighbours(TrainShown):
                 self.recipe,
                 site.random(f"head of neighbour {number}"),
             )
-            votes.append(clean_votes(F.linear(features, *head), site.labels, self.guarded))
+            votes.append(self.vote(site, F.linear(features, *head)))
         return np.stack(votes)
 
+    def vote(self, site: Site, logits: Tensor) -> NDArray[np.float64]:
+        return clean_votes(logits, site.labels, self.guarded, self.balanced)
 
-def clean_votes(logits: Tensor, labels: Tensor, guarded: bool = True) -> NDArray[np.float64]:
+
+def clean_votes(
+    logits: Tensor, labels: Tensor, guarded: bool = True, balanced: bool = True
+) -> NDArray[np.float64]:
     """P(clean) of every sample by a mixture of two over the losses of these logits, `[n, K], [n] -> [n]`.
 
     guarded: a label that the model itself would give is clean. A mixture parts any losses in two, those of right labels
     too, and a site would never learn from its harder samples.
+    balanced: a class is judged beside its share pi_c of the labels at hand, by softmax(z - log pi), the classes that
+    are not among them left out. The labels of a rare class have large losses because it is rare: all of them would be
+    dropped, and the model would end with the most frequent class for everything.
     """
-    target = F.one_hot(labels, logits.shape[-1]).double()
-    loss = losses.cross_entropy(logits.double(), target).numpy()
+    z = logits.double()
+    if balanced:
+        z = losses.over_prior(z, torch.bincount(labels, minlength=z.shape[-1]).double())
+    loss = losses.cross_entropy(z, F.one_hot(labels, z.shape[-1]).double()).numpy()
     found = clean_probability(loss, max_iter=ITERATIONS)
-    return np.where((logits.argmax(-1) == labels).numpy(), 1.0, found) if guarded else found
+    return np.where((z.argmax(-1) == labels).numpy(), 1.0, found) if guarded else found
 
 
 def tuned_head(

@@ -40,7 +40,14 @@ class RoFL(OneStage):
     )
     paper: ClassVar[str] = "Yang et al. 2022; FedCorr Tables 2-5"
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "released": {"pull": False, "total": True, "by_size": False, "forget": 0.2, "sure": 0.0},
+        "released": {
+            "pull": False,
+            "total": True,
+            "by_size": False,
+            "forget": 0.2,
+            "sure": 0.0,
+            "guarded": False,
+        },
     }
 
     forget: Annotated[float, Range(0, 1, below=True)] | None = None
@@ -54,6 +61,9 @@ class RoFL(OneStage):
     sure: Rate = 0.5
     """Probability above which the global model's label replaces one out of place. 0 always does, as published: a weak
     model then teaches itself, and may end with one answer for all."""
+    guarded: bool = True
+    """Replace a label only where the global model ranks it in the lower half of the classes. Off is as published: all
+    labels out of place are replaced, which for a model that is right half of the time are mostly right ones."""
     lambda_cen: AtLeastZero = 1.0
     """lambda_cen: weight of the distance to the own class's centroid; grows linearly until T_pl."""
     lambda_e: AtLeastZero = 0.8
@@ -102,6 +112,7 @@ class RoFL(OneStage):
             centroids=state.centroids,
             refine=t >= self.t_pl,
             sure=self.sure,
+            guarded=self.guarded,
             ramp=forget_rate(t, 1.0, self.forget_rounds),
             forget=self.forget,
         )

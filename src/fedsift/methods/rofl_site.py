@@ -14,22 +14,16 @@ from torch import Tensor
 from fedsift.contract.messages import Reply, SiteFacts, Weights, disclosed
 from fedsift.local import losses
 from fedsift.local.extras import Extra, PerSample, PerSite
+from fedsift.local.forgetting import FORGOTTEN, MEMORY, NEEDS, forgetting, judge, note
 from fedsift.local.objective import Term, View
 from fedsift.local.predict import features_of, site_logits
 from fedsift.local.requests import Train, Trained
 from fedsift.local.site import Site
 from fedsift.local.trainer import Result
-from fedsift.signals.noise_rate import noise_rate
 
 NAME = "rofl"
-LOSSES = "rofl losses"
-"""The notebook page of each sample's loss when it was last trained on, `[n]`."""
-SURENESS = "rofl sureness"
-"""The notebook page of each sample's largest probability then, and whether that was the given label's: `[n, 2]`."""
-ESTIMATE = "rofl noise rate"
-"""The notebook page of the site's own estimate of its noise rate."""
-FORGOTTEN, CENTROIDS, PSEUDO = "rofl forgotten share", "rofl centroids", "rofl pseudo labels"
-"""What the term below needs: R(t), f_k `[K, F]`, and the received model's labels `[n, K]`."""
+CENTROIDS, PSEUDO = "rofl centroids", "rofl pseudo labels"
+"""What the term below needs: f_k `[K, F]`, and the received model's labels `[n, K]`."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,7 @@ class Robust(Term):
     cosine, is that of its given label; it then keeps this label, and the others take the global model's.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"features", FORGOTTEN, CENTROIDS, PSEUDO, LOSSES, SURENESS})
+    needs: ClassVar[frozenset[str]] = NEEDS | {"features", CENTROIDS, PSEUDO}
 
     lambda_cen: float = 1.0
     lambda_e: float = 0.8
@@ -48,7 +42,7 @@ class Robust(Term):
     total: bool = False
 
     def memory(self, classes: int) -> Mapping[str, tuple[int, ...]]:
-        return {LOSSES: (), SURENESS: (2,)}
+        return MEMORY
 
     def value(self, view: View) -> Tensor:
         assert view.features is not None
@@ -63,8 +57,7 @@ class Robust(Term):
         fit = losses.cross_entropy(view.logits, label) + self.lambda_e * losses.entropy(view.logits)
         count = chosen.sum(-1).clamp(min=1)
         away = (apart * chosen).sum(-1) / (1 if self.total else count * phi.shape[-1])
-        view.keep(LOSSES, loss)
-        view.keep(SURENESS, losses.sureness(view.logits, given))
+        note(view, loss)
         view.keep(
             CENTROIDS, losses.followed(fixed, losses.class_means(seen, label, chosen)).to(centroids.dtype)
         )
@@ -104,21 +97,24 @@ class TrainRobustly(Train):
     """Give samples out of place the received model's label; before, they keep their own."""
     sure: float = 0.0
     """But only where the model holds that label for likelier than this."""
+    guarded: bool = True
+    """And the given one for implausible."""
     ramp: float = 1.0
     """R(t) / forget: how much of the noise rate is left out by now."""
     forget: float | None = None
     """The noise rate; None: what the site itself estimated at its last visit, nothing before the first."""
 
     def extras(self, site: Site) -> dict[str, Extra]:
-        rate = site.notebook.get(ESTIMATE, 0.0) if self.forget is None else self.forget
         given = F.one_hot(site.labels, site.n_classes).float()
         pseudo = given
         if self.refine:
-            top, label = F.softmax(site_logits(site, self.weights), dim=-1).max(-1)
+            p = F.softmax(site_logits(site, self.weights), dim=-1)
+            top, label = p.max(-1)
             told = F.one_hot(label, site.n_classes).float()
-            pseudo = torch.where((top > self.sure).unsqueeze(-1), told, given)
+            replaced = (top > self.sure) & ~(self.guarded & plausible(p, site.labels))
+            pseudo = torch.where(replaced.unsqueeze(-1), told, given)
         return {
-            FORGOTTEN: PerSite(torch.tensor(self.ramp * rate, dtype=torch.float64)),
+            **forgetting(site, self.ramp, self.forget),
             CENTROIDS: PerSite(
                 first_centroids(site, self.weights) if self.centroids is None else self.centroids
             ),
@@ -129,15 +125,21 @@ class TrainRobustly(Train):
         """The noise rate is estimated anew (signals/noise_rate.py)."""
         trained = super().reply(site, result)
         assert result is not None
-        seen = result.rows[LOSSES]
-        flagged = torch.zeros(len(seen), dtype=torch.bool)
-        rate, noisy = noise_rate(seen, *result.rows[SURENESS].unbind(-1))
-        flagged[torch.from_numpy(noisy)] = True
-        site.notebook[ESTIMATE] = rate
-        site.keep_evidence(NAME, suspicion=seen, flagged=flagged)
+        judge(site, NAME, result)
         few = site.label_counts() < site.smallest
         centroids = result.learnt[CENTROIDS].float().masked_fill(few.unsqueeze(-1), 0.0)
         return RobustlyTrained(trained.weights, trained.samples, trained.loss, trained.then, centroids)
+
+
+def plausible(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """Whether a label is in the upper half of the classes by probability, `[n, K], [n] -> [n]`; of two, the likelier.
+
+    The right class of a sample ranks high with any model that has learnt something, if not first: of what such a model
+    holds for second or third it cannot say that it is wrong.
+    """
+    classes = probabilities.shape[-1]
+    own = probabilities.gather(-1, labels.unsqueeze(-1))
+    return (probabilities > own).sum(-1) < classes - classes // 2
 
 
 def first_centroids(site: Site, weights: Weights) -> Tensor:

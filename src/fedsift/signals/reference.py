@@ -38,18 +38,27 @@ def looked_at(samples: int) -> int:
 def blind_share(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Estimated share of labels that were drawn without a look, `[n, K], [n] -> 0..1`; NaN below three classes.
 
-    Twice (K / floor(K/2)) the share of given labels in the lower half of the classes, by falling probability, among the
-    samples with the largest probability of any class. A class that ties with others counts as the highest of them.
+    A class that ties with others counts as the highest of them.
     """
     p, given = np.asarray(probabilities, dtype=np.float64), np.asarray(labels, dtype=np.int64)
-    classes = int(p.shape[1])
-    if classes < FEWEST_CLASSES or not len(p):
+    if not len(p):
         return math.nan
-    surest = np.argsort(-p.max(axis=1), kind="stable")[: looked_at(len(p))]
-    own = p[surest, given[surest]]
-    rank = (p[surest] > own[:, None]).sum(axis=1)
+    own = p[np.arange(len(p)), given]
+    return blind_share_of_ranks(p.max(axis=1), (p > own[:, None]).sum(axis=1), int(p.shape[1]))
+
+
+def blind_share_of_ranks(confidence: ArrayLike, rank: ArrayLike, classes: int) -> float:
+    """Twice (K / floor(K/2)) the share of given labels in the lower half of the classes, among the samples with the
+    largest probability of any class, `[n], [n] -> 0..1`; NaN below three classes.
+
+    confidence: that probability; rank: how many classes are likelier than the given one.
+    """
+    sure, place = np.asarray(confidence, dtype=np.float64), np.asarray(rank)
+    if classes < FEWEST_CLASSES or not len(sure):
+        return math.nan
+    surest = np.argsort(-sure, kind="stable")[: looked_at(len(sure))]
     lower = classes // 2
-    return min(1.0, float((rank >= classes - lower).mean()) * classes / lower)
+    return min(1.0, float((place[surest] >= classes - lower).mean()) * classes / lower)
 
 
 def best_share(shares: Sequence[float]) -> float:

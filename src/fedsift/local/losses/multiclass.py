@@ -49,6 +49,13 @@ def adjusted_logits(logits: Tensor, log_prior: Tensor, strength: float = 1.0) ->
     return logits + strength * log_prior if strength else logits
 
 
+def over_prior(logits: Tensor, counts: Tensor) -> Tensor:
+    """z - log pi with pi = counts / sum counts: what a network says of a sample apart from how frequent each class is,
+    `[..., B, K], [..., K] -> [..., B, K]`; -inf for a class not held."""
+    prior = log_prior(counts).unsqueeze(-2)
+    return logits - torch.where(torch.isinf(prior), torch.inf, prior)
+
+
 def teacher_log_probabilities(
     teacher_logits: Tensor, temperature: float = 1.0, present: Tensor | None = None
 ) -> Tensor:

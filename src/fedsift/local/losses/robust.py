@@ -88,9 +88,10 @@ def small_loss(losses: Tensor, rate: Tensor, present: Tensor) -> Tensor:
 
 
 def sureness(logits: Tensor, target: Tensor) -> Tensor:
-    """The largest probability and 1 where that is the given label's, `[..., B, K] -> [..., B, 2]`."""
-    top, place = F.softmax(logits.detach(), dim=-1).max(-1)
-    return torch.stack([top, (place == target.argmax(-1)).to(top.dtype)], dim=-1)
+    """The largest probability, and how many classes are likelier than the given one, `[..., B, K] -> [..., B, 2]`."""
+    p = F.softmax(logits.detach(), dim=-1)
+    rank = (p > expected_value(target, p).unsqueeze(-1)).sum(-1)
+    return torch.stack([p.amax(-1), rank.to(p.dtype)], dim=-1)
 
 
 def reweighted_cross_entropy(
