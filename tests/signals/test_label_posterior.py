@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fedsift.contract.errors import DataError
 from fedsift.signals import label_posterior
 from fedsift.signals.label_exchange import first_reply, last_fit, second_reply, shared_model, start_model
+from fedsift.signals.label_mistakes import FOLLOWS, FURTHEST, error_shape, look_alikes, mistaken_for
 from fedsift.signals.label_posterior import (
     GRID,
     LabelModel,
@@ -59,13 +60,17 @@ def test_one_step_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two classes, shares 1/2, a = 1, one sample p = (.8, .2) given class 1.
 
     Start: pi_s = (0 + 10 / 2, 1 + 10 / 2) / 11 = (5, 6) / 11 and T = [[.85, .15], [.15, .85]], so
-    q = (.8 * 5, .2 * 6) / 5.2 = (10, 3) / 13 and the posterior is (10 * .15, 3 * .85) / 4.05 = (1.5, 2.55) / 4.05.
+    q = (.8 * 5, .2 * 6) / 5.2 = (10, 3) / 13. If class 0 is true, the odds of a mistake are .15 / .85 times
+    (3 / 10)^d; if class 1 is, they are .15 / .85 times (10 / 3)^d, and the label is none.
     """
     monkeypatch.setattr(label_posterior, "ITERATIONS", 0)
     fit = fit_with_wrong([[0.8, 0.2]], [1], LabelModel.start([1, 1]))
-    np.testing.assert_allclose(fit.posterior, [[1.5 / 4.05, 2.55 / 4.05]])
-    np.testing.assert_allclose(fit.log_likelihood, np.log(4.05 / 13))
-    np.testing.assert_allclose(fit.doubt([1]), [1.5 / 4.05])
+    mistaken = 0.15 * 0.3**FOLLOWS / (0.85 + 0.15 * 0.3**FOLLOWS)
+    right = 0.85 / (0.85 + 0.15 * (10 / 3) ** FOLLOWS)
+    total = 10 * mistaken + 3 * right
+    np.testing.assert_allclose(fit.posterior, [[10 * mistaken / total, 3 * right / total]])
+    np.testing.assert_allclose(fit.log_likelihood, np.log(total / 13))
+    np.testing.assert_allclose(fit.doubt([1]), [10 * mistaken / total])
 
 
 def test_the_fit_is_a_fixed_point_of_the_equations_written_out() -> None:
@@ -73,12 +78,29 @@ def test_the_fit_is_a_fixed_point_of_the_equations_written_out() -> None:
     p, given_, _ = cloud(rng, [0.3], samples=150)
     model = LabelModel.start([1, 1, 1]).with_tempering(1.5)
     fit = fit_with_wrong(p[0], given_[0], model)
-    for i in range(5):
-        weight = [
-            fit.shares[c] * p[0][i, c] ** 1.5 / model.given_shares[c] * fit.errors[c, given_[0][i]]
-            for c in range(3)
-        ]
-        np.testing.assert_allclose(fit.posterior[i], np.array(weight) / sum(weight), rtol=1e-6)
+    expected = np.zeros((3, 3))
+    counts, harder = np.zeros((3, 3)), np.zeros(3)
+    for i, label in enumerate(given_[0]):
+        q = np.array([fit.shares[c] * p[0][i, c] ** 1.5 / model.given_shares[c] for c in range(3)])
+        q /= q.sum()
+        weight, factor = [], []
+        for c in range(3):
+            odds = np.exp(np.clip(np.log((1 - q[c]) / q[c]), -FURTHEST, FURTHEST)) ** FOLLOWS
+            row = [fit.errors[c, j] * (odds if j != c else 1.0) for j in range(3)]
+            weight.append(q[c] * row[label] / sum(row))
+            factor.append(odds / sum(row))
+        posterior = np.array(weight) / sum(weight)
+        np.testing.assert_allclose(fit.posterior[i], posterior, rtol=1e-6)
+        counts[:, label] += posterior
+        harder += posterior * factor
+    # errors: wrong labels of a class by its mean factor, drawn to 100 samples' worth of the shape at the fitted rate
+    mean = harder / counts.sum(1)
+    for c in range(3):
+        wrong = {j: counts[c, j] / mean[c] for j in range(3) if j != c}
+        expected[c] = [wrong.get(j, counts[c].sum() - sum(wrong.values())) for j in range(3)]
+    alike = mistaken_for(model.confusion, look_alikes(p[0], model.given_shares))
+    drawn = expected + 100 * error_shape(fit.rate, alike, model.relative_rates)
+    np.testing.assert_allclose(fit.errors, drawn / drawn.sum(1, keepdims=True), atol=5e-3)
     shares = (fit.posterior.sum(0) + 10 * model.shares) / 160
     np.testing.assert_allclose(fit.shares, shares, atol=2e-3)
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsift.contract.errors import DataError
+from fedsift.signals.label_mistakes import as_if_equally_hard
 from fedsift.signals.label_posterior import (
     ITERATIONS,
     TOLERANCE,
@@ -89,15 +90,16 @@ def fit_annotator(
     errors, before, n = base, -np.inf, len(given)
     for step in range(ITERATIONS + 1):
         made = [responsibilities(e, given[:, q], shares[q], errors) for q, e in enumerate(evidence)]
-        counts = [posterior.T @ as_given[q] for q, (posterior, _) in enumerate(made)]
-        now = sum(float(total.sum()) for _, total in made)
+        counts = [posterior.T @ as_given[q] for q, (posterior, _, _) in enumerate(made)]
+        now = sum(float(total.sum()) for _, total, _ in made)
         if step == ITERATIONS or abs(now - before) < TOLERANCE * max(n * len(models), 1):
             break
         before = now
-        for q, (model, (posterior, _)) in enumerate(zip(models, made, strict=True)):
+        for q, (model, (posterior, _, _)) in enumerate(zip(models, made, strict=True)):
             kappa = model.concentration
             shares[q] = (posterior.sum(0) + kappa * model.shares) / (n + kappa)
-        errors = np.sum(counts, axis=0) + ANNOTATOR_WEIGHT[:, None] * base
+        even = [as_if_equally_hard(counts[q], one, factor) for q, (one, _, factor) in enumerate(made)]
+        errors = np.sum(even, axis=0) + ANNOTATOR_WEIGHT[:, None] * base
         errors /= errors.sum(1, keepdims=True)
     return [
         SiteFit(
@@ -109,7 +111,7 @@ def fit_annotator(
             float(total.sum()),
             swapped=False,
         )
-        for q, (posterior, total) in enumerate(made)
+        for q, (posterior, total, _) in enumerate(made)
     ]
 
 

@@ -8,16 +8,18 @@ see x, trained on labels with shares g:
 
 A model trained on given labels estimates P(given | x), not P(true | x): without the exponent a (tempering) the fit
 draws T_s to the identity. a is chosen without the truth, by the likelihood of the given labels with pi_s and T_s
-refitted for every a (`label_rates.choose_tempering`). Priors: pi_s ~ Dirichlet(kappa pi); T_s is drawn to
-1 - e_s r_c on its diagonal and e_s r_c B[c, j] beside it, with B, who is mistaken for whom, and r, which classes are
-mistaken more often, shared by all sites; e_s ~ Beta.
+refitted for every a (`label_rates.choose_tempering`). T_s is that of a picture as hard as not; people mistake hard ones
+more often (`label_mistakes`). Priors: pi_s ~ Dirichlet(kappa pi); T_s is drawn to 1 - e_s r_c on its diagonal and
+e_s r_c B_s[c, j] beside it, with r, which classes are mistaken more often, and B, who is mistaken for whom, shared by
+all sites, B_s being B times who looks like whom at the site; e_s ~ Beta.
 
 A site may have no wrong label at all: w_s = P(any wrong | its labels) weighs the fit with wrong labels against one with
 T_s = I and an exponent of its own (`any_wrong`), and P(wrong) is w_s times the above. Without it a site whose pictures
 are hard for the model is told of wrong labels that are the model's own mistakes.
 
-p -> A p, T -> A^-1 T leaves the likelihood as it is. What breaks the tie here: p may be sharpened, not mixed, and most
-labels of a class are right (diagonal dominance), unless a site's own codes explain its labels far better.
+p -> A p, T -> A^-1 T leaves the likelihood as it is. What breaks the tie here: p may be sharpened, not mixed, and no
+class is given as another more often than as itself (diagonal dominance), unless a site's own codes explain its labels
+far better.
 """
 
 from __future__ import annotations
@@ -30,6 +32,15 @@ from scipy.special import expit, logit
 
 from fedsift.contract.codec import Wire
 from fedsift.contract.errors import DataError
+from fedsift.signals.label_mistakes import (
+    FOLLOWS,
+    as_if_equally_hard,
+    dominant,
+    error_shape,
+    hardness,
+    look_alikes,
+    mistaken_for,
+)
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -168,7 +179,7 @@ def fit_with_wrong(probabilities: ArrayLike, given: ArrayLike, model: LabelModel
     """
     p, labels = _checked(probabilities, given, len(model.shares))
     evidence = tempered_evidence(p, model)
-    usual = _fit(evidence, labels, model, rate=0.15)
+    usual = _fit(evidence, labels, model, mistaken_for(model.confusion, look_alikes(p, model.given_shares)))
     if len(labels) < len(model.shares) or usual.rate < 0.25:
         return usual
     own = _own_codes(evidence, labels, model)
@@ -266,19 +277,12 @@ def _checked(probabilities: ArrayLike, given: ArrayLike, classes: int) -> tuple[
     return p, labels
 
 
-def _fit(evidence: Array, labels: Labels, model: LabelModel, rate: float) -> SiteFit:
-    """From the site's given shares and `rate`."""
+def _fit(evidence: Array, labels: Labels, model: LabelModel, confusion: Array, rate: float = 0.15) -> SiteFit:
+    """From the site's given shares and `rate`, with B_s."""
     given = np.bincount(labels, minlength=len(model.shares))
     shares = (given + model.concentration * model.shares) / (len(labels) + model.concentration)
-    return _em(
-        evidence,
-        labels,
-        model,
-        model.confusion,
-        shares,
-        error_shape(rate, model.confusion, model.relative_rates),
-        rate,
-    )
+    errors = error_shape(rate, confusion, model.relative_rates)
+    return _em(evidence, labels, model, confusion, shares, errors, rate)
 
 
 def _own_codes(evidence: Array, labels: Labels, model: LabelModel) -> SiteFit:
@@ -291,15 +295,7 @@ def _own_codes(evidence: Array, labels: Labels, model: LabelModel) -> SiteFit:
     confusion = np.where(np.eye(classes, dtype=bool), 0.0, table)
     confusion /= confusion.sum(1, keepdims=True)
     flat = replace(model, rate_prior=(1.0, 1.0), relative_rates=np.ones(classes))
-    fit = _em(evidence, labels, flat, confusion, model.shares, errors, 0.9)
-    return replace(fit, swapped=True)
-
-
-def error_shape(rate: float, confusion: Array, relative_rates: Array) -> Array:
-    """T `[K, K]` of the shape that all sites share: 1 - e r_c on the diagonal, e r_c B[c, j] beside it."""
-    by_class = np.clip(rate * relative_rates, 1e-4, 1 - 1e-4)[:, None]
-    result: Array = (1 - by_class) * np.eye(len(confusion)) + by_class * confusion
-    return result
+    return _em(evidence, labels, flat, confusion, model.shares, errors, 0.9, swapped=True)
 
 
 def _em(
@@ -310,34 +306,48 @@ def _em(
     shares: Array,
     errors: Array,
     rate: float,
+    *,
+    swapped: bool = False,
 ) -> SiteFit:
-    """Maximum a posteriori pi_s, e_s and T_s: responsibilities, then shares, rate and errors, until nothing moves."""
+    """Maximum a posteriori pi_s, e_s and T_s: responsibilities, then shares, rate and errors, until nothing moves.
+
+    swapped: the site's own codes; they follow no picture, and most labels differ from the class.
+    """
     n, classes = evidence.shape
     by_label = np.eye(classes)[labels]
     alpha, beta = model.rate_prior
-    before = -np.inf
+    follows, before = 0.0 if swapped else FOLLOWS, -np.inf
     for step in range(ITERATIONS + 1):
-        posterior, total = responsibilities(evidence, labels, shares, errors)
+        posterior, total, factor = responsibilities(evidence, labels, shares, errors, follows)
         now = float(total.sum())
         counts = posterior.T @ by_label
         if step == ITERATIONS or abs(now - before) < TOLERANCE * max(n, 1):
             break
         before = now
         shares = (posterior.sum(0) + model.concentration * model.shares) / (n + model.concentration)
-        wrong = float(counts.sum() - np.trace(counts))
+        even = as_if_equally_hard(counts, posterior, factor) if follows else counts
+        wrong = float(even.sum() - np.trace(even))
         rate = float(np.clip((wrong + alpha - 1) / max(n + alpha + beta - 2, _TINY), 1e-4, 1 - 1e-4))
-        errors = counts + SHAPE_WEIGHT * error_shape(rate, confusion, model.relative_rates)
+        errors = even + SHAPE_WEIGHT * error_shape(rate, confusion, model.relative_rates)
         errors /= errors.sum(1, keepdims=True)
-    return SiteFit(posterior, counts, shares, errors, rate, now, False)
+        errors = errors if swapped else dominant(errors)
+    return SiteFit(posterior, counts, shares, errors, rate, now, swapped)
 
 
-def responsibilities(evidence: Array, labels: Labels, shares: Array, errors: Array) -> tuple[Array, Array]:
-    """P(true | x, given, s) `[n, K]` and log P(given | x, s) `[n]`."""
+def responsibilities(
+    evidence: Array, labels: Labels, shares: Array, errors: Array, follows: float = FOLLOWS
+) -> tuple[Array, Array, Array]:
+    """P(true | x, given, s) `[n, K]`, log P(given | x, s) `[n]`, and how much likelier than in T_s a mistake of each
+    class is on this picture `[n, K]`."""
     q = evidence * np.maximum(shares, _TINY)
     q /= q.sum(1, keepdims=True)
-    joint = q * np.maximum(errors, _TINY).T[labels]
+    right, factor = hardness(q, errors, follows)
+    chance = np.maximum(errors, _TINY).T[labels] * factor
+    each = np.arange(len(labels))
+    chance[each, labels] = np.maximum(right[each, labels], _TINY)
+    joint = q * chance
     total = joint.sum(1, keepdims=True)
-    return joint / total, np.log(total[:, 0])
+    return joint / total, np.log(total[:, 0]), factor
 
 
 def predicted_shares(probabilities: ArrayLike, model: LabelModel, shares: ArrayLike) -> Array:
@@ -361,7 +371,8 @@ def judge(
     later sample with the same probabilities gets the same answer.
     """
     p, labels = _checked(probabilities, given, len(model.shares))
-    posterior, _ = responsibilities(tempered_evidence(p, model), labels, fit.shares, fit.errors)
+    follows = 0.0 if fit.swapped else FOLLOWS
+    posterior, _, _ = responsibilities(tempered_evidence(p, model), labels, fit.shares, fit.errors, follows)
     doubt = 1 - posterior[np.arange(len(labels)), labels]
     weighed: Array = fit.any_wrong * posterior + (1 - fit.any_wrong) * np.eye(len(model.shares))[labels]
     before = fit.doubt_if_any(own)
