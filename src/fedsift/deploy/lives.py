@@ -19,8 +19,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedsift.contract.errors import ConfigError
+from fedsift.contract.files import write_private
 from fedsift.deploy.certificates import client_context
-from fedsift.deploy.private import private_folder, write_private
+from fedsift.deploy.private import private_folder
 
 LAST_NODE = "node"
 DEACTIVATE = "/v1/fleet/deactivate-node"

@@ -19,7 +19,7 @@ from fedsift.contract.federation import Replies, Round, choose_sites, server_ran
 from fedsift.contract.findings import FINDINGS, Findings
 from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request, SiteFacts, Weights
 from fedsift.contract.method import Asks
-from fedsift.contract.randomness import derive
+from fedsift.contract.randomness import derive, numpy_generator
 from fedsift.contract.ranges import AtLeastZero, Count, Positive, Ranged, Share
 from fedsift.contract.typed import DEEPEST
 from fedsift.data.dataset import Spread
