@@ -23,16 +23,16 @@ ATTRIBUTES = ("even", "five or more", "round", "prime")
 DIGITS_WITH = {0: [0, 2, 4, 6, 8], 1: [5, 6, 7, 8, 9], 2: [0, 6, 8, 9], 3: [2, 3, 5, 7]}
 
 
-def multilabel_file(folder: Path) -> Path:
+def multilabel_file(folder: Path, train: int = 500) -> Path:
     """Digits with four yes/no findings each: real pictures, true multi-label targets."""
     digits = load_digits()
     images = (digits.images * (255 / 16)).astype(np.uint8)
     labels = np.stack([np.isin(digits.target, DIGITS_WITH[k]) for k in range(len(ATTRIBUTES))], axis=1)
-    path = folder / "findings.npz"
+    path = folder / f"findings-{train}.npz"
     np.savez(
         path,
-        images=images[:500],
-        labels=labels[:500].astype(np.int64),
+        images=images[:train],
+        labels=labels[:train].astype(np.int64),
         test_images=images[1600:],
         test_labels=labels[1600:].astype(np.int64),
         classes=np.array(ATTRIBUTES),
