@@ -13,9 +13,7 @@ from tests.contract.federations import contract_study, play
 def test_one_site_is_the_central_method(name: str, tmp_path: Path) -> None:
     one = {"name": "iid", "sites": 1}
     train = {"epochs": 4, "batch_size": 32, "lr": 0.05, "momentum": 0.9}
-    study = contract_study(
-        name, tmp_path, data={"name": "digits"}, partition=one, noise={"name": "clean"}, train=train
-    )
+    study = contract_study(name, tmp_path, partition=one, noise={"name": "clean"}, train=train)
     folder = play(study, tmp_path)
     summary = folder.read_json("summary.json")
     assert summary["sites"] == 1

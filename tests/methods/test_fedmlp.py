@@ -28,7 +28,7 @@ from fedsift.methods.fedmlp_site import (
 )
 from fedsift.testing import Script, Scripted
 
-from ..contract.federations import contract_study, multilabel_file, play
+from ..contract.federations import contract_study, play
 from .by_hand import PLAIN, plain_weights
 
 FACTS = [
@@ -282,8 +282,7 @@ class Kept(InProcess):
 def test_tags_on_real_digits_are_right(tmp_path: Path) -> None:
     """Each site annotates one of four findings; about half of all entries are positive."""
     torch.set_num_threads(1)
-    data = {"name": "npz", "path": str(multilabel_file(tmp_path, 1200))}
-    study = contract_study("fedmlp", tmp_path, data=data, noise={"name": "class-missing", "missing": 3})
+    study = contract_study("fedmlp", tmp_path, noise={"name": "class-missing", "missing": 3})
     local = replace(study.train, lr=0.1, epochs=4, momentum=0.9)
     method = FedMLP(rounds=5, warm_up=4, t0=0.05, t1=0.05, local=local)
     play(replace(study, method=method), tmp_path, Kept)
