@@ -12,7 +12,7 @@ import pytest
 from fedsift.contract.files import safe_name
 from fedsift.runs import RunFolder
 
-from .federations import ALONE, contract_study, play
+from .federations import alone_study, play
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +31,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunFolder
             fcntl.flock(lock, fcntl.LOCK_EX)
             made = folder / "made"
             if not made.exists():
-                made.write_text(str(play(contract_study(name, folder, engine=ALONE), folder).path))
+                made.write_text(str(play(alone_study(name, folder), folder).path))
         return RunFolder.open(Path(made.read_text()))
 
     return of

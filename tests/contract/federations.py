@@ -23,30 +23,30 @@ ATTRIBUTES = ("even", "five or more", "round", "prime")
 DIGITS_WITH = {0: [0, 2, 4, 6, 8], 1: [5, 6, 7, 8, 9], 2: [0, 6, 8, 9], 3: [2, 3, 5, 7]}
 
 
-def multilabel_file(folder: Path) -> Path:
+def multilabel_file(folder: Path, train: int = 1200) -> Path:
     """Digits with four yes/no findings each: real pictures, true multi-label targets."""
     digits = load_digits()
     images = (digits.images * (255 / 16)).astype(np.uint8)
     labels = np.stack([np.isin(digits.target, DIGITS_WITH[k]) for k in range(len(ATTRIBUTES))], axis=1)
-    path = folder / "findings.npz"
+    path = folder / f"findings-{train}.npz"
     np.savez(
         path,
-        images=images[:500],
-        labels=labels[:500].astype(np.int64),
-        test_images=images[1600:],
-        test_labels=labels[1600:].astype(np.int64),
+        images=images[:train],
+        labels=labels[:train].astype(np.int64),
+        test_images=images[1200:],
+        test_labels=labels[1200:].astype(np.int64),
         classes=np.array(ATTRIBUTES),
     )
     return path
 
 
-def contract_table(name: str, folder: Path, **changes: Any) -> dict[str, Any]:
-    """A study for the method, on labels of a kind that it handles."""
+def contract_table(name: str, folder: Path, *, small: bool = False, **changes: Any) -> dict[str, Any]:
+    """A study for the method, on labels of a kind that it handles; `small`: a hundred samples a site."""
     method = methods.get(name)
     table: dict[str, Any] = {
         "name": f"contract {name}",
         "seed": 11,
-        "data": {"name": "digits", "train_limit": 500, "test_limit": 150},
+        "data": {"name": "digits", **({"train_limit": 500, "test_limit": 150} if small else {})},
         "partition": {"name": "iid", "sites": 5},
         "noise": {"name": "fedcorr", "rho": 0.4, "tau": 0.5, "sites": "exact"},
         "model": {"name": "cnn"},
@@ -55,7 +55,7 @@ def contract_table(name: str, folder: Path, **changes: Any) -> dict[str, Any]:
         "engine": {"threads": 1, "trainer": "cohort"},
     }
     if "multiclass" not in method.tasks:
-        table["data"] = {"name": "npz", "path": str(multilabel_file(folder))}
+        table["data"] = {"name": "npz", "path": str(multilabel_file(folder, 500 if small else 1200))}
         table["noise"] = {"name": "class-missing", "missing": 2}
     if "public" in method.needs:
         table["public"] = {"from_train": 0.1}
@@ -69,9 +69,14 @@ cohorts agree within float tolerance, tested step by step elsewhere; over whole 
 the last bit into more."""
 
 
-def contract_study(name: str, folder: Path, **changes: Any) -> Study:
-    study = Study.from_table(contract_table(name, folder, **changes))
+def contract_study(name: str, folder: Path, *, small: bool = False, **changes: Any) -> Study:
+    study = Study.from_table(contract_table(name, folder, small=small, **changes))
     return dataclasses.replace(study, method=study.method.tiny())
+
+
+def alone_study(name: str, folder: Path, **engine: Any) -> Study:
+    """For what compares bytes: every site trained alone, on data that are small, for more would not compare more."""
+    return contract_study(name, folder, small=True, engine={**ALONE, **engine})
 
 
 def play(study: Study, folder: Path, kind: type[InProcess] = InProcess) -> RunFolder:

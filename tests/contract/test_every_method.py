@@ -23,7 +23,7 @@ from fedsift.runs import RunFolder
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
 
-from .federations import ALONE, assert_same_bits, contract_study, outcome, play, tampering
+from .federations import alone_study, assert_same_bits, contract_study, outcome, play, tampering
 from .matrix import Probed, Row
 from .tamper import TAMPERS
 
@@ -118,7 +118,7 @@ class Shuffled(InProcess):
 @pytest.mark.parametrize("name", ALL)
 def test_any_order_one_result(name: str, alone: Any, tmp_path: Path) -> None:
     weights, rows = outcome(alone(name))
-    shuffled, shuffled_rows = outcome(play(contract_study(name, tmp_path, engine=ALONE), tmp_path, Shuffled))
+    shuffled, shuffled_rows = outcome(play(alone_study(name, tmp_path), tmp_path, Shuffled))
     assert_same_bits(weights, shuffled)
     assert rows == shuffled_rows
 
@@ -127,8 +127,7 @@ def test_any_order_one_result(name: str, alone: Any, tmp_path: Path) -> None:
 def test_in_workers_as_in_one_process(name: str, alone: Any, tmp_path: Path) -> None:
     """Notebooks, replies and models, to the bit."""
     here, rounds_here = outcome(alone(name))
-    study = contract_study(name, tmp_path, engine={**ALONE, "workers": 2})
-    there, rounds_there = outcome(play(study, tmp_path))
+    there, rounds_there = outcome(play(alone_study(name, tmp_path, workers=2), tmp_path))
     assert processes._current is not None
     assert_same_bits(here, there)
     assert rounds_here == rounds_there

@@ -20,7 +20,7 @@ from fedsift.study.running import new_run, run
 from tests.docs.contributed import NAME, contributed
 from tests.runs.told import told
 
-from .federations import ALONE, assert_close, contract_study, outcome
+from .federations import alone_study, assert_close, outcome
 
 pytest.importorskip("flwr", reason="the Flower engine is an extra: pip install 'fedsift[flower]'")
 pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'fedsift[flower]'")
@@ -60,8 +60,7 @@ def on_flower(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     with contributed(place):
         names = chosen(request.session)
         studies = [
-            study_of(name, "flower") if name in STOPPED else contract_study(name, place, engine=ALONE)
-            for name in names
+            study_of(name, "flower") if name in STOPPED else alone_study(name, place) for name in names
         ]
         jobs = [(study, new_run(study, place)) for study in studies]
         if STOPPED[1] in names:

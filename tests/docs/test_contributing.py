@@ -22,7 +22,7 @@ from fedsift.runs import RunFolder
 from tests.commands import typed
 from tests.contract import test_every_method as promises
 from tests.contract.federations import (
-    ALONE,
+    alone_study,
     assert_close,
     assert_same_bits,
     contract_study,
@@ -127,7 +127,7 @@ def test_it_runs_every_stage_and_writes_everything(undisturbed: Any) -> None:
 
 
 def test_any_order_one_result(folder: Path, tmp_path: Path) -> None:
-    alone = play(contract_study(NAME, tmp_path, engine=ALONE), tmp_path)
+    alone = play(alone_study(NAME, tmp_path), tmp_path)
     promises.test_any_order_one_result(NAME, lambda name: alone, tmp_path)
 
 
