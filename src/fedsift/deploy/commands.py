@@ -24,6 +24,7 @@ from fedsift.deploy.addresses import host_of, refuse_the_network
 from fedsift.deploy.certificates import Pair
 from fedsift.deploy.confinement import Confinement
 from fedsift.deploy.parents import end_with_parent
+from fedsift.deploy.patience import meanwhile
 from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.engines.flower.processes import offline, require_flower
 
@@ -169,8 +170,8 @@ def attend_trial(command: list[str], worker: Worker, home: Path, say: Say) -> in
     keep_to_oneself()
     private_folder(home)
     try:
-        say("reading this site's data")
-        worker.start()
+        with meanwhile("reading this site's data", say):
+            worker.start()
         rules = confinement.of_node(home, worker.place, [], [worker.site_file])
         with node_of(command, home, worker.place, rules) as node:
             while node.poll() is None:
