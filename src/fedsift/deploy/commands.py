@@ -204,17 +204,21 @@ def node_of(
     command: list[str], home: Path, worker: Path, rules: Confinement
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A site's SuperNode, with a process of its own that takes the place of a new Python for each message."""
-    forks = worker.with_name("forks")
-    path = resident.stand_in(home.resolve() / "bin", forks)
-    first = {}
-    if path is not None:
-        command = [sys.executable, "-m", "fedsift.deploy.resident", str(forks), *command]
-        first = {"PATH": os.pathsep.join([str(path), offline()["PATH"]])}
+    command, first = with_forks("site", command, home, worker.with_name("forks"))
     try:
         with companion(command, home, rules, first) as node:
             yield node
     finally:
         rules.close()
+
+
+def with_forks(side: str, command: list[str], home: Path, forks: Path) -> tuple[list[str], dict[str, str]]:
+    """A program of Flower's beside the process that forks for it: the command, and what its environment needs."""
+    path = resident.stand_in(side, home.resolve() / "bin", forks)
+    if path is None:
+        return command, {}
+    ready = [sys.executable, "-m", "fedsift.deploy.resident", side, str(forks), *command]
+    return ready, {"PATH": os.pathsep.join([str(path), offline()["PATH"]])}
 
 
 @contextmanager
