@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-EVERY = 4.0
+EVERY = 3.0
 """Nothing is silent for more than five seconds."""
 
 
