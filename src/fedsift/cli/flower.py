@@ -142,7 +142,11 @@ def start(
     """Start the run, or go on with it, and follow it to its end."""
     from fedsift.deploy.patience import meanwhile
 
-    with meanwhile(f"reading {app}", (lambda words: None) if json else say):
+    def quietly(words: str) -> None:
+        if not json:
+            say(words)
+
+    with meanwhile(f"reading {app}", quietly):
         from fedsift.api.progress import round_progress
         from fedsift.deploy import hosting, starting
         from fedsift.deploy.pins import app_fingerprint
@@ -181,7 +185,8 @@ def start(
             stderr,
         )
         raise
-    report = write_report(folder.path)
+    with meanwhile("writing the report", quietly):
+        report = write_report(folder.path)
     if json:
         print_json({**summary, "run": folder.path, "report": report})
     else:
