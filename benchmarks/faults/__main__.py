@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.faults import before, disks, intercepted, killed, soak, strangers, together
 from benchmarks.faults.page import write_page
-from benchmarks.faults.row import ROWS, Row, keep_row, known
+from benchmarks.faults.row import PROCESSES, ROWS, Row, keep_row, known
 from benchmarks.faults.stand import NotSeen, Stand, standing
 from benchmarks.faults.studies import study_of
 
@@ -77,7 +77,7 @@ def carried_out(name: str, place: Path, rows: Callable[[], Iterator[Row]]) -> No
             print(f"{'PASS' if row.passed else 'FAIL'}  {row.name}: {row.outcome}", flush=True)
     except NotSeen as reason:
         print(f"FAIL  {name}: {reason}", flush=True)
-        keep_row(Row(name, name, "", "", f"could not be brought about: {reason}", False, ""))
+        keep_row(Row(name, name, PROCESSES, "", f"could not be brought about: {reason}", False, ""))
 
 
 def main() -> None:

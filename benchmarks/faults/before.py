@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from benchmarks.faults.disks import mounted
 from benchmarks.faults.references import app_of, said_by
-from benchmarks.faults.row import PROCESSES, Row
-from benchmarks.faults.stand import Stand
+from benchmarks.faults.row import ONE_COMMAND, PROCESSES, Row
+from benchmarks.faults.stand import Stand, wait_until
 from benchmarks.faults.studies import study_of
 
 from fedsift import __version__
@@ -27,7 +27,7 @@ from fedsift.deploy.app import write_app
 from fedsift.deploy.certificates import throw_away
 from fedsift.deploy.consortium import make_key
 
-ONE_COMMAND = "one command, before it connects"
+CALLS = "nobody answers"
 CLOCK = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -53,11 +53,11 @@ def _site(folder: Path, environment: dict[str, str] | None = None) -> Said:
             stderr=subprocess.STDOUT,
             env={**os.environ, **(environment or {})},
         )
-        try:
-            process.wait(25)
-        except subprocess.TimeoutExpired:
+        said = folder.parent / "said"
+        wait_until(lambda: process.poll() is not None or CALLS in said.read_text("utf-8"), 240, "a word")
+        if process.poll() is None:
             process.send_signal(signal.SIGINT)  # it got past its own checks, and goes on trying to connect
-            process.wait(30)
+            process.wait(60)
     words = CLOCK.sub("", (folder.parent / "said").read_text("utf-8", errors="replace"))
     return Said(process.returncode, words, time.monotonic() - began)
 
@@ -115,7 +115,7 @@ def long_temporary_path(folder: Path) -> Iterator[Row]:
     before = set(Path(tempfile.gettempdir()).glob("fedsift-site-*"))
     found = _site(site, {"TMPDIR": str(deep)})
     left = list(deep.glob("fedsift-site-*"))
-    called = "nobody answers" in found.words
+    called = CALLS in found.words
     yield Row(
         name="long temporary path",
         fault="TMPDIR is longer than a socket's path may be",
@@ -123,7 +123,7 @@ def long_temporary_path(folder: Path) -> Iterator[Row]:
         expected="another place is found, the site comes as far as the line to the coordinator, nothing is left behind",
         outcome=f"exit code {found.code}; {'it read its data and called' if called else 'it ended'}",
         passed=called and not left and set(Path(tempfile.gettempdir()).glob("fedsift-site-*")) <= before,
-        said=said_by(found.words, "nobody answers"),
+        said=said_by(found.words, CALLS),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.faults.references import app_of, lost, reference
 from benchmarks.faults.row import PROCESSES, Row
-from benchmarks.faults.stand import WORKER, NotSeen, Stand, command_of
+from benchmarks.faults.stand import WORKER, NotSeen, Stand
 from benchmarks.faults.studies import study_of
 
 import fedsift.methods  # noqa: F401  every message must be known by its class to be read
@@ -70,10 +70,11 @@ class Tap:
 def tapped(stand: Stand) -> Iterator[dict[str, Tap]]:
     taps = {}
     for site in stand.sites:
-        worker = stand.pid_of(site, WORKER)
-        if worker is None:
+        workers = stand.pids_of(site, WORKER)
+        if not workers:
             raise NotSeen(f"the process of {site}")
-        taps[site] = Tap(Path(command_of(worker).split()[-1]))
+        command = Path(f"/proc/{workers[0]}/cmdline").read_text("utf-8").split("\0")
+        taps[site] = Tap(Path(command[command.index(WORKER) + 2]))
     try:
         yield taps
     finally:

@@ -164,7 +164,7 @@ def slow_site(stand: Stand) -> Iterator[Row]:
     began, victim = time.monotonic(), stand.sites[1]
     run = stand.start(app_of(stand, "fedavg"))
     stand.work(victim, run)
-    worker = stand.pid_of(victim, WORKER) or 0
+    worker = stand.pids_of(victim, WORKER)[0]
     os.kill(worker, signal.SIGSTOP)
     time.sleep(20.0)
     words = said_by(run.words[run.words.rfind("answers to Train") :], "waiting for")

@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.row import RESULTS, ROWS, known
+from benchmarks.faults.row import HERE, ONE_COMMAND, PROCESSES, RESULTS, ROWS, known
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 INPROCESS = RESULTS / "inprocess.json"
@@ -17,7 +17,7 @@ benchmarks.faults`, which writes a row as soon as it has seen it, compares it wi
 judges it by an expectation that was written down before. This page is made from `benchmarks/faults/results` alone."""
 PROCESS = """Real processes on one machine, over TLS and through both doors: a SuperLink, three sites and the
 coordinator's program. Accuracy is what the last evaluation lost, in points; seconds are those that the whole command
-took longer than the undisturbed one, on a machine that also did other work."""
+took longer than the undisturbed one: on a quiet machine a part of it, for the programs have to start again."""
 GATE = """The same messages without processes: what arrives is tampered with, and the coordinator's gate, its
 protection and the methods have to live with it."""
 
@@ -52,16 +52,27 @@ def inprocess_rows(rows: list[dict[str, Any]]) -> str:
     return table(head, [[cell(row.get(key)) for key in keys] for row in rows])
 
 
+def busy(rows: dict[str, dict[str, Any]]) -> str:
+    """How quiet the machine was while the rows were made."""
+    loads = [row["load"] for row in rows.values() if "load" in row]
+    if not loads:
+        return ""
+    return (
+        f"Other programs kept the machine at a load of {min(loads):g} to {max(loads):g} meanwhile, so the seconds are "
+        "upper bounds."
+    )
+
+
 def page() -> str:
     rows = known(ROWS)
     kept = sum(row["passed"] for row in rows.values())
     parts = ["# Faults and attacks", filled(TOP)]
-    for how in dict.fromkeys(row["how"] for row in rows.values()):
+    for how in (PROCESSES, ONE_COMMAND, HERE):
         own = {name: row for name, row in rows.items() if row["how"] == how}
-        parts += [f"## {how[:1].upper()}{how[1:]}"]
-        parts += [filled(PROCESS)] if how.startswith("processes") else []
-        parts += [deployed_rows(own)]
-    parts += [filled(f"{kept} of {len(rows)} rows are as expected.")]
+        parts += [f"## {how[:1].upper()}{how[1:]}"] if own else []
+        parts += [filled(PROCESS)] if how == PROCESSES else []
+        parts += [deployed_rows(own)] if own else []
+    parts += [filled(f"{kept} of {len(rows)} rows are as expected. {busy(rows)}")]
     if INPROCESS.is_file():
         found = json.loads(INPROCESS.read_text("utf-8"))
         parts += ["## At the gate", filled(GATE), inprocess_rows(found)]

@@ -47,8 +47,11 @@ def wait_until(condition: Callable[[], object], seconds: float, what: str, look:
 
 
 def command_of(pid: int) -> str:
+    """A process's command, and the name that it gave itself."""
+    place = Path(f"/proc/{pid}")
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        command = (place / "cmdline").read_bytes().replace(b"\0", b" ") + (place / "comm").read_bytes()
+        return command.decode(errors="replace").strip()
     except OSError:
         return ""
 
@@ -154,15 +157,16 @@ class Stand:
         if name == "superlink":
             (self.trial.hub / LINK_FILE).unlink(missing_ok=True)  # so that the next start can be waited for
 
-    def pid_of(self, name: str, program: str) -> int | None:
-        """A program that another one started, by a word of its command."""
-        below = family(self.members[name].process.pid)
-        return next((pid for pid in below if program in command_of(pid)), None)
+    def pids_of(self, name: str, program: str) -> list[int]:
+        """Programs that another one started, by a word of their command or their name."""
+        return [pid for pid in family(self.members[name].process.pid) if program in command_of(pid)]
 
     def kill_program(self, name: str, program: str) -> None:
-        wait_until(lambda: self.pid_of(name, program), 60, program)
-        with suppress(ProcessLookupError):
-            os.kill(self.pid_of(name, program) or 0, signal.SIGKILL)
+        """SIGKILL to the program, and to what stands in for it."""
+        wait_until(lambda: self.pids_of(name, program), 60, program)
+        for pid in self.pids_of(name, program):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     # Apps and runs --------------------------------------------------------------------------------------------------
 

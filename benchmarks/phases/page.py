@@ -35,7 +35,33 @@ def table_of(found: dict[str, Any]) -> str:
         f"{ours['site_megabytes']} MB at most (PSS); {ours['site_megabytes_alone']} MB with libraries counted as if it "
         "were alone on its machine."
     )
-    return "\n".join([*lines, "", about])
+    return "\n".join([*lines, "", about, *alone_lines(found.get("alone", []))])
+
+
+def alone_lines(runs: list[dict[str, Any]]) -> list[str]:
+    """Later runs of fedsift by itself, each with the load that it was taken at."""
+    if not runs:
+        return []
+    head = [
+        "load before and after",
+        "a phase, s, median",
+        "of that: the site computes",
+        "first question, s",
+        "site, MB",
+    ]
+    rows = [
+        [
+            f"{run['load_before']:g}, {run['load_after']:g}",
+            f"{median_after_first(run['seconds']):.1f}",
+            f"{run['parts']['the site computes']:.2f}",
+            f"{run['first_question_after']:.0f}",
+            f"{run['site_megabytes']} ({run['site_megabytes_alone']})",
+        ]
+        for run in runs
+    ]
+    table = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
+    words = "fedsift by itself, later and after mending; memory as PSS, and in brackets as if alone on the machine:"
+    return ["", words, "", *table]
 
 
 def write_page(results: Path, page: Path = PAGE) -> None:

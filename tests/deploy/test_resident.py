@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from fedsift.deploy import resident
-from fedsift.deploy.resident import NAMES, _call, stand_in
+from fedsift.deploy.resident import SIDES, _call, stand_in
+
+CLIENT = "flwr-clientapp"
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def test_the_few_lines_hand_over_command_and_environment_and_return_the_code(
 ) -> None:
     import socket
 
-    folder = stand_in(tmp_path / "bin", place)
+    folder = stand_in("site", tmp_path / "bin", place)
     assert folder is not None
     heard = []
 
@@ -45,19 +47,19 @@ def test_the_few_lines_hand_over_command_and_environment_and_return_the_code(
     thread.start()
     ready.wait()
     environment = {"MARK": "here", "PATH": os.defpath}
-    done = subprocess.run([folder / NAMES[0], "--token", "a b"], env=environment, check=False)
+    done = subprocess.run([folder / CLIENT, "--token", "a b"], env=environment, check=False)
     thread.join()
     assert done.returncode == 7
     [(seen, command)] = heard
     assert seen["MARK"] == "here"
-    assert command == [NAMES[0], "--token", "a b"]
+    assert command == [CLIENT, "--token", "a b"]
 
 
 def test_without_the_process_flowers_own_program_runs(tmp_path: Path, place: Path) -> None:
-    folder = stand_in(tmp_path / "bin", place)
+    folder = stand_in("site", tmp_path / "bin", place)
     assert folder is not None
     done = subprocess.run(
-        [folder / NAMES[0], "--help"], capture_output=True, text=True, env={"PATH": os.defpath}, check=False
+        [folder / CLIENT, "--help"], capture_output=True, text=True, env={"PATH": os.defpath}, check=False
     )
     assert done.returncode == 0
     assert "ClientApp" in done.stdout
@@ -67,5 +69,11 @@ def test_a_long_path_of_python_needs_flowers_own(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/" + "x" * 300)
-    assert stand_in(tmp_path / "bin", place) is None
+    assert stand_in("site", tmp_path / "bin", place) is None
     assert resident.LARGEST_CALL > 10_000
+
+
+def test_every_program_that_is_forked_is_one_of_flowers_own() -> None:
+    pytest.importorskip("flwr")
+    for side in SIDES.values():
+        assert all(callable(resident._function(where)) for where in (side.main, *side.programs.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from fedsift.deploy.sites import open_site, own_secret
 from fedsift.deploy.trial import export_trial
 from fedsift.engines.flower.answering import answer as answer_in
 from fedsift.engines.flower.hello import Hello, Introduction
+from fedsift.engines.flower.notebooks import NotebookStore
 from fedsift.engines.flower.records import letter_of
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train
@@ -178,6 +180,15 @@ def test_the_text_of_an_unforeseen_error_stays_at_the_site(tmp_path: Path) -> No
     path = write_site(tmp_path, data={"name": "npz", "path": "patient-4711.npz"})
     assert answer(Hello(), path, "").failure == "the site failed: DataError; its own log says more"
     assert "4711" in answer(Hello(), path, "", frank=True).failure
+
+
+def test_a_full_disk_is_named_and_the_file_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*parts: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/home/patient-4711")
+
+    monkeypatch.setattr(NotebookStore, "keep", full)
+    said = answer(train(), write_site(tmp_path), "").failure
+    assert said == "the site failed: No space left on device; its own log says more"
 
 
 def test_a_node_knows_its_site_from_its_own_settings_alone() -> None:

@@ -79,6 +79,21 @@ def test_a_program_that_let_go_of_its_run_without_a_word_has_died(app: Path, tmp
     assert not program.died()
 
 
+def test_a_disk_that_is_full_is_named_as_the_reason(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = starting.prepare_run(app, tmp_path / "run", HERE)
+    with pytest.raises(FedsiftError, match="says more"):
+        starting._outcome(folder, tmp_path / "log")
+
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(FedsiftError, match=r"run cannot be written \(No space left on device\)"):
+        starting._outcome(folder, tmp_path / "log")
+
+
 # A site's side -------------------------------------------------------------------------------------------------------
 
 

@@ -140,22 +140,29 @@ def start(
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
 ) -> None:
     """Start the run, or go on with it, and follow it to its end."""
-    if not json:
-        say(f"reading {app}")  # before anything that takes time to load
-    from fedsift.api.progress import round_progress
-    from fedsift.deploy import hosting, starting
-    from fedsift.deploy.pins import app_fingerprint
-    from fedsift.engines.flower.processes import LOG_FILE
-    from fedsift.report import print_summary, write_report
-    from fedsift.study import Study
+    from fedsift.deploy.patience import meanwhile
 
-    link = None if insecure else hosting.read_link(home or hosting.HOME)
-    address, ca = (superlink, None) if link is None else (link.address, Path(link.ca))
-    if starting.unreported(run_folder):
+    def quietly(words: str) -> None:
+        if not json:
+            say(words)
+
+    with meanwhile(f"reading {app}", quietly):
+        from fedsift.api.progress import round_progress
+        from fedsift.deploy import hosting, starting
+        from fedsift.deploy.pins import app_fingerprint
+        from fedsift.engines.flower.processes import LOG_FILE
+        from fedsift.report import print_summary, write_report
+        from fedsift.study import Study
+
+        link = None if insecure else hosting.read_link(home or hosting.HOME)
+        address, ca = (superlink, None) if link is None else (link.address, Path(link.ca))
+        unreported = starting.unreported(run_folder)
+        if not unreported:
+            folder = starting.prepare_run(app, run_folder, address, link)
+    if unreported:
         say("this run had finished while nobody followed it; its report is written now")
         print_summary(run_folder, write_report(run_folder))
         return
-    folder = starting.prepare_run(app, run_folder, address, link)
     study = Study.from_file(folder.study_file)
     if link is not None and not json:
         say(f"the app is {app_fingerprint(app)}: a site that has not pinned it does not answer")
@@ -178,7 +185,8 @@ def start(
             stderr,
         )
         raise
-    report = write_report(folder.path)
+    with meanwhile("writing the report", quietly):
+        report = write_report(folder.path)
     if json:
         print_json({**summary, "run": folder.path, "report": report})
     else:

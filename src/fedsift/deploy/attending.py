@@ -18,6 +18,7 @@ from fedsift.deploy.confinement import of_node, tell
 from fedsift.deploy.door import Door, Limits
 from fedsift.deploy.listening import DoorServer, bind
 from fedsift.deploy.lives import note_node, only_one, sign_off
+from fedsift.deploy.patience import meanwhile
 from fedsift.deploy.private import keep_to_oneself
 from fedsift.deploy.site_head import read_head
 from fedsift.deploy.temporary import new_socket
@@ -76,8 +77,8 @@ def _attend(
 ) -> int:
     worker = Worker(site_file, new_socket())
     try:
-        say("reading this site's data")
-        worker.start()
+        with meanwhile("reading this site's data", say):
+            worker.start()
         trouble = greet(superlink, ca)
         say(
             f"the line to {superlink} stands" if trouble is None else f"{trouble} It is tried again and again"

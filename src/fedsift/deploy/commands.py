@@ -25,6 +25,7 @@ from fedsift.deploy.addresses import host_of, refuse_the_network
 from fedsift.deploy.certificates import Pair
 from fedsift.deploy.confinement import Confinement
 from fedsift.deploy.parents import end_with_parent
+from fedsift.deploy.patience import meanwhile
 from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.engines.flower.processes import offline, require_flower
 
@@ -172,8 +173,8 @@ def attend_trial(command: list[str], worker: Worker, home: Path, say: Say) -> in
     keep_to_oneself()
     private_folder(home)
     try:
-        say("reading this site's data")
-        worker.start()
+        with meanwhile("reading this site's data", say):
+            worker.start()
         rules = confinement.of_node(home, worker.place, [], [worker.site_file])
         with node_of(command, home, worker.place, rules) as node:
             while node.poll() is None:
@@ -214,17 +215,21 @@ def node_of(
     command: list[str], home: Path, worker: Path, rules: Confinement
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A site's SuperNode, with a process of its own that takes the place of a new Python for each message."""
-    forks = worker.with_name("forks")
-    path = resident.stand_in(home.resolve() / "bin", forks)
-    first = {}
-    if path is not None:
-        command = [sys.executable, "-m", "fedsift.deploy.resident", str(forks), *command]
-        first = {"PATH": os.pathsep.join([str(path), offline()["PATH"]])}
+    command, first = with_forks("site", command, home, worker.with_name("forks"))
     try:
         with companion(command, home, rules, first) as node:
             yield node
     finally:
         rules.close()
+
+
+def with_forks(side: str, command: list[str], home: Path, forks: Path) -> tuple[list[str], dict[str, str]]:
+    """A program of Flower's beside the process that forks for it: the command, and what its environment needs."""
+    path = resident.stand_in(side, home.resolve() / "bin", forks)
+    if path is None:
+        return command, {}
+    ready = [sys.executable, "-m", "fedsift.deploy.resident", side, str(forks), *command]
+    return ready, {"PATH": os.pathsep.join([str(path), offline()["PATH"]])}
 
 
 @contextmanager

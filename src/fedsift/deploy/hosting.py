@@ -12,12 +12,13 @@ import httpx
 from fedsift.contract.errors import ConfigError, RunError
 from fedsift.contract.files import write_private
 from fedsift.deploy.certificates import Pair, client_context, server_context, throw_away
-from fedsift.deploy.commands import Say, companion, ended, free_port, superlink_command
+from fedsift.deploy.commands import Say, companion, ended, free_port, superlink_command, with_forks
 from fedsift.deploy.door import Door
 from fedsift.deploy.listening import DoorServer, bind
 from fedsift.deploy.nodes import NODES_FILE, NodeBook
 from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.deploy.roster import Roster, read_entries
+from fedsift.deploy.temporary import new_socket, removed
 
 LINK_FILE = "link.json"
 ACCESS_LOG = "access.jsonl"
@@ -75,9 +76,11 @@ def host(
         nodes.unlink(missing_ok=True)  # the SuperLink has forgotten these numbers too
     inside = free_port()
     command = superlink_command("127.0.0.1", inside, own=own, database=database)
-    with bind(address, port) as listener:
+    forks = new_socket().with_name("forks")
+    command, first = with_forks("coordinator", command, home, forks)
+    with bind(address, port) as listener, removed(forks.parent):
         reached = listener.getsockname()[1]
-        with companion(command, home) as superlink:
+        with companion(command, home, settings=first) as superlink:
             link = Link(
                 f"127.0.0.1:{inside}",
                 str(own.certificate.resolve()),

@@ -1,17 +1,20 @@
-"""A site's SuperNode, and beside it a process that forks for every message, in the place of a new Python for each.
+"""Flower's long-lived program, and beside it a process that forks for what Flower starts, in place of new Pythons.
 
-    python -m fedsift.deploy.resident SOCKET flower-supernode OPTIONS...
+    python -m fedsift.deploy.resident SIDE SOCKET PROGRAM OPTIONS...
 
-Flower's SuperNode starts `flwr-clientapp` by its name for every message: a second and a half of imports, each time, at
-each site. In the SuperNode's path stands a few lines of ours by that name, which hand the command over to the process
-that forks. The child runs Flower's own `flwr-clientapp` to its end: one message, one process, as before. Where nobody
+A SuperNode starts `flwr-clientapp` by its name for every message, a SuperLink `flwr-serverapp` for every run: seconds
+of imports each time; and Flower starts a second one when the first has not spoken within half a minute, which on a busy
+machine never ends. In the program's path stand a few lines of ours by those names, which hand the command over to the
+process that forks. The child runs Flower's own program to its end: one message, one process, as before. Where nobody
 answers at the socket, the few lines start Flower's program itself. All of them come from one process that has Flower
 loaded, so that a site holds it in memory once, and all are confined as that one is.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import importlib
 import json
 import os
 import shutil
@@ -19,14 +22,41 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from fedsift.deploy.parents import end_with_parent
 from fedsift.deploy.private import private_folder
 
-NAMES = ("flwr-clientapp", "flower-superexec")
-"""Programs that a SuperNode starts by name: one for each message, and the one that starts these."""
+
+@dataclass(frozen=True)
+class Side:
+    """What is loaded and forked, as `module:function`."""
+
+    main: str
+    programs: Mapping[str, str]
+    """By the names that Flower starts them by."""
+    ours: str
+    """What the apps import, loaded by the process that forks."""
+
+
+SIDES = {
+    "site": Side(
+        "flwr.supernode.cli:flower_supernode",
+        {
+            "flwr-clientapp": "flwr.supernode.cli:flwr_clientapp",
+            "flower-superexec": "flwr.supercore.cli:flower_superexec",
+        },
+        "fedsift.deploy.client",
+    ),
+    "coordinator": Side(
+        "flwr.superlink.cli:flower_superlink",
+        {"flwr-serverapp": "flwr.superlink.cli:flwr_serverapp"},
+        "fedsift.deploy.server",
+    ),
+}
 LONGEST_FIRST_LINE = 200
 """Linux reads so much of a script's first line, and a little more."""
 LARGEST_CALL = 1 << 20
@@ -47,9 +77,9 @@ sys.exit(int(code))
 """
 
 
-def stand_in(folder: Path, place: Path) -> Path | None:
-    """Write the few lines into a folder for the SuperNode's path; None where Flower's own must do."""
-    for name in NAMES:
+def stand_in(side: str, folder: Path, place: Path) -> Path | None:
+    """Write the few lines into a folder for the program's path; None where Flower's own must do."""
+    for name in SIDES[side].programs:
         real = Path(sys.executable).parent / name
         found = str(real) if real.is_file() else shutil.which(name)
         if found is None or len(sys.executable) > LONGEST_FIRST_LINE:
@@ -61,13 +91,10 @@ def stand_in(folder: Path, place: Path) -> Path | None:
     return folder
 
 
-def run_node(place: Path, command: list[str]) -> None:
-    """Load Flower once, leave a process behind that forks for every command, and be the SuperNode."""
-    from flwr.supercore.cli import flower_superexec
-    from flwr.supernode.cli import flower_supernode, flwr_clientapp  # what takes the time
-
-    import fedsift.deploy.client  # noqa: F401  so that the app's own import finds everything loaded
-
+def run_beside(side: Side, place: Path, command: list[str]) -> None:
+    """Load Flower once, leave a process behind that forks for every command, and be the long-lived program."""
+    main = _function(side.main)
+    programs = {name: _function(where) for name, where in side.programs.items()}
     place.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.bind(str(place))
@@ -77,9 +104,16 @@ def run_node(place: Path, command: list[str]) -> None:
         gc.freeze()  # what is loaded stays where it is: a collection that moves marks would copy every page
         if os.fork() == 0:
             end_with_parent()
-            serve(door, dict(zip(NAMES, (flwr_clientapp, flower_superexec), strict=True)))
+            importlib.import_module(side.ours)  # so that the app's own import finds everything loaded
+            serve(door, programs)
     sys.argv = command
-    flower_supernode()
+    main()
+
+
+def _function(where: str) -> Callable[[], object]:
+    module, _, name = where.partition(":")
+    found: Callable[[], object] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def serve(door: socket.socket, programs: Mapping[str, Callable[[], object]]) -> NoReturn:
@@ -99,8 +133,10 @@ def _carry_out(channel: socket.socket, programs: Mapping[str, Callable[[], objec
     """In the child: run the program, report its exit code, end."""
     code = 1
     try:
+        end_with_parent()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         environment, sys.argv = _call(channel)
+        _call_oneself(sys.argv[0])
         os.environ.clear()
         os.environ.update(environment)
         programs[sys.argv[0]]()
@@ -118,6 +154,13 @@ def _carry_out(channel: socket.socket, programs: Mapping[str, Callable[[], objec
             os._exit(code)
 
 
+def _call_oneself(name: str) -> None:
+    """The name that lists of processes show."""
+    set_name = 15
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(set_name, name.encode()[:15])
+
+
 def _call(channel: socket.socket) -> tuple[dict[str, str], list[str]]:
     """Environment and command from one line of JSON; whoever reaches the socket may run what it may run anyway."""
     data = b""
@@ -131,4 +174,4 @@ def _call(channel: socket.socket) -> tuple[dict[str, str], list[str]]:
 
 
 if __name__ == "__main__":
-    run_node(Path(sys.argv[1]), sys.argv[2:])
+    run_beside(SIDES[sys.argv[1]], Path(sys.argv[2]), sys.argv[3:])

@@ -293,7 +293,25 @@ def _outcome(folder: RunFolder, log_file: Path) -> dict[str, Any]:
         raise error_of(int(trouble["exit_code"]))(trouble["error"])
     if folder.asked_to_stop:
         raise Stopped("stopped on request; nothing is lost, the run can be resumed")
+    disk = _disk_words(folder)
+    if disk:
+        raise RunError(
+            f"the run ended because {folder.path} cannot be written ({disk}). Mend that, then start it again"
+        )
     raise RunError(f"the run ended before it was finished; {log_file} says more. Start it again to go on")
+
+
+def _disk_words(folder: RunFolder) -> str:
+    """Why nothing can be written into the run's folder now, in the system's words; a full disk holds no log either."""
+    probe = folder.path / ".probe"
+    try:
+        probe.write_bytes(bytes(1 << 16))
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return ""
 
 
 def _stop(folder: RunFolder, environment: dict[str, str]) -> None:

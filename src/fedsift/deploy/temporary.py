@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedsift.contract.errors import ConfigError
@@ -36,6 +37,15 @@ def new_socket(candidates: Iterable[Path] | None = None) -> Path:
         f"no temporary folder has a path short enough for a socket ({', '.join(map(str, looked))}): set TMPDIR to a "
         f"folder whose path has at most {LONGEST_SOCKET - 30} characters"
     )
+
+
+@contextmanager
+def removed(folder: Path) -> Iterator[None]:
+    """A temporary folder that goes when the block is left."""
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_stale(place: Path) -> list[Path]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +23,8 @@ from fedsift.local.processes import threads_of
 log = logging.getLogger("fedsift.site")
 
 
+OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+"""Errors that tell of a disk and nothing of data: full, over its quota, read-only."""
 OpenRoom = Callable[[str], SiteRoom]
 """Opens the site for the study's network, by its name."""
 
@@ -92,4 +96,8 @@ def _words(error: Exception, frank: bool) -> str:
         return f"{type(error).__name__}: {error}"
     if frank:
         return f"the site failed: {type(error).__name__}: {error}"
+    if (
+        isinstance(error, OSError) and error.errno in OF_THE_DISK
+    ):  # the system's words, without the file's name
+        return f"the site failed: {os.strerror(error.errno)}; its own log says more"
     return f"the site failed: {type(error).__name__}; its own log says more"

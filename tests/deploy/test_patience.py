@@ -1,0 +1,29 @@
+"""Whoever waits is told so, at once and again."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from fedsift.deploy.patience import EVERY, meanwhile
+
+
+def test_words_come_at_once_and_again_and_end_with_the_block() -> None:
+    told: list[str] = []
+    with meanwhile("reading", told.append, every=0.01):
+        assert told[0] == "reading"
+        while len(told) < 3:
+            time.sleep(0.001)
+    count = len(told)
+    assert told[1] == "reading (0 s)"
+    time.sleep(0.03)
+    assert len(told) == count
+    assert EVERY < 5.0
+
+
+def test_a_mistake_ends_it_too() -> None:
+    told: list[str] = []
+    with pytest.raises(ValueError, match="wrong"), meanwhile("reading", told.append):
+        raise ValueError("wrong")
+    assert told == ["reading"]
