@@ -94,7 +94,10 @@ class Fuzzed(InProcess):
                 answers[site] = found[0]
                 if found[1] is not None:
                     self._open[site] = found[1]
-        return {site: answers[site] for site in envelopes if site in answers and site != self.silent}
+        there = [
+            site for site in envelopes if site in answers and (site != self.silent or len(envelopes) == 1)
+        ]
+        return {site: answers[site] for site in there}
 
     def settle(self, envelope: Envelope) -> None:
         if envelope.site in self._open:
@@ -108,12 +111,18 @@ class Fuzzed(InProcess):
         if self.silent or len(answers) < 2:
             return super()._gate(envelopes, answers)
         sites = list(answers)
-        victim = sites[-1] if self.only_refused else sites[int(self.mutations.random.integers(len(sites)))]
+        victim = sites[int(self.mutations.random.integers(len(sites)))]
+        if self.only_refused:
+            victim = self.sites[-1]
+            if victim not in answers:
+                return super()._gate(envelopes, answers)
         sight = Sight(envelopes[victim], answers, self.past)
         passed: Answer | None = None
         wrong: Answer | None = None
         without = None
-        for _ in range(self.tries):
+        for number in range(10 * self.tries):
+            if number >= self.tries and not (self.only_refused and wrong is None):
+                break
             sent = self.mutations.of(answers[victim], sight)
             changed = {**answers, victim: sent}
             self.tally.messages += 1
@@ -123,7 +132,7 @@ class Fuzzed(InProcess):
                 self._fault(victim, envelopes, sent, f"the gate raised {type(error).__name__}: {error}")
                 continue
             reason = refused.get(victim)
-            self._check(victim, envelopes, sent, replies, refused)
+            self._look_at(victim, envelopes, sent, replies, refused)
             if reason is None:
                 self.tally.accepted += 1
                 passed = sent
@@ -158,7 +167,7 @@ class Fuzzed(InProcess):
         finally:
             self.protection, self.log = kept
 
-    def _check(
+    def _look_at(
         self,
         victim: str,
         envelopes: Mapping[str, Envelope],
