@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.attacks.__main__ import ACCURACY, HONEST, read
 from benchmarks.attacks.accuracy import averaging
 from benchmarks.attacks.attacks import FORM, MODEL
+from benchmarks.attacks.back import FILE as BACK
 from benchmarks.attacks.lying import FILE as LYING
 
 from fedsift.engines.protection import GateLimits
@@ -33,12 +34,13 @@ measure. A site may go on as far as it went before, in this stage or the last, w
 with wrong labels keep moving when the others have learnt. The keys of `[gate]` in a study:"""
 FLIPS = """**Going back.** A site that sends its update with the sign turned cannot be told from an honest one by any
 single round: an honest site with wrong labels is pulled back as well when the others have learnt. The first exchange
-is different. Nothing is learnt yet, and of K classes wrong labels pull a model back by 1 / (K - 1) of what right ones
-pull it on, whatever they are mistaken for; a turned sign pulls it back by all of it. So a site that goes back by more
+is different. Nothing is learnt yet, and of K classes wrong labels pull a model back by about 1 / (K - 1) of what right
+ones pull it on, in the mean; a turned sign pulls it back by all of it. So a site that goes back by more
 than {opposed:g} of the others' way in the run's first exchange is left out. With fewer than five classes, with
 several labels a sample, with a model that was given, or where sites have no common direction (median cosine up to
 one half), nobody is left out: a site that has two classes swapped sends just what an attacker sends. For the same
-reason an attacker that is honest in the first round is not told later (`later sign flip`); a robust rule bounds it."""
+reason an attacker that is honest in the first round is not told later on; the tables below say what `later sign flip`
+costs. The way of one site of ten along the others' direction, as a share of theirs, in the first exchanges:"""
 MISSING = "None."
 COST = """Final accuracy of averaging methods on ten equal sites of digits with clean labels (with several labels a
 sample where a method needs them), one of them hostile, and what the worst attack costs in points. `absent` never
@@ -133,6 +135,20 @@ def limits() -> str:
     ).replace("---:", "---")
 
 
+def back() -> str:
+    found = read(BACK)
+    if not found:
+        return ""
+    rounds = len(next(iter(found["10"].values())))
+    head = ["classes", "site", *(f"exchange {number + 1}" for number in range(rounds))]
+    body = [
+        [classes, who, *(f"{way:.2f}" for way in ways)]
+        for classes, rows in found.items()
+        for who, ways in rows.items()
+    ]
+    return table(head, body)
+
+
 def honest() -> str:
     found = read(HONEST)
     names = ["length", "statistics", "against", "opposed"]
@@ -157,7 +173,8 @@ def page() -> str:
     found = results()
     parts = [
         "# Attacks", filled(TOP), "## What is refused", filled(FIRST),
-        filled(", ".join(FORM) + "."), filled(THEN), limits(), filled(FLIPS.format(opposed=GateLimits().opposed)),
+        filled(", ".join(FORM) + "."), filled(THEN), limits(),
+        filled(FLIPS.format(opposed=GateLimits().opposed)), back(),
         "## One hostile site of ten", filled(COST), block(found, "one", ONE, ["absent"]),
         "## Two hostile sites of ten", filled(ROBUST), block(found, "two", TWO, []),
         "## Honest federations", filled(NEAR), honest(),

@@ -133,7 +133,8 @@ AGREED = {
 
 
 def test_against_a_cohort_that_agrees() -> None:
-    assert "4.0 usual lengths against" in judged({**AGREED, "z": one(-4.0)})["z"]
+    assert "5.0 usual lengths against" in judged({**AGREED, "z": one(-5.0)})["z"]
+    assert not judged({**AGREED, "z": one(-4.0)})
     apart = {"a": one(1.0, 0), "b": one(1.0, 1), "c": one(1.0, 2)}
     assert not judged({**apart, "d": [-1.0, -1.0, -1.0, 0.0]}), (
         "sites that agree on nothing cannot be opposed"

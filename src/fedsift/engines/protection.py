@@ -44,7 +44,7 @@ class GateLimits(Ranged):
     """Sites that make a cohort; an update among fewer is measured by the stage's accepted ones, if these are enough."""
     statistics_factor: AtLeastZero = 20.0
     """The same for running statistics (batch norm), which differ more between honest sites; 0 is off."""
-    against: AtLeastZero = 3.0
+    against: AtLeastZero = 4.5
     """Refuse an update that goes so many usual lengths straight against the cohort's common direction; 0 is off."""
     opposed: Annotated[float, Range(0, 1)] = 0.6
     """Leave out a site whose first update of a run goes against the cohort's direction by more than this share of the
