@@ -7,15 +7,17 @@ import itertools
 import json
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from benchmarks.attacks.accuracy import SEEDS, averaging, row
-from benchmarks.attacks.honest import margins, presets, studies
+from benchmarks.attacks.honest import built, margins, presets, studies
 
 from fedsift.contract.files import write_atomically
 from fedsift.data.places import NotAtHand
+from fedsift.study import Study
 
 RESULTS = Path(__file__).parent / "results"
 ACCURACY, HONEST = RESULTS / "accuracy", RESULTS / "honest.json"
@@ -45,9 +47,18 @@ def measure_accuracy(names: list[str], until: float) -> None:
             print(name, key, {attack: cell["accuracy"] for attack, cell in found[key].items()}, flush=True)
 
 
+def honest_federations(folder: Path) -> Iterator[tuple[str, Study]]:
+    for rounds, name in ((12, "fedavg"), (8, "feddyn"), (12, "fednoro")):
+        yield from built(
+            folder, {"name": name, "rounds": rounds} | ({"warm_up": 6} if name == "fednoro" else {})
+        )
+    yield from studies()
+    yield from presets()
+
+
 def measure_honest(only: str, until: float) -> None:
-    for kind in (studies, presets):
-        for name, study in kind():
+    with tempfile.TemporaryDirectory() as place:
+        for name, study in honest_federations(Path(place)):
             found = read(HONEST)
             if name in found or only not in name:
                 continue

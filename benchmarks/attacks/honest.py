@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_digits
 
 from fedsift.data.presets import preset_table
 from fedsift.engines.inprocess import InProcess
@@ -22,7 +25,7 @@ class Watching(Protection):
 
     def __init__(self, own: Protection) -> None:
         super().__init__(own.limits, opening=own.opening)
-        self.nearest = {"length": 0.0, "statistics": 0.0, "against": 0.0, "opposed": 0.0}
+        self.nearest = {"length": 0.0, "statistics": 0.0, "against": 0.0, "opposed": -9.0}
 
     def _note(self, name: str, share: float) -> None:
         self.nearest[name] = max(self.nearest[name], share)
@@ -59,7 +62,9 @@ def margins(study: Study) -> dict[str, Any]:
         run(study, folder, kind=Watched)
         refused = {site: reason for row in folder.rounds() for site, reason in row["refused"].items()}
         accuracy = (folder.read_json("summary.json").get("accuracy") or {}).get("final")
-    found = {name: round(share, 3) for name, share in seen[0].nearest.items()}
+    found: dict[str, Any] = {name: round(share, 3) for name, share in seen[0].nearest.items()}
+    if found["opposed"] == -9.0:
+        found["opposed"] = None  # the run's first exchange told nothing
     return {**found, "refused": refused, "accuracy": accuracy}
 
 
@@ -76,6 +81,61 @@ NOISES: Mapping[str, dict[str, Any]] = {
     "freeloaders": {"name": "freeloader"},
     "pairs mistaken": {"name": "pair", "rate": 0.45},
 }
+
+
+UNEVEN = ((20, 20, 1000), (40, 40, 40, 40, 40, 400), (20, 20, 20, 20, 20, 20, 20, 1000))
+"""Samples of each site: small ones beside a large one."""
+
+
+def natural(folder: Path, sizes: Sequence[int], shifted: int = -1, classes: int = 10) -> Path:
+    """Digits as sites of these sizes; one site's labels may all be shifted by one class."""
+    digits = load_digits()
+    images, labels = (digits.images * (255 / 16)).astype(np.uint8), digits.target // (10 // classes)
+    order = np.random.default_rng(1).permutation(len(images))
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    train, test = order[: len(owner)], order[len(owner) :]
+    given = np.where(owner == shifted, (labels[train] + 1) % classes, labels[train])
+    path = folder / f"{'-'.join(map(str, sizes))}-{shifted}-{classes}.npz"
+    np.savez(
+        path,
+        images=images[train],
+        labels=given,
+        site=np.array([f"site-{number:02d}" for number in owner]),
+        test_images=images[test],
+        test_labels=labels[test],
+        classes=np.array([str(number) for number in range(classes)]),
+    )
+    return path
+
+
+def built(folder: Path, method: dict[str, Any]) -> Iterator[tuple[str, Study]]:
+    """Large sites beside small ones, few sites, and a site that takes every class for another."""
+    table: dict[str, Any] = {
+        "name": "honest",
+        "seed": 3,
+        "model": {"name": "mlp"},
+        "train": {"epochs": 1, "batch_size": 32, "lr": 0.05, "momentum": 0.5},
+        "method": method,
+        "engine": {"threads": 1},
+    }
+    for sizes in UNEVEN:
+        data = {"name": "npz", "path": str(natural(folder, sizes))}
+        own = {"data": data, "partition": {"name": "natural"}, "noise": {"name": "clean"}}
+        yield (
+            f"{method['name']}, sites of {', '.join(map(str, sizes))} samples",
+            Study.from_table(table | own),
+        )
+    for classes in (2, 5, 10):
+        data = {"name": "npz", "path": str(natural(folder, [240] * 5, 4, classes))}
+        own = {"data": data, "partition": {"name": "natural"}, "noise": {"name": "clean"}}
+        words = f"{method['name']}, five sites, one with all of its {classes} classes shifted"
+        yield words, Study.from_table(table | own)
+    for sites in (3, 4, 5):
+        for wrong in ("some sites 80-100 % wrong", "freeloaders"):
+            own = {"data": {"name": "digits"}, "partition": {"name": "iid", "sites": sites}}
+            noise = {"name": "fedcorr", "rho": 0.34, "tau": 0.8, "sites": "exact"}
+            own["noise"] = noise if wrong.startswith("some") else NOISES[wrong]
+            yield f"{method['name']}, {sites} sites, {wrong}", Study.from_table(table | own)
 
 
 def studies() -> Iterator[tuple[str, Study]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.attacks.__main__ import ACCURACY, HONEST, read
 from benchmarks.attacks.accuracy import averaging
 from benchmarks.attacks.attacks import FORM, MODEL
+from benchmarks.attacks.back import FILE as BACK
 from benchmarks.attacks.lying import FILE as LYING
 
 from fedsift.engines.protection import GateLimits
@@ -25,18 +28,32 @@ FIRST = """**The form.** Every field of a reply is checked against the type, sha
 declares; counts are bounded by what the site declared on joining, which the roster bounds. All of these are
 refused in every exchange of every method, which the normal tests try one by one:"""
 THEN = """**The update.** What has the right form is measured beside the round's other updates. Lengths are
-relative to the model that was sent; where fewer than three sites answer, the stage's accepted updates are the
-measure. A site may go on as far as it went before, while others went as far: honest sites with wrong labels
-keep moving when the others have learnt. The keys of `[gate]` in a study:"""
+relative to the model that was sent, and to the steps that a site of so many samples can take: whoever trains on ten
+times the samples may go ten times as far. Where fewer than three sites answer, the stage's accepted updates are the
+measure. A site may go on as far as it went before, in this stage or the last, while others went as far: honest sites
+with wrong labels keep moving when the others have learnt. The keys of `[gate]` in a study:"""
+FLIPS = """**Going back.** A site that sends its update with the sign turned cannot be told from an honest one by any
+single round: an honest site with wrong labels is pulled back as well when the others have learnt. The first exchange
+is different. Nothing is learnt yet, and of K classes wrong labels pull a model back by about 1 / (K - 1) of what right
+ones pull it on, in the mean; a turned sign pulls it back by all of it. So a site that goes back by more
+than {opposed:g} of the others' way in the run's first exchange is left out. With fewer than five classes, with
+several labels a sample, with a model that was given, or where sites have no common direction (median cosine up to
+one half), nobody is left out: a site that has two classes swapped sends just what an attacker sends. For the same
+reason an attacker that is honest in the first round is not told later on; the tables below say what `later sign flip`
+costs. The way of one site of ten along the others' direction, as a share of theirs, in the first exchanges:"""
 MISSING = "None."
-COST = """Final accuracy of averaging methods on ten equal sites of digits with clean labels, one of them
-hostile, and what the worst attack costs in points. `malformed` sends all wrong forms one after another;
-`absent` never answers, which is what a refused attack comes to."""
+COST = """Final accuracy of averaging methods on ten equal sites of digits with clean labels (with several labels a
+sample where a method needs them), one of them hostile, and what the worst attack costs in points. `absent` never
+answers, which is what a refused attack comes to."""
 ROBUST = """Two hostile sites of ten against `aggregate = "trimmed"`, `hostile = 0.2`; methods without that key
 run with their own rule."""
-NEAR = """How near honest federations come to the limits, in shares of each limit: 1 would be a refusal. Digits
-over ten sites; `python -m benchmarks.attacks --honest` measures those that are not in the table yet, over every kind
-of skew and wrong labels, and presets on real data cut to their first rounds."""
+SHARED = """An attack whose models are all refused needs no run of its own: each is tried on every exchange of the run
+in which the hostile site sends no model. Of {proven} such cells the run was made all the same, at least one a
+method, and ended in the same model to the last bit."""
+NEAR = """How near honest federations come to the limits, in shares of each limit: 1 would be a refusal (opposed:
+negative where everybody goes along). Digits over ten sites unless said otherwise; `python -m benchmarks.attacks
+--honest` measures those that are not in the table yet, over every kind of skew and wrong labels, and presets on real
+data cut to their first rounds."""
 LIES = """Sites that lie about their scores cannot be told by form. F1 of finding the noisy sites among {sites}
 (40 % are noisy, half to all of their labels wrong), against the share of sites that lie: a noisy one claims the
 scores of the cleanest, a clean one those of the noisiest ({seeds} federations of digits, {draws} draws of liars
@@ -64,41 +81,42 @@ def results() -> dict[str, dict[str, Any]]:
     return {name: read(ACCURACY / f"{name}.json") for name in averaging()}
 
 
-def loss_of(cells: dict[str, Any], key: str, base: str) -> float | None:
-    """Points lost, as a share; None for a run that was ended."""
-    found = cells[key]["accuracy"]
-    return None if found is None else round(cells[base]["accuracy"] - found, 4)
+def mean_of(cells: Sequence[Mapping[str, Any]]) -> float | None:
+    """The mean accuracy over seeds; None where a run was ended."""
+    values = [cell["accuracy"] for cell in cells]
+    return None if None in values else round(statistics.mean(values), 4)
 
 
-def block(found: dict[str, dict[str, Any]], hostile: int, rule: str, most: float, extra: list[str]) -> str:
-    """A table of accuracies, then the cells that cost more than they may."""
+def rows_of(found: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
+    """A method's rows, one a seed."""
+    return [row for key, row in sorted(found.items()) if key.startswith(f"{kind}, ")]
+
+
+def block(found: dict[str, dict[str, Any]], kind: str, most: float, extra: list[str]) -> str:
+    """A table of accuracies, then the cells that cost more than they may, then what was not run and why."""
     attacks = [*extra, *MODEL]
-    body, missed, unmeasured = [], [], []
-    base = f"none, 0, {rule}"
+    body, missed, unmeasured, proven = [], [], [], 0
     for name, cells in found.items():
-        keys = {attack: f"{attack}, {hostile}, {rule}" for attack in attacks}
-        if base not in cells or any(key not in cells for key in keys.values()):
+        rows = rows_of(cells, kind)
+        if not rows:
             unmeasured.append(name)
             continue
-        lost = {attack: loss_of(cells, key, base) for attack, key in keys.items()}
-        numbers = [value for value in lost.values() if value is not None]
-        worst = max(numbers, default=0.0)
-        body.append(
-            [
-                name,
-                points(cells[base]["accuracy"]),
-                *(points(cells[key]["accuracy"]) for key in keys.values()),
-                points(worst),
-            ]
-        )
+        means = {attack: mean_of([row[attack] for row in rows]) for attack in ["none", *attacks]}
+        base = means["none"]
+        assert base is not None
+        lost = {attack: None if (value := means[attack]) is None else base - value for attack in attacks}
+        worst = max((value for value in lost.values() if value is not None), default=0.0)
+        body.append([name, str(len(rows)), *(points(value) for value in means.values()), points(worst)])
         missed += [
             f"{name} under {attack} ({'the run ended' if value is None else f'{100 * value:.1f} points'})"
             for attack, value in lost.items()
-            if value is None or value > most
+            if value is None or round(value, 4) > most
         ]
-    text = table(["method", "nobody", *attacks, "worst"], body)
-    text += f"\n\nCells that cost more than {100 * most:.0f} points:\n"
+        proven += sum(bool(row[attack].get("proven")) for row in rows for attack in attacks)
+    text = table(["method", "seeds", "nobody", *attacks, "worst"], body)
+    text += f"\n\nCells that cost more than {100 * most:.0f} points:\n\n"
     text += "\n".join(f"- {each}" for each in missed) if missed else f"- {MISSING.lower().rstrip('.')}"
+    text += "\n\n" + filled(SHARED.format(proven=proven))
     if unmeasured:
         text += "\n\n" + filled(f"Not measured: {', '.join(unmeasured)}.")
     return text
@@ -117,11 +135,25 @@ def limits() -> str:
     ).replace("---:", "---")
 
 
+def back() -> str:
+    found = read(BACK)
+    if not found:
+        return ""
+    rounds = len(next(iter(found["10"].values())))
+    head = ["classes", "site", *(f"exchange {number + 1}" for number in range(rounds))]
+    body = [
+        [classes, who, *(f"{way:.2f}" for way in ways)]
+        for classes, rows in found.items()
+        for who, ways in rows.items()
+    ]
+    return table(head, body)
+
+
 def honest() -> str:
     found = read(HONEST)
     names = ["length", "statistics", "against", "opposed"]
     body = [
-        [name, *(f"{row[key]:.2f}" for key in names), str(len(row["refused"]))]
+        [name, *("–" if row[key] is None else f"{row[key]:.2f}" for key in names), str(len(row["refused"]))]
         for name, row in sorted(found.items())
     ]
     return table(["federation", *names, "refused"], body)
@@ -142,8 +174,9 @@ def page() -> str:
     parts = [
         "# Attacks", filled(TOP), "## What is refused", filled(FIRST),
         filled(", ".join(FORM) + "."), filled(THEN), limits(),
-        "## One hostile site of ten", filled(COST), block(found, 1, "mean", ONE, ["absent", "malformed"]),
-        "## Two hostile sites of ten", filled(ROBUST), block(found, 2, "trimmed", TWO, []),
+        filled(FLIPS.format(opposed=GateLimits().opposed)), back(),
+        "## One hostile site of ten", filled(COST), block(found, "one", ONE, ["absent"]),
+        "## Two hostile sites of ten", filled(ROBUST), block(found, "two", TWO, []),
         "## Honest federations", filled(NEAR), honest(),
         "## Lying scores", lying(),
     ]  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.aggregate.likeness import agreements, flattened, relative_length
+from fedsift.aggregate.likeness import agreements, flattened, relative_length, remaining
 from fedsift.contract.messages import Envelope, Moment, Weights
 from fedsift.engines.lengths import Lengths, usual_for
 from fedsift.engines.protection import (
@@ -133,7 +133,8 @@ AGREED = {
 
 
 def test_against_a_cohort_that_agrees() -> None:
-    assert "4.0 usual lengths against" in judged({**AGREED, "z": one(-4.0)})["z"]
+    assert "5.0 usual lengths against" in judged({**AGREED, "z": one(-5.0)})["z"]
+    assert not judged({**AGREED, "z": one(-4.0)})
     apart = {"a": one(1.0, 0), "b": one(1.0, 1), "c": one(1.0, 2)}
     assert not judged({**apart, "d": [-1.0, -1.0, -1.0, 0.0]}), (
         "sites that agree on nothing cannot be opposed"
@@ -237,6 +238,18 @@ def test_flat_tensors_are_refused_from_the_first_reply_on(value: float) -> None:
     assert not judged({"a": flat}, flat=False)
     assert flattened({"w": torch.zeros(4)}, {"w": torch.zeros(4)}) == [], "sent so"
     assert flattened({"w": torch.zeros(3)}, {"w": torch.arange(3.0)}) == [], "a few numbers may be equal"
+
+
+def test_a_model_that_has_nearly_vanished_is_refused() -> None:
+    """||w|| = 5: 0.45 is less than a tenth of it, 0.55 is not."""
+    small = {
+        site: [length * n / 5 - n for n in (3.0, 0.0, 0.0, 4.0)]
+        for site, length in (("a", 0.45), ("b", 0.55))
+    }
+    found = judged(small)
+    assert found == {"a": "the model has shrunk to 0.09 of the one that was sent"}
+    assert remaining({"w": torch.ones(4)}, {"w": torch.zeros(4)}, ["w"]) == 1.0
+    assert not judged(small, flat=False)
 
 
 def test_a_model_that_was_sent_before_is_a_replay() -> None:

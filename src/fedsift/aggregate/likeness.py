@@ -25,6 +25,13 @@ def relative_length(model: Weights, start: Weights, names: Sequence[str]) -> flo
     return float((change / length) ** 0.5 if length > 0 else change**0.5)
 
 
+def remaining(model: Weights, start: Weights, names: Sequence[str]) -> float:
+    """||w_k|| / ||w|| over the named tensors; 1 where w is nothing but zeros."""
+    after = sum(float(model[name].double().square().sum()) for name in names)
+    before = sum(float(start[name].double().square().sum()) for name in names)
+    return float((after / before) ** 0.5) if before > 0 else 1.0
+
+
 def agreements(models: Sequence[Weights], starts: Sequence[Weights], names: Sequence[str]) -> list[float]:
     """cos(u_k, sum of u_j / ||u_j|| over all j but k) for every update u_k = w_k - w, in -1 to 1.
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import torch
 
-from fedsift.aggregate.likeness import agreements, flattened, relative_length
+from fedsift.aggregate.likeness import agreements, flattened, relative_length, remaining
 from fedsift.contract.codec import digest_of
 from fedsift.contract.messages import Envelope, Reply, Weights
 from fedsift.contract.plaintext import short
@@ -27,6 +27,8 @@ KEPT_DIGESTS = 64
 FEWEST_CLASSES = 5
 """Of so many classes no wrong labels pull a model that has learnt nothing back by more than a share 1 / (K - 1) of what
 right ones pull it on. Two classes that are swapped pull it back as far: that site and an attacker are the same."""
+LEAST_SIZE = 0.1
+"""Of the length of the parameters that were sent, what training leaves at least: nobody learns by forgetting all."""
 AGREED = 0.5
 """Median cosine of a cohort that has a common direction."""
 
@@ -42,13 +44,13 @@ class GateLimits(Ranged):
     """Sites that make a cohort; an update among fewer is measured by the stage's accepted ones, if these are enough."""
     statistics_factor: AtLeastZero = 20.0
     """The same for running statistics (batch norm), which differ more between honest sites; 0 is off."""
-    against: AtLeastZero = 3.0
+    against: AtLeastZero = 4.5
     """Refuse an update that goes so many usual lengths straight against the cohort's common direction; 0 is off."""
     opposed: Annotated[float, Range(0, 1)] = 0.6
     """Leave out a site whose first update of a run goes against the cohort's direction by more than this share of the
     way that the others go along it; 0 is off."""
     flat: bool = True
-    """Refuse tensors of zeros, or of any one number, where others were sent."""
+    """Refuse tensors of zeros, or of any one number, where others were sent, and models that have nearly vanished."""
     replays: bool = True
     """Refuse a model that the same site has sent before."""
     largest_share: Annotated[float, Range(0, 1, above=True)] = 1.0
@@ -283,6 +285,9 @@ def _flat(moves: list[Move]) -> str | None:
         if names:
             value = float(move.model[names[0]].reshape(-1)[0])
             return f"'{names[0]}' holds {value:.3g} throughout, the model that was sent did not"
+        size = remaining(move.model, move.start, move.parameters)
+        if move.spread <= 1 and size < LEAST_SIZE:
+            return f"the model has shrunk to {size:.2g} of the one that was sent"
     return None
 
 

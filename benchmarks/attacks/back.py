@@ -1,0 +1,78 @@
+"""`python -m benchmarks.attacks.back`: how far back an honest site with wrong labels goes, beside one that turns signs.
+
+Ten equal sites of digits, one of which has every label shifted to the next class, or turns the sign of its honest
+update. The figure is its way along the cohort's direction as a share of the median one, exchange by exchange.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.attacks.attacks import attacked, scaled
+from benchmarks.attacks.honest import natural
+from benchmarks.attacks.light import conducted
+
+from fedsift.contract.files import write_atomically
+from fedsift.engines.inprocess import InProcess
+from fedsift.engines.protection import Protection
+from fedsift.study import Study
+
+FILE = Path(__file__).parent / "results" / "back.json"
+CLASSES, ROUNDS, SITES = (2, 5, 10), 5, 10
+LAST = f"site-{SITES - 1:02d}"
+
+
+class Measuring(Protection):
+    """Refuses nothing and writes down how far the last site goes along."""
+
+    ways: list[float]
+
+    def _against(self, along: Mapping[str, float]) -> dict[str, str]:
+        self.ways.append(round(along[LAST] / statistics.median(along.values()), 2))
+        return {}
+
+    def _left_out(self, along: Mapping[str, float]) -> dict[str, str]:
+        return {}
+
+
+def ways(classes: int, shifted: bool, kind: type[InProcess]) -> list[float]:
+    with tempfile.TemporaryDirectory() as place:
+        file = natural(Path(place), [120] * SITES, SITES - 1 if shifted else -1, classes)
+        study = Study.from_table(
+            {
+                "seed": 3,
+                "data": {"name": "npz", "path": str(file)},
+                "partition": {"name": "natural"},
+                "noise": {"name": "clean"},
+                "model": {"name": "mlp"},
+                "train": {"epochs": 5, "batch_size": 32, "lr": 0.1, "momentum": 0.5},
+                "method": {"name": "fedavg", "rounds": ROUNDS},
+                "engine": {"threads": 1},
+            }
+        )
+        measuring = Measuring()
+        measuring.ways = []
+        conducted(study, study.spread(), kind, protection=measuring)
+    return measuring.ways
+
+
+def measured() -> dict[str, Any]:
+    turned = attacked(scaled(-1.0), [LAST])
+    return {
+        str(classes): {
+            "honest, every label wrong": ways(classes, True, InProcess),
+            "sign flip": ways(classes, False, turned),
+        }
+        for classes in CLASSES
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    write_atomically(FILE, (json.dumps(measured(), indent=1) + "\n").encode())
