@@ -96,12 +96,7 @@ def section(results: Results) -> list[str]:
 
 def items(verdicts: Sequence[Verdict]) -> str:
     """The claims, each with what explains it below it."""
-    lines = []
-    for verdict in verdicts:
-        if not verdict.claim.explains:
-            lines.append(item(verdict, "- "))
-            lines += [item(why, "  - ") for why in verdicts if why.claim.explains == verdict.claim.text]
-    return "\n".join(lines)
+    return "\n".join(item(verdict, "  - " if verdict.claim.explains else "- ") for verdict in verdicts)
 
 
 def item(verdict: Verdict, mark: str) -> str:

@@ -65,6 +65,17 @@ def judge(claim: Claim, table: Table, entries: Sequence[Entry]) -> Verdict:
     return Verdict(claim, figure, overall, tuple(differences))
 
 
+def judged(table: Table, entries: Sequence[Entry]) -> tuple[Verdict, ...]:
+    """All claims of a table, each followed by those that explain it."""
+    found = [judge(claim, table, entries) for claim in table.claims]
+    return tuple(
+        verdict
+        for stated in found
+        if not stated.claim.explains
+        for verdict in (stated, *(why for why in found if why.claim.explains == stated.claim.text))
+    )
+
+
 def pairs_of(claim: Claim, table: Table) -> Iterator[tuple[str, str]]:
     """Pairs of rows, the one that should be better first."""
     yield from zip(claim.order, claim.order[1:])

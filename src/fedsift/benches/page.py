@@ -47,7 +47,7 @@ def page(results: Results) -> str:
     sections = [
         ("results", "Results", join(_figure_table(results, name) for name in table.figures)),
         ("standings", "Over all columns", _standings(results) if results.standings else None),
-        ("claims", "What the paper states", _claims(results) if results.verdicts else None),
+        ("claims", "What is stated", _claims(results) if results.verdicts else None),
         ("curves", "Curves", _curves(results) if results.curves else None),
         (
             "compared",
@@ -122,7 +122,7 @@ def _claims(results: Results) -> Markup:
         verdict = tag("span", found.verdict, class_=f"verdict {kind}")
         why = "Why: " if found.claim.explains else ""
         items.append(tag("li", f"{why}{found.claim.text}: ", verdict, tag("ul", *parts)))
-    note = "Differences seed by seed with the 95 % interval of their mean, in the direction that the paper states."
+    note = "Differences seed by seed with the 95 % interval of their mean, in the direction that is stated."
     return join([tag("p", note, class_="note"), tag("ul", *items)])
 
 

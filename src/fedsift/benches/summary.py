@@ -8,7 +8,7 @@ from typing import Any
 
 from scipy import stats
 
-from fedsift.benches.claims import Verdict, judge
+from fedsift.benches.claims import Verdict, judged
 from fedsift.benches.figures import lower_is_better, value_of
 from fedsift.benches.store import Record
 from fedsift.benches.table import Table
@@ -129,7 +129,7 @@ def results_of(table: Table, placed: Iterable[tuple[str, str, int, Record]], wan
         table=table,
         entries=tuple(entries),
         comparisons=tuple(_comparisons(table, entries)),
-        verdicts=tuple(judge(claim, table, entries) for claim in table.claims),
+        verdicts=judged(table, entries),
         standings=tuple(_standings(table, entries)),
         costs=tuple(_costs(table, outcomes)),
         curves=tuple(_curves(table, outcomes)),

@@ -318,7 +318,7 @@ def _check(table: Table, where: str) -> None:
     for label in named:
         if label not in rows:
             raise ConfigError(f"{where}: no row is called '{label}'.{nearest(label, rows)}")
-    texts = [claim.text for claim in table.claims]
+    texts = [claim.text for claim in table.claims if not claim.explains]
     for claim in table.claims:
         if claim.explains and claim.explains not in texts:
             raise ConfigError(f"{where}: no claim says '{claim.explains}'.{nearest(claim.explains, texts)}")
