@@ -7,13 +7,12 @@ from typing import ClassVar
 
 from fedsift.contract import Federation, State, Weights
 from fedsift.contract.method import Asks
-from fedsift.contract.ranges import AtLeastZero
-from fedsift.local.objective import CrossEntropy, Objective, as_objective
+from fedsift.local.objective import Objective
 from fedsift.local.requests import Train
-from fedsift.local.robust import LOG0, SymmetricCrossEntropy
 from fedsift.methods.base import OneStage, ask_to_train, methods
+from fedsift.methods.rhfl_parts import SymmetricAndConfident
 from fedsift.methods.rhfl_site import MeasureLoss, PrivateLoss
-from fedsift.signals.credibility import Mode, credibility
+from fedsift.signals.credibility import credibility
 
 
 @dataclass(frozen=True)
@@ -25,28 +24,16 @@ class RHFLAveragedState(State):
 
 @methods.register("rhfl-avg")
 @dataclass(frozen=True)
-class RHFLAveraged(OneStage):
+class RHFLAveraged(SymmetricAndConfident, OneStage):
     """FedAvg whose sites train with the symmetric loss and count by client confidence (RHFL eqs. 9-13)."""
 
     summary: ClassVar[str] = "FedAvg with RHFL's symmetric loss and confidence weights, one network for all"
     paper: ClassVar[str] = "Fang and Ye 2022 (CVPR), as compared against in FedNoRo and FedDPCont"
 
-    sl: bool = True
-    """Symmetric loss; off is cross-entropy."""
     ccr: bool = True
     """Confidence weights; off is FedAvg's mean."""
     by_size: bool = False
     """Multiply the confidence weights by the sites' sizes; neither paper says."""
-    alpha: AtLeastZero = 0.1
-    """Weight of the cross-entropy."""
-    beta: AtLeastZero = 1.0
-    """Weight of the reverse cross-entropy."""
-    rce_log0: float = LOG0
-    """What log 0 counts as."""
-    eta: AtLeastZero = 0.5
-    """How much confidence counts."""
-    ccr_mode: Mode = "official"
-    """Normaliser of eq. 12, see `rhfl`."""
 
     def begin(self, federation: Federation, weights: Weights) -> RHFLAveragedState:
         return RHFLAveragedState(weights)
@@ -56,9 +43,7 @@ class RHFLAveraged(OneStage):
         return (Train, MeasureLoss) if self.ccr else (Train,)
 
     def objective(self, federation: Federation) -> Objective:
-        if not self.sl:
-            return as_objective(CrossEntropy())
-        return as_objective(SymmetricCrossEntropy(self.alpha, self.beta, self.rce_log0))
+        return self.private_loss()
 
     def train(self, state: RHFLAveragedState, federation: Federation) -> RHFLAveragedState:
         """Train, tell the trained model's private loss in the same visit, average by confidence."""
