@@ -50,7 +50,10 @@ def note(view: View, loss: Tensor) -> None:
 def judge(site: Site, method: str, *networks: Result) -> None:
     """Estimate the rate anew: of the mean loss of the networks, and the mean of what each said at first."""
     seen = torch.stack([network.rows[LOSSES] for network in networks]).mean(0)
-    found = [noise_rate(seen, *network.rows[FIRST].unbind(-1), site.n_classes) for network in networks]
+    found = []
+    for network in networks:
+        confidence, rank = network.rows[FIRST].unbind(-1)
+        found.append(noise_rate(seen, confidence, rank, site.n_classes))
     flagged = torch.zeros(len(seen), dtype=torch.bool)
     flagged[torch.from_numpy(found[0][1])] = True
     site.notebook[ESTIMATE] = sum(rate for rate, _ in found) / len(found)
