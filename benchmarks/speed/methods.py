@@ -12,6 +12,7 @@ import dataclasses
 import json
 import statistics
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,19 @@ BEGIN, END = "<!-- methods: made by python -m benchmarks.speed.methods --page --
 SITES, SAMPLES, CLASSES = 10, 200, 10
 MOST = 2.3
 """Times FedAvg's round that two networks or a teacher may cost."""
+WHY = {
+    "dividemix": "two trainings, and six forward passes to make labels (two networks, each on the pictures as they are "
+    "and on two augmented views), once a visit: the longer a site trains in a visit, the less they weigh",
+    "fedrn": "one training, and four forward passes (the received model, two neighbours, the trained model) beside two "
+    "heads that are tuned; the bound is for one teacher",
+    "feddf": "every site also distils the ensemble on the public samples and predicts them, one site after the other: "
+    "another budget than private training, to which the bound does not apply",
+    "fedmd": "every site also fits the consensus on the public samples and predicts them, one site after the other, "
+    "and its pre-training is ten epochs a visit: another budget, to which the bound does not apply",
+    "rhfl": "every site also learns from the others on the public samples and predicts them, one site after the other, "
+    "and its pre-training is ten epochs a visit: another budget, to which the bound does not apply",
+}
+"""What a method does beside one training pass, where that costs more than the bound."""
 WITHOUT_TRAINING = ("label-audit",)
 LONGER = {"dividemix, 5 epochs": ("dividemix", 5)}
 """What is done once a visit weighs less where a site trains longer, as DivideMix's twenty epochs were meant to."""
@@ -140,8 +154,19 @@ def table(results: dict[str, dict[str, list[float]]]) -> str:
 def section(results: dict[str, dict[str, list[float]]]) -> str:
     """What docs/speed.md shows between the marks."""
     dear = sorted(name for name, stages in results.items() if any(q[1] > MOST for q in stages.values()))
-    words = f"Above {MOST} times: {', '.join(dear)}." if dear else f"None costs more than {MOST} times."
-    return f"{BEGIN}\n\n{table(results)}\n\n{words}\n\n{END}"
+    absent = [name for name in _all() if name not in results and name not in LONGER]
+    words = [f"Above {MOST} times:"] if dear else [f"None costs more than {MOST} times."]
+    words += (
+        ["\n".join(_filled(f"- **{name}**: {WHY.get(name, 'not looked into')}.") for name in dear)]
+        if dear
+        else []
+    )
+    words += [_filled(f"Not measured: {', '.join(absent)}.")] if absent else []
+    return "\n\n".join([BEGIN, table(results), *words, END])
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def write_page(results: dict[str, dict[str, list[float]]]) -> None:

@@ -38,6 +38,11 @@ def test_logits_are_the_networks_own(name: str, n: int) -> None:
     for _ in range(2):
         expected = own_logits(network, samples.take(torch.arange(n)))
         assert torch.allclose(logits_of(network, samples), expected, rtol=1e-4, atol=1e-5)
+        features, logits = features_of(network, samples)
+        with torch.no_grad():
+            read = network.features(samples.take(torch.arange(n)))  # type: ignore[operator]
+        assert torch.allclose(features, read, rtol=1e-4, atol=1e-5)
+        assert torch.allclose(logits, expected, rtol=1e-4, atol=1e-5)
         with torch.no_grad():
             for value in network.parameters():
                 value.mul_(1.1)

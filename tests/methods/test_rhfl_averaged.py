@@ -23,13 +23,13 @@ BASE = RHFLAveraged(rounds=3, local=Recipe(batch_size=4, lr=0.2))
 
 def test_the_first_round_weighs_all_alike_and_later_ones_by_confidence() -> None:
     """L: 2 -> 1 gives F = 1; 2 -> 1.6 gives F = 0.25; w = 1 + 0.5 F / 1.25 for two sites."""
-    first = BASE.confidence({"a": 2.0, "b": 2.0}, {}, federation())
+    first = BASE.confidence_weights({"a": 2.0, "b": 2.0}, {}, len(federation().classes))
     assert first["a"] == first["b"]
-    found = BASE.confidence({"a": 1.0, "b": 1.6}, {"a": 2.0, "b": 2.0}, federation())
+    found = BASE.confidence_weights({"a": 1.0, "b": 1.6}, {"a": 2.0, "b": 2.0}, len(federation().classes))
     high, low = math.exp(1 + 0.4), math.exp(1 + 0.1)
     assert found == pytest.approx({"a": high / (high + low), "b": low / (high + low)})
     # a site that joins later has no drop yet: F = 0 for it
-    late = BASE.confidence({"a": 1.0, "b": 1.6}, {"a": 2.0}, federation())
+    late = BASE.confidence_weights({"a": 1.0, "b": 1.6}, {"a": 2.0}, len(federation().classes))
     assert late == pytest.approx(
         {"a": math.exp(1.5) / (math.exp(1.5) + math.e), "b": math.e / (math.exp(1.5) + math.e)}
     )
@@ -47,7 +47,7 @@ def test_the_average_uses_these_weights() -> None:
     fed = federation(kind=Watched)
     state = play(dataclasses.replace(BASE, rounds=2), fed)
     losses = [{name: reply.then[0].value for name, reply in round_.items()} for round_ in seen]
-    shares = BASE.confidence(losses[1], losses[0], fed)
+    shares = BASE.confidence_weights(losses[1], losses[0], len(fed.classes))
     expected = sum(shares[name] * reply.weights["weight"] for name, reply in seen[1].items())
     assert isinstance(expected, torch.Tensor)
     assert torch.allclose(state.weights["weight"], expected, atol=1e-6)
@@ -83,7 +83,7 @@ def test_ccr_mode_guards_against_rising_losses() -> None:
     before, now = dict.fromkeys("abc", 1.0), {"a": 2.0, "b": 1.1, "c": 0.9}
     leaders = {}
     for mode in ("official", "abs", "clip"):
-        found = RHFLAveraged(ccr_mode=mode).confidence(now, before, federation())  # type: ignore[arg-type]
+        found = RHFLAveraged(ccr_mode=mode).confidence_weights(now, before, len(federation().classes))  # type: ignore[arg-type]
         leaders[mode] = max(found, key=lambda s: found[s])
     assert leaders == {"official": "a", "abs": "c", "clip": "c"}
 
@@ -115,7 +115,7 @@ def test_held_out_confidence_is_asked_of_samples_that_nobody_trained_on() -> Non
         loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(data.held_out_given[site]))
         assert (reply.then[0].value, reply.then[0].samples) == (pytest.approx(float(loss), abs=1e-5), 2)
     skill = {site: min(max(1 - loss / math.log(3), 0.0), 1.0) for site, loss in state.losses.items()}
-    shares = method.confidence(state.losses, {}, fed)
+    shares = method.confidence_weights(state.losses, {}, len(fed.classes))
     total = sum(skill.values())
     assert total > 0
     assert shares == pytest.approx({site: 1.5 * own / total for site, own in skill.items()})

@@ -77,12 +77,24 @@ def features_of(
 ) -> tuple[Tensor, Tensor]:
     """Features `[n, F]` and logits `[n, K]` of every sample in order, on the CPU."""
     require_features(network, "a method that reads features")
+    stacked = _stacked_form(network, samples)
 
     def both(images: Tensor) -> tuple[Tensor, ...]:
         features = network.features(images)  # type: ignore[operator]
         return features, network.head(features)  # type: ignore[operator]
 
-    features, logits = _map(network, both, samples, augment, generator)
+    if stacked is None:
+        features, logits = _map(network, both, samples, augment, generator)
+        return features, logits
+    own = stacked
+    own.load([network.state_dict()])
+
+    def compute(images: Tensor) -> tuple[Tensor, ...]:
+        read, said = own.forward_both(images.unsqueeze(0), train=False, features=True)
+        assert read is not None
+        return read[0], said[0]
+
+    features, logits = _map(network, compute, samples, augment, generator, own.by_site)
     return features, logits
 
 

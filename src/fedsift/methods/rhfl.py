@@ -10,31 +10,25 @@ import torch
 from torch import Tensor
 
 from fedsift.contract import ConfigError, Federation
-from fedsift.contract.ranges import AtLeastZero
 from fedsift.local.losses import teacher_mixture, teacher_weights
-from fedsift.local.objective import CrossEntropy, Objective, as_objective
-from fedsift.local.own import MeasuredOn
 from fedsift.local.plan import batch_bounds
 from fedsift.local.public import Collaborate, Lesson, PublicPart, Show, public_size
 from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.robust import LOG0, SymmetricCrossEntropy
 from fedsift.methods.base import methods
 from fedsift.methods.in_public import LearnsInPublic
 from fedsift.methods.rhfl_parts import (
     LIFE,
     RHFLState,
-    confidence_weights,
+    SymmetricAndConfident,
     losses_of,
     outputs_of,
     record_replies,
-    require_held_out,
 )
-from fedsift.signals.credibility import Mode
 
 
 @methods.register("rhfl")
 @dataclass(frozen=True)
-class RHFL(LearnsInPublic):
+class RHFL(SymmetricAndConfident, LearnsInPublic):
     """Sites with networks of any kind learn from each other's predictions on public samples.
 
     Each keeps its model. A round: learn from the others (HFL, section 3.1), from each as much as its loss
@@ -49,22 +43,9 @@ class RHFL(LearnsInPublic):
 
     hfl: bool = True
     """Learn from the others on public samples (Tables 2 and 3)."""
-    sl: bool = True
-    """Symmetric loss in private training and in CCR; off is plain cross-entropy (Tables 2 and 3)."""
     ccr: bool = True
     """Weigh teachers by confidence; off gives each 1 / (K - 1), eq. 3 (Tables 2 and 3)."""
 
-    alpha: AtLeastZero = 0.1
-    """lambda of eq. 7: weight of the cross-entropy."""
-    beta: AtLeastZero = 1.0
-    """Weight of the reverse cross-entropy."""
-    rce_log0: float = LOG0
-    """What log 0 counts as in the reverse cross-entropy: ln 1e-4; the SCE paper has -4 and -6."""
-    eta: AtLeastZero = 0.5
-    """eta of eq. 12: how much confidence counts."""
-    ccr_mode: Mode = "official"
-    """Normaliser of eq. 12: as printed, by absolute values ("abs"), or by falling losses alone ("clip"); "held-out"
-    (ours) weighs by how far the loss on held-out samples is below chance."""
     weigh: Literal["teacher", "own"] = "teacher"
     """W_i for teacher i (released), or eq. 14 as printed: the student's own W_k for all of them."""
     statistics_on: Literal["eval", "train"] = "eval"
@@ -86,14 +67,13 @@ class RHFL(LearnsInPublic):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.local_epochs, int) and self.local_epochs < 1:
             raise ConfigError(f"method.local_epochs = {self.local_epochs}: it must be at least 1")
-        if not self.rce_log0 < 0:
-            raise ConfigError(f"method.rce_log0 = {self.rce_log0}: a logarithm of 0 is negative, e.g. -9.21")
 
     def start(self, federation: Federation) -> RHFLState:
         if self.ccr and self.hfl:
-            require_held_out(self.ccr_mode, federation)
+            self.require_held_out(federation)
         return RHFLState(public=public_size(federation))
 
     # Before the first exchange ------------------------------------------------------------------------
@@ -101,7 +81,7 @@ class RHFL(LearnsInPublic):
     def pretrain(self, state: RHFLState, federation: Federation) -> RHFLState:
         """Private training with L_sl; the last visit also shows the first predictions and losses."""
         last = federation.round.index + 1 == self.pretrain_rounds
-        recipe = self.recipe(self.objective(), epochs=self.pretrain_epochs)
+        recipe = self.recipe(self.private_loss(), epochs=self.pretrain_epochs)
         if last:
             return self.first(state, federation, train=recipe)
         record_replies(federation, federation.ask(Collaborate(train=recipe)))
@@ -164,10 +144,9 @@ class RHFL(LearnsInPublic):
             show = Show(
                 ahead, len(federation.classes), mode=self.outputs_in, batch_size=self.local.batch_size
             )
-        measure = self.objective() if self.ccr and self.hfl and closing else None
+        measure = self.private_loss() if self.ccr and self.hfl and closing else None
         augment = self.local.augment if self.statistics_on == "train" else None
-        on: MeasuredOn = "held out" if self.ccr_mode == "held-out" else "own"
-        return Collaborate(lesson, train, measure, augment, on, show)
+        return Collaborate(lesson, train, measure, augment, self.measured_on, show)
 
     # HFL, section 3.1 ---------------------------------------------------------------------------------
 
@@ -212,12 +191,6 @@ class RHFL(LearnsInPublic):
 
     # SL, section 3.2 ----------------------------------------------------------------------------------
 
-    def objective(self) -> Objective:
-        """L_sl = alpha L_ce + beta L_rce (eq. 7), or plain cross-entropy."""
-        if not self.sl:
-            return as_objective(CrossEntropy())
-        return as_objective(SymmetricCrossEntropy(self.alpha, self.beta, self.rce_log0))
-
     def private(self, federation: Federation, state: RHFLState) -> dict[str, Recipe]:
         """Private training of every site, eq. 8, with its T_l."""
         if self.local_epochs == "ratio":
@@ -225,7 +198,7 @@ class RHFL(LearnsInPublic):
             epochs = {site: max(1, round(size / state.public)) for site, size in sizes.items()}
         else:
             epochs = dict.fromkeys(federation.sites, self.local_epochs or self.local.epochs)
-        return {site: self.recipe(self.objective(), epochs=count) for site, count in epochs.items()}
+        return {site: self.recipe(self.private_loss(), epochs=count) for site, count in epochs.items()}
 
     # CCR, section 3.3 ---------------------------------------------------------------------------------
 
@@ -235,9 +208,7 @@ class RHFL(LearnsInPublic):
         if not (self.ccr and self.hfl and teachers):
             return {}
         now, classes = {site: state.losses[site] for site in teachers}, len(federation.classes)
-        weights = confidence_weights(
-            now, state.earlier, self.objective(), classes, eta=self.eta, mode=self.ccr_mode
-        )
+        weights = self.confidence_weights(now, state.earlier, classes)
         federation.record_sites("confidence_weight", weights)
         federation.record(confidence_weights=weights)
         return weights

@@ -7,15 +7,11 @@ from typing import ClassVar
 
 from fedsift.contract import Federation, State, Weights
 from fedsift.contract.method import Asks
-from fedsift.contract.ranges import AtLeastZero
-from fedsift.local.objective import CrossEntropy, Objective, as_objective
-from fedsift.local.own import MeasuredOn
+from fedsift.local.objective import Objective
 from fedsift.local.requests import Train
-from fedsift.local.robust import LOG0, SymmetricCrossEntropy
 from fedsift.methods.base import OneStage, ask_to_train, methods
-from fedsift.methods.rhfl_parts import confidence_weights, require_held_out
+from fedsift.methods.rhfl_parts import SymmetricAndConfident
 from fedsift.methods.rhfl_site import MeasureLoss, PrivateLoss
-from fedsift.signals.credibility import Mode
 
 
 @dataclass(frozen=True)
@@ -27,32 +23,20 @@ class RHFLAveragedState(State):
 
 @methods.register("rhfl-avg")
 @dataclass(frozen=True)
-class RHFLAveraged(OneStage):
+class RHFLAveraged(SymmetricAndConfident, OneStage):
     """FedAvg whose sites train with the symmetric loss and count by client confidence (RHFL eqs. 9-13)."""
 
     summary: ClassVar[str] = "FedAvg with RHFL's symmetric loss and confidence weights, one network for all"
     paper: ClassVar[str] = "Fang and Ye 2022 (CVPR), as compared against in FedNoRo and FedDPCont"
 
-    sl: bool = True
-    """Symmetric loss; off is cross-entropy."""
     ccr: bool = True
     """Confidence weights; off is FedAvg's mean."""
     by_size: bool = False
     """Multiply the confidence weights by the sites' sizes; neither paper says."""
-    alpha: AtLeastZero = 0.1
-    """Weight of the cross-entropy."""
-    beta: AtLeastZero = 1.0
-    """Weight of the reverse cross-entropy."""
-    rce_log0: float = LOG0
-    """What log 0 counts as."""
-    eta: AtLeastZero = 0.5
-    """How much confidence counts."""
-    ccr_mode: Mode = "official"
-    """Normaliser of eq. 12, see `rhfl`."""
 
     def begin(self, federation: Federation, weights: Weights) -> RHFLAveragedState:
         if self.ccr:
-            require_held_out(self.ccr_mode, federation)
+            self.require_held_out(federation)
         return RHFLAveragedState(weights)
 
     @property
@@ -60,22 +44,19 @@ class RHFLAveraged(OneStage):
         return (Train, MeasureLoss) if self.ccr else (Train,)
 
     def objective(self, federation: Federation) -> Objective:
-        if not self.sl:
-            return as_objective(CrossEntropy())
-        return as_objective(SymmetricCrossEntropy(self.alpha, self.beta, self.rce_log0))
+        return self.private_loss()
 
     def train(self, state: RHFLAveragedState, federation: Federation) -> RHFLAveragedState:
         """Train, tell the trained model's private loss in the same visit, average by confidence."""
         chosen = federation.choose(self.fraction)
         objective = self.objective(federation)
-        on: MeasuredOn = "held out" if self.ccr_mode == "held-out" else "own"
-        measure = (MeasureLoss(None, objective, on=on),) if self.ccr else ()
+        measure = (MeasureLoss(None, objective, on=self.measured_on),) if self.ccr else ()
         replies = ask_to_train(federation, Train(state.weights, self.recipe(objective), then=measure), chosen)
         sizes = {site: float(reply.samples) for site, reply in replies.items()}
         shares, losses = sizes, state.losses
         if self.ccr:
             now = {site: _loss(reply.then[0]) for site, reply in replies.items()}
-            shares = self.confidence(now, state.losses, federation)
+            shares = self.confidence_weights(now, state.losses, len(federation.classes))
             losses = {**state.losses, **now}
             if self.by_size:
                 shares = {site: share * sizes[site] for site, share in shares.items()}
@@ -84,13 +65,6 @@ class RHFLAveraged(OneStage):
         models = [reply.weights for reply in replies.values()]
         weights = self.merge(models, [shares[site] for site in replies], state.weights)
         return replace(state, weights=weights, losses=losses)
-
-    def confidence(
-        self, now: dict[str, float], before: dict[str, float], federation: Federation
-    ) -> dict[str, float]:
-        """W of eqs. 9-13 over the sites of this round; a site seen for the first time has no drop."""
-        objective, classes = self.objective(federation), len(federation.classes)
-        return confidence_weights(now, before, objective, classes, eta=self.eta, mode=self.ccr_mode)
 
 
 def _loss(reply: object) -> float:

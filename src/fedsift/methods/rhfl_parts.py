@@ -1,4 +1,4 @@
-"""RHFL's state, and what its stages share: reading replies, and the weights of teachers."""
+"""RHFL's state, and what its two forms share: the symmetric loss of private training, confidence weights."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Literal
 from torch import Tensor
 
 from fedsift.contract import ConfigError, Federation, Replies, State
-from fedsift.local.objective import Objective
-from fedsift.local.own import chance_objective
+from fedsift.contract.ranges import AtLeastZero
+from fedsift.local.objective import CrossEntropy, Objective, as_objective
+from fedsift.local.own import MeasuredOn, chance_objective
 from fedsift.local.public import Collaborated
+from fedsift.local.robust import LOG0, SymmetricCrossEntropy
 from fedsift.methods.base import record_loss
 from fedsift.signals.credibility import Mode, credibility, held_out_credibility
 
@@ -33,32 +35,58 @@ class RHFLState(State):
     """L_sl^{k, t-1}, empty in the first communication epoch."""
 
 
-def require_held_out(mode: Mode, federation: Federation) -> None:
-    """Confidence by held-out samples needs some at every site."""
-    without = [site for site, facts in federation.facts.items() if not facts.held_out]
-    if mode == "held-out" and without:
-        raise ConfigError(
-            f"method.ccr_mode = 'held-out': site '{without[0]}' holds nothing out; set evaluate.held_out, e.g. 0.15"
-        )
+@dataclass(frozen=True)
+class SymmetricAndConfident:
+    """Switches and weights of SL (section 3.2) and CCR (section 3.3)."""
 
+    sl: bool = field(default=True, kw_only=True)
+    """Symmetric loss in private training and in CCR; off is plain cross-entropy (Tables 2 and 3)."""
+    alpha: AtLeastZero = field(default=0.1, kw_only=True)
+    """lambda of eq. 7: weight of the cross-entropy."""
+    beta: AtLeastZero = field(default=1.0, kw_only=True)
+    """Weight of the reverse cross-entropy."""
+    rce_log0: float = field(default=LOG0, kw_only=True)
+    """What log 0 counts as in the reverse cross-entropy: ln 1e-4; the SCE paper has -4 and -6."""
+    eta: AtLeastZero = field(default=0.5, kw_only=True)
+    """eta of eq. 12: how much confidence counts."""
+    ccr_mode: Mode = field(default="official", kw_only=True)
+    """Normaliser of eq. 12: as printed, by absolute values ("abs"), or by falling losses alone ("clip"); "held-out"
+    (ours) weighs by how far the loss on held-out samples is below chance."""
 
-def confidence_weights(
-    now: Mapping[str, float],
-    before: Mapping[str, float],
-    objective: Objective,
-    classes: int,
-    *,
-    eta: float,
-    mode: Mode,
-) -> dict[str, float]:
-    """W_k by the sites' losses (eqs. 9-13). A site whose last loss is unknown has no drop: its confidence is 0."""
-    losses = list(now.values())
-    if mode == "held-out":
-        found = held_out_credibility(losses, chance_objective(objective, classes))
-    else:
-        known = [before.get(site, loss) for site, loss in now.items()] if before else None
-        found = credibility(losses, known, eta, mode)
-    return dict(zip(now, found.weights.tolist()))
+    def __post_init__(self) -> None:
+        if not self.rce_log0 < 0:
+            raise ConfigError(f"method.rce_log0 = {self.rce_log0}: a logarithm of 0 is negative, e.g. -9.21")
+
+    def private_loss(self) -> Objective:
+        """L_sl = alpha L_ce + beta L_rce (eq. 7), or plain cross-entropy."""
+        if not self.sl:
+            return as_objective(CrossEntropy())
+        return as_objective(SymmetricCrossEntropy(self.alpha, self.beta, self.rce_log0))
+
+    @property
+    def measured_on(self) -> MeasuredOn:
+        """Which samples the loss behind a site's confidence is of."""
+        return "held out" if self.ccr_mode == "held-out" else "own"
+
+    def require_held_out(self, federation: Federation) -> None:
+        """Confidence by held-out samples needs some at every site."""
+        without = [site for site, facts in federation.facts.items() if not facts.held_out]
+        if self.measured_on == "held out" and without:
+            raise ConfigError(
+                f"method.ccr_mode = 'held-out': site '{without[0]}' holds nothing out; set evaluate.held_out, e.g. 0.15"
+            )
+
+    def confidence_weights(
+        self, now: Mapping[str, float], before: Mapping[str, float], classes: int
+    ) -> dict[str, float]:
+        """W_k by the sites' losses (eqs. 9-13). A site whose last loss is unknown has no drop: its confidence is 0."""
+        losses = list(now.values())
+        if self.ccr_mode == "held-out":
+            found = held_out_credibility(losses, chance_objective(self.private_loss(), classes))
+        else:
+            known = [before.get(site, loss) for site, loss in now.items()] if before else None
+            found = credibility(losses, known, self.eta, self.ccr_mode)
+        return dict(zip(now, found.weights.tolist()))
 
 
 def outputs_of(replies: Replies[Collaborated]) -> dict[str, Tensor]:
