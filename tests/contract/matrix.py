@@ -92,7 +92,9 @@ class Probed(InProcess):
         wide = 8 * request.spread
         far = any(
             _length(own, start) > wide * usual > 0
-            for (own, start), usual in zip(sent.reply.moves(request), self._usual(victim, envelopes, answers))
+            for (own, start), usual in zip(
+                sent.reply.moves(request), self._usual(victim, envelopes, {**answers, victim: sent})
+            )
         )
         moved = any(_moved(own, start) for own, start in honest.moves(request))
         self.row.note(attack, reason, (attack in FLAT and moved) or (attack in FAR_OFF and far), where)
@@ -100,8 +102,8 @@ class Probed(InProcess):
     def _usual(
         self, victim: str, envelopes: Mapping[str, Envelope], answers: Mapping[str, Answer]
     ) -> list[float]:
-        """The median honest length of each model, for training of the victim's reach, in this round or, of fewer than
-        three sites, in the stage before."""
+        """The median length of each model among the answers that arrived, the attack's included, for training of the
+        victim's reach; of fewer than three sites, that of the stage before."""
         every = {
             site: [
                 (_length(*move), envelopes[site].request.reach(getattr(answer.reply, "samples", 1)))
