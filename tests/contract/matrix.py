@@ -17,6 +17,7 @@ from fedsift.aggregate.likeness import flattened, relative_length
 from fedsift.contract.messages import Answer, Envelope, Reply, Weights
 from fedsift.engines.gate import refusal
 from fedsift.engines.inprocess import InProcess
+from fedsift.engines.lengths import usual_for
 
 FAR_OFF = ("x1000", "sign flip x15", "x25")
 """Attacks that go too far: refused wherever there is a measure."""
@@ -91,20 +92,30 @@ class Probed(InProcess):
         wide = 8 * request.spread
         far = any(
             _length(own, start) > wide * usual > 0
-            for (own, start), usual in zip(sent.reply.moves(request), self._usual(envelopes, answers))
+            for (own, start), usual in zip(
+                sent.reply.moves(request), self._usual(victim, envelopes, {**answers, victim: sent})
+            )
         )
         moved = any(_moved(own, start) for own, start in honest.moves(request))
         self.row.note(attack, reason, (attack in FLAT and moved) or (attack in FAR_OFF and far), where)
 
-    def _usual(self, envelopes: Mapping[str, Envelope], answers: Mapping[str, Answer]) -> list[float]:
-        """The median honest length of each model, in this round or, of fewer than three sites, in the stage before."""
-        every = [
-            [_length(*move) for move in answer.reply.moves(envelopes[site].request)]
+    def _usual(
+        self, victim: str, envelopes: Mapping[str, Envelope], answers: Mapping[str, Answer]
+    ) -> list[float]:
+        """The median length of each model among the answers that arrived, the attack's included, for training of the
+        victim's reach; of fewer than three sites, that of the stage before."""
+        every = {
+            site: [
+                (_length(*move), envelopes[site].request.reach(getattr(answer.reply, "samples", 1)))
+                for move in answer.reply.moves(envelopes[site].request)
+            ]
             for site, answer in answers.items()
-            if answer.reply is not None
-        ]
-        if len(every) >= 3:
-            return [statistics.median(lengths) for lengths in zip(*every)]
+            if answer.reply is not None and isinstance(getattr(answer.reply, "samples", 1), int)
+        }
+        if len(every) >= 3 and victim in every:
+            return [
+                usual_for(every[victim][number][1], ways) for number, ways in enumerate(zip(*every.values()))
+            ]
         known = [
             [length for length, _ in at.recent]
             for key, at in self.protection.lengths.items()

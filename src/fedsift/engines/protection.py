@@ -27,6 +27,9 @@ KEPT_DIGESTS = 64
 FEWEST_CLASSES = 5
 """Of so many classes no wrong labels pull a model that has learnt nothing back by more than a share 1 / (K - 1) of what
 right ones pull it on. Two classes that are swapped pull it back as far: that site and an attacker are the same."""
+FEW = 5
+"""Among fewer replies the median may be that of sites that have nothing left to learn, so what is known of a site from
+the run's other stages counts as well."""
 LEAST_SIZE = 0.1
 """Of the length of the parameters that were sent, what training leaves at least: nobody learns by forgetting all."""
 AGREED = 0.5
@@ -169,7 +172,8 @@ class Protection:
 
     def _ratios(self, key: str, lengths: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, float]:
         """Each length beside the usual one; 0 where nobody can say yet what is usual."""
-        known, elsewhere = self.lengths.get(key, Lengths()), self._elsewhere(key)
+        known = self.lengths.get(key, Lengths())
+        elsewhere = self._elsewhere(key) if len(lengths) < FEW else []
         now = {site: (length, cohort[site].reach) for site, length in lengths.items()}
         ways = list(now.values()) if len(now) >= self.limits.norm_cohort else self._before(key, known)
         found = {}
