@@ -95,6 +95,8 @@ def note_lines(results: Results) -> list[str]:
     table, lines = results.table, []
     many = len(table.seeds) > 1
     seeds = f"Mean ± standard deviation over {len(table.seeds)} seeds" if many else "One seed"
+    if many and results.cells_there < results.cells_wanted:
+        seeds += ", or as many as are there"
     printed = any(entry.printed is not None for entry in results.entries)
     lines.append(f"{seeds}{'; in round brackets what the paper prints' if printed else ''}.")
     if table.note:
