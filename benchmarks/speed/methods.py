@@ -40,6 +40,8 @@ WHY = {
     "and on two augmented views), once a visit: the longer a site trains in a visit, the less they weigh",
     "fedrn": "one training, and four forward passes (the received model, two neighbours, the trained model) beside two "
     "heads that are tuned; the bound is for one teacher",
+    "fedmlp": "one training in which a frozen teacher looks at every batch, and two passes over all samples for their "
+    "features, one to tag missing labels before, one for prototypes after",
     "feddf": "every site also distils the ensemble on the public samples and predicts them, one site after the other: "
     "another budget than private training, to which the bound does not apply",
     "fedmd": "every site also fits the consensus on the public samples and predicts them, one site after the other, "
