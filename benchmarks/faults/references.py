@@ -42,8 +42,9 @@ def app_of(stand: Stand, method: str) -> Path:
 
 def reference(stand: Stand, method: str) -> Reference:
     """Measured once, on this machine; the seconds are those of a machine as busy as it was then."""
-    if method in stand.references:
-        return stand.references[method]
+    own: Reference | None = stand.references.get(method)
+    if own is not None:
+        return own
     found = known(REFERENCES).get(method)
     if found is not None and found.get("machine") == this_machine() and method not in BY_SECRETS:
         return Reference(**found)
