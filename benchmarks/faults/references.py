@@ -24,6 +24,10 @@ class Reference:
     """Where it was measured: the last bits of a model are a processor's and a library's own."""
 
 
+BY_SECRETS = frozenset({"feddpcont"})
+"""Methods whose sites draw from secrets of their own, new in every consortium: only runs of one consortium compare."""
+
+
 def this_machine() -> str:
     text = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
     model = next(
@@ -38,8 +42,11 @@ def app_of(stand: Stand, method: str) -> Path:
 
 def reference(stand: Stand, method: str) -> Reference:
     """Measured once, on this machine; the seconds are those of a machine as busy as it was then."""
+    own: Reference | None = stand.references.get(method)
+    if own is not None:
+        return own
     found = known(REFERENCES).get(method)
-    if found is not None and found.get("machine") == this_machine():
+    if found is not None and found.get("machine") == this_machine() and method not in BY_SECRETS:
         return Reference(**found)
     began = time.monotonic()
     run = stand.start(app_of(stand, method))
@@ -47,6 +54,7 @@ def reference(stand: Stand, method: str) -> Reference:
     if code or accuracy is None:
         raise NotSeen(f"{method} did not end well though nothing disturbed it: {run.words[-500:]}")
     measured = Reference(accuracy, time.monotonic() - began, mark_of(run.folder), this_machine())
+    stand.references[method] = measured
     keep(REFERENCES, method, asdict(measured))
     return measured
 

@@ -105,6 +105,8 @@ class Stand:
         self.trial: Trial = prepare_trial(study, folder)
         self.members: dict[str, Member] = {}
         self.runs = 0
+        self.references: dict[str, Any] = {}
+        """Runs of this consortium that nothing disturbed, by method."""
 
     @property
     def sites(self) -> list[str]:

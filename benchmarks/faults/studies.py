@@ -32,7 +32,7 @@ FINDINGS = {
 }
 
 
-def study_of(method: str, folder: Path, **changes: Any) -> Study:
+def study_of(method: str, folder: Path, /, **changes: Any) -> Study:
     """Every site must answer in every round: a run can only end when whoever was killed came back."""
     table: dict[str, Any] = {
         "name": f"faults {method}",
