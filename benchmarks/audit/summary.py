@@ -22,7 +22,7 @@ def ratio(ours: list[float], theirs: list[float]) -> tuple[float, float]:
 
 def read(folder: Path) -> dict[str, list[dict[str, Any]]]:
     cells: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for file in sorted(folder.glob("*-[0-9].json")):
+    for file in sorted(folder.glob("*-[0-9]*.json")):
         held = json.loads(file.read_text())
         if "ours" in held:
             cells[held["scenario"]].append(held)
@@ -47,7 +47,8 @@ def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
         / max(sum(cell["ours"]["harmed"] for cell in cells), 1),
     }
     if all("ranking" in cell for cell in cells):
-        ap = {key: [cell["ranking"][key]["ap"] for cell in cells] for key in cells[0]["ranking"]}
+        rows = [key for key in cells[0]["ranking"] if all(key in cell["ranking"] for cell in cells)]
+        ap = {key: [cell["ranking"][key]["ap"] for cell in cells] for key in rows}
         line["ap"] = {key: float(np.mean(values)) for key, values in ap.items()}
         line["recall_at_budget"] = np.mean([cell["ranking"]["ours"]["recall_at_budget"] for cell in cells])
         line["over_pooled"] = ratio(ap["ours"], ap["cleanlab, pooled"])

@@ -81,7 +81,7 @@ def test_the_exponent_is_stretched_from_the_calibrated_one() -> None:
 
 
 def test_only_mistakes_that_follow_no_picture_are_evidence() -> None:
-    """20 of 200 labels probably wrong: evidence, unless nearly all of them would go with what is hard or looks alike."""
+    """20 of 200 labels probably wrong: evidence, unless nearly all of them go with what is hard or looks alike."""
     doubt = np.repeat([0.95, 0.005], [20, 180])
     assert rate_of(doubt).evidence and rate_of(doubt, at_random=0.06).evidence
     told = rate_of(doubt, at_random=0.02)

@@ -266,7 +266,7 @@ class JudgeGrid(Request[GridJudged]):
 
 
 def own_models(shared: tuple[SharedModel, ...], nats: Tensor) -> list[LabelModel]:
-    """What all sites share, with the exponent that this site's own likelihoods of all questions choose with everyone's."""
+    """What all sites share, with the exponent that the likelihoods of all questions choose, this site's and all's."""
     none = CensoredTable(np.zeros((0, 0), np.int64), np.zeros(0, np.int64), 0)
     fitted, right = nats.sum(1).numpy()
     a = site_tempering(shared[0], SecondReply(fitted, right, none))

@@ -55,7 +55,7 @@ GRID = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0)
 ENOUGH = 300.0
 """Samples at which a site's own word on whether it has wrong labels counts half: with few samples of few classes the
 model's mistakes decide which fit is better. Chosen on CIFAR-10N, HAM10000, digits and made X-rays, seeds 100 to 103."""
-FEW = 0.03
+FEW = 0.05
 """Share of mistakes at random below which none by picture are assumed: the model's own mistakes explain those."""
 ITERATIONS = 100
 TOLERANCE = 1e-6

@@ -96,7 +96,7 @@ def _effective(weights: Array) -> Array:
 def reader_error_of(
     probability_wrong: ArrayLike, found_wrong: ArrayLike, weights: ArrayLike | None = None
 ) -> float:
-    """The mean share of mistaken verdicts, given them, each share with its curve, drawn to a tenth.
+    """The mean share of mistaken verdicts, given them, over all shares and (by Laplace) all curves, drawn to a tenth.
 
     Verdicts against a score near 0 or 1 are the sign of it. Summed over a grid, with the prior `READERS`. The mean, not
     the likeliest share: a few hundred verdicts hardly tell, the likeliest one lies below most that are likely, and a
@@ -105,13 +105,18 @@ def reader_error_of(
     p, y = np.asarray(probability_wrong, np.float64).ravel(), np.asarray(found_wrong, np.float64).ravel()
     w = np.ones(len(p)) if weights is None else np.asarray(weights, np.float64).ravel()
     w = _effective(w) if w.any() else w
+    design = np.stack([np.ones(len(p)), logit(np.clip(p, _EDGE, 1 - _EDGE))], axis=1)
     scores = []
     for rate in READER_ERRORS:
         curve = recalibrated(p, y, weights, reader_error=float(rate))
-        seen = np.clip(rate + (1 - 2 * rate) * curve(p), _EDGE, 1 - _EDGE)
-        fit = float((w * (y * np.log(seen) + (1 - y) * np.log(1 - seen))).sum())
         bent = np.array([curve.offset, curve.slope]) - _IDENTITY
+        right = curve(p)
+        seen = np.clip(rate + (1 - 2 * rate) * right, _EDGE, 1 - _EDGE)
+        known = w * ((1 - 2 * rate) * right * (1 - right)) ** 2 / (seen * (1 - seen))
+        stiffness = (design * known[:, None]).T @ design + np.diag(PRIOR_WEIGHT * _STIFFNESS)
+        fit = float((w * (y * np.log(seen) + (1 - y) * np.log(1 - seen))).sum())
         fit -= 0.5 * PRIOR_WEIGHT * float((_STIFFNESS * bent**2).sum())
+        fit -= 0.5 * float(np.linalg.slogdet(stiffness)[1])
         scores.append(fit + (READERS[0] - 1) * np.log(rate) + (READERS[1] - 1) * np.log(1 - rate))
     likely = np.exp(np.array(scores) - max(scores))
     return float((likely * READER_ERRORS).sum() / likely.sum())
