@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,7 @@ from fedsift.metrics.calibration import calibration_error
 from fedsift.metrics.multilabel import average_precision, roc_area
 from fedsift.signals.label_crossfit import as_probabilities, averaged, crossfit_step, out_of_fold
 from fedsift.signals.label_exchange import (
-    SecondReply,
     first_reply,
-    one_exponent,
     second_reply,
     shared_model,
     site_tempering,
@@ -102,21 +99,13 @@ def audited(
 ) -> tuple[Array, NDArray[np.bool_], Array]:
     """P(wrong) `[n, K]`, NaN where a site does not annotate; the sites with evidence `[S]`, and their rates `[S]`."""
     wrong, models = np.full(p.shape, np.nan), [[LabelModel.start([1, 1])] * p.shape[1] for _ in rows]
-    replies: list[dict[int, SecondReply]] = []
-    shared = []
     for k in range(p.shape[1]):
         sites = [s for s in range(len(rows)) if annotated[s, k]]
         start = start_model([first_reply(given[rows[s], k], 2) for s in sites])
-        own = {s: second_reply(two_columns(p[rows[s], k]), given[rows[s], k], start) for s in sites}
-        replies.append(own)
-        shared.append(shared_model(list(own.values()), start))
-    joined = one_exponent(shared)
-    for s in range(len(rows)):
-        mine = [own[s] for own in replies if s in own]
-        if mine:
-            summed = replace(mine[0], nats=sum(x.nats for x in mine), faithful=sum(x.faithful for x in mine))
-            a = site_tempering(joined[0], summed)
-            models[s] = [one.model.with_tempering(a) for one in joined]
+        own = [second_reply(two_columns(p[rows[s], k]), given[rows[s], k], start) for s in sites]
+        shared = shared_model(own, start)
+        for s, reply in zip(sites, own, strict=True):
+            models[s][k] = shared.model.with_tempering(site_tempering(shared, reply))
     told, shares = np.zeros(len(rows), np.bool_), np.zeros(len(rows))
     for s, r in enumerate(rows):
         fits = fit_questions(two_columns(p[r]), given[r], annotated[s], models[s])

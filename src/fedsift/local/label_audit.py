@@ -266,11 +266,12 @@ class JudgeGrid(Request[GridJudged]):
 
 
 def own_models(shared: tuple[SharedModel, ...], nats: Tensor) -> list[LabelModel]:
-    """What all sites share, with the exponent that the likelihoods of all questions choose, this site's and all's."""
+    """What all sites share, each question with the exponent that this site's own likelihoods choose with everyone's."""
     none = CensoredTable(np.zeros((0, 0), np.int64), np.zeros(0, np.int64), 0)
-    fitted, right = nats.sum(1).numpy()
-    a = site_tempering(shared[0], SecondReply(fitted, right, none))
-    return [one.model.with_tempering(a) for one in shared]
+    return [
+        one.model.with_tempering(site_tempering(one, SecondReply(fitted.numpy(), right.numpy(), none)))
+        for one, fitted, right in zip(shared, *nats)
+    ]
 
 
 # Third exchange ---------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from fedsift.local.recipe import Recipe
 from fedsift.methods.base import TrainingMethod, methods
 from fedsift.models.head import PREFIX
 from fedsift.signals.label_crossfit import RIDGES
-from fedsift.signals.label_exchange import SecondReply, SharedModel, one_exponent, shared_model
+from fedsift.signals.label_exchange import SecondReply, SharedModel, shared_model
 from fedsift.signals.label_posterior import LabelModel
 from fedsift.signals.label_rates import shares_of
 
@@ -184,9 +184,9 @@ class LabelAudit(TrainingMethod):
     def share(self, state: AuditState, federation: Federation) -> AuditState:
         """The exponent, chosen by the likelihood of the given labels, and who is mistaken for whom."""
         replies = federation.ask(self.grid(state, federation))
-        found = []
+        shared = []
         for q, shares in enumerate(state.shares.numpy()):
-            told = [
+            found = [
                 SecondReply(
                     reply.nats[q].numpy(),
                     reply.faithful[q].numpy(),
@@ -194,10 +194,9 @@ class LabelAudit(TrainingMethod):
                 )
                 for reply in replies.values()
             ]
-            found.append(shared_model(told, LabelModel.start(shares)))
-        shared = one_exponent(found)
+            shared.append(shared_model(found, LabelModel.start(shares)))
         federation.record(tempering=[one.model.tempering for one in shared])
-        return replace(state, shared=shared)
+        return replace(state, shared=tuple(shared))
 
     def judge(self, state: AuditState, federation: Federation) -> AuditState:
         """Every site judges its labels; the consortium learns how many, not which."""

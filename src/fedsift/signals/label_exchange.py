@@ -116,19 +116,6 @@ def shared_model(replies: Sequence[SecondReply], start: LabelModel) -> SharedMod
     return SharedModel(model, nats / samples, faithful / samples)
 
 
-def one_exponent(shared: Sequence[SharedModel]) -> tuple[SharedModel, ...]:
-    """Several findings of a picture: one exponent, that of all their likelihoods together.
-
-    One network judged them all, and a finding alone is too rare to choose: exponents from 1.0 to 1.45 were chosen for
-    findings of the same X-rays, and the ranking was the worse for it.
-    """
-    if len(shared) == 1:
-        return tuple(shared)
-    nats, faithful = sum(one.nats for one in shared), sum(one.faithful for one in shared)
-    a = choose_tempering([nats], [faithful])
-    return tuple(SharedModel(one.model.with_tempering(a), nats, faithful) for one in shared)
-
-
 def site_tempering(shared: SharedModel, own: SecondReply) -> float:
     """The exponent that a site's own likelihoods choose together with `SITES_WEIGHT` samples' worth of all sites':
     pictures from another machine may need another exponent, and a small site cannot tell."""
