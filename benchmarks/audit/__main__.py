@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.audit.federation import Audit, Scene, federated_audit
 from benchmarks.audit.rivals import adjusted_by_site, normalised_margin, self_confidence
 from benchmarks.audit.scenarios import SCENARIOS
-from benchmarks.audit.summary import print_summary
+from benchmarks.audit.summary import SETTINGS, print_summary
 from benchmarks.audit.trained import REPORTED, trained
 from numpy.typing import NDArray
 
@@ -72,6 +72,7 @@ def judged(audit: Audit, scene: Scene, true: Labels) -> dict[str, Any]:
             }
         )
     return {
+        "settings": SETTINGS,
         "tempering": round(audit.model.tempering, 3),
         "concentration": round(audit.model.concentration, 2),
         "calibration_error": round(calibration_error(wrong_by_site(audit, scene), wrong), 5),

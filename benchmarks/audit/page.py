@@ -95,6 +95,21 @@ def _missed(cells: dict[str, dict[str, Any]]) -> list[str]:
     return lines + [f"| {name} | {', '.join(by) or 'none'} |" for name, by in checks.items()]
 
 
+def _earlier(cells: dict[str, dict[str, Any]]) -> list[str]:
+    """Says which scenarios were measured before the posterior's settings were last changed."""
+    old = [name for name, line in cells.items() if not line["current"]]
+    if not old:
+        return []
+    return [
+        "",
+        _filled(
+            f"Not measured again since the model was changed ({len(old)} of {len(cells)}); their figures are an earlier "
+            f"model's, and no bound is claimed by them: {', '.join(old)}. Verdicts, NIH, clean federations and speed "
+            "below were measured when the first of these were."
+        ),
+    ]
+
+
 def _chest() -> list[str]:
     """Several findings a picture, with two findings left out at every site; and what radiologists read."""
     told = [json.loads(file.read_text("utf-8")) for file in sorted((HERE / "results").glob("nih-*.json"))]
@@ -162,7 +177,7 @@ def _verdicts() -> list[str]:
 def page() -> str:
     cells = {name: summary(own) for name, own in read(HERE / "results").items()}
     ranked = {name: line for name, line in cells.items() if "ap" in line}
-    parts = ["# The label audit, measured", "", _filled(TOP), "", "## Ranking", ""]
+    parts = ["# The label audit, measured", "", _filled(TOP), *_earlier(cells), "", "## Ranking", ""]
     parts += [
         "| scenario | seeds | wrong | ours | pooled | local | ours / pooled | ours / local | bound |",
         "|---|---|---|---|---|---|---|---|---|",

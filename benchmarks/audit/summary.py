@@ -10,6 +10,14 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
+from fedsift.contract.thresholds import APPLY
+from fedsift.signals.label_mistakes import FOLLOWS
+from fedsift.signals.label_posterior import FEW, SPREAD
+from fedsift.signals.label_rates import STRETCH
+
+SETTINGS = {"follows": FOLLOWS, "few": FEW, "spread": SPREAD, "stretch": STRETCH, "apply": APPLY}
+"""What the posterior was set to: a cell that was measured with anything else is of an earlier model."""
+
 
 def ratio(ours: list[float], theirs: list[float]) -> tuple[float, float]:
     """Mean of the paired ratios over seeds and the lower end of its 95 % interval (Student's t)."""
@@ -36,6 +44,7 @@ def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
     inside = [site["low"] <= site["wrong"] <= site["high"] for site in sites]
     line: dict[str, Any] = {
         "seeds": len(cells),
+        "current": all(cell["ours"].get("settings") == SETTINGS for cell in cells),
         "wrong": np.mean([cell["wrong"] / cell["samples"] for cell in cells]),
         "rate_error_points": 100 * np.mean(errors),
         "coverage": np.mean(inside),
