@@ -200,7 +200,7 @@ def _causes() -> list[str]:
             f"{joint['fitted_rate']:.0%}, further from the true {joint['true_rate']:.0%}; log-likelihood of these "
             f"labels {best['held_out_nats']:.0f}, a fifth of the tempered fit's "
             f"{joint['tempered_held_out_nats_a_fold']:.0f}; of the true labels of this fold at best {surest:.3f} a "
-            f"sample, tempered {joint['tempered_true_log_likelihood']:.3f} over all folds. Tempering stays the default. "
+            f"sample, tempered {joint['tempered_true_log_likelihood']:.3f} over all folds. Tempering is the default. "
             "One seed, one scenario; longer training and alternating fits of T were not tried."
         ),
         "",
