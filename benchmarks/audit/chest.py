@@ -16,6 +16,7 @@ import numpy as np
 from benchmarks.audit import pictures
 from benchmarks.audit.federation import ROUNDS, Scene, standard_features
 from benchmarks.audit.scenarios import FOLDS, folded
+from benchmarks.audit.trained import REPORTED
 from numpy.typing import NDArray
 
 from fedsift.contract.files import write_atomically
@@ -192,7 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", nargs="+", type=int, default=[5, 6, 7, 8, 9])
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(REPORTED))
     for seed in parser.parse_args().seeds:
         file = RESULTS / f"nih-missing-annotation-10-{seed}.json"
         if not file.is_file():

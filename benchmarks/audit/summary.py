@@ -10,6 +10,14 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
+from fedsift.contract.thresholds import APPLY
+from fedsift.signals.label_mistakes import FOLLOWS
+from fedsift.signals.label_posterior import FEW, SPREAD
+from fedsift.signals.label_rates import STRETCH
+
+SETTINGS = {"follows": FOLLOWS, "few": FEW, "spread": SPREAD, "stretch": STRETCH, "apply": APPLY}
+"""What the posterior was set to: a cell that was measured with anything else is of an earlier model."""
+
 
 def ratio(ours: list[float], theirs: list[float]) -> tuple[float, float]:
     """Mean of the paired ratios over seeds and the lower end of its 95 % interval (Student's t)."""
@@ -22,7 +30,7 @@ def ratio(ours: list[float], theirs: list[float]) -> tuple[float, float]:
 
 def read(folder: Path) -> dict[str, list[dict[str, Any]]]:
     cells: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for file in sorted(folder.glob("*-[0-9].json")):
+    for file in sorted(folder.glob("*-[0-9]*.json")):
         held = json.loads(file.read_text())
         if "ours" in held:
             cells[held["scenario"]].append(held)
@@ -36,6 +44,7 @@ def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
     inside = [site["low"] <= site["wrong"] <= site["high"] for site in sites]
     line: dict[str, Any] = {
         "seeds": len(cells),
+        "current": all(cell["ours"].get("settings") == SETTINGS for cell in cells),
         "wrong": np.mean([cell["wrong"] / cell["samples"] for cell in cells]),
         "rate_error_points": 100 * np.mean(errors),
         "coverage": np.mean(inside),
@@ -47,7 +56,8 @@ def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
         / max(sum(cell["ours"]["harmed"] for cell in cells), 1),
     }
     if all("ranking" in cell for cell in cells):
-        ap = {key: [cell["ranking"][key]["ap"] for cell in cells] for key in cells[0]["ranking"]}
+        rows = [key for key in cells[0]["ranking"] if all(key in cell["ranking"] for cell in cells)]
+        ap = {key: [cell["ranking"][key]["ap"] for cell in cells] for key in rows}
         line["ap"] = {key: float(np.mean(values)) for key, values in ap.items()}
         line["recall_at_budget"] = np.mean([cell["ranking"]["ours"]["recall_at_budget"] for cell in cells])
         line["over_pooled"] = ratio(ap["ours"], ap["cleanlab, pooled"])

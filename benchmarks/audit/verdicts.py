@@ -1,4 +1,4 @@
-"""`python -m benchmarks.audit.verdicts [--seeds 5 6 ...]`: what 100 verdicts a site, a tenth of them mistaken, change.
+"""`python -m benchmarks.audit.verdicts [--seeds 10 ...]`: what 100 verdicts a site, a tenth of them mistaken, change.
 
 Every site of a CIFAR-10N federation draws the product's review plan (34 worst, 33 flagged, 33 unflagged), a simulated
 reader answers it, and the audit is recalibrated by the verdicts. A reader's mistake: a wrong label is called right, a
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.audit.federation import federated_probabilities, standard_features
 from benchmarks.audit.scenarios import SCENARIOS
+from benchmarks.audit.trained import REPORTED, trained
 from numpy.typing import NDArray
 
 from fedsift.audits.findings import SiteAudit
@@ -51,7 +51,7 @@ def read(audit: SiteAudit, plan: Plan, true: NDArray[np.int64], rng: np.random.G
 
 def cell(name: str, seed: int, reader_error: float | None) -> dict[str, Any]:
     scene, true = SCENARIOS[name](seed)
-    p, _, _ = federated_probabilities(scene, standard_features(scene), seed)
+    p = trained(name, seed, scene, true).federated
     audits = audit_labels(scene.given, p, site=scene.site).sites
     rng = np.random.default_rng([seed, 70])
     before, after, wrong, seen, errors = [], [], [], [], []
@@ -85,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", nargs="+", type=int, default=[5, 6, 7, 8, 9])
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(REPORTED))
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
     done: list[dict[str, Any]] = json.loads(chosen.out.read_text()) if chosen.out.is_file() else []

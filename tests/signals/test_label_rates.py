@@ -17,7 +17,7 @@ from fedsift.signals.label_rates import (
     fit_rate_prior,
     fit_shared,
     flagged,
-    nearest,
+    rate_of,
     shares_of,
     site_rate,
 )
@@ -80,8 +80,12 @@ def test_the_exponent_is_stretched_from_the_calibrated_one() -> None:
         choose_tempering(fitted[:, 1:], faithful)
 
 
-def test_nearest_exponent() -> None:
-    assert GRID[nearest(2.7)] == 2.5
+def test_only_mistakes_that_follow_no_picture_are_evidence() -> None:
+    """20 of 200 labels probably wrong: evidence, unless nearly all of them go with what is hard or looks alike."""
+    doubt = np.repeat([0.95, 0.005], [20, 180])
+    assert rate_of(doubt).evidence and rate_of(doubt, at_random=0.06).evidence
+    told = rate_of(doubt, at_random=0.02)
+    assert not told.evidence and told.low == 0 and told.wrong == 20
 
 
 def test_concentration_tells_equal_sites_from_skewed_ones() -> None:

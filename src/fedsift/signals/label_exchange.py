@@ -27,6 +27,7 @@ from fedsift.signals.label_posterior import (
     any_wrong,
     faithful_likelihoods,
     fit_site,
+    fit_with_wrong,
     gain_of_wrong,
     likelihoods,
 )
@@ -35,7 +36,6 @@ from fedsift.signals.label_rates import (
     choose_tempering,
     fit_shared,
     most_likely_exponent,
-    nearest,
     noisy_share,
     shares_of,
     site_rate,
@@ -84,11 +84,10 @@ def second_reply(
 ) -> SecondReply:
     """From out-of-fold probabilities `[n, K]` and given labels `[n]`."""
     samples = len(np.asarray(given))
-    found, tables = likelihoods(probabilities, given, model, GRID)
-    nats = whole_nats(found, samples, floor)
+    nats = whole_nats(likelihoods(probabilities, given, model, GRID), samples, floor)
     faithful = whole_nats(faithful_likelihoods(probabilities, given, model, GRID), samples, floor)
-    own = nearest(choose_tempering([nats], [faithful]))
-    return SecondReply(nats, faithful, censored(tables[own], floor))
+    own = fit_with_wrong(probabilities, given, model.with_tempering(choose_tempering([nats], [faithful])))
+    return SecondReply(nats, faithful, censored(own.counts, floor))
 
 
 @dataclass(frozen=True)

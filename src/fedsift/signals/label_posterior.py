@@ -55,6 +55,8 @@ GRID = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0)
 ENOUGH = 300.0
 """Samples at which a site's own word on whether it has wrong labels counts half: with few samples of few classes the
 model's mistakes decide which fit is better. Chosen on CIFAR-10N, HAM10000, digits and made X-rays, seeds 100 to 103."""
+FEW = 0.05
+"""Share of mistakes at random below which none by picture are assumed: the model's own mistakes explain those."""
 ITERATIONS = 100
 TOLERANCE = 1e-6
 """Least change of the log-likelihood, a sample and step, that continues the fit."""
@@ -114,8 +116,13 @@ class SiteFit:
     """sum_i log P(given_i | x_i, s)."""
     swapped: bool
     """Whether the site's own codes, in which most labels differ from the class, explain its labels far better."""
+    follows: float = FOLLOWS
+    """d of this fit; 0 if its mistakes follow no picture."""
     any_wrong: float = 1.0
     """w_s: P(the site has wrong labels at all); `posterior` and `counts` are weighed by it."""
+    at_random: float = 1.0
+    """Share of wrong labels of a fit whose mistakes follow neither what looks alike nor what is hard: the model's own
+    mistakes do, so only what is left without them is evidence."""
 
     @property
     def proposed(self) -> Labels:
@@ -138,15 +145,18 @@ def fit_site(probabilities: ArrayLike, given: ArrayLike, model: LabelModel) -> S
 
     P(true | x, given, s) is w_s times that of the fit with wrong labels, and 1 - w_s on the given label.
     """
-    fit = fit_with_wrong(probabilities, given, model)
-    labels = np.asarray(given, np.int64)
-    best, _ = likelihoods(probabilities, given, model, GRID)
-    best = np.maximum(best, fit.log_likelihood)
+    fit, labels = fit_with_wrong(probabilities, given, model), np.asarray(given, np.int64)
+    best = np.maximum(likelihoods(probabilities, given, model, GRID), fit.log_likelihood)
+    plain = fit_with_wrong(probabilities, given, model, by_picture=False)
+    at_random = float(plain.doubt(labels).mean()) if len(labels) else 0.0
+    fit = plain if at_random < FEW else fit
     gain = gain_of_wrong(best, faithful_likelihoods(probabilities, given, model, GRID), model)
     chance = 1.0 if fit.swapped else float(any_wrong(gain, len(labels), model))
     as_given = np.eye(len(model.shares))[labels]
     posterior = chance * fit.posterior + (1 - chance) * as_given
-    return replace(fit, posterior=posterior, counts=posterior.T @ as_given, any_wrong=chance)
+    return replace(
+        fit, posterior=posterior, counts=posterior.T @ as_given, any_wrong=chance, at_random=at_random
+    )
 
 
 def gain_of_wrong(with_wrong: ArrayLike, faithful: ArrayLike, model: LabelModel) -> float:
@@ -171,15 +181,21 @@ def any_wrong(gain: ArrayLike, samples: ArrayLike, model: LabelModel) -> Array:
     return result
 
 
-def fit_with_wrong(probabilities: ArrayLike, given: ArrayLike, model: LabelModel) -> SiteFit:
+def fit_with_wrong(
+    probabilities: ArrayLike, given: ArrayLike, model: LabelModel, *, by_picture: bool = True
+) -> SiteFit:
     """EM for pi_s and T_s from out-of-fold probabilities `[n, K]` and given labels `[n]`, from several starts.
 
     The start with few wrong labels is kept unless one with the site's own confusions gains more than K log n nats and
-    has more than half of the labels wrong: codes that were swapped.
+    has more than half of the labels wrong: codes that were swapped. by_picture=False: mistakes that follow neither what
+    looks alike nor what is hard, only B.
     """
     p, labels = _checked(probabilities, given, len(model.shares))
     evidence = tempered_evidence(p, model)
-    usual = _fit(evidence, labels, model, mistaken_for(model.confusion, look_alikes(p, model.given_shares)))
+    alike = look_alikes(p, model.given_shares) if by_picture else np.ones_like(model.confusion)
+    usual = _fit(
+        evidence, labels, model, mistaken_for(model.confusion, alike), FOLLOWS if by_picture else 0.0
+    )
     if len(labels) < len(model.shares) or usual.rate < 0.25:
         return usual
     own = _own_codes(evidence, labels, model)
@@ -198,15 +214,13 @@ def tempered_evidence(probabilities: Array, model: LabelModel) -> Array:
     return result
 
 
-def likelihoods(
-    probabilities: ArrayLike, given: ArrayLike, model: LabelModel, tempering: ArrayLike
-) -> tuple[Array, Array]:
-    """Log-likelihoods `[A]` and expected counts `[A, K, K]` of the site's fit for every exponent in `tempering`."""
+def likelihoods(probabilities: ArrayLike, given: ArrayLike, model: LabelModel, tempering: ArrayLike) -> Array:
+    """Log-likelihoods `[A]` of the site's fit for every exponent in `tempering`."""
     fits = [
         fit_with_wrong(probabilities, given, model.with_tempering(a))
         for a in np.atleast_1d(np.asarray(tempering))
     ]
-    return np.array([fit.log_likelihood for fit in fits]), np.stack([fit.counts for fit in fits])
+    return np.array([fit.log_likelihood for fit in fits])
 
 
 def faithful_likelihoods(
@@ -277,12 +291,12 @@ def _checked(probabilities: ArrayLike, given: ArrayLike, classes: int) -> tuple[
     return p, labels
 
 
-def _fit(evidence: Array, labels: Labels, model: LabelModel, confusion: Array, rate: float = 0.15) -> SiteFit:
-    """From the site's given shares and `rate`, with B_s."""
+def _fit(evidence: Array, labels: Labels, model: LabelModel, confusion: Array, follows: float) -> SiteFit:
+    """From the site's given shares and a rate of 0.15, with B_s and d."""
     given = np.bincount(labels, minlength=len(model.shares))
     shares = (given + model.concentration * model.shares) / (len(labels) + model.concentration)
-    errors = error_shape(rate, confusion, model.relative_rates)
-    return _em(evidence, labels, model, confusion, shares, errors, rate)
+    errors = error_shape(0.15, confusion, model.relative_rates)
+    return _em(evidence, labels, model, confusion, shares, errors, follows)
 
 
 def _own_codes(evidence: Array, labels: Labels, model: LabelModel) -> SiteFit:
@@ -295,7 +309,7 @@ def _own_codes(evidence: Array, labels: Labels, model: LabelModel) -> SiteFit:
     confusion = np.where(np.eye(classes, dtype=bool), 0.0, table)
     confusion /= confusion.sum(1, keepdims=True)
     flat = replace(model, rate_prior=(1.0, 1.0), relative_rates=np.ones(classes))
-    return _em(evidence, labels, flat, confusion, model.shares, errors, 0.9, swapped=True)
+    return _em(evidence, labels, flat, confusion, model.shares, errors, 0.0, swapped=True)
 
 
 def _em(
@@ -305,18 +319,18 @@ def _em(
     confusion: Array,
     shares: Array,
     errors: Array,
-    rate: float,
+    follows: float,
     *,
     swapped: bool = False,
 ) -> SiteFit:
     """Maximum a posteriori pi_s, e_s and T_s: responsibilities, then shares, rate and errors, until nothing moves.
 
-    swapped: the site's own codes; they follow no picture, and most labels differ from the class.
+    follows: d. swapped: the site's own codes, in which most labels differ from the class.
     """
     n, classes = evidence.shape
     by_label = np.eye(classes)[labels]
     alpha, beta = model.rate_prior
-    follows, before = 0.0 if swapped else FOLLOWS, -np.inf
+    rate, before = 0.9 if swapped else 0.15, -np.inf
     for step in range(ITERATIONS + 1):
         posterior, total, factor = responsibilities(evidence, labels, shares, errors, follows)
         now = float(total.sum())
@@ -331,7 +345,7 @@ def _em(
         errors = even + SHAPE_WEIGHT * error_shape(rate, confusion, model.relative_rates)
         errors /= errors.sum(1, keepdims=True)
         errors = errors if swapped else dominant(errors)
-    return SiteFit(posterior, counts, shares, errors, rate, now, swapped)
+    return SiteFit(posterior, counts, shares, errors, rate, now, swapped, follows)
 
 
 def responsibilities(
@@ -371,8 +385,9 @@ def judge(
     later sample with the same probabilities gets the same answer.
     """
     p, labels = _checked(probabilities, given, len(model.shares))
-    follows = 0.0 if fit.swapped else FOLLOWS
-    posterior, _, _ = responsibilities(tempered_evidence(p, model), labels, fit.shares, fit.errors, follows)
+    posterior, _, _ = responsibilities(
+        tempered_evidence(p, model), labels, fit.shares, fit.errors, fit.follows
+    )
     doubt = 1 - posterior[np.arange(len(labels)), labels]
     weighed: Array = fit.any_wrong * posterior + (1 - fit.any_wrong) * np.eye(len(model.shares))[labels]
     before = fit.doubt_if_any(own)

@@ -69,11 +69,6 @@ def most_likely_exponent(log_likelihoods: ArrayLike, grid: Sequence[float] = GRI
     return float(x[1] - curve[1] / (2 * curve[0])) if curve[0] < 0 else float(x[1])
 
 
-def nearest(tempering: float, grid: Sequence[float] = GRID) -> int:
-    """Which exponent of the grid is nearest."""
-    return int(np.abs(np.asarray(grid) - tempering).argmin())
-
-
 def shares_of(tables: Sequence[CensoredTable]) -> Array:
     """g `[K]` from the sites' counts of given labels `[1, K]`; a remainder is spread as all sites' other counts."""
     classes = tables[0].cells.shape[1]
@@ -207,18 +202,23 @@ def site_rate(
     fit: SiteFit, given: ArrayLike, model_error: float = MODEL_ERROR, negligible: float = NEGLIGIBLE
 ) -> SiteRate:
     """The site's share of wrong labels with its 95 % interval, in whole labels: `rate_of` the fit's doubts."""
-    return rate_of(fit.doubt_if_any(given), fit.any_wrong, model_error, negligible)
+    return rate_of(fit.doubt_if_any(given), fit.any_wrong, model_error, negligible, fit.at_random)
 
 
 def rate_of(
-    doubt: Array, chance: float = 1.0, model_error: float = MODEL_ERROR, negligible: float = NEGLIGIBLE
+    doubt: Array,
+    chance: float = 1.0,
+    model_error: float = MODEL_ERROR,
+    negligible: float = NEGLIGIBLE,
+    at_random: float = 1.0,
 ) -> SiteRate:
     """The share of wrong labels from P(wrong | there are any) `[n]` and `chance`, the probability w_s of any.
 
     On the log-odds scale, variance = what the sample leaves open + model_error^2. What the sample leaves open of e_s
     is Louis' observed information: n / (e (1 - e)) of a fully known sample less sum P(1 - P) / (e (1 - e))^2 that is
     missing, never less than a twentieth of it. The ends are quantiles of that with weight w_s and of "no wrong label"
-    with the rest.
+    with the rest. There is evidence only if the interval of the smaller of the rate and `at_random`, the share of
+    wrong labels that follow no picture, lies above the negligible share.
     """
     n = len(doubt)
     if n == 0:
@@ -235,7 +235,8 @@ def rate_of(
         return 0.0 if above <= 0 else float(expit(logit(rate) + spread * ndtri(min(above, 1.0))))
 
     low, high = end(0.025), max(end(0.975), min(negligible, 1.0) if chance < 0.975 else 0.0)
-    evidence = chance > 0.5 and float(expit(logit(rate) + spread * ndtri(0.025))) > negligible
+    surely = float(np.clip(min(rate, at_random), 1e-9, 1 - 1e-9))
+    evidence = chance > 0.5 and float(expit(logit(surely) + spread * ndtri(0.025))) > negligible
     least = int(np.floor(low * n)) if evidence else 0
     return SiteRate(n, round(chance * float(doubt.sum())), least, int(np.ceil(high * n)), evidence)
 
