@@ -11,6 +11,17 @@ WIDTH = 118
 """Of prose, as tests/docs asks of every page."""
 
 
+def _filled(paragraph: str) -> str:
+    if paragraph.startswith("|"):
+        return paragraph
+    entries = paragraph.split("\n") if paragraph.startswith("- ") else [paragraph]
+    indent = "  " if paragraph.startswith("- ") else ""
+    form = textwrap.TextWrapper(
+        WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(map(form.fill, entries))
+
+
 @dataclass(frozen=True)
 class Section:
     """Where the part stands, and which command makes it."""
@@ -30,12 +41,8 @@ class Section:
         return f"<!-- /{self.name} -->"
 
     def marked(self, body: str) -> str:
-        """The part with its marks. Paragraphs of prose are filled; those that begin as a table does are left alone."""
-        paragraphs = [
-            text if text.startswith("|") else textwrap.fill(text, WIDTH, break_on_hyphens=False)
-            for text in body.strip().split("\n\n")
-        ]
-        return "\n\n".join([self.begin, *paragraphs, self.end])
+        """The part with its marks. Tables stay as they are, prose and the entries of a list are filled."""
+        return "\n\n".join([self.begin, *map(_filled, body.strip().split("\n\n")), self.end])
 
     def filled(self, body: str) -> str:
         """The whole page with this body in its place."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.phases.memory import megabytes, proportional
-from benchmarks.phases.page import write_page
+from benchmarks.phases.page import SECTION, table_of
 from benchmarks.phases.plain import plain_phases
 
 from fedsift.contract.errors import RunError
@@ -179,7 +179,7 @@ def main() -> None:
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(table, indent=2) + "\n", "utf-8")
         print(json.dumps(table, indent=2))
-    write_page(RESULTS)
+    SECTION.write(table_of(json.loads(RESULTS.read_text("utf-8"))))
 
 
 if __name__ == "__main__":

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
-BEGIN, END = "<!-- phases: benchmarks/phases -->", "<!-- /phases -->"
+from benchmarks.section import Section
+
+SECTION = Section("deployment.md", "phases", "python -m benchmarks.phases")
 
 
 def median_after_first(seconds: list[float]) -> float:
@@ -62,11 +61,3 @@ def alone_lines(runs: list[dict[str, Any]]) -> list[str]:
     table = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
     words = "fedsift by itself, later and after mending; memory as PSS, and in brackets as if alone on the machine:"
     return ["", words, "", *table]
-
-
-def write_page(results: Path, page: Path = PAGE) -> None:
-    text = page.read_text("utf-8")
-    before, rest = text.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    table = table_of(json.loads(results.read_text("utf-8")))
-    page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", "utf-8")

@@ -12,7 +12,6 @@ import dataclasses
 import json
 import statistics
 import tempfile
-import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.section import Section
 from threadpoolctl import threadpool_limits
 
 from fedsift.contract import Round, Stage
@@ -30,8 +30,7 @@ from fedsift.study import Study
 from fedsift.study.running import federate
 
 RESULTS = Path(__file__).parent / "results" / "methods.json"
-PAGE = Path(__file__).parents[2] / "docs" / "speed.md"
-BEGIN, END = "<!-- methods: made by python -m benchmarks.speed.methods --page -->", "<!-- /methods -->"
+SECTION = Section("speed.md", "methods", "python -m benchmarks.speed.methods --page")
 SITES, SAMPLES, CLASSES = 10, 200, 10
 MOST = 2.3
 """Times FedAvg's round that two networks or a teacher may cost."""
@@ -153,28 +152,16 @@ def table(results: dict[str, dict[str, list[float]]]) -> str:
     return "\n".join(lines)
 
 
-def section(results: dict[str, dict[str, list[float]]]) -> str:
+def body(results: dict[str, dict[str, list[float]]]) -> str:
     """What docs/speed.md shows between the marks."""
     dear = sorted(name for name, stages in results.items() if any(q[1] > MOST for q in stages.values()))
     absent = [name for name in _all() if name not in results and name not in LONGER]
-    words = [f"Above {MOST} times:"] if dear else [f"None costs more than {MOST} times."]
-    words += (
-        ["\n".join(_filled(f"- **{name}**: {WHY.get(name, 'not looked into')}.") for name in dear)]
-        if dear
-        else []
-    )
-    words += [_filled(f"Not measured: {', '.join(absent)}.")] if absent else []
-    return "\n\n".join([BEGIN, table(results), *words, END])
-
-
-def _filled(text: str) -> str:
-    return textwrap.fill(text, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-
-
-def write_page(results: dict[str, dict[str, list[float]]]) -> None:
-    text = PAGE.read_text("utf-8")
-    start, end = text.index(BEGIN), text.index(END) + len(END)
-    PAGE.write_text(text[:start] + section(results) + text[end:], "utf-8")
+    words = [f"None costs more than {MOST} times."]
+    if dear:
+        reasons = [f"- **{name}**: {WHY.get(name, 'not looked into')}." for name in dear]
+        words = [f"Above {MOST} times:", "\n".join(reasons)]
+    words += [f"Not measured: {', '.join(absent)}."] if absent else []
+    return "\n\n".join([table(results), *words])
 
 
 def read() -> dict[str, dict[str, list[float]]]:
@@ -203,7 +190,7 @@ def main() -> None:
                 print(f"{name:<14} {results[name]}", flush=True)
                 facts = {"turns": options.turns, "torch": torch.__version__, "ratios": results}
                 write_atomically(RESULTS, (json.dumps(facts, indent=1, sort_keys=True) + "\n").encode())
-    write_page(results)
+    SECTION.write(body(results))
     print(table(results))
 
 

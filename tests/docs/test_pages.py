@@ -116,9 +116,9 @@ def test_the_figures_of_learning_are_those_of_their_result_files() -> None:
 
 
 def test_the_cost_of_every_method_is_that_of_its_result_file() -> None:
-    from benchmarks.speed.methods import PAGE, read, section
+    from benchmarks.speed.methods import SECTION, body, read
 
-    assert section(read()) in PAGE.read_text("utf-8"), "run `python -m benchmarks.speed.methods --page`"
+    SECTION.check(body(read()))
 
 
 def test_how_often_no_clean_reference_is_said_is_that_of_its_result_file() -> None:
