@@ -90,7 +90,7 @@ def full_at_the_coordinator(stand: Stand) -> Iterator[Row]:
             else:
                 _freeze(run.folder.path, True)
             code = run.end(240)
-            said = said_by(run.words, "No space left", "Read-only", "read-only", "cannot be written")
+            said = said_by(run.words, "cannot be written (")
             if state == "full":
                 (place / "filler").unlink()
             else:
