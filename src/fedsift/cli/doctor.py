@@ -12,7 +12,6 @@ from rich.markup import escape
 
 from fedsift.cli.output import print_json, print_table, say, stdout
 from fedsift.contract.plaintext import visible
-from fedsift.runs.units import plural
 
 if TYPE_CHECKING:
     from fedsift.benches.advice import Advice
@@ -72,6 +71,8 @@ def advice_on(report: Report) -> Advice | None:
 
 def advice_line(advice: Advice, fits: list[Fit]) -> str:
     """The best methods of a situation that fit these data, with what they did there."""
+    from fedsift.runs.units import plural
+
     fitting_here = {fit.method for fit in fits if fit.fits}
     named = [
         f"{best.method} (mean rank {best.mean_rank:g} of {advice.methods}, "

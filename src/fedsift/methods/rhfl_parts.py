@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from fedsift.contract import ConfigError, Federation, Replies, State
-from fedsift.contract.ranges import AtLeastZero
+from fedsift.contract.ranges import AtLeastZero, Ranged
 from fedsift.local.objective import CrossEntropy, Objective, as_objective
 from fedsift.local.own import MeasuredOn, chance_objective
 from fedsift.local.public import Collaborated
@@ -36,7 +36,7 @@ class RHFLState(State):
 
 
 @dataclass(frozen=True)
-class SymmetricAndConfident:
+class SymmetricAndConfident(Ranged):
     """Switches and weights of SL (section 3.2) and CCR (section 3.3)."""
 
     sl: bool = field(default=True, kw_only=True)
@@ -54,6 +54,7 @@ class SymmetricAndConfident:
     (ours) weighs by how far the loss on held-out samples is below chance."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.rce_log0 < 0:
             raise ConfigError(f"method.rce_log0 = {self.rce_log0}: a logarithm of 0 is negative, e.g. -9.21")
 

@@ -23,6 +23,6 @@ def lone_posterior(probabilities: ArrayLike, given: ArrayLike) -> NDArray[np.flo
     """
     p, labels = np.asarray(probabilities, np.float64), np.asarray(given, np.int64)
     model = LabelModel.start(np.bincount(labels, minlength=p.shape[1]) + 1.0)
-    with_wrong, _ = likelihoods(p, labels, model, GRID)
+    with_wrong = likelihoods(p, labels, model, GRID)
     tempering = choose_tempering([with_wrong], [faithful_likelihoods(p, labels, model, GRID)])
     return fit_with_wrong(p, labels, model.with_tempering(tempering)).posterior
