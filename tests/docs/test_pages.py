@@ -145,3 +145,17 @@ def test_the_index_names_every_page() -> None:
         if page.name != "README.md":
             name = page.relative_to(ROOT / "docs").as_posix()
             assert f"({name})" in index, f"docs/README.md does not link to {name}"
+
+
+def test_every_method_has_a_page() -> None:
+    """A page of its own, or one that names it as a study does."""
+    from fedsift.methods import methods
+
+    pages = {page.stem: page.read_text("utf-8") for page in (ROOT / "docs" / "methods").glob("*.md")}
+    without = [
+        name
+        for name in methods
+        if name not in pages
+        and not any(re.search(rf'[`"]{re.escape(name)}[`"]', text) for text in pages.values())
+    ]
+    assert not without, f"no page in docs/methods tells of {', '.join(without)}"
