@@ -34,7 +34,7 @@ EXPERIMENTS = (
 )
 SOURCES = (
     "AP of the same posterior on other probabilities, with parts left out, and of others' scores on the same features "
-    "and folds. Pooled: all data in one place, which nobody is allowed to do."
+    "and folds. Pooled: all data in one place, which nobody is allowed to do. A dash: not measured with this model."
 )
 CHEST = (
     "Ten sites, eight findings; every site leaves two out, half of the sites miss 30 % of the positives and mark 3 % "
