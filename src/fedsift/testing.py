@@ -17,10 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-
 from fedsift.contract.errors import ConfigError, QuorumError
-from fedsift.contract.federation import Replies, Round, choose_sites, server_random
+from fedsift.contract.federation import Draws, Replies, Round
 from fedsift.contract.findings import Findings
 from fedsift.contract.messages import Reply, Request, SiteFacts, Weights
 
@@ -29,7 +27,7 @@ Script = Callable[[str, Request[Any]], Reply | None]
 """A site's name and what it is asked, to its reply; None for a site that does not answer."""
 
 
-class Scripted:
+class Scripted(Draws):
     """A `Federation` that hands every request to a function, and keeps what was asked, recorded and warned of."""
 
     def __init__(
@@ -109,14 +107,6 @@ class Scripted:
 
     def model_buffers(self, model: str = "") -> list[str]:
         return list(self.buffers)
-
-    def random(self, purpose: str) -> np.random.Generator:
-        return server_random(self.seed, self.round, purpose)
-
-    def choose(
-        self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose"
-    ) -> list[str]:
-        return choose_sites(self.sites if among is None else among, fraction, self.random(purpose))
 
     def record(self, **values: Any) -> None:
         self.recorded.update(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -33,17 +34,30 @@ class Round:
         return self.number + 1
 
 
-def server_random(seed: int, at: Round, purpose: str) -> np.random.Generator:
-    """The server's generator for a round and a purpose, the same in every kind of federation."""
-    return numpy_generator(seed, "server", at.stage, at.number, purpose)
+class Draws(ABC):
+    """The server's draws, the same in every kind of federation: by the run's seed, the round and a purpose."""
 
+    seed: int
+    round: Round
 
-def choose_sites(pool: Sequence[str], fraction: float, rng: np.random.Generator) -> list[str]:
-    """max(1, floor(fraction * n)) of the sites without replacement, in their order."""
-    count = min(len(pool), max(1, math.floor(fraction * len(pool) + 1e-9)))
-    if count == len(pool):
-        return list(pool)
-    return [pool[i] for i in sorted(rng.choice(len(pool), size=count, replace=False))]
+    @property
+    @abstractmethod
+    def sites(self) -> list[str]:
+        """All sites by name, in the federation's order."""
+
+    def random(self, purpose: str) -> np.random.Generator:
+        """The server's generator for this round and purpose."""
+        return numpy_generator(self.seed, "server", self.round.stage, self.round.number, purpose)
+
+    def choose(
+        self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose"
+    ) -> list[str]:
+        """max(1, floor(fraction * n)) sites without replacement, in the federation's order."""
+        pool = self.sites if among is None else among
+        count = min(len(pool), max(1, math.floor(fraction * len(pool) + 1e-9)))
+        if count == len(pool):
+            return list(pool)
+        return [pool[i] for i in sorted(self.random(purpose).choice(len(pool), size=count, replace=False))]
 
 
 class Replies(Mapping[str, R], Generic[R]):

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
 from torch import Tensor
 
 from fedsift.contract.codec import size_of
 from fedsift.contract.disclosure import check_declared
 from fedsift.contract.errors import ConfigError, QuorumError, RunError
-from fedsift.contract.federation import Replies, Round, choose_sites, server_random
+from fedsift.contract.federation import Draws, Replies, Round
 from fedsift.contract.findings import FINDINGS, Findings
 from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request, SiteFacts, Weights
 from fedsift.contract.method import Asks
@@ -81,7 +80,7 @@ class Simulation:
     """Current pages of the sites that have written any."""
 
 
-class EngineFederation(ABC):
+class EngineFederation(Draws):
     """Base of the engines' federations. An engine says how envelopes are delivered, which notebooks the run must keep
     for its sites, and what it knows of a simulation; everything else is here."""
 
@@ -304,14 +303,6 @@ class EngineFederation(ABC):
     def largest_share(self, site: str) -> float:
         """The most that a site's size may count for among a round's replies."""
         return self.protection.limits.largest_share
-
-    def random(self, purpose: str) -> np.random.Generator:
-        return server_random(self.seed, self.round, purpose)
-
-    def choose(
-        self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose"
-    ) -> list[str]:
-        return choose_sites(self.sites if among is None else among, fraction, self.random(purpose))
 
     def record(self, **values: Any) -> None:
         self.log.values.update(values)
