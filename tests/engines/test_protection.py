@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 
 from fedsift.aggregate.likeness import agreements, flattened, relative_length, remaining
 from fedsift.contract.messages import Envelope, Moment, Weights
-from fedsift.engines.lengths import Lengths, usual_for
+from fedsift.engines.lengths import KEPT_LENGTHS, Lengths, usual_for
 from fedsift.engines.protection import (
     GateLimits,
     Protection,
@@ -103,6 +104,30 @@ def test_one_site_alone_is_measured_by_the_stage() -> None:
     again.recall(protection.memory())
     assert list(judged({"e": one(7.0)}, again)) == ["e"], "a resumed run judges as one that never stopped"
     assert again.memory() == protection.memory()
+
+
+def test_sites_that_come_one_by_one_may_go_as_far_as_they_went_when_most_are_held_back() -> None:
+    """FedCorr's first stage: from its second iteration on a proximal term ties most sites to a tenth of their way. The
+    others are honest, and 5 of the 7 latest updates would say that 1 is ten times too long."""
+    protection = Protection(GateLimits(replays=False))
+    for site in "abcdefg":
+        assert not judged({site: one(1.0)}, protection)
+    for _ in range(2 * KEPT_LENGTHS // 5):
+        for site in "abcde":
+            assert not judged({site: one(0.1)}, protection)
+    assert statistics.median(length for length, _ in protection.lengths["train/0"].recent) == pytest.approx(
+        0.1 / 5
+    )
+    again = Protection(protection.limits)
+    again.recall(json.loads(json.dumps(protection.memory())))
+    for judge in (protection, again):
+        assert not judged({"f": one(2.5)}, judge), "its own length was 1: half of that, six times"
+        assert list(judged({"g": one(3.5)}, judge)) == ["g"]
+        assert not judged({"late": one(5.0)}, judge), (
+            "comes for the first time: six times what others began with"
+        )
+        assert list(judged({"later": one(7.0)}, judge)) == ["later"]
+        assert list(judged({"a": one(15.0)}, judge)) == ["a"]
 
 
 def test_a_new_stage_of_few_sites_allows_twice_what_the_others_did() -> None:

@@ -33,7 +33,8 @@ class Lengths:
 
     recent: list[Way] = field(default_factory=list)
     peak: list[Way] = field(default_factory=list)
-    """Those of the round that went furthest for its reach, at least a cohort."""
+    """Those of the round that went furthest for its reach, at least a cohort; where fewer answer at a time, of the
+    rounds that are remembered."""
     own: dict[str, list[float]] = field(default_factory=dict)
     """Each site's own, the latest."""
 
@@ -47,6 +48,12 @@ class Lengths:
         if not known or not self.peak:
             return median
         return max(median, min(usual_for(way[1], self.peak), OWN * max(known)))
+
+    def first(self, way: Way, median: float) -> float:
+        """The length that a site's first update of a stage is measured by where sites come one by one: others that came
+        before may be held back by now (FedCorr's proximal term ties noisy sites, and these can be most of them), so
+        the first one may go as far as theirs went when they went furthest."""
+        return max(median, usual_for(way[1], self.peak)) if self.peak else median
 
     def memory(self) -> dict[str, Any]:
         """As plain values."""
@@ -63,8 +70,9 @@ class Lengths:
         self.recent = [*self.recent, *accepted.values()][-KEPT_LENGTHS:]
         for site, (length, _) in accepted.items():
             self.own[site] = [*self.own.get(site, []), length][-KEPT_OWN:]
-        if len(accepted) >= cohort:
-            self.peak = max(self.peak, list(accepted.values()), key=_typical)
+        together = list(accepted.values()) if len(accepted) >= cohort else list(self.recent)
+        if len(together) >= cohort:
+            self.peak = max(self.peak, together, key=_typical)
 
 
 def _typical(ways: list[Way]) -> float:

@@ -179,6 +179,8 @@ class Protection:
         found = {}
         for site, way in now.items():
             usual = usual_for(way[1], ways) if ways else 0.0
+            if len(now) < self.limits.norm_cohort and site not in known.own:
+                usual = known.first(way, usual)
             for past in [known] if site in known.own else elsewhere:
                 usual = past.usual(site, way, usual)
             found[site] = way[0] / (usual * cohort[site].spread) if usual > 0 else 0.0
