@@ -107,6 +107,16 @@ def test_a_row_that_was_told_the_truth_is_named() -> None:
     assert "FedLA was told the truth: noise rate 0.4 given." in markdown(again)
 
 
+def test_replies_that_were_set_aside_are_said() -> None:
+    results = made_up()
+    assert "set aside" not in markdown(results)
+    refused = replace(results.records[0], outcome={**results.records[0].outcome, "refused": 1})
+    again = results_of(results.table, [("FedLA", "clean", 1, refused)], 8)
+    assert "1 reply of FedLA in clean set aside, though no site of a simulation is hostile." in markdown(
+        again
+    )
+
+
 def test_what_is_missing_is_said() -> None:
     text = markdown(made_up({**VALUES, ("FedLA", "noisy"): ()}))
     assert "6 of 8 runs are there." in text

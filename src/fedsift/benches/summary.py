@@ -13,6 +13,7 @@ from fedsift.benches.figures import lower_is_better, value_of
 from fedsift.benches.store import Record
 from fedsift.benches.table import Table
 from fedsift.metrics.paired import Paired, paired, spread
+from fedsift.runs.units import plural
 
 FEWEST_COLUMNS = 3
 Place = tuple[str, str]
@@ -135,7 +136,7 @@ def results_of(table: Table, placed: Iterable[tuple[str, str, int, Record]], wan
         curves=tuple(_curves(table, outcomes)),
         records=tuple(records[key] for key in sorted(records)),
         places=places,
-        notes=(*_notes(records.values()), *_told(outcomes)),
+        notes=(*_notes(records.values()), *_told(outcomes), *_set_aside(outcomes)),
         cells_wanted=wanted,
     )
 
@@ -263,6 +264,19 @@ def _told(outcomes: Mapping[Place, Mapping[int, Record]]) -> list[str]:
         if record.outcome.get("oracle")
     }
     return [f"{row} was told the truth: {what}" for row, what in told.items()]
+
+
+def _set_aside(outcomes: Mapping[Place, Mapping[int, Record]]) -> list[str]:
+    """Rows in which the gate refused replies: sites of a simulation are honest, so these figures deserve a look."""
+    refused = {
+        place: sum(int(record.outcome.get("refused", 0)) for record in kept.values())
+        for place, kept in outcomes.items()
+    }
+    return [
+        f"{plural(count, 'reply', 'replies')} of {row} in {column} set aside, though no site of a simulation is hostile"
+        for (row, column), count in refused.items()
+        if count
+    ]
 
 
 def _notes(records: Any) -> list[str]:
