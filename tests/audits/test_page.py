@@ -108,6 +108,17 @@ def test_the_gallery_is_the_worst_first_and_bounded() -> None:
     assert f"The worst {PAGE_LIMIT:,} of" in render(audit, plan)
 
 
+def test_suspects_that_only_the_queue_shows_are_counted() -> None:
+    audit, _ = digits_audit(300, wrong=0.5)
+    plan = draw_plan(audit, blind=0.5)
+    unseen = {item.id for item in plan.items if item.blind}
+    hidden = sum(one in unseen for one, flag in zip(audit.ids, audit.flagged, strict=True) if flag)
+    data = page_data(audit, plan, None)
+    assert hidden and data["suspects"] == int(audit.flagged.sum()) - hidden
+    assert f" {hidden} suspects are in the queue only, without the proposal." in render(audit, plan)
+    assert "in the queue only" not in render(audit, draw_plan(audit, blind=0))
+
+
 def test_test_samples_have_a_warning() -> None:
     assert "cleaning" not in rendered(digits_audit(100)[0])
     with_test = rendered(digits_audit(100, test=40)[0])

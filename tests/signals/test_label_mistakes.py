@@ -11,6 +11,7 @@ from fedsift.signals.label_mistakes import (
     FOLLOWS,
     FURTHEST,
     as_if_equally_hard,
+    codes_moved,
     dominant,
     error_shape,
     hardness,
@@ -110,3 +111,17 @@ def test_the_rate_is_found_where_people_mistake_hard_pictures(follows: float) ->
     labels = np.where(wrong, (true + rng.integers(1, 3, 2000)) % 3, true)
     fit = fit_with_wrong(q, labels, LabelModel.start([1, 1, 1]))
     assert abs(fit.doubt(labels).mean() - wrong.mean()) < 0.04
+
+
+def test_codes_have_moved_where_one_other_class_has_a_class_s_labels() -> None:
+    """Nine of ten labels of a class lie with the next one, and of the rest little: 0.9 / 0.95 of the wrong ones."""
+    shifted = np.array([[0.05, 0.9, 0.05], [0.05, 0.05, 0.9], [0.9, 0.05, 0.05]])
+    assert codes_moved(shifted, [0.2, 0.3, 0.5])
+    careless = np.array([[0.2, 0.5, 0.3], [0.4, 0.2, 0.4], [0.3, 0.5, 0.2]])
+    assert not codes_moved(careless, [0.2, 0.3, 0.5]), "most labels are wrong, in several ways"
+    swapped = np.array([[0.1, 0.9, 0.0], [0.9, 0.1, 0.0], [0.0, 0.02, 0.98]])
+    assert codes_moved(swapped, [0.1, 0.1, 0.8]), "two of three: the third is right, and says nothing"
+    assert not codes_moved(np.eye(3), [0.2, 0.3, 0.5])
+    half = np.array([[0.4, 0.6, 0.0], [0.3, 0.3, 0.4], [0.0, 0.0, 1.0]])
+    assert codes_moved(half, [0.5, 0.4, 0.1]), "(.5 * 1 + .4 * 4/7) / .9 = .81"
+    assert not codes_moved(half, [0.3, 0.6, 0.1]), "(.3 * 1 + .6 * 4/7) / .9 = .71"

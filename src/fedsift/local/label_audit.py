@@ -36,6 +36,7 @@ from fedsift.signals.label_crossfit import (
 )
 from fedsift.signals.label_exchange import SecondReply, SharedModel, second_reply, site_tempering, third_reply
 from fedsift.signals.label_findings import fit_questions, site_rates
+from fedsift.signals.label_mistakes import codes_moved
 from fedsift.signals.label_posterior import (
     GRID,
     LabelModel,
@@ -320,7 +321,7 @@ class JudgeLabels(Request[LabelsJudged]):
             tables.append(third.agreement)
             told.append((third.rate.wrong, third.rate.low, third.rate.high))
             rates.append((rate.wrong, rate.low, rate.high, rate.evidence))
-            swapped.append(fit.swapped)
+            swapped.append(fit.swapped and codes_moved(fit.errors, fit.shares))
         page = self._page(
             site,
             np.stack(posteriors, 1),

@@ -25,6 +25,8 @@ FURTHEST = 4.0
 """Largest log-odds against a class that count: beyond, a model's odds say more of its form than of the picture."""
 _MOST = 0.98
 """Share of a class's labels at a site that can be wrong."""
+ONE_CODE = 0.75
+"""Share of a class's wrong labels that one other class has, where a code stands for another one."""
 _TINY = 1e-12
 
 
@@ -99,3 +101,16 @@ def as_if_equally_hard(counts: Array, posterior: Array, factor: Array) -> Array:
     even = np.minimum(wrong / np.maximum(mean, 1e-3), _MOST * total)
     result: Array = apart * (even / np.maximum(wrong, _TINY))[:, None] + np.diag(total - even)
     return result
+
+
+def codes_moved(errors: ArrayLike, shares: ArrayLike) -> bool:
+    """Whether a site's labels follow another code: of the classes (weighed by pi_s) whose labels are mostly wrong, the
+    wrong ones lie almost all with one other class each. Careless labels, however many, lie with several."""
+    table, weights = np.asarray(errors, np.float64), np.asarray(shares, np.float64)
+    wrong = table * (1 - np.eye(len(table)))
+    total = wrong.sum(1)
+    mostly = weights * (total > 0.5)
+    if mostly.sum() <= 0:
+        return False
+    alone = wrong.max(1) / np.maximum(total, _TINY)
+    return bool((mostly * alone).sum() / mostly.sum() > ONE_CODE)

@@ -20,6 +20,7 @@ from fedsift.audits.verdicts import PAGE_FORMAT
 from fedsift.drawing import house_style
 from fedsift.drawing.document import document
 from fedsift.drawing.svg import Markup, data_script, join, tag
+from fedsift.runs.units import plural
 
 PAGE_LIMIT = 2000
 """Suspects in the gallery; the table has them all."""
@@ -89,7 +90,9 @@ def _numbers(audit: SiteAudit, labels: NDArray[np.int64], k: int) -> list[int]:
 def render(audit: SiteAudit, plan: Plan, thumbnails: Thumbnails | None = None) -> str:
     """The page as text."""
     data = page_data(audit, plan, thumbnails)
-    flagged, test = len(_flagged(audit, test=False)), len(_flagged(audit, test=True))
+    listed, test = _flagged(audit, test=False), len(_flagged(audit, test=True))
+    unseen = {item.id for item in plan.items if item.blind}
+    flagged, blind = len(listed), sum(audit.ids[k] in unseen for k in listed)
     script, style = _asset("review.js"), f"{house_style()}{_asset('review.css')}"
     found = confusion(audit)
     body = join(
@@ -115,7 +118,7 @@ def render(audit: SiteAudit, plan: Plan, thumbnails: Thumbnails | None = None) -
                 tag(
                     "section",
                     tag("h2", "The labels to look at"),
-                    _gallery(audit, flagged, test),
+                    _gallery(audit, flagged, blind, test),
                     id="gallery",
                 ),
                 tag("section", tag("h2", "What this page cannot know"), limits(audit), id="limits"),
@@ -147,12 +150,14 @@ def _asset(name: str) -> str:
     return files("fedsift.audits.page").joinpath(name).read_text("utf-8")
 
 
-def _gallery(audit: SiteAudit, flagged: int, test: int) -> Markup:
+def _gallery(audit: SiteAudit, flagged: int, blind: int, test: int) -> Markup:
     more = (
         f" The worst {PAGE_LIMIT:,} of {flagged:,} are here; labels.csv has all."
         if flagged > PAGE_LIMIT
         else ""
     )
+    if blind:
+        more += f" {plural(blind, 'suspect is', 'suspects are')} in the queue only, without the proposal."
     given, proposed = ("Given", "Proposed") if not audit.multilabel else ("Taken away", "Added")
     return join(
         [
