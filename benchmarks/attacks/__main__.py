@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from benchmarks.attacks.accuracy import SEEDS, averaging, row
+from benchmarks.attacks.files import read, write
 from benchmarks.attacks.honest import built, margins, presets, studies
 
-from fedsift.contract.files import write_atomically
 from fedsift.data.places import NotAtHand
 from fedsift.study import Study
 
 RESULTS = Path(__file__).parent / "results"
 ACCURACY, HONEST = RESULTS / "accuracy", RESULTS / "honest.json"
-
-
-def read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text("utf-8")) if path.is_file() else {}
-
-
-def write(path: Path, found: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
 
 
 def measure_accuracy(names: list[str], until: float) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from fedsift.data.presets import preset_table
+from fedsift.engines import facing
 from fedsift.engines.inprocess import InProcess
 from fedsift.engines.protection import Move, Protection
 from fedsift.methods import methods
@@ -24,8 +25,8 @@ class Watching(Protection):
     """Judges as ever, and writes down the largest share of each limit that a run comes to; 1 is a refusal."""
 
     def __init__(self, own: Protection) -> None:
-        super().__init__(own.limits, opening=own.opening)
-        self.nearest = {"length": 0.0, "statistics": 0.0, "against": 0.0, "opposed": -9.0}
+        super().__init__(own.limits, tells=own.tells, opening=own.opening)
+        self.nearest = {"length": 0.0, "statistics": 0.0, "against": 0.0, "opposed": -9.0, "turned": 0.0}
 
     def _note(self, name: str, share: float) -> None:
         self.nearest[name] = max(self.nearest[name], share)
@@ -45,6 +46,11 @@ class Watching(Protection):
         usual = statistics.median(along.values())
         self._note("opposed", -min(along.values()) / (self.limits.opposed * usual))
         return super()._left_out(along)
+
+    def _turned(self, before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, str]:
+        turns = [facing.turn(before[site], way) for site, way in now.items() if site in before]
+        self._note("turned", max(turns, default=0.0) / self.limits.turned)
+        return super()._turned(before, now)
 
 
 def margins(study: Study) -> dict[str, Any]:

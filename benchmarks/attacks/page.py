@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attacks.__main__ import ACCURACY, HONEST, read
+from benchmarks.attacks.__main__ import ACCURACY, HONEST
 from benchmarks.attacks.accuracy import averaging
 from benchmarks.attacks.attacks import FORM, MODEL
 from benchmarks.attacks.back import FILE as BACK
+from benchmarks.attacks.files import read
 from benchmarks.attacks.lying import FILE as LYING
 
 from fedsift.engines.protection import GateLimits

@@ -2,8 +2,8 @@
 
 One honest run of a method is recorded. Then its rounds are played again and again from the record, so that no site
 trains: in every exchange some sites' answers are changed (mutations.py) and go through the gate, and one that the gate
-lets pass, if there is any, goes on into the method. Nothing may raise, nothing that was sent may be executed, and a
-refused answer leaves behind what no answer would have left.
+lets pass, if there is any, goes on into the method. A method is written down as soon as it is done. Nothing may raise,
+nothing that was sent may be executed, and a refused answer leaves behind what no answer would have left.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from benchmarks.faults.mutations import EXECUTED, Mutations
 from benchmarks.faults.small import small_study
 
 from fedsift.contract.codec import digest_of
+from fedsift.contract.files import write_atomically
 from fedsift.contract.messages import Answer, Envelope, Reply
 from fedsift.contract.typed import LONGEST_TEXT
 from fedsift.engines.federation import reply_names
@@ -221,25 +222,42 @@ def fuzz_method(name: str, messages: int, seed: int, tries: int = 40) -> Tally:
     return tally
 
 
-def fuzz(messages: int, seed: int = 1, names: list[str] | None = None) -> dict[str, Any]:
-    """So many messages, spread over the methods."""
-    found: dict[str, Tally] = {}
-    begun = time.process_time()
+SUMS = ("messages", "refused", "accepted", "into_methods", "steps")
+
+
+def fuzz(
+    messages: int, seed: int = 1, names: list[str] | None = None, file: Path | None = None
+) -> dict[str, Any]:
+    """So many messages, spread over the methods; `file` keeps each method as it is done, and is gone on with."""
     chosen = names or methods.names()
+    known = json.loads(file.read_text("utf-8")) if file is not None and file.is_file() else {}
+    each = dict(known.get("by_method", {})) if known.get("seed") == seed else {}
+    share = -(-messages // len(chosen))
     for number, name in enumerate(chosen):
-        found[name] = fuzz_method(name, -(-messages // len(chosen)), seed * 1000 + number)
-        each = found[name]
-        print(name, each.messages, each.refused, each.into_methods, each.faults[:3], flush=True)
+        if each.get(name, {}).get("messages", 0) >= share:
+            continue
+        begun = time.process_time()
+        found = fuzz_method(name, share, seed * 1000 + number)
+        each[name] = {
+            **{key: getattr(found, key) for key in SUMS},
+            "faults": found.faults,
+            "cpu_seconds": round(time.process_time() - begun, 1),
+        }
+        print(name, each[name], flush=True)
+        if file is not None:
+            write_atomically(file, (json.dumps(_summed(each, seed), indent=1) + "\n").encode())
+    return _summed({name: each[name] for name in chosen}, seed)
+
+
+def _summed(each: dict[str, Any], seed: int) -> dict[str, Any]:
     return {
-        "methods": len(found),
+        "methods": len(each),
         "seed": seed,
-        **{
-            key: sum(getattr(each, key) for each in found.values())
-            for key in ("messages", "refused", "accepted", "into_methods", "steps")
-        },
+        **{key: sum(row[key] for row in each.values()) for key in SUMS},
         "executed": len(EXECUTED),
-        "faults": [fault for each in found.values() for fault in each.faults],
-        "cpu_seconds": round(time.process_time() - begun, 1),
+        "faults": [fault for row in each.values() for fault in row["faults"]],
+        "cpu_seconds": round(sum(row["cpu_seconds"] for row in each.values()), 1),
+        "by_method": each,
     }
 
 
@@ -252,7 +270,5 @@ if __name__ == "__main__":
     parser.add_argument("--methods", default="", help="only these, by commas; nothing is written then")
     options = parser.parse_args()
     chosen = options.methods.split(",") if options.methods else None
-    result = fuzz(options.messages, options.seed, chosen)
-    if chosen is None:
-        FILE.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-    print(json.dumps(result, indent=1))
+    result = fuzz(options.messages, options.seed, chosen, None if chosen else FILE)
+    print(json.dumps({key: value for key, value in result.items() if key != "by_method"}, indent=1))

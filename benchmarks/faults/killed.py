@@ -50,7 +50,7 @@ def site_in_every_stage(stand: Stand, method: str) -> Iterator[Row]:
 def site_back_two_rounds_later(stand: Stand) -> Iterator[Row]:
     usual = reference(stand, "fedavg")
     changes = {
-        "method": {"name": "fedavg", "rounds": 7},
+        "method": {"name": "fedavg", "rounds": 24},
         "federation": {"quorum": 0.5, "deadline": 300, "grace": 20},
     }
     app = stand.app(study_of("fedavg", stand.trial.out, **changes), "absent")
@@ -78,7 +78,7 @@ def site_back_two_rounds_later(stand: Stand) -> Iterator[Row]:
     rounds = ", ".join(map(str, without))
     yield Row(
         name="site back two rounds later",
-        fault="a site loses power in round 2 of 7 and comes back after two more rounds (grace 20 s)",
+        fault="a site loses power in round 2 of 24 and comes back after two more rounds (grace 20 s)",
         how=PROCESSES,
         expected="the rounds go on without it and name it; it takes part again at the end",
         outcome=f"exit code {code}; rounds {rounds} without it; {last['participants']} sites in the last",

@@ -63,26 +63,35 @@ def start_dies(stand: Stand) -> Iterator[Row]:
 
 def never_silent(stand: Stand) -> Iterator[Row]:
     """The output of a run, looked at twenty times a second: how long nothing was said, from the first second on."""
+    app = app_of(stand, "fedavg")
     began, gaps, size, last = time.monotonic(), [], 0, time.monotonic()
-    run = stand.start(app_of(stand, "fedavg"))
+    run = stand.start(app)
     first = None
     while not run.over:
         now, found = time.monotonic(), run.member.log.stat().st_size
         if found != size:
             first = first or now - began
-            gaps.append(now - last)
+            gaps.append((now - last, _last_words(run, size)))
             size, last = found, now
         time.sleep(0.05)
-    gaps.append(time.monotonic() - last)
+    gaps.append((time.monotonic() - last, _last_words(run, size)))
+    longest, after = max(gaps)
     yield Row(
         name="never silent",
         fault="an undisturbed run, from the command to its end",
         how=PROCESSES,
         expected=f"a word within {SILENT:.0f} s, and never more than {SILENT:.0f} s without one",
-        outcome=f"first word after {first or 0:.1f} s, longest silence {max(gaps):.1f} s",
-        passed=bool(first) and max(gaps) <= SILENT,
+        outcome=f'first word after {first or 0:.1f} s, longest silence {longest:.1f} s, after "{after}"',
+        passed=bool(first) and longest <= SILENT,
         said=_first_words(run),
     )
+
+
+def _last_words(run: Running, size: int) -> str:
+    """What was said last before a silence that begins at this length of the log."""
+    lines = run.member.log.read_bytes()[:size].decode("utf-8", errors="replace").split("\n")
+    said = [re.sub(r"\x1b\[[0-9;]*m|\s+", " ", line).strip() for line in lines]
+    return next((line for line in reversed(said) if line), "nothing yet")[:100]
 
 
 def _first_words(run: Running) -> str:

@@ -7,7 +7,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ import torch
 
 from fedsift.aggregate.likeness import agreements, flattened, relative_length, remaining
 from fedsift.contract.messages import Envelope, Moment, Weights
+from fedsift.engines import facing
 from fedsift.engines.lengths import KEPT_LENGTHS, Lengths, usual_for
 from fedsift.engines.protection import (
     GateLimits,
@@ -94,7 +95,9 @@ def test_in_a_new_stage_a_site_may_go_on_as_it_went_in_the_last_one() -> None:
 
 def test_one_site_alone_is_measured_by_the_stage() -> None:
     protection = Protection()
-    assert not judged({"a": one(50.0)}, protection), "nobody can say yet"
+    assert not judged({"a": one(29.0)}, protection), (
+        "5.8 times the model, and nobody can say yet what is usual"
+    )
     for site in "bcd":
         assert not judged({site: one(1.0)}, protection)
     assert list(judged({"e": one(19.0)}, protection)) == ["e"], (
@@ -128,6 +131,45 @@ def test_sites_that_come_one_by_one_may_go_as_far_as_they_went_when_most_are_hel
         )
         assert list(judged({"later": one(7.0)}, judge)) == ["later"]
         assert list(judged({"a": one(15.0)}, judge)) == ["a"]
+
+
+def test_the_first_update_of_a_lone_site_is_measured_by_the_model_that_was_sent() -> None:
+    """||w|| = 5, the limit is 6 times as much; from zeros there is nothing to measure by."""
+    assert "6.2 times the usual 1" in judged({"a": one(31.0)})["a"]
+    assert list(judged({"a": one(1.0), "b": one(1e9)})) == ["b"], "two are no cohort either"
+    assert not judged({"a": one(31.0)}, norm_factor=0)
+    nothing: Weights = {"w": torch.zeros(4)}
+    request = Train(nothing, Recipe())
+    replies = {"a": Trained({"w": torch.arange(4.0) * 100}, 10, 0.5)}
+    envelopes = {"a": Envelope("run", "a", Moment(1, "train", 0, 0), "", request)}
+    assert not Protection().refusals("train", replies, envelopes, lambda site: ())
+
+
+def test_whoever_comes_late_may_go_as_far_as_the_others_when_they_began() -> None:
+    """Sites began with 1 and are down to 0.01: a late one goes 1 and 5 where the request says so; 7 is too far, and so
+    is 1 for a site that was there before."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Late(Train):
+        late: ClassVar[bool] = True
+
+    def judge(kind: type[Train], protection: Protection, updates: Mapping[str, float]) -> list[str]:
+        request = kind(START, Recipe())
+        replies = {
+            site: Trained({**START, "w": START["w"] + torch.tensor(one(far))}, 10, 0.5)
+            for site, far in updates.items()
+        }
+        envelopes = {site: Envelope("run", site, Moment(1, "train", 0, 0), "", request) for site in updates}
+        return list(protection.refusals("train", replies, envelopes, lambda site: ("bn.running_var",)))
+
+    little = dict.fromkeys("abcde", 0.01)
+    for kind, far, refused in ((Late, 1.0, []), (Late, 5.0, []), (Late, 7.0, ["z"]), (Train, 1.0, ["z"])):
+        protection = Protection(GateLimits(replays=False))
+        assert judge(kind, protection, dict.fromkeys("abcde", 1.0)) == []
+        assert judge(kind, protection, {**little, "z": far}) == refused
+    protection = Protection(GateLimits(replays=False))
+    judge(Late, protection, dict.fromkeys("abcde", 1.0))
+    assert judge(Late, protection, {**little, "e": 4.0}) == ["e"], "6 times half of its own way"
 
 
 def test_a_new_stage_of_few_sites_allows_twice_what_the_others_did() -> None:
@@ -193,20 +235,53 @@ def test_only_a_first_update_of_a_cohort_that_agrees_tells_an_attack() -> None:
     assert not first({**sideways, "z": [-0.5, -0.5, -0.5, -0.5]}), "these sites have no common direction"
 
 
+def test_a_site_that_turns_round_is_left_out_until_the_end() -> None:
+    """Everybody's cosine is near 1. Z went along by 1 of the others' agreement and goes back by 1: an attack. One that
+    went along by half, as honest sites with wrong labels do at most, may go back as far as it likes."""
+
+    def known(before: list[float], tells: bool = True, **limits: Any) -> Protection:
+        protection = Protection(GateLimits(replays=False, **limits), tells=tells)
+        assert not judged({**AGREED, "z": before}, protection)
+        return protection
+
+    protection = known(one(1.0))
+    found = judged({**AGREED, "z": one(-0.2)}, protection)
+    assert list(found) == ["z"] and "1.00 of their agreement), then turned round (-1.01)" in found["z"]
+    again = Protection(GateLimits(replays=False), tells=True)
+    again.recall(json.loads(json.dumps(protection.memory())))
+    assert judged({**AGREED, "z": one(1.0)}, again) == found, "whatever it sends later, and after a restart"
+    half = [0.5, math.sqrt(0.75), 0.0, 0.0]
+    assert not judged({**AGREED, "z": one(-1.0)}, known(half))
+    assert not judged({**AGREED, "z": [-0.5, 0.0, 0.0, math.sqrt(0.75)]}, known(one(1.0))), (
+        "it goes back by half"
+    )
+    assert not judged({**AGREED, "z": one(-1.0)}, known(one(1.0), turned=0))
+    assert not judged({**AGREED, "z": one(-1.0)}, known(one(1.0), tells=False)), (
+        "two classes, or several labels"
+    )
+
+
+def test_a_cohort_without_a_direction_tells_nobody_s_turn() -> None:
+    protection = Protection(GateLimits(replays=False), tells=True)
+    assert not judged({**AGREED, "z": one(1.0)}, protection)
+    sideways = {site: one(1.0, number % 4) for number, site in enumerate("abcd")}
+    assert not judged({**sideways, "z": one(-1.0)}, protection)
+    assert facing.shares({"a": 0.2, "b": 0.25, "c": 0.2}) == {}
+    assert facing.shares({"a": 0.4, "b": 0.8, "c": -0.4}) == pytest.approx({"a": 1.0, "b": 2.0, "c": -1.0})
+    assert [facing.turn(*ways) for ways in ((1.0, -0.7), (0.2, -3.0), (-1.0, -1.0), (1.0, 1.0))] == [
+        0.7,
+        0.2,
+        0,
+        0,
+    ]
+
+
 @pytest.mark.parametrize(
-    ("classes", "multilabel", "given", "told"),
-    [
-        (5, False, False, True),
-        (4, False, False, False),
-        (2, False, False, False),
-        (9, True, False, False),
-        (9, False, True, False),
-    ],
+    ("classes", "multilabel", "told"),
+    [(5, False, True), (4, False, False), (2, False, False), (9, True, False)],
 )
-def test_wrong_labels_of_few_classes_look_like_an_attack(
-    classes: int, multilabel: bool, given: bool, told: bool
-) -> None:
-    assert tells_attacks(classes, multilabel, given) is told
+def test_wrong_labels_of_few_classes_look_like_an_attack(classes: int, multilabel: bool, told: bool) -> None:
+    assert tells_attacks(classes, multilabel) is told
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5, 10])

@@ -203,8 +203,8 @@ class _Lines:
         self.console.print(words, highlight=False, soft_wrap=True, markup=False)
 
     def tell(self, words: str) -> None:
-        self.last = time.monotonic()
-        self.console.print(visible(words), highlight=False, soft_wrap=True, markup=False)
+        """Rounds keep a clock of their own: whoever tells where things stand knows how long nothing was said."""
+        self._print(visible(words))
 
 
 class _Cell:

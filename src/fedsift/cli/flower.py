@@ -159,13 +159,13 @@ def start(
         unreported = starting.unreported(run_folder)
         if not unreported:
             folder = starting.prepare_run(app, run_folder, address, link)
+            study, mark = Study.from_file(folder.study_file), app_fingerprint(app)
     if unreported:
         say("this run had finished while nobody followed it; its report is written now")
         print_summary(run_folder, write_report(run_folder))
         return
-    study = Study.from_file(folder.study_file)
     if link is not None and not json:
-        say(f"the app is {app_fingerprint(app)}: a site that has not pinned it does not answer")
+        say(f"the app is {mark}: a site that has not pinned it does not answer")
     try:
         with (
             page_beside(folder, wanted=serve),

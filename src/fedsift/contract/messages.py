@@ -99,6 +99,9 @@ class Request(Wire, Generic[R_co]):
     reply_type: ClassVar[type[Reply]] = Reply
     spread: ClassVar[float] = 1.0
     """How many times more than usual honest answers differ in how far they move a model; the gate allows for it."""
+    late: ClassVar[bool] = False
+    """Whether a site that comes late has as far to go as the others had when they began, however little these still
+    move."""
 
     def reach(self, samples: int) -> float:
         """How far training on so many samples can carry a model, in steps of one common length.

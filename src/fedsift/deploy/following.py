@@ -62,10 +62,6 @@ class Status:
         lasted = at - self._since
         self._say(words if lasted < 1 else f"{words} ({lasted:.0f} s)")
 
-    def news(self) -> None:
-        """Something else was said just now."""
-        self._said = self._clock()
-
 
 def _without_figures(words: str) -> str:
     return re.sub(r"\d+", "#", words)
@@ -106,7 +102,6 @@ def follow(
     while True:
         ended = not alive()
         for row in rounds.new():
-            status.news()
             if listen is not None:
                 listen(row)
         stopped = folder.asked_to_stop and not folder.in_use

@@ -22,6 +22,7 @@ from fedsift.deploy.addresses import host_of, refuse_the_network
 from fedsift.deploy.commands import error_of, existing, program
 from fedsift.deploy.following import POLL, Say, Status, follow
 from fedsift.deploy.hosting import Link
+from fedsift.deploy.patience import meanwhile
 from fedsift.deploy.private import private_folder
 from fedsift.engines.flower.processes import LOG_FILE, begin_session, end_session, offline
 from fedsift.engines.loop import Listener
@@ -166,7 +167,7 @@ def start(
         folder.forget(old)
     from_here = log_file.stat().st_size if log_file.is_file() else 0
     program = Program(folder)
-    with _launched(app, folder, environment, log_file) as process:
+    with _launched(app, folder, environment, log_file, say) as process:
         try:
             follow(
                 folder,
@@ -179,8 +180,8 @@ def start(
                 # another start was first, or Flower's own client ended before the run did
                 _attached(folder, listen, status, environment)
             elif stop and process.poll() is None and program.died():
-                status.now("the coordinator's program has died; the SuperLink is told so")
-                _stop(folder, environment)
+                with meanwhile("the coordinator's program has died; the SuperLink is told so", say):
+                    _stop(folder, environment)
         except KeyboardInterrupt:
             if stop:
                 _stop(folder, environment)
@@ -190,7 +191,7 @@ def start(
 
 @contextmanager
 def _launched(
-    app: Path, folder: RunFolder, environment: dict[str, str], log_file: Path
+    app: Path, folder: RunFolder, environment: dict[str, str], log_file: Path, say: Say
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Flower's client, which hands the app to the SuperLink and stays while the run is under way."""
     place = str(folder.path.resolve())
@@ -208,7 +209,8 @@ def _launched(
         try:
             yield process
         finally:
-            end_session(process)
+            with meanwhile("ending Flower's client", say):
+                end_session(process)
 
 
 def _attached(

@@ -106,9 +106,8 @@ class EngineFederation(Draws):
         self.multilabel = multilabel
         self.model = model
         self.shape = shape
-        self.protection = Protection(
-            limits or GateLimits(), opening=tells_attacks(len(classes), multilabel, given is not None)
-        )
+        tells = tells_attacks(len(classes), multilabel)
+        self.protection = Protection(limits or GateLimits(), tells=tells, opening=tells and given is None)
         """What judges updates beside each other."""
         self.patience = patience or Patience()
         self.given = given

@@ -14,6 +14,9 @@ KEPT_OWN = 8
 OWN = 0.5
 """A site's own length counts for half of the cohort's: it may go on as it went, and three times as far."""
 
+WAYS = ("recent", "peak", "first")
+"""Of `Lengths`: the lists of ways."""
+
 Way = tuple[float, float]
 """How far an update went, and the reach of its training (`Request.reach`)."""
 
@@ -37,6 +40,8 @@ class Lengths:
     rounds that are remembered."""
     own: dict[str, list[float]] = field(default_factory=dict)
     """Each site's own, the latest."""
+    first: list[Way] = field(default_factory=list)
+    """The first one of each site."""
 
     def usual(self, site: str, way: Way, median: float) -> float:
         """The length that a site is measured by: the round's median, or what is usual for this very site.
@@ -49,25 +54,26 @@ class Lengths:
             return median
         return max(median, min(usual_for(way[1], self.peak), OWN * max(known)))
 
-    def first(self, way: Way, median: float) -> float:
-        """The length that a site's first update of a stage is measured by where sites come one by one: others that came
-        before may be held back by now (FedCorr's proximal term ties noisy sites, and these can be most of them), so
-        the first one may go as far as theirs went when they went furthest."""
-        return max(median, usual_for(way[1], self.peak)) if self.peak else median
+    def at_first(self, reach: float) -> float:
+        """How far sites went when they began here, alone or together; 0 where nobody has. Those that came before may be
+        held back by now: FedCorr's proximal term ties noisy sites, and these can be most of them."""
+        return max([usual_for(reach, ways) for ways in (self.peak, self.first) if ways], default=0.0)
 
     def memory(self) -> dict[str, Any]:
         """As plain values."""
-        ways = {"recent": [list(way) for way in self.recent], "peak": [list(way) for way in self.peak]}
+        ways = {name: [list(way) for way in getattr(self, name)] for name in WAYS}
         return {**ways, "own": {site: list(lengths) for site, lengths in self.own.items()}}
 
     @staticmethod
     def recalled(memory: Mapping[str, Any]) -> Lengths:
         """The reverse."""
-        recent, peak = ([(length, reach) for length, reach in memory[name]] for name in ("recent", "peak"))
-        return Lengths(recent, peak, {site: list(own) for site, own in memory["own"].items()})
+        ways = {name: [(length, reach) for length, reach in memory.get(name, ())] for name in WAYS}
+        return Lengths(**ways, own={site: list(own) for site, own in memory["own"].items()})
 
     def note(self, accepted: Mapping[str, Way], cohort: int) -> None:
         self.recent = [*self.recent, *accepted.values()][-KEPT_LENGTHS:]
+        new = [way for site, way in accepted.items() if site not in self.own]
+        self.first = [*self.first, *new][:KEPT_LENGTHS]
         for site, (length, _) in accepted.items():
             self.own[site] = [*self.own.get(site, []), length][-KEPT_OWN:]
         together = list(accepted.values()) if len(accepted) >= cohort else list(self.recent)

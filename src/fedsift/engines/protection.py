@@ -19,6 +19,7 @@ from fedsift.contract.codec import digest_of
 from fedsift.contract.messages import Envelope, Reply, Weights
 from fedsift.contract.plaintext import short
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Range, Ranged
+from fedsift.engines import facing
 from fedsift.engines.gate import unchecked
 from fedsift.engines.lengths import Lengths, Way, usual_for
 
@@ -52,6 +53,9 @@ class GateLimits(Ranged):
     opposed: Annotated[float, Range(0, 1)] = 0.6
     """Leave out a site whose first update of a run goes against the cohort's direction by more than this share of the
     way that the others go along it; 0 is off."""
+    turned: Annotated[float, Range(0, 1)] = 0.6
+    """Leave out a site that went along with the others by at least this share of their agreement and in its next update
+    goes against them by as much; 0 is off."""
     flat: bool = True
     """Refuse tensors of zeros, or of any one number, where others were sent, and models that have nearly vanished."""
     replays: bool = True
@@ -73,8 +77,16 @@ class Move:
     statistics: tuple[str, ...]
     spread: float
     """Of the request: how much more than usual honest answers to it differ."""
+    late: bool
+    """Of the request: whether a site's first model may go as far as the others' first ones went."""
     reach: float
     """How far training on the site's samples can carry a model."""
+
+    @property
+    def alone(self) -> float:
+        """The length that is usual where nothing else can say so: that of the model that was sent. 0, and so no
+        measure at all, for one that starts from zeros."""
+        return float(any(bool(self.start[name].any()) for name in self.parameters))
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -91,17 +103,23 @@ class Protection:
     """By stage and model; kept with the run's checkpoints."""
     seen: dict[str, list[str]] = field(default_factory=dict)
     """Fingerprints of each site's accepted models, the latest; kept with them."""
+    tells: bool = False
+    """Whether no wrong labels of a site can look like an attack (`tells_attacks`): many classes, one a sample."""
     opening: bool = False
-    """Whether the next models come from one that has learnt nothing, on labels of which no wrong ones look like an
-    attack (`tells_attacks`); kept with them."""
+    """Whether, besides, the next models come from one that has learnt nothing; kept with them."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Sites whose models are refused until the run ends, and why; kept with them."""
+    faced: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By stage and model: how far each site's last accepted update went along with the others (`facing.shares`); kept
+    with them."""
 
     def memory(self) -> dict[str, Any]:
         """What a resumed run must know to judge as one that never stopped: plain values."""
         known = {key: at.memory() for key, at in self.lengths.items()}
         seen = {site: list(marks) for site, marks in self.seen.items()}
-        return {"lengths": known, "seen": seen, "opening": self.opening, "left_out": dict(self.left_out)}
+        faced = {key: dict(ways) for key, ways in self.faced.items()}
+        told = {"opening": self.opening, "left_out": dict(self.left_out), "faced": faced}
+        return {"lengths": known, "seen": seen, **told}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """The reverse."""
@@ -109,6 +127,7 @@ class Protection:
         self.seen = {site: list(marks) for site, marks in memory.get("seen", {}).items()}
         self.opening = memory.get("opening", self.opening)
         self.left_out = dict(memory.get("left_out", {}))
+        self.faced = {key: dict(ways) for key, ways in memory.get("faced", {}).items()}
 
     def refusals(
         self,
@@ -161,7 +180,7 @@ class Protection:
         }
         found = self._ratios(f"{key} statistics", states, cohort)
         refused |= _too_long(states, found, limits.statistics_factor, "the change of running statistics")
-        refused |= self._opposed(ratios, {site: m for site, m in cohort.items() if site not in refused})
+        refused |= self._opposed(key, ratios, {site: m for site, m in cohort.items() if site not in refused})
         for name, measured in ((key, lengths), (f"{key} statistics", states)):
             accepted = {
                 site: (length, cohort[site].reach) for site, length in measured.items() if site not in refused
@@ -171,18 +190,20 @@ class Protection:
         return refused
 
     def _ratios(self, key: str, lengths: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, float]:
-        """Each length beside the usual one; 0 where nobody can say yet what is usual."""
-        known = self.lengths.get(key, Lengths())
-        elsewhere = self._elsewhere(key) if len(lengths) < FEW else []
+        """Each length beside the usual one; 0 where nothing can say what is usual."""
+        known, others = self.lengths.get(key, Lengths()), self._elsewhere(key)
+        elsewhere = others if len(lengths) < FEW else []
         now = {site: (length, cohort[site].reach) for site, length in lengths.items()}
         ways = list(now.values()) if len(now) >= self.limits.norm_cohort else self._before(key, known)
         found = {}
         for site, way in now.items():
-            usual = usual_for(way[1], ways) if ways else 0.0
-            if len(now) < self.limits.norm_cohort and site not in known.own:
-                usual = known.first(way, usual)
+            usual = usual_for(way[1], ways) if ways else cohort[site].alone
             for past in [known] if site in known.own else elsewhere:
                 usual = past.usual(site, way, usual)
+            if len(now) < self.limits.norm_cohort <= len(known.first) and site not in known.own:
+                usual = max(usual, known.at_first(way[1]))
+            if cohort[site].late and not any(site in past.own for past in [known, *others]):
+                usual = max(usual, *(past.at_first(way[1]) for past in [known, *others]))
             found[site] = way[0] / (usual * cohort[site].spread) if usual > 0 else 0.0
         return found
 
@@ -198,7 +219,7 @@ class Protection:
         model = key.rpartition("/")[2]
         return [at for name, at in self.lengths.items() if name != key and name.rpartition("/")[2] == model]
 
-    def _opposed(self, ratios: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, str]:
+    def _opposed(self, key: str, ratios: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, str]:
         """Updates that go against what the others have in common."""
         refused: dict[str, str] = {}
         for kind in dict.fromkeys(move.kind for move in cohort.values()):
@@ -212,7 +233,23 @@ class Protection:
             alike = all(move.spread <= 1 for move in group)
             if self.opening and alike and statistics.median(found) > AGREED:
                 refused |= self._left_out(along)
+            ways = facing.shares(dict(zip(sites, found))) if self.tells and alike else {}
+            refused |= self._turned(self.faced.get(key, {}), ways)
+            kept = {site: round(way, 6) for site, way in ways.items() if site not in refused}
+            if kept:
+                self.faced.setdefault(key, {}).update(kept)
         return refused
+
+    def _turned(self, before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, str]:
+        """Sites that went along with the others the last time and now go back."""
+        found = {
+            site: f"the site is left out: it went along with the others ({before[site]:.2f} of their agreement), then "
+            f"turned round ({way:.2f})"
+            for site, way in now.items()
+            if site in before and facing.turn(before[site], way) > self.limits.turned > 0
+        }
+        self.left_out |= found
+        return found
 
     def _against(self, along: Mapping[str, float]) -> dict[str, str]:
         """along: how far each update goes in the cohort's direction, in usual lengths."""
@@ -235,10 +272,10 @@ class Protection:
         return found
 
 
-def tells_attacks(classes: int, multilabel: bool, given: bool) -> bool:
-    """Whether a first update that goes against the cohort's can only be an attack: not where a model was given that
-    has learnt already, nor where a site that took yes for no, or one class for another, would send the same."""
-    return classes >= FEWEST_CLASSES and not multilabel and not given
+def tells_attacks(classes: int, multilabel: bool) -> bool:
+    """Whether an update that goes against the cohort's as it never does by honest training can only be an attack: not
+    where a site that took yes for no, or one class for another, would send the same."""
+    return classes >= FEWEST_CLASSES and not multilabel
 
 
 def _too_long(
@@ -265,6 +302,7 @@ def _moves(reply: Reply, envelope: Envelope, buffers: Collection[str]) -> list[M
                 tuple(name for name in floats if name not in buffers),
                 tuple(name for name in floats if name in buffers),
                 envelope.request.spread,
+                envelope.request.late,
                 envelope.request.reach(_trained_on(reply, len(found))),
             )
         )

@@ -1,0 +1,103 @@
+"""`python -m benchmarks.attacks.presets [--only TEXT] [--minutes N]`: every small preset with and without protection.
+
+Without an attacker protection must change nothing, to the last bit. So each preset that has a small form is run twice,
+cut to a few rounds of every stage and to some thousand samples: once as it is, once with every key of `[gate]` that
+judges an update switched off. The whole states must be equal: model, and whatever else the method keeps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.attacks.files import read, write
+from benchmarks.attacks.light import conducted
+
+from fedsift.contract.codec import digest_of
+from fedsift.data.places import NotAtHand
+from fedsift.data.presets import preset_names, preset_table
+from fedsift.methods import methods
+from fedsift.study import Study
+
+FILE = Path(__file__).parent / "results" / "presets.json"
+SMALL = "-small"
+SAMPLES = 3000
+OFF: Mapping[str, Any] = {
+    "norm_factor": 0.0,
+    "statistics_factor": 0.0,
+    "against": 0.0,
+    "opposed": 0.0,
+    "turned": 0.0,
+    "flat": False,
+    "replays": False,
+}
+"""Every key that sets an update aside."""
+ROUNDS: Mapping[str, Mapping[str, Any]] = {
+    "fedcorr": {"iterations": 1, "fine_tuning_rounds": 2, "usual_rounds": 3, "joins": {}},
+    "feddpcont": {"rounds": 5},
+    "fedmlp": {"rounds": 4, "warm_up": 2},
+    "fednoro": {"rounds": 4, "warm_up": 2},
+    "rhfl": {"rounds": 2, "pretrain_rounds": 1, "pretrain_epochs": 1},
+}
+"""A few rounds of every stage."""
+
+
+def small_presets() -> list[str]:
+    return [name for name in preset_names() if name.endswith(SMALL)]
+
+
+def study_of(name: str, gate: Mapping[str, Any]) -> Study:
+    """A small preset, cut short."""
+    table = preset_table(name)
+    method = table["method"]["name"]
+    known = {entry.name for entry in dataclasses.fields(methods.get(method))}
+    method_rounds = {key: value for key, value in ROUNDS[method].items() if key in known}
+    if name == "extra/late-joiner-small":
+        method_rounds["joins"] = {"site-02": 1}
+    table["method"] = {**table["method"], **method_rounds}
+    table["data"]["train_limit"] = min(table["data"].get("train_limit", SAMPLES), SAMPLES)
+    table["data"]["test_limit"] = 200
+    table["engine"] = {"threads": 1}
+    table["gate"] = {**table.get("gate", {}), **gate}
+    return Study.from_table(table)
+
+
+def compared(name: str) -> dict[str, Any]:
+    """One preset, twice."""
+    found = {}
+    for key, gate in (("on", {}), ("off", OFF)):
+        study = study_of(name, gate)
+        run = conducted(study, study.spread())
+        found[key] = digest_of(run.state)
+        found[f"refused {key}"] = run.refused
+    return {**found, "rounds": run.steps, "equal": found["on"] == found["off"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.attacks.presets")
+    parser.add_argument("--only", default="", help="presets whose name holds this")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after so long")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    until = time.monotonic() + 60 * options.minutes
+    for name in small_presets():
+        found = read(FILE)
+        if name in found or options.only not in name or time.monotonic() > until:
+            continue
+        began = time.process_time()
+        try:
+            row = compared(name)
+        except NotAtHand as error:
+            print(name, "is left out:", error)
+            continue
+        write(FILE, read(FILE) | {name: row})
+        print(name, row, f"{time.process_time() - began:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
