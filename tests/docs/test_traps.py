@@ -15,7 +15,11 @@ TRAPS: dict[str, tuple[str, ...]] = {
         "absent from its models",
         "gradient clipping | none | 10",
     ),
-    "feddyn": ("as weight decay, so outside the gradient clipping", "a coin for each site", "absent from its models"),
+    "feddyn": (
+        "as weight decay, so outside the gradient clipping",
+        "a coin for each site",
+        "absent from its models",
+    ),
     "fedbn": ("How a *federation's* accuracy is formed the comparisons do not say",),
     "fedmedian": ("scalars are left untouched",),
     "aggregation": ("fails when that is none", "0-d tensors"),

@@ -97,9 +97,7 @@ class TrainDivided(TrainPair):
         sample itself."""
         augment = self.recipe.augment
         views = [
-            logits_of_each(
-                networks, site.samples, augment=augment, generator=site.random(f"guess {view}")
-            )
+            logits_of_each(networks, site.samples, augment=augment, generator=site.random(f"guess {view}"))
             for view in range(self.views if augment.active else 0)
         ]
         seen = list(zip(*views)) if views else [(own,) for own in plain]
