@@ -127,17 +127,20 @@ def own_line(
     chosen, (clean, noisy) = entry.chosen(known), entry.reported(known)
     beside = None if entry.reference is None else own.of(entry.kind, entry.reference, entries)
     reference = None if beside is None else beside.reported(known)[0]
-    if chosen is None or clean is None or noisy is None:
+    if chosen is None or clean is None or (noisy is None and entry.wrong_labels):
         return f"| {entry.row} | not run | | | | | |", False
-    lower = lowest({**like, "noisy": noisy})
-    learns, ahead = lower > like["chance"], None if reference is None else clean - reference
+    ahead = None if reference is None else clean - reference
+    learns, seen = True, "above"
+    if noisy is not None:
+        lower = lowest({**like, "noisy": noisy})
+        learns, seen = lower > like["chance"], f"{100 * noisy:.1f} ({100 * lower:.1f})"
     near = None if ahead is None else ahead >= -NEAR
     cells = (
         entry.row,
         chosen.what,
         f"{100 * clean:.1f}",
         "" if ahead is None else f"{100 * ahead:+.1f}",
-        f"{100 * noisy:.1f} ({100 * lower:.1f})",
+        seen,
         _verdict(learns),
         _verdict(near),
     )
