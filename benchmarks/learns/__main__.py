@@ -31,7 +31,8 @@ def file_of(kind: str, row: str) -> Path:
 
 
 def ending(kind: Kind, row: Row, settings: tuple[str, ...], seed: int) -> dict[str, float]:
-    """One run: the metric's mean over the last rounds; FedBN's second figure besides."""
+    """One run: means over the last rounds, of the kind's metric first; of accuracies of both kinds, and FedBN's second
+    figure."""
     from fedsift.data.presets import preset_table
     from fedsift.study import Study
     from fedsift.study.running import new_run, run
@@ -46,7 +47,7 @@ def ending(kind: Kind, row: Row, settings: tuple[str, ...], seed: int) -> dict[s
         run(study, folder)
         rounds = folder.rounds()
     found = {}
-    for name in (kind.metric, f"mean_site_{kind.metric}"):
+    for name in dict.fromkeys((kind.metric, "accuracy", "bacc", f"mean_site_{kind.metric}")):
         curve = [line[name] for line in rounds if line.get(name) is not None]
         if curve:
             found[name] = round(statistics.fmean(curve[-LAST:]), 4)

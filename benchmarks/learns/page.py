@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.learns import nih, reasons
+from benchmarks.learns import nih, own, reasons, runs
 from benchmarks.learns.chance import lower_end
 from benchmarks.learns.reasons import NEAR
 from benchmarks.learns.rows import KINDS
@@ -24,8 +25,14 @@ TOP = (
     '"Learns": with wrong labels the lower end of the figure\'s 95 % interval over the test samples is above what '
     "guessing gives (Wilson for an accuracy; for a balanced accuracy and an AUC the widest interval that the numbers "
     'of test samples allow, `benchmarks/learns/chance.py`). "Near": no more than 3 points below FedAvg (or the row '
-    "named) without any. Where a row is behind, the reason stands below its table with the run that shows it "
-    "(`benchmarks/learns/reasons.json`)."
+    "named) without any."
+)
+OWN = (
+    "The first table gives all methods one learning rate and one short budget; papers give each its own. Rows that "
+    'were behind there ("see below" stands in their column) have more rounds here, and a step chosen on seed '
+    f"{own.TUNING} without wrong labels among those named, which is not the seed reported ({own.REPORTED}). FedAvg "
+    "with as many rounds, tuned in the same way, is what they are compared with (`benchmarks/learns/own.json`; runs: "
+    "`runs.json`)."
 )
 WORDS = {"ham10000": "HAM10000", "cifar10": "CIFAR-10", "nih": "NIH chest X-rays"}
 METRICS = {"accuracy": "accuracy", "bacc": "balanced accuracy", "map": "mean average precision", "auc": "AUC"}
@@ -78,31 +85,66 @@ def _kind(kind: str, cells: list[dict[str, Any]]) -> list[str]:
         "| method | without wrong labels | over the reference | with wrong labels (from) | learns | near |"
     ]
     lines.append("|---|---|---|---|---|---|")
-    found, behind = reasons.read(), []
+    known, entries = runs.read(), [entry for entry in own.read() if entry.kind == kind]
+    behind = []
     for cell in cells:
         learns, near, ahead = judged(cell, cells)
-        own = f" (own models {100 * cell['clean_own']:.1f})" if "clean_own" in cell else ""
+        site = f" (own models {100 * cell['clean_own']:.1f})" if "clean_own" in cell else ""
         over = "" if ahead is None or cell["method"] == reference_of(cell) else f"{100 * ahead:+.1f}"
-        verdict = {True: "yes", False: "**no**", None: ""}
-        reason = reasons.of(kind, cell["method"], found)
-        if near is False or not learns:
-            behind.append(
-                f"- **{cell['method']}**: " + (reasons.words(reason) if reason else "not looked into")
-            )
-        enough = reasons.catches_up(reason) if near is False else None
+        again = own.of(kind, cell["method"], entries)
+        if (near is False or not learns) and (again is None or not own_line(again, entries, known, first)[1]):
+            behind.append(cell["method"])
         noisy_own = f", own models {100 * cell['noisy_own']:.1f}" if "noisy_own" in cell else ""
         lines.append(
-            f"| {cell['method']} | {100 * cell['clean']:.1f}{own} | {over} | "
+            f"| {cell['method']} | {100 * cell['clean']:.1f}{site} | {over} | "
             f"{100 * cell['noisy']:.1f} ({100 * lowest(cell):.1f}{noisy_own}) | "
-            f"{verdict[learns]} | {verdict[near]}{f'; with {enough} yes' if enough else ''} |"
+            f"{_verdict(learns, again)} | {_verdict(near, again)} |"
         )
-    closing = "\n".join(_filled(line, "  ") for line in behind)
-    return [
-        f"## {WORDS[kind]}",
-        _filled(words),
-        "\n".join(lines),
-        f"Behind with this budget:\n\n{closing}" if behind else "None is behind.",
-    ]
+    parts = [f"## {WORDS[kind]}", _filled(words), "\n".join(lines)]
+    if entries:
+        rows = [own_line(entry, entries, known, first)[0] for entry in entries]
+        head = "| method | its own | without wrong labels | over FedAvg | with wrong labels (from) | learns | near |"
+        parts += [f"### {WORDS[kind]}: a step and a budget of their own", _filled(OWN)]
+        parts.append("\n".join([head, "|---|---|---|---|---|---|---|", *rows]))
+    if not behind:
+        return [*parts, "None is behind with a budget of its own." if entries else "None is behind."]
+    return [*parts, "Behind, and why:\n\n" + "\n".join(_reason(kind, method, known) for method in behind)]
+
+
+def _reason(kind: str, method: str, known: Mapping[str, Any]) -> str:
+    found = reasons.of(kind, method, reasons.read())
+    return _filled(f"- **{method}**: " + (reasons.words(found, known) if found else "not looked into"), "  ")
+
+
+def _verdict(good: bool | None, again: own.Entry | None = None) -> str:
+    return {True: "yes", False: "**no**" if again is None else "**no**, see below", None: ""}[good]
+
+
+def own_line(
+    entry: own.Entry, entries: list[own.Entry], known: Mapping[str, Any], like: dict[str, Any]
+) -> tuple[str, bool]:
+    """A line of the second table, and whether the method both learns and is near in it. like: a cell of the kind."""
+    chosen, (clean, noisy) = entry.chosen(known), entry.reported(known)
+    beside = None if entry.reference is None else own.of(entry.kind, entry.reference, entries)
+    reference = None if beside is None else beside.reported(known)[0]
+    if chosen is None or clean is None or (noisy is None and entry.wrong_labels):
+        return f"| {entry.row} | not run | | | | | |", False
+    ahead = None if reference is None else clean - reference
+    learns, seen = True, "above"
+    if noisy is not None:
+        lower = lowest({**like, "noisy": noisy})
+        learns, seen = lower > like["chance"], f"{100 * noisy:.1f} ({100 * lower:.1f})"
+    near = None if ahead is None else ahead >= -NEAR
+    cells = (
+        entry.row,
+        chosen.what,
+        f"{100 * clean:.1f}",
+        "" if ahead is None else f"{100 * ahead:+.1f}",
+        seen,
+        _verdict(learns),
+        _verdict(near),
+    )
+    return f"| {' | '.join(cells)} |", learns and near is not False
 
 
 def _filled(text: str, indent: str = "") -> str:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import statistics
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,12 +123,20 @@ def rounds_of(stepper: Stepper, turns: int) -> Iterator[tuple[Stage, int, int]]:
             yield stage, index, index
 
 
+@functools.cache
+def _plain(folder: Path, epochs: int) -> Stepper:
+    """FedAvg, warmed up; one for all methods."""
+    plain = Stepper("fedavg", folder, epochs)
+    [train] = plain.method.stages()
+    plain.step(train, 0)
+    return plain
+
+
 def measure(name: str, turns: int, folder: Path) -> dict[str, list[float]]:
     """Ratio to FedAvg's round, three quartiles for each stage that trains."""
     method, epochs = LONGER.get(name, (name, 1))
-    plain, own = Stepper("fedavg", folder, epochs), Stepper(method, folder, epochs)
+    plain, own = _plain(folder, epochs), Stepper(method, folder, epochs)
     [train] = plain.method.stages()
-    plain.step(train, 0)
     ratios: dict[str, list[float]] = {}
     for stage, index, turn in rounds_of(own, turns):
         before = plain.step(train, 1)
@@ -152,20 +162,26 @@ def table(results: dict[str, dict[str, list[float]]]) -> str:
     return "\n".join(lines)
 
 
-def body(results: dict[str, dict[str, list[float]]]) -> str:
+def body(facts: dict[str, Any]) -> str:
     """What docs/speed.md shows between the marks."""
+    results: dict[str, dict[str, list[float]]] = facts["ratios"]
+    apart = sorted(set(results) - set(facts["together"]))
+    words = f"Figures of one run over {len(results) - len(apart)} rows, {facts['turns']} turns each, torch "
+    words += f"{facts['torch']}" + (f"; {', '.join(apart)} were measured apart from it." if apart else ".")
+    said = textwrap.fill(words, 118, break_long_words=False, break_on_hyphens=False)
     dear = sorted(name for name, stages in results.items() if any(q[1] > MOST for q in stages.values()))
     absent = [name for name in _all() if name not in results and name not in LONGER]
-    words = [f"None costs more than {MOST} times."]
+    closing = [f"None costs more than {MOST} times."]
     if dear:
         reasons = [f"- **{name}**: {WHY.get(name, 'not looked into')}." for name in dear]
-        words = [f"Above {MOST} times:", "\n".join(reasons)]
-    words += [f"Not measured: {', '.join(absent)}."] if absent else []
-    return "\n\n".join([table(results), *words])
+        closing = [f"Above {MOST} times:", "\n".join(reasons)]
+    closing += [f"Not measured: {', '.join(absent)}."] if absent else []
+    return "\n\n".join([table(results), said, *closing])
 
 
-def read() -> dict[str, dict[str, list[float]]]:
-    found: dict[str, dict[str, list[float]]] = json.loads(RESULTS.read_text("utf-8"))["ratios"]
+def read() -> dict[str, Any]:
+    """The ratios, and which of them are of one run."""
+    found: dict[str, Any] = json.loads(RESULTS.read_text("utf-8"))
     return found
 
 
@@ -181,17 +197,19 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--page", action="store_true", help="only write the table into docs/speed.md")
     options = parser.parse_args()
-    results = read() if RESULTS.is_file() else {}
+    facts = read() if RESULTS.is_file() and (options.page or options.names) else {"ratios": {}, "together": []}
     if not options.page:
         torch.set_num_threads(1)
+        facts |= {"turns": options.turns, "torch": torch.__version__}
         with threadpool_limits(1), tempfile.TemporaryDirectory() as place:
             for name in options.names or _all():
-                results[name] = measure(name, options.turns, Path(place))
-                print(f"{name:<14} {results[name]}", flush=True)
-                facts = {"turns": options.turns, "torch": torch.__version__, "ratios": results}
+                facts["ratios"][name] = measure(name, options.turns, Path(place))
+                others = [one for one in facts["together"] if one != name]
+                facts["together"] = others if options.names else [*others, name]
+                print(f"{name:<14} {facts['ratios'][name]}", flush=True)
                 write_atomically(RESULTS, (json.dumps(facts, indent=1, sort_keys=True) + "\n").encode())
-    SECTION.write(body(results))
-    print(table(results))
+    SECTION.write(body(facts))
+    print(table(facts["ratios"]))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedsift.local import augment as augmentation
 from fedsift.local import predict
-from fedsift.local.predict import features_of, logits_of
+from fedsift.local.predict import features_of, logits_of, logits_of_each
 from fedsift.local.recipe import Augment
 from fedsift.local.site import Samples
 from fedsift.models import build_model
@@ -71,6 +71,20 @@ def test_no_samples_and_samples_that_are_no_images() -> None:
     mlp = build_model("mlp", (6,), 3)
     expected = own_logits(mlp, table.take(torch.arange(5)))
     assert torch.allclose(logits_of(mlp, table), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("augment", [None, Augment(flip=True, crop=2)])
+def test_several_networks_see_the_same_views(augment: Augment | None) -> None:
+    samples = make_samples(130)
+    networks = [build_model("lenet5", (3, 16, 16), 4, seed=seed) for seed in (0, 1)]
+
+    def views() -> torch.Generator:
+        return torch.Generator().manual_seed(3)
+
+    found = logits_of_each(networks, samples, augment=augment, generator=views())
+    for network, logits in zip(networks, found, strict=True):
+        assert torch.equal(logits, logits_of(network, samples, augment=augment, generator=views()))
+    assert not torch.allclose(found[0], found[1])
 
 
 class Moody(nn.Module):

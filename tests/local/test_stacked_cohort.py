@@ -203,6 +203,18 @@ def test_sites_with_weights_teachers_and_anchors_of_their_own() -> None:
     assert_alike(jobs)
 
 
+def test_one_teacher_of_all_sites_sees_their_batches_as_one() -> None:
+    """Sites of unequal sizes, so that some are done before others; crops and mixtures are what it is shown."""
+    objective, teacher = CrossEntropy() + 0.5 * Distillation(adjust=0.0), Frozen(some_weights(20))
+    for options in ({}, {"augment": Augment(flip=True, crop=2), "mixup": 0.4}):
+        assert_alike(
+            [
+                Job(site, some_weights(), recipe(objective, **options), extras={"teacher": teacher})
+                for site in make_sites()
+            ]
+        )
+
+
 def test_sizes_of_terms_may_differ_by_site(monkeypatch: pytest.MonkeyPatch) -> None:
     """FedCorr pulls each site with a strength of its own; sites without any pull are a cohort of their own."""
     cohorts: list[int] = []

@@ -19,7 +19,8 @@ from fedsift.data.sources.arrays import Arrays
 from fedsift.engines.inprocess import InProcess
 from fedsift.local.label_audit import JUDGED, JudgedLabels
 from fedsift.local.label_messages import GridJudged, LabelsCounted, LabelsJudged
-from fedsift.methods.label_audit import LabelAudit, is_linear
+from fedsift.methods.label_audit import LabelAudit
+from fedsift.methods.label_audit_parts import is_linear
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
 

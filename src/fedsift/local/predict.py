@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -29,17 +29,31 @@ def logits_of(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Logits of every sample in order, `[n, K]`, on the CPU."""
-    network.eval()
-    stacked = _stacked_form(network, samples)
-    if stacked is None:
-        return _map(network, lambda images: (network(images),), samples, augment, generator)[0]
-    own = stacked
-    own.load([network.state_dict()])
+    return logits_of_each([network], samples, augment=augment, generator=generator)[0]
+
+
+def logits_of_each(
+    networks: Sequence[nn.Module],
+    samples: Samples,
+    *,
+    augment: Augment | None = None,
+    generator: torch.Generator | None = None,
+) -> list[Tensor]:
+    """Logits of every sample under each of some networks of one kind, `[n, K]` each: all look at the same views, which
+    are made once."""
+    forms = [_stacked_form(network.eval(), samples) for network in networks]
+    own = [form for form in forms if form is not None]
+    if len(own) < len(forms):
+        return _map(
+            networks[0], lambda images: tuple(net(images) for net in networks), samples, augment, generator
+        )
+    for form, network in zip(own, networks):
+        form.load([network.state_dict()])
 
     def compute(images: Tensor) -> tuple[Tensor, ...]:
-        return (own.forward(images.unsqueeze(0), train=False)[0],)
+        return tuple(form.forward(images.unsqueeze(0), train=False)[0] for form in own)
 
-    return _map(network, compute, samples, augment, generator, own.by_site)[0]
+    return _map(networks[0], compute, samples, augment, generator, own[0].by_site)
 
 
 _stacked_forms: WeakKeyDictionary[nn.Module, StackedNetwork | None] = WeakKeyDictionary()

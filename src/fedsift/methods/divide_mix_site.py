@@ -3,20 +3,21 @@ mixtures."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsift.contract.messages import Reply, Weights
+from fedsift.contract.messages import Reply
 from fedsift.local import losses
 from fedsift.local.extras import Extra, PerSample
 from fedsift.local.objective import Term, View
 from fedsift.local.pairs import TrainedPair, TrainPair
-from fedsift.local.predict import logits_of, site_logits
+from fedsift.local.predict import logits_of_each
 from fedsift.local.site import Site
 from fedsift.local.trainer import Job
 from fedsift.signals.mixture import clean_probability
@@ -77,10 +78,11 @@ class TrainDivided(TrainPair):
 
     def job(self, site: Site) -> Job:
         given = F.one_hot(site.labels, site.n_classes).double()
-        logits = [site_logits(site, weights).double() for weights in (self.weights, self.twin)]
+        networks = [site.network(self.weights), site.network(self.twin, slot="twin")]
+        logits = [own.double() for own in logits_of_each(networks, site.samples)]
         seen = [losses.cross_entropy(own, given) for own in logits]
         clean = [torch.from_numpy(clean_probability(own.numpy())) for own in seen]
-        believed = [self.predictions(site, w, z) for w, z in zip((self.weights, self.twin), logits)]
+        believed = self.predictions(site, networks, logits)
         site.workbench["divided"] = [
             self.divide(given, clean[1 - side], believed[side], believed[1 - side]) for side in (0, 1)
         ]
@@ -90,18 +92,16 @@ class TrainDivided(TrainPair):
         site.keep_evidence(NAME, suspicion=torch.from_numpy(1 - belief), flagged=flagged, proposed=proposed)
         return super().job(site)
 
-    def predictions(self, site: Site, weights: Weights, plain: Tensor) -> Tensor:
-        """Mean probabilities over augmented views, `[n, K]`; without augmentation all views are the sample itself."""
+    def predictions(self, site: Site, networks: Sequence[nn.Module], plain: list[Tensor]) -> list[Tensor]:
+        """Both networks' mean probabilities over augmented views, `[n, K]`; without augmentation all views are the
+        sample itself."""
         augment = self.recipe.augment
-        if not augment.active:
-            return torch.softmax(plain, -1)
         views = [
-            logits_of(
-                site.network(weights), site.samples, augment=augment, generator=site.random(f"guess {view}")
-            )
-            for view in range(self.views)
+            logits_of_each(networks, site.samples, augment=augment, generator=site.random(f"guess {view}"))
+            for view in range(self.views if augment.active else 0)
         ]
-        return torch.stack([torch.softmax(view.double(), -1) for view in views]).mean(0)
+        seen = list(zip(*views)) if views else [(own,) for own in plain]
+        return [torch.stack([torch.softmax(z.double(), -1) for z in own]).mean(0) for own in seen]
 
     def divide(self, given: Tensor, clean: Tensor, own: Tensor, other: Tensor) -> dict[str, Extra]:
         labels, labelled = made_labels(given, clean, own, other, self.threshold, self.temperature)

@@ -15,11 +15,11 @@ from fedsift.contract.method import Asks
 from fedsift.contract.ranges import AtLeastOne, Count
 from fedsift.local.crossfit import CrossTrain, CrossTrained
 from fedsift.local.label_audit import CountLabels, FitFolds, JudgeGrid, JudgeLabels
-from fedsift.local.label_messages import FoldsFitted, LabelsJudged, tables_of
+from fedsift.local.label_messages import LabelsJudged, tables_of
 from fedsift.local.objective import BinaryCrossEntropy, CrossEntropy, Term
 from fedsift.local.recipe import Recipe
 from fedsift.methods.base import TrainingMethod, methods
-from fedsift.models.head import PREFIX
+from fedsift.methods.label_audit_parts import averaged, is_linear, linear_width, questions_of
 from fedsift.signals.label_crossfit import RIDGES
 from fedsift.signals.label_exchange import SecondReply, SharedModel, shared_model
 from fedsift.signals.label_posterior import LabelModel
@@ -73,7 +73,7 @@ class LabelAudit(TrainingMethod):
 
     def start(self, federation: Federation) -> AuditState:
         fresh = federation.initial_weights()
-        linear = _linear_width(fresh, len(federation.classes))
+        linear = linear_width(fresh, len(federation.classes))
         if linear is None:
             return AuditState(networks=(fresh,) * self.folds)
         return AuditState(sums=torch.zeros(2, linear, dtype=torch.float64))
@@ -112,7 +112,7 @@ class LabelAudit(TrainingMethod):
 
     def count(self, state: AuditState, federation: Federation) -> AuditState:
         """Shares of the given labels, and what features are standardised by."""
-        questions = _questions(federation)
+        questions = questions_of(len(federation.classes), federation.multilabel)
         replies = federation.ask(CountLabels(questions, state.sums is not None))
         tables = [tables_of(reply.cells, reply.remainders, reply.rest) for reply in replies.values()]
         shares = np.stack([shares_of([own[q] for own in tables]) for q in range(questions[0])])
@@ -133,7 +133,7 @@ class LabelAudit(TrainingMethod):
         if federation.round.index == 0:
             state = replace(state, models=_zeros(state, len(RIDGES), federation))
         request = self._linear(state, (0,) * len(RIDGES), RIDGES)
-        models, likelihoods = _averaged(federation.ask(request))
+        models, likelihoods = averaged(federation.ask(request))
         ridge = RIDGES[int(torch.argmax(likelihoods))]
         federation.record(penalty=ridge)
         return replace(state, models=models, ridge=ridge)
@@ -146,7 +146,7 @@ class LabelAudit(TrainingMethod):
             state = replace(state, models=_zeros(state, self.folds, federation))
         held = tuple(range(self.folds)) if self.folds > 1 else (-1,)
         request = self._linear(state, held, (state.ridge,) * self.folds)
-        return replace(state, models=_averaged(federation.ask(request))[0])
+        return replace(state, models=averaged(federation.ask(request))[0])
 
     def _linear(self, state: AuditState, held: tuple[int, ...], ridge: tuple[float, ...]) -> FitFolds:
         assert state.sums is not None
@@ -179,7 +179,7 @@ class LabelAudit(TrainingMethod):
         """The same from what is known without a federation."""
         held = tuple(range(self.folds)) if self.folds > 1 else (-1,)
         linear = None if state.sums is None else self._linear(state, held, (state.ridge,) * self.folds)
-        return JudgeGrid(_shape(classes, multilabel), state.shares, linear, state.networks)
+        return JudgeGrid(questions_of(classes, multilabel), state.shares, linear, state.networks)
 
     def share(self, state: AuditState, federation: Federation) -> AuditState:
         """The exponent, chosen by the likelihood of the given labels, and who is mistaken for whom."""
@@ -238,43 +238,6 @@ class LabelAudit(TrainingMethod):
         return state
 
 
-def _questions(federation: Federation) -> tuple[int, int]:
-    """Q and C: one question with K answers, or a yes or no for each class."""
-    return _shape(len(federation.classes), federation.multilabel)
-
-
-def _shape(classes: int, multilabel: bool) -> tuple[int, int]:
-    return (classes, 2) if multilabel else (1, classes)
-
-
-def is_linear(network: str) -> bool:
-    """Whether a network's name means one linear layer."""
-    return network == "linear" or (network.startswith(PREFIX) and "+" not in network)
-
-
-def _linear_width(weights: Weights, classes: int) -> int | None:
-    """F of a model that is one linear layer of K outputs, None for any other."""
-    matrices = [value for value in weights.values() if value.dim() == 2]
-    rest = [value for value in weights.values() if value.dim() != 2]
-    if (
-        len(matrices) != 1
-        or matrices[0].shape[0] != classes
-        or any(value.shape != (classes,) for value in rest)
-    ):
-        return None
-    return int(matrices[0].shape[1])
-
-
 def _zeros(state: AuditState, models: int, federation: Federation) -> Tensor:
     assert state.sums is not None
     return torch.zeros(state.sums.shape[1] + 1, models, len(federation.classes))
-
-
-def _averaged(replies: Replies[FoldsFitted]) -> tuple[Tensor, Tensor]:
-    """The sites' models averaged by their samples, and the summed likelihoods of what they left out."""
-    sizes = torch.tensor([reply.samples for reply in replies.values()], dtype=torch.float64)
-    total = sum(
-        (share * reply.models.double() for share, reply in zip(sizes / sizes.sum(), replies.values())),
-        torch.zeros((), dtype=torch.float64),
-    )
-    return total.float(), torch.stack([reply.likelihoods for reply in replies.values()]).sum(0)

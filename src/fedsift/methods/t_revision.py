@@ -48,15 +48,11 @@ class TRevision(ThroughMatrices):
 
     def stages(self) -> list[Stage]:
         return [
-            Stage("warm-up", self.warmup, self.warm_all, asks=(Train,)),
+            Stage("warm-up", self.warmup, self.warm, asks=(Train,)),
             Stage("estimate", 1, self.estimate, asks=(EstimateTransition,), trains=False),
             Stage("correct", self.rounds, self.correct, asks=(TrainCorrected,)),
             Stage("revise", self.revision, self.revise, asks=(TrainCorrected,)),
         ]
-
-    def warm_all(self, state: State, federation: Federation) -> State:
-        """All sites train in these rounds."""
-        return replace(self, fraction=1.0).warm(state, federation)
 
     def correct(self, state: State, federation: Federation) -> State:
         return self.through(state, federation, ThroughTransition(self.correction))

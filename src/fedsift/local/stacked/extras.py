@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsift.contract.messages import Weights
+from fedsift.local import native
 from fedsift.local.extras import Follower, Frozen, PerParameter, PerSample, PerSite
 from fedsift.local.stacked.batches import CohortStep
 from fedsift.local.stacked.network import StackedNetwork
@@ -134,7 +135,19 @@ def _frozen(
     """Logits `[k, B, K]` of frozen networks: one for all sites where they share its weights, else a stacked one."""
     weights = [extra.weights for extra in extras if isinstance(extra, Frozen)]
     slot = f"frozen {name}"
-    if all(own is weights[0] for own in weights):
+    shares = all(own is weights[0] for own in weights)
+    if shares and native.library() is not None:
+        # a cohort of one that sees the batches of all sites as one: the kernels are the trainer's own
+        one = stacked(slot)
+        one.load(weights[:1])
+
+        def judge_as_one(step: CohortStep) -> Tensor:
+            with torch.no_grad():
+                logits = one.forward(step.samples.flatten(0, 1).unsqueeze(0), train=False)
+            return logits.view(step.sites, -1, logits.shape[-1])
+
+        return judge_as_one
+    if shares:
         shared = jobs[0].site.network(weights[0], slot=slot).eval().requires_grad_(False)
 
         def judge(step: CohortStep) -> Tensor:
