@@ -22,6 +22,7 @@ from fedsift.engines.protection import (
     bounded_shares,
     shares_within,
     tells_attacks,
+    tells_turns,
 )
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
@@ -106,6 +107,15 @@ def test_one_site_alone_is_measured_by_the_stage() -> None:
     again.recall(protection.memory())
     assert list(judged({"e": one(7.0)}, again)) == ["e"], "a resumed run judges as one that never stopped"
     assert again.memory() == protection.memory()
+
+
+def test_one_site_that_comes_again_and_again_is_no_cohort() -> None:
+    protection = Protection(GateLimits(replays=False))
+    for _ in range(5):
+        assert not judged({"a": one(0.1)}, protection)
+    assert not judged({"b": one(2.0)}, protection), "a site whose data the model has not seen goes further"
+    judged({"c": one(0.1)}, protection)
+    assert list(judged({"d": one(2.0)}, protection)) == ["d"], "three sites have been here"
 
 
 def test_the_first_update_of_a_lone_site_is_measured_by_the_model_that_was_sent() -> None:
@@ -225,7 +235,7 @@ def test_a_site_that_turns_round_is_left_out_until_the_end() -> None:
     again = Protection(GateLimits(replays=False), tells=True)
     again.recall(json.loads(json.dumps(protection.memory())))
     assert judged({**AGREED, "z": one(1.0)}, again) == found, "whatever it sends later, and after a restart"
-    half = [0.5, math.sqrt(0.75), 0.0, 0.0]
+    half = [0.5, math.sqrt(0.75), 0.0, 0.0]  # a cosine of 0.5
     assert not judged({**AGREED, "z": one(-1.0)}, known(half))
     assert not judged({**AGREED, "z": [-0.5, 0.0, 0.0, math.sqrt(0.75)]}, known(one(1.0))), (
         "it goes back by half"
@@ -252,11 +262,21 @@ def test_a_cohort_without_a_direction_tells_nobody_s_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "multilabel", "told"),
-    [(5, False, True), (4, False, False), (2, False, False), (9, True, False)],
+    ("classes", "multilabel", "given", "told", "turns"),
+    [
+        (5, False, False, True, True),
+        (4, False, False, False, False),
+        (2, False, False, False, False),
+        (9, True, False, False, True),
+        (3, True, False, False, False),
+        (9, False, True, False, True),
+    ],
 )
-def test_wrong_labels_of_few_classes_look_like_an_attack(classes: int, multilabel: bool, told: bool) -> None:
-    assert tells_attacks(classes, multilabel) is told
+def test_wrong_labels_of_few_classes_look_like_an_attack(
+    classes: int, multilabel: bool, given: bool, told: bool, turns: bool
+) -> None:
+    assert tells_attacks(classes, multilabel, given) is told
+    assert tells_turns(classes, multilabel) is turns
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5, 10])
