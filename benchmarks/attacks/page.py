@@ -50,12 +50,12 @@ site of ten along the others' direction, as a share of theirs, in the first exch
 TURNS = """The other is the site's own past. An honest site with wrong labels goes back, but it never went along as the
 others did; an attacker that began honestly did. With a site's cosine with the others as a share of the cohort's median
 one, before and now, its turn is the smaller of the share that it went along by and the share that it now goes back by:
-about 1 for a sign that is turned. Beyond {turned:g} the site is left out until the run ends. It is asked of updates of
-one stage that follow each other, where the cohort has a direction (median cosine above {common:g}), with at least five
-classes, or four findings of a sample. {updates} updates of honest sites in {runs} federations, over every kind of skew
-and wrong labels and from little to much training in a round (`python -m benchmarks.attacks.turned`, FedAvg on digits,
-seed {seed}): the largest turn of an honest site, and how many of the same updates would have been told had their sign
-been turned."""
+about 1 for a sign that is turned. Beyond {turned:g} the site is left out until the run ends. It is asked of two
+exchanges of one stage that follow each other, where the cohort has a direction (median cosine above {common:g}), with
+at least five classes, or four findings of a sample. {updates} updates of honest sites in {runs} federations, over every
+kind of skew and wrong labels and from little to much training in a round (`python -m benchmarks.attacks.turned`, FedAvg
+on digits, seed {seed}): the largest turn of an honest site from one exchange to the next, how far one turns within four
+and more, and how many of the same updates would have been told had their sign been turned."""
 UNTOLD = """Of two classes a model without a hidden layer has one direction, and an honest site with some wrong labels
 turns round in it as an attacker does: nobody is judged there. An attacker is not told either where it turns by and by,
 where sites have no common direction, where it is alone in its exchange (FedCorr's first stage), or where it goes back
@@ -188,6 +188,7 @@ def turned() -> str:
             str(len(rows)),
             f"{sum(row['updates'] for row in rows):,}",
             f"{max(row['honest'] for row in rows):.2f}",
+            f"{max(row['by and by'] for row in rows):.2f}",
             f"{100 * sum(row['told'] for row in rows) / max(1, sum(row['updates'] for row in rows)):.0f} %",
         ]
         for name, rows in groups.items()
@@ -200,7 +201,14 @@ def turned() -> str:
         runs=len(judged),
         seed=SEED,
     )
-    head = ["federations", "runs", "updates judged", "largest honest turn", "attackers told"]
+    head = [
+        "federations",
+        "runs",
+        "updates judged",
+        "honest turn",
+        "honest turn in four and more",
+        "attackers told",
+    ]
     return f"{filled(words)}\n\n{table(head, body)}\n\n{filled(UNTOLD)}"
 
 

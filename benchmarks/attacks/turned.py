@@ -55,8 +55,15 @@ class Turning(Protection):
 
     honest: list[float]
     hostile: list[float]
+    later: list[float]
+    """Turns over four exchanges and more."""
+    past: list[Mapping[str, float]]
 
     def _turned(self, before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, str]:
+        self.later += [
+            facing.turn(old[site], way) for old in self.past[:-3] for site, way in now.items() if site in old
+        ]
+        self.past.append(now)
         for site, way in now.items():
             if site in before:
                 self.honest.append(facing.turn(before[site], way))
@@ -108,7 +115,7 @@ def turns(training: int, **changes: Any) -> dict[str, Any]:
     method = {"name": "fedavg", "rounds": ROUNDS}
     study = study_of("fedavg", Path(), seed=SEED, train=TRAININGS[training], method=method, **changes)
     watching = Turning(GateLimits(opposed=0.0), tells=True)
-    watching.honest, watching.hostile = [], []
+    watching.honest, watching.hostile, watching.later, watching.past = [], [], [], []
     conducted(study, study.spread(), protection=watching)
     told = sum(turn > watching.limits.turned for turn in watching.hostile)
     return {
@@ -116,6 +123,7 @@ def turns(training: int, **changes: Any) -> dict[str, Any]:
         "honest": round(max(watching.honest, default=0.0), 3),
         "refused": sum(turn > watching.limits.turned for turn in watching.honest),
         "told": told,
+        "by and by": round(max(watching.later, default=0.0), 3),
     }
 
 

@@ -57,8 +57,8 @@ class GateLimits(Ranged):
     """Leave out a site whose first update of a run goes against the cohort's direction by more than this share of the
     way that the others go along it; 0 is off."""
     turned: Annotated[float, Range(0, 1)] = 0.7
-    """Leave out a site that went along with the others by at least this share of their agreement and in its next update
-    goes against them by as much; 0 is off."""
+    """Leave out a site that went along with the others by at least this share of their agreement and in the next
+    exchange goes against them by as much; 0 is off."""
     flat: bool = True
     """Refuse tensors of zeros, or of any one number, where others were sent, and models that have nearly vanished."""
     replays: bool = True
@@ -114,8 +114,8 @@ class Protection:
     left_out: dict[str, str] = field(default_factory=dict)
     """Sites whose models are refused until the run ends, and why; kept with them."""
     faced: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By stage and model: how far each site's last accepted update went along with the others (`facing.shares`); kept
-    with them."""
+    """By stage and model: how far each site's update of the last exchange went along with the others
+    (`facing.shares`); kept with them."""
 
     def memory(self) -> dict[str, Any]:
         """What a resumed run must know to judge as one that never stopped: plain values."""
@@ -224,6 +224,7 @@ class Protection:
     def _opposed(self, key: str, ratios: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, str]:
         """Updates that go against what the others have in common."""
         refused: dict[str, str] = {}
+        faced: dict[str, float] = {}
         for kind in dict.fromkeys(move.kind for move in cohort.values()):
             sites = [site for site, move in cohort.items() if move.kind == kind]
             if len(sites) < self.limits.norm_cohort or not kind:
@@ -237,13 +238,12 @@ class Protection:
                 refused |= self._left_out(along)
             ways = facing.shares(dict(zip(sites, found))) if self.tells and alike else {}
             refused |= self._turned(self.faced.get(key, {}), ways)
-            kept = {site: round(way, 6) for site, way in ways.items() if site not in refused}
-            if kept:
-                self.faced.setdefault(key, {}).update(kept)
+            faced |= {site: round(way, 6) for site, way in ways.items() if site not in refused}
+        self.faced[key] = faced  # of this exchange alone: in many rounds honest sites turn as well, by and by
         return refused
 
     def _turned(self, before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, str]:
-        """Sites that went along with the others the last time and now go back."""
+        """Sites that went along with the others in the last exchange and now go back."""
         found = {
             site: f"the site is left out: it went along with the others ({before[site]:.2f} of their agreement), then "
             f"turned round ({way:.2f})"
