@@ -15,7 +15,12 @@ from benchmarks.attacks.attacks import FORM, MODEL
 from benchmarks.attacks.back import FILE as BACK
 from benchmarks.attacks.files import read
 from benchmarks.attacks.lying import FILE as LYING
+from benchmarks.attacks.presets import FILE as PRESETS
+from benchmarks.attacks.presets import small_presets
+from benchmarks.attacks.turned import FILE as TURNED
+from benchmarks.attacks.turned import SEED
 
+from fedsift.engines import facing
 from fedsift.engines.protection import GateLimits
 
 PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
@@ -31,17 +36,31 @@ refused in every exchange of every method, which the normal tests try one by one
 THEN = """**The update.** What has the right form is measured beside the round's other updates. Lengths are
 relative to the model that was sent, and to the steps that a site of so many samples can take: whoever trains on ten
 times the samples may go ten times as far. Where fewer than three sites answer, the stage's accepted updates are the
-measure. A site may go on as far as it went before, in this stage or the last, while others went as far: honest sites
-with wrong labels keep moving when the others have learnt. The keys of `[gate]` in a study:"""
+measure, and where these are of fewer than three sites, the model that was sent. A site may go on as far as it went
+before, in this stage or the last, while others went as far: honest sites with wrong labels keep moving when the others
+have learnt. The keys of `[gate]` in a study:"""
 FLIPS = """**Going back.** A site that sends its update with the sign turned cannot be told from an honest one by any
-single round: an honest site with wrong labels is pulled back as well when the others have learnt. The first exchange
-is different. Nothing is learnt yet, and of K classes wrong labels pull a model back by about 1 / (K - 1) of what right
-ones pull it on, in the mean; a turned sign pulls it back by all of it. So a site that goes back by more
-than {opposed:g} of the others' way in the run's first exchange is left out. With fewer than five classes, with
-several labels a sample, with a model that was given, or where sites have no common direction (median cosine up to
-one half), nobody is left out: a site that has two classes swapped sends just what an attacker sends. For the same
-reason an attacker that is honest in the first round is not told later on; the tables below say what `later sign flip`
-costs. The way of one site of ten along the others' direction, as a share of theirs, in the first exchanges:"""
+single round: an honest site with wrong labels is pulled back as well when the others have learnt. Two things tell it
+all the same. One is the first exchange. Nothing is learnt yet, and of K classes wrong labels pull a model back by about
+1 / (K - 1) of what right ones pull it on, in the mean; a turned sign pulls it back by all of it. So a site that goes
+back by more than {opposed:g} of the others' way in the run's first exchange is left out. With fewer than five classes,
+with several labels a sample, with a model that was given, or where sites have no common direction (median cosine up to
+one half), nobody is left out: a site that has two classes swapped sends just what an attacker sends. The way of one
+site of ten along the others' direction, as a share of theirs, in the first exchanges:"""
+TURNS = """The other is the site's own past. An honest site with wrong labels goes back, but it never went along as the
+others did; an attacker that began honestly did. With a site's cosine with the others as a share of the cohort's median
+one, before and now, its turn is the smaller of the share that it went along by and the share that it now goes back by:
+about 1 for a sign that is turned. Beyond {turned:g} the site is left out until the run ends. It is asked of two
+exchanges of one stage that follow each other, where the cohort has a direction (median cosine above {common:g}), with
+at least five classes, or four findings of a sample. {updates} updates of honest sites in {runs} federations, over every
+kind of skew and wrong labels and from little to much training in a round (`python -m benchmarks.attacks.turned`, FedAvg
+on digits, seed {seed}): the largest turn of an honest site from one exchange to the next, how far one turns within four
+and more, and how many of the same updates would have been told had their sign been turned."""
+UNTOLD = """Of two classes a model without a hidden layer has one direction, and an honest site with some wrong labels
+turns round in it as an attacker does: nobody is judged there. An attacker is not told either where it turns by and by,
+where sites have no common direction, where it is alone in its exchange (FedCorr's first stage), or where it goes back
+from the start and the first exchange tells nothing. That is what the missed cells below are: `sign flip x1` of methods
+with several labels a sample and of FedCorr."""
 MISSING = "None."
 COST = """Final accuracy of averaging methods on ten equal sites of digits with clean labels (with several labels a
 sample where a method needs them), one of them hostile, and what the worst attack costs in points. `absent` never
@@ -55,6 +74,9 @@ NEAR = """How near honest federations come to the limits, in shares of each limi
 negative where everybody goes along). Digits over ten sites unless said otherwise; `python -m benchmarks.attacks
 --honest` measures those that are not in the table yet, over every kind of skew and wrong labels, and presets on real
 data cut to their first rounds."""
+EQUAL = """Every preset that has a small form, cut to a few rounds of every stage and some thousand samples, with
+`[gate]` as it is and with every key that judges an update switched off (`python -m benchmarks.attacks.presets`):
+{equal} of {runs} ended in the same state to the last bit, {refused} updates were refused."""
 LIES = """Sites that lie about their scores cannot be told by form. F1 of finding the noisy sites among {sites}
 (40 % are noisy, half to all of their labels wrong), against the share of sites that lie: a noisy one claims the
 scores of the cleanest, a clean one those of the noisiest ({seeds} federations of digits, {draws} draws of liars
@@ -71,6 +93,10 @@ def filled(text: str) -> str:
 
 def points(value: float | None) -> str:
     return "ended" if value is None else f"{100 * value:.1f}"
+
+
+def share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def table(head: list[str], body: list[list[str]]) -> str:
@@ -150,11 +176,63 @@ def back() -> str:
     return table(head, body)
 
 
+def turned() -> str:
+    """By skew or by kind of labels: the largest honest turn, and the share of attackers that are told."""
+    found = read(TURNED)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for key, row in found.items():
+        groups.setdefault(key.split("; ")[0], []).append(row)
+    body = [
+        [
+            name,
+            str(len(rows)),
+            f"{sum(row['updates'] for row in rows):,}",
+            f"{max(row['honest'] for row in rows):.2f}",
+            f"{max(row['by and by'] for row in rows):.2f}",
+            f"{100 * sum(row['told'] for row in rows) / max(1, sum(row['updates'] for row in rows)):.0f} %",
+        ]
+        for name, rows in groups.items()
+    ]
+    judged = [row for key, row in found.items() if not key.startswith("2 classes")]
+    words = TURNS.format(
+        turned=GateLimits().turned,
+        common=facing.COMMON,
+        updates=f"{sum(row['updates'] for row in judged):,}",
+        runs=len(judged),
+        seed=SEED,
+    )
+    head = [
+        "federations",
+        "runs",
+        "updates judged",
+        "honest turn",
+        "honest turn in four and more",
+        "attackers told",
+    ]
+    return f"{filled(words)}\n\n{table(head, body)}\n\n{filled(UNTOLD)}"
+
+
+def presets() -> str:
+    """One line a preset: whether both runs ended alike."""
+    found = read(PRESETS)
+    equal = sum(row["equal"] for row in found.values())
+    missing = [name for name in small_presets() if name not in found]
+    words = filled(
+        EQUAL.format(runs=len(found), equal=equal, refused=sum(row["refused on"] for row in found.values()))
+    )
+    body = [
+        [f"`{name}`", str(row["rounds"]), f"`{row['on'][:12]}`", "yes" if row["equal"] else "**no**"]
+        for name, row in sorted(found.items())
+    ]
+    text = f"{words}\n\n{table(['preset', 'rounds', 'state', 'equal'], body)}"
+    return text + (f"\n\n{filled('Not run: ' + ', '.join(missing) + '.')}" if missing else "")
+
+
 def honest() -> str:
     found = read(HONEST)
-    names = ["length", "statistics", "against", "opposed"]
+    names = ["length", "statistics", "against", "opposed", "turned"]
     body = [
-        [name, *("–" if row[key] is None else f"{row[key]:.2f}" for key in names), str(len(row["refused"]))]
+        [name, *(share(row.get(key)) for key in names), str(len(row["refused"]))]
         for name, row in sorted(found.items())
     ]
     return table(["federation", *names, "refused"], body)
@@ -175,10 +253,11 @@ def page() -> str:
     parts = [
         "# Attacks", filled(TOP), "## What is refused", filled(FIRST),
         filled(", ".join(FORM) + "."), filled(THEN), limits(),
-        filled(FLIPS.format(opposed=GateLimits().opposed)), back(),
+        filled(FLIPS.format(opposed=GateLimits().opposed)), back(), turned(),
         "## One hostile site of ten", filled(COST), block(found, "one", ONE, ["absent"]),
         "## Two hostile sites of ten", filled(ROBUST), block(found, "two", TWO, []),
         "## Honest federations", filled(NEAR), honest(),
+        "## Presets with and without protection", presets(),
         "## Lying scores", lying(),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"

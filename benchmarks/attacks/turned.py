@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from benchmarks.attacks.accuracy import study_of
+from benchmarks.attacks.accuracy import FINDINGS, WITH, study_of
 from benchmarks.attacks.files import read, write
 from benchmarks.attacks.honest import NOISES, PARTITIONS
 from benchmarks.attacks.light import conducted
+from sklearn.datasets import load_digits
 
 from fedsift.engines import facing
 from fedsift.engines.protection import GateLimits, Protection
 
 FILE = Path(__file__).parent / "results" / "turned.json"
 SEED, ROUNDS = 5, 8
-"""The limit was chosen on seeds 101 to 103."""
+"""The limit was chosen on seeds 101 to 103, with other surveys of few classes."""
 WRONG: Mapping[str, dict[str, Any]] = {
     **NOISES,
     "some sites 50-100 % wrong": {"name": "fedcorr", "rho": 0.4, "tau": 0.5},
@@ -39,6 +43,11 @@ TRAININGS: tuple[dict[str, Any], ...] = (
     {"epochs": 20, "batch_size": 32, "lr": 0.1, "momentum": 0.0},
 )
 """From little to much in a round."""
+FEW: tuple[tuple[str, str], ...] = (
+    ("2 classes", "linear"), ("4 findings", "linear"), ("4 findings", "mlp"), ("10 classes", "linear")
+)  # fmt: skip
+"""Few classes, and models without a hidden layer: where an honest site may well turn round."""
+SHARES = (0.1, 0.2, 0.3, 0.4)
 
 
 class Turning(Protection):
@@ -46,8 +55,15 @@ class Turning(Protection):
 
     honest: list[float]
     hostile: list[float]
+    later: list[float]
+    """Turns over four exchanges and more."""
+    past: list[Mapping[str, float]]
 
     def _turned(self, before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, str]:
+        self.later += [
+            facing.turn(old[site], way) for old in self.past[:-3] for site, way in now.items() if site in old
+        ]
+        self.past.append(now)
         for site, way in now.items():
             if site in before:
                 self.honest.append(facing.turn(before[site], way))
@@ -55,18 +71,51 @@ class Turning(Protection):
         return {}
 
 
-def turns(partition: str, wrong: str, training: int) -> dict[str, Any]:
-    study = study_of(
-        "fedavg",
-        Path(),
-        seed=SEED,
-        partition=PARTITIONS[partition],
-        noise=WRONG[wrong],
-        train=TRAININGS[training],
-        method={"name": "fedavg", "rounds": ROUNDS},
+def some_wrong(folder: Path, labels: str, share: float) -> Path:
+    """Digits at ten sites; two of them have this share of their labels shifted by one class, or of findings turned."""
+    digits = load_digits()
+    images = (digits.images * (255 / 16)).astype(np.uint8)
+    random = np.random.default_rng(SEED)
+    order, owner = random.permutation(len(images)), np.repeat(np.arange(10), 120)
+    train, test, noisy = order[: len(owner)], order[len(owner) :], owner >= 8
+    if labels == "4 findings":
+        clean = np.stack([np.isin(digits.target, WITH[k]) for k in range(len(FINDINGS))], axis=1).astype(
+            np.int64
+        )
+        turned = noisy[:, None] & (random.random((len(owner), len(FINDINGS))) < share)
+        given, names = np.where(turned, 1 - clean[train], clean[train]), list(FINDINGS)
+    else:
+        classes = int(labels.split()[0])
+        clean = digits.target // (10 // classes)
+        shifted = noisy & (random.random(len(owner)) < share)
+        given, names = (
+            np.where(shifted, (clean[train] + 1) % classes, clean[train]),
+            [str(k) for k in range(classes)],
+        )
+    path = folder / "some-wrong.npz"
+    sites = np.array([f"site-{number:02d}" for number in owner])
+    np.savez(
+        path,
+        images=images[train],
+        labels=given,
+        site=sites,
+        test_images=images[test],
+        test_labels=clean[test],
+        classes=np.array(names),
     )
+    return path
+
+
+def few(folder: Path, labels: str, model: str, share: float, training: int) -> dict[str, Any]:
+    data = {"name": "npz", "path": str(some_wrong(folder, labels, share))}
+    return turns(training, data=data, partition={"name": "natural"}, model={"name": model})
+
+
+def turns(training: int, **changes: Any) -> dict[str, Any]:
+    method = {"name": "fedavg", "rounds": ROUNDS}
+    study = study_of("fedavg", Path(), seed=SEED, train=TRAININGS[training], method=method, **changes)
     watching = Turning(GateLimits(opposed=0.0), tells=True)
-    watching.honest, watching.hostile = [], []
+    watching.honest, watching.hostile, watching.later, watching.past = [], [], [], []
     conducted(study, study.spread(), protection=watching)
     told = sum(turn > watching.limits.turned for turn in watching.hostile)
     return {
@@ -74,6 +123,7 @@ def turns(partition: str, wrong: str, training: int) -> dict[str, Any]:
         "honest": round(max(watching.honest, default=0.0), 3),
         "refused": sum(turn > watching.limits.turned for turn in watching.honest),
         "told": told,
+        "by and by": round(max(watching.later, default=0.0), 3),
     }
 
 
@@ -82,11 +132,19 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after so long")
     until = time.monotonic() + 60 * parser.parse_args().minutes
     torch.set_num_threads(1)
-    for partition, wrong in itertools.product(PARTITIONS, WRONG):
-        for training in range(len(TRAININGS)):
-            key, found = f"{partition}; {wrong}; {training}", read(FILE)
+    with tempfile.TemporaryDirectory() as place:
+        jobs: dict[str, Callable[[], dict[str, Any]]] = {}
+        for (partition, own), (wrong, noise), each in itertools.product(
+            PARTITIONS.items(), WRONG.items(), range(len(TRAININGS))
+        ):
+            jobs[f"{partition}; {wrong}; {each}"] = partial(turns, each, partition=own, noise=noise)
+        for (labels, model), share, each in itertools.product(FEW, SHARES, range(len(TRAININGS))):
+            key = f"{labels}, {model}; two sites {100 * share:.0f} % wrong; {each}"
+            jobs[key] = partial(few, Path(place), labels, model, share, each)
+        for key, job in jobs.items():
+            found = read(FILE)
             if key not in found and time.monotonic() < until:
-                write(FILE, found | {key: turns(partition, wrong, training)})
+                write(FILE, found | {key: job()})
 
 
 if __name__ == "__main__":

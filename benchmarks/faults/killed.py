@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -99,21 +100,19 @@ def coordinator_everywhere(stand: Stand, method: str) -> Iterator[Row]:
     total = study.method.total_rounds
     began = time.monotonic()
     run, kills, words = stand.start(app_of(stand, method)), 0, ""
-    for _, first in stages_of(study):
-        for moment in ("boundary", "middle"):
-            if first == 1 and moment == "boundary":
-                continue
-            done = first - 1
-            run.finish(done)
-            if moment == "middle":
-                run.ask(first)
-            if len(run.folder.rounds()) >= total:
-                break
-            stand.kill_program("superlink", COORDINATOR)
-            code = run.end(90)
-            kills += code != 0
-            words = words or said_by(run.words, "ended before", "goes on from")
-            run = _again(stand, method, run)
+    firsts = [first for _, first in stages_of(study)]
+    for first, moment in [(firsts[0], "middle"), *itertools.product(firsts[1:], ("boundary", "middle"))]:
+        run.finish(first - 1)
+        if moment == "middle":
+            run.ask(first)
+        if run.over or len(run.folder.rounds()) >= total:
+            break  # the last stage was over before it could be hit
+        stand.kill_program("superlink", COORDINATOR)
+        if run.end(90) == 0:
+            break  # it had just finished
+        kills += 1
+        words = words or said_by(run.words, "ended before", "goes on from")
+        run = _again(stand, method, run)
     code = run.end(420)
     yield Row(
         name=f"coordinator killed, {method}",

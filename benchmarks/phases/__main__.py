@@ -1,8 +1,10 @@
 """Where the seconds of a deployed phase go, beside a plain Flower app of the same model, in one run on one machine.
 
-    python -m benchmarks.phases [--sites 3] [--rounds 12] [--ours]
+    python -m benchmarks.phases [--sites 3] [--rounds 6] [--turns 3] [--ours]
 
-Writes results/phases.json; `python -m benchmarks.phases --page` writes its table into docs/deployment.md.
+A turn is a run of the plain app and one of fedsift, each from its start; turns follow each other, so that a machine
+that is busier for a while is so for both. Writes results/phases.json, turn by turn; `python -m benchmarks.phases
+--page` writes its table into docs/deployment.md.
 """
 
 from __future__ import annotations
@@ -151,10 +153,22 @@ def keep_alone(sites: int, rounds: int) -> None:
     RESULTS.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
 
 
+def one_turn(sites: int, rounds: int) -> dict[str, Any]:
+    """The plain app and fedsift, one after the other, with the load that each began at."""
+    with tempfile.TemporaryDirectory(prefix="phases-") as place:
+        before = os.getloadavg()[0]
+        plain = plain_phases(Path(place), sites, rounds)
+        between = os.getloadavg()[0]
+        ours = fedsift_phases(Path(place), sites, rounds)
+    loads = [round(load, 1) for load in (before, between, os.getloadavg()[0])]
+    return {"loads": loads, "plain_flower": {"seconds": plain}, "fedsift": ours}
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--sites", type=int, default=3)
-    options.add_argument("--rounds", type=int, default=12)
+    options.add_argument("--rounds", type=int, default=6)
+    options.add_argument("--turns", type=int, default=3)
     options.add_argument(
         "--ours", action="store_true", help="Only fedsift; the result is added to the others."
     )
@@ -163,22 +177,13 @@ def main() -> None:
     if chosen.ours:
         keep_alone(chosen.sites, chosen.rounds)
     elif not chosen.page:
-        with tempfile.TemporaryDirectory(prefix="phases-") as place:
-            load = os.getloadavg()[0]
-            plain = plain_phases(Path(place), chosen.sites, chosen.rounds)
-            ours = fedsift_phases(Path(place), chosen.sites, chosen.rounds)
-            table = {
-                "sites": chosen.sites,
-                "rounds": chosen.rounds,
-                "cores": os.cpu_count(),
-                "load_before": round(load, 1),
-                "load_after": round(os.getloadavg()[0], 1),
-                "plain_flower": {"seconds": plain},
-                "fedsift": ours,
-            }
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(table, indent=2) + "\n", "utf-8")
-        print(json.dumps(table, indent=2))
+        found = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
+        found |= {"sites": chosen.sites, "rounds": chosen.rounds, "cores": os.cpu_count()}
+        found["turns"] = []
+        for _ in range(chosen.turns):
+            found["turns"].append(one_turn(chosen.sites, chosen.rounds))
+            RESULTS.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+        print(table_of(found))
     SECTION.write(table_of(json.loads(RESULTS.read_text("utf-8"))))
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from benchmarks.section import Section
 
+from fedsift.runs.units import plural
+
 SECTION = Section("deployment.md", "phases", "python -m benchmarks.phases")
 
 
@@ -15,24 +17,42 @@ def median_after_first(seconds: list[float]) -> float:
     return statistics.median(seconds[1:])
 
 
+FLOWERS = {
+    "to the site's node": "Flower: the message is stored, and the node asks for it",
+    "node to the site's process": "Flower: SuperNode, SuperExec, the message's own process",
+    "the site computes": "ours",
+    "answer to the coordinator's door": "Flower: the way back through the node",
+    "door to the next round": "Flower: the program asks for answers; then ours: gate, averaging, checkpoint",
+}
+"""Whose each part of a phase is."""
+
+
 def table_of(found: dict[str, Any]) -> str:
-    ours, plain = found["fedsift"], found["plain_flower"]
+    turns = found["turns"]
+    plain = [s for turn in turns for s in turn["plain_flower"]["seconds"][1:]]
+    ours = [s for turn in turns for s in turn["fedsift"]["seconds"][1:]]
+    parts = {name: statistics.median(turn["fedsift"]["parts"][name] for turn in turns) for name in FLOWERS}
+    first = statistics.median(turn["fedsift"]["first_question_after"] for turn in turns)
     rows = [
-        ("a phase of a plain Flower app, the same model", median_after_first(plain["seconds"])),
-        ("a phase of fedsift, behind doors", median_after_first(ours["seconds"])),
-        *((f"of that: {name}", seconds) for name, seconds in ours["parts"].items()),
-        ("from the command to the first question", ours["first_question_after"]),
+        ("a phase of a plain Flower app, the same model", statistics.median(plain), "Flower"),
+        ("a phase of fedsift, behind doors", statistics.median(ours), ""),
+        *((f"of that: {name}", seconds, FLOWERS[name]) for name, seconds in parts.items()),
+        ("from the command to the first question", first, ""),
     ]
     lines = [
-        "| what | seconds, median |",
-        "|---|---|",
-        *(f"| {name} | {seconds:.1f} |" for name, seconds in rows),
+        "| what | seconds, median | whose |",
+        "| --- | ---: | --- |",
+        *(f"| {name} | {seconds:.2f} | {whose} |" for name, seconds, whose in rows),
     ]
+    loads = [load for turn in turns for load in turn["loads"]]
+    memory = max(turn["fedsift"]["site_megabytes"] for turn in turns)
+    alone = max(turn["fedsift"]["site_megabytes_alone"] for turn in turns)
+    turned = plural(len(turns), "turn")
     about = (
-        f"{found['sites']} sites on {found['cores']} cores, {found['rounds']} rounds, one run; other work kept the "
-        f"machine at a load of {found['load_before']:g} before and {found['load_after']:g} after. A site took "
-        f"{ours['site_megabytes']} MB at most (PSS); {ours['site_megabytes_alone']} MB with libraries counted as if it "
-        "were alone on its machine."
+        f"{found['sites']} sites on {found['cores']} cores; {turned} of both in one run, one after the other, "
+        f"{found['rounds']} rounds each, the first of each left out, for it also installs the app. The machine's load "
+        f"was {min(loads):g} to {max(loads):g} meanwhile, these programs among it. A site took {memory} MB at most "
+        f"(PSS); {alone} MB with libraries counted as if it were alone on its machine."
     )
     return "\n".join([*lines, "", about, *alone_lines(found.get("alone", []))])
 

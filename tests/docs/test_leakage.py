@@ -28,11 +28,45 @@ def test_every_method_was_looked_at_for_secure_aggregation() -> None:
 
 
 def test_nothing_honest_was_refused() -> None:
-    from benchmarks.attacks.__main__ import HONEST, read
+    from benchmarks.attacks.__main__ import HONEST
+    from benchmarks.attacks.files import read
 
     found = read(HONEST)
     assert found
     assert {name: row["refused"] for name, row in found.items() if row["refused"]} == {}
+
+
+def test_no_honest_site_turns_round_as_an_attacker_does() -> None:
+    """But of two classes: there it does, and there nobody is judged."""
+    from benchmarks.attacks.files import read
+    from benchmarks.attacks.turned import FILE
+
+    from fedsift.engines.protection import tells_turns
+
+    found = read(FILE)
+    turned = {key for key, row in found.items() if row["refused"]}
+    assert len(found) > 100
+    assert all(key.startswith("2 classes, linear") for key in turned) and turned
+    assert not tells_turns(2, multilabel=False) and tells_turns(4, multilabel=True)
+
+
+def test_protection_changes_no_preset() -> None:
+    from benchmarks.attacks.files import read
+    from benchmarks.attacks.presets import FILE
+
+    found = read(FILE)
+    assert found
+    assert {name for name, row in found.items() if not row["equal"] or row["refused on"]} == set()
+
+
+def test_fuzzed_messages_found_no_fault() -> None:
+    from benchmarks.faults.fuzz import FILE
+
+    from fedsift.methods import methods
+
+    found = json.loads(FILE.read_text("utf-8"))
+    assert found["faults"] == [] and found["executed"] == 0
+    assert found["messages"] >= 100_000 and set(found["by_method"]) == set(methods.names())
 
 
 def test_flower_offers_no_secure_aggregation_for_messages() -> None:

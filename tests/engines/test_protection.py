@@ -23,6 +23,7 @@ from fedsift.engines.protection import (
     bounded_shares,
     shares_within,
     tells_attacks,
+    tells_turns,
 )
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
@@ -131,6 +132,15 @@ def test_sites_that_come_one_by_one_may_go_as_far_as_they_went_when_most_are_hel
         )
         assert list(judged({"later": one(7.0)}, judge)) == ["later"]
         assert list(judged({"a": one(15.0)}, judge)) == ["a"]
+
+
+def test_one_site_that_comes_again_and_again_is_no_cohort() -> None:
+    protection = Protection(GateLimits(replays=False))
+    for _ in range(5):
+        assert not judged({"a": one(0.1)}, protection)
+    assert not judged({"b": one(2.0)}, protection), "a site whose data the model has not seen goes further"
+    judged({"c": one(0.1)}, protection)
+    assert list(judged({"d": one(2.0)}, protection)) == ["d"], "three sites have been here"
 
 
 def test_the_first_update_of_a_lone_site_is_measured_by_the_model_that_was_sent() -> None:
@@ -250,7 +260,7 @@ def test_a_site_that_turns_round_is_left_out_until_the_end() -> None:
     again = Protection(GateLimits(replays=False), tells=True)
     again.recall(json.loads(json.dumps(protection.memory())))
     assert judged({**AGREED, "z": one(1.0)}, again) == found, "whatever it sends later, and after a restart"
-    half = [0.5, math.sqrt(0.75), 0.0, 0.0]
+    half = [0.5, math.sqrt(0.75), 0.0, 0.0]  # a cosine of 0.5
     assert not judged({**AGREED, "z": one(-1.0)}, known(half))
     assert not judged({**AGREED, "z": [-0.5, 0.0, 0.0, math.sqrt(0.75)]}, known(one(1.0))), (
         "it goes back by half"
@@ -266,6 +276,7 @@ def test_a_cohort_without_a_direction_tells_nobody_s_turn() -> None:
     assert not judged({**AGREED, "z": one(1.0)}, protection)
     sideways = {site: one(1.0, number % 4) for number, site in enumerate("abcd")}
     assert not judged({**sideways, "z": one(-1.0)}, protection)
+    assert not judged({**AGREED, "z": one(-1.0)}, protection), "what it did two exchanges ago tells nothing"
     assert facing.shares({"a": 0.2, "b": 0.25, "c": 0.2}) == {}
     assert facing.shares({"a": 0.4, "b": 0.8, "c": -0.4}) == pytest.approx({"a": 1.0, "b": 2.0, "c": -1.0})
     assert [facing.turn(*ways) for ways in ((1.0, -0.7), (0.2, -3.0), (-1.0, -1.0), (1.0, 1.0))] == [
@@ -277,11 +288,21 @@ def test_a_cohort_without_a_direction_tells_nobody_s_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "multilabel", "told"),
-    [(5, False, True), (4, False, False), (2, False, False), (9, True, False)],
+    ("classes", "multilabel", "given", "told", "turns"),
+    [
+        (5, False, False, True, True),
+        (4, False, False, False, False),
+        (2, False, False, False, False),
+        (9, True, False, False, True),
+        (3, True, False, False, False),
+        (9, False, True, False, True),
+    ],
 )
-def test_wrong_labels_of_few_classes_look_like_an_attack(classes: int, multilabel: bool, told: bool) -> None:
-    assert tells_attacks(classes, multilabel) is told
+def test_wrong_labels_of_few_classes_look_like_an_attack(
+    classes: int, multilabel: bool, given: bool, told: bool, turns: bool
+) -> None:
+    assert tells_attacks(classes, multilabel, given) is told
+    assert tells_turns(classes, multilabel) is turns
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5, 10])

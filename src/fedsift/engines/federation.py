@@ -24,7 +24,7 @@ from fedsift.contract.typed import DEEPEST
 from fedsift.data.dataset import Spread
 from fedsift.engines.crosscheck import CrossCheck, verdict
 from fedsift.engines.gate import refusal
-from fedsift.engines.protection import GateLimits, Protection, bounded_shares, tells_attacks
+from fedsift.engines.protection import GateLimits, Protection, bounded_shares, tells_attacks, tells_turns
 from fedsift.engines.stopwatch import Stopwatch
 from fedsift.local.site import Compute, Samples
 from fedsift.models import buffers_of, build_model, drawing_name, initial_weights
@@ -106,8 +106,11 @@ class EngineFederation(Draws):
         self.multilabel = multilabel
         self.model = model
         self.shape = shape
-        tells = tells_attacks(len(classes), multilabel)
-        self.protection = Protection(limits or GateLimits(), tells=tells, opening=tells and given is None)
+        self.protection = Protection(
+            limits or GateLimits(),
+            tells=tells_turns(len(classes), multilabel),
+            opening=tells_attacks(len(classes), multilabel, given is not None),
+        )
         """What judges updates beside each other."""
         self.patience = patience or Patience()
         self.given = given

@@ -77,7 +77,7 @@ class Lengths:
         for site, (length, _) in accepted.items():
             self.own[site] = [*self.own.get(site, []), length][-KEPT_OWN:]
         together = list(accepted.values()) if len(accepted) >= cohort else list(self.recent)
-        if len(together) >= cohort:
+        if len(self.own) >= cohort:
             self.peak = max(self.peak, together, key=_typical)
 
 

@@ -28,6 +28,8 @@ KEPT_DIGESTS = 64
 FEWEST_CLASSES = 5
 """Of so many classes no wrong labels pull a model that has learnt nothing back by more than a share 1 / (K - 1) of what
 right ones pull it on. Two classes that are swapped pull it back as far: that site and an attacker are the same."""
+FEWEST_FINDINGS = 4
+"""Of so many findings a sample, each with a direction of its own, an honest site does not turn round as a whole."""
 FEW = 5
 """Among fewer replies the median may be that of sites that have nothing left to learn, so what is known of a site from
 the run's other stages counts as well."""
@@ -45,7 +47,8 @@ class GateLimits(Ranged):
     """Refuse an update longer than so many times the usual one: the median of the round's, for as many steps; 0 is
     off."""
     norm_cohort: AtLeastOne = 3
-    """Sites that make a cohort; an update among fewer is measured by the stage's accepted ones, if these are enough."""
+    """Sites that make a cohort; an update among fewer is measured by the stage's accepted ones, if these are of as many
+    sites."""
     statistics_factor: AtLeastZero = 20.0
     """The same for running statistics (batch norm), which differ more between honest sites; 0 is off."""
     against: AtLeastZero = 4.5
@@ -53,9 +56,9 @@ class GateLimits(Ranged):
     opposed: Annotated[float, Range(0, 1)] = 0.6
     """Leave out a site whose first update of a run goes against the cohort's direction by more than this share of the
     way that the others go along it; 0 is off."""
-    turned: Annotated[float, Range(0, 1)] = 0.6
-    """Leave out a site that went along with the others by at least this share of their agreement and in its next update
-    goes against them by as much; 0 is off."""
+    turned: Annotated[float, Range(0, 1)] = 0.7
+    """Leave out a site that went along with the others by at least this share of their agreement and in the next
+    exchange goes against them by as much; 0 is off."""
     flat: bool = True
     """Refuse tensors of zeros, or of any one number, where others were sent, and models that have nearly vanished."""
     replays: bool = True
@@ -104,14 +107,15 @@ class Protection:
     seen: dict[str, list[str]] = field(default_factory=dict)
     """Fingerprints of each site's accepted models, the latest; kept with them."""
     tells: bool = False
-    """Whether no wrong labels of a site can look like an attack (`tells_attacks`): many classes, one a sample."""
+    """Whether no honest site turns round as far as an attacker (`tells_turns`)."""
     opening: bool = False
-    """Whether, besides, the next models come from one that has learnt nothing; kept with them."""
+    """Whether the next models come from one that has learnt nothing, on labels of which no wrong ones look like an
+    attack (`tells_attacks`); kept with them."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Sites whose models are refused until the run ends, and why; kept with them."""
     faced: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By stage and model: how far each site's last accepted update went along with the others (`facing.shares`); kept
-    with them."""
+    """By stage and model: how far each site's update of the last exchange went along with the others
+    (`facing.shares`); kept with them."""
 
     def memory(self) -> dict[str, Any]:
         """What a resumed run must know to judge as one that never stopped: plain values."""
@@ -209,7 +213,7 @@ class Protection:
 
     def _before(self, key: str, known: Lengths) -> list[Way]:
         """How far updates went in this stage until now; in its beginning twice as far as in the run's other stages."""
-        if len(known.recent) >= self.limits.norm_cohort:
+        if len(known.own) >= self.limits.norm_cohort:  # one site that came three times is no cohort
             return known.recent
         others = [(2 * length, reach) for past in self._elsewhere(key) for length, reach in past.recent]
         return others if len(others) >= self.limits.norm_cohort else []
@@ -222,6 +226,7 @@ class Protection:
     def _opposed(self, key: str, ratios: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, str]:
         """Updates that go against what the others have in common."""
         refused: dict[str, str] = {}
+        faced: dict[str, float] = {}
         for kind in dict.fromkeys(move.kind for move in cohort.values()):
             sites = [site for site, move in cohort.items() if move.kind == kind]
             if len(sites) < self.limits.norm_cohort or not kind:
@@ -235,13 +240,12 @@ class Protection:
                 refused |= self._left_out(along)
             ways = facing.shares(dict(zip(sites, found))) if self.tells and alike else {}
             refused |= self._turned(self.faced.get(key, {}), ways)
-            kept = {site: round(way, 6) for site, way in ways.items() if site not in refused}
-            if kept:
-                self.faced.setdefault(key, {}).update(kept)
+            faced |= {site: round(way, 6) for site, way in ways.items() if site not in refused}
+        self.faced[key] = faced  # of this exchange alone: in many rounds honest sites turn as well, by and by
         return refused
 
     def _turned(self, before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, str]:
-        """Sites that went along with the others the last time and now go back."""
+        """Sites that went along with the others in the last exchange and now go back."""
         found = {
             site: f"the site is left out: it went along with the others ({before[site]:.2f} of their agreement), then "
             f"turned round ({way:.2f})"
@@ -272,10 +276,16 @@ class Protection:
         return found
 
 
-def tells_attacks(classes: int, multilabel: bool) -> bool:
-    """Whether an update that goes against the cohort's as it never does by honest training can only be an attack: not
-    where a site that took yes for no, or one class for another, would send the same."""
-    return classes >= FEWEST_CLASSES and not multilabel
+def tells_attacks(classes: int, multilabel: bool, given: bool) -> bool:
+    """Whether a first update that goes against the cohort's can only be an attack: not where a model was given that
+    has learnt already, nor where a site that took yes for no, or one class for another, would send the same."""
+    return classes >= FEWEST_CLASSES and not multilabel and not given
+
+
+def tells_turns(classes: int, multilabel: bool) -> bool:
+    """Whether a site that turns round can only be an attacker: of two classes a linear model has one direction, and an
+    honest site with some wrong labels goes along it first and back when the right ones are learnt."""
+    return classes >= (FEWEST_FINDINGS if multilabel else FEWEST_CLASSES)
 
 
 def _too_long(
