@@ -1,9 +1,10 @@
 """Rows with a step and a budget of their own: `own.json` lists what was tried, on a seed that is not reported.
 
 The papers give every method its own learning rate, and slow ones need more rounds than the table's. Of an entry's
-candidates the one with the best figure without wrong labels on the tuning seed is taken, then run on the reported seed,
-without wrong labels and, where the first table does not show that it learns with them, with. FedAvg with as many rounds is an entry like the others, tuned in the same way, and what
-they are compared with.
+candidates the one with the best figure without wrong labels on the tuning seed is taken, then run on the reported seed;
+with wrong labels too where the first table does not show that it learns with them. FedAvg with as many rounds is an
+entry like the others, tuned in the same way, and what they are compared with. An entry with one candidate takes the
+step that was best for FedAvg.
 """
 
 from __future__ import annotations

@@ -112,6 +112,32 @@ def test_each_network_is_divided_by_the_other() -> None:
     assert all(torch.isfinite(value).all() for value in (*reply.weights.values(), *reply.twin.values()))
 
 
+def test_a_rare_class_is_divided_beside_its_share() -> None:
+    """Two samples of twenty are of class 1; half of each class is easier than the other half. The mixture over plain
+    losses takes the rare ones for wrong; judged beside their share the easier half of each class is believed."""
+    easy = [[1.0, 0.3]] * 9 + [[1.0, -0.3]]
+    hard = [[1.0, -0.3]] * 9 + [[1.0, 0.3]]
+    given = [0] * 9 + [1]
+    here = site(easy + hard, given + given, classes=2)
+    shares = plain_weights([[np.log(9), 1.0], [0.0, 0.0]])
+    for balanced, labelled in ((False, ([1.0] * 9 + [0.0]) * 2), (True, [1.0] * 10 + [0.0] * 10)):
+        request = TrainDivided(shares, Recipe(objective=1.0 * Divided()), twin=shares, balanced=balanced)
+        extra = request.job(here).extras[LABELLED]
+        assert isinstance(extra, PerSample)
+        assert extra.rows.tolist() == labelled
+
+
+def test_guarded_a_network_believes_what_it_would_say_itself() -> None:
+    """Right labels, half of them harder: the mixture parts them all the same."""
+    here = site([[3.0, 0.0]] * 6 + [[0.5, 0.0]] * 6, [0] * 12, classes=2)
+    knows = plain_weights([[1.0, 0.0], [0.0, 0.0]])
+    for guarded, labelled in ((False, [1.0] * 6 + [0.0] * 6), (True, [1.0] * 12)):
+        request = TrainDivided(knows, Recipe(objective=1.0 * Divided()), twin=knows, guarded=guarded)
+        extra = request.job(here).extras[LABELLED]
+        assert isinstance(extra, PerSample)
+        assert extra.rows.tolist() == labelled
+
+
 def test_nothing_unlabelled_is_plain_training() -> None:
     """All losses alike: everybody is believed, and the semi-supervised step must not fail for want of a second part."""
     here = site([[1.0, 0.0], [1.0, 0.0]], [0, 0], classes=2)

@@ -10,6 +10,7 @@ import torch
 
 from fedsift.contract import ConfigError, Reply, Request
 from fedsift.contract.disclosure import declared_replies, disclosure_rows
+from fedsift.local.belief import clean_votes
 from fedsift.local.losses import over_prior
 from fedsift.local.recipe import Recipe
 from fedsift.methods.fedrn import FedRN, FedRNState
@@ -19,7 +20,6 @@ from fedsift.methods.fedrn_site import (
     Shown,
     TrainAmongNeighbours,
     TrainShown,
-    clean_votes,
     noise_picture,
     tuned_head,
 )

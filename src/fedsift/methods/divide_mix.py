@@ -43,6 +43,11 @@ class DivideMix(TwoNetworks):
     """tau: a given label counts where the other network believes it with more than this."""
     views: AtLeastOne = 2
     """M: augmented views whose predictions are averaged when labels are made."""
+    balanced: bool = False
+    """Judge a label beside its class's share of the site's labels: a mixture over plain losses takes the labels of a
+    rare class for wrong. Off is as published."""
+    guarded: bool = False
+    """Never doubt a label that the judging network itself would give. Off is as published."""
     prior: Literal["uniform", "given"] = "uniform"
     """Whether the mean prediction should hold all classes alike (the paper), or as the site's labels do."""
     confidence_penalty: bool = False
@@ -73,6 +78,8 @@ class DivideMix(TwoNetworks):
             threshold=self.threshold,
             temperature=self.temperature,
             views=self.views,
+            guarded=self.guarded,
+            balanced=self.balanced,
         )
         return self.pair_round(federation, visit, federation.choose(self.fraction))
 

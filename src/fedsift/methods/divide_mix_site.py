@@ -14,15 +14,17 @@ from torch.nn import functional as F
 
 from fedsift.contract.messages import Reply
 from fedsift.local import losses
+from fedsift.local.belief import clean_votes
 from fedsift.local.extras import Extra, PerSample
 from fedsift.local.objective import Term, View
 from fedsift.local.pairs import TrainedPair, TrainPair
 from fedsift.local.predict import logits_of_each
 from fedsift.local.site import Site
 from fedsift.local.trainer import Job
-from fedsift.signals.mixture import clean_probability
 
 NAME = "dividemix"
+ITERATIONS = 10
+"""Of the mixture, as released."""
 GUESSES = "dividemix labels"
 """Refined and guessed labels, `[n, K]`."""
 LABELLED = "dividemix labelled"
@@ -75,13 +77,18 @@ class TrainDivided(TrainPair):
     threshold: float = 0.5
     temperature: float = 0.5
     views: int = 2
+    guarded: bool = False
+    balanced: bool = False
+    """See `clean_votes`."""
 
     def job(self, site: Site) -> Job:
         given = F.one_hot(site.labels, site.n_classes).double()
         networks = [site.network(self.weights), site.network(self.twin, slot="twin")]
         logits = [own.double() for own in logits_of_each(networks, site.samples)]
-        seen = [losses.cross_entropy(own, given) for own in logits]
-        clean = [torch.from_numpy(clean_probability(own.numpy())) for own in seen]
+        clean = [
+            torch.from_numpy(clean_votes(own, site.labels, self.guarded, self.balanced, ITERATIONS))
+            for own in logits
+        ]
         believed = self.predictions(site, networks, logits)
         site.workbench["divided"] = [
             self.divide(given, clean[1 - side], believed[side], believed[1 - side]) for side in (0, 1)

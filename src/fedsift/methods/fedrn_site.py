@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsift.contract.errors import DataError
 from fedsift.contract.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.contract.randomness import derive
-from fedsift.local import losses
+from fedsift.local.belief import clean_votes
 from fedsift.local.crossfit import part_of
 from fedsift.local.plain_optimiser import PlainOptimiser
 from fedsift.local.plan import batch_bounds
@@ -23,7 +23,6 @@ from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained, count_refusal
 from fedsift.local.site import Site
 from fedsift.local.trainer import Job, Result
-from fedsift.signals.mixture import clean_probability
 
 NAME = "fedrn"
 CLEAN = "clean"
@@ -161,26 +160,7 @@ class TrainAmongNeighbours(TrainShown):
         return np.stack(votes)
 
     def vote(self, site: Site, logits: Tensor) -> NDArray[np.float64]:
-        return clean_votes(logits, site.labels, self.guarded, self.balanced)
-
-
-def clean_votes(
-    logits: Tensor, labels: Tensor, guarded: bool = True, balanced: bool = True
-) -> NDArray[np.float64]:
-    """P(clean) of every sample by a mixture of two over the losses of these logits, `[n, K], [n] -> [n]`.
-
-    guarded: a label that the model itself would give is clean. A mixture parts any losses in two, those of right labels
-    too, and a site would never learn from its harder samples.
-    balanced: a class is judged beside its share pi_c of the labels at hand, by softmax(z - log pi), the classes that
-    are not among them left out. The labels of a rare class have large losses because it is rare: all of them would be
-    dropped, and the model would end with the most frequent class for everything.
-    """
-    z = logits.double()
-    if balanced:
-        z = losses.over_prior(z, torch.bincount(labels, minlength=z.shape[-1]).double())
-    loss = losses.cross_entropy(z, F.one_hot(labels, z.shape[-1]).double()).numpy()
-    found = clean_probability(loss, max_iter=ITERATIONS)
-    return np.where((z.argmax(-1) == labels).numpy(), 1.0, found) if guarded else found
+        return clean_votes(logits, site.labels, self.guarded, self.balanced, ITERATIONS)
 
 
 def tuned_head(

@@ -70,7 +70,8 @@ def smallest(values: Tensor, count: Tensor, present: Tensor) -> Tensor:
 def ranks_of(values: Tensor) -> Tensor:
     """Rank of each value among the last axis, 0 for the smallest; ties by place: `[..., B] -> [..., B]`."""
     order = torch.argsort(values, dim=-1, stable=True)
-    return torch.argsort(order, dim=-1)
+    places = torch.arange(values.shape[-1], device=values.device).expand_as(order)
+    return torch.empty_like(order).scatter_(-1, order, places)
 
 
 def kept_count(present: Tensor, rate: Tensor) -> Tensor:
