@@ -204,18 +204,18 @@ class Mutations:
         return type(value)(items)
 
     def _tensor(self, value: Tensor) -> Any:
-        if self.random.random() < 0.4 and value.numel() and value.is_floating_point():
-            changed = value.clone().reshape(-1)
-            place = slice(None) if self.random.random() < 0.3 else int(self.random.integers(len(changed)))
-            changed[place] = self._pick(NUMBERS_OF_A_TENSOR)
-            return changed.reshape(value.shape)
         try:
+            if self.random.random() < 0.4 and value.numel() and value.is_floating_point():
+                changed = value.clone().reshape(-1)
+                place = slice(None) if self.random.random() < 0.3 else int(self.random.integers(len(changed)))
+                changed[place] = self._pick(NUMBERS_OF_A_TENSOR)
+                return changed.reshape(value.shape)
             return self._pick(TENSORS)(value)
         except (
             RuntimeError,
             TypeError,
             NotImplementedError,
-        ):  # not every tensor can be made into every other
+        ):  # not every tensor can be made into every other, and it may have been changed before
             return self._junk()
 
     # Bytes ------------------------------------------------------------------------------------------------------
