@@ -37,6 +37,7 @@ ON_DIGITS: dict[str, OnStand] = {
     "slow site": killed.slow_site,
     "flapping site": killed.flapping_site,
     "site back two rounds later": killed.site_back_two_rounds_later,
+    "deployed soak": soak.deployed_rounds,
     "only ca.crt": strangers.only_the_certificate,
     "plain text": strangers.plain_text,
     "unlisted key": strangers.unlisted_key,

@@ -226,15 +226,23 @@ SUMS = ("messages", "refused", "accepted", "into_methods", "steps")
 
 
 def fuzz(
-    messages: int, seed: int = 1, names: list[str] | None = None, file: Path | None = None
+    messages: int,
+    seed: int = 1,
+    names: list[str] | None = None,
+    file: Path | None = None,
+    minutes: float = 1e6,
 ) -> dict[str, Any]:
-    """So many messages, spread over the methods; `file` keeps each method as it is done, and is gone on with."""
+    """So many messages, spread over the methods; `file` keeps each method as it is done, and is gone on with.
+
+    No method is begun after so many minutes.
+    """
+    until = time.monotonic() + 60 * minutes
     chosen = names or methods.names()
     known = json.loads(file.read_text("utf-8")) if file is not None and file.is_file() else {}
     each = dict(known.get("by_method", {})) if known.get("seed") == seed else {}
     share = -(-messages // len(chosen))
     for number, name in enumerate(chosen):
-        if each.get(name, {}).get("messages", 0) >= share:
+        if each.get(name, {}).get("messages", 0) >= share or time.monotonic() > until:
             continue
         begun = time.process_time()
         found = fuzz_method(name, share, seed * 1000 + number)
@@ -246,7 +254,7 @@ def fuzz(
         print(name, each[name], flush=True)
         if file is not None:
             write_atomically(file, (json.dumps(_summed(each, seed), indent=1) + "\n").encode())
-    return _summed({name: each[name] for name in chosen}, seed)
+    return _summed({name: each[name] for name in chosen if name in each}, seed)
 
 
 def _summed(each: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -268,7 +276,8 @@ if __name__ == "__main__":
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--methods", default="", help="only these, by commas; nothing is written then")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin no method after so long")
     options = parser.parse_args()
     chosen = options.methods.split(",") if options.methods else None
-    result = fuzz(options.messages, options.seed, chosen, None if chosen else FILE)
+    result = fuzz(options.messages, options.seed, chosen, None if chosen else FILE, options.minutes)
     print(json.dumps({key: value for key, value in result.items() if key != "by_method"}, indent=1))

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.faults.row import HERE, Row
+from benchmarks.faults.references import said_by
+from benchmarks.faults.row import HERE, PROCESSES, Row
+from benchmarks.faults.stand import COORDINATOR, WORKER, Stand
+from benchmarks.faults.studies import study_of
 
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
 
 ROUNDS = 500
+SECONDS, EARLY, MOST_GROWN = 600.0, 10, 20
+"""Of the deployed one: how long, from which round on memory is compared, and how many MB a program may grow by."""
 
 
-def _megabytes() -> float:
-    text = Path("/proc/self/status").read_text("utf-8")
+def _megabytes(pid: int | str = "self") -> float:
+    text = Path(f"/proc/{pid}/status").read_text("utf-8")
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS:")) / 1024
 
 
@@ -58,4 +66,42 @@ def many_rounds(folder: Path) -> Iterator[Row]:
         f"a round {1000 * early:.0f} ms early, {1000 * late:.0f} late; checkpoint {size:.2f} MB; {refused} set aside",
         passed=place.finished and refused == 0 and grown < 20 and late < 1.5 * early,
         said="",
+    )
+
+
+def deployed_rounds(stand: Stand) -> Iterator[Row]:
+    """A deployed FedAvg for ten minutes: what grows at the coordinator, its SuperLink and a site's own process."""
+    changes = {
+        "method": {"name": "fedavg", "rounds": 10_000},
+        "evaluate": {"every": 50},
+        "model": {"name": "mlp"},
+    }
+    run = stand.start(stand.app(study_of("fedavg", stand.trial.out, **changes), "soak"))
+    run.finish(EARLY, 300)
+    programs = {
+        "coordinator": stand.pids_of("superlink", COORDINATOR)[-1],
+        "SuperLink": stand.members["superlink"].process.pid,
+        "site": stand.pids_of(stand.sites[0], WORKER)[0],
+    }
+    before, began = {name: _megabytes(pid) for name, pid in programs.items()}, time.monotonic()
+    while not run.over and time.monotonic() - began < SECONDS:
+        time.sleep(1.0)
+    grown = {name: _megabytes(pid) - before[name] for name, pid in programs.items()}
+    os.kill(run.member.process.pid, signal.SIGINT)
+    code, rows = run.end(120), run.folder.rounds()
+    refused = sum(len(row["refused"]) for row in rows)
+    seconds = [float(row["seconds"]) for row in rows[EARLY:]]
+    third = max(1, len(seconds) // 3)
+    early, late = statistics.median(seconds[:third]), statistics.median(seconds[-third:])
+    more = ", ".join(f"{name} {size:+.0f} MB" for name, size in grown.items())
+    yield Row(
+        name="deployed soak",
+        fault=f"FedAvg at three sites for {SECONDS / 60:.0f} minutes, then Ctrl-C",
+        how=PROCESSES,
+        expected=f"nobody is set aside, no program grows by more than {MOST_GROWN} MB after round {EARLY}, rounds stay "
+        "as fast",
+        outcome=f"{len(rows)} rounds, {refused} set aside; {more}; a round {early:.1f} s early, {late:.1f} s late; "
+        f"exit code {code}",
+        passed=refused == 0 and max(grown.values()) < MOST_GROWN and late < 1.5 * early and len(rows) > EARLY,
+        said=said_by(run.words, "stopped"),
     )

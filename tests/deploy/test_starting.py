@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,32 @@ def test_nothing_is_silent_for_more_than_five_seconds(tmp_path: Path) -> None:
     assert "the SuperLink has the app (4 s)" in words
     assert "round 1 (train): answers to Train, waiting for north (asked)" in words
     assert "round 1 (train): answers to Train, waiting for south (gone for 12 s)" in words
+
+
+def test_quick_rounds_of_which_no_line_is_printed_are_no_silence(tmp_path: Path) -> None:
+    """A log gets a line of a round now and then; between them it is told what is waited for."""
+    folder, clock = RunFolder(tmp_path), Clock()
+    said = [0.0]
+    wait = {
+        "what": "round 1 (train): answers to Train",
+        "since": 0.0,
+        "at": 0.0,
+        "waiting": {"north": "asked"},
+    }
+    folder.write_json(WAITING, wait)
+    for number in range(1, 12):
+        row = {"round": number, "stage": "train"}
+        clock.plans.append((3.0 * number, partial(folder.append_round, row)))
+    clock.plans.append((34.0, partial(folder.write_json, "summary.json", {})))
+    follow(
+        folder,
+        lambda: True,
+        lambda: "",
+        lambda row: None,
+        Status(lambda words: said.append(clock.now), clock),
+        clock.rest,
+    )
+    assert max(b - a for a, b in pairwise([*said, 34.0])) <= 5.0
 
 
 def test_figures_alone_are_no_news() -> None:

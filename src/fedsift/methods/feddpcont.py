@@ -197,13 +197,19 @@ def label_shares(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(T^T)^-1 p (Alg. 1 lines 8-9) and the shares q made of it, `[K]` each.
 
-    Counts are pooled by epsilon and weighed by their number. Epsilon 0 tells nothing: all at 0 is uniform.
+    Counts are pooled by epsilon and weighed by their number. Epsilon 0 tells nothing: all at 0 is uniform. Beside
+    others, neither does a pool whose noise alone is more than any distribution differs from equal shares.
     """
     counts: dict[float | None, NDArray[np.float64]] = {}
     for reply in releases:
         own = reply.counts.double().numpy()
         counts[reply.epsilon] = counts[reply.epsilon] + own if reply.epsilon in counts else own
-    found = [(float(pool.sum()), posterior(pool, epsilon).raw) for epsilon, pool in counts.items()]
+    noises = {
+        epsilon: response_noise(epsilon, len(pool), float(pool.sum())) for epsilon, pool in counts.items()
+    }
+    most = max(min(noises.values()), 1 - 1 / len(next(iter(counts.values()))))
+    heard = {epsilon: pool for epsilon, pool in counts.items() if noises[epsilon] <= most}
+    found = [(float(pool.sum()), posterior(pool, epsilon).raw) for epsilon, pool in heard.items()]
     telling = [(size, raw) for size, raw in found if raw is not None]
     if not telling:
         classes = len(next(iter(counts.values())))
@@ -216,8 +222,8 @@ def label_shares(
     if recovery == "project":
         return raw, project_on_simplex(raw)
     if recovery == "shrink":
-        parts = [(float(pool.sum()), epsilon) for epsilon, pool in counts.items() if epsilon != 0]
-        noise = sum((size / total) ** 2 * response_noise(epsilon, len(raw), size) for size, epsilon in parts)
+        parts = [(float(pool.sum()), noises[epsilon]) for epsilon, pool in heard.items() if epsilon != 0]
+        noise = sum((size / total) ** 2 * each for size, each in parts)
         return raw, shrink_to_uniform(raw, noise)
     positive = np.maximum(raw, 0.0)
     return raw, positive / positive.sum()

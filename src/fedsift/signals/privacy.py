@@ -78,6 +78,10 @@ def shrink_to_uniform(raw: ArrayLike, noise: float) -> NDArray[np.float64]:
     return np.asarray(positive / positive.sum())
 
 
+LEAST_TOLD = 1e-9
+"""1 - e^-epsilon below which labels tell nothing: what is left of them is lost in rounding."""
+
+
 @dataclass(frozen=True)
 class Posterior:
     """Label shares recovered from released labels, `[K]` each."""
@@ -98,7 +102,9 @@ def _undo_response(released: NDArray[np.float64], epsilon: float | None) -> NDAr
         return released.copy()
     response_probabilities(epsilon, len(released))
     small, gap = math.exp(-epsilon), -math.expm1(-epsilon)
-    return ((1.0 + (len(released) - 1) * small) * released - small) / gap if gap > 0 else None
+    if gap < LEAST_TOLD:
+        return None
+    return ((1.0 + (len(released) - 1) * small) * released - small) / gap
 
 
 def posterior(counts: ArrayLike, epsilon: float | None) -> Posterior:
