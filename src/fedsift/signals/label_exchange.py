@@ -19,18 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsift.contract.codec import Wire
+from fedsift.signals.label_any_wrong import any_wrong, faithful_likelihoods, fit_site, gain_of_wrong
 from fedsift.signals.label_counts import FLOOR, WITHHELD, CensoredTable, Counts, censored, whole_nats
-from fedsift.signals.label_posterior import (
-    GRID,
-    LabelModel,
-    SiteFit,
-    any_wrong,
-    faithful_likelihoods,
-    fit_site,
-    fit_with_wrong,
-    gain_of_wrong,
-    likelihoods,
-)
+from fedsift.signals.label_posterior import GRID, LabelModel, SiteFit, fit_with_wrong, likelihoods
 from fedsift.signals.label_rates import (
     SiteRate,
     choose_tempering,

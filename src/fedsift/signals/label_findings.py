@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsift.contract.errors import DataError
+from fedsift.signals.label_any_wrong import fit_site
 from fedsift.signals.label_mistakes import as_if_equally_hard
 from fedsift.signals.label_posterior import (
     ITERATIONS,
     TOLERANCE,
     LabelModel,
     SiteFit,
-    fit_site,
     responsibilities,
     tempered_evidence,
 )
