@@ -18,7 +18,8 @@ from fedsift.signals.label_any_wrong import (
     fit_site,
     sample_gains,
 )
-from fedsift.signals.label_posterior import LabelModel, fit_with_wrong
+from fedsift.signals.label_exchange import second_reply
+from fedsift.signals.label_posterior import GRID, LabelModel, fit_with_wrong
 from fedsift.signals.label_rates import SURE, rate_of, site_rate
 from tests.signals.test_label_posterior import audit, cloud
 
@@ -107,3 +108,14 @@ def test_a_site_of_nearly_one_class_is_not_taken_for_swapped_codes() -> None:
     model = LabelModel.start([10, 2, 2, 2])
     for a in (0.5, 1.0, 2.0):
         assert not fit_with_wrong(p, given_, model.with_tempering(a)).swapped
+
+
+def test_likelihoods_of_the_second_exchange_give_the_same_fit() -> None:
+    p, labels, _ = cloud(np.random.default_rng(5), [0.2], samples=300)
+    start = LabelModel.start(np.ones(3))
+    own = second_reply(p[0], labels[0], start)
+    model = replace(start, noisy_sites=0.4, calibrated=1.0).with_tempering(1.6)
+    told, counted = fit_site(p[0], labels[0], model, own.nats), fit_site(p[0], labels[0], model)
+    np.testing.assert_array_equal(told.posterior, counted.posterior)
+    nothing = fit_site(p[0], labels[0], model, np.zeros(len(GRID)))  # of a site below the floor
+    np.testing.assert_array_equal(nothing.posterior, counted.posterior)

@@ -53,16 +53,19 @@ SCALINGS = 30
 _TINY = 1e-12
 
 
-def fit_site(probabilities: ArrayLike, given: ArrayLike, model: LabelModel) -> SiteFit:
+def fit_site(
+    probabilities: ArrayLike, given: ArrayLike, model: LabelModel, nats: ArrayLike | None = None
+) -> SiteFit:
     """The site's fit from out-of-fold probabilities `[n, K]` and given labels `[n]`.
 
-    P(true | x, given, s) is w_s times that of the fit with wrong labels, and 1 - w_s on the given label.
+    P(true | x, given, s) is w_s times that of the fit with wrong labels, and 1 - w_s on the given label. nats `[A]`:
+    the site's own likelihoods with wrong labels by exponent, if it has them from the second exchange.
     """
     fit, labels = fit_with_wrong(probabilities, given, model), np.asarray(given, np.int64)
     plain = fit_with_wrong(probabilities, given, model, by_picture=False)
     at_random = float(plain.doubt(labels).mean()) if len(labels) else 0.0
     fit = plain if at_random < FEW else fit
-    gains = sample_gains(probabilities, given, model)
+    gains = sample_gains(probabilities, given, model, nats)
     alike, different = (1.0, 1.0) if fit.swapped else (chance_of_wrong(one, model) for one in gains)
     chance = (alike + different) / 2
     as_given = np.eye(len(model.shares))[labels]
@@ -77,7 +80,9 @@ def fit_site(probabilities: ArrayLike, given: ArrayLike, model: LabelModel) -> S
     )
 
 
-def sample_gains(probabilities: ArrayLike, given: ArrayLike, model: LabelModel) -> tuple[Array, Array]:
+def sample_gains(
+    probabilities: ArrayLike, given: ArrayLike, model: LabelModel, nats: ArrayLike | None = None
+) -> tuple[Array, Array]:
     """What wrong labels add to the log-likelihood of every sample `[n]`, each explanation at its best exponent: over
     right labels of pictures like the others', and over right labels of pictures that may look different here.
 
@@ -85,7 +90,9 @@ def sample_gains(probabilities: ArrayLike, given: ArrayLike, model: LabelModel) 
     """
     p, labels = checked(probabilities, given, len(model.shares))
     plain = LabelModel.start(model.given_shares)
-    with_wrong = plain.with_tempering(GRID[int(likelihoods(p, labels, plain, GRID).argmax())])
+    # whole nats in either case, so that it does not matter to the answer who counted them
+    own = np.rint(likelihoods(p, labels, plain, GRID) if nats is None or not np.any(nats) else nats)
+    with_wrong = plain.with_tempering(GRID[int(own.argmax())])
     fit = fit_with_wrong(p, labels, with_wrong)
     _, explained, _ = responsibilities(
         tempered_evidence(p, with_wrong), labels, fit.shares, fit.errors, fit.follows

@@ -117,7 +117,7 @@ def site_tempering(shared: SharedModel, own: SecondReply) -> float:
 
 def last_fit(probabilities: ArrayLike, given: ArrayLike, shared: SharedModel, own: SecondReply) -> SiteFit:
     """The site's last fit, from which its files are written; `own` is the second reply that it sent."""
-    return fit_site(probabilities, given, shared.model.with_tempering(site_tempering(shared, own)))
+    return fit_site(probabilities, given, shared.model.with_tempering(site_tempering(shared, own)), own.nats)
 
 
 def third_reply(fit: SiteFit, given: ArrayLike, floor: int = FLOOR) -> ThirdReply:
