@@ -137,9 +137,13 @@ def federated_audit(
     *,
     floor: int = FLOOR,
     class_shares: bool = True,
+    start: LabelModel | None = None,
 ) -> Audit:
-    """The first two exchanges and the sites' own fits; `class_shares=False` keeps every site's shares at pi."""
-    start = start_model([first_reply(given[r], classes, floor) for r in rows])
+    """The first two exchanges and the sites' own fits; `class_shares=False` keeps every site's shares at pi.
+
+    start: what the first exchange ends in, where the probabilities come of a model that was trained on other labels.
+    """
+    start = start or start_model([first_reply(given[r], classes, floor) for r in rows])
     if not class_shares:
         start = replace(start, concentration=1e9)
     replies = [second_reply(probabilities[r], given[r], start, floor) for r in rows]

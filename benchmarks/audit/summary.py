@@ -11,11 +11,20 @@ import numpy as np
 from scipy.stats import t
 
 from fedsift.contract.thresholds import APPLY
+from fedsift.signals.label_any_wrong import FEW, VAGUE
 from fedsift.signals.label_mistakes import FOLLOWS
-from fedsift.signals.label_posterior import FEW, SPREAD
-from fedsift.signals.label_rates import STRETCH
+from fedsift.signals.label_posterior import SPREAD
+from fedsift.signals.label_rates import STRETCH, SURE
 
-SETTINGS = {"follows": FOLLOWS, "few": FEW, "spread": SPREAD, "stretch": STRETCH, "apply": APPLY}
+SETTINGS = {
+    "follows": FOLLOWS,
+    "few": FEW,
+    "spread": SPREAD,
+    "stretch": STRETCH,
+    "apply": APPLY,
+    "vague": VAGUE,
+    "sure": SURE,
+}
 """What the posterior was set to: a cell that was measured with anything else is of an earlier model."""
 
 

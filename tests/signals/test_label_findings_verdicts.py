@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedsift.contract.errors import DataError
+from fedsift.signals.label_any_wrong import fit_site
 from fedsift.signals.label_findings import (
     fit_annotator,
     fit_questions,
@@ -16,7 +17,7 @@ from fedsift.signals.label_findings import (
     two_columns,
 )
 from fedsift.signals.label_mistakes import FOLLOWS, FURTHEST
-from fedsift.signals.label_posterior import LabelModel, fit_site
+from fedsift.signals.label_posterior import LabelModel
 from fedsift.signals.label_verdicts import (
     Recalibration,
     after_verdict,

@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 
 from fedsift.contract.errors import DataError
 from fedsift.signals import label_posterior
+from fedsift.signals.label_any_wrong import any_wrong, fit_site, gain_of_wrong
 from fedsift.signals.label_exchange import first_reply, last_fit, second_reply, shared_model, start_model
 from fedsift.signals.label_mistakes import FOLLOWS, FURTHEST, error_shape, look_alikes, mistaken_for
 from fedsift.signals.label_posterior import (
     GRID,
     LabelModel,
     SiteFit,
-    any_wrong,
-    fit_site,
     fit_with_wrong,
-    gain_of_wrong,
     judge,
     matched_to_rate,
     probability_wrong,

@@ -298,7 +298,7 @@ class JudgeLabels(Request[LabelsJudged]):
         told: list[tuple[int, int, int]] = []
         marks = np.zeros(len(p), np.bool_)
         models = own_models(self.shared, site.notebook[NATS])
-        fits = fit_questions(p, answers, known, models)
+        fits = fit_questions(p, answers, known, models, site.notebook[NATS][0, 0].numpy())
         for q, (model, fit, rate) in enumerate(zip(models, fits, site_rates(fits, answers), strict=True)):
             if fit is None or rate is None:
                 every = np.concatenate([p[:, q], held[0][:, q]])

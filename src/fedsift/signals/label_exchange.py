@@ -19,18 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsift.contract.codec import Wire
+from fedsift.signals.label_any_wrong import any_wrong, faithful_likelihoods, fit_site, gain_of_wrong
 from fedsift.signals.label_counts import FLOOR, WITHHELD, CensoredTable, Counts, censored, whole_nats
-from fedsift.signals.label_posterior import (
-    GRID,
-    LabelModel,
-    SiteFit,
-    any_wrong,
-    faithful_likelihoods,
-    fit_site,
-    fit_with_wrong,
-    gain_of_wrong,
-    likelihoods,
-)
+from fedsift.signals.label_posterior import GRID, LabelModel, SiteFit, fit_with_wrong, likelihoods
 from fedsift.signals.label_rates import (
     SiteRate,
     choose_tempering,
@@ -126,7 +117,7 @@ def site_tempering(shared: SharedModel, own: SecondReply) -> float:
 
 def last_fit(probabilities: ArrayLike, given: ArrayLike, shared: SharedModel, own: SecondReply) -> SiteFit:
     """The site's last fit, from which its files are written; `own` is the second reply that it sent."""
-    return fit_site(probabilities, given, shared.model.with_tempering(site_tempering(shared, own)))
+    return fit_site(probabilities, given, shared.model.with_tempering(site_tempering(shared, own)), own.nats)
 
 
 def third_reply(fit: SiteFit, given: ArrayLike, floor: int = FLOOR) -> ThirdReply:

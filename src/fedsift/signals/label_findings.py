@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsift.contract.errors import DataError
+from fedsift.signals.label_any_wrong import fit_site
 from fedsift.signals.label_mistakes import as_if_equally_hard
 from fedsift.signals.label_posterior import (
     ITERATIONS,
     TOLERANCE,
     LabelModel,
     SiteFit,
-    fit_site,
     responsibilities,
     tempered_evidence,
 )
@@ -43,12 +43,16 @@ def two_columns(probabilities: ArrayLike) -> Array:
 
 
 def fit_questions(
-    probabilities: ArrayLike, answers: ArrayLike, annotated: ArrayLike, models: Sequence[LabelModel]
+    probabilities: ArrayLike,
+    answers: ArrayLike,
+    annotated: ArrayLike,
+    models: Sequence[LabelModel],
+    nats: ArrayLike | None = None,
 ) -> list[SiteFit | None]:
     """Every question's fit from out-of-fold probabilities `[n, Q, A]`, given answers `[n, Q]` and `annotated` `[Q]`.
 
     None where the site does not annotate. One question is the label of a picture; several are yes/no findings, which
-    one annotator of the site gave.
+    one annotator of the site gave. nats: `fit_site`'s, of the only question.
     """
     p, given = np.asarray(probabilities, np.float64), np.asarray(answers, np.int64)
     known = np.flatnonzero(np.asarray(annotated, np.bool_)).tolist()
@@ -59,7 +63,7 @@ def fit_questions(
         )
     fits: list[SiteFit | None] = [None] * len(models)
     if len(models) == 1:
-        return [fit_site(p[:, q], given[:, q], models[q]) if q in known else None for q in range(1)]
+        return [fit_site(p[:, 0], given[:, 0], models[0], nats) if known else None]
     found = fit_annotator([p[:, q] for q in known], given[:, known], [models[q] for q in known])
     for q, fit in zip(known, found, strict=True):
         fits[q] = fit

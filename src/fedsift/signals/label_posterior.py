@@ -13,9 +13,7 @@ more often (`label_mistakes`). Priors: pi_s ~ Dirichlet(kappa pi); T_s is drawn 
 e_s r_c B_s[c, j] beside it, with r, which classes are mistaken more often, and B, who is mistaken for whom, shared by
 all sites, B_s being B times who looks like whom at the site; e_s ~ Beta.
 
-A site may have no wrong label at all: w_s = P(any wrong | its labels) weighs the fit with wrong labels against one with
-T_s = I and an exponent of its own (`any_wrong`), and P(wrong) is w_s times the above. Without it a site whose pictures
-are hard for the model is told of wrong labels that are the model's own mistakes.
+A site may have no wrong label at all: `label_any_wrong` weighs the fit with wrong labels against one without any.
 
 p -> A p, T -> A^-1 T leaves the likelihood as it is. What breaks the tie here: p may be sharpened, not mixed, and no
 class is given as another more often than as itself (diagonal dominance), unless a site's own codes explain its labels
@@ -52,11 +50,6 @@ SPREAD = 0.75
 of a single sample than it should be. Chosen on CIFAR-10N with other seeds than those reported."""
 GRID = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0)
 """Exponents whose likelihood the sites are asked for."""
-ENOUGH = 300.0
-"""Samples at which a site's own word on whether it has wrong labels counts half: with few samples of few classes the
-model's mistakes decide which fit is better. Chosen on CIFAR-10N, HAM10000, digits and made X-rays, seeds 100 to 103."""
-FEW = 0.05
-"""Share of mistakes at random below which none by picture are assumed: the model's own mistakes explain those."""
 ITERATIONS = 100
 TOLERANCE = 1e-6
 """Least change of the log-likelihood, a sample and step, that continues the fit."""
@@ -120,6 +113,9 @@ class SiteFit:
     """d of this fit; 0 if its mistakes follow no picture."""
     any_wrong: float = 1.0
     """w_s: P(the site has wrong labels at all); `posterior` and `counts` are weighed by it."""
+    surely_wrong: float = 1.0
+    """The same if the site's pictures may look different from the others', which the labels cannot tell from mistakes:
+    what the site is told of wrong labels by."""
     at_random: float = 1.0
     """Share of wrong labels of a fit whose mistakes follow neither what looks alike nor what is hard: the model's own
     mistakes do, so only what is left without them is evidence."""
@@ -140,63 +136,24 @@ class SiteFit:
         return result
 
 
-def fit_site(probabilities: ArrayLike, given: ArrayLike, model: LabelModel) -> SiteFit:
-    """The site's fit from out-of-fold probabilities `[n, K]` and given labels `[n]`.
-
-    P(true | x, given, s) is w_s times that of the fit with wrong labels, and 1 - w_s on the given label.
-    """
-    fit, labels = fit_with_wrong(probabilities, given, model), np.asarray(given, np.int64)
-    best = np.maximum(likelihoods(probabilities, given, model, GRID), fit.log_likelihood)
-    plain = fit_with_wrong(probabilities, given, model, by_picture=False)
-    at_random = float(plain.doubt(labels).mean()) if len(labels) else 0.0
-    fit = plain if at_random < FEW else fit
-    gain = gain_of_wrong(best, faithful_likelihoods(probabilities, given, model, GRID), model)
-    chance = 1.0 if fit.swapped else float(any_wrong(gain, len(labels), model))
-    as_given = np.eye(len(model.shares))[labels]
-    posterior = chance * fit.posterior + (1 - chance) * as_given
-    return replace(
-        fit, posterior=posterior, counts=posterior.T @ as_given, any_wrong=chance, at_random=at_random
-    )
-
-
-def gain_of_wrong(with_wrong: ArrayLike, faithful: ArrayLike, model: LabelModel) -> float:
-    """What wrong labels add to a site's log-likelihood, each explanation at its best exponent of `GRID`.
-
-    Without wrong labels no exponent below a_0 is allowed: the model learnt from all sites' labels, so that the labels
-    of a site without wrong ones are no harder to predict than it says. A site that needs less has wrong labels.
-    """
-    allowed = np.asarray(GRID) >= model.calibrated - 0.125
-    return float(np.max(with_wrong) - np.asarray(faithful, np.float64)[allowed].max())
-
-
-def any_wrong(gain: ArrayLike, samples: ArrayLike, model: LabelModel) -> Array:
-    """w_s: P(the site has wrong labels), by `gain_of_wrong` and the number of samples.
-
-    The rate that was fitted costs log(1 + n / m) / 2 nats (Laplace), m being the weight of the rates' Beta; the rest
-    counts by n / (n + ENOUGH), beside the share of sites with wrong labels that the federation shows.
-    """
-    n = np.asarray(samples, np.float64)
-    surplus = np.asarray(gain, np.float64) - 0.5 * np.log1p(n / sum(model.rate_prior))
-    result: Array = expit(surplus * n / (n + ENOUGH) + logit(model.noisy_sites))
-    return result
-
-
 def fit_with_wrong(
     probabilities: ArrayLike, given: ArrayLike, model: LabelModel, *, by_picture: bool = True
 ) -> SiteFit:
     """EM for pi_s and T_s from out-of-fold probabilities `[n, K]` and given labels `[n]`, from several starts.
 
-    The start with few wrong labels is kept unless one with the site's own confusions gains more than K log n nats and
-    has more than half of the labels wrong: codes that were swapped. by_picture=False: mistakes that follow neither what
-    looks alike nor what is hard, only B.
+    The start with few wrong labels is kept unless one with the site's own confusions gains more than K log n nats, has
+    more than half of the labels wrong, and so has the model before any fit: codes that were swapped. Without the last a
+    site of nearly one class is fitted by letting that class stand for another one. by_picture=False: mistakes that
+    follow neither what looks alike nor what is hard, only B.
     """
-    p, labels = _checked(probabilities, given, len(model.shares))
+    p, labels = checked(probabilities, given, len(model.shares))
     evidence = tempered_evidence(p, model)
     alike = look_alikes(p, model.given_shares) if by_picture else np.ones_like(model.confusion)
     usual = _fit(
         evidence, labels, model, mistaken_for(model.confusion, alike), FOLLOWS if by_picture else 0.0
     )
-    if len(labels) < len(model.shares) or usual.rate < 0.25:
+    predicted = (evidence * model.shares).argmax(1)
+    if len(labels) < len(model.shares) or usual.rate < 0.25 or (predicted != labels).mean() <= 0.5:
         return usual
     own = _own_codes(evidence, labels, model)
     gain = own.log_likelihood - usual.log_likelihood
@@ -221,24 +178,6 @@ def likelihoods(probabilities: ArrayLike, given: ArrayLike, model: LabelModel, t
         for a in np.atleast_1d(np.asarray(tempering))
     ]
     return np.array([fit.log_likelihood for fit in fits])
-
-
-def faithful_likelihoods(
-    probabilities: ArrayLike, given: ArrayLike, model: LabelModel, tempering: ArrayLike
-) -> Array:
-    """Log-likelihoods `[A]` if every given label were right (T_s = I), for every exponent in `tempering`.
-
-    The best exponent is then that at which the model's own probabilities are calibrated: what a fit with wrong labels
-    is measured against.
-    """
-    p, labels = _checked(probabilities, given, len(model.shares))
-    counts = np.bincount(labels, minlength=len(model.shares))
-    shares = (counts + model.concentration * model.shares) / (len(labels) + model.concentration)
-    result = []
-    for a in np.atleast_1d(np.asarray(tempering)):
-        q = tempered_evidence(p, model.with_tempering(a)) * shares
-        result.append(float(np.log(q[np.arange(len(labels)), labels] / q.sum(1) + _TINY).sum()))
-    return np.array(result)
 
 
 def probability_wrong(fit: SiteFit, given: ArrayLike, spread: float = SPREAD) -> Array:
@@ -278,7 +217,8 @@ def _rate_offset(odds: Array, rate: float) -> float:
     return (low + high) / 2
 
 
-def _checked(probabilities: ArrayLike, given: ArrayLike, classes: int) -> tuple[Array, Labels]:
+def checked(probabilities: ArrayLike, given: ArrayLike, classes: int) -> tuple[Array, Labels]:
+    """Probabilities `[n, K]` and labels `[n]` as arrays, or what is wrong with them."""
     p, labels = np.asarray(probabilities, np.float64), np.asarray(given, np.int64)
     if p.ndim != 2 or p.shape[1] != classes or len(p) != len(labels):
         raise DataError(f"probabilities {p.shape} do not fit {len(labels)} labels of {classes} classes")
@@ -384,7 +324,7 @@ def judge(
     own: the given labels `[m]` of the samples that `fit` was made of. The odds are moved as theirs were, so that a
     later sample with the same probabilities gets the same answer.
     """
-    p, labels = _checked(probabilities, given, len(model.shares))
+    p, labels = checked(probabilities, given, len(model.shares))
     posterior, _, _ = responsibilities(
         tempered_evidence(p, model), labels, fit.shares, fit.errors, fit.follows
     )

@@ -15,9 +15,10 @@ from scipy.special import betaln, expit, gammaln, logit, ndtri
 
 from fedsift.contract.errors import DataError
 from fedsift.contract.thresholds import APPLY, FLAG
+from fedsift.signals.label_any_wrong import any_wrong
 from fedsift.signals.label_counts import WITHHELD, CensoredTable
 from fedsift.signals.label_mistakes import error_shape
-from fedsift.signals.label_posterior import GRID, LabelModel, SiteFit, any_wrong
+from fedsift.signals.label_posterior import GRID, LabelModel, SiteFit
 
 Array = NDArray[np.float64]
 
@@ -28,8 +29,10 @@ MODEL_ERROR = 0.25
 """Standard deviation of a rate's log-odds that comes from the model, not from the sample. Set by judgement: the sample
 alone gives far too narrow intervals, since the exponent and the shape of the errors are only nearly right."""
 NEGLIGIBLE = 0.02
-"""A site has evidence of wrong labels where these are the likelier explanation (w_s > 1/2) and the interval of its
+"""A site has evidence of wrong labels where these are surely the better explanation (`SURE`) and the interval of its
 rate, if there are any, lies above this share."""
+SURE = 0.95
+"""P(any wrong), whether or not the site's pictures may look different, above which a site is told of wrong labels."""
 FALSE_ALARM = 0.05
 """The stated share of clean sites that are told of wrong labels all the same: an upper bound that simulated clean
 federations check (`benchmarks/audit/clean.py`), not a level that the rule is derived from."""
@@ -122,7 +125,9 @@ def fit_shared(
         confusion = mistakes / np.maximum(mistakes.sum(1, keepdims=True), 1e-12)
         wrong_rows, rows = np.where(apart, summed, 0.0).sum(1), summed.sum(1)
         overall = max(float(wrong_rows.sum() / max(rows.sum(), 1e-12)), 1e-6)
-        relative = (wrong_rows + _EVEN_CLASSES * overall) / (rows + _EVEN_CLASSES) / overall
+        # by what each site's own share would make of its classes: else those of careless sites seem mistakable
+        usual = np.sum([(c[apart].sum() / max(c.sum(), 1e-12)) * c.sum(1) for c in full], axis=0)
+        relative = (wrong_rows + _EVEN_CLASSES * overall) / (usual + _EVEN_CLASSES * overall)
         if step % 10 == 9:
             stacked = np.stack(full)
             kappa = fit_concentration(stacked.sum(2), pi)
@@ -202,7 +207,9 @@ def site_rate(
     fit: SiteFit, given: ArrayLike, model_error: float = MODEL_ERROR, negligible: float = NEGLIGIBLE
 ) -> SiteRate:
     """The site's share of wrong labels with its 95 % interval, in whole labels: `rate_of` the fit's doubts."""
-    return rate_of(fit.doubt_if_any(given), fit.any_wrong, model_error, negligible, fit.at_random)
+    return rate_of(
+        fit.doubt_if_any(given), fit.any_wrong, model_error, negligible, fit.at_random, fit.surely_wrong
+    )
 
 
 def rate_of(
@@ -211,14 +218,16 @@ def rate_of(
     model_error: float = MODEL_ERROR,
     negligible: float = NEGLIGIBLE,
     at_random: float = 1.0,
+    surely: float = 1.0,
 ) -> SiteRate:
     """The share of wrong labels from P(wrong | there are any) `[n]` and `chance`, the probability w_s of any.
 
     On the log-odds scale, variance = what the sample leaves open + model_error^2. What the sample leaves open of e_s
     is Louis' observed information: n / (e (1 - e)) of a fully known sample less sum P(1 - P) / (e (1 - e))^2 that is
     missing, never less than a twentieth of it. The ends are quantiles of that with weight w_s and of "no wrong label"
-    with the rest. There is evidence only if the interval of the smaller of the rate and `at_random`, the share of
-    wrong labels that follow no picture, lies above the negligible share.
+    with the rest. There is evidence only if `surely`, the chance of any whether or not the site's pictures may look
+    different, is above `SURE` and the interval of the smaller of the rate and `at_random`, the share of wrong labels
+    that follow no picture, lies above the negligible share.
     """
     n = len(doubt)
     if n == 0:
@@ -235,8 +244,8 @@ def rate_of(
         return 0.0 if above <= 0 else float(expit(logit(rate) + spread * ndtri(min(above, 1.0))))
 
     low, high = end(0.025), max(end(0.975), min(negligible, 1.0) if chance < 0.975 else 0.0)
-    surely = float(np.clip(min(rate, at_random), 1e-9, 1 - 1e-9))
-    evidence = chance > 0.5 and float(expit(logit(surely) + spread * ndtri(0.025))) > negligible
+    least_rate = float(np.clip(min(rate, at_random), 1e-9, 1 - 1e-9))
+    evidence = surely > SURE and float(expit(logit(least_rate) + spread * ndtri(0.025))) > negligible
     least = int(np.floor(low * n)) if evidence else 0
     return SiteRate(n, round(chance * float(doubt.sum())), least, int(np.ceil(high * n)), evidence)
 

@@ -5,13 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedsift.signals.label_posterior import (
-    GRID,
-    LabelModel,
-    faithful_likelihoods,
-    fit_with_wrong,
-    likelihoods,
-)
+from fedsift.signals.label_any_wrong import faithful_likelihoods
+from fedsift.signals.label_posterior import GRID, LabelModel, fit_with_wrong, likelihoods
 from fedsift.signals.label_rates import choose_tempering
 
 
