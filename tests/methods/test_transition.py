@@ -124,7 +124,9 @@ def test_stages_ask_what_they_should() -> None:
     method = TRevision(fraction=0.4)
     state = method.start(federation)
     state = method.warm(state, federation.at(0))
-    assert len(federation.asked[-1]) == 2  # "the selected clients update the weight", FedDPCont section 9.4 ...
+    assert (
+        len(federation.asked[-1]) == 2
+    )  # "the selected clients update the weight", FedDPCont section 9.4 ...
     state = method.estimate(state, federation.at(0))
     assert len(federation.asked[-1]) == 5  # ... "and all the clients estimate T"
     assert "no site is sure" in federation.warnings[0]
