@@ -1,8 +1,8 @@
 """Why a row is behind FedAvg or its reference, each reason with the runs that show it.
 
 `reasons.json` holds for such a row the words and the pairs of runs that show them: the method with one of its parts
-taken out, another share of classes, another step, beside what it is compared with. All are without wrong labels unless
-said, on another seed than the table's. `benchmarks/learns/runs.py` computes them and keeps their figures.
+taken out, at sites that are alike, or the table's own run by another measure, beside what it is compared with. All are
+without wrong labels unless said. `benchmarks/learns/runs.py` computes them and keeps their figures.
 """
 
 from __future__ import annotations

@@ -197,7 +197,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--page", action="store_true", help="only write the table into docs/speed.md")
     options = parser.parse_args()
-    facts = read() if RESULTS.is_file() and (options.page or options.names) else {"ratios": {}, "together": []}
+    facts = (
+        read() if RESULTS.is_file() and (options.page or options.names) else {"ratios": {}, "together": []}
+    )
     if not options.page:
         torch.set_num_threads(1)
         facts |= {"turns": options.turns, "torch": torch.__version__}
