@@ -40,7 +40,10 @@ def test_more_gain_is_more_chance_and_a_wider_scatter_is_less_sure(gains: list[f
     values = np.array(gains)
     assert chance_of_wrong(values + more, model) >= chance_of_wrong(values, model)
     scattered = values + 30 * np.where(np.arange(len(values)) % 2 == 0, 1.0, -1.0) * (len(values) % 2 == 0)
-    close, wide = chance_of_wrong(np.full(len(values), values.mean()), model), chance_of_wrong(scattered, model)
+    close, wide = (
+        chance_of_wrong(np.full(len(values), values.mean()), model),
+        chance_of_wrong(scattered, model),
+    )
     if len(values) % 2 == 0:
         assert abs(wide - 0.5) <= abs(close - 0.5) + 1e-9
 
