@@ -75,9 +75,17 @@ def skin(seed: int) -> tuple[Scene, Labels]:
 def instance_noise(
     features: NDArray[np.float32], true: Labels, rate: float, classes: int, rng: np.random.Generator
 ) -> Labels:
-    from sklearn.linear_model import LogisticRegression
-
     from fedsift.data.noise.instance import spoil_by
+
+    soft = annotators_doubt(features, true, classes, rng)
+    return spoil_by(soft, true, round(rate * len(true)), rng)
+
+
+def annotators_doubt(
+    features: NDArray[np.float32], true: Labels, classes: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """What an annotator takes each picture for `[n, K]`: softmax regression on a tenth of the features."""
+    from sklearn.linear_model import LogisticRegression
 
     columns = rng.permutation(features.shape[1])[: max(features.shape[1] // 10, 8)]
     seen = rng.permutation(len(true))[:300]
@@ -86,7 +94,7 @@ def instance_noise(
     soft = np.full((len(true), classes), 1e-3)
     soft[:, present] += annotator.predict_proba(features[:, columns])
     soft /= soft.sum(1, keepdims=True)
-    return spoil_by(soft, true, round(rate * len(true)), rng)
+    return soft
 
 
 def flipped(

@@ -37,6 +37,14 @@ def ratio(ours: list[float], theirs: list[float]) -> tuple[float, float]:
     return float(values.mean()), float(values.mean() - half)
 
 
+def difference(values: list[float]) -> tuple[float, float]:
+    """Mean of paired differences over seeds and half of its 95 % interval (Student's t)."""
+    each = np.array(values)
+    if len(each) < 2:
+        return float(each.mean()), float("nan")
+    return float(each.mean()), float(t.ppf(0.975, len(each) - 1) * each.std(ddof=1) / np.sqrt(len(each)))
+
+
 def read(folder: Path) -> dict[str, list[dict[str, Any]]]:
     cells: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for file in sorted(folder.glob("*-[0-9]*.json")):

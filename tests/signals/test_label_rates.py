@@ -55,6 +55,15 @@ def test_a_table_without_floor_gives_its_own_shares() -> None:
     np.testing.assert_allclose(model.shares, (np.array([100, 100, 100]) + 0.5) / 301.5)
 
 
+def test_classes_of_careless_sites_do_not_seem_mistakable() -> None:
+    """A careless site with 900 of class 0 and 100 of class 1, 30 % of either wrong; a careful one the other way round,
+    none wrong. By its site's rate each class is mistaken as often as expected: 270 of 270, 30 of 30."""
+    careless, careful = np.array([[630, 270], [30, 70]]), np.array([[100, 0], [0, 900]])
+    tables = [censored(careless, 0), censored(careful, 0)]
+    model = fit_shared(tables, LabelModel.start(np.ones(2)), any_wrong=[1.0, 0.0])
+    np.testing.assert_allclose(model.relative_rates, [1.0, 1.0], atol=1e-9)
+
+
 def test_silent_sites_leave_the_start_as_it_is() -> None:
     start = LabelModel.start([1, 2, 3])
     assert fit_shared([censored(np.ones((3, 3)), 10)], start) is start

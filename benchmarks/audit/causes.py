@@ -1,0 +1,256 @@
+"""`python -m benchmarks.audit.causes [--seeds 100 ...]`: why HAM10000's bounds are missed, by controlled experiments.
+
+One thing is changed at a time: how wrong labels are drawn, who holds which pictures, or what the fit has to find out
+for itself and is told here instead. Tuning seeds only; results/causes.json holds a line a case and seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmarks.audit.__main__ import judged, wrong_by_site
+from benchmarks.audit.federation import (
+    Audit,
+    Scene,
+    federated_audit,
+    federated_probabilities,
+    standard_features,
+)
+from benchmarks.audit.scenarios import Labels, annotators_doubt, folded, ham, skin
+from numpy.typing import NDArray
+
+from fedsift.contract.files import write_atomically
+from fedsift.data.noise.instance import spoil_by
+from fedsift.metrics.calibration import calibration_error
+from fedsift.metrics.multilabel import average_precision
+from fedsift.signals.label_posterior import (
+    LabelModel,
+    SiteFit,
+    fit_with_wrong,
+    responsibilities,
+    tempered_evidence,
+)
+from fedsift.signals.label_rates import site_rate
+
+Array = NDArray[np.float64]
+RESULTS = Path(__file__).parent / "results" / "causes.json"
+SEEDS = (100, 101, 102, 103, 104)
+EXPONENTS = np.arange(0.5, 4.01, 0.25)
+
+
+# How labels are wrong, and where --------------------------------------------------------------------------------------
+
+
+def shuffled(seed: int) -> tuple[Scene, Labels]:
+    """The same mistakes, dealt anew among the pictures of a class at a site."""
+    (scene, true), rng = skin(seed), np.random.default_rng([seed, 22])
+    given = scene.given.copy()
+    for rows in scene.rows:
+        for c in range(scene.classes):
+            same = rows[true[rows] == c]
+            given[same] = given[rng.permutation(same)]
+    return replace(scene, given=given), true
+
+
+def redrawn(seed: int, places: Labels, noisy: list[int], *, even: bool = False) -> tuple[Scene, Labels]:
+    """An annotator's labels at the noisy places, 30-50 % wrong; even: as many of every class, the hard ones first."""
+    held, rng = ham(), np.random.default_rng([seed, 23])
+    given = held.true.copy()
+    for s in noisy:
+        rows = np.flatnonzero(places == s)
+        true, rate = held.true[rows], rng.uniform(0.3, 0.5)
+        soft = annotators_doubt(held.features[rows], true, held.classes, rng)
+        if not even:
+            given[rows] = spoil_by(soft, true, round(rate * len(rows)), rng)
+            continue
+        for c in range(held.classes):
+            same = true == c
+            given[rows[same]] = spoil_by(soft[same], true[same], round(rate * int(same.sum())), rng)
+    fold = folded(places, held.group, rng)
+    return Scene(held.features, given, places, fold, held.classes), held.true
+
+
+def natural(seed: int, noisy: int, *, even: bool = False) -> tuple[Scene, Labels]:
+    places = ham().site
+    assert places is not None
+    chosen = np.random.default_rng([seed, 20]).permutation(4)[:noisy]
+    return redrawn(seed, places, chosen.tolist(), even=even)
+
+
+def dealt_at_random(seed: int, sites: int) -> tuple[Scene, Labels]:
+    """Whole lesions dealt to sites; half of these are noisy."""
+    group, rng = ham().group, np.random.default_rng([seed, 21])
+    assert group is not None
+    places = (rng.permutation(int(group.max()) + 1) % sites)[group]
+    return redrawn(seed, places, rng.permutation(sites)[: sites // 2].tolist())
+
+
+SCENES = {
+    "as reported": skin,
+    "no wrong label at all": lambda seed: natural(seed, 0),
+    "one noisy place": lambda seed: natural(seed, 1),
+    "the same mistakes shuffled among the pictures of a class": shuffled,
+    "as many mistakes in every class": lambda seed: natural(seed, 2, even=True),
+    "pictures dealt at random to 4 sites": lambda seed: dealt_at_random(seed, 4),
+    "pictures dealt at random to 20 sites": lambda seed: dealt_at_random(seed, 20),
+}
+
+
+# What the fit is told -------------------------------------------------------------------------------------------------
+
+
+def true_table(true: Labels, given: Labels, classes: int) -> Array:
+    table = np.zeros((classes, classes))
+    np.add.at(table, (true, given), 1.0)
+    return table
+
+
+def best_exponent(p: Array, true: Labels, model: LabelModel) -> float:
+    """The exponent at which the site's true labels are likeliest, with its true shares."""
+    shares = np.bincount(true, minlength=p.shape[1]) + 0.5
+    each = np.arange(len(true))
+
+    def score(a: float) -> float:
+        q = tempered_evidence(p, model.with_tempering(a)) * shares
+        return float(np.log(q[each, true] / q.sum(1)).sum())
+
+    return float(max(EXPONENTS, key=score))
+
+
+def told_fit(p: Array, given: Labels, true: Labels, model: LabelModel, told: frozenset[str]) -> SiteFit:
+    """A noisy site's fit that knows some of the truth."""
+    classes = p.shape[1]
+    table = true_table(true, given, classes)
+    if "exponent" in told:
+        model = model.with_tempering(best_exponent(p, true, model))
+    if "shares" in told:
+        shares = (table.sum(1) + 0.01) / (len(true) + 0.01 * classes)
+        model = replace(model, shares=shares, concentration=1e9)
+    if "confusions" in told:
+        apart = np.where(np.eye(classes, dtype=bool), 0.0, table)
+        rate = apart.sum() / table.sum()
+        relative = (apart.sum(1) + 100 * rate) / (table.sum(1) + 100) / rate
+        even = apart + 0.5 * (1 - np.eye(classes))
+        model = replace(model, confusion=even / even.sum(1, keepdims=True), relative_rates=relative)
+    fit = fit_with_wrong(p, given, model)
+    if "errors" not in told:
+        return fit
+    errors = table + 0.01 * np.eye(classes)
+    errors /= errors.sum(1, keepdims=True)
+    posterior, total, _ = responsibilities(tempered_evidence(p, model), given, model.shares, errors)
+    counts = posterior.T @ np.eye(classes)[given]
+    return replace(fit, posterior=posterior, counts=counts, errors=errors, log_likelihood=float(total.sum()))
+
+
+TOLD = {
+    "told: which sites have wrong labels": frozenset({"noisy"}),
+    "told: and the exponent": frozenset({"noisy", "exponent"}),
+    "told: and the sites' true class shares": frozenset({"noisy", "exponent", "shares"}),
+    "told: and who is mistaken for whom, and which classes": frozenset(
+        {"noisy", "exponent", "shares", "confusions"}
+    ),
+    "told: and T of every site": frozenset({"noisy", "exponent", "shares", "confusions", "errors"}),
+    "told: which sites; the model learnt from right labels": frozenset({"noisy", "model", "exponent"}),
+}
+
+
+def told_audit(p: Array, scene: Scene, true: Labels, model: LabelModel, told: frozenset[str]) -> Audit:
+    fits = []
+    for rows in scene.rows:
+        given = scene.given[rows]
+        if (given == true[rows]).all():
+            right = np.eye(scene.classes)[given]
+            fit = fit_with_wrong(p[rows], given, model)
+            fits.append(replace(fit, posterior=right, any_wrong=1e-9, surely_wrong=0.0))
+        else:
+            fits.append(told_fit(p[rows], given, true[rows], model, told))
+    return Audit(model, fits)
+
+
+# What is counted ------------------------------------------------------------------------------------------------------
+
+
+def line(case: str, seed: int, audit: Audit, scene: Scene, true: Labels) -> dict[str, Any]:
+    wrong, p = scene.given != true, wrong_by_site(audit, scene)
+    rates = [site_rate(fit, scene.given[r]) for fit, r in zip(audit.fits, scene.rows, strict=True)]
+    actual = [int(wrong[r].sum()) for r in scene.rows]
+    off = [100 * (x.wrong - k) / max(x.samples, 1) for x, k in zip(rates, actual, strict=True)]
+    noisy = [k > 0 for k in actual]
+    done = judged(audit, scene, true)
+    lost = sum(int(_lost(true[r], scene.given[r], scene.classes)) for r in scene.rows)
+    return {
+        "case": case,
+        "seed": seed,
+        "sites": len(rates),
+        "ap": round(average_precision(wrong, p), 5) if wrong.any() else None,
+        "rate_error": round(float(np.abs(off).mean()), 3),
+        "bias_where_noisy": round(float(np.mean([x for x, n in zip(off, noisy, strict=True) if n])), 3)
+        if any(noisy)
+        else None,
+        "covered": sum(x.low <= k <= x.high for x, k in zip(rates, actual, strict=True)),
+        "clean_sites": len(noisy) - sum(noisy),
+        "clean_told": sum(x.evidence and not n for x, n in zip(rates, noisy, strict=True)),
+        "noisy_told": sum(x.evidence and n for x, n in zip(rates, noisy, strict=True)),
+        "calibration_error": round(calibration_error(p, wrong), 5),
+        "wrong": int(wrong.sum()),
+        "wrong_of_lost_classes": lost,
+        "fixed": done["fixed"],
+        "harmed": done["harmed"],
+    }
+
+
+def _lost(true: Labels, given: Labels, classes: int) -> float:
+    """Wrong labels of classes that are given as another one more often than as themselves at the site."""
+    table = true_table(true, given, classes)
+    apart = np.where(np.eye(classes, dtype=bool), 0.0, table)
+    return float(apart[apart.max(1) > np.diag(table)].sum())
+
+
+def experiments(seed: int, have: set[tuple[str, int]]) -> list[dict[str, Any]]:
+    found = []
+    for case, make in SCENES.items():
+        wanted = [case, *(TOLD if case == "as reported" else ())]
+        if all((name, seed) in have for name in wanted):
+            continue
+        scene, true = make(seed)
+        features = standard_features(scene)
+        p, ridge, _ = federated_probabilities(scene, features, seed)
+        audit = federated_audit(p, scene.given, scene.rows, scene.classes)
+        found.append(line(case, seed, audit, scene, true))
+        if case != "as reported":
+            continue
+        right, _, _ = federated_probabilities(replace(scene, given=true), features, seed, ridge=ridge)
+        shares = np.bincount(true, minlength=scene.classes) / len(true)
+        for name, told in TOLD.items():
+            known = replace(audit.model, given_shares=shares) if "model" in told else audit.model
+            found.append(
+                line(
+                    name,
+                    seed,
+                    told_audit(right if "model" in told else p, scene, true, known, told),
+                    scene,
+                    true,
+                )
+            )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    done: list[dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.is_file() else []
+    for seed in parser.parse_args().seeds:
+        done += experiments(seed, {(x["case"], x["seed"]) for x in done})
+        write_atomically(RESULTS, (json.dumps(done, indent=1) + "\n").encode())
+        print(seed, len(done), flush=True)
+
+
+if __name__ == "__main__":
+    main()
