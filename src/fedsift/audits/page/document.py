@@ -20,7 +20,6 @@ from fedsift.audits.verdicts import PAGE_FORMAT
 from fedsift.drawing import house_style
 from fedsift.drawing.document import document
 from fedsift.drawing.svg import Markup, data_script, join, tag
-from fedsift.runs.units import plural
 
 PAGE_LIMIT = 2000
 """Suspects in the gallery; the table has them all."""
@@ -157,7 +156,7 @@ def _gallery(audit: SiteAudit, flagged: int, blind: int, test: int) -> Markup:
         else ""
     )
     if blind:
-        more += f" {plural(blind, 'suspect is', 'suspects are')} in the queue only, without the proposal."
+        more += f" {blind:,} {'suspect is' if blind == 1 else 'suspects are'} in the queue only, without the proposal."
     given, proposed = ("Given", "Proposed") if not audit.multilabel else ("Taken away", "Added")
     return join(
         [
