@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
+from tests.signals.test_label_posterior import audit, cloud
 
 from fedsift.signals.label_any_wrong import (
     VAGUE,
@@ -21,7 +22,6 @@ from fedsift.signals.label_any_wrong import (
 from fedsift.signals.label_exchange import second_reply
 from fedsift.signals.label_posterior import GRID, LabelModel, fit_with_wrong
 from fedsift.signals.label_rates import SURE, rate_of, site_rate
-from tests.signals.test_label_posterior import audit, cloud
 
 
 def test_the_chance_by_hand() -> None:
