@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import pytest
-
 from benchmarks.audit.page import _no_worse
 from benchmarks.audit.summary import difference
 
