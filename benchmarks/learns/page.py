@@ -29,10 +29,10 @@ TOP = (
 )
 OWN = (
     "The first table gives all methods one learning rate and one short budget; papers give each its own. Rows that "
-    'were behind there ("see below" stands in their column) have more rounds here, and a step chosen on seed '
-    f"{own.TUNING} without wrong labels among those named, which is not the seed reported ({own.REPORTED}). FedAvg "
-    "with as many rounds, tuned in the same way, is what they are compared with (`benchmarks/learns/own.json`; runs: "
-    "`runs.json`)."
+    'were behind there ("see below" stands in their column) have more rounds here and a step chosen on seed '
+    f"{own.TUNING} without wrong labels, not on the one reported ({own.REPORTED}): their own where several were tried, "
+    "else FedAvg's. FedAvg with as many rounds, tuned in the same way, is what they are compared with "
+    "(`benchmarks/learns/own.json`; all runs: `runs.json`)."
 )
 WORDS = {"ham10000": "HAM10000", "cifar10": "CIFAR-10", "nih": "NIH chest X-rays"}
 METRICS = {"accuracy": "accuracy", "bacc": "balanced accuracy", "map": "mean average precision", "auc": "AUC"}
