@@ -105,8 +105,8 @@ def test_one_site_alone_is_measured_by_the_stage() -> None:
     )
     again = Protection()
     again.recall(protection.memory())
-    assert list(judged({"e": one(7.0)}, again)) == ["e"], "a resumed run judges as one that never stopped"
     assert again.memory() == protection.memory()
+    assert list(judged({"e": one(7.0)}, again)) == ["e"], "a resumed run judges as one that never stopped"
 
 
 def test_one_site_that_comes_again_and_again_is_no_cohort() -> None:
@@ -116,6 +116,19 @@ def test_one_site_that_comes_again_and_again_is_no_cohort() -> None:
     assert not judged({"b": one(2.0)}, protection), "a site whose data the model has not seen goes further"
     judged({"c": one(0.1)}, protection)
     assert list(judged({"d": one(2.0)}, protection)) == ["d"], "three sites have been here"
+
+
+def test_where_one_lone_site_after_another_goes_far_that_is_usual() -> None:
+    """A model was spoilt, and honest sites mend it: the third of them is believed. Two attackers in a row are not."""
+    protection = Protection(GateLimits(replays=False))
+    for site in "abc":
+        assert not judged({site: one(0.1)}, protection)
+    assert list(judged({"d": one(2.0)}, protection)) == ["d"]
+    again = Protection(GateLimits(replays=False))
+    again.recall(json.loads(json.dumps(protection.memory())))
+    assert list(judged({"e": one(2.2)}, again)) == ["e"]
+    assert list(judged({"d": one(2.0)}, again)) == ["d"], "its own earlier one is no witness"
+    assert not judged({"f": one(2.1)}, again)
 
 
 def test_the_first_update_of_a_lone_site_is_measured_by_the_model_that_was_sent() -> None:
