@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ class Conducted:
     model: Any
     """The method's model of the last state."""
     accuracy: float
+    """NaN where the method makes no model of the federation."""
     refused: int
     """Replies that were set aside."""
     steps: int
@@ -42,4 +44,4 @@ def conducted(study: Study, spread: Spread, kind: type[InProcess] = InProcess, *
             number += 1
             refused += len(federation.log.refused)
     metrics = Evaluator(federation, federation.test_set())(method, state)
-    return Conducted(state, method.model(state), float(metrics["accuracy"]), refused, number)
+    return Conducted(state, method.model(state), float(metrics.get("accuracy", math.nan)), refused, number)

@@ -5,6 +5,7 @@ The coordinator's gate, protection and methods are those of every run; what is t
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
@@ -347,14 +348,33 @@ def _write_forever(path: Path, tell: int) -> None:
         os._exit(1)
 
 
-def rows() -> list[dict[str, Any]]:
+PARTS: Mapping[str, Callable[[], Iterator[dict[str, Any]]]] = {
+    "kills": kills,
+    "messages": messages,
+    "fuzzed": fuzzed,
+    "labels": labels,
+    "every method": every_method,
+}
+"""In the order of the page."""
+
+
+def rows(only: str, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All rows, or those of one part made anew among the others."""
     torch.set_num_threads(1)
-    found = [line for part in (kills, messages, fuzzed, labels, every_method) for line in part()]
+    found: list[dict[str, Any]] = []
+    for name, part in PARTS.items():
+        if only in ("", name):
+            found += [{**line, "part": name} for line in part()]
+        else:
+            found += [line for line in before if line["part"] == name]
     assert not EXECUTED
     return found
 
 
 if __name__ == "__main__":
-    result = rows()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults.inprocess")
+    parser.add_argument("--only", default="", choices=["", *PARTS], help="this part of the rows alone")
+    kept = json.loads(FILE.read_text("utf-8")) if FILE.is_file() else []
+    result = rows(parser.parse_args().only, kept)
     write_atomically(FILE, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
     print(json.dumps(result, indent=1, ensure_ascii=False))

@@ -106,8 +106,8 @@ def test_one_site_alone_is_measured_by_the_stage() -> None:
     )
     again = Protection()
     again.recall(protection.memory())
-    assert list(judged({"e": one(7.0)}, again)) == ["e"], "a resumed run judges as one that never stopped"
     assert again.memory() == protection.memory()
+    assert list(judged({"e": one(7.0)}, again)) == ["e"], "a resumed run judges as one that never stopped"
 
 
 def test_sites_that_come_one_by_one_may_go_as_far_as_they_went_when_most_are_held_back() -> None:
@@ -122,16 +122,18 @@ def test_sites_that_come_one_by_one_may_go_as_far_as_they_went_when_most_are_hel
     assert statistics.median(length for length, _ in protection.lengths["train/0"].recent) == pytest.approx(
         0.1 / 5
     )
-    again = Protection(protection.limits)
-    again.recall(json.loads(json.dumps(protection.memory())))
-    for judge in (protection, again):
-        assert not judged({"f": one(2.5)}, judge), "its own length was 1: half of that, six times"
-        assert list(judged({"g": one(3.5)}, judge)) == ["g"]
-        assert not judged({"late": one(5.0)}, judge), (
-            "comes for the first time: six times what others began with"
-        )
-        assert list(judged({"later": one(7.0)}, judge)) == ["later"]
-        assert list(judged({"a": one(15.0)}, judge)) == ["a"]
+    memory = json.dumps(protection.memory())
+
+    def refused(site: str, length: float) -> bool:
+        again = Protection(protection.limits)
+        again.recall(json.loads(memory))
+        return list(judged({site: one(length)}, again)) == [site]
+
+    assert not refused("f", 2.5), "its own length was 1: half of that, six times"
+    assert refused("f", 3.5)
+    assert not refused("late", 5.0), "comes for the first time: six times what others began with"
+    assert refused("late", 7.0)
+    assert refused("a", 15.0)
 
 
 def test_one_site_that_comes_again_and_again_is_no_cohort() -> None:
@@ -141,6 +143,19 @@ def test_one_site_that_comes_again_and_again_is_no_cohort() -> None:
     assert not judged({"b": one(2.0)}, protection), "a site whose data the model has not seen goes further"
     judged({"c": one(0.1)}, protection)
     assert list(judged({"d": one(2.0)}, protection)) == ["d"], "three sites have been here"
+
+
+def test_where_one_lone_site_after_another_goes_far_that_is_usual() -> None:
+    """A model was spoilt, and honest sites mend it: the third of them is believed. Two attackers in a row are not."""
+    protection = Protection(GateLimits(replays=False))
+    for site in "abc":
+        assert not judged({site: one(0.1)}, protection)
+    assert list(judged({"d": one(2.0)}, protection)) == ["d"]
+    again = Protection(GateLimits(replays=False))
+    again.recall(json.loads(json.dumps(protection.memory())))
+    assert list(judged({"e": one(2.2)}, again)) == ["e"]
+    assert list(judged({"d": one(2.0)}, again)) == ["d"], "its own earlier one is no witness"
+    assert not judged({"f": one(2.1)}, again)
 
 
 def test_the_first_update_of_a_lone_site_is_measured_by_the_model_that_was_sent() -> None:

@@ -42,6 +42,8 @@ class Lengths:
     """Each site's own, the latest."""
     first: list[Way] = field(default_factory=list)
     """The first one of each site."""
+    tried: dict[str, Way] = field(default_factory=dict)
+    """The last one of each site that came alone, whether it was accepted or not; the latest is the last."""
 
     def usual(self, site: str, way: Way, median: float) -> float:
         """The length that a site is measured by: the round's median, or what is usual for this very site.
@@ -59,16 +61,31 @@ class Lengths:
         held back by now: FedCorr's proximal term ties noisy sites, and these can be most of them."""
         return max([usual_for(reach, ways) for ways in (self.peak, self.first) if ways], default=0.0)
 
+    def lately(self, site: str, cohort: int) -> float:
+        """How far the last few other sites went that came alone, accepted or not; 0 where they are too few.
+
+        Where a model was spoilt every honest site goes far to mend it: what one site after another does is usual.
+        """
+        ways = [way for other, way in self.tried.items() if other != site][-cohort:]
+        return statistics.median(length for length, _ in ways) if len(ways) == cohort else 0.0
+
+    def note_tried(self, ways: Mapping[str, Way]) -> None:
+        for site, way in ways.items():
+            self.tried.pop(site, None)
+            self.tried[site] = way
+
     def memory(self) -> dict[str, Any]:
         """As plain values."""
         ways = {name: [list(way) for way in getattr(self, name)] for name in WAYS}
-        return {**ways, "own": {site: list(lengths) for site, lengths in self.own.items()}}
+        tried = [[site, *way] for site, way in self.tried.items()]
+        return {**ways, "tried": tried, "own": {site: list(lengths) for site, lengths in self.own.items()}}
 
     @staticmethod
     def recalled(memory: Mapping[str, Any]) -> Lengths:
         """The reverse."""
         ways = {name: [(length, reach) for length, reach in memory.get(name, ())] for name in WAYS}
-        return Lengths(**ways, own={site: list(own) for site, own in memory["own"].items()})
+        tried = {site: (length, reach) for site, length, reach in memory.get("tried", ())}
+        return Lengths(**ways, own={site: list(own) for site, own in memory["own"].items()}, tried=tried)
 
     def note(self, accepted: Mapping[str, Way], cohort: int) -> None:
         self.recent = [*self.recent, *accepted.values()][-KEPT_LENGTHS:]

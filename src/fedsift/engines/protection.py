@@ -186,9 +186,10 @@ class Protection:
         refused |= _too_long(states, found, limits.statistics_factor, "the change of running statistics")
         refused |= self._opposed(key, ratios, {site: m for site, m in cohort.items() if site not in refused})
         for name, measured in ((key, lengths), (f"{key} statistics", states)):
-            accepted = {
-                site: (length, cohort[site].reach) for site, length in measured.items() if site not in refused
-            }
+            ways = {site: (length, cohort[site].reach) for site, length in measured.items()}
+            accepted = {site: way for site, way in ways.items() if site not in refused}
+            if 0 < len(ways) < limits.norm_cohort:
+                self.lengths.setdefault(name, Lengths()).note_tried(ways)
             if accepted:
                 self.lengths.setdefault(name, Lengths()).note(accepted, limits.norm_cohort)
         return refused
@@ -204,8 +205,10 @@ class Protection:
             usual = usual_for(way[1], ways) if ways else cohort[site].alone
             for past in [known] if site in known.own else elsewhere:
                 usual = past.usual(site, way, usual)
-            if len(now) < self.limits.norm_cohort <= len(known.first) and site not in known.own:
-                usual = max(usual, known.at_first(way[1]))
+            if len(now) < self.limits.norm_cohort:
+                usual = max(usual, known.lately(site, self.limits.norm_cohort))
+                if self.limits.norm_cohort <= len(known.first) and site not in known.own:
+                    usual = max(usual, known.at_first(way[1]))
             if cohort[site].late and not any(site in past.own for past in [known, *others]):
                 usual = max(usual, *(past.at_first(way[1]) for past in [known, *others]))
             found[site] = way[0] / (usual * cohort[site].spread) if usual > 0 else 0.0
