@@ -25,7 +25,8 @@ SECONDS, EARLY, MOST_GROWN = 600.0, 10, 20
 
 def _megabytes(pid: int | str = "self") -> float:
     text = Path(f"/proc/{pid}/status").read_text("utf-8")
-    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS:")) / 1024
+    sizes = [int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS:")]
+    return sizes[0] / 1024 if sizes else 0.0  # a process that has ended has none
 
 
 def many_rounds(folder: Path) -> Iterator[Row]:
@@ -79,9 +80,9 @@ def deployed_rounds(stand: Stand) -> Iterator[Row]:
     run = stand.start(stand.app(study_of("fedavg", stand.trial.out, **changes), "soak"))
     run.finish(EARLY, 300)
     programs = {
-        "coordinator": stand.pids_of("superlink", COORDINATOR)[-1],
+        "coordinator": max(stand.pids_of("superlink", COORDINATOR), key=_megabytes),
         "SuperLink": stand.members["superlink"].process.pid,
-        "site": stand.pids_of(stand.sites[0], WORKER)[0],
+        "site": max(stand.pids_of(stand.sites[0], WORKER), key=_megabytes),
     }
     before, began = {name: _megabytes(pid) for name, pid in programs.items()}, time.monotonic()
     while not run.over and time.monotonic() - began < SECONDS:
