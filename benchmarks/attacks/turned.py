@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import random
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -75,19 +76,19 @@ def some_wrong(folder: Path, labels: str, share: float) -> Path:
     """Digits at ten sites; two of them have this share of their labels shifted by one class, or of findings turned."""
     digits = load_digits()
     images = (digits.images * (255 / 16)).astype(np.uint8)
-    random = np.random.default_rng(SEED)
-    order, owner = random.permutation(len(images)), np.repeat(np.arange(10), 120)
+    draw = np.random.default_rng(SEED)
+    order, owner = draw.permutation(len(images)), np.repeat(np.arange(10), 120)
     train, test, noisy = order[: len(owner)], order[len(owner) :], owner >= 8
     if labels == "4 findings":
         clean = np.stack([np.isin(digits.target, WITH[k]) for k in range(len(FINDINGS))], axis=1).astype(
             np.int64
         )
-        turned = noisy[:, None] & (random.random((len(owner), len(FINDINGS))) < share)
+        turned = noisy[:, None] & (draw.random((len(owner), len(FINDINGS))) < share)
         given, names = np.where(turned, 1 - clean[train], clean[train]), list(FINDINGS)
     else:
         classes = int(labels.split()[0])
         clean = digits.target // (10 // classes)
-        shifted = noisy & (random.random(len(owner)) < share)
+        shifted = noisy & (draw.random(len(owner)) < share)
         given, names = (
             np.where(shifted, (clean[train] + 1) % classes, clean[train]),
             [str(k) for k in range(classes)],
@@ -141,7 +142,9 @@ def main() -> None:
         for (labels, model), share, each in itertools.product(FEW, SHARES, range(len(TRAININGS))):
             key = f"{labels}, {model}; two sites {100 * share:.0f} % wrong; {each}"
             jobs[key] = partial(few, Path(place), labels, model, share, each)
-        for key, job in jobs.items():
+        order = list(jobs.items())
+        random.Random(SEED).shuffle(order)  # so that what is there covers all kinds, wherever it was stopped
+        for key, job in order:
             found = read(FILE)
             if key not in found and time.monotonic() < until:
                 write(FILE, found | {key: job()})

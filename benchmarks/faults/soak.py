@@ -8,11 +8,12 @@ import signal
 import statistics
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.faults.references import said_by
 from benchmarks.faults.row import HERE, PROCESSES, Row
-from benchmarks.faults.stand import COORDINATOR, WORKER, Stand
+from benchmarks.faults.stand import COORDINATOR, WORKER, NotSeen, Stand
 from benchmarks.faults.studies import study_of
 
 from fedsift.study import Study
@@ -25,7 +26,8 @@ SECONDS, EARLY, MOST_GROWN = 600.0, 10, 20
 
 def _megabytes(pid: int | str = "self") -> float:
     text = Path(f"/proc/{pid}/status").read_text("utf-8")
-    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS:")) / 1024
+    sizes = [int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS:")]
+    return sizes[0] / 1024 if sizes else 0.0  # a process that has ended has none
 
 
 def many_rounds(folder: Path) -> Iterator[Row]:
@@ -71,23 +73,22 @@ def many_rounds(folder: Path) -> Iterator[Row]:
 
 def deployed_rounds(stand: Stand) -> Iterator[Row]:
     """A deployed FedAvg for ten minutes: what grows at the coordinator, its SuperLink and a site's own process."""
-    changes = {
-        "method": {"name": "fedavg", "rounds": 10_000},
-        "evaluate": {"every": 50},
-        "model": {"name": "mlp"},
-    }
+    changes = {"method": {"name": "fedavg", "rounds": 10_000}, "evaluate": {"every": 50}}
     run = stand.start(stand.app(study_of("fedavg", stand.trial.out, **changes), "soak"))
     run.finish(EARLY, 300)
+    if run.over:
+        raise NotSeen(f"the run ended at once: {run.words[-500:]}")
     programs = {
-        "coordinator": stand.pids_of("superlink", COORDINATOR)[-1],
+        "coordinator": max(stand.pids_of("superlink", COORDINATOR), key=_megabytes),
         "SuperLink": stand.members["superlink"].process.pid,
-        "site": stand.pids_of(stand.sites[0], WORKER)[0],
+        "site": max(stand.pids_of(stand.sites[0], WORKER), key=_megabytes),
     }
     before, began = {name: _megabytes(pid) for name, pid in programs.items()}, time.monotonic()
     while not run.over and time.monotonic() - began < SECONDS:
         time.sleep(1.0)
     grown = {name: _megabytes(pid) - before[name] for name, pid in programs.items()}
-    os.kill(run.member.process.pid, signal.SIGINT)
+    with suppress(ProcessLookupError):
+        os.kill(run.member.process.pid, signal.SIGINT)
     code, rows = run.end(120), run.folder.rounds()
     refused = sum(len(row["refused"]) for row in rows)
     seconds = [float(row["seconds"]) for row in rows[EARLY:]]

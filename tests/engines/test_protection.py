@@ -292,8 +292,8 @@ def test_a_cohort_without_a_direction_tells_nobody_s_turn() -> None:
     sideways = {site: one(1.0, number % 4) for number, site in enumerate("abcd")}
     assert not judged({**sideways, "z": one(-1.0)}, protection)
     assert not judged({**AGREED, "z": one(-1.0)}, protection), "what it did two exchanges ago tells nothing"
-    assert facing.shares({"a": 0.2, "b": 0.25, "c": 0.2}) == {}
-    assert facing.shares({"a": 0.4, "b": 0.8, "c": -0.4}) == pytest.approx({"a": 1.0, "b": 2.0, "c": -1.0})
+    assert facing.shares({"a": 0.4, "b": 0.45, "c": 0.4}) == {}
+    assert facing.shares({"a": 0.6, "b": 0.9, "c": -0.6}) == pytest.approx({"a": 1.0, "b": 1.5, "c": -1.0})
     assert [facing.turn(*ways) for ways in ((1.0, -0.7), (0.2, -3.0), (-1.0, -1.0), (1.0, 1.0))] == [
         0.7,
         0.2,

@@ -35,8 +35,6 @@ FEW = 5
 the run's other stages counts as well."""
 LEAST_SIZE = 0.1
 """Of the length of the parameters that were sent, what training leaves at least: nobody learns by forgetting all."""
-AGREED = 0.5
-"""Median cosine of a cohort that has a common direction."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +237,7 @@ class Protection:
             along = {site: cosine * ratios[site] for site, cosine in zip(sites, found)}
             refused |= self._against(along)
             alike = all(move.spread <= 1 for move in group)
-            if self.opening and alike and statistics.median(found) > AGREED:
+            if self.opening and alike and statistics.median(found) > facing.COMMON:
                 refused |= self._left_out(along)
             ways = facing.shares(dict(zip(sites, found))) if self.tells and alike else {}
             refused |= self._turned(self.faced.get(key, {}), ways)
