@@ -29,10 +29,10 @@ RATES = (
 
 
 EXPERIMENTS = (
-    '`python -m benchmarks.audit.causes`, tuning seeds {seeds}: one thing changed at a time. "Told" lines give the fit '
-    "a part of the truth, each what the line before had and more, but for the last, whose model was trained on right "
-    "labels. Bias: of the rate, where labels are wrong. A lost class is one that a noisy place gives as another class "
-    "more often than as itself; the model's tie-breaking assumption excludes that, so nobody can find its labels."
+    "`python -m benchmarks.audit.causes`, tuning seeds ({seeds}): one thing changed at a time. Lines with told give the "
+    "fit a part of the truth, each what the line before had and more, but for the last, whose model was trained on "
+    "right labels. Bias: of the rate, where labels are wrong. A lost class is one that a noisy place gives as another "
+    "class more often than as itself, which the assumption that breaks the model's tie excludes."
 )
 JOINT = (
     "`python -m benchmarks.audit.joint`, tuning seeds. The model is trained through T, begun with three rounds on the "
@@ -222,7 +222,7 @@ def _causes() -> list[str]:
     told = json.loads((HERE / "results" / "causes.json").read_text("utf-8"))
     seeds = sorted({x["seed"] for x in told})
     lines = ["", "## Why HAM10000 misses its bounds: controlled experiments", ""]
-    lines += [_filled(EXPERIMENTS.format(seeds=f"{seeds[0]} to {seeds[-1]}")), ""]
+    lines += [_filled(EXPERIMENTS.format(seeds=", ".join(map(str, seeds)))), ""]
     lines += [
         "| case | AP | rate error | bias where noisy | coverage | clean sites told | noisy sites told | "
         "calibration error | wrong labels of lost classes |",
