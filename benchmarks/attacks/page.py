@@ -58,9 +58,9 @@ kind of skew and wrong labels and from little to much training in a round (`pyth
 on digits, seed {seed}): the largest turn of an honest site from one exchange to the next, how far one turns within four
 and more, and how many of the same updates would have been told had their sign been turned."""
 UNTOLD = """Of two classes a model without a hidden layer has one direction, and an honest site with some wrong labels
-turns round in it as an attacker does: nobody is judged there. An attacker is not told either where it turns by and by,
-where sites have no common direction, where it is alone in its exchange, or where it goes back from the start and the
-first exchange tells nothing, as with several labels a sample."""
+goes along it first and back later, as an attacker does: nobody is judged there. An attacker is not told either where
+it turns by and by, where sites have no common direction, where it is alone in its exchange, or where it goes back from
+the start and the first exchange tells nothing, as with several labels a sample."""
 WHY = """Why these are missed: a random direction of three usual lengths and models within the honest ones' own spread
 (`a little is enough`) are within what honest sites send. `sign flip x1` goes back from the start, which tells an attack
 only of one label a sample and where sites answer together; `later sign flip` is told where the cohort has a direction
@@ -78,7 +78,7 @@ method, and ended in the same model to the last bit."""
 NEAR = """How near honest federations come to the limits, in shares of each limit: 1 would be a refusal (opposed:
 negative where everybody goes along). Digits over ten sites unless said otherwise; `python -m benchmarks.attacks
 --honest` measures those that are not in the table yet, over every kind of skew and wrong labels, and presets on real
-data cut to their first rounds."""
+data cut to their first rounds. Rows without a figure for `turned` were measured before that rule was there."""
 EQUAL = """Every preset that has a small form, cut to a few rounds of every stage and to 600 to 1,500 samples, with
 `[gate]` as it is and with every key that judges an update switched off (`python -m benchmarks.attacks.presets`):
 {equal} of {runs} ended in the same state to the last bit, {refused} updates were refused."""
