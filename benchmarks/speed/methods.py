@@ -41,6 +41,7 @@ WHY = {
     "looks, from which a site estimates its noise rate",
     "dividemix": "two trainings, and six forward passes to make labels (two networks, each on the pictures as they are "
     "and on two augmented views), once a visit: the longer a site trains in a visit, the less they weigh",
+    "dividemix, 5 epochs": "the same, the labels once for five epochs on mixtures",
     "fedrn": "one training, and four forward passes (the received model, two neighbours, the trained model) beside two "
     "heads that are tuned; the bound is for one teacher",
     "fedmlp": "one training in which a frozen teacher looks at every batch, and two passes over all samples for their "
