@@ -37,8 +37,11 @@ SITES, SAMPLES, CLASSES = 10, 200, 10
 MOST = 2.3
 """Times FedAvg's round that two networks or a teacher may cost."""
 WHY = {
+    "co-teaching": "two trainings; each step also ranks the other network's losses and writes down losses and first "
+    "looks, from which a site estimates its noise rate",
     "dividemix": "two trainings, and six forward passes to make labels (two networks, each on the pictures as they are "
     "and on two augmented views), once a visit: the longer a site trains in a visit, the less they weigh",
+    "dividemix, 5 epochs": "the same, the labels once for five epochs on mixtures",
     "fedrn": "one training, and four forward passes (the received model, two neighbours, the trained model) beside two "
     "heads that are tuned; the bound is for one teacher",
     "fedmlp": "one training in which a frozen teacher looks at every batch, and two passes over all samples for their "
