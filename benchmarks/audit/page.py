@@ -29,7 +29,7 @@ RATES = (
 
 
 EXPERIMENTS = (
-    "`python -m benchmarks.audit.causes`, tuning seeds ({seeds}): one thing changed at a time. Lines with told give the "
+    "`python -m benchmarks.audit.causes`, tuning seeds ({seeds}): one thing changed at a time. Told lines give the "
     "fit a part of the truth, each what the line before had and more, but for the last, whose model was trained on "
     "right labels. Bias: of the rate, where labels are wrong. A lost class is one that a noisy place gives as another "
     "class more often than as itself, which the assumption that breaks the model's tie excludes."
