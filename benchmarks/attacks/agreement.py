@@ -28,14 +28,14 @@ EXCHANGES = 4
 class Agreeing(Protection):
     """Refuses nobody and writes down how far the others agree."""
 
-    seen: list[dict[str, Any]]
+    looked: list[dict[str, Any]]
 
     def _judged(self, key: str, cohort: Mapping[str, Move]) -> dict[str, str]:
         if key.endswith("/0"):
             moves = list(cohort.values())
             found = agreements([m.model for m in moves], [m.start for m in moves], moves[0].parameters)
             middle = round(statistics.median(found), 2) if len(moves) > 2 else None
-            self.seen.append({"models": len(moves), "cosine": middle})
+            self.looked.append({"models": len(moves), "cosine": middle})
         return {}
 
 
@@ -43,9 +43,9 @@ def agreement(name: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as place:
         study = study_of(name, Path(place))
         watching = Agreeing()
-        watching.seen = []
+        watching.looked = []
         conducted(study, study.spread(), protection=watching)
-    return watching.seen[:EXCHANGES]
+    return watching.looked[:EXCHANGES]
 
 
 if __name__ == "__main__":
