@@ -94,8 +94,8 @@ def test_the_fit_is_weighed_by_the_mean_of_both_answers() -> None:
 
 def test_a_site_is_told_only_if_it_is_sure_either_way() -> None:
     doubt = np.full(400, 0.3)
-    assert rate_of(doubt, 1.0, surely=0.96).evidence
-    told = rate_of(doubt, 0.8, surely=0.9)
+    assert rate_of(doubt, 1.0, surely=SURE + 0.01).evidence
+    told = rate_of(doubt, 0.8, surely=SURE - 0.01)
     assert not told.evidence and told.low == 0 and told.high > 120
 
 
