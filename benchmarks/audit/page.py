@@ -128,7 +128,7 @@ def _earlier(cells: dict[str, dict[str, Any]]) -> list[str]:
         "",
         _filled(
             f"Not measured again since the model changed ({len(old)} of {len(cells)} scenarios): their figures, and "
-            "those of verdicts, NIH, clean federations and speed, are the earlier model's, and the present one claims "
+            "those of verdicts and NIH, are the earlier model's, and the present one claims "
             f"no bound by them. They are {', '.join(old)}."
         ),
     ]

@@ -35,7 +35,7 @@ SURE = 0.5
 """P(any wrong), whether or not the site's pictures may look different, above which a site is told of wrong labels: they
 are the better explanation beside either. On HAM10000, digits and made X-rays, seeds 100 to 104, sites without a wrong
 label stay below it or have next to none to show, but for one natural place of HAM10000, which 0.95 tells as well in
-four of five seeds; of ten noisy sites of 500 pictures 0.95 tells three, 0.5 eight."""
+four of five seeds; of 50 noisy sites of 500 pictures 0.95 would leave 12, 0.5 leaves 38."""
 FALSE_ALARM = 0.05
 """The stated share of clean sites that are told of wrong labels all the same: an upper bound that simulated clean
 federations check (`benchmarks/audit/clean.py`), not a level that the rule is derived from."""
