@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from fedsift.runs.units import plural
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "results" / "papers.md"
+W1 = HERE.parents[0] / "speed" / "results" / "w1.json"
 WIDTH = 118
 INTRO = """Every figure and every verdict on this page is written by `python -m benchmarks.tables` from the result
 files in `benchmarks/tables`, and a test holds the page against them. A statement of a paper *holds*
@@ -67,8 +69,28 @@ def page() -> str:
         "## How long the twins take",
         filled(TWINS),
         pipes(["twin", "runs", "minutes", "how known"], lines(kept)),
+        *at_once(),
     ]
     return "\n\n".join(blocks) + "\n"
+
+
+def at_once() -> list[str]:
+    """Six runs through the bench beside six in turn, and why the bench cannot gain more."""
+    file = HERE / "speed.json"
+    if not file.is_file():
+        return []
+    six = json.loads(file.read_text("utf-8"))
+    sides = json.loads(W1.read_text("utf-8"))["sides"]
+    alone, workers = (sides[name]["seconds"][1] for name in ("fedsift, 1 process", "fedsift, 2 processes"))
+    middle = {side: statistics.median(seconds) for side, seconds in six["seconds"].items()}
+    same = "The outcomes are the same" if six["same_outcomes"] else "The outcomes are not the same"
+    text = f"""Six runs of a LeNet-5 study ({six["scenario"]}, {six["rounds"]} rounds) through `fedsift bench` took
+    {middle["bench"]:.1f} s, one after the other with two workers each {middle["in turn"]:.1f} s: {six["ratio"]:.2f}
+    times as fast, alternating on a machine with nothing else to do. {same}. More is not to be had where sites train
+    stacked: two workers are {alone / workers:.2f} times as fast as one process (W1 of the speed benchmark), which
+    leaves two processes at most {2 * workers / alone:.2f} times their speed in training, and what rounds spend
+    outside of it."""
+    return ["## Many runs at once", filled(text)]
 
 
 def holds(claims: list[tuple[Results, Verdict]]) -> str:
