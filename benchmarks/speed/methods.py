@@ -206,7 +206,9 @@ def main() -> None:
     if not options.page:
         torch.set_num_threads(1)
         said = {"turns": options.turns, "torch": torch.__version__}
-        facts = {**said, **facts} if options.names else {**facts, **said}  # of the run of all, if there was one
+        facts = (
+            {**said, **facts} if options.names else {**facts, **said}
+        )  # of the run of all, if there was one
         with threadpool_limits(1), tempfile.TemporaryDirectory() as place:
             for name in options.names or _all():
                 facts["ratios"][name] = measure(name, options.turns, Path(place))
