@@ -415,3 +415,27 @@ def test_the_plan_shrinks_with_a_forgotten_sample(site: tuple[SiteFolder, SiteAu
     after = read_plan(folder.plan)
     assert sum(after.sizes.values()) == sum(before.sizes.values()) - 1
     assert "c" not in after.arm_of() and after.fingerprint == open_site(folder.path)[1].fingerprint()
+
+
+def test_sites_that_share_a_table_share_its_corrections(tmp_path: Path) -> None:
+    """A table with a site column: what the second site corrects does not take the first one's corrections back."""
+    table = tmp_path / "labels.csv"
+    table.write_text("id,path,label,site\na,a.png,cat,north\nb,b.png,dog,south\n")
+    origin = Origin("folder", str(tmp_path), table=str(table))
+    folders = {}
+    for name, sample, given, posterior in (("north", "a", 0, POSTERIOR[0]), ("south", "b", 2, POSTERIOR[1])):
+        audit = make_audit([given], [posterior], classes=CLASSES, ids=(sample,), site=name, origin=origin)
+        folders[name] = write_site(tmp_path / "out", audit), audit
+    for name in ("north", "south"):
+        done = apply(*folders[name], by="probability", threshold=0.5, who="me")
+        assert done.changed == 1
+
+    def labels() -> list[str]:
+        with corrected_path(origin).open(newline="") as file:
+            return [row["label"] for row in csv.DictReader(file)]
+
+    assert labels() == ["dog", "cat"]
+    undo(*folders["north"], 0, who="me")
+    assert labels() == ["cat", "cat"]
+    forget(*folders["south"], "b", who="me")
+    assert labels() == ["cat"]

@@ -6,13 +6,13 @@ that hold, so an undo needs no memory of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from fedsift.audits.findings import Origin, SiteAudit, to_bytes
+from fedsift.audits.findings import Origin, SiteAudit, load, to_bytes
 from fedsift.audits.ledger import CHANGE, UNDO, Entry, Forgotten, Ledger, Note, effective
 from fedsift.audits.originals import Correction, corrected_path, rendered
 from fedsift.audits.places import SiteFolder
@@ -101,7 +101,7 @@ def apply(
     made = {name: Correction(name, labels, "", 0.0, 0) for name, labels in planned.items()}
     rendered(source, audit.site, audit.classes, made, out=out)
     added = ledger.append(notes, who)
-    table, changed = write_state(audit, source, [*entries, *added], out)
+    table, changed = write_state(folder, audit, source, [*entries, *added], out)
     return Applied(table, changed, len(added), len(everything) - len(wanted), len(entries) + len(added))
 
 
@@ -121,7 +121,7 @@ def undo(
     if not 0 <= to <= len(entries):
         raise ConfigError(f"the ledger has lines 1 to {len(entries)}, so it cannot go back to line {to}")
     added = ledger.append([Note(UNDO, {"to": to})], who)
-    table, changed = write_state(audit, source, [*entries, *added], out)
+    table, changed = write_state(folder, audit, source, [*entries, *added], out)
     return Applied(table, changed, len(added), 0, len(entries) + len(added))
 
 
@@ -150,13 +150,27 @@ def corrections(audit: SiteAudit, entries: Sequence[Entry]) -> dict[str, Correct
 
 
 def write_state(
-    audit: SiteAudit, origin: Origin, entries: Sequence[Entry], out: Path | None
+    folder: SiteFolder, audit: SiteAudit, origin: Origin, entries: Sequence[Entry], out: Path | None
 ) -> tuple[Path, int]:
-    """The corrected table as the ledger has it."""
-    found = corrections(audit, entries)
-    gone = Forgotten(entries)
-    made = rendered(origin, audit.site, audit.classes, found, forgotten=gone, out=out)
-    return write_private(*made), len(found)
+    """The corrected table as the ledger has it, and as those of other sites whose labels lie in the same table do."""
+    own = corrections(audit, entries)
+    found, everyone = dict(own), list(entries)
+    for other, theirs in _sharing(folder, origin):
+        found = {**corrections(other, theirs), **found}
+        everyone += theirs
+    made = rendered(origin, audit.site, audit.classes, found, forgotten=Forgotten(everyone), out=out)
+    return write_private(*made), len(own)
+
+
+def _sharing(folder: SiteFolder, origin: Origin) -> Iterator[tuple[SiteAudit, list[Entry]]]:
+    """The other sites of the audit whose corrections belong into the same file: without them it would lose these."""
+    for findings in sorted(folder.path.parent.glob("*/findings.npz")):
+        place = SiteFolder(findings.parent)
+        if place.path.resolve() == folder.path.resolve():
+            continue
+        other = load(findings)
+        if other.origin is not None and corrected_path(other.origin) == corrected_path(origin):
+            yield other, Ledger(place.ledger).entries()
 
 
 def _new(
@@ -228,7 +242,7 @@ def forget(folder: SiteFolder, audit: SiteAudit, name: str, *, who: str) -> tupl
         files = _rewrite(folder, audit, rest, name)
     ledger.forget(name, who, {"models": sorted(models)})
     if rest.origin is not None and corrected_path(rest.origin).is_file():
-        table, _ = write_state(rest, rest.origin, ledger.entries(), None)
+        table, _ = write_state(folder, rest, rest.origin, ledger.entries(), None)
         files.append(str(table))
     return Removed(name, tuple(sorted(models)), len(lines), tuple(files), _remains(audit)), rest
 
