@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,10 @@ import pytest
 
 from fedsift.audits import Finding, Rate, write_consortium
 from fedsift.audits.consortium import consortium_csv, consortium_page, federation_confusion
+from fedsift.audits.federated import consortium_rows
 from fedsift.audits.release import release
 from fedsift.contract.errors import DataError
+from fedsift.signals.label_counts import censored
 from tests.audits.made import HOSTILE, digits_audit, make_audit, multilabel_audit
 
 
@@ -71,3 +74,51 @@ def test_no_sample_is_in_any_file(tmp_path: Path) -> None:
 def test_odd_consortia_have_a_page() -> None:
     assert "0 of 0 sites" in consortium_page([])
     assert "Share of wrong labels" in consortium_page([release(multilabel_audit())])
+
+
+def told(table: list[list[int]], wrong: list[int], evidence: bool = True) -> dict[str, object]:
+    """A site's line as the judging round records it; table: probable class by given class."""
+    left = censored(np.array(table), 10)
+    return {
+        "wrong": [wrong], "evidence": evidence, "flagged": max(wrong[0], 0), "cells": [left.cells.tolist()],
+        "remainders": [left.remainders.tolist()], "rest": [int(left.rest)],
+    }  # fmt: skip
+
+
+def test_what_is_given_and_what_is_probable_are_not_turned_round() -> None:
+    """40 cats are called dogs, no dog is called a cat: given dog, probably cat."""
+    line = told([[50, 40], [0, 60]], [40, 30, 50])
+    [row] = consortium_rows({"north": line}, {"north": 150}, ("cat", "dog"), False, "made", 10)
+    assert row.agreement.cells == ((50, 0), (40, 60))
+    page = consortium_page([row])
+    assert "<td><bdi>dog</bdi></td><td><bdi>cat</bdi></td>" in page
+    assert "<td><bdi>cat</bdi></td><td><bdi>dog</bdi></td>" not in page
+
+
+def test_missing_findings_are_no_findings_too_many() -> None:
+    """One class of several: 40 samples have it and are not marked, 20 are marked and have it not."""
+    line = told([[50, 20], [40, 60]], [60, 50, 70])
+    [row] = consortium_rows({"north": line}, {"north": 170}, ("mass",), True, "made", 10)
+    assert row.agreement.cells == ((50, 40, 20, 60),)
+
+
+def test_withheld_is_not_none_wrong() -> None:
+    """A site of one sample tells nothing; one with few wrong labels tells an interval and no number."""
+    lines = {"lone": told([[1, 0], [0, 0]], [-1, 0, -1], False), "few": told([[50, 5], [0, 45]], [-1, 0, 15])}
+    lone, few = consortium_rows(lines, {"lone": 1, "few": 100}, ("cat", "dog"), False, "made", 10)
+    assert (lone.samples, lone.rate, lone.finding) == (None, None, None)
+    assert (
+        few.rate is not None and math.isnan(few.rate.estimate) and (few.rate.low, few.rate.high) == (0, 0.15)
+    )
+    first, second = csv.DictReader(io.StringIO(consortium_csv([lone, few])))
+    assert first["rate"] == first["rate_high"] == first["samples"] == ""
+    assert (second["rate"], second["rate_high"]) == ("", "0.150000")
+    assert consortium_page([lone, few]).count("withheld") == 5
+
+
+def test_a_class_that_is_not_annotated_does_not_thin_the_share() -> None:
+    line = told([[50, 20], [40, 60]], [60, 50, 70])
+    nothing = told([[0, 0], [0, 0]], [0, 0, 0])
+    both = {key: [*line[key], *nothing[key]] for key in ("wrong", "cells", "remainders", "rest")}  # type: ignore[misc]
+    [row] = consortium_rows({"a": {**line, **both}}, {"a": 170}, ("mass", "gap"), True, "made", 10)
+    assert row.rate is not None and row.rate.estimate == 60 / 170

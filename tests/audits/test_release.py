@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -91,3 +92,15 @@ def test_counts_of_flagged_obey_the_floor() -> None:
     row = release(few)
     assert row.samples is None and row.rate is None and row.finding is None
     assert release(few, floor=1).samples == 3
+
+
+def test_a_share_does_not_tell_a_count_below_the_floor() -> None:
+    """5 wrong of 100 is fewer than 10: the interval is told, to whole floors, and not the share."""
+    given = [0] * 100
+    audit = make_audit(given, [[0.2, 0.8]] * 5 + [[0.9, 0.1]] * 95, classes=("cat", "dog"))
+    assert audit.rate.estimate == 0.05
+    rate = release(audit).rate
+    assert rate is not None and math.isnan(rate.estimate) and (rate.low, rate.high) == (0.0, 0.1)
+    many = make_audit(given, [[0.2, 0.8]] * 40 + [[0.9, 0.1]] * 60, classes=("cat", "dog"))
+    told = release(many).rate
+    assert told is not None and (told.estimate, told.low, told.high) == (0.4, 0.37, 0.43)

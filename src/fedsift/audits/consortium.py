@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ MOST_PAIRS = 20
 
 @dataclass(frozen=True)
 class Confusion:
-    """The sites' shown cells added up. told: `[K, K]`; withheld: `[K]`, what sites lumped into that row's remainder."""
+    """The sites' shown cells added up. told: `[K, K]`; withheld: `[K]`, what sites lumped of that class."""
 
     classes: tuple[str, ...]
     told: NDArray[np.int64]
@@ -155,19 +156,24 @@ def _rates(rows: Sequence[SiteRow]) -> Markup:
         assert row.rate is not None
         y = 22 + ROW * (k + 0.5)
         loud = row.finding is not None and row.finding.wrong_labels
-        x = scale(row.rate.estimate)
         parts += [
             label(left - 8, y + 4, clipped(visible(row.site), NAME), "end", "name"),
             line(scale(row.rate.low), y, scale(row.rate.high), y, "whisker"),
+        ]
+        if math.isnan(row.rate.estimate):
+            continue
+        x = scale(row.rate.estimate)
+        parts.append(
             empty("rect", x=x - 5, y=y - 5, width=10, height=10, class_="point loud")
             if loud
-            else empty("circle", cx=x, cy=y, r=5, class_="point calm"),
-        ]
+            else empty("circle", cx=x, cy=y, r=5, class_="point calm")
+        )
     drawing = tag("div", picture(FULL, bottom + 6, "Share of wrong labels by site", *parts), class_="plot")
     return figure(
         drawing,
         "Estimate and interval",
-        "a square where there is evidence of wrong labels, a circle where there is none",
+        "a square where there is evidence of wrong labels, a circle where there is none; neither where the number is "
+        "below the site's floor",
     )
 
 
@@ -180,6 +186,7 @@ def _table(rows: Sequence[SiteRow]) -> Markup:
     lines = []
     for row in rows:
         rate = row.rate
+        untold = rate is None or math.isnan(rate.estimate)
         lines.append(
             tag(
                 "tr",
@@ -188,7 +195,7 @@ def _table(rows: Sequence[SiteRow]) -> Markup:
                     tag("td", "withheld" if count is None else f"{count:,}", class_="n")
                     for count in (row.samples, row.flagged)
                 ),
-                tag("td", "withheld" if rate is None else percent(rate.estimate), class_="n"),
+                tag("td", "withheld" if rate is None or untold else percent(rate.estimate), class_="n"),
                 tag("td", "" if rate is None else f"{percent(rate.low)} to {percent(rate.high)}", class_="n"),
                 tag("td", "below its floor" if row.finding is None else row.finding.words),
             )

@@ -6,6 +6,7 @@ same function, and the coordinator has the consortium's page alone.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -216,10 +217,8 @@ def consortium_rows(
     """The sites' lines as they left them (`audited`: the record of the judging round)."""
     rows = []
     for site, line in audited.items():
-        n, questions = samples[site], len(line["wrong"])
-        wrong, low, high = (
-            min(sum(max(own[i], 0) for own in line["wrong"]) / (n * questions), 1.0) for i in range(3)
-        )
+        asked = [q for q in range(len(line["wrong"])) if _annotated(line, q)]
+        rate = _told_rate([line["wrong"][q] for q in asked], samples[site])
         cells, remainders = line["cells"], line["remainders"]
         agreement = (
             _two_by_two(cells) if multilabel else _withheld(cells[0], remainders[0], int(line["rest"][0]))
@@ -227,10 +226,10 @@ def consortium_rows(
         rows.append(
             SiteRow(
                 site=site,
-                samples=n,
+                samples=None if rate is None else samples[site],
                 flagged=int(line["flagged"]) or None,
-                rate=Rate(wrong, low, high),
-                finding=Finding(bool(line["evidence"]), FALSE_ALARM),
+                rate=rate,
+                finding=None if rate is None else Finding(bool(line["evidence"]), FALSE_ALARM),
                 classes=classes,
                 agreement=agreement,
                 floor=floor,
@@ -240,17 +239,36 @@ def consortium_rows(
     return rows
 
 
+def _annotated(line: Mapping[str, Any], question: int) -> bool:
+    """A class that a site does not annotate has an empty table; of any other something is told or withheld."""
+    return bool(np.any(line["cells"][question]) or np.any(line["remainders"][question]))
+
+
+def _told_rate(wrong: list[list[int]], samples: int) -> Rate | None:
+    """The share from (wrong, low, high) of each question, -1 for withheld; None for a site below its floor."""
+    if any(high < 0 for _, _, high in wrong):
+        return None
+    labels = max(samples * len(wrong), 1)
+    low, high = (min(sum(own[i] for own in wrong) / labels, 1.0) for i in (1, 2))
+    few = any(count < 0 for count, _, _ in wrong)
+    return Rate(math.nan if few else sum(own[0] for own in wrong) / labels, low, high)
+
+
 def _shown(count: int) -> int | None:
     return None if count < 0 else count
 
 
 def _withheld(cells: list[list[int]], remainders: list[int], rest: int) -> Withheld:
+    """The reply's rows are probable classes, as its small cells were lumped; here rows are given classes."""
     return Withheld(
-        tuple(tuple(_shown(cell) for cell in row) for row in cells), tuple(map(_shown, remainders)), rest
+        tuple(tuple(_shown(cell) for cell in column) for column in zip(*cells)),
+        tuple(map(_shown, remainders)),
+        rest,
+        lumped_by="probable",
     )
 
 
 def _two_by_two(tables: list[list[list[int]]]) -> Withheld:
-    """Rows given, columns probable, of no and yes: right 0, wrong 0, wrong 1, right 1 for each class."""
-    rows = tuple((_shown(t[0][0]), _shown(t[0][1]), _shown(t[1][0]), _shown(t[1][1])) for t in tables)
+    """Of each class's table, probable by given: right 0, wrong 0 (missing), wrong 1 (too many), right 1."""
+    rows = tuple((_shown(t[0][0]), _shown(t[1][0]), _shown(t[0][1]), _shown(t[1][1])) for t in tables)
     return Withheld(rows, (None,) * len(rows), None)

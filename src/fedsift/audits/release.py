@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ class Withheld:
     """`[R]`: what the row's withheld cells add up to; None where the whole row went into `remainder`."""
     remainder: int | None
     """What the rows that are withheld as a whole add up to; None where even that is below the floor."""
+    lumped_by: str = "given"
+    """Which class of a pair the remainders are of: the rows' ("given"), or the columns' ("probable")."""
 
 
 def withhold(counts: NDArray[np.int64], floor: int) -> Withheld:
@@ -62,7 +65,8 @@ class SiteRow:
     flagged: int | None
     """Of them on the list of suspects; None where it, or the number of the others, is below the floor."""
     rate: Rate | None
-    """Estimated share of wrong labels; None for a site below the floor."""
+    """Estimated share of wrong labels; None for a site below the floor, and NaN as its estimate where only the interval
+    is told, since so few labels are wrong, or right, that the number is below the floor."""
     finding: Finding | None
     classes: tuple[str, ...]
     agreement: Withheld
@@ -82,11 +86,26 @@ def release(audit: SiteAudit, floor: int | None = None) -> SiteRow:
         site=audit.site,
         samples=samples if enough else None,
         flagged=flagged if both else None,
-        # a share of few samples would tell the count that the floor withholds
-        rate=audit.rate if enough else None,
+        rate=_told(audit, samples, least) if enough else None,
         finding=audit.finding if enough else None,
         classes=audit.classes,
         agreement=withhold(audit.agreement, least),
         floor=least,
         method=audit.evidence.method,
     )
+
+
+def _told(audit: SiteAudit, samples: int, floor: int) -> Rate:
+    """The rate as the last reply tells it: a share of few labels would tell the count that the floor withholds."""
+    from fedsift.signals.label_counts import WITHHELD
+    from fedsift.signals.label_exchange import told_rate
+    from fedsift.signals.label_rates import SiteRate
+
+    asked = int((~np.isnan(audit.probability).all(axis=0)).sum()) if audit.multilabel else 1
+    labels = max(samples * asked, 1)
+    wrong, low, high = (
+        round(share * labels) for share in (audit.rate.estimate, audit.rate.low, audit.rate.high)
+    )
+    told = told_rate(SiteRate(labels, wrong, low, high, audit.finding.wrong_labels), floor)
+    estimate = math.nan if told.wrong == WITHHELD else told.wrong / labels
+    return replace(audit.rate, estimate=estimate, low=told.low / labels, high=told.high / labels)
