@@ -62,10 +62,10 @@ def recommended(results: Results) -> str:
         lines.append(
             [
                 one.situation,
-                f"`{first.method}`",
+                f"`{first.named}`",
                 f"{first.mean_rank:g} of {one.methods}",
                 gain(results, first.row, SITUATIONS[one.situation]),
-                ", ".join(f"`{other.method}` ({other.above_reference:+.1f})" for other in others),
+                ", ".join(f"`{other.named}` ({other.above_reference:+.1f})" for other in others),
             ]
         )
     head = [

@@ -50,6 +50,14 @@ def test_a_situation_by_hand() -> None:
     assert found.best[0].row == "FedNoRo"
 
 
+def test_a_row_is_named_with_what_makes_it_another_method() -> None:
+    with_loss = {**VALUES, ("GCE", FIRST): 0.95, ("GCE", SECOND): 0.95}
+    [found] = [one for one in advice_of(made_up(with_loss)) if one.situation == EVEN]
+    best = found.best[0]
+    assert (best.method, best.settings, best.named) == ("fedavg", "loss=gce", "fedavg loss=gce")
+    assert {other.named for other in found.best[1:]} <= {"fedavg", "fedla", "fednoro"}
+
+
 def test_who_was_told_the_truth_does_not_count() -> None:
     [found] = [one for one in advice_of(made_up(VALUES, oracle=("FedNoRo",))) if one.situation == EVEN]
     assert "FedNoRo" not in {best.row for best in found.best}

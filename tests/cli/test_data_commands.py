@@ -57,7 +57,10 @@ def test_doctor_gives_the_leaderboard_s_advice_for_the_situation(monkeypatch):
     from fedsift.data.doctor import Estimate, Fit, Report
 
     asked = []
-    best = (Advised("A", "fedla", 1.5, 60.0, 55.0, 4.25), Advised("B", "fedcorr", 2.0, 58.0, 50.0, 2.0))
+    best = (
+        Advised("A", "fedla", "", 1.5, 60.0, 55.0, 4.25),
+        Advised("B", "fedcorr", "", 2.0, 58.0, 50.0, 2.0),
+    )
     monkeypatch.setattr(
         "fedsift.benches.advice.advice_for",
         lambda **told: asked.append(told) or Advice("it is so", 3, 20, best),

@@ -19,6 +19,8 @@ FILE = "advice.json"
 LEADERBOARD = "leaderboard"
 SHOWN = 3
 """Methods that are named for a situation."""
+KINDS = ("aggregate", "loss", "form")
+"""Settings that make another method of one."""
 SITUATIONS: Mapping[str, tuple[str, ...]] = {
     "some sites are clean, all have every class": ("FedCorr noise, IID", "instance-dependent, IID"),
     "some sites are clean, some lack classes": ("FedCorr noise, skewed", "instance-dependent, skewed"),
@@ -36,6 +38,8 @@ class Advised:
 
     row: str
     method: str
+    settings: str
+    """What makes it another method than the name alone (`loss=gce`); empty for most."""
     mean_rank: float
     """1 is best, over the situation's columns."""
     accuracy: float
@@ -44,6 +48,10 @@ class Advised:
     """Its mean in the column where it does worst."""
     above_reference: float
     """Points above the leaderboard's reference row, mean over columns and seeds."""
+
+    @property
+    def named(self) -> str:
+        return f"{self.method} {self.settings}".strip()
 
 
 @dataclass(frozen=True)
@@ -71,17 +79,16 @@ def advice_of(results: Results) -> list[Advice]:
         if record.outcome.get("oracle")
         for row, _, _ in results.places[record.key]
     }
-    names = {row.label: row.settings.get("method", {}).get("name", "") for row in results.table.rows}
-    return [
-        _situation(results, situation, columns, {row: name for row, name in names.items() if row not in told})
-        for situation, columns in SITUATIONS.items()
-    ]
+    rows = {row.label: row.settings.get("method", {}) for row in results.table.rows if row.label not in told}
+    return [_situation(results, situation, columns, rows) for situation, columns in SITUATIONS.items()]
 
 
-def _situation(results: Results, situation: str, columns: Sequence[str], names: Mapping[str, str]) -> Advice:
+def _situation(
+    results: Results, situation: str, columns: Sequence[str], methods: Mapping[str, Mapping[str, Any]]
+) -> Advice:
     figure = results.table.figures[0]
     means: dict[str, list[float]] = {}
-    for row in names:
+    for row in methods:
         found = [results.entry(row, column, figure).mean for column in columns]
         known = [value for value in found if value is not None]
         if len(known) == len(columns):
@@ -94,7 +101,8 @@ def _situation(results: Results, situation: str, columns: Sequence[str], names: 
     rows = [
         Advised(
             row,
-            names[row],
+            methods[row].get("name", ""),
+            " ".join(f"{key}={methods[row][key]}" for key in KINDS if key in methods[row]),
             round(float(rank), 2),
             round(sum(values) / len(values), 2),
             round(min(values), 2),

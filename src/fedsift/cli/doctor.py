@@ -75,7 +75,7 @@ def advice_line(advice: Advice, fits: list[Fit]) -> str:
 
     fitting_here = {fit.method for fit in fits if fit.fits}
     named = [
-        f"{best.method} (mean rank {best.mean_rank:g} of {advice.methods}, "
+        f"{best.named} (mean rank {best.mean_rank:g} of {advice.methods}, "
         f"{best.above_reference:+.1f} points to fedavg)"
         for best in advice.best
         if best.method in fitting_here
