@@ -1,7 +1,8 @@
-"""`python -m benchmarks.audit.causes [--seeds 100 ...]`: why HAM10000's bounds are missed, by controlled experiments.
+"""`python -m benchmarks.audit.causes [--seeds 100 ...]`: why bounds are missed, by controlled experiments.
 
 One thing is changed at a time: how wrong labels are drawn, who holds which pictures, or what the fit has to find out
-for itself and is told here instead. Tuning seeds only; results/causes.json holds a line a case and seed.
+for itself and is told here instead. HAM10000 unless a case names the made X-rays. Tuning seeds only;
+results/causes.json holds a line a case and seed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from benchmarks.audit.__main__ import judged, wrong_by_site
@@ -21,13 +23,14 @@ from benchmarks.audit.federation import (
     federated_probabilities,
     standard_features,
 )
-from benchmarks.audit.scenarios import Labels, annotators_doubt, folded, ham, skin
+from benchmarks.audit.scenarios import Labels, annotators_doubt, folded, ham, made_xrays, skin
 from numpy.typing import NDArray
 
 from fedsift.contract.files import write_atomically
 from fedsift.data.noise.instance import spoil_by
 from fedsift.metrics.calibration import calibration_error
 from fedsift.metrics.multilabel import average_precision
+from fedsift.signals import label_posterior
 from fedsift.signals.label_posterior import (
     LabelModel,
     SiteFit,
@@ -99,6 +102,12 @@ SCENES = {
     "pictures dealt at random to 4 sites": lambda seed: dealt_at_random(seed, 4),
     "pictures dealt at random to 20 sites": lambda seed: dealt_at_random(seed, 20),
 }
+
+XRAYS = {
+    "made X-rays: as reported": label_posterior.FOLLOWS,
+    "made X-rays: told that mistakes follow no picture (d = 0)": 0.0,
+}
+"""d of the fit. The wrong labels of these X-rays are drawn at random, which given labels cannot tell."""
 
 
 # What the fit is told -------------------------------------------------------------------------------------------------
@@ -212,6 +221,12 @@ def _lost(true: Labels, given: Labels, classes: int) -> float:
 
 
 def experiment(case: str, seed: int) -> dict[str, Any]:
+    if case in XRAYS:
+        scene, true = made_xrays(seed)
+        p, _ = _probabilities(scene, seed)
+        with patch.object(label_posterior, "FOLLOWS", XRAYS[case]):
+            audit = federated_audit(p, scene.given, scene.rows, scene.classes)
+        return line(case, seed, audit, scene, true)
     scene, true = SCENES.get(case, skin)(seed)
     p, ridge = _probabilities(scene, seed)
     audit = federated_audit(p, scene.given, scene.rows, scene.classes)
@@ -241,7 +256,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    every = ["as reported", *TOLD, *(case for case in SCENES if case != "as reported")]
+    every = ["as reported", *TOLD, *(case for case in SCENES if case != "as reported"), *XRAYS]
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--cases", nargs="+", default=every, choices=every, metavar="CASE")
     chosen = parser.parse_args()
