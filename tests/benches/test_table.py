@@ -25,7 +25,7 @@ from tests.benches.small import COLUMNS, ROWS, small_table
         ({"rows": [{**ROWS[0], "metod": {}}]}, "row 'FedAvg': unknown key 'metod'. Did you mean 'method'"),
         ({"rows": [{**ROWS[1], "columns": ["dirty"]}], "claims": []}, "no column is called 'dirty'"),
         ({"claims": [{"text": "x", "order": ["FedLA", "FedAvgg"]}]}, "no row is called 'FedAvgg'"),
-        ({"claims": [{"text": "x"}]}, "order, first or alike"),
+        ({"claims": [{"text": "x"}]}, "order, first, alike or printed"),
         ({"scenario": ""}, "column 'clean' has no scenario"),
         ({"seeds": [1, 1]}, "at least one, and each once"),
     ],

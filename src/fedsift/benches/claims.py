@@ -1,8 +1,9 @@
-"""Orderings that a paper states, held against our runs with the same seeds: what holds, what does not, how sure."""
+"""What a paper states, held against our runs with the same seeds: what holds, what does not, how sure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 HOLDS, IN_THE_MEAN, NOT, OPEN = "holds", "holds in the mean", "does not hold", "open"
 """`holds`: every difference has the stated sign and its 95 % interval leaves 0 out (for `alike`: lies within the
-stated bound). `holds in the mean`: the sign is right everywhere, an interval is not. `open`: runs are missing."""
+stated bound; for `printed`: the means do, as a paper's own figures come with no seeds to pair with). `holds in the
+mean`: the sign is right everywhere, an interval is not. `open`: runs are missing."""
+PAPER, ON_AVERAGE = "the paper", "the mean over all, whatever the sign"
 FROM_WORST = (OPEN, NOT, IN_THE_MEAN, HOLDS)
 
 
@@ -46,7 +49,8 @@ class Verdict:
     def _for(self, difference: Difference) -> float:
         if difference.found is None:
             return 0.0
-        return -abs(difference.found.mean) if self.claim.alike else difference.found.low
+        near = self.claim.alike or self.claim.printed
+        return -abs(difference.found.mean) if near else difference.found.low
 
 
 def judge(claim: Claim, table: Table, entries: Sequence[Entry]) -> Verdict:
@@ -61,6 +65,7 @@ def judge(claim: Claim, table: Table, entries: Sequence[Entry]) -> Verdict:
                 one, other = found[better, column], found[worse, column]
                 pair = _paired(one, other, figure)
                 differences.append(Difference(better, worse, column, pair, _verdict(claim, pair)))
+    differences += _reproduced(claim, columns, found)
     overall = min((d.verdict for d in differences), key=FROM_WORST.index, default=OPEN)
     return Verdict(claim, figure, overall, tuple(differences))
 
@@ -83,6 +88,29 @@ def pairs_of(claim: Claim, table: Table) -> Iterator[tuple[str, str]]:
         others = claim.over or tuple(row.label for row in table.rows if row.label != claim.first)
         yield from ((claim.first, other) for other in others)
     yield from ((one, other) for n, one in enumerate(claim.alike) for other in claim.alike[n + 1 :])
+
+
+def _reproduced(
+    claim: Claim, columns: Sequence[str], found: Mapping[tuple[str, str], Entry]
+) -> Iterator[Difference]:
+    """Every printed figure beside ours, then the mean distance of all of them."""
+    pairs = []
+    for row in claim.printed:
+        for column in columns:
+            entry = found.get((row, column))
+            if entry is None or entry.printed is None:
+                continue
+            pair = None
+            if entry.values:
+                pair = paired(list(entry.values.values()), [entry.printed] * len(entry.values))
+            pairs.append(pair)
+            verdict = OPEN if pair is None else HOLDS if abs(pair.mean) <= claim.within else NOT
+            yield Difference(row, PAPER, column, pair, verdict)
+    known = [abs(pair.mean) for pair in pairs if pair is not None]
+    if pairs and claim.on_average < math.inf:
+        mean = None if len(known) < len(pairs) else paired(known, [0.0] * len(known))
+        verdict = OPEN if mean is None else HOLDS if mean.mean <= claim.on_average else NOT
+        yield Difference("ours", PAPER, ON_AVERAGE, mean, verdict)
 
 
 def _paired(one: Entry, other: Entry, figure: str) -> Paired | None:

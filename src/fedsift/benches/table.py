@@ -23,7 +23,9 @@ TOP = (
 )  # fmt: skip
 ROW = ("label", "printed", "deviation", "columns", "at", "note")
 COLUMN = ("label", "scenario", "note")
-CLAIM = ("text", "order", "first", "over", "alike", "within", "columns", "figure", "explains")
+CLAIM = (
+    "text", "order", "first", "over", "alike", "printed", "within", "on_average", "columns", "figure", "explains"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Claim:
-    """An ordering that a paper states: `order` from best to worst, `first` above each of `over`, or `alike` rows."""
+    """What a paper states: `order` from best to worst, `first` above each of `over`, `alike` rows, or rows that
+    come out as `printed`."""
 
     text: str
     order: tuple[str, ...] = ()
     first: str = ""
     over: tuple[str, ...] = ()
     alike: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()
     within: float = 0.0
-    """For `alike`: points by which the rows' means may differ."""
+    """Points by which the means of `alike` rows may differ, and those of `printed` rows from what the paper prints."""
+    on_average: float = math.inf
+    """For `printed`: points by which they may differ in the mean over rows and columns, whatever the sign."""
     columns: tuple[str, ...] = ()
     figure: str = ""
     explains: str = ""
@@ -204,7 +210,7 @@ def _labels(table: Table) -> set[str]:
 
 def _fits(claim: Claim, table: Table) -> bool:
     """Whether the twin has all that a claim speaks of."""
-    named = {*claim.order, *claim.alike, *([claim.first] if claim.first else [])}
+    named = {*claim.order, *claim.alike, *claim.printed, *([claim.first] if claim.first else [])}
     columns = {column.label for column in table.columns}
     return named <= _labels(table) and (not claim.columns or bool(columns & set(claim.columns)))
 
@@ -301,8 +307,8 @@ def _printed(
 def _claim(entry: Mapping[str, Any], where: str) -> Claim:
     _known(entry, CLAIM, f"{where}, claim")
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
-    if "text" not in values or not (values.get("order") or values.get("first") or values.get("alike")):
-        raise ConfigError(f"{where}: a claim has a text, and order, first or alike")
+    if "text" not in values or not any(values.get(kind) for kind in ("order", "first", "alike", "printed")):
+        raise ConfigError(f"{where}: a claim has a text, and order, first, alike or printed")
     return Claim(**values)
 
 
@@ -312,7 +318,9 @@ def _check(table: Table, where: str) -> None:
         for label in labels:
             if labels.count(label) > 1:
                 raise ConfigError(f"{where}: two {kind}s are called '{label}'")
-    named = [label for claim in table.claims for label in (*claim.order, *claim.over, *claim.alike)]
+    named = [
+        label for claim in table.claims for label in (*claim.order, *claim.over, *claim.alike, *claim.printed)
+    ]
     named += [claim.first for claim in table.claims if claim.first]
     named += [table.reference] if table.reference else []
     for label in named:
