@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.audits import open_site, write_site
-from fedsift.audits.findings import SiteAudit
+from fedsift.audits.findings import Finding, Rate, SiteAudit
 from fedsift.audits.page import PAGE_LIMIT, render
 from fedsift.audits.page.document import page_data
 from fedsift.audits.places import SiteFolder
@@ -139,6 +140,17 @@ def test_any_number_of_classes_is_drawn(k: int) -> None:
 def test_several_labels_are_drawn_by_class() -> None:
     text = rendered(multilabel_audit())
     assert "Entries by class" in text and "Both are right" not in text
+
+
+def test_of_several_labels_a_sample_the_headline_counts_labels() -> None:
+    """Rates are shares of all entries: 30 samples with two annotated classes of three have 60 labels."""
+    audit = multilabel_audit(30)
+    probability = audit.probability.copy()
+    probability[:, 2] = np.nan
+    found = replace(
+        audit, probability=probability, rate=Rate(1 / 3, 0.2, 0.4), finding=Finding(True, 0.05), split=()
+    )
+    assert "About 20 of 60 labels are probably wrong (between 12 and 24)" in rendered(found)
 
 
 # In a browser

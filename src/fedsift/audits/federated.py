@@ -153,7 +153,7 @@ def _from_evidence(pages: Mapping[str, Any], dataset: Dataset, site: str, given:
         probability = np.zeros((len(given), dataset.n_classes))
         probability[np.arange(len(given)), changed] = 1.0
         anything, agreement = score, _agreement(given[:n], probability[:n], dataset.n_classes)
-    share = float(marks[:n].mean()) if n else 0.0
+    share = float(flagged[:n].mean()) if n else 0.0
     return {
         "probability": probability,
         "probability_wrong": anything,

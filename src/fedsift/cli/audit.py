@@ -50,6 +50,8 @@ def audit(
     from fedsift.study import Study
 
     if new is not None:
+        if not (study / "study.toml").is_file():
+            Study.from_file(study)  # a name that is wrong is said, though what counts is the audit in --out
         _judge_new(new, overrides or [], out, as_json=json)
         return
     if (study / "study.toml").is_file():
@@ -75,7 +77,7 @@ def _judge_new(path: Path, options: list[str], out: Path, *, as_json: bool) -> N
     from fedsift.cli.doctor import source_at
 
     found, data, rows = judge_later(out, source_at(path, options))
-    place = out / "later" / path.stem
+    place = out / "later" / (path.name if path.is_dir() else path.stem)
     folders = {
         site: write_site(place, own, array_thumbnails(data.images[rows[site]])) for site, own in found.items()
     }
