@@ -14,6 +14,7 @@ from fedsift.benches.sweep import parts_of, sweep_table
 from fedsift.benches.table import inherited, read_seeds, table_of
 from fedsift.contract.errors import ConfigError
 from fedsift.engines.protection import GateLimits
+from fedsift.study import Study
 from tests.benches.small import COLUMNS, ROWS, small_table
 
 
@@ -50,6 +51,15 @@ def test_a_run_is_known_by_what_differs_from_the_defaults() -> None:
     written = next(cells_of(small_table().changed(settings=[f"gate.turned={gate.turned}", "gate.flat=true"])))
     other = next(cells_of(small_table().changed(settings=["gate.turned=0"])))
     assert first.study_key == written.study_key != other.study_key
+
+
+def test_a_key_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of a thousand cells asks for all keys several times a second."""
+    made: list[Study] = []
+    monkeypatch.setattr("fedsift.benches.cells.canonical", lambda study: made.append(study) or "text")
+    cell = next(cells_of(small_table()))
+    assert cell.key == cell.key and cell.study_key == cell.study_key
+    assert len(made) == 1
 
 
 def test_a_switch_that_a_later_version_adds_leaves_the_runs_of_this_one_findable(

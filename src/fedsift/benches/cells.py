@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,17 @@ class Cell:
         place = f" in {self.column}" if self.column else ""
         return f"{self.row}{place}, seed {self.seed}"
 
-    @property
+    # kept once computed: how far a table is, is asked of all its cells at every piece of news
+    @cached_property
     def study_key(self) -> str:
         """What is computed: the settings without what changes no result."""
         return digest(canonical(self.study))
 
-    @property
+    @cached_property
     def version(self) -> str:
         return version_of(self.study.to_table())
 
-    @property
+    @cached_property
     def key(self) -> str:
         """What is computed, and by which program."""
         return digest(f"{self.study_key}\n{self.version}")
