@@ -224,6 +224,12 @@ class Status:
     """What the verdicts say so far."""
 
     site: str
+    list_drawn_from: int
+    """Training samples on the list that the plan was drawn from, the audit's own: all shares here are of it."""
+    listed_now: int
+    """On the list as it is now."""
+    recalibrated: bool
+    """Whether verdicts have made another list since."""
     arms: tuple[Arm, ...]
     precision: Estimate
     """Share of the list that is wrong."""
@@ -254,6 +260,9 @@ def status(audit: SiteAudit, plan: Plan, verdicts: Sequence[Verdict], within: fl
         readers[key[1]] = readers.get(key[1], 0) + 1
     return Status(
         site=audit.site,
+        list_drawn_from=plan.sizes[WORST] + plan.sizes[FLAGGED],
+        listed_now=int((audit.flagged & ~audit.is_test).sum()),
+        recalibrated=audit.before is not None,
         arms=arms,
         precision=combined_share(listed, numpy_generator(plan.seed, "review", "precision")),
         missed=share_missed(listed, unlisted, numpy_generator(plan.seed, "review", "missed")),

@@ -12,6 +12,7 @@ import typer
 from fedsift.audits.defaults import BLIND, WITHIN
 from fedsift.cli.output import print_json, print_table, stdout
 from fedsift.contract.errors import DataError
+from fedsift.runs.units import plural
 
 if TYPE_CHECKING:
     from fedsift.audits.findings import SiteAudit
@@ -211,7 +212,9 @@ def _print_status(found: Status) -> None:
         ("arm", "samples", "reviewed", "wrong", "cannot tell", "share wrong (95 %)"),
         rows,
     )
+    since = f"; recalibrated since, it has {found.listed_now:,}" if found.recalibrated else ""
     lines = [
+        f"the list: the audit's own, {plural(found.list_drawn_from, 'sample')}, from which the queue was drawn{since}",
         f"precision of the list: {_share(found.precision.share, found.precision.low, found.precision.high)}",
         f"share of wrong labels missed: {_share(found.missed.share, found.missed.low, found.missed.high)}",
     ]
