@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fedsift.audits.formats import QUEUE_COLUMNS, queue_csv
 from fedsift.audits.ledger import Ledger
+from fedsift.audits.review import Item
 from fedsift.audits.verdicts import Verdict, from_entries, notes, read_verdicts, special_choice
 from fedsift.contract.errors import DataError
 from tests.audits.made import make_audit, multilabel_audit
@@ -79,6 +83,73 @@ def test_a_filled_queue(tmp_path: Path) -> None:
         ("y", "other", ("cow",), "bob"),
     ]
     assert {one.reader for one in read(tmp_path, text, name="q.csv", reader="eve")} == {"eve"}
+
+
+MOVED = replace(AUDIT, proposed=np.array([2, 1, 2]), flagged=np.array([True, False, False]), before=AUDIT)
+"""After a first reader, whose word became the proposal: x is a cow, y a dog as given."""
+
+
+def test_the_proposal_that_the_queue_showed_counts(tmp_path: Path) -> None:
+    text = (
+        "id,given_label,proposed_label,probability_wrong,verdict,other_label,reader\n"
+        "x,cat,dog,0.9,proposal,,bob\ny,dog,cat,0.8,proposal,,bob\n"
+    )
+    found = read(tmp_path, text, MOVED, "q.csv")
+    assert [(one.decision, one.labels) for one in found] == [("proposal", ("dog",)), ("proposal", ("cat",))]
+    assert [note.body["proposed"] for note in notes(found, MOVED, [])] == [["dog"], ["cat"]]
+    later = text.replace("x,cat,dog", "x,cat,cow")  # a queue that was written after the first reader
+    assert read(tmp_path, later, MOVED, "q.csv")[0].labels == ("cow",)
+    both = read(tmp_path, text.replace("proposal,,", "both,,"), MOVED, "q.csv")
+    assert [one.labels for one in both] == [("cat", "dog"), ("dog", "cat")]
+    [same] = read(tmp_path, "id,verdict,reader\nx,proposal,bob\n", MOVED, "q.csv")
+    assert same.labels == ("dog",)  # the file does not say: never another reader's word
+    with pytest.raises(DataError, match="sample 'x': there is no class 'dgo': did you mean 'dog'"):
+        read(tmp_path, text.replace("x,cat,dog", "x,cat,dgo"), MOVED, "q.csv")
+
+
+def test_a_proposal_that_was_not_shown_cannot_be_right(tmp_path: Path) -> None:
+    blind = "id,given_label,proposed_label,probability_wrong,verdict,other_label,reader\nx,cat,,,{},{},bob\n"
+    with pytest.raises(DataError, match="sample 'x': nothing was proposed for it"):
+        read(tmp_path, blind.format("proposal", ""), name="q.csv")
+    [one] = read(tmp_path, blind.format("other", "dog"), MOVED, "q.csv")
+    assert one.decision == "proposal"  # what the audit itself proposed, whatever the first reader said
+
+
+def test_the_proposal_of_the_task_and_of_the_page(tmp_path: Path) -> None:
+    task = studio("x", "both given and proposed")
+    task["predictions"] = [
+        {"model_version": "other", "result": studio("x", "cow")["annotations"][0]["result"]},
+        {"model_version": "fedsift abab", "result": studio("x", "dog")["annotations"][0]["result"]},
+    ]
+    bare = studio("x", "dog") | {"predictions": [17]}  # some exports hold numbers of predictions only
+    found = read(tmp_path, json.dumps([task, bare]), MOVED)
+    assert [(one.decision, one.labels) for one in found] == [("both", ("cat", "dog")), ("proposal", ("dog",))]
+    shown = read(
+        tmp_path,
+        page(
+            said("x", "proposal", "dog", proposed=["dog"]),
+            said("x", "both", proposed=["dog"]),
+            said("y", "other", "cow", proposed=None),
+        ),
+        MOVED,
+    )
+    assert [(one.decision, one.labels) for one in shown] == [
+        ("proposal", ("dog",)),
+        ("both", ("cat", "dog")),
+        ("other", ("cow",)),
+    ]
+
+
+def test_no_finding_is_a_proposal_as_well(tmp_path: Path) -> None:
+    """Several labels: the cell of a proposal without any is empty, its probability is not."""
+    audit = multilabel_audit(40)
+    k = next(k for k in range(40) if audit.given[k].any() and not audit.proposed[k].any())
+    moved = replace(audit, proposed=audit.given, before=audit)
+    line = next(row for row in queue_csv(audit, [Item(audit.ids[k], "worst", False)]).splitlines()[1:])
+    assert ",,0." in line
+    text = f"{','.join(QUEUE_COLUMNS)}\n{line[:-3]}proposal,,ann,\n"
+    [one] = read(tmp_path, text, moved, "q.csv")
+    assert (one.decision, one.labels) == ("proposal", ())
 
 
 def test_label_studio(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fedsift.audits.findings import SiteAudit, Thumbnails, joined
 from fedsift.audits.places import make_private
 from fedsift.audits.review import Item, Plan
 from fedsift.audits.table import neutral, number, of_split
-from fedsift.audits.verdicts import CHOICE_BOTH, CHOICE_CANNOT_TELL, special_choice
+from fedsift.audits.verdicts import CHOICE_BOTH, CHOICE_CANNOT_TELL, MODEL_VERSION, special_choice
 from fedsift.contract.files import write_private
 
 QUEUE_COLUMNS = (
@@ -59,7 +59,7 @@ def label_studio_tasks(
         if not item.blind and proposed != audit.names(audit.given, k):
             task["predictions"] = [
                 {
-                    "model_version": f"fedsift {audit.evidence.model[:12]}".strip(),
+                    "model_version": f"{MODEL_VERSION} {audit.evidence.model[:12]}".strip(),
                     "score": round(float(min(1.0, audit.probability_wrong[k])), 6),
                     "result": [
                         {

@@ -1,6 +1,7 @@
 """What people said about labels: one reader's verdict a sample, read from the page's file, a CSV or Label Studio.
 
-A verdict is turned into class names at once, so that it stays true whatever a later audit proposes.
+A verdict is turned into class names at once, by the proposal that its reader saw, so that it stays true whatever
+recalibration or a later audit proposes.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedsift.audits.findings import SiteAudit
+from fedsift.audits.findings import SiteAudit, joined
 from fedsift.audits.ledger import VERDICT, Entry, Note
 from fedsift.audits.table import original, read_cells
 from fedsift.contract.errors import DataError
@@ -20,6 +21,8 @@ from fedsift.contract.errors import DataError
 GIVEN, PROPOSAL, OTHER, BOTH, CANNOT_TELL = "given", "proposal", "other", "both", "cannot tell"
 DECISIONS = (GIVEN, PROPOSAL, OTHER, BOTH, CANNOT_TELL)
 PAGE_FORMAT = "fedsift-verdicts-1"
+MODEL_VERSION = "fedsift"
+"""How the version of a prediction of ours begins in the labelling tool."""
 CHOICE_CANNOT_TELL, CHOICE_BOTH = "cannot tell", "both given and proposed"
 """Choices of the labelling tool that are no classes; a class of such a name gets the marked form instead."""
 
@@ -35,6 +38,8 @@ class Verdict:
     when: str = ""
     adjudicates: bool = False
     """Whether it settles what two readers left open."""
+    proposed: tuple[str, ...] | None = field(default=None, compare=False)
+    """What the reader was shown as the proposal; None where nobody knows."""
 
     @property
     def wrong(self) -> bool | None:
@@ -80,7 +85,19 @@ def _from_csv(path: Path, audit: SiteAudit) -> Iterable[dict[str, Any]]:
                 "reader": row.get("reader", ""),
                 "when": row.get("when", ""),
                 "given": row.get("given_label"),
+                **_shown_in_row(row, audit),
             }
+
+
+def _shown_in_row(row: Mapping[str, str], audit: SiteAudit) -> dict[str, Any]:
+    """The proposal that the queue showed; of several labels it may be that none is right, beside its probability."""
+    if "proposed_label" not in row:
+        return {}
+    cell = row["proposed_label"].strip()
+    own = audit.names(audit.as_made.proposed, audit.row_of[row["id"]]) if row["id"] in audit.row_of else ()
+    if cell and cell == joined(own):  # also where the classes' own names hold the separator
+        return {"proposed": list(own)}
+    return {"proposed": _names(cell, audit) if cell or row.get("probability_wrong", "").strip() else None}
 
 
 def _names(cell: str, audit: SiteAudit) -> list[str]:
@@ -110,21 +127,34 @@ def _from_label_studio(tasks: Sequence[Any], audit: SiteAudit, path: Path) -> It
             for annotation in task.get("annotations", ()):
                 if annotation.get("was_cancelled"):
                     continue
-                chosen = [
-                    choice
-                    for result in annotation["result"]
-                    if result.get("from_name") == "label" and result.get("type") == "choices"
-                    for choice in result["value"]["choices"]
-                ]
                 yield {
                     "id": name,
-                    **_of_choices(chosen, audit),
+                    **_of_choices(_chosen(annotation), audit),
                     "reader": _reader_of(annotation.get("completed_by")),
                     "when": annotation.get("updated_at") or annotation.get("created_at") or "",
                     "given": task["data"].get("given_label"),
+                    **_shown_in_task(task, annotation),
                 }
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{path}: task {number} is not as Label Studio exports it ({error!r})") from error
+
+
+def _shown_in_task(task: Mapping[str, Any], annotation: Mapping[str, Any]) -> dict[str, Any]:
+    """The prediction that the task was imported with, rather than one that another model made there; nothing where the
+    export leaves predictions out."""
+    every = [*(task.get("predictions") or ()), annotation.get("prediction")]
+    made = [one for one in every if isinstance(one, dict) and one.get("result")]
+    made.sort(key=lambda one: not str(one.get("model_version", "")).startswith(MODEL_VERSION))
+    return {"proposed": [original(choice) for choice in _chosen(made[0])]} if made else {}
+
+
+def _chosen(annotation: Mapping[str, Any]) -> list[str]:
+    return [
+        choice
+        for result in annotation["result"]
+        if result.get("from_name") == "label" and result.get("type") == "choices"
+        for choice in result["value"]["choices"]
+    ]
 
 
 def _of_choices(choices: Sequence[str], audit: SiteAudit) -> dict[str, Any]:
@@ -158,19 +188,20 @@ def _checked(
     if decision not in DECISIONS:
         raise DataError(f"{path}, sample '{name}': '{decision}' is not one of: {', '.join(DECISIONS)}")
     row = rows[name]
-    given, proposed = audit.names(audit.given, row), audit.names(audit.proposed, row)
+    given = audit.names(audit.given, row)
     before = raw.get("given")
     if before is not None and before != "|".join(given):
         raise DataError(
             f"{path}, sample '{name}': the verdict was on the label '{before}', now it is '{'|'.join(given)}'"
         )
-    said = tuple(dict.fromkeys(str(label) for label in raw.get("labels") or ()))
-    for label in said:
-        if label not in audit.classes:
-            close = difflib.get_close_matches(label, audit.classes, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"classes are {', '.join(audit.classes[:12])}"
-            raise DataError(f"{path}, sample '{name}': there is no class '{label}': {hint}")
-    if decision == PROPOSAL and not said and proposed == given:
+    said = _known(raw.get("labels"), audit, f"{path}, sample '{name}'")
+    # What the file showed counts: recalibration may propose something else by now. Where it does not say, or the sample
+    # was blind, it is what the audit itself proposed.
+    proposed, hidden = audit.names(audit.as_made.proposed, row), "proposed" in raw and raw["proposed"] is None
+    if raw.get("proposed") is not None:
+        shown = _known(raw["proposed"], audit, f"{path}, sample '{name}'")
+        proposed = tuple(label for label in audit.classes if label in shown)
+    if decision == PROPOSAL and not said and (hidden or proposed == given):
         raise DataError(
             f"{path}, sample '{name}': nothing was proposed for it, so the proposal cannot be right"
         )
@@ -182,7 +213,18 @@ def _checked(
     who = reader or str(raw.get("reader") or "").strip()
     if not who:  # two readers without a name would count as one who changed his mind
         raise DataError(f"{path} does not say who read sample '{name}': name the reader with --reader")
-    return Verdict(name, decision, labels, who, str(raw.get("when") or ""), adjudicates)
+    return Verdict(name, decision, labels, who, str(raw.get("when") or ""), adjudicates, proposed)
+
+
+def _known(labels: Any, audit: SiteAudit, where: str) -> tuple[str, ...]:
+    """Class names, each once, which must be the audit's."""
+    names = tuple(dict.fromkeys(str(label) for label in labels or ()))
+    for label in names:
+        if label not in audit.classes:
+            close = difflib.get_close_matches(label, audit.classes, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"classes are {', '.join(audit.classes[:12])}"
+            raise DataError(f"{where}: there is no class '{label}': {hint}")
+    return names
 
 
 def _resolved(
@@ -220,7 +262,9 @@ def notes(verdicts: Iterable[Verdict], audit: SiteAudit, known: Iterable[Verdict
             {
                 "id": one.id,
                 "given": list(audit.names(audit.given, k)),
-                "proposed": list(audit.names(audit.proposed, k)),
+                "proposed": list(
+                    audit.names(audit.as_made.proposed, k) if one.proposed is None else one.proposed
+                ),
                 "probability": round(float(audit.probability_wrong[k]), 6),
                 "evidence": asdict(audit.evidence),
                 "model": audit.evidence.model,
@@ -244,6 +288,7 @@ def from_entries(entries: Iterable[Entry]) -> list[Verdict]:
             reader=str(entry.body["reader"]),
             when=str(entry.body["said"]),
             adjudicates=bool(entry.body["adjudicates"]),
+            proposed=tuple(entry.body["proposed"]),
         )
         for entry in entries
         if entry.kind == VERDICT and entry.body is not None

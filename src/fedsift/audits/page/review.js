@@ -210,7 +210,9 @@
   }
   function settle(item, decision, labels) {
     history.push({ id: item.id, before: verdicts.get(item.id) });
-    verdicts.set(item.id, { decision: decision, labels: labels, when: new Date().toISOString() });
+    // with the labels that are shown now: a page that is written anew may propose something else
+    verdicts.set(item.id, { decision: decision, labels: labels, when: new Date().toISOString(),
+      given: names(item.given).join("|"), proposed: proposes(item) ? names(item.proposed) : null });
     unsaved += 1;
     changed(item);
     $("others").replaceChildren();  // a search that is only hidden would keep the keys until the next frame
@@ -306,8 +308,8 @@
       format: data.format, site: data.site, audit: data.audit, reader: reader, saved: new Date().toISOString(),
       verdicts: Array.from(verdicts, function (pair) {
         var item = byId.get(pair[0]);
-        return { id: pair[0], given: names(item.given).join("|"), decision: pair[1].decision, labels: pair[1].labels,
-          when: pair[1].when, blind: !!item.blind };
+        return { id: pair[0], given: pair[1].given, proposed: pair[1].proposed, decision: pair[1].decision,
+          labels: pair[1].labels, when: pair[1].when, blind: !!item.blind };
       })
     };
     var link = make("a");
@@ -326,7 +328,8 @@
       if (read.format !== data.format || read.site !== data.site) { throw new Error("it is not a verdicts file of this site"); }
       var known = read.verdicts.filter(function (one) { return byId.has(one.id); });
       known.forEach(function (one) {
-        verdicts.set(one.id, { decision: one.decision, labels: one.labels, when: one.when });
+        verdicts.set(one.id, { decision: one.decision, labels: one.labels, when: one.when, given: one.given,
+          proposed: one.proposed });
       });
       if (read.reader && !$("reader").value) { $("reader").value = read.reader; }
       var lost = read.verdicts.length - known.length;
