@@ -82,7 +82,20 @@ def test_a_filled_queue(tmp_path: Path) -> None:
         ("x", "proposal", ("dog",), "bob"),
         ("y", "other", ("cow",), "bob"),
     ]
-    assert {one.reader for one in read(tmp_path, text, name="q.csv", reader="eve")} == {"eve"}
+
+
+def test_a_reader_is_named_where_the_file_names_none(tmp_path: Path) -> None:
+    """Names in the file stay: two annotators would else be one who agrees with himself."""
+    queue = "id,verdict,reader\nx,given,bob\ny,given,\n"
+    assert [one.reader for one in read(tmp_path, queue, name="q.csv", reader="eve")] == ["bob", "eve"]
+    tasks = [
+        studio("x", "dog", by={"email": "ann@site"}),
+        studio("x", "cat", by=7),
+        studio("y", "cat", by=None),
+    ]
+    found = read(tmp_path, json.dumps(tasks), reader="eve")
+    assert [one.reader for one in found] == ["ann@site", "reader 7", "eve"]
+    assert [one.reader for one in read(tmp_path, page(said("x", "given")), reader="eve")] == ["ann"]
 
 
 MOVED = replace(AUDIT, proposed=np.array([2, 1, 2]), flagged=np.array([True, False, False]), before=AUDIT)

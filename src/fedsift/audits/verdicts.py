@@ -210,7 +210,7 @@ def _checked(
             f"{path}, sample '{name}': 'other' needs the class that is right (column other_label)"
         )
     decision, labels = _resolved(decision, said, given, proposed, audit)
-    who = reader or str(raw.get("reader") or "").strip()
+    who = str(raw.get("reader") or "").strip() or reader
     if not who:  # two readers without a name would count as one who changed his mind
         raise DataError(f"{path} does not say who read sample '{name}': name the reader with --reader")
     return Verdict(name, decision, labels, who, str(raw.get("when") or ""), adjudicates, proposed)
