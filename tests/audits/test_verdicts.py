@@ -12,8 +12,17 @@ import pytest
 
 from fedsift.audits.formats import QUEUE_COLUMNS, queue_csv
 from fedsift.audits.ledger import Ledger
-from fedsift.audits.review import Item
-from fedsift.audits.verdicts import Verdict, from_entries, notes, read_verdicts, special_choice
+from fedsift.audits.review import Item, settle
+from fedsift.audits.verdicts import (
+    Verdict,
+    fresh,
+    from_entries,
+    in_order,
+    notes,
+    read_verdicts,
+    special_choice,
+    superseded,
+)
 from fedsift.contract.errors import DataError
 from tests.audits.made import make_audit, multilabel_audit
 
@@ -242,8 +251,8 @@ def test_verdicts_go_through_the_ledger_and_are_not_taken_twice(tmp_path: Path) 
     assert known == first
     assert notes(first, AUDIT, known) == []
     changed = read(tmp_path, page(said("x", "given"), said("x", "cannot tell"), said("y", "given")))
-    fresh = notes(changed, AUDIT, known)
-    assert [(note.body["id"], note.body["decision"]) for note in fresh] == [("x", "cannot tell")]
+    added = notes(changed, AUDIT, known)
+    assert [(note.body["id"], note.body["decision"]) for note in added] == [("x", "cannot tell")]
     body = ledger.entries()[0].body
     assert body is not None and {
         "id",
@@ -254,3 +263,51 @@ def test_verdicts_go_through_the_ledger_and_are_not_taken_twice(tmp_path: Path) 
         "model",
         "decision",
     } <= set(body)
+
+
+def dated(decision: str, when: str, reader: str = "ann", **more: Any) -> Verdict:
+    return Verdict(
+        "x", decision, {"given": ("cat",), "other": ("cow",)}.get(decision, ()), reader, when, **more
+    )
+
+
+def imported(tmp_path: Path, *files: Verdict) -> list[tuple[str, str]]:
+    """One file after the other into one ledger: what counts, oldest first."""
+    tmp_path.mkdir()
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for one in files:
+        ledger.append(notes([one], AUDIT, from_entries(ledger.entries())), one.reader)
+    return [(one.decision, one.when) for one in from_entries(ledger.entries())]
+
+
+def test_an_older_file_does_not_revert_a_newer_verdict(tmp_path: Path) -> None:
+    old, new = dated("other", "2026-01-01T00:00:00Z"), dated("given", "2026-02-01")
+    assert imported(tmp_path / "a", old, new, old) == [("other", old.when), ("given", new.when)]
+    assert imported(tmp_path / "b", new, old) == [("other", old.when), ("given", new.when)]
+    # the same answer at another time is another verdict: what comes between the two must not revert it
+    again = dated("given", "2026-04-01T00:00:00+02:00")
+    between = dated("other", "2026-03-01T00:00:00Z")
+    assert imported(tmp_path / "c", new, again, between)[-1] == ("given", again.when)
+    assert settle(in_order([new, between, again])).final["x"].decision == "given"
+
+
+def test_without_a_time_the_order_of_import_counts(tmp_path: Path) -> None:
+    first, second = dated("other", ""), dated("given", "last week")
+    assert imported(tmp_path / "a", first, second, first) == [("other", ""), ("given", "last week")]
+    between = dated("cannot tell", "2026-01-01")
+    assert imported(tmp_path / "b", dated("given", "2026-02-01"), first, between)[-1] == ("other", "")
+    assert imported(tmp_path / "c", first, between)[-1] == ("cannot tell", "2026-01-01")
+
+
+def test_readers_do_not_replace_each_other_and_the_last_adjudication_counts() -> None:
+    bob, ann = dated("given", "2026-02-01", "bob"), dated("other", "2026-01-01", "ann")
+    assert in_order([bob, ann]) == [bob, ann] and settle([bob, ann]).open == ("x",)
+    late, early = (replace(one, adjudicates=True) for one in (bob, ann))
+    assert settle(in_order([late, early])).final["x"].reader == "bob"
+
+
+def test_what_does_not_count_is_told() -> None:
+    old, new = dated("other", "2026-01-01"), dated("given", "2026-02-01")
+    assert superseded([old], [new]) == superseded([old], [old, new]) == 1
+    assert superseded([new], [old]) == superseded([new], [old, new]) == 0
+    assert fresh([old], [old, new]) == [] and fresh([new, old], []) == [new]

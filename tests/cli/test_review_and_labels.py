@@ -157,6 +157,22 @@ def test_after_recalibrating_every_file_says_the_same(site: tuple[Path, SiteAudi
     assert (folder / "release.json").read_bytes() == released
 
 
+def test_an_older_file_again_changes_nothing_and_says_so(
+    site: tuple[Path, SiteAudit], tmp_path: Path
+) -> None:
+    folder, audit = site
+    for name, verdict, when in (
+        ("old", "other,digit 1", "2026-01-01"),
+        ("new", "cannot tell,", "2026-02-01"),
+    ):
+        line = f"{audit.ids[0]},{verdict},Cleo,{when}"
+        (tmp_path / f"{name}.csv").write_text(f"id,verdict,other_label,reader,when\n{line}\n")
+        assert say("review", "import", folder, tmp_path / f"{name}.csv") == "1 verdict, 1 of them new\n"
+    assert say("review", "import", folder, tmp_path / "old.csv") == (
+        "1 verdict, 0 of them new; 1 older than what the same reader said since, which counts\n"
+    )
+
+
 def test_apply_undo_verify_forget(site: tuple[Path, SiteAudit], tmp_path: Path) -> None:
     folder, audit = site
     before = (tmp_path / "labels.csv").read_bytes()

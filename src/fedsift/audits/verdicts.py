@@ -10,6 +10,7 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,20 @@ class Verdict:
         if self.decision == CANNOT_TELL:
             return None
         return self.decision in (PROPOSAL, OTHER)
+
+    @property
+    def answer(self) -> tuple[bool | None, tuple[str, ...]]:
+        """What was said, whether or not a proposal was shown that says the same."""
+        return self.wrong, self.labels
+
+    @property
+    def said_at(self) -> datetime | None:
+        """When it was said; None where the file does not say so in a form that can be compared."""
+        try:
+            when = datetime.fromisoformat(self.when.strip())
+        except ValueError:
+            return None
+        return when.replace(tzinfo=UTC) if when.tzinfo is None else when
 
 
 def special_choice(text: str, classes: Sequence[str]) -> str:
@@ -245,42 +260,76 @@ def _resolved(
     return (PROPOSAL, proposed) if ordered == proposed else (OTHER, ordered)
 
 
+def in_order(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The verdicts, those of one reader on one sample in the order in which they were said: the last of them counts.
+
+    That is by `when` where files say so; one that does not comes after all that were imported before it.
+    """
+    result = list(verdicts)
+    places: dict[tuple[str, str, bool], list[int]] = {}
+    for k, one in enumerate(result):
+        # an adjudication replaces any other of the sample, whoever made it
+        places.setdefault((one.id, "" if one.adjudicates else one.reader, one.adjudicates), []).append(k)
+    for own in places.values():
+        times, latest = [], datetime.min.replace(tzinfo=UTC)
+        for k in own:
+            times.append(result[k].said_at or latest)
+            latest = max(latest, times[-1])
+        moved = [result[own[k]] for k in sorted(range(len(own)), key=times.__getitem__)]
+        for k, one in zip(own, moved):
+            result[k] = one
+    return result
+
+
+def fresh(verdicts: Iterable[Verdict], known: Iterable[Verdict]) -> list[Verdict]:
+    """Each reader's last word on each sample, where the same answer of the same time is not known already."""
+    heard = {_as_said(one) for one in known}
+    last = {(one.id, one.reader, one.adjudicates): one for one in in_order(verdicts)}
+    return [one for one in last.values() if _as_said(one) not in heard]
+
+
+def _as_said(one: Verdict) -> tuple[Any, ...]:
+    return one.id, one.reader, one.adjudicates, *one.answer, one.when
+
+
+def superseded(verdicts: Sequence[Verdict], known: Sequence[Verdict]) -> int:
+    """How many of these do not count when they are imported, since the same reader said something else later."""
+    every = in_order([*known, *fresh(verdicts, known)])
+    counts = {(one.id, one.reader, one.adjudicates): one for one in every}
+    last = {(one.id, one.reader, one.adjudicates): one for one in in_order(verdicts)}
+    return sum(counts[key].answer != one.answer for key, one in last.items())
+
+
 def notes(verdicts: Iterable[Verdict], audit: SiteAudit, known: Iterable[Verdict]) -> list[Note]:
-    """Ledger notes for verdicts that are new; one that the same reader gave before in the same words is not."""
-    latest = {(one.id, one.reader, one.adjudicates): one for one in known}
+    """Ledger notes for verdicts that are new; one that was imported before is not."""
     rows = audit.row_of
-    fresh: dict[tuple[str, str, bool], Note] = {}
-    for one in verdicts:
-        key = (one.id, one.reader, one.adjudicates)
-        before = latest.get(key)
-        if before is not None and (before.decision, before.labels) == (one.decision, one.labels):
-            fresh.pop(key, None)
-            continue
-        k = rows[one.id]
-        fresh[key] = Note(
-            VERDICT,
-            {
-                "id": one.id,
-                "given": list(audit.names(audit.given, k)),
-                "proposed": list(
-                    audit.names(audit.as_made.proposed, k) if one.proposed is None else one.proposed
-                ),
-                "probability": round(float(audit.probability_wrong[k]), 6),
-                "evidence": asdict(audit.evidence),
-                "model": audit.evidence.model,
-                "decision": one.decision,
-                "labels": list(one.labels),
-                "reader": one.reader,
-                "said": one.when,
-                "adjudicates": one.adjudicates,
-            },
-        )
-    return list(fresh.values())
+    return [_note(one, audit, rows[one.id]) for one in fresh(verdicts, known)]
+
+
+def _note(one: Verdict, audit: SiteAudit, k: int) -> Note:
+    return Note(
+        VERDICT,
+        {
+            "id": one.id,
+            "given": list(audit.names(audit.given, k)),
+            "proposed": list(
+                audit.names(audit.as_made.proposed, k) if one.proposed is None else one.proposed
+            ),
+            "probability": round(float(audit.probability_wrong[k]), 6),
+            "evidence": asdict(audit.evidence),
+            "model": audit.evidence.model,
+            "decision": one.decision,
+            "labels": list(one.labels),
+            "reader": one.reader,
+            "said": one.when,
+            "adjudicates": one.adjudicates,
+        },
+    )
 
 
 def from_entries(entries: Iterable[Entry]) -> list[Verdict]:
-    """The verdicts among ledger entries, in their order."""
-    return [
+    """The verdicts among ledger entries; of one reader's on one sample, the last counts."""
+    return in_order(
         Verdict(
             id=entry.id,
             decision=str(entry.body["decision"]),
@@ -292,4 +341,4 @@ def from_entries(entries: Iterable[Entry]) -> list[Verdict]:
         )
         for entry in entries
         if entry.kind == VERDICT and entry.body is not None
-    ]
+    )

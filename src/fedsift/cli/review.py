@@ -108,18 +108,20 @@ def import_verdicts(
 ) -> None:
     """Take verdicts over into the ledger; what was imported before is not taken twice."""
     from fedsift.audits.ledger import Ledger, effective
-    from fedsift.audits.verdicts import from_entries, notes, read_verdicts
+    from fedsift.audits.verdicts import from_entries, notes, read_verdicts, superseded
     from fedsift.audits.write import open_site
 
     place, audit = open_site(folder)
     said = [one for file in files for one in read_verdicts(file, audit, reader, adjudicate)]
     ledger = Ledger(place.ledger)
-    fresh = notes(said, audit, from_entries(effective(ledger.entries())))
+    known = from_entries(effective(ledger.entries()))
+    fresh, older = notes(said, audit, known), superseded(said, known)
     ledger.append(fresh, ", ".join(sorted({one.reader for one in said})) or "nobody")
     if json:
-        print_json({"verdicts": len(said), "new": len(fresh)})
-    else:
-        stdout.print(f"{len(said)} verdicts, {len(fresh)} of them new", highlight=False)
+        print_json({"verdicts": len(said), "new": len(fresh), "superseded": older})
+        return
+    since = f"; {older:,} older than what the same reader said since, which counts" if older else ""
+    stdout.print(f"{plural(len(said), 'verdict')}, {len(fresh):,} of them new{since}", highlight=False)
 
 
 def show_status(
@@ -179,7 +181,7 @@ def recalibrate_site(
         )
     else:
         stdout.print(
-            f"{len(verdicts)} verdicts, about {learnt.reader_error:.1%} of them mistaken: {before} samples were on "
+            f"{plural(len(verdicts), 'verdict')}, about {learnt.reader_error:.1%} of them mistaken: {before} samples were on "
             f"the audit's list, {now} are now",
             highlight=False,
         )
