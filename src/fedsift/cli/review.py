@@ -181,8 +181,8 @@ def recalibrate_site(
         )
     else:
         stdout.print(
-            f"{plural(len(verdicts), 'verdict')}, about {learnt.reader_error:.1%} of them mistaken: {before} samples were on "
-            f"the audit's list, {now} are now",
+            f"{plural(len(verdicts), 'verdict')}, about {learnt.reader_error:.1%} of them mistaken: "
+            f"{plural(before, 'sample')} on the audit's list, {now:,} now",
             highlight=False,
         )
 
