@@ -454,6 +454,15 @@ def test_a_forgotten_sample_is_nowhere(site: tuple[SiteFolder, SiteAudit, Path],
         forget(folder, stored, name, who="owner")
 
 
+def test_arrays_hold_the_whole_decision(tmp_path: Path) -> None:
+    file = tmp_path / "d.npz"
+    np.savez(file, images=np.zeros((2, 8, 8), np.uint8), labels=np.array([0, 1]), ids=np.array(["a", "b"]))
+    who = "verdict of anneliese.obermeier@pathology.example.org: proposal"
+    long = Correction("b", ("cat",), who, 0.9, 7)
+    with np.load(corrected(Origin("npz", str(file)), change("a", "dog"), long)) as arrays:
+        assert arrays["fedsift_decision"].tolist() == ["because", who]
+
+
 def test_forgetting_in_arrays(tmp_path: Path) -> None:
     file = tmp_path / "d.npz"
     np.savez(
