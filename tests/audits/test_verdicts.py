@@ -243,6 +243,11 @@ def test_a_missing_file_and_a_missing_column(tmp_path: Path) -> None:
         read(tmp_path, "id,said\nx,given\n", name="q.csv")
 
 
+def test_semicolons_are_called_that(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="q.csv looks semicolon-separated: save it with commas"):
+        read(tmp_path, "id;verdict;other_label\nx;given;1,5\n", name="q.csv")
+
+
 def test_verdicts_go_through_the_ledger_and_are_not_taken_twice(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     first = read(tmp_path, page(said("x", "proposal", "dog"), said("y", "given")))

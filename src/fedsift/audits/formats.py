@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
 
 from fedsift.audits.findings import SiteAudit, Thumbnails, joined
@@ -45,13 +46,17 @@ def data_uri(picture: bytes | None) -> str:
 def label_studio_tasks(
     audit: SiteAudit, items: Sequence[Item], thumbnails: Thumbnails | None = None, prefix: str = ""
 ) -> list[dict[str, Any]]:
-    """Tasks to import; `prefix` goes before each path, e.g. "/data/local-files/?d=". Without a path: the thumbnail."""
+    """Tasks to import; `prefix` goes before each path, e.g. "/data/local-files/?d=". Without a path: the thumbnail.
+
+    Behind a "?" the path is quoted as a part of an address: "#", "&" and "+" would mean something else there.
+    """
     rows = audit.row_of
     tasks: list[dict[str, Any]] = []
     for item in items:
         k = rows[item.id]
         path = audit.paths[k]
-        image = f"{prefix}{path}" if path else data_uri(thumbnails(k) if thumbnails else None)
+        where = quote(path, errors="surrogateescape") if "?" in prefix else path
+        image = f"{prefix}{where}" if path else data_uri(thumbnails(k) if thumbnails else None)
         task: dict[str, Any] = {
             "data": {"image": image, "sample_id": item.id, "given_label": joined(audit.names(audit.given, k))}
         }
