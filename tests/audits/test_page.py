@@ -250,6 +250,14 @@ def test_keyboard_review_saved_loaded_and_imported(
     assert browser.text("#notice") == "5 verdicts loaded."
     assert browser.run("return document.getElementById('reader').value") == "Ann"
     assert browser.count(".card.done") == 5
+    # a verdict on another label than the page shows is none on this one
+    saved = json.loads(file.read_text())
+    saved["verdicts"] = [{**saved["verdicts"][0], "given": "digit 11"}, saved["verdicts"][1]]
+    (tmp_path / "other.json").write_text(json.dumps(saved))
+    browser.write("#file", str(tmp_path / "other.json"))
+    browser.wait_for(
+        "#notice", "1 verdict loaded; 1 on samples, or labels of them, that this page does not show."
+    )
     assert browser.logged() == []
 
 

@@ -321,7 +321,11 @@ def _advice(arms: Sequence[Arm], within: float, settled: Settled) -> Iterable[st
     worst, flagged, unflagged = arms
     points = f"±{100 * within:g} points"
     if settled.open:
-        yield f"{len(settled.open)} samples are read differently: let somebody adjudicate them"
+        several = len(settled.open) > 1
+        yield (
+            f"{len(settled.open)} {'samples are' if several else 'sample is'} read differently: let somebody "
+            f"adjudicate {'them' if several else 'it'}"
+        )
     if flagged.size:
         if flagged.reviewed:
             yield _more(flagged, needed(flagged.share, within), f"the precision of the list within {points}")

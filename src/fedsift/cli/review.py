@@ -233,7 +233,7 @@ def _print_status(found: Status) -> None:
         lines.append(f"to adjudicate: {_few(found.to_adjudicate)}")
     if found.outside_plan:
         lines.append(
-            f"{found.outside_plan} verdicts are on samples outside the plan: they count for corrections only"
+            f"{plural(found.outside_plan, 'verdict')} on samples outside the plan: for corrections only"
         )
     lines += [f"next: {advice}" for advice in found.advice]
     for line in lines:

@@ -320,15 +320,17 @@
     file.text().then(function (text) {
       var read = JSON.parse(text);
       if (read.format !== data.format || read.site !== data.site) { throw new Error("it is not a verdicts file of this site"); }
-      var known = read.verdicts.filter(function (one) { return byId.has(one.id); });
+      var known = read.verdicts.filter(function (one) {
+        return byId.has(one.id) && [undefined, names(byId.get(one.id).given).join("|")].indexOf(one.given) >= 0;
+      });
       known.forEach(function (one) {
-        verdicts.set(one.id, { decision: one.decision, labels: one.labels, when: one.when, given: one.given,
-          proposed: one.proposed });
+        verdicts.set(one.id, { decision: one.decision, labels: one.labels, when: one.when, given: one.given, proposed: one.proposed });
         keep(byId.get(one.id));
       });
       if (read.reader && !$("reader").value) { $("reader").value = read.reader; kept.setReader(read.reader); }
       var lost = read.verdicts.length - known.length;
-      notice(known.length + " verdicts loaded" + (lost ? "; " + lost + " are on samples that this page does not show" : "") + ".");
+      notice(known.length + (known.length === 1 ? " verdict" : " verdicts") + " loaded" +
+        (lost ? "; " + lost + " on samples, or labels of them, that this page does not show" : "") + ".");
       choose();
     }).catch(function (error) { notice("This file cannot be loaded: " + error.message); });
   }
