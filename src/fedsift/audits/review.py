@@ -53,7 +53,7 @@ class Plan:
 
     site: str
     fingerprint: str
-    """Of the audit that it was drawn from."""
+    """Of the audit that it was drawn from, before any verdict."""
     seed: int
     blind: float
     sizes: Mapping[str, int]
@@ -106,7 +106,12 @@ def draw_plan(
     seed: int | None = None,
     within: float | None = None,
 ) -> Plan:
-    """The queue. None: 100 an arm, or as many as the wanted precision (`within`, e.g. 0.05) needs."""
+    """The queue. None: 100 an arm, or as many as the wanted precision (`within`, e.g. 0.05) needs.
+
+    It is drawn from the list as the models made it: one that verdicts have moved holds what they found wrong, and the
+    share wrong of its samples would say nothing of the others.
+    """
+    audit = audit.as_made
     if not 0 <= blind <= 1:
         raise ConfigError(f"the blind share must lie between 0 and 1, not {blind}")
     for name, count in (("worst", worst), ("flagged", flagged), ("unflagged", unflagged)):
@@ -219,6 +224,12 @@ class Status:
     """What the verdicts say so far."""
 
     site: str
+    list_drawn_from: int
+    """Training samples on the list that the plan was drawn from, the audit's own: all shares here are of it."""
+    listed_now: int
+    """On the list as it is now."""
+    recalibrated: bool
+    """Whether verdicts have made another list since."""
     arms: tuple[Arm, ...]
     precision: Estimate
     """Share of the list that is wrong."""
@@ -249,6 +260,9 @@ def status(audit: SiteAudit, plan: Plan, verdicts: Sequence[Verdict], within: fl
         readers[key[1]] = readers.get(key[1], 0) + 1
     return Status(
         site=audit.site,
+        list_drawn_from=plan.sizes[WORST] + plan.sizes[FLAGGED],
+        listed_now=int((audit.flagged & ~audit.is_test).sum()),
+        recalibrated=audit.before is not None,
         arms=arms,
         precision=combined_share(listed, numpy_generator(plan.seed, "review", "precision")),
         missed=share_missed(listed, unlisted, numpy_generator(plan.seed, "review", "missed")),
@@ -307,7 +321,11 @@ def _advice(arms: Sequence[Arm], within: float, settled: Settled) -> Iterable[st
     worst, flagged, unflagged = arms
     points = f"±{100 * within:g} points"
     if settled.open:
-        yield f"{len(settled.open)} samples are read differently: let somebody adjudicate them"
+        several = len(settled.open) > 1
+        yield (
+            f"{len(settled.open)} {'samples are' if several else 'sample is'} read differently: let somebody "
+            f"adjudicate {'them' if several else 'it'}"
+        )
     if flagged.size:
         if flagged.reviewed:
             yield _more(flagged, needed(flagged.share, within), f"the precision of the list within {points}")

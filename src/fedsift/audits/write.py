@@ -67,7 +67,8 @@ def write_tables(folder: SiteFolder, audit: SiteAudit) -> None:
     else:
         folder.test_labels.unlink(missing_ok=True)
     write_private(folder.summary, json.dumps(plain(summary(audit)), indent=2) + "\n")
-    write_private(folder.release, json.dumps(plain(release(audit)), indent=2) + "\n")
+    # What was released stays so: of two releases, the difference would tell what a few verdicts changed.
+    write_private(folder.release, json.dumps(plain(release(audit.as_made)), indent=2) + "\n")
 
 
 def write_queue(folder: SiteFolder, audit: SiteAudit, plan: Plan, prefix: str = "") -> list[Path]:
@@ -107,7 +108,7 @@ def _kept_plan(folder: SiteFolder, audit: SiteAudit) -> Plan | None:
     if not folder.plan.is_file():
         return None
     kept = read_plan(folder.plan)
-    return kept if kept.fingerprint == audit.fingerprint() else None
+    return kept if kept.fingerprint == audit.as_made.fingerprint() else None
 
 
 def _new_findings(audit: SiteAudit, ledger: Ledger) -> list[Note]:
@@ -138,7 +139,7 @@ def keep_thumbnails(folder: SiteFolder, audit: SiteAudit, plan: Plan, thumbnails
     if thumbnails is None:
         folder.thumbnails.unlink(missing_ok=True)
         return
-    order = orders(audit, plan.seed)
+    order = orders(audit.as_made, plan.seed)
     wanted = dict.fromkeys(k for rows in shown_rows(audit, plan) for k in rows)
     wanted.update(dict.fromkeys((*order[FLAGGED][:RESERVE], *order[UNFLAGGED][:RESERVE])))
     file = io.BytesIO()

@@ -12,6 +12,7 @@ import typer
 from fedsift.audits.defaults import BLIND, WITHIN
 from fedsift.cli.output import print_json, print_table, stdout
 from fedsift.contract.errors import DataError
+from fedsift.runs.units import plural
 
 if TYPE_CHECKING:
     from fedsift.audits.findings import SiteAudit
@@ -107,18 +108,20 @@ def import_verdicts(
 ) -> None:
     """Take verdicts over into the ledger; what was imported before is not taken twice."""
     from fedsift.audits.ledger import Ledger, effective
-    from fedsift.audits.verdicts import from_entries, notes, read_verdicts
+    from fedsift.audits.verdicts import from_entries, notes, read_verdicts, superseded
     from fedsift.audits.write import open_site
 
     place, audit = open_site(folder)
     said = [one for file in files for one in read_verdicts(file, audit, reader, adjudicate)]
     ledger = Ledger(place.ledger)
-    fresh = notes(said, audit, from_entries(effective(ledger.entries())))
+    known = from_entries(effective(ledger.entries()))
+    fresh, older = notes(said, audit, known), superseded(said, known)
     ledger.append(fresh, ", ".join(sorted({one.reader for one in said})) or "nobody")
     if json:
-        print_json({"verdicts": len(said), "new": len(fresh)})
-    else:
-        stdout.print(f"{len(said)} verdicts, {len(fresh)} of them new", highlight=False)
+        print_json({"verdicts": len(said), "new": len(fresh), "superseded": older})
+        return
+    since = f"; {older:,} older than what the same reader said since, which counts" if older else ""
+    stdout.print(f"{plural(len(said), 'verdict')}, {len(fresh):,} of them new{since}", highlight=False)
 
 
 def show_status(
@@ -164,10 +167,8 @@ def recalibrate_site(
     verdicts = from_entries(effective(Ledger(place.ledger).entries()))
     drawn = current_plan(place.plan, audit)
     after, learnt = recalibrate(audit, drawn, verdicts, reader_error)
-    write_site(
-        place.path.parent.parent, after, stored_thumbnails(place, audit), plan=_same_queue(drawn, after)
-    )
-    before, now = int(audit.flagged.sum()), int(after.flagged.sum())
+    write_site(place.path.parent.parent, after, stored_thumbnails(place, audit), plan=drawn)
+    before, now = int(audit.as_made.flagged.sum()), int(after.flagged.sum())
     if json:
         print_json(
             {
@@ -180,17 +181,10 @@ def recalibrate_site(
         )
     else:
         stdout.print(
-            f"{len(verdicts)} verdicts, about {learnt.reader_error:.1%} of them mistaken: {before} samples were on "
-            f"the list, {now} are now",
+            f"{plural(len(verdicts), 'verdict')}, about {learnt.reader_error:.1%} of them mistaken: "
+            f"{plural(before, 'sample')} on the audit's list, {now:,} now",
             highlight=False,
         )
-
-
-def _same_queue(drawn: Plan, audit: SiteAudit) -> Plan:
-    """The queue that was drawn stays; only the audit that it belongs to has new numbers."""
-    from dataclasses import replace
-
-    return replace(drawn, fingerprint=audit.fingerprint())
 
 
 def current_plan(path: Path, audit: SiteAudit) -> Plan:
@@ -198,7 +192,7 @@ def current_plan(path: Path, audit: SiteAudit) -> Plan:
     from fedsift.audits.review import read_plan
 
     drawn = read_plan(path)
-    if drawn.fingerprint != audit.fingerprint():
+    if drawn.fingerprint != audit.as_made.fingerprint():
         raise DataError(f"{path} was drawn from another audit: draw a new one with `fedsift review plan`")
     return drawn
 
@@ -220,7 +214,9 @@ def _print_status(found: Status) -> None:
         ("arm", "samples", "reviewed", "wrong", "cannot tell", "share wrong (95 %)"),
         rows,
     )
+    since = f"; recalibrated since, it has {found.listed_now:,}" if found.recalibrated else ""
     lines = [
+        f"the list: the audit's own, {plural(found.list_drawn_from, 'sample')}, from which the queue was drawn{since}",
         f"precision of the list: {_share(found.precision.share, found.precision.low, found.precision.high)}",
         f"share of wrong labels missed: {_share(found.missed.share, found.missed.low, found.missed.high)}",
     ]
@@ -237,7 +233,7 @@ def _print_status(found: Status) -> None:
         lines.append(f"to adjudicate: {_few(found.to_adjudicate)}")
     if found.outside_plan:
         lines.append(
-            f"{found.outside_plan} verdicts are on samples outside the plan: they count for corrections only"
+            f"{plural(found.outside_plan, 'verdict')} on samples outside the plan: for corrections only"
         )
     lines += [f"next: {advice}" for advice in found.advice]
     for line in lines:
