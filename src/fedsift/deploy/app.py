@@ -46,7 +46,7 @@ def write_app(
         f"{PACKAGE}/server.py": _MODULE.format(words="The coordinator's side.", side="server"),
         "study.toml": travelling(study).to_toml(),
         FEDERATION: _FEDERATION_WORDS + tomli_w.dumps(federation),
-        "site.template.toml": site_template(spread),
+        "site.template.toml": site_template(spread, study.model.networks),
         "README.md": readme(study, out.name, files, leaves(study, central_test=bool(federation.get("test")))),
     }
     if study.track:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import tomli_w
@@ -12,6 +13,7 @@ from fedsift.data.dataset import Spread
 from fedsift.deploy.addresses import LOOPBACK_ONLY
 from fedsift.deploy.policy import AUDIT
 from fedsift.engines.flower.hello import Introduction
+from fedsift.local.networks import unknown_network
 from fedsift.local.requests import Evaluate
 from fedsift.signals.label_counts import FLOOR
 from fedsift.study.study import Study
@@ -21,13 +23,22 @@ def one_line(text: str) -> str:
     return re.sub(r"[^\w .,-]", " ", text)
 
 
-def site_template(spread: Spread | None) -> str:
-    """A site.toml to fill in, with the federation's own values where they are known."""
+def site_template(spread: Spread | None, networks: Iterable[str] = ()) -> str:
+    """A site.toml to fill in, with the federation's own values where they are known.
+
+    `networks`: all that the study names; a site writes those that come by their address, or does not run them.
+    """
     data = None if spread is None else spread.dataset
     classes = ["first class", "second class"] if data is None else list(data.classes)
     mean, std = ([0.5], [0.5]) if data is None else (list(data.mean), list(data.std))
     settings = tomli_w.dumps({"classes": classes, "mean": mean, "std": std})
     multilabel = data is not None and data.multilabel
+    addresses = [name for name in dict.fromkeys(networks) if ":" in name and unknown_network(name)]
+    if addresses:
+        allowed = tomli_w.dumps({"networks": addresses})
+        settings += (
+            f"# The study's own networks: code that this site imports and calls. Read it first.\n{allowed}"
+        )
     return f"""\
 # This site, for its own eyes: the coordinator never sees this file, only what the README's list says.
 name = "my-site"               # how the federation knows this site; unique, and kept for the whole run

@@ -9,6 +9,7 @@ answered is on disk. No other process of a site opens its data or its notebook.
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
 import shutil
@@ -23,6 +24,7 @@ from typing import Any
 from fedsift.contract.errors import ConfigError, FedsiftError
 from fedsift.contract.files import write_private
 from fedsift.contract.messages import Answer, Envelope
+from fedsift.contract.plaintext import short
 from fedsift.deploy.commands import trouble_file
 from fedsift.deploy.consent import (
     WITHDRAWN,
@@ -38,8 +40,10 @@ from fedsift.deploy.site_file import SiteFile, egress_of, notebook_of, read_site
 from fedsift.deploy.sites import open_site
 from fedsift.deploy.wire import receive_letter, send_letter
 from fedsift.engines.flower.answering import answer
+from fedsift.engines.flower.hello import Notice
 from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.records import letter_of, value_of
+from fedsift.local.networks import LONGEST_NAME, unknown_network
 from fedsift.local.private_updates import updates_in
 from fedsift.signals.privacy import update_zcdp
 
@@ -122,13 +126,13 @@ def _reply(letter: Letter, site_file: Path) -> Letter:
 
 
 def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path) -> Any:
-    notebook, model = notebook_of(site_file, file), note.get("model", "")
+    notebook, model = notebook_of(site_file, file), file.model or note.get("model", "")
     since = withdrawn_since(notebook)
     if since is not None:
         return _refusal(asked, f"site '{file.name}' has withdrawn ({since})")
     policy = rules_of(file, notebook)
     reason = policy.objection_to_request(asked, allowed_runs(notebook)) if policy else None
-    reason = reason or _unaffordable(asked, file, site_file)
+    reason = reason or _unwritten(asked, model, file) or _unaffordable(asked, file, site_file)
     if reason is not None:
         log.warning("refused: %s%s", reason, _way_out(asked, policy))
         return _refusal(asked, reason)
@@ -139,6 +143,18 @@ def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path
         log.warning("refused: %s", reason)
         return _refusal(asked, reason)
     return answered
+
+
+def _unwritten(asked: Any, model: str, file: SiteFile) -> str | None:
+    """Why the network that a message names is not built: its name could have any code imported and called."""
+    reason = unknown_network(model, (file.model, *file.networks))
+    if reason is None or isinstance(asked, Notice):
+        return None
+    line = f"networks = [{json.dumps(short(model, LONGEST_NAME), ensure_ascii=False)}]"
+    return (
+        f"{reason}: at site '{file.name}', install what registers it or, for code that you know, write {line} "
+        "into site.toml"
+    )
 
 
 def _unaffordable(asked: Any, file: SiteFile, site_file: Path) -> str | None:
