@@ -39,11 +39,16 @@ def read_federation_file(path: Path) -> FederationFile:
     return build(FederationFile, read_toml(path), "") if path.is_file() else FederationFile()
 
 
-def own_test(table: dict[str, Any], common: Introduction, file: Path) -> tuple[Samples, Tensor] | None:
-    """The coordinator's own labelled samples, if it has any: the test part of its dataset, or all of it."""
+def own_test(
+    table: dict[str, Any], common: Introduction, file: Path, model: str
+) -> tuple[Samples, Tensor] | None:
+    """The coordinator's own labelled samples, if it has any: the test part of its dataset, or all of it.
+
+    `model`: the study's network, whatever a site says that it trains.
+    """
     if not table:
         return None
-    data = with_features(build_named(sources, table, "test").load(), common.facts.model)
+    data = with_features(build_named(sources, table, "test").load(), model)
     if data.classes != common.classes or data.shape != common.shape:
         raise ConfigError(
             f"the test set of {file} has classes {', '.join(data.classes)} and shape "
@@ -73,7 +78,7 @@ def main(grid: Grid, context: Context) -> None:
         return OnGrid(
             grid,
             expected,
-            own_test=lambda common: own_test(expected.test, common, file),
+            own_test=lambda common: own_test(expected.test, common, file, study.model.name),
             keeper=holders_of(link["roster"], link["nodes"]) if "roster" in link else Doorkeeper(),
             run=link.get("run", ""),
         )

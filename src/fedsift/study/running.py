@@ -153,7 +153,7 @@ def _facts(study: Study, federation: EngineFederation) -> FederationFacts:
 def parts_of(study: Study) -> Parts:
     origin = study.model.origin
     given = None if origin is None else read_state(origin)
-    return Parts(study.seed, study.model.name, study.gate, study.federation, given)
+    return Parts(study.seed, study.model.name, study.gate, study.federation, given, study.model.networks)
 
 
 def _here(study: Study, spread: Spread, kind: type[InProcess] = InProcess) -> Here:

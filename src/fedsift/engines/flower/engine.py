@@ -11,10 +11,11 @@ from torch import Tensor
 
 from fedsift.contract import codec
 from fedsift.contract.codec import Wire
+from fedsift.contract.errors import RunError
 from fedsift.engines.engine import Parts
 from fedsift.engines.federation import Patience, Simulation
 from fedsift.engines.flower.federation import FlowerFederation, agree, gather
-from fedsift.engines.flower.hello import Introduction
+from fedsift.engines.flower.hello import Introduction, unsound
 from fedsift.engines.flower.post import Doorkeeper, Pace, Post
 from fedsift.local.site import Samples
 from fedsift.runs import RunFolder
@@ -62,7 +63,7 @@ class OnGrid:
 
     def open(self, parts: Parts, folder: RunFolder) -> FlowerFederation:
         post = Post(self.grid, {"model": parts.model, **self.note}, self.pace)
-        post.keeper = self.keeper
+        post.keeper, post.networks = self.keeper, parts.networks
         post.teller.report = lambda now: folder.write_json(WAITING, now)
         roster = call_the_roll(post, folder, self.expected, parts.patience)
         common = next(iter(roster.values()))
@@ -78,6 +79,9 @@ def call_the_roll(
     file = folder.path / ROSTER_FILE
     if folder.checkpoint_file.is_file() and file.is_file():
         roster: dict[str, Introduction] = codec.load(file).sites
+        for own in roster.values():  # of a version that asked less, perhaps
+            if (reason := unsound(own, post.networks)) is not None:
+                raise RunError(f"{file}: {reason}; this run cannot be gone on with, start a new one")
         enough = max(1, math.ceil(patience.quorum * len(roster) - 1e-9))
         gather(post, list(roster), at_least=enough, wait=expected.wait, settle=patience.grace)
         return roster

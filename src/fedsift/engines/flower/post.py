@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,8 @@ class Post:
         """Nodes that cannot take part, by site or node, with the reason."""
         self.accept: Callable[[Introduction], str | None] = lambda introduction: None
         self.keeper = Doorkeeper()
+        self.networks: Collection[str] = ()
+        """Those that the study names: a site may train them, or a registered one."""
         self.absences = Absences(clock)
         self.teller = Teller()
         self._arrivals: dict[int, int] = {}
@@ -164,7 +166,7 @@ class Post:
             words = said if isinstance(said, str) else f"it introduced itself by a {type(said).__name__}"
             self._refuse(f"node {node}", words)
             return None
-        reason = unsound(letter)
+        reason = unsound(letter, self.networks)
         if reason is not None:
             self._refuse(f"node {node}", reason)
             return None
