@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsift.contract.messages import SiteFacts
-from fedsift.deploy.server import own_test
+from fedsift.deploy.server import own_data, own_test
 from fedsift.engines.flower.hello import Introduction
 
 
@@ -21,8 +21,8 @@ def test_the_own_test_set_goes_by_the_studys_network_and_not_by_a_sites_word(
     first = Introduction(facts, ("a", "b"), False, (1, 2, 2), (0.5,), (0.5,))
     monkeypatch.setattr("fedsift.local.features._extractor", lambda name: pytest.fail(f"called {name}"))
     table = {"name": "npz", "path": str(tmp_path / "test.npz")}
-    found = own_test(table, first, tmp_path / "federation.toml", "mlp")
-    assert found is not None
-    samples, labels = found
+    data = own_data(table, "mlp")
+    assert data is not None
+    samples, labels = own_test(data, first, tmp_path / "federation.toml")
     assert samples.shape == (1, 2, 2)
     assert labels.tolist() == [0, 1, 1]

@@ -25,6 +25,10 @@ class Parts:
     """Weights that the network starts from; None draws them."""
     others: tuple[str, ...] = ()
     """Further networks that the study names, for single sites."""
+    one_network: bool = False
+    """Whether the method needs the same network at every site."""
+    public: bool = False
+    """Whether the method needs the same public samples at every site."""
 
     @property
     def networks(self) -> tuple[str, ...]:

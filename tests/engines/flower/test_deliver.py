@@ -19,8 +19,9 @@ from fedsift.contract.errors import ConfigError, QuorumError, RunError
 from fedsift.contract.federation import Round
 from fedsift.contract.messages import Answer, Envelope, SiteFacts
 from fedsift.engines.federation import Patience
+from fedsift.engines.flower.agreement import agree
 from fedsift.engines.flower.engine import ROSTER_FILE, Expected, Roster, call_the_roll
-from fedsift.engines.flower.federation import FlowerFederation, agree, gather
+from fedsift.engines.flower.federation import FlowerFederation, gather
 from fedsift.engines.flower.hello import Hello, Introduction, Noted, Notice, Vacant, unsound
 from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.post import Doorkeeper, Pace, Post
@@ -402,11 +403,6 @@ def test_a_run_that_goes_on_waits_for_a_lost_site_only_as_long_as_the_grace() ->
 
 def test_without_names_whoever_comes_takes_part_by_name() -> None:
     assert gather(post_of(grid_of("west", "north")), (), at_least=2, wait=20.0) == ["north", "west"]
-
-
-def test_sites_that_disagree_stop_the_run_at_once() -> None:
-    with pytest.raises(ConfigError, match="'south' has the federation's classes in another order"):
-        agree({"north": introduction("north"), "south": introduction("south", classes=("b", "a"))})
 
 
 @pytest.mark.parametrize(

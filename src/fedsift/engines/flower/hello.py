@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -158,21 +158,9 @@ def _foreign_network(introduction: Introduction, networks: Collection[str]) -> s
 def disagreement(own: Introduction, common: Introduction) -> str | None:
     """Why this site cannot take part beside the others, or None if it can."""
     where = f"site '{own.facts.name}'"
-    if own.version != common.version:
-        return (
-            f"{where} runs fedsift {own.version or 'of an older version'}, the federation runs {common.version}: "
-            "install the same version everywhere"
-        )
-    if sorted(own.classes) == sorted(common.classes) and own.classes != common.classes:
-        return (
-            f"{where} has the federation's classes in another order ({_list(own.classes)}; the federation has "
-            f"{_list(common.classes)}): write them into its site.toml in that order"
-        )
-    if own.classes != common.classes:
-        return (
-            f"{where} has classes {_list(own.classes)}, the federation has {_list(common.classes)}: "
-            "write the same names in the same order into its site.toml"
-        )
+    reason = other_version(own, common.version) or other_classes(own, common.classes)
+    if reason is not None:
+        return reason
     if own.multilabel != common.multilabel:
         return f"{where} and the federation differ on whether a sample may have several labels"
     if own.shape != common.shape:
@@ -187,5 +175,29 @@ def disagreement(own: Introduction, common: Introduction) -> str | None:
     return None
 
 
-def _list(names: tuple[str, ...]) -> str:
+def other_version(own: Introduction, version: str) -> str | None:
+    if own.version == version:
+        return None
+    return (
+        f"site '{own.facts.name}' runs fedsift {own.version or 'of an older version'}, the federation runs {version}: "
+        "install the same version everywhere"
+    )
+
+
+def other_classes(own: Introduction, classes: tuple[str, ...]) -> str | None:
+    if own.classes == classes:
+        return None
+    where = f"site '{own.facts.name}'"
+    if sorted(own.classes) == sorted(classes):
+        return (
+            f"{where} has the federation's classes in another order ({listed(own.classes)}; the federation has "
+            f"{listed(classes)}): write them into its site.toml in that order"
+        )
+    return (
+        f"{where} has classes {listed(own.classes)}, the federation has {listed(classes)}: "
+        "write the same names in the same order into its site.toml"
+    )
+
+
+def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")

@@ -90,6 +90,8 @@ class Post:
         """The node that last introduced itself as that site: a restarted one may have a new id."""
         self.refused: dict[str, str] = {}
         """Nodes that cannot take part, by site or node, with the reason."""
+        self.aside: dict[str, str] = {}
+        """Sites that lost their place because they differ from the others, with the reason."""
         self.accept: Callable[[Introduction], str | None] = lambda introduction: None
         self.keeper = Doorkeeper()
         self.networks: Collection[str] = ()
@@ -186,6 +188,15 @@ class Post:
         self.absences.returned(site)
         self.refused.pop(site, None)
         return site
+
+    def set_aside(self, site: str, reason: str) -> None:
+        """Take a site's place from it: the person there is told why, and so is the one here."""
+        self.introductions.pop(site, None)
+        node = self.node_of.pop(site, None)
+        if node is not None:
+            self.tell(node, reason)
+        self._refuse(site, reason)
+        self.aside[site] = self.refused[site]
 
     def tell(self, node: int, words: str) -> None:
         """Tell a site why it cannot take part: the person there can mend it. Nobody waits for the answer."""
