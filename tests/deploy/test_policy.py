@@ -67,7 +67,7 @@ def test_a_request_that_is_not_listed_is_not_even_computed(tmp_path: Path) -> No
     reply = ask(path, train())
     assert reply.reply is None
     assert reply.failure == "Refused: this site's policy does not allow the request Train"
-    assert not (tmp_path / "notebook" / "north" / "run").exists()
+    assert not (tmp_path / "notebook" / "north" / "runs").exists()
     [line] = egress(path)
     assert (line["fields"], line["refused"]) == ([], reply.failure)
 
@@ -190,3 +190,50 @@ def test_a_site_with_a_network_of_its_own_does_not_mind_what_the_study_names(
     reply = ask(path, Hello(), "not_asked_for:net")
     assert isinstance(reply, Introduction) and reply.facts.model == "mlp"
     assert not called.exists()
+
+
+@pytest.mark.parametrize("run", ["withdrawn.json", "allowed-runs.json", "approved.json"])
+def test_no_name_of_a_run_closes_the_site(tmp_path: Path, run: str) -> None:
+    path = site(tmp_path)
+    assert ask(path, dataclasses.replace(train(), run=run)).failure == ""
+    assert isinstance(ask(path, Hello()), Introduction)
+    assert ask(path, train()).failure == ""
+
+
+def test_a_site_that_such_a_run_closed_is_open_again_after_a_start(tmp_path: Path) -> None:
+    path = site(tmp_path)
+    notebook = tmp_path / "notebook" / "north"
+    (notebook / "withdrawn.json").mkdir()
+    (notebook / "withdrawn.json" / ".lock").touch()
+    assert "has withdrawn" in ask(path, Hello()).failure
+    worker.check_notebook("north", notebook)
+    assert isinstance(ask(path, Hello()), Introduction)
+
+
+@pytest.mark.parametrize("run", ["..", "a/b", "$(touch x)", "a\nfedsift.site refused", "r" * 101, ""])
+def test_a_run_with_another_name_is_refused_with_or_without_a_policy(tmp_path: Path, run: str) -> None:
+    for path in (site(tmp_path / "ruled"), write_site(tmp_path / "free")):
+        (path.parent / "notebook" / "north").mkdir(parents=True, exist_ok=True)
+        assert "is no name of a run" in ask(path, dataclasses.replace(train(), run=run)).failure
+        assert not (path.parent / "notebook" / "north" / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run": 7},
+        {"site": None},
+        {"expects": ["0.0:train"]},
+        {"moment": "0.0:train"},
+        {"moment": Moment("1", "train", 0, 0)},  # type: ignore[arg-type]
+        {"request": "Train"},
+        {"request": dataclasses.replace(train().request, then=("Evaluate",))},
+    ],
+)
+def test_an_envelope_that_is_none_is_refused_and_the_site_lives_on(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    path = site(tmp_path)
+    assert "does not know what it was asked" in ask(path, dataclasses.replace(train(), **changes)).failure
+    assert ask(path, train()).failure == ""
+    assert [("refused" in line) for line in egress(path)] == [True, False]

@@ -17,14 +17,16 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedsift.contract.errors import ConfigError, FedsiftError
 from fedsift.contract.files import write_private
-from fedsift.contract.messages import Answer, Envelope
+from fedsift.contract.messages import Answer, Envelope, Moment
 from fedsift.contract.plaintext import short
+from fedsift.contract.typed import misfit
 from fedsift.deploy.commands import trouble_file
 from fedsift.deploy.consent import (
     WITHDRAWN,
@@ -34,7 +36,7 @@ from fedsift.deploy.consent import (
     rules_of,
     withdrawn_since,
 )
-from fedsift.deploy.policy import Policy
+from fedsift.deploy.policy import Policy, requests_in
 from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.deploy.site_file import SiteFile, egress_of, notebook_of, read_site_file
 from fedsift.deploy.sites import open_site
@@ -42,6 +44,7 @@ from fedsift.deploy.wire import receive_letter, send_letter
 from fedsift.engines.flower.answering import answer
 from fedsift.engines.flower.hello import Notice
 from fedsift.engines.flower.letters import Letter
+from fedsift.engines.flower.notebooks import run_folders, unfit_run
 from fedsift.engines.flower.records import letter_of, value_of
 from fedsift.local.networks import LONGEST_NAME, unknown_network
 from fedsift.local.private_updates import updates_in
@@ -79,16 +82,26 @@ def serve(site_file: Path, place: Path) -> None:
 
 def check_notebook(site: str, notebook: Path) -> None:
     """A notebook that cannot be written would fail the first request, in the middle of a run."""
+    with _writing(site, notebook):
+        run_folders(
+            notebook
+        )  # a run's folder of an older version may have the name of one of the site's own files
     since = withdrawn_since(notebook)
     if since is not None:
         raise ConfigError(
             f"site '{site}' has withdrawn ({since}), its notebook is closed: to take part again, remove "
             f"{notebook / WITHDRAWN}"
         )
-    try:
+    with _writing(site, notebook):
         private_folder(notebook)
         write_private(notebook / ".probe", b"")
         (notebook / ".probe").unlink()
+
+
+@contextmanager
+def _writing(site: str, notebook: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ConfigError(
             f"site '{site}': its notebook '{notebook}' cannot be written ({error.strerror or error}): make it writable "
@@ -112,7 +125,7 @@ def _reply(letter: Letter, site_file: Path) -> Letter:
     file, began = read_site_file(site_file), time.perf_counter()
     asked: Any = None
     try:
-        asked = value_of(letter)
+        asked = _addressed(value_of(letter))
         answered = _answer(asked, letter.note, file, site_file)
     except Exception as error:  # a request that this process does not know, or a notebook with such pages
         log.warning("refused: %s", error)
@@ -125,12 +138,31 @@ def _reply(letter: Letter, site_file: Path) -> Letter:
     return reply
 
 
+def _addressed(asked: Any) -> Any:
+    """What was asked, unless it is an envelope whose address or requests are none: the codec checks names of fields.
+
+    What is read here, every refusal and every line of the list of what left repeats.
+    """
+    if isinstance(asked, Envelope):
+        texts = {"run": asked.run, "site": asked.site, "expects": asked.expects}
+        reasons = [misfit(text, str, where) for where, text in texts.items()]
+        reasons.append(misfit(asked.moment, Moment, "the moment"))
+        for reason in filter(None, reasons):
+            raise ValueError(reason)
+        tuple(requests_in(asked.request))
+    return asked
+
+
 def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path) -> Any:
     notebook, model = notebook_of(site_file, file), file.model or note.get("model", "")
     since = withdrawn_since(notebook)
     if since is not None:
         return _refusal(asked, f"site '{file.name}' has withdrawn ({since})")
     policy = rules_of(file, notebook)
+    reason = unfit_run(asked.run) if isinstance(asked, Envelope) else None
+    if reason is not None:
+        log.warning("refused: %s", reason)
+        return _refusal(asked, reason)
     reason = policy.objection_to_request(asked, allowed_runs(notebook)) if policy else None
     reason = reason or _unwritten(asked, model, file) or _unaffordable(asked, file, site_file)
     if reason is not None:
