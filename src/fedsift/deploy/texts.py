@@ -9,6 +9,7 @@ from pathlib import Path
 import tomli_w
 
 from fedsift.contract.disclosure import declared, declared_replies, disclosure_rows
+from fedsift.contract.plaintext import argument
 from fedsift.data.dataset import Spread
 from fedsift.deploy.addresses import LOOPBACK_ONLY
 from fedsift.deploy.policy import AUDIT
@@ -93,7 +94,8 @@ def readme(study: Study, name: str, trial_sites: list[Path], rows: list[list[str
     trial = _TRIAL.format(
         name=name,
         nodes="\n".join(
-            f"fedsift flower site {file} --superlink 127.0.0.1:8000 --insecure" for file in trial_sites
+            f"fedsift flower site {argument(file)} --superlink 127.0.0.1:8000 --insecure"
+            for file in trial_sites
         )
         or "fedsift flower site SITE.toml --superlink 127.0.0.1:8000 --insecure     # once for each site",
     )

@@ -25,7 +25,7 @@ from typing import Any
 from fedsift.contract.errors import ConfigError, FedsiftError
 from fedsift.contract.files import write_private
 from fedsift.contract.messages import Answer, Envelope, Moment
-from fedsift.contract.plaintext import short
+from fedsift.contract.plaintext import argument, short
 from fedsift.contract.typed import misfit
 from fedsift.deploy.commands import trouble_file
 from fedsift.deploy.consent import (
@@ -39,6 +39,7 @@ from fedsift.deploy.consent import (
 from fedsift.deploy.policy import Policy, requests_in
 from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.deploy.site_file import SiteFile, egress_of, notebook_of, read_site_file
+from fedsift.deploy.sitelog import begin_log
 from fedsift.deploy.sites import open_site
 from fedsift.deploy.wire import receive_letter, send_letter
 from fedsift.engines.flower.answering import answer
@@ -128,7 +129,7 @@ def _reply(letter: Letter, site_file: Path) -> Letter:
         asked = _addressed(value_of(letter))
         answered = _answer(asked, letter.note, file, site_file)
     except Exception as error:  # a request that this process does not know, or a notebook with such pages
-        log.warning("refused: %s", error)
+        log.warning("refused: %s", short(error))
         answered = _refusal(
             asked, "this site does not know what it was asked; it runs another version, or no plugin"
         )
@@ -161,18 +162,18 @@ def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path
     policy = rules_of(file, notebook)
     reason = unfit_run(asked.run) if isinstance(asked, Envelope) else None
     if reason is not None:
-        log.warning("refused: %s", reason)
+        log.warning("refused: %s", short(reason))
         return _refusal(asked, reason)
     reason = policy.objection_to_request(asked, allowed_runs(notebook)) if policy else None
     reason = reason or _unwritten(asked, model, file) or _unaffordable(asked, file, site_file)
     if reason is not None:
-        log.warning("refused: %s%s", reason, _way_out(asked, policy))
+        log.warning("refused: %s%s", short(reason), _way_out(asked, policy, site_file))
         return _refusal(asked, reason)
     answered = answer(asked, lambda: open_site(site_file, model), model, note.get("session", ""), frank=False)
     reply = answered.reply if isinstance(answered, Answer) else answered
     reason = policy.objection_to_reply(reply) if policy and reply is not None else None
     if reason is not None:
-        log.warning("refused: %s", reason)
+        log.warning("refused: %s", short(reason))
         return _refusal(asked, reason)
     return answered
 
@@ -208,10 +209,11 @@ def _private(answered: Any, file: SiteFile) -> tuple[str, ...]:
     )
 
 
-def _way_out(asked: Any, policy: Policy | None) -> str:
+def _way_out(asked: Any, policy: Policy | None, site_file: Path) -> str:
     if policy is None or not policy.ask_first or not isinstance(asked, Envelope):
         return ""
-    return f". To let it in: fedsift flower allow {asked.run!r} site.toml"
+    dashes = "-- " if asked.run.startswith("-") else ""  # or it would be read as an option
+    return f". To let it in: fedsift flower allow {dashes}{argument(asked.run)} {argument(site_file)}"
 
 
 def _refusal(asked: Any, reason: str) -> Answer:
@@ -234,7 +236,7 @@ def end_with(parent: int, place: Path) -> None:
 
 if __name__ == "__main__":
     keep_to_oneself()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    begin_log()
     place = Path(sys.argv[2])
     end_with(os.getppid(), place)
     try:
