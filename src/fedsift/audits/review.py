@@ -21,6 +21,7 @@ from fedsift.audits.defaults import BLIND, WITHIN
 from fedsift.audits.findings import SiteAudit
 from fedsift.audits.verdicts import CANNOT_TELL, Verdict
 from fedsift.contract.errors import ConfigError, DataError
+from fedsift.contract.plaintext import argument
 from fedsift.contract.randomness import derive, numpy_generator
 from fedsift.metrics.intervals import (
     Counted,
@@ -74,7 +75,7 @@ def read_plan(path: Path) -> Plan:
         return Plan(items=items, **stored)
     except FileNotFoundError:
         raise DataError(
-            f"{path} is missing: draw a plan with `fedsift review plan {path.parent.parent}`"
+            f"{path} is missing: draw a plan with `fedsift review plan {argument(path.parent.parent)}`"
         ) from None
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(f"{path} cannot be read as a review plan: {error!r}") from error

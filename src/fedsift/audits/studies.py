@@ -29,6 +29,7 @@ from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import ConfigError, RunError
 from fedsift.contract.files import write_private
 from fedsift.contract.plain import plain
+from fedsift.contract.plaintext import argument
 from fedsift.contract.thresholds import APPLY
 from fedsift.data.dataset import Dataset, Spread
 from fedsift.engines.loop import Listener
@@ -155,7 +156,7 @@ def _asked(study: Study) -> LabelAudit:
 def write_audit(study: Study, folder: RunFolder, out: Path, spread: Spread | None = None) -> Audit:
     """Every site's files from a finished run's folder, and the consortium's."""
     if not folder.finished:
-        raise RunError(f"{folder.path} is not finished: go on with `fedsift resume {folder.path}`")
+        raise RunError(f"{folder.path} is not finished: go on with `fedsift resume {argument(folder.path)}`")
     spread = audit_spread(study) if spread is None else spread
     notebooks, evidence = notebooks_of(folder, study)
     pictures = pictures_of(study, spread)

@@ -10,6 +10,7 @@ import typer
 from fedsift.cli.failures import exit_code_of
 from fedsift.cli.output import print_json, print_table, say, stderr
 from fedsift.contract.errors import FedsiftError
+from fedsift.contract.plaintext import argument
 
 if TYPE_CHECKING:
     from fedsift.audits.studies import Audit
@@ -141,7 +142,7 @@ def tell_audit(found: Audit) -> None:
     say(f"each site's list and page: {found.out / 'sites'}, e.g. {found.folders[worst].report}")
     if (found.out / "consortium.html").is_file():
         say(f"what the consortium sees: {found.out / 'consortium.html'}")
-    say(f"next: look at the pages, or `fedsift review status {found.folders[worst].path}`")
+    say(f"next: look at the pages, or `fedsift review status {argument(found.folders[worst].path)}`")
 
 
 def _rate(own: dict[str, Any]) -> str:

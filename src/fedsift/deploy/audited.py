@@ -16,7 +16,7 @@ from fedsift.contract.errors import RunError
 from fedsift.contract.evidence import evidence_of
 from fedsift.deploy.site_file import SiteFile, notebook_of
 from fedsift.deploy.sites import site_data, source_of
-from fedsift.engines.flower.notebooks import ANSWER, NotebookStore
+from fedsift.engines.flower.notebooks import ANSWER, NotebookStore, run_folders
 from fedsift.local.label_audit import JUDGED
 
 
@@ -25,9 +25,8 @@ def last_pages(file: SiteFile, path: Path) -> tuple[str, dict[str, Any]]:
     root = notebook_of(path, file)
     found = [
         (newest.stat().st_mtime_ns, folder.name)
-        for folder in (root.iterdir() if root.is_dir() else ())
-        if folder.is_dir()
-        and (newest := max(folder.glob(f"*{ANSWER}"), key=lambda f: f.stat().st_mtime_ns, default=None))
+        for folder in run_folders(root)
+        if (newest := max(folder.glob(f"*{ANSWER}"), key=lambda f: f.stat().st_mtime_ns, default=None))
     ]
     for _, run in sorted(found, reverse=True):
         store = NotebookStore(root, run, file.name)
