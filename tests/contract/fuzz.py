@@ -76,7 +76,7 @@ class Recorded:
         asked = chance.randrange(len(step.answers))
         site = chance.choice(list(step.answers[asked]))
         try:
-            sent = value_of(_changed(letter_of(step.answers[asked][site]), chance))
+            sent = value_of(changed(letter_of(step.answers[asked][site]), chance))
         except ValueError:
             self.outcomes["unreadable"] += 1
             return
@@ -113,7 +113,7 @@ def record(study: Study) -> Recorded:
     return Recorded(federation, steps)
 
 
-def _changed(letter: Letter, chance: random.Random) -> Letter:
+def changed(letter: Letter, chance: random.Random) -> Letter:
     """A letter with one to three changes: in its tree, or in the bytes of its tensors."""
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         if letter.tensors and chance.random() < 0.4:

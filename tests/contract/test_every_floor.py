@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedsift.contract.messages import Answer, Envelope
+from fedsift.contract.typed import misfit
 from fedsift.engines.inprocess import InProcess
 from fedsift.methods import methods
 
@@ -22,13 +23,15 @@ OFTEN = ("fednoro", "fedmlp")
 
 
 class Watched(InProcess):
-    """Looks at every reply as a site's policy would, before anything else does."""
+    """Looks at every request and reply as a site would, before anything else does."""
 
     small: tuple[str, ...] = ()
+    unfit: tuple[str, ...] = ()
     seen: int = 0
 
     def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
         policy = pytest.importorskip("fedsift.deploy.policy", reason="policies belong to deployments")
+        Watched.unfit += tuple(filter(None, (misfit(each, Envelope) for each in envelopes.values())))
         answers = super().deliver(envelopes, deadline)
         for answer in answers.values():
             Watched.seen += 1
@@ -45,8 +48,9 @@ def test_a_method_keeps_the_sites_floor(name: str, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"federation": {"floor": FLOOR}, "model": {"name": "mlp"}}
     if "multiclass" in methods.get(name).tasks:
         changes["partition"] = FEW_OF_SOME
-    Watched.small, Watched.seen = (), 0
+    Watched.small, Watched.unfit, Watched.seen = (), (), 0
     run = play(contract_study(name, tmp_path, **changes), tmp_path, Watched)
     assert run.finished
     assert Watched.seen > 0
     assert Watched.small == ()
+    assert Watched.unfit == ()  # or a real site would refuse the request

@@ -15,13 +15,15 @@ from typer.testing import CliRunner
 
 from fedsift.cli.main import app
 from fedsift.contract.codec import digest_of
-from fedsift.contract.errors import ConfigError
+from fedsift.contract.errors import ConfigError, RunError
 from fedsift.contract.messages import Envelope, Moment, Reply, Request, disclosed
+from fedsift.deploy import worker
 from fedsift.deploy.account import Account, Charge, Refused
 from fedsift.deploy.consent import approve, fields_that_left, rules_of, withdraw, withdrawn_since
 from fedsift.deploy.policy import Policy, small_counts
 from fedsift.deploy.site_file import read_site_file
 from fedsift.engines.flower.hello import Hello, Noted, Notice
+from fedsift.engines.flower.records import letter_of, value_of
 from fedsift.local.label_audit import CountLabels
 from fedsift.local.private_updates import Mechanism, protected, protected_model
 from fedsift.local.recipe import Recipe
@@ -61,6 +63,96 @@ def test_a_variance_stays_one() -> None:
     start = {"norm.running_var": torch.full((4,), 1e-3)}
     found = protected_model(start, start, Mechanism(clip=1.0, noise=5.0, entropy=quiet))
     assert float(found["norm.running_var"].min()) > 0
+
+
+@pytest.mark.parametrize("broken", [math.inf, -math.inf, math.nan])
+def test_an_update_that_overflowed_leaves_with_noise_like_one_that_did_not_move(broken: float) -> None:
+    # a share of 0 times infinity is no number, and would say without any noise where the weights overflowed
+    start = {"w": torch.ones(4)}
+    noisy = Mechanism(clip=1.0, noise=1e6, entropy=quiet)
+    still = protected_model(start, start, noisy)["w"]
+    assert torch.isfinite(still).all() and not torch.equal(still, start["w"])
+    for place in range(4):
+        moved = start["w"].clone()
+        moved[place] = broken
+        assert torch.equal(protected_model({"w": moved}, start, noisy)["w"], still)
+    change = torch.tensor([broken, 3.0, 4.0])
+    for length, told in (
+        (9.0, [0.0, 3.0, 4.0]),
+        (1.0, [0.0, 0.6, 0.8]),
+    ):  # what is left is measured and clipped
+        found = protected_model({"": change}, None, Mechanism(length))[""]
+        torch.testing.assert_close(found, torch.tensor(told))
+
+
+def test_huge_moves_are_measured_and_shortened() -> None:
+    far = torch.full((4,), 3e38)  # its square is infinite in single precision
+    torch.testing.assert_close(
+        protected_model({"w": far}, {"w": torch.zeros(4)}, Mechanism(2.0))["w"], torch.ones(4)
+    )
+    beyond = torch.full((4,), 1e200, dtype=torch.float64)  # and this one's in double: told as no move
+    assert protected_model({"w": beyond}, None, Mechanism(2.0))["w"].tolist() == [0.0] * 4
+
+
+def test_the_noise_joins_the_move_before_a_huge_weight_swallows_either() -> None:
+    # above 2^60 doubles lie 256 apart: a move of 129 alone would be told as one of 256, beyond its bound;
+    # with noise of -sqrt(2 ln 2) 12.9 = -15 it is 114, and told as 0
+    start = {"w": torch.tensor([2.0**60], dtype=torch.float64)}
+    moved = {"w": torch.tensor([2.0**60 + 256], dtype=torch.float64)}
+    found = protected_model(moved, start, Mechanism(129.0, 0.1, quiet))["w"]
+    assert float(found) - 2.0**60 == 0.0
+
+
+def test_weights_that_are_no_numbers_are_no_start() -> None:
+    start = {"w": torch.tensor([0.0, math.nan])}
+    with pytest.raises(RunError, match="'w' that are not finite"):
+        protected_model({"w": torch.zeros(2)}, start, Mechanism(1.0))
+
+
+def test_whole_numbers_leave_as_they_came_where_there_is_noise() -> None:
+    # batches seen are the site's samples over the batch size; no noise hides a whole number
+    trained = {"w": torch.zeros(3), "steps": torch.tensor(7)}
+    assert int(protected_model(trained, START, Mechanism(1.0, 2.0))["steps"]) == 0
+    assert int(protected_model(trained, None, Mechanism(1.0, 2.0))["steps"]) == 0
+    assert int(protected_model(trained, START, Mechanism(1.0))["steps"]) == 7
+
+
+def asking_for_a_bright_pixel() -> Envelope:
+    """Unit 0 fires if a sample's first pixel is bright; then weight decay, -10^6 a step, carries its weights out of
+    range in the second step. All others stay where they are, or in range."""
+    request = train().request
+    assert isinstance(request, Train)
+    weights = {name: torch.zeros_like(value) for name, value in request.weights.items()}
+    weights["encoder.1.weight"][0, 0] = 1e10
+    weights["encoder.1.bias"][0] = -0.5e10
+    weights["encoder.3.weight"][0, 0] = 1.0
+    weights["head.weight"][2, 0] = 1e25
+    recipe = Recipe(epochs=2, lr=1000.0, weight_decay=1000.0)
+    return dataclasses.replace(train(), request=Train(weights, recipe))
+
+
+@pytest.mark.parametrize("bright", [False, True])
+def test_no_model_makes_one_sample_show_through_the_noise(tmp_path: Path, bright: bool) -> None:
+    path = site(tmp_path, clip=1.0, noise=1000.0, budget=1.0)
+    images = np.arange(24, dtype=np.uint8).reshape(6, 1, 2, 2)
+    images[3, 0, 0, 0] = 255 if bright else 0
+    with np.load(tmp_path / "data.npz") as known:
+        np.savez(tmp_path / "data.npz", **{**dict(known), "images": images})
+    found = ask(path, asking_for_a_bright_pixel())
+    assert found.failure == ""
+    assert all(bool(value.isfinite().all()) for value in found.reply.weights.values())
+
+
+@pytest.mark.parametrize("number", [{"lr": 1e30}, {"weight_decay": 1e30}, {"epochs": 10**15}])
+def test_a_recipe_of_absurd_numbers_is_refused_by_name(number: dict[str, Any], tmp_path: Path) -> None:
+    letter = letter_of(train()).with_note(model="mlp", session="1")
+    tree = json.loads(letter.tree)
+    tree["fields"]["request"]["fields"]["recipe"]["fields"].update(number)
+    path = site(tmp_path)
+    refused = value_of(worker._reply(dataclasses.replace(letter, tree=json.dumps(tree)), path))
+    [(name, value)] = number.items()
+    assert refused.failure.startswith(f"Refused: the request cannot be served: {name} = {value}: it must be")
+    assert egress(path)[0]["refused"] == refused.failure
 
 
 def test_updates_inside_other_replies_are_found() -> None:

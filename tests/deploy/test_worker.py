@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
+import random
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +24,14 @@ from fedsift.contract.errors import RunError
 from fedsift.contract.messages import Answer
 from fedsift.deploy import commands, worker
 from fedsift.deploy.sites import open_site
-from fedsift.deploy.wire import call_worker, send_letter
+from fedsift.deploy.wire import call_worker, receive_letter, send_letter
 from fedsift.engines.flower.answering import answer, answer_letter
-from fedsift.engines.flower.hello import Hello, Introduction
+from fedsift.engines.flower.hello import Hello, Introduction, Noted, Notice
 from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.records import letter_of, value_of
+from fedsift.local.recipe import Recipe
+from fedsift.local.requests import Train
+from tests.contract.fuzz import changed
 
 from .processes import wait_until
 from .test_sites import train, write_site
@@ -85,6 +93,96 @@ def test_a_request_that_the_site_does_not_know_is_refused_and_nobody_else_answer
     assert isinstance(value_of(again), Introduction)
     lines = (tmp_path / "notebook" / "north" / "egress.jsonl").read_text("utf-8").splitlines()
     assert [("refused" in json.loads(line)) for line in lines] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"run": 5}, "run is a int (5), not a text"),
+        ({"run": {}}, "run is a dict (0 entries), not a text"),
+        ({"request": "text"}, "request is a str (text), not a Request"),
+        ({"moment": None}, "moment is a NoneType (None), not a Moment"),
+        ({"run": "x" * 5000}, "run has 5000 characters"),
+        ({"request": Train({"w": torch.tensor([math.nan])}, Recipe())}, "not finite"),
+        ({"request": Train({"w": torch.tensor([1e35])}, Recipe())}, "beyond 1e+30"),
+    ],
+)
+def test_an_envelope_that_is_not_what_it_declares_is_refused_and_listed(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    path = write_site(tmp_path)
+    (tmp_path / "notebook" / "north").mkdir(parents=True)
+    refused = answered(path, letter_of(dataclasses.replace(train(), **change)))
+    assert refused.failure.startswith("Refused: the request cannot be served: ") and words in refused.failure
+    assert [line["refused"] for line in egress(tmp_path)] == [refused.failure]
+
+
+def answered(path: Path, letter: Letter) -> Any:
+    """What `attend` says to one letter, over a real channel."""
+    return value_of(exchange(path, lambda channel: send_letter(channel, letter.with_note(model="mlp"))))
+
+
+def exchange(path: Path, send: Callable[[socket.socket], None]) -> Letter:
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        send(mine)
+        mine.shutdown(socket.SHUT_WR)
+        worker.attend(theirs, path)
+        return receive_letter(mine)
+
+
+def egress(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "notebook" / "north" / "egress.jsonl"
+    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (b"{", b"{}", b""),
+        (b"[]", b"{}", b""),
+        (b'{"model": 5}', b"{}", b""),
+        (b"{}", b"\xff\xfe", b""),
+        (b"{}", b"[" * 100_000, b""),
+        (b"{}", b'{"$tensor": "0"}', b"\xff" * 64),
+    ],
+)
+def test_bytes_that_are_no_letter_are_refused_and_listed(tmp_path: Path, parts: tuple[bytes, ...]) -> None:
+    path = write_site(tmp_path)
+    (tmp_path / "notebook" / "north").mkdir(parents=True)
+    framed = b"".join(struct.pack("<Q", len(part)) + part for part in parts)
+    refused = value_of(exchange(path, lambda channel: channel.sendall(framed)))
+    assert refused.failure == f"Refused: {worker.UNKNOWN}"
+    assert [line["refused"] for line in egress(tmp_path)] == [refused.failure]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RecursionError(), SystemExit(2)])
+def test_whatever_answering_raises_the_process_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    path = write_site(tmp_path)
+    (tmp_path / "notebook" / "north").mkdir(parents=True)
+    monkeypatch.setattr(worker, "_answer", fail)
+    assert answered(path, letter_of(Hello())).failure == f"Refused: {worker.UNKNOWN}"
+    assert len(egress(tmp_path)) == 1
+
+
+def test_no_changed_letter_ends_the_process(tmp_path: Path, door: Path) -> None:
+    serve(write_site(tmp_path), door)
+    chance = random.Random(6)
+    honest = [letter_of(asked) for asked in (train(), train(), Hello(), Notice("words"))]
+    count = 400
+    for _ in range(count):
+        letter = changed(chance.choice(honest), chance).with_note(model="mlp", session="1")
+        said = value_of(call_worker(door, letter, patience=0.0, tries=1))
+        assert isinstance(said, Answer | Introduction | Noted)
+    assert isinstance(value_of(call_worker(door, honest[2].with_note(model="mlp"))), Introduction)
+    lines = egress(tmp_path)
+    assert len(lines) == count + 1  # each has its line
+    assert sum("refused" in line for line in lines) > count / 2
 
 
 def test_a_door_that_is_seen_takes_calls(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from fedsift.contract.errors import RunError
-from fedsift.engines.flower.letters import Letter
+from fedsift.engines.flower.letters import Letter, parsed
 
 log = logging.getLogger("fedsift.site")
 
@@ -32,9 +32,12 @@ def send_letter(channel: socket.socket, letter: Letter) -> None:
 
 
 def receive_letter(channel: socket.socket) -> Letter:
-    """Raises OSError when the other side ends in the middle."""
+    """Raises OSError when the other side ends in the middle, ValueError on what `send_letter` does not send."""
     note, tree, tensors = (_part(channel) for _ in range(3))
-    return Letter(tree.decode(), bytes(tensors), json.loads(note.decode()))
+    words = parsed(note.decode())
+    if not isinstance(words, dict) or not all(isinstance(word, str) for word in words.values()):
+        raise ValueError("the words beside a letter are no texts by name")
+    return Letter(tree.decode(), bytes(tensors), words)
 
 
 def _part(channel: socket.socket) -> bytearray:

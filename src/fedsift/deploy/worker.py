@@ -24,7 +24,7 @@ from typing import Any
 
 from fedsift.contract.errors import ConfigError, FedsiftError
 from fedsift.contract.files import write_private
-from fedsift.contract.messages import Answer, Envelope, Moment
+from fedsift.contract.messages import Answer, Envelope
 from fedsift.contract.plaintext import argument, short
 from fedsift.contract.typed import misfit
 from fedsift.deploy.commands import trouble_file
@@ -36,7 +36,7 @@ from fedsift.deploy.consent import (
     rules_of,
     withdrawn_since,
 )
-from fedsift.deploy.policy import Policy, requests_in
+from fedsift.deploy.policy import Policy
 from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.deploy.site_file import SiteFile, egress_of, notebook_of, read_site_file
 from fedsift.deploy.sitelog import begin_log
@@ -52,6 +52,8 @@ from fedsift.local.private_updates import updates_in
 from fedsift.signals.privacy import update_zcdp
 
 log = logging.getLogger("fedsift.site")
+
+UNKNOWN = "this site does not know what it was asked; it runs another version, or no plugin"
 
 
 def serve(site_file: Path, place: Path) -> None:
@@ -71,22 +73,31 @@ def serve(site_file: Path, place: Path) -> None:
         while True:
             channel, _ = door.accept()
             with channel:
-                try:
-                    send_letter(channel, _reply(receive_letter(channel), site_file))
-                except OSError:
-                    log.warning("a request's process ended before it was answered")
-                except (
-                    ConfigError
-                ) as error:  # the site's file is being edited: nothing leaves without its policy
-                    log.warning("no answer: %s", error)
+                attend(channel, site_file)
+
+
+def attend(channel: socket.socket, site_file: Path) -> None:
+    """Answer one letter. Nothing that it says ends this process: what cannot be answered is refused, and listed."""
+    try:
+        try:
+            reply = _reply(receive_letter(channel), site_file)
+        except (OSError, ConfigError):
+            raise
+        except (Exception, SystemExit) as error:
+            log.warning("refused: %s", short(f"{type(error).__name__}: {error}"))
+            reply = _listed(_refusal(None, UNKNOWN), None, site_file)
+        send_letter(channel, reply)
+    except OSError:
+        log.warning("a request's process ended before it was answered")
+    except ConfigError as error:  # the site's file is being edited: nothing leaves without its policy
+        log.warning("no answer: %s", error)
 
 
 def check_notebook(site: str, notebook: Path) -> None:
     """A notebook that cannot be written would fail the first request, in the middle of a run."""
     with _writing(site, notebook):
-        run_folders(
-            notebook
-        )  # a run's folder of an older version may have the name of one of the site's own files
+        # a run's folder of an older version may have the name of one of the site's own files
+        run_folders(notebook)
     since = withdrawn_since(notebook)
     if since is not None:
         raise ConfigError(
@@ -126,32 +137,35 @@ def _reply(letter: Letter, site_file: Path) -> Letter:
     file, began = read_site_file(site_file), time.perf_counter()
     asked: Any = None
     try:
-        asked = _addressed(value_of(letter))
-        answered = _answer(asked, letter.note, file, site_file)
+        found = value_of(letter)
+        wrong = misfit(found, type(found), "the request")
+        if wrong is None:
+            asked = found
+            answered = _answer(asked, letter.note, file, site_file)
+        else:  # whatever follows relies on the types that an envelope declares
+            answered = _unfit(wrong)
     except Exception as error:  # a request that this process does not know, or a notebook with such pages
-        log.warning("refused: %s", short(error))
-        answered = _refusal(
-            asked, "this site does not know what it was asked; it runs another version, or no plugin"
-        )
+        cause = error.__cause__
+        if isinstance(cause, ConfigError):  # a number out of its range; nothing has looked at data yet
+            answered = _unfit(str(cause))
+        else:
+            log.warning("refused: %s", short(error))
+            answered = _refusal(asked, UNKNOWN)
+    return _listed(answered, asked, site_file, _private(answered, file), time.perf_counter() - began)
+
+
+def _unfit(reason: str) -> Answer:
+    log.warning("refused: %s", short(reason))
+    return _refusal(None, short(f"the request cannot be served: {reason}"))
+
+
+def _listed(
+    answered: Any, asked: Any, site_file: Path, private: tuple[str, ...] = (), seconds: float = 0.0
+) -> Letter:
+    """The letter of an answer, once the list of what left has its line."""
     reply = letter_of(answered)
-    seconds = time.perf_counter() - began
-    note_reply(egress_of(site_file, file), asked, answered, reply, _private(answered, file), seconds)
+    note_reply(egress_of(site_file, read_site_file(site_file)), asked, answered, reply, private, seconds)
     return reply
-
-
-def _addressed(asked: Any) -> Any:
-    """What was asked, unless it is an envelope whose address or requests are none: the codec checks names of fields.
-
-    What is read here, every refusal and every line of the list of what left repeats.
-    """
-    if isinstance(asked, Envelope):
-        texts = {"run": asked.run, "site": asked.site, "expects": asked.expects}
-        reasons = [misfit(text, str, where) for where, text in texts.items()]
-        reasons.append(misfit(asked.moment, Moment, "the moment"))
-        for reason in filter(None, reasons):
-            raise ValueError(reason)
-        tuple(requests_in(asked.request))
-    return asked
 
 
 def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path) -> Any:

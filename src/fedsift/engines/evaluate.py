@@ -96,9 +96,10 @@ class Evaluator:
         right = torch.stack([reply.right for reply in counts]).sum(0).numpy()
         total = torch.stack([reply.total for reply in counts]).sum(0).numpy()
         lumped = torch.stack([reply.rest for reply in counts]).sum(0).numpy()
-        samples = sum(reply.samples for reply in counts)
+        spoken_for = [(reply.loss, _spoken_for(reply)) for reply in counts]
+        weight = sum(own for _, own in spoken_for)
         metrics: dict[str, Any] = {
-            "loss": sum(reply.loss * reply.samples for reply in counts) / samples if samples else 0.0,
+            "loss": sum(loss * own for loss, own in spoken_for) / weight if weight else 0.0,
             "accuracy": accuracy(right.sum() + lumped[0], total.sum() + lumped[1]),
         }
         if self.federation.multilabel:
@@ -110,3 +111,9 @@ class Evaluator:
             "bacc": balanced_accuracy(right, total),
             "recall": recall_per_class(right, total),
         }
+
+
+def _spoken_for(reply: RightCounts) -> float:
+    """How many samples a reply's loss is the mean of: all, or the share of them that are not lumped."""
+    told = int(reply.total.sum())
+    return reply.samples * (told / (told + int(reply.rest[1]))) if told else 0.0

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsift.aggregate.clipping import update_length
+from fedsift.contract.errors import RunError
 from fedsift.contract.messages import Reply, Request, Weights
 from fedsift.signals.privacy import clipping_share, gaussian_draws
 
@@ -83,25 +83,54 @@ def _each(value: Any, base: Any, mechanism: Mechanism) -> tuple[Any, int]:
 def protected_model(model: Weights, start: Weights | None, mechanism: Mechanism) -> Weights:
     """w + min(1, C / ||w_k - w||) (w_k - w) + N(0, (noise C)^2), over all floating tensors together.
 
-    `start`: the weights w that the site received; None for a change that is itself the update. Whole numbers, such as
-    how many batches a layer has seen, stay as they are.
+    `start`: the weights w that the site received; None for a change that is itself the update. A number that training
+    made infinite or no number has not moved. Whole numbers, such as how many batches a layer has seen, cannot be
+    noised: where there is noise they leave as they came.
     """
-    floats = {name: tensor for name, tensor in model.items() if tensor.is_floating_point()}
-    begin = {
-        name: torch.zeros_like(tensor) if start is None else start[name] for name, tensor in floats.items()
+    _check_start(start)
+    moves = {
+        name: _move(tensor, None if start is None else start[name])
+        for name, tensor in model.items()
+        if tensor.is_floating_point()
     }
-    share = clipping_share(update_length(floats, begin), mechanism.clip)
-    sizes = [tensor.numel() for tensor in floats.values()]
+    share = clipping_share(_length(moves), mechanism.clip)
+    sizes = [move.numel() for move in moves.values()]
     drawn = torch.zeros(sum(sizes), dtype=torch.float64)
     if mechanism.noise > 0:
         pairs = (sum(sizes) + 1) // 2
         drawn = torch.from_numpy(gaussian_draws(mechanism.entropy(16 * pairs), sum(sizes)))
         drawn *= mechanism.noise * mechanism.clip
-    result = dict(model)
-    for (name, tensor), part in zip(floats.items(), torch.split(drawn, sizes)):
-        first = begin[name].double()
-        moved = first + share * (tensor.double() - first) + part.reshape(tensor.shape)
+    result = dict(model) if not mechanism.noise > 0 else _as_received(model, start)
+    for (name, move), part in zip(moves.items(), torch.split(drawn, sizes)):
+        # the noise joins the move first: beside a huge weight the move alone would be rounded beyond its bound
+        told = share * move + part.reshape(move.shape)
+        moved = told if start is None else start[name].double() + told
         if name.endswith("running_var"):
             moved = moved.clamp(min=SMALLEST_VARIANCE)
-        result[name] = moved.to(tensor.dtype)
+        result[name] = moved.to(model[name].dtype)
     return result
+
+
+def _check_start(start: Weights | None) -> None:
+    """From a weight that is no number every move is none, too: nothing could be told from nothing."""
+    for name, tensor in (start or {}).items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise RunError(f"the weights sent hold numbers in '{name}' that are not finite: send others")
+
+
+def _move(tensor: Tensor, start: Tensor | None) -> Tensor:
+    """w_k - w in double precision; 0 where it is not finite, for infinity times a share of 0 would be told as NaN."""
+    move = tensor.double() if start is None else tensor.double() - start.double()
+    return torch.where(move.isfinite(), move, torch.zeros_like(move))
+
+
+def _length(moves: Weights) -> float:
+    """Infinite where squares overflow, and then the share is 0."""
+    squares = [move.square().sum() for move in moves.values()]
+    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+
+
+def _as_received(model: Weights, start: Weights | None) -> Weights:
+    return {
+        name: torch.zeros_like(tensor) if start is None else start[name] for name, tensor in model.items()
+    }

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fedsift.contract.codec import Wire
+from fedsift.contract.errors import ConfigError
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Range, Ranged, Rate
 from fedsift.local.objective import CrossEntropy, Objective
+
+MOST = {"epochs": 100_000, "lr": 1000.0, "weight_decay": 1000.0, "views": 1000, "crop": 10_000}
+"""A recipe may come from another machine. A step beyond these rates trains nothing, it throws weights out of range."""
+
+
+def _check_most(settings: Any) -> None:
+    for name, most in MOST.items():
+        value = getattr(settings, name, 0)
+        if value > most:
+            raise ConfigError(f"{name} = {value}: it must be at most {most:g}")
 
 
 @dataclass(frozen=True)
@@ -22,6 +33,9 @@ class Augment(Ranged, Wire):
     """Rotate by up to so many degrees."""
     translate: Rate = 0.0
     """Shift by up to this share of the side."""
+
+    def __post_init__(self) -> None:
+        _check_most(self)
 
     @property
     def active(self) -> bool:
@@ -54,6 +68,9 @@ class Recipe(Ranged, Wire):
     clip: AtLeastZero = 0.0
     """Largest gradient norm of a step; 0 is off."""
     objective: Objective = field(default_factory=lambda: Objective(((1.0, CrossEntropy()),)))
+
+    def __post_init__(self) -> None:
+        _check_most(self)
 
     @property
     def shown(self) -> int:

@@ -207,16 +207,20 @@ class RightCounts(Reply):
 
     right: Tensor = disclosed(
         "samples of each class that the model gets right, [K] (multi-label: without and with the class, [K, 2]); "
-        "0 for a class that is lumped",
+        "0 for a class that is lumped, 0 or the site's floor for a number below it",
         least=0,
     )
     total: Tensor = disclosed(
         "samples of each class, in the same shape; 0 for a class that is lumped", least=0
     )
     rest: Tensor = disclosed(
-        "right and all samples of the classes that are lumped, being below the site's floor, [2]", least=0
+        "right (to a multiple of the site's floor) and all samples of the classes that are lumped, being below it, [2]",
+        least=0,
     )
-    loss: float = disclosed("mean loss on these samples", least=0.0)
+    loss: float = disclosed(
+        "mean loss on these samples (with a floor: of the classes that are told, each at most 10, to two digits)",
+        least=0.0,
+    )
     samples: int = disclosed("how many samples there are")
 
 
@@ -254,6 +258,11 @@ def nothing_counted(facts: SiteFacts) -> CountedParts:
     return none, none.clone(), torch.zeros(2, dtype=torch.int64), 0.0, 0
 
 
+LOSS_CAP = 10.0
+"""The most that one sample, or one answer about it, adds to the loss of a site with a floor."""
+LOSS_DIGITS = 2
+
+
 def counted(logits: Tensor, labels: Tensor, *, multilabel: bool, floor: int = 0) -> CountedParts:
     """Counts and mean loss of predictions `[n, K]` against labels; classes below the floor are lumped."""
     k = logits.shape[-1]
@@ -261,13 +270,29 @@ def counted(logits: Tensor, labels: Tensor, *, multilabel: bool, floor: int = 0)
         hit = (logits > 0).to(torch.int64) == labels
         sides = torch.stack([labels == 0, labels != 0], -1)
         right, total = (hit.unsqueeze(-1) & sides).sum(0), sides.sum(0)
-        loss = losses.binary_cross_entropy(logits, labels.to(logits.dtype)).mean()
+        each = losses.binary_cross_entropy(logits, labels.to(logits.dtype))
+        loss = float(each.mean())
     else:
         table = torch.from_numpy(confusion(labels.numpy(), logits.argmax(-1).numpy(), k))
         right, total = table.diagonal().clone(), table.sum(1)
-        loss = torch.nn.functional.cross_entropy(logits, labels)
-    sent = lumped_counts(right.numpy(), total.numpy(), floor)
-    return *(torch.from_numpy(part) for part in sent), float(loss), len(labels)  # type: ignore[return-value]
+        each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        loss = float(torch.nn.functional.cross_entropy(logits, labels))
+    sent = [torch.from_numpy(part) for part in lumped_counts(right.numpy(), total.numpy(), floor)]
+    samples = len(labels)
+    if floor > 1:
+        told = sent[1].reshape(k, -1).sum(-1) > 0
+        loss = _told_loss(each[:, told] if multilabel else each[told[labels]])
+        samples = samples if int(sent[1].sum() + sent[2][1]) else 0
+    return *sent, loss, samples  # type: ignore[return-value]
+
+
+def _told_loss(each: Tensor) -> float:
+    """The mean over classes that are told; 0 where none is. A few lumped samples do not show in it, however large a
+    model makes their losses."""
+    if each.numel() == 0:
+        return 0.0
+    capped = each.double().nan_to_num(nan=LOSS_CAP, posinf=LOSS_CAP).clamp(max=LOSS_CAP)
+    return round(float(capped.mean()), LOSS_DIGITS)
 
 
 @dataclass(frozen=True)

@@ -92,24 +92,38 @@ def lumped_counts(
     """Right and all samples of each class without a number in 1 ... floor - 1, and the sums of the lumped classes.
 
     `[K]` each, or `[K, 2]` without and with the class, where a class is lumped with both its sides: they add up to all
-    samples. A lump below the floor takes the smallest other classes with it. The third part is (right, all) `[2]`; so
-    few right ones that even the lump may not tell them are told as none.
+    samples. Which classes are lumped follows from the totals alone, so it is the same for every model: told with one
+    class for one model and without it for the next, the rest would follow. The lump takes the smallest other classes
+    until neither side of it is small; where all of them do not suffice, nothing at all is told. The third part is
+    (right, all) `[2]`. Few right ones are told as none or as the floor, those of the lump to its nearest multiple.
     """
     hits, sizes = np.asarray(right, dtype=np.int64), np.asarray(total, dtype=np.int64)
-    each, all_of = hits.reshape(len(hits), -1), sizes.reshape(len(sizes), -1)
-    small: NDArray[np.bool_] = np.any(_few(each, floor) | _few(all_of, floor), axis=1)
-    if small.any():
-        small |= all_of.sum(1) < floor  # classes without samples hide among those with few
-    order = np.argsort(all_of.sum(1), kind="stable")
-    for number in order if small.any() else ():
-        if not _few(np.array([all_of[small].sum(), each[small].sum()]), floor).any():
-            break
-        small[number] = True
-    rest = np.array([each[small].sum(), all_of[small].sum()])
-    rest[0] = 0 if rest[0] < floor else rest[0]
-    hits, sizes = hits.copy(), sizes.copy()
+    all_of = sizes.reshape(len(sizes), -1)
+    small = _lumped_classes(all_of, floor)
+    if _few(all_of[small].sum(0), floor).any():
+        return np.zeros_like(hits), np.zeros_like(sizes), np.zeros(2, np.int64)
+    rest = np.array([hits[small].sum(), sizes[small].sum()])
+    rest[0] = _nearest(rest[0], floor).clip(max=rest[1])
+    hits, sizes = np.where(_few(hits, floor), _nearest(hits, floor), hits), sizes.copy()
     hits[small], sizes[small] = 0, 0
     return hits, sizes, rest
+
+
+def _lumped_classes(totals: Counts, floor: int) -> NDArray[np.bool_]:
+    """Which classes of `[K, sides]` are lumped."""
+    small: NDArray[np.bool_] = np.any(_few(totals, floor), axis=1)
+    if small.any():
+        small |= totals.sum(1) < floor  # classes without samples hide among those with few
+    for number in np.argsort(totals.min(1), kind="stable") if small.any() else ():
+        if not _few(totals[small].sum(0), floor).any():
+            break
+        small[number] = True
+    return small
+
+
+def _nearest(counts: Counts, floor: int) -> Counts:
+    """The nearest multiples of the floor, halves upwards; a floor of 0 or 1 changes nothing."""
+    return counts if floor < 2 else (counts + floor // 2) // floor * floor
 
 
 def _few(counts: Counts, floor: int) -> NDArray[np.bool_]:

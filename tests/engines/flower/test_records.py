@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsift.contract.codec import digest_of
 from fedsift.contract.messages import Answer, Envelope, Moment, SiteFacts
 from fedsift.engines.flower.hello import Hello, Introduction, disagreement
-from fedsift.engines.flower.letters import Letter
+from fedsift.engines.flower.letters import TEXT_ROOM, Letter, parsed, size_of_records
 from fedsift.engines.flower.records import Packer, pack, unpack
+from fedsift.local.crossfit import CrossTrain
+from fedsift.local.pairs import TrainPair
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Evaluate, Train, Trained
 
@@ -83,6 +88,89 @@ def test_notes_travel_beside_the_letter() -> None:
 def test_anything_else_is_a_value_error(records: RecordDict) -> None:
     with pytest.raises(ValueError):
         unpack(records)
+
+
+def records(tree: object, tensors: bytes = b"", **note: object) -> RecordDict:
+    found = RecordDict({"tree": ConfigRecord({"tree": tree}), "note": ConfigRecord(note)})  # type: ignore[dict-item, arg-type]
+    if tensors:
+        found["tensors"] = ArrayRecord({"tensors": Array(np.frombuffer(tensors, np.uint8))})
+    return found
+
+
+def listed(tree: str) -> bytes:
+    """Bytes as `to_bytes` writes them, of no tensor and with this tree."""
+    header = json.dumps({"__metadata__": {"tree": tree}}).encode()
+    return len(header).to_bytes(8, "little") + header
+
+
+MANY = "[" + "[]," * 50_000 + "[]]"
+DEEP = "[" * 65 + "]" * 65
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (records(b"\0" * 100), "bytes stands where a text belongs"),
+        (records(17), "int stands where a text belongs"),
+        (records("1" * (TEXT_ROOM + 1)), f"{TEXT_ROOM} are the most"),
+        (records(MANY), "100002 parts"),
+        (records(DEEP), "nested more than 64"),
+        (records("{}", model="m" * 4001), "4000 are the most"),
+        (records("{}", model="m" * 3999), "4000 are the most"),
+        (records("{}", model=b"mlp"), "bytes stands where a text belongs"),
+        (records("{}", listed(MANY)), "100002 parts"),
+        (records("{}", listed(DEEP)), "nested more than 64"),
+        (records("{}", (2**30).to_bytes(8, "little") + b"{}"), "list of tensors"),
+        (records("{}", listed("[]")), "no tensors by number"),
+    ],
+)
+def test_what_would_grow_in_reading_is_not_read(content: RecordDict, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        unpack(content)
+
+
+@pytest.mark.parametrize("array", [np.zeros(8), np.zeros((2, 2), np.uint8)])
+def test_an_array_that_is_no_bytes_is_not_built(array: np.ndarray) -> None:
+    content = RecordDict(
+        {"tree": ConfigRecord({"tree": "{}"}), "tensors": ArrayRecord({"tensors": Array(array)})}
+    )
+    with pytest.raises(ValueError, match="no array of bytes"):
+        unpack(content)
+    declared = Array(np.zeros(8, np.uint8))
+    declared.data = declared.data.replace(b"(8,)", b"(9,)")  # as if it held more than it does
+    content["tensors"] = ArrayRecord({"tensors": declared})
+    with pytest.raises(ValueError, match="no array of bytes"):
+        unpack(content)
+
+
+def test_brackets_and_commas_inside_texts_are_words() -> None:
+    words = 'said "[[[' + "[,{" * 60_000 + '" \\'
+    assert unpack(pack({"words": words})) == {"words": words}
+    assert unpack(pack([[1], {"a": "\\"}])) == [[1], {"a": "\\"}]
+
+
+def test_a_text_without_an_end_takes_no_longer() -> None:
+    with pytest.raises(ValueError):
+        parsed('"' + '\\"' * (TEXT_ROOM // 2 - 1))
+
+
+def test_every_kind_of_value_has_a_size() -> None:
+    found = RecordDict(
+        {
+            "a": ConfigRecord({"b": b"12345", "text": "123", "list": ["12", "3"], "flag": True}),
+            "m": MetricRecord({"x": [1.0, 2.0]}),
+        }
+    )
+    # names 1 + 4 + 4 + 4 and 1, values 5 + 3 + 3 + 8 and 16
+    assert size_of_records(found) == 13 + 1 + 19 + 16
+
+
+def test_twenty_models_of_three_hundred_tensors_are_read() -> None:
+    model = {f"layer{n}.0.conv1.running_mean_of": torch.zeros(1) for n in range(320)}
+    asked = envelope("north", TrainPair(model, Recipe(), twin=model))
+    assert len(unpack(pack(asked)).request.twin) == 320
+    models = tuple({name: value + n for name, value in model.items()} for n in range(20))
+    assert len(unpack(pack(envelope("north", CrossTrain(models, Recipe())))).request.models) == 20
 
 
 def test_sites_that_speak_of_other_things_are_told_what_differs() -> None:

@@ -7,14 +7,17 @@ only where records are made and read: the process that holds a site's data has l
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from flwr.app import ArrayRecord, RecordDict
+    from flwr.app import Array, ArrayRecord, RecordDict
 
 CALL = "call"
 MESSAGE_TYPE = f"query.{CALL}"
@@ -22,6 +25,16 @@ MESSAGE_TYPE = f"query.{CALL}"
 TREE = "tree"
 TENSORS = "tensors"
 NOTE = "note"
+
+TEXT_ROOM = 2**20
+"""Characters of a message's tree, and of its tensors' list. A tree has about 2,000 and 50 for each tensor, the list
+some 130 for each: twenty models of the 320 tensors of a ResNet-50 fit."""
+MOST_PARTS = 100_000
+"""Brackets and commas in a text: each may become an object of a hundred bytes. A list has 8 for each tensor."""
+DEEPEST = 64
+"""Brackets in brackets; the deepest request of the methods has 18."""
+NOTE_ROOM = 4000
+"""Characters of all words beside a tree: a network's name, a session, a federation."""
 
 
 @dataclass(frozen=True)
@@ -50,26 +63,70 @@ class Letter:
     def from_records(cls, records: RecordDict) -> Letter:
         """Raises ValueError on records that `to_records` does not make."""
         try:
-            tree = str(records.config_records[TREE][TREE])
+            tree = _text(records.config_records[TREE][TREE], TEXT_ROOM)
             tensors = b""
             if TENSORS in records.array_records:
-                tensors = records.array_records[TENSORS][TENSORS].numpy().tobytes()
+                tensors = _plain_bytes(records.array_records[TENSORS][TENSORS])
             words: Mapping[str, object] = records.config_records.get(NOTE, {})
-            return cls(tree, tensors, {str(key): str(value) for key, value in words.items()})
+            note = {key: _text(value, NOTE_ROOM) for key, value in words.items()}
+            _text("".join((*note, *note.values())), NOTE_ROOM)
+            return cls(tree, tensors, note)
         except Exception as error:  # the records come from another machine and may be anything
             raise ValueError(f"the message cannot be read: {type(error).__name__}: {error}") from error
 
 
+def _text(value: object, room: int) -> str:
+    """Anything but a text would grow when it is made one: a byte to four characters, a number to hundreds."""
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__} stands where a text belongs")
+    if len(value) > room:
+        raise ValueError(f"a text has {len(value)} characters, {room} are the most")
+    return value
+
+
+def _plain_bytes(array: Array) -> bytes:
+    """What `tensors_record` was given. An array of another shape is not built: it may declare any size."""
+    stream = BytesIO(array.data)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError("the tensors are no array of bytes")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+    if dtype != np.uint8 or shape != (len(array.data) - stream.tell(),):
+        raise ValueError("the tensors are no array of bytes")
+    return array.data[stream.tell() :]
+
+
+_QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_BRACKET = re.compile(r"[\[\]{}]")
+
+
+def parsed(text: str) -> Any:
+    """What a JSON text says. One of too many parts, or too deep, raises ValueError before anything is built of it."""
+    bare = _QUOTED.sub("", _text(text, TEXT_ROOM))
+    parts = sum(bare.count(mark) for mark in "[{,")
+    if parts > MOST_PARTS:
+        raise ValueError(f"a text has {parts} parts, {MOST_PARTS} are the most")
+    depth = 0
+    for bracket in _BRACKET.findall(bare):
+        depth += 1 if bracket in "[{" else -1
+        if depth > DEEPEST:
+            raise ValueError(f"a text is nested more than {DEEPEST} levels deep")
+    return json.loads(text)
+
+
 def size_of_records(records: RecordDict) -> int:
-    """Bytes of a message's arrays and texts as they came, before anything is made of them."""
+    """Bytes of a message's arrays, numbers and texts as they came, before anything is made of them."""
     arrays = sum(len(array.data) for record in records.array_records.values() for array in record.values())
-    texts = sum(
-        len(value)
-        for record in records.config_records.values()
-        for value in record.values()
-        if isinstance(value, str)
+    named = (records.config_records, records.metric_records)
+    words = sum(
+        len(key) + _size(value) for kind in named for record in kind.values() for key, value in record.items()
     )
-    return arrays + texts
+    return arrays + words
+
+
+def _size(value: object) -> int:
+    if isinstance(value, list):
+        return sum(_size(item) for item in value)
+    return len(value) if isinstance(value, str | bytes) else 8
 
 
 def tensors_record(tensors: bytes) -> ArrayRecord:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fedsift.contract import codec
-from fedsift.engines.flower.letters import Letter, tensors_record
+from fedsift.engines.flower.letters import TEXT_ROOM, Letter, parsed, tensors_record
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, RecordDict
@@ -56,13 +56,23 @@ def letter_of(value: Any) -> Letter:
 def value_of(letter: Letter) -> Any:
     """The value that `letter_of` was given; raises ValueError on anything else."""
     try:
-        return codec.unpack(
-            json.loads(letter.tree), codec.from_bytes(letter.tensors) if letter.tensors else {}
-        )
+        return codec.unpack(parsed(letter.tree), _tensors(letter.tensors) if letter.tensors else {})
     except ValueError:
         raise
     except Exception as error:  # the bytes come from another machine and may be anything
         raise ValueError(f"the message cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _tensors(data: bytes) -> dict[str, Tensor]:
+    """The tensors by their numbers; their list and the tree in it are texts too, and looked at first."""
+    size = int.from_bytes(data[:8], "little")
+    if size > TEXT_ROOM:
+        raise ValueError(f"the list of tensors has {size} bytes, {TEXT_ROOM} are the most")
+    parsed(parsed(data[8 : 8 + size].decode())["__metadata__"]["tree"])
+    found = codec.from_bytes(data)
+    if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+        raise ValueError("the tensors are no tensors by number")
+    return found
 
 
 def pack(value: Any, **note: str) -> RecordDict:
