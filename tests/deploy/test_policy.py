@@ -234,6 +234,6 @@ def test_an_envelope_that_is_none_is_refused_and_the_site_lives_on(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     path = site(tmp_path)
-    assert "does not know what it was asked" in ask(path, dataclasses.replace(train(), **changes)).failure
+    assert "the request cannot be served: " in ask(path, dataclasses.replace(train(), **changes)).failure
     assert ask(path, train()).failure == ""
     assert [("refused" in line) for line in egress(path)] == [True, False]
