@@ -19,11 +19,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.proto.control_pb2 import RegisterNodeRequest
 from flwr.proto.fab_pb2 import Fab, GetFabResponse
-from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse
-from flwr.proto.message_pb2 import Message
+from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse, PushMessagesResponse
+from flwr.proto.message_pb2 import Message, PushObjectRequest
 
 from fedsift.contract.errors import ConfigError
 from fedsift.deploy.door import FLEET, Door, Limits
+from fedsift.deploy.limits import MESSAGES_REMEMBERED, Refused, Visitors
 from fedsift.deploy.nodes import NodeBook
 from fedsift.deploy.roster import Entry, Roster, entries_of, fingerprint, roster_text
 
@@ -205,8 +206,85 @@ def test_sizes_are_refused_before_anything_is_passed_on(tmp_path: Path) -> None:
     )
     assert setting.upstream.calls == []
     assert [setting.post(OBJECT, body=b"x" * 100).status_code for _ in range(3)] == [200, 200, 413]
-    assert setting.post(PUSH, body=b"x").status_code == 200  # the next message begins
-    assert setting.post(OBJECT, body=b"x" * 100).status_code == 200
+
+
+class Superlink:
+    """Answers an announcement as Flower does: with a session, and the pieces that it wants if it takes the message."""
+
+    def __init__(self) -> None:
+        self.message, self.wants, self.sessions = "first", ["piece"], 0
+
+    def __call__(self, path: str) -> bytes:
+        if path != PUSH:
+            return b""
+        self.sessions += 1
+        answer = PushMessagesResponse(
+            results={self.message: 0}, objects_to_push=self.wants, session_id=f"session {self.sessions}"
+        )
+        return bytes(answer.SerializeToString())
+
+
+def a_piece(session: str) -> bytes:
+    """A hundred bytes and one."""
+    piece = PushObjectRequest(object_content=b"x" * 88, session_id=session).SerializeToString()
+    assert len(piece) == 101
+    return bytes(piece)
+
+
+def test_all_pieces_of_a_message_count_together_however_often_it_is_announced(tmp_path: Path) -> None:
+    superlink = Superlink()
+    limits = Limits(request_bytes=200, message_bytes=350, hold_seconds=0.0)
+    setting = Setting(tmp_path, superlink, limits=limits)
+
+    def bring() -> int:
+        return setting.post(OBJECT, body=a_piece(f"session {superlink.sessions}")).status_code
+
+    setting.post(PUSH, body=b"")
+    assert [bring() for _ in range(2)] == [200, 200]
+    setting.post(PUSH, body=b"")  # the same message again: a new session, and the same count
+    assert [bring() for _ in range(2)] == [200, 413]
+    superlink.wants = []  # a message that the SuperLink does not take opens nothing
+    for superlink.message in ("made up", "and again"):
+        setting.post(PUSH, body=b"")
+        assert bring() == 200  # pieces of no message have one count for all
+    assert [bring(), bring()] == [200, 413]
+    superlink.message, superlink.wants = "second", ["piece"]  # the next message that it does take
+    setting.post(PUSH, body=b"")
+    assert [bring() for _ in range(4)] == [200, 200, 200, 413]
+    assert setting.lines()[-1]["reason"] == "a message may have 350 bytes in all its pieces"
+
+
+def test_the_largest_models_pass_piece_by_piece() -> None:
+    """Two models of ResNet-50 in pieces of 5 MB, round after round, and a piece that is sent twice."""
+    now = [0.0]
+    visitors = Visitors(Limits(), clock=lambda: now[0])
+    for number in range(20):
+        visitors.announced("north", f"message {number}", f"session {number}", 4000)
+        for count in range(42):
+            now[0] += 0.1
+            visitors.visit("north", f"{number}.{count}")
+            visitors.came("north", 5 * 10**6)
+            visitors.brings("north", f"session {number}", 5 * 10**6)
+
+
+def test_who_brings_more_than_the_rate_waits_and_loses_nothing() -> None:
+    now = [0.0]
+    visitors = Visitors(Limits(message_bytes=100, bytes_a_second=10.0), clock=lambda: now[0])
+    visitors.came("north", 420)  # four messages are free
+    with pytest.raises(Refused, match="too many bytes") as refused:
+        visitors.visit("north", "1")
+    assert refused.value.status == 429  # a site's door makes a 503 of it, after which its node tries again
+    now[0] += 2.1
+    visitors.visit("north", "2")
+
+
+def test_messages_of_a_key_are_forgotten_in_their_turn() -> None:
+    visitors = Visitors(Limits(message_bytes=100))
+    for number in range(MESSAGES_REMEMBERED + 1):
+        visitors.announced("north", f"message {number}", f"session {number}", 60)
+    with pytest.raises(Refused):
+        visitors.brings("north", "session 1", 60)
+    visitors.brings("north", "session 0", 60)  # one of no message now
 
 
 def test_a_body_longer_than_it_says_is_cut_off(tmp_path: Path) -> None:

@@ -25,8 +25,10 @@ import httpx
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from google.protobuf.message import DecodeError
 
 from fedsift.contract.errors import ConfigError
+from fedsift.deploy.limits import SIGNATURE_LIFE, Limits, Refused, Visitors
 from fedsift.deploy.nodes import NodeBook
 from fedsift.deploy.private import append_private
 from fedsift.deploy.roster import Roster, fingerprint
@@ -54,46 +56,6 @@ FOR_A_NODE = {408: 503, 413: 403, 429: 503, 500: 503}
 """Answers that end a SuperNode's loop for good, and what it takes instead: 403 drops one message, 503 tries again."""
 STILL_THERE = 412
 """Flower's answer to a listed key whose node has not been silent for a minute yet: to it, the node still runs."""
-SIGNATURE_LIFE = 310.0
-"""Seconds for which Flower takes a signed timestamp, for any route and body: within them each is let in once."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one key may do."""
-
-    request_bytes: int = 16 * 2**20
-    """Of one request; Flower sends arrays in pieces of 5 MB."""
-    message_bytes: int = 256 * 2**20
-    """Of all pieces between two messages: two models of ResNet-50."""
-    requests_a_second: float = 50.0
-    burst: int = 400
-    """Requests at once before the rate counts: a model arrives in many pieces."""
-    hold_seconds: float = 15.0
-    """How long a poll without a message is kept open, so that a node need not sleep between polls; 0: not at all."""
-    hold_every: float = 0.1
-    """Seconds between two looks for its message, at first; they grow, for many sites wait long and each look costs."""
-    hold_slowest: float = 0.5
-    read_seconds: float = 120.0
-    """How long a body may take to arrive."""
-
-
-class Refused(Exception):
-    """A request that does not pass: a status and a sentence that its sender may read."""
-
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
-        self.status = status
-
-
-@dataclass
-class Visitor:
-    """What the door remembers of a key."""
-
-    allowance: float
-    seen: float
-    since_message: int = 0
-    stamps: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -127,8 +89,10 @@ class Door:
     closing: bool = False
     """Set when the door is about to close: polls are let go."""
     limits: Limits = field(default_factory=Limits)
-    visitors: dict[str, Visitor] = field(default_factory=dict)
     told: set[tuple[str, bytes]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.visitors = Visitors(self.limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -148,6 +112,8 @@ class Door:
             status, answer = reason.status, str(reason).encode()
         except (httpx.HTTPError, OSError) as error:
             status, answer = 502, self.explain(error).encode()
+        except DecodeError:
+            status, answer = 502, b"the other side's answer is none of Flower's"
         except asyncio.CancelledError:  # the server gives up on what is still open when it ends
             status, answer = 503, b"the door closes; come again"
         if status >= 400:
@@ -185,7 +151,7 @@ class Door:
                 401, f"this request was signed {age:.0f} s ago: set the clocks of both machines right"
             )
         name = self._name_of(mark)
-        self._check_visit(mark, stamp)
+        self.visitors.visit(mark, stamp)
         return name
 
     def _name_of(self, mark: str) -> str:
@@ -198,22 +164,6 @@ class Door:
             raise Refused(403, f"the key of site '{entry.name}' was revoked")
         return entry.name
 
-    def _check_visit(self, mark: str, stamp: str) -> None:
-        """Each signature once, and no more requests than the rate allows."""
-        now = time.monotonic()
-        visitor = self.visitors.setdefault(mark, Visitor(self.limits.burst, now))
-        earned = (now - visitor.seen) * self.limits.requests_a_second
-        visitor.allowance, visitor.seen = min(self.limits.burst, visitor.allowance + earned), now
-        if visitor.allowance < 1:
-            raise Refused(429, "too many requests: slow down")
-        visitor.allowance -= 1
-        if stamp in visitor.stamps:
-            raise Refused(401, "this signature was used before")
-        visitor.stamps[stamp] = now
-        if len(visitor.stamps) > 4096:
-            fresh = {old: at for old, at in visitor.stamps.items() if now - at < 2 * SIGNATURE_LIFE}
-            visitor.stamps = fresh
-
     async def _read(self, headers: dict[str, str], receive: Receive, path: str) -> bytes:
         """The body, refused as soon as it is too long or too slow; pieces of one message are counted together."""
         try:
@@ -223,7 +173,10 @@ class Door:
             raise Refused(
                 408, f"this request did not arrive within {self.limits.read_seconds:.0f} s"
             ) from None
-        self._count(fingerprint(b64decode(headers["flwr-public-key"])), path, len(body))
+        mark = fingerprint(b64decode(headers["flwr-public-key"]))
+        self.visitors.came(mark, len(body))
+        if path == OBJECT:
+            self.visitors.brings(mark, _session_of(body), len(body))
         return body
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
@@ -242,15 +195,6 @@ class Door:
                 raise Refused(413, f"a request may have {most} bytes")
             more = event.get("more_body", False)
         return b"".join(parts)
-
-    def _count(self, mark: str, path: str, size: int) -> None:
-        visitor = self.visitors[mark]
-        if path == PUSH:
-            visitor.since_message = 0
-        if path in (OBJECT, PUSH):
-            visitor.since_message += size
-            if visitor.since_message > self.limits.message_bytes:
-                raise Refused(413, f"a message may have {self.limits.message_bytes} bytes in all its pieces")
 
     # The other side -------------------------------------------------------------------------------------------------
 
@@ -276,6 +220,8 @@ class Door:
         content = response.content
         if response.status_code == 200 and path == FAB and self.pins is not None:
             content = _pinned(content, self.pins())
+        if response.status_code == 200 and path == PUSH:
+            self._open_session(fingerprint(public), content, len(body))
         if path == ACTIVATE:
             self.too_early = response.status_code == STILL_THERE
         if response.status_code == 200 and path == ACTIVATE:
@@ -285,6 +231,16 @@ class Door:
                 self.nodes.note(_node_id(content), fingerprint(public))
         kind = response.headers.get("content-type", "application/octet-stream")
         return response.status_code, content, kind
+
+    def _open_session(self, mark: str, content: bytes, size: int) -> None:
+        """Count the pieces that the SuperLink now waits for; one that takes no message waits for none."""
+        from flwr.proto.fleet_pb2 import PushMessagesResponse
+
+        answer = PushMessagesResponse()
+        with contextlib.suppress(DecodeError):  # no answer of Flower's opens nothing
+            answer.ParseFromString(content)
+        if answer.objects_to_push:
+            self.visitors.announced(mark, next(iter(answer.results), ""), answer.session_id, size)
 
     async def _make_known(self, public: bytes) -> None:
         """Flower's own check of keys wants them registered: what is on the roster is, and nothing else ever.
@@ -358,6 +314,16 @@ def _pinned(content: bytes, pins: frozenset[str]) -> bytes:
     return bytes(app.SerializeToString())
 
 
+def _session_of(body: bytes) -> str:
+    """The session that a piece says it belongs to; none for what is no piece, which the other side will say."""
+    from flwr.proto.message_pb2 import PushObjectRequest
+
+    try:
+        return str(PushObjectRequest.FromString(body).session_id)
+    except DecodeError:
+        return ""
+
+
 def _node_id(content: bytes) -> int:
     from flwr.proto.fleet_pb2 import ActivateNodeResponse
 
@@ -379,3 +345,6 @@ async def _lifespan(receive: Receive, send: Send) -> None:
         await send({"type": f"{event['type']}.complete"})
         if event["type"] == "lifespan.shutdown":
             return
+
+
+__all__ = ["FLEET", "Door", "Limits", "Refused"]
