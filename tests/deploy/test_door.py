@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import json
 from base64 import b64encode
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class Upstream:
 
     def __init__(self, answer: Callable[[str], bytes] = lambda path: b"") -> None:
         self.answer, self.status = answer, 200
+        self.headers: list[tuple[bytes, bytes]] = []
         self.calls: list[tuple[str, dict[str, str], bytes]] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -74,7 +76,7 @@ class Upstream:
             more = event.get("more_body", False)
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         self.calls.append((scope["path"], headers, body))
-        await send({"type": "http.response.start", "status": self.status, "headers": []})
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         await send({"type": "http.response.body", "body": self.answer(scope["path"])})
 
 
@@ -285,6 +287,45 @@ def test_messages_of_a_key_are_forgotten_in_their_turn() -> None:
     with pytest.raises(Refused):
         visitors.brings("north", "session 1", 60)
     visitors.brings("north", "session 0", 60)  # one of no message now
+
+
+def test_an_answer_that_is_packed_is_not_unpacked_and_not_handed_on(tmp_path: Path) -> None:
+    """110 bytes that would become 100 000."""
+    setting = Setting(tmp_path, lambda path: gzip.compress(b"x" * 100_000), roster=None)
+    setting.upstream.headers = [(b"content-encoding", b"gzip")]
+    answer = setting.post("/v1/fleet/get-run")
+    assert (answer.status_code, len(answer.content) < 200) == (502, True)
+    assert "packs its answers (gzip)" in answer.text
+    [(_, passed, _)] = setting.upstream.calls
+    assert passed["accept-encoding"] == "identity"
+    setting.upstream.headers = [(b"content-encoding", b"identity")]
+    assert len(setting.post("/v1/fleet/get-run").content) < 200
+
+
+def test_an_answer_is_cut_off_where_it_becomes_too_long(tmp_path: Path) -> None:
+    sent: list[int] = []
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(1000):
+            sent.append(60)
+            yield b"x" * 60
+
+    setting = Setting(tmp_path, roster=None, egress=tmp_path / "e", limits=Limits(answer_bytes=100))
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=pieces()))
+    setting.door.client = httpx.AsyncClient(transport=transport)
+    answer = setting.post("/v1/fleet/pull-object")
+    assert (answer.status_code, answer.text) == (
+        403,  # which drops one message; another answer would end the node
+        "an answer may have 100 bytes, this one has more (/v1/fleet/pull-object)",
+    )
+    assert len(sent) == 2
+
+
+def test_a_packed_request_is_refused(setting: Setting) -> None:
+    answer = setting.post(OBJECT, headers={**setting.key.headers(), "content-encoding": "gzip"})
+    assert (answer.status_code, setting.upstream.calls) == (415, [])
+    plain = {**setting.key.headers(), "content-encoding": "identity"}
+    assert setting.post(OBJECT, headers=plain).status_code == 200
 
 
 def test_a_body_longer_than_it_says_is_cut_off(tmp_path: Path) -> None:

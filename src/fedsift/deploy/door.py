@@ -25,7 +25,7 @@ import httpx
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from fedsift.contract.errors import ConfigError
 from fedsift.deploy.limits import SIGNATURE_LIFE, Limits, Refused, Visitors
@@ -52,7 +52,9 @@ REGISTER = "/v1/control/register-node"
 """The one control call that a door makes itself, on its own side, for a key that it found on the roster."""
 PASSED_ON = ("content-type", "accept", "flwr-public-key", "flwr-signature", "flwr-timestamp")
 """Headers that reach the other side; nothing else does, and none of them is ever logged."""
-FOR_A_NODE = {408: 503, 413: 403, 429: 503, 500: 503}
+PLAIN = "identity"
+"""The one content encoding: a packed body can be a thousand times larger than its bytes."""
+FOR_A_NODE = {408: 503, 413: 403, 415: 403, 429: 503, 500: 503}
 """Answers that end a SuperNode's loop for good, and what it takes instead: 403 drops one message, 503 tries again."""
 STILL_THERE = 412
 """Flower's answer to a listed key whose node has not been silent for a minute yet: to it, the node still runs."""
@@ -181,6 +183,9 @@ class Door:
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
         most = self.limits.request_bytes
+        packed = headers.get("content-encoding", PLAIN)
+        if packed.strip().lower() != PLAIN:
+            raise Refused(415, f"a request must not be packed, this one is ({packed[:20]})")
         declared = headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > most:
             raise Refused(413, f"a request may have {most} bytes, this one says {declared[:20]}")
@@ -207,30 +212,43 @@ class Door:
         until = time.monotonic() + (self.limits.hold_seconds if path == PULL else 0.0)
         pause = self.limits.hold_every
         while True:
-            response = await self.client.post(f"{self.upstream}{path}", content=body, headers=passed)
-            if (
-                self.closing
-                or time.monotonic() >= until
-                or response.status_code != 200
-                or _holds_message(response.content)
-            ):
+            status, content, kind = await self._ask(path, body, passed)
+            if self.closing or time.monotonic() >= until or status != 200 or _holds_message(content):
                 break
             await asyncio.sleep(pause)
             pause = min(1.5 * pause, self.limits.hold_slowest)
-        content = response.content
-        if response.status_code == 200 and path == FAB and self.pins is not None:
+        if status == 200 and path == FAB and self.pins is not None:
             content = _pinned(content, self.pins())
-        if response.status_code == 200 and path == PUSH:
+        if status == 200 and path == PUSH:
             self._open_session(fingerprint(public), content, len(body))
         if path == ACTIVATE:
-            self.too_early = response.status_code == STILL_THERE
-        if response.status_code == 200 and path == ACTIVATE:
+            self.too_early = status == STILL_THERE
+        if status == 200 and path == ACTIVATE:
             self.joined = True
             self.came(_node_id(content))
             if self.nodes is not None:
                 self.nodes.note(_node_id(content), fingerprint(public))
-        kind = response.headers.get("content-type", "application/octet-stream")
-        return response.status_code, content, kind
+        return status, content, kind
+
+    async def _ask(self, path: str, body: bytes, passed: dict[str, str]) -> tuple[int, bytes, str]:
+        """The other side's answer as its bytes came, refused as soon as it is too long or packed."""
+        most, parts, size = self.limits.answer_bytes, [], 0
+        asked = {**passed, "accept-encoding": PLAIN}
+        async with self.client.stream(
+            "POST", f"{self.upstream}{path}", content=body, headers=asked
+        ) as response:
+            packed = response.headers.get("content-encoding", PLAIN)
+            if packed.strip().lower() != PLAIN:
+                raise Refused(
+                    502, f"the other side packs its answers ({packed[:20]}): nothing between the doors may"
+                )
+            async for part in response.aiter_bytes():
+                parts.append(part)
+                size += len(part)
+                if size > most:
+                    raise Refused(413, f"an answer may have {most} bytes, this one has more ({path})")
+            kind = response.headers.get("content-type", "application/octet-stream")
+            return response.status_code, b"".join(parts), kind
 
     def _open_session(self, mark: str, content: bytes, size: int) -> None:
         """Count the pieces that the SuperLink now waits for; one that takes no message waits for none."""

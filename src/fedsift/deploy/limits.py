@@ -20,6 +20,8 @@ class Limits:
     """Of one request; Flower sends arrays in pieces of 5 MB."""
     message_bytes: int = 256 * 2**20
     """Of all pieces of one message: two models of ResNet-50."""
+    answer_bytes: int = 16 * 2**20
+    """Of one answer from the other side: again a piece, or an app."""
     bytes_a_second: float = 64 * 2**20
     """Of all that a key sends, once it has sent four of the largest messages at once; who is faster waits."""
     requests_a_second: float = 50.0

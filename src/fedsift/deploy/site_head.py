@@ -12,6 +12,8 @@ from fedsift.contract.files import safe_name
 
 APP_PIN = re.compile(r"sha256:[0-9a-f]{64}")
 EGRESS_FILE = "egress.jsonl"
+LARGEST_ANSWER = 16
+"""MB; Flower sends arrays in pieces of 5 MB, and the coordinator's door takes as much in one request."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class SiteHead:
     """The site's own notes, in a folder by its name."""
     apps: frozenset[str]
     """SHA-256 of the apps that may run here."""
+    largest_answer: int
+    """Bytes of one answer of the coordinator's that this site's door takes."""
 
     @property
     def egress(self) -> Path:
@@ -45,4 +49,8 @@ def read_head(site_file: Path) -> SiteHead:
         if not isinstance(pin, str) or not APP_PIN.fullmatch(pin):
             raise ConfigError(f"{site_file}: 'apps' has '{pin}'; a pin is sha256: and 64 hexadecimal digits")
     notebook = path.parent / str(table.get("notebook", "notebook")) / safe_name(name)
-    return SiteHead(path, name, notebook, frozenset(pin.removeprefix("sha256:") for pin in apps))
+    most = table.get("largest_answer", LARGEST_ANSWER)
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise ConfigError(f"{site_file}: 'largest_answer' = {most!r}, in MB, must be a whole number above 0")
+    pins = frozenset(pin.removeprefix("sha256:") for pin in apps)
+    return SiteHead(path, name, notebook, pins, most * 2**20)
