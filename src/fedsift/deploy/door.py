@@ -14,24 +14,23 @@ import contextlib
 import hashlib
 import json
 import time
-from base64 import b64decode
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import serialization
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from fedsift.contract.errors import ConfigError
-from fedsift.deploy.limits import SIGNATURE_LIFE, Limits, Refused, Visitors
+from fedsift.deploy.access_log import AccessLog, now
+from fedsift.deploy.callers import MOST_CALLERS, Callers, caller_of
+from fedsift.deploy.limits import Limits, Refused, Visitors
 from fedsift.deploy.nodes import NodeBook
 from fedsift.deploy.private import append_private
-from fedsift.deploy.roster import Roster, fingerprint
+from fedsift.deploy.roster import Roster
+from fedsift.deploy.signatures import KEY, Signed, signed_by
+from fedsift.deploy.telling import Telling
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -60,6 +59,13 @@ STILL_THERE = 412
 """Flower's answer to a listed key whose node has not been silent for a minute yet: to it, the node still runs."""
 
 
+class Unheard(Refused):
+    """The answer to a caller who was refused too often."""
+
+    def __init__(self) -> None:
+        super().__init__(429, "too many requests from this address without a key of the roster: slow down")
+
+
 @dataclass
 class Door:
     """An ASGI program that forwards to one upstream address."""
@@ -81,7 +87,7 @@ class Door:
     )
     """Words for a line that does not stand."""
     aloud: Callable[[str], None] = lambda words: None
-    """Tells the operator of a refusal, once for each reason."""
+    """Tells the operator of a refusal: once for each reason and caller, and of a flood in one line."""
     joined: bool = False
     """Whether a node was activated through this door."""
     came: Callable[[int], None] = lambda node: None
@@ -91,10 +97,12 @@ class Door:
     closing: bool = False
     """Set when the door is about to close: polls are let go."""
     limits: Limits = field(default_factory=Limits)
-    told: set[tuple[str, bytes]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.visitors = Visitors(self.limits)
+        self.visitors, self.callers = Visitors(self.limits), Callers(self.limits)
+        self.access, self.telling = AccessLog(self.log), Telling(self.aloud)
+        self._known: set[bytes] = set()
+        """Keys that were let in, each with where from."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -103,30 +111,45 @@ class Door:
         if scope["type"] != "http":
             return
         started, who = time.perf_counter(), ""
+        caller, unheard = caller_of(_address(scope)), False
         body, status, answer, kind = b"", 500, b"the door failed", "text/plain"
         try:
-            self._check_route(scope)
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            who = self._check_key(headers)
-            body = await self._read(headers, receive, scope["path"])
-            status, answer, kind = await self._forward(scope["path"], headers, body)
+            self._check_caller(caller, headers)
+            self._check_route(scope)
+            signed = signed_by(headers)
+            who = self._name_of(signed.mark)
+            self._known.add(_acquaintance(caller, headers))
+            self.visitors.visit(signed.mark, signed.stamp)
+            body = await self._read(headers, receive, scope["path"], signed.mark)
+            status, answer, kind = await self._forward(scope["path"], headers, body, signed)
         except Refused as reason:
             status, answer = reason.status, str(reason).encode()
+            unheard = isinstance(reason, Unheard)
+            if not who and not unheard:
+                self._known.discard(_acquaintance(caller, headers))
+                self.callers.refused(caller)
         except (httpx.HTTPError, OSError) as error:
             status, answer = 502, self.explain(error).encode()
         except DecodeError:
             status, answer = 502, b"the other side's answer is none of Flower's"
         except asyncio.CancelledError:  # the server gives up on what is still open when it ends
             status, answer = 503, b"the door closes; come again"
-        if status >= 400:
-            self._tell(who, answer)
+        if not unheard or self.callers.first_of_many(caller):
+            self._note(scope, who, len(body), status, answer, time.perf_counter() - started)
         if self.egress is not None:
             status = FOR_A_NODE.get(status, status)
-        self._write(scope, who, len(body), status, answer, time.perf_counter() - started)
         await send(
             {"type": "http.response.start", "status": status, "headers": [(b"content-type", kind.encode())]}
         )
         await send({"type": "http.response.body", "body": answer})
+
+    def tick(self) -> None:
+        """What has to be told or written down though nobody comes; called about once a second."""
+        for caller, count in self.callers.counted():
+            line = {"from": caller, "who": "", "what": "not looked at", "bytes_in": 0, "bytes_out": 0}
+            self.access.write(**line, status=429, seconds=0.0, count=count, reason=str(Unheard()))
+        self.telling.sum_up()
 
     # Who and what may pass ------------------------------------------------------------------------------------------
 
@@ -134,27 +157,12 @@ class Door:
         if scope["method"] != "POST" or scope["path"] not in FLEET or scope.get("query_string"):
             raise Refused(404, "this door leads to the fleet routes of a fedsift federation and nowhere else")
 
-    def _check_key(self, headers: dict[str, str]) -> str:
-        """The name that a request's key speaks for; its signature, its freshness and its rate are checked."""
-        try:
-            public = b64decode(headers["flwr-public-key"], validate=True)
-            signature = b64decode(headers["flwr-signature"], validate=True)
-            stamp = headers["flwr-timestamp"]
-            age = (datetime.now(UTC) - datetime.fromisoformat(stamp)).total_seconds()
-            key = serialization.load_pem_public_key(public)
-            if not isinstance(key, ec.EllipticCurvePublicKey):
-                raise ValueError("no key of an elliptic curve")
-            key.verify(signature, stamp.encode("ascii"), ec.ECDSA(hashes.SHA256()))
-            mark = fingerprint(public)
-        except (KeyError, ValueError, TypeError, InvalidSignature, ConfigError):
-            raise Refused(401, "this request is not signed with a site's key") from None
-        if abs(age) > SIGNATURE_LIFE:
-            raise Refused(
-                401, f"this request was signed {age:.0f} s ago: set the clocks of both machines right"
-            )
-        name = self._name_of(mark)
-        self.visitors.visit(mark, stamp)
-        return name
+    def _check_caller(self, caller: str, headers: dict[str, str]) -> None:
+        """Who was refused too often is not looked at, unless with a key that was let in from there before."""
+        if self.callers.spent(caller) and _acquaintance(caller, headers) not in self._known:
+            raise Unheard
+        if len(self._known) > MOST_CALLERS:
+            self._known.clear()
 
     def _name_of(self, mark: str) -> str:
         if self.roster is None:
@@ -166,7 +174,7 @@ class Door:
             raise Refused(403, f"the key of site '{entry.name}' was revoked")
         return entry.name
 
-    async def _read(self, headers: dict[str, str], receive: Receive, path: str) -> bytes:
+    async def _read(self, headers: dict[str, str], receive: Receive, path: str, mark: str) -> bytes:
         """The body, refused as soon as it is too long or too slow; pieces of one message are counted together."""
         try:
             async with asyncio.timeout(self.limits.read_seconds):
@@ -175,7 +183,6 @@ class Door:
             raise Refused(
                 408, f"this request did not arrive within {self.limits.read_seconds:.0f} s"
             ) from None
-        mark = fingerprint(b64decode(headers["flwr-public-key"]))
         self.visitors.came(mark, len(body))
         if path == OBJECT:
             self.visitors.brings(mark, _session_of(body), len(body))
@@ -203,11 +210,12 @@ class Door:
 
     # The other side -------------------------------------------------------------------------------------------------
 
-    async def _forward(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes, str]:
+    async def _forward(
+        self, path: str, headers: dict[str, str], body: bytes, signed: Signed
+    ) -> tuple[int, bytes, str]:
         passed = {name: headers[name] for name in PASSED_ON if name in headers}
-        public = b64decode(headers["flwr-public-key"])
         if path == ACTIVATE and self.nodes is not None:
-            await self._make_known(public)
+            await self._make_known(signed.public)
         self._note_egress(path, body)
         until = time.monotonic() + (self.limits.hold_seconds if path == PULL else 0.0)
         pause = self.limits.hold_every
@@ -220,14 +228,14 @@ class Door:
         if status == 200 and path == FAB and self.pins is not None:
             content = _pinned(content, self.pins())
         if status == 200 and path == PUSH:
-            self._open_session(fingerprint(public), content, len(body))
+            self._open_session(signed.mark, content, len(body))
         if path == ACTIVATE:
             self.too_early = status == STILL_THERE
         if status == 200 and path == ACTIVATE:
             self.joined = True
             self.came(_node_id(content))
             if self.nodes is not None:
-                self.nodes.note(_node_id(content), fingerprint(public))
+                self.nodes.note(_node_id(content), signed.mark)
         return status, content, kind
 
     async def _ask(self, path: str, body: bytes, passed: dict[str, str]) -> tuple[int, bytes, str]:
@@ -279,7 +287,7 @@ class Door:
         if self.egress is None:
             return
         line = {
-            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "at": now(),
             "route": path,
             "bytes": len(body),
             "sha256": hashlib.sha256(body).hexdigest(),
@@ -291,29 +299,28 @@ class Door:
                 503, f"{self.egress} cannot be written ({error.strerror}): nothing leaves until it can"
             ) from None
 
-    def _tell(self, who: str, answer: bytes) -> None:
-        if (who, answer) not in self.told and len(self.told) < 1000:
-            self.told.add((who, answer))
-            words = "".join(c for c in answer.decode(errors="replace")[:400] if c.isprintable())
-            self.aloud(f"{who or 'somebody'} was refused: {words}")
+    def _note(self, scope: Scope, who: str, size: int, status: int, answer: bytes, seconds: float) -> None:
+        """One line of JSON a request, and a word to the operator if it was refused."""
+        address, words = _address(scope), answer.decode(errors="replace")
+        if status >= 400:
+            said = "".join(c for c in words[:400] if c.isprintable())
+            whom = who or (f"somebody ({address})" if address else "somebody")
+            self.telling.tell(str(status), who or caller_of(address), f"{whom} was refused: {said}")
+        self.access.request(
+            **{"from": address, "who": who, "what": f"{scope['method']} {scope['path'][:200]}"},
+            **{"bytes_in": size, "bytes_out": len(answer)},
+            **{"status": FOR_A_NODE.get(status, status) if self.egress else status},
+            **{"seconds": round(seconds, 4), "reason": words},
+        )
 
-    def _write(self, scope: Scope, who: str, size: int, status: int, answer: bytes, seconds: float) -> None:
-        """One line of JSON a request: never a header, a body or an address's credentials."""
-        if self.log is None:
-            return
-        line = {
-            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "from": (scope.get("client") or ("", 0))[0],
-            "who": who,
-            "what": f"{scope['method']} {scope['path'][:200]}",
-            "bytes_in": size,
-            "bytes_out": len(answer),
-            "status": status,
-            "seconds": round(seconds, 4),
-            **({"reason": answer.decode(errors="replace")[:300]} if status >= 400 else {}),
-        }
-        with contextlib.suppress(OSError):
-            append_private(self.log, json.dumps(line))
+
+def _address(scope: Scope) -> str:
+    return str((scope.get("client") or ("", 0))[0])
+
+
+def _acquaintance(caller: str, headers: dict[str, str]) -> bytes:
+    """A key's header as it comes from one caller."""
+    return hashlib.sha256(f"{caller} {headers.get(KEY, '')}".encode()).digest()
 
 
 def _pinned(content: bytes, pins: frozenset[str]) -> bytes:

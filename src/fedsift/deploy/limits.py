@@ -14,7 +14,7 @@ MESSAGES_REMEMBERED = 256
 
 @dataclass(frozen=True)
 class Limits:
-    """What one key may do."""
+    """What one key may do, and one address without any."""
 
     request_bytes: int = 16 * 2**20
     """Of one request; Flower sends arrays in pieces of 5 MB."""
@@ -27,6 +27,9 @@ class Limits:
     requests_a_second: float = 50.0
     burst: int = 400
     """Requests at once before the rate counts: a model arrives in many pieces."""
+    refusals: int = 100
+    """Requests of one address, without a key of the roster, that are looked at and refused before the rate counts."""
+    refusals_a_second: float = 1.0
     hold_seconds: float = 15.0
     """How long a poll without a message is kept open, so that a node need not sleep between polls; 0: not at all."""
     hold_every: float = 0.1
@@ -48,11 +51,11 @@ class Allowance:
     """So much at once, and so much a second from then on."""
 
     def __init__(self, most: float, a_second: float, now: float) -> None:
-        self._most, self._a_second = most, a_second
+        self.most, self._a_second = most, a_second
         self._left, self._seen = most, now
 
     def left(self, now: float) -> float:
-        self._left = min(self._most, self._left + (now - self._seen) * self._a_second)
+        self._left = min(self.most, self._left + (now - self._seen) * self._a_second)
         self._seen = now
         return self._left
 
