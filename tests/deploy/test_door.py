@@ -28,6 +28,7 @@ from fedsift.deploy.door import FLEET, Door, Limits
 from fedsift.deploy.limits import MESSAGES_REMEMBERED, Refused, Visitors
 from fedsift.deploy.nodes import NodeBook
 from fedsift.deploy.roster import Entry, Roster, entries_of, fingerprint, roster_text
+from fedsift.deploy.telling import Reminder
 
 PULL = "/v1/fleet/pull-messages"
 PUSH = "/v1/fleet/push-messages"
@@ -198,6 +199,57 @@ def test_a_roster_that_cannot_be_read_for_a_moment_changes_nothing(setting: Sett
     assert setting.post(PULL).status_code == 200
     assert setting.door.roster is not None
     assert "cannot be read" in setting.door.roster.trouble
+
+
+BROKEN = '[[site]]\nname = "north"\nkey = "{key}"\nsamples = 100\nrevoked = True\n'
+
+
+def test_a_roster_with_a_mistake_is_told_aloud_and_again_and_not_for_ever(tmp_path: Path) -> None:
+    told: list[str] = []
+    now = [0.0]
+    setting = Setting(tmp_path, aloud=told.append)
+    setting.door._reminder = Reminder(clock=lambda: now[0])
+    setting.door.tick()
+    assert told == []
+    setting.file.write_text(BROKEN.format(key=setting.key.mark), "utf-8")  # True is Python's
+    assert setting.post(PULL).status_code == 200  # the last that could be read stays in force
+    assert len(told) == 1
+    assert "federation.toml cannot be read: Invalid value (at line 5" in told[0]
+    assert "whoever was revoked since is still let in" in told[0]
+    assert setting.lines()[0]["reason"] == told[0]
+    for seconds in (1, 58, 1):  # a minute in all, with and without anybody who comes
+        now[0] += seconds
+        setting.door.tick()
+        setting.post(PULL)
+    assert told == told[:1] * 2
+    for _ in range(100):
+        now[0] += 86400.0
+        setting.door.tick()
+    assert len(told) == 10
+    setting.file.write_text("[[site]]\nname = 5\n", "utf-8")  # another mistake is told at once
+    setting.door.tick()
+    assert "site 1 has no name" in told[-1]
+    setting.list(Entry("north", setting.key.mark, 100, revoked=True))
+    setting.door.tick()
+    assert told[-1].endswith("federation.toml can be read again and is in force")
+    assert setting.post(PULL).status_code == 403
+    assert len(told) == 13
+
+
+def test_revoking_takes_effect_on_a_poll_that_is_held(tmp_path: Path) -> None:
+    looks = 0
+
+    def answer(path: str) -> bytes:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            setting.list(Entry("north", setting.key.mark, 100, revoked=True))
+        return b""
+
+    setting = Setting(tmp_path, answer, limits=Limits(hold_seconds=3600.0, hold_every=0.001))
+    found = setting.post(PULL)
+    assert (found.status_code, found.text) == (403, "the key of site 'north' was revoked")
+    assert looks == 3
 
 
 def test_sizes_are_refused_before_anything_is_passed_on(tmp_path: Path) -> None:

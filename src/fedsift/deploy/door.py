@@ -24,13 +24,14 @@ from cryptography.hazmat.primitives import serialization
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from fedsift.deploy.access_log import AccessLog, now
+from fedsift.deploy.bodies import holds_message, node_id, pinned, session_of
 from fedsift.deploy.callers import MOST_CALLERS, Callers, caller_of
 from fedsift.deploy.limits import Limits, Refused, Visitors
 from fedsift.deploy.nodes import NodeBook
 from fedsift.deploy.private import append_private
 from fedsift.deploy.roster import Roster
 from fedsift.deploy.signatures import KEY, Signed, signed_by
-from fedsift.deploy.telling import Telling
+from fedsift.deploy.telling import Reminder, Telling
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -101,6 +102,7 @@ class Door:
     def __post_init__(self) -> None:
         self.visitors, self.callers = Visitors(self.limits), Callers(self.limits)
         self.access, self.telling = AccessLog(self.log), Telling(self.aloud)
+        self._reminder = Reminder()
         self._known: set[bytes] = set()
         """Keys that were let in, each with where from."""
 
@@ -150,6 +152,23 @@ class Door:
             line = {"from": caller, "who": "", "what": "not looked at", "bytes_in": 0, "bytes_out": 0}
             self.access.write(**line, status=429, seconds=0.0, count=count, reason=str(Unheard()))
         self.telling.sum_up()
+        if self.roster is not None:
+            self.roster.refresh()
+            self._heed_trouble(self.roster)
+
+    def _heed_trouble(self, roster: Roster) -> None:
+        """Say that the roster as it stands now is not in force, or that it is again."""
+        if not self._reminder.is_due(roster.trouble):
+            return
+        words = (
+            f"{roster.trouble}. The roster as it was read last stays in force, so whoever was revoked since is still "
+            "let in: correct the file (true and false are written small)"
+            if roster.trouble
+            else f"{roster.path} can be read again and is in force"
+        )
+        self.aloud(words)
+        line = {"from": "", "who": "", "what": "the roster", "bytes_in": 0, "bytes_out": 0}
+        self.access.write(**line, status=0, seconds=0.0, reason=words)
 
     # Who and what may pass ------------------------------------------------------------------------------------------
 
@@ -168,6 +187,7 @@ class Door:
         if self.roster is None:
             return "this site's node"
         entry = self.roster.of(mark)
+        self._heed_trouble(self.roster)
         if entry is None:
             raise Refused(403, f"the key {mark[:23]}... is not on this federation's roster")
         if entry.revoked:
@@ -185,7 +205,7 @@ class Door:
             ) from None
         self.visitors.came(mark, len(body))
         if path == OBJECT:
-            self.visitors.brings(mark, _session_of(body), len(body))
+            self.visitors.brings(mark, session_of(body), len(body))
         return body
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
@@ -221,21 +241,22 @@ class Door:
         pause = self.limits.hold_every
         while True:
             status, content, kind = await self._ask(path, body, passed)
-            if self.closing or time.monotonic() >= until or status != 200 or _holds_message(content):
+            if self.closing or time.monotonic() >= until or status != 200 or holds_message(content):
                 break
             await asyncio.sleep(pause)
+            self._name_of(signed.mark)  # who was revoked meanwhile is not held on to
             pause = min(1.5 * pause, self.limits.hold_slowest)
         if status == 200 and path == FAB and self.pins is not None:
-            content = _pinned(content, self.pins())
+            content = pinned(content, self.pins())
         if status == 200 and path == PUSH:
             self._open_session(signed.mark, content, len(body))
         if path == ACTIVATE:
             self.too_early = status == STILL_THERE
         if status == 200 and path == ACTIVATE:
             self.joined = True
-            self.came(_node_id(content))
+            self.came(node_id(content))
             if self.nodes is not None:
-                self.nodes.note(_node_id(content), signed.mark)
+                self.nodes.note(node_id(content), signed.mark)
         return status, content, kind
 
     async def _ask(self, path: str, body: bytes, passed: dict[str, str]) -> tuple[int, bytes, str]:
@@ -321,47 +342,6 @@ def _address(scope: Scope) -> str:
 def _acquaintance(caller: str, headers: dict[str, str]) -> bytes:
     """A key's header as it comes from one caller."""
     return hashlib.sha256(f"{caller} {headers.get(KEY, '')}".encode()).digest()
-
-
-def _pinned(content: bytes, pins: frozenset[str]) -> bytes:
-    """The answer that brings an app, written anew from what was checked."""
-    from flwr.proto.fab_pb2 import GetFabResponse
-
-    app = GetFabResponse()
-    app.ParseFromString(content)
-    found = hashlib.sha256(app.fab.content).hexdigest()
-    if found not in pins:
-        raise Refused(
-            403,
-            f"the app sha256:{found} is not pinned in this site's site.toml, so it does not run here. If you read "
-            f"and trust it: fedsift flower pin sha256:{found} site.toml",
-        )
-    return bytes(app.SerializeToString())
-
-
-def _session_of(body: bytes) -> str:
-    """The session that a piece says it belongs to; none for what is no piece, which the other side will say."""
-    from flwr.proto.message_pb2 import PushObjectRequest
-
-    try:
-        return str(PushObjectRequest.FromString(body).session_id)
-    except DecodeError:
-        return ""
-
-
-def _node_id(content: bytes) -> int:
-    from flwr.proto.fleet_pb2 import ActivateNodeResponse
-
-    return int(ActivateNodeResponse.FromString(content).node_id)
-
-
-def _holds_message(content: bytes) -> bool:
-    """Whether an answer to a poll brings a message."""
-    from flwr.proto.fleet_pb2 import PullMessagesResponse
-
-    answer = PullMessagesResponse()
-    answer.ParseFromString(content)
-    return len(answer.messages_list) > 0
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

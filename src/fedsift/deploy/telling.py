@@ -13,6 +13,9 @@ CALLERS_TOLD_APART = 64
 ELSEWHERE = "other addresses"
 SUMMED_UP_EVERY = 600.0
 FORGOTTEN_AFTER = 86400.0
+REMINDED = 10
+"""Times that one trouble is told of: at once, a minute later, two minutes after that, then four; the last after eight
+hours and a half."""
 
 
 @dataclass
@@ -71,3 +74,24 @@ class Telling:
             if len(callers) >= CALLERS_TOLD_APART:
                 caller = ELSEWHERE
         return callers.setdefault(caller, Heard())
+
+
+class Reminder:
+    """Tells of a trouble again, ever more rarely, until it is over or has been told often enough."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._trouble, self._times, self._due = "", 0, 0.0
+
+    def is_due(self, trouble: str) -> bool:
+        """Whether to tell of the trouble that there is now; for another one, or none after one, at once."""
+        now = self._clock()
+        if trouble != self._trouble:
+            self._trouble, self._times, self._due = trouble, 0, now
+        elif not trouble:
+            return False
+        if now < self._due or self._times >= REMINDED:
+            return False
+        self._due = now + 60.0 * 2**self._times
+        self._times += 1
+        return True
