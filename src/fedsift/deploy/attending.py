@@ -127,9 +127,8 @@ def _visit(
         place = worker.place
         command = site_command(inside, insecure=False, ca=own.certificate, key=key, worker=place)
         worker.start()
-        guarded = [site_file, head.notebook]
-        rules = of_node(home, place, [own.certificate, key], guarded)
-        tell(rules, guarded, say)
+        rules = of_node(home, place, [own.certificate, key], head.guarded)
+        tell(rules, head.guarded, say)
         with node_of(command, home, place, rules) as node:
             say(f"what leaves is written to {egress}")
 
