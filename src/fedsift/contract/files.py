@@ -22,13 +22,21 @@ def write_private(path: Path, data: bytes | str) -> Path:
     return path
 
 
-def _put(path: Path, data: bytes, rights: int) -> None:
+def rewrite(path: Path, data: bytes) -> None:
+    """The same for a file that is there already, which keeps its rights: one that others cannot read stays so."""
+    _put(path, data, 0o600, path.stat().st_mode & 0o777)
+
+
+def _put(path: Path, data: bytes, rights: int, in_the_end: int | None = None) -> None:
+    """`in_the_end`: rights that the whole file gets, whatever the user's mask."""
     beside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     beside.unlink(missing_ok=True)  # of a process that was killed, with whatever rights
     try:
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, rights), "wb") as file:
             file.write(data)
             file.flush()
+            if in_the_end is not None:
+                os.fchmod(file.fileno(), in_the_end)
             os.fsync(file.fileno())
         os.replace(beside, path)
     except BaseException:

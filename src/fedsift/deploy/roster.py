@@ -22,7 +22,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from fedsift.contract.errors import ConfigError
-from fedsift.contract.files import write_atomically
+from fedsift.contract.files import rewrite, write_private
 
 ROSTER_FILE = "federation.toml"
 
@@ -187,7 +187,11 @@ def _write(path: Path, text: str, wanted: tuple[Entry, ...]) -> None:
     """Replace the file, if it then says what was wanted."""
     if entries_of(tomllib.loads(text), str(path)) != wanted:
         raise ConfigError(f"{path} could not be changed safely: edit it by hand")
-    write_atomically(path, text.encode("utf-8"))
+    if path.is_file():
+        rewrite(path, text.encode("utf-8"))
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_private(path, text)
 
 
 def roster_text(entries: Iterable[Entry]) -> str:
