@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import json
 from base64 import b64encode
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.proto.control_pb2 import RegisterNodeRequest
 from flwr.proto.fab_pb2 import Fab, GetFabResponse
-from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse
-from flwr.proto.message_pb2 import Message
+from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse, PushMessagesResponse
+from flwr.proto.message_pb2 import Message, PushObjectRequest
 
 from fedsift.contract.errors import ConfigError
 from fedsift.deploy.door import FLEET, Door, Limits
+from fedsift.deploy.limits import MESSAGES_REMEMBERED, Refused, Visitors
 from fedsift.deploy.nodes import NodeBook
 from fedsift.deploy.roster import Entry, Roster, entries_of, fingerprint, roster_text
+from fedsift.deploy.telling import Reminder
 
 PULL = "/v1/fleet/pull-messages"
 PUSH = "/v1/fleet/push-messages"
@@ -63,6 +66,7 @@ class Upstream:
 
     def __init__(self, answer: Callable[[str], bytes] = lambda path: b"") -> None:
         self.answer, self.status = answer, 200
+        self.headers: list[tuple[bytes, bytes]] = []
         self.calls: list[tuple[str, dict[str, str], bytes]] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -73,7 +77,7 @@ class Upstream:
             more = event.get("more_body", False)
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         self.calls.append((scope["path"], headers, body))
-        await send({"type": "http.response.start", "status": self.status, "headers": []})
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         await send({"type": "http.response.body", "body": self.answer(scope["path"])})
 
 
@@ -197,6 +201,57 @@ def test_a_roster_that_cannot_be_read_for_a_moment_changes_nothing(setting: Sett
     assert "cannot be read" in setting.door.roster.trouble
 
 
+BROKEN = '[[site]]\nname = "north"\nkey = "{key}"\nsamples = 100\nrevoked = True\n'
+
+
+def test_a_roster_with_a_mistake_is_told_aloud_and_again_and_not_for_ever(tmp_path: Path) -> None:
+    told: list[str] = []
+    now = [0.0]
+    setting = Setting(tmp_path, aloud=told.append)
+    setting.door._reminder = Reminder(clock=lambda: now[0])
+    setting.door.tick()
+    assert told == []
+    setting.file.write_text(BROKEN.format(key=setting.key.mark), "utf-8")  # True is Python's
+    assert setting.post(PULL).status_code == 200  # the last that could be read stays in force
+    assert len(told) == 1
+    assert "federation.toml cannot be read: Invalid value (at line 5" in told[0]
+    assert "whoever was revoked since is still let in" in told[0]
+    assert setting.lines()[0]["reason"] == told[0]
+    for seconds in (1, 58, 1):  # a minute in all, with and without anybody who comes
+        now[0] += seconds
+        setting.door.tick()
+        setting.post(PULL)
+    assert told == told[:1] * 2
+    for _ in range(100):
+        now[0] += 86400.0
+        setting.door.tick()
+    assert len(told) == 10
+    setting.file.write_text("[[site]]\nname = 5\n", "utf-8")  # another mistake is told at once
+    setting.door.tick()
+    assert "site 1 has no name" in told[-1]
+    setting.list(Entry("north", setting.key.mark, 100, revoked=True))
+    setting.door.tick()
+    assert told[-1].endswith("federation.toml can be read again and is in force")
+    assert setting.post(PULL).status_code == 403
+    assert len(told) == 13
+
+
+def test_revoking_takes_effect_on_a_poll_that_is_held(tmp_path: Path) -> None:
+    looks = 0
+
+    def answer(path: str) -> bytes:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            setting.list(Entry("north", setting.key.mark, 100, revoked=True))
+        return b""
+
+    setting = Setting(tmp_path, answer, limits=Limits(hold_seconds=3600.0, hold_every=0.001))
+    found = setting.post(PULL)
+    assert (found.status_code, found.text) == (403, "the key of site 'north' was revoked")
+    assert looks == 3
+
+
 def test_sizes_are_refused_before_anything_is_passed_on(tmp_path: Path) -> None:
     setting = Setting(tmp_path, limits=Limits(request_bytes=100, message_bytes=250, hold_seconds=0.0))
     assert setting.post(OBJECT, body=b"x" * 101).status_code == 413
@@ -205,8 +260,124 @@ def test_sizes_are_refused_before_anything_is_passed_on(tmp_path: Path) -> None:
     )
     assert setting.upstream.calls == []
     assert [setting.post(OBJECT, body=b"x" * 100).status_code for _ in range(3)] == [200, 200, 413]
-    assert setting.post(PUSH, body=b"x").status_code == 200  # the next message begins
-    assert setting.post(OBJECT, body=b"x" * 100).status_code == 200
+
+
+class Superlink:
+    """Answers an announcement as Flower does: with a session, and the pieces that it wants if it takes the message."""
+
+    def __init__(self) -> None:
+        self.message, self.wants, self.sessions = "first", ["piece"], 0
+
+    def __call__(self, path: str) -> bytes:
+        if path != PUSH:
+            return b""
+        self.sessions += 1
+        answer = PushMessagesResponse(
+            results={self.message: 0}, objects_to_push=self.wants, session_id=f"session {self.sessions}"
+        )
+        return bytes(answer.SerializeToString())
+
+
+def a_piece(session: str) -> bytes:
+    """A hundred bytes and one."""
+    piece = PushObjectRequest(object_content=b"x" * 88, session_id=session).SerializeToString()
+    assert len(piece) == 101
+    return bytes(piece)
+
+
+def test_all_pieces_of_a_message_count_together_however_often_it_is_announced(tmp_path: Path) -> None:
+    superlink = Superlink()
+    limits = Limits(request_bytes=200, message_bytes=350, hold_seconds=0.0)
+    setting = Setting(tmp_path, superlink, limits=limits)
+
+    def bring() -> int:
+        return setting.post(OBJECT, body=a_piece(f"session {superlink.sessions}")).status_code
+
+    setting.post(PUSH, body=b"")
+    assert [bring() for _ in range(2)] == [200, 200]
+    setting.post(PUSH, body=b"")  # the same message again: a new session, and the same count
+    assert [bring() for _ in range(2)] == [200, 413]
+    superlink.wants = []  # a message that the SuperLink does not take opens nothing
+    for superlink.message in ("made up", "and again"):
+        setting.post(PUSH, body=b"")
+        assert bring() == 200  # pieces of no message have one count for all
+    assert [bring(), bring()] == [200, 413]
+    superlink.message, superlink.wants = "second", ["piece"]  # the next message that it does take
+    setting.post(PUSH, body=b"")
+    assert [bring() for _ in range(4)] == [200, 200, 200, 413]
+    assert setting.lines()[-1]["reason"] == "a message may have 350 bytes in all its pieces"
+
+
+def test_the_largest_models_pass_piece_by_piece() -> None:
+    """Two models of ResNet-50 in pieces of 5 MB, round after round, and a piece that is sent twice."""
+    now = [0.0]
+    visitors = Visitors(Limits(), clock=lambda: now[0])
+    for number in range(20):
+        visitors.announced("north", f"message {number}", f"session {number}", 4000)
+        for count in range(42):
+            now[0] += 0.1
+            visitors.visit("north", f"{number}.{count}")
+            visitors.came("north", 5 * 10**6)
+            visitors.brings("north", f"session {number}", 5 * 10**6)
+
+
+def test_who_brings_more_than_the_rate_waits_and_loses_nothing() -> None:
+    now = [0.0]
+    visitors = Visitors(Limits(message_bytes=100, bytes_a_second=10.0), clock=lambda: now[0])
+    visitors.came("north", 420)  # four messages are free
+    with pytest.raises(Refused, match="too many bytes") as refused:
+        visitors.visit("north", "1")
+    assert refused.value.status == 429  # a site's door makes a 503 of it, after which its node tries again
+    now[0] += 2.1
+    visitors.visit("north", "2")
+
+
+def test_messages_of_a_key_are_forgotten_in_their_turn() -> None:
+    visitors = Visitors(Limits(message_bytes=100))
+    for number in range(MESSAGES_REMEMBERED + 1):
+        visitors.announced("north", f"message {number}", f"session {number}", 60)
+    with pytest.raises(Refused):
+        visitors.brings("north", "session 1", 60)
+    visitors.brings("north", "session 0", 60)  # one of no message now
+
+
+def test_an_answer_that_is_packed_is_not_unpacked_and_not_handed_on(tmp_path: Path) -> None:
+    """110 bytes that would become 100 000."""
+    setting = Setting(tmp_path, lambda path: gzip.compress(b"x" * 100_000), roster=None)
+    setting.upstream.headers = [(b"content-encoding", b"gzip")]
+    answer = setting.post("/v1/fleet/get-run")
+    assert (answer.status_code, len(answer.content) < 200) == (502, True)
+    assert "packs its answers (gzip)" in answer.text
+    [(_, passed, _)] = setting.upstream.calls
+    assert passed["accept-encoding"] == "identity"
+    setting.upstream.headers = [(b"content-encoding", b"identity")]
+    assert len(setting.post("/v1/fleet/get-run").content) < 200
+
+
+def test_an_answer_is_cut_off_where_it_becomes_too_long(tmp_path: Path) -> None:
+    sent: list[int] = []
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(1000):
+            sent.append(60)
+            yield b"x" * 60
+
+    setting = Setting(tmp_path, roster=None, egress=tmp_path / "e", limits=Limits(answer_bytes=100))
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=pieces()))
+    setting.door.client = httpx.AsyncClient(transport=transport)
+    answer = setting.post("/v1/fleet/pull-object")
+    assert (answer.status_code, answer.text) == (
+        403,  # which drops one message; another answer would end the node
+        "an answer may have 100 bytes, this one has more (/v1/fleet/pull-object)",
+    )
+    assert len(sent) == 2
+
+
+def test_a_packed_request_is_refused(setting: Setting) -> None:
+    answer = setting.post(OBJECT, headers={**setting.key.headers(), "content-encoding": "gzip"})
+    assert (answer.status_code, setting.upstream.calls) == (415, [])
+    plain = {**setting.key.headers(), "content-encoding": "identity"}
+    assert setting.post(OBJECT, headers=plain).status_code == 200
 
 
 def test_a_body_longer_than_it_says_is_cut_off(tmp_path: Path) -> None:

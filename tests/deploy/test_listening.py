@@ -216,3 +216,57 @@ def test_a_throw_away_certificate_is_for_this_machine_and_this_user(tmp_path: Pa
     old = throw_away(tmp_path / "old", now=datetime.now(UTC) - timedelta(days=4000))
     with pytest.raises(ConfigError, match="expired"):
         server_context(old)
+
+
+def test_lines_that_are_not_encrypted_yet_count_by_caller_and_the_oldest_makes_room(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "MOST_OF_ONE_CALLER", 3)
+    door, _ = a_door(tmp_path, Key())
+
+    def silent(address: str, own: str) -> socket.socket:
+        place = ("127.0.0.1", int(address.rpartition(":")[2]))
+        # less than FIRST_BYTE_WITHIN, after which the door lets everyone go
+        return socket.create_connection(place, timeout=5, source_address=(own, 0))
+
+    def let_go(line: socket.socket) -> bool:
+        try:
+            return line.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    with opened(authority.server(), door) as (address, _, server):
+        lines = [silent(address, "127.0.0.2") for _ in range(3)]
+        wait_until(lambda: len(server._welcoming) == 3, 20, "three who say nothing")
+        with silent(address, "127.0.0.2") as fourth:
+            assert let_go(fourth)
+        assert greet(address, authority.ca) is None  # another caller has its own places
+        monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
+        assert greet(address, authority.ca) is None  # though all are taken
+        assert let_go(lines[0])
+        for line in lines:
+            line.close()
+
+
+def test_plain_text_and_failed_handshakes_are_told_once_for_each_caller(
+    authority: Authority, tmp_path: Path
+) -> None:
+    door, _ = a_door(tmp_path, Key())
+    foreign = Authority(tmp_path / "foreign", "another federation")
+    with opened(authority.server(), door) as (address, told, server):
+        for _ in range(3):
+            httpx.post(f"http://{address}/", trust_env=False)
+            with pytest.raises(ConfigError):
+                greet(address, foreign.ca)
+        wait_until(lambda: not server._welcoming, 20, "the last handshake")
+    assert len(told) == 2
+
+
+def test_a_door_is_called_about_once_a_second_though_nobody_comes(
+    authority: Authority, tmp_path: Path
+) -> None:
+    door, _ = a_door(tmp_path, Key())
+    calls: list[int] = []
+    door.tick = lambda: calls.append(1)  # type: ignore[method-assign]
+    with opened(authority.server(), door):
+        wait_until(lambda: calls, 20, "the door's turn")

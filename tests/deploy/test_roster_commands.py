@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import shutil
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,31 @@ def test_pins_in_every_spelling(tmp_path: Path, text: str) -> None:
     path.write_text(text.format(pin=PINS[0]), "utf-8")
     pin(PINS[1], path)
     assert tomllib.loads(path.read_text("utf-8"))["apps"][-1] == PINS[1]
+
+
+@pytest.fixture
+def open_mask() -> Iterator[None]:
+    """The usual mask, under which new files can be read by everyone."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_mask")
+@pytest.mark.parametrize("rights", [0o600, 0o640, 0o644])
+def test_a_file_that_a_command_changes_keeps_its_rights(tmp_path: Path, rights: int) -> None:
+    site = write_site(tmp_path)
+    site.chmod(rights)
+    pin(PINS[0], site)
+    assert site.stat().st_mode & 0o777 == rights
+    roster = tmp_path / "federation.toml"
+    add_entry(roster, Entry("north", KEYS[0], 10))
+    assert roster.stat().st_mode & 0o777 == 0o600  # a new one is for its account alone
+    roster.chmod(rights)
+    add_entry(roster, Entry("south", KEYS[1], 10))
+    assert roster.stat().st_mode & 0o777 == rights
+    revoke_entry(roster, "south")
+    assert roster.stat().st_mode & 0o777 == rights
 
 
 def test_a_pin_that_is_none_is_refused(tmp_path: Path) -> None:

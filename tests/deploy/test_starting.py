@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from fedsift.contract.errors import ConfigError, DataError, FedsiftError
+from fedsift.cli.main import app as commands
+from fedsift.contract.errors import ConfigError, DataError, FedsiftError, Stopped
 from fedsift.deploy import starting, worker
 from fedsift.deploy.app import write_app
 from fedsift.deploy.commands import Worker
@@ -39,6 +41,24 @@ def app(tmp_path: Path) -> Path:
 
 
 # The coordinator's side ----------------------------------------------------------------------------------------------
+
+
+def test_a_run_folder_is_for_its_account_alone(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*parts: Any, **options: Any) -> None:
+        raise Stopped("enough was seen")
+
+    monkeypatch.setattr(starting, "start", start)
+    before = os.umask(0o022)
+    try:
+        words = ["flower", "start", str(app), "--run-folder", str(tmp_path / "run"), "--insecure"]
+        CliRunner().invoke(commands, words)
+    finally:
+        os.umask(before)
+    found = [tmp_path / "run", *(tmp_path / "run").rglob("*")]
+    assert tmp_path / "run" / "study.toml" in found
+    assert {path.stat().st_mode & 0o777 for path in found} <= {0o600, 0o700}
 
 
 def test_another_study_over_an_old_run_is_refused_by_the_key_that_differs(app: Path, tmp_path: Path) -> None:

@@ -27,6 +27,14 @@ def register(app: typer.Typer) -> None:
     app.add_typer(flower, name="flower")
 
 
+@flower.callback()
+def privately() -> None:
+    """Whatever a command of this group writes is for its own account alone."""
+    from fedsift.deploy.private import keep_to_oneself
+
+    keep_to_oneself()
+
+
 @flower.command()
 def superlink(
     host: str = typer.Option("127.0.0.1", "--host", help="Address that sites reach; the door listens there."),

@@ -25,6 +25,11 @@ def write_private(path: Path, data: bytes | str) -> Path:
     return path
 
 
+def rewrite(path: Path, data: bytes) -> None:
+    """The same for a file that is there already, which keeps its rights: one that others cannot read stays so."""
+    _put(path, data, 0o600, path.stat().st_mode & 0o777)
+
+
 @contextmanager
 def staged_private(path: Path, data: bytes) -> Iterator[None]:
     """The new private file lies beside `path` while the block runs, and takes its place only where that ends well.
@@ -37,13 +42,14 @@ def staged_private(path: Path, data: bytes) -> Iterator[None]:
         yield
 
 
-def _put(path: Path, data: bytes, rights: int) -> None:
-    with _staged(path, data, rights):
+def _put(path: Path, data: bytes, rights: int, in_the_end: int | None = None) -> None:
+    with _staged(path, data, rights, in_the_end):
         pass
 
 
 @contextmanager
-def _staged(path: Path, data: bytes, rights: int) -> Iterator[None]:
+def _staged(path: Path, data: bytes, rights: int, in_the_end: int | None = None) -> Iterator[None]:
+    """`in_the_end`: rights that the whole file gets, whatever the user's mask."""
     beside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with _named(path):
@@ -51,6 +57,8 @@ def _staged(path: Path, data: bytes, rights: int) -> Iterator[None]:
             with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, rights), "wb") as file:
                 file.write(data)
                 file.flush()
+                if in_the_end is not None:
+                    os.fchmod(file.fileno(), in_the_end)
                 os.fsync(file.fileno())
         yield
         with _named(path):

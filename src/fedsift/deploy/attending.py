@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -16,7 +16,8 @@ from fedsift.deploy.addresses import host_of
 from fedsift.deploy.certificates import client_context, greet, server_context, throw_away, words_of
 from fedsift.deploy.commands import Say, Worker, ended, existing, node_of, site_command
 from fedsift.deploy.confinement import of_node, tell
-from fedsift.deploy.door import Door, Limits
+from fedsift.deploy.door import Door
+from fedsift.deploy.limits import Limits
 from fedsift.deploy.listening import DoorServer, bind
 from fedsift.deploy.lives import note_node, only_one, sign_off
 from fedsift.deploy.patience import meanwhile
@@ -27,7 +28,10 @@ from fedsift.deploy.temporary import new_socket
 AGAIN_AFTER = 10.0
 """Seconds before a node that ended is started again."""
 STRAIGHT_THROUGH = Limits(hold_seconds=0.0, message_bytes=4 * 2**30)
-"""The coordinator's door holds polls open and sets the size of messages; here they are only counted."""
+"""The coordinator's door holds polls open and sets the size of messages; here they are only counted.
+
+Of what comes in, `largest_answer` of site.toml sets the size.
+"""
 
 
 def home_of(site_file: Path) -> Path:
@@ -113,10 +117,10 @@ def _visit(
     egress = head.egress
     door = Door(
         f"https://{superlink}",
-        httpx.AsyncClient(verify=client_context(ca), timeout=60.0),
+        httpx.AsyncClient(verify=client_context(ca), timeout=60.0, trust_env=False),
         pins=lambda: read_head(site_file).apps,
         egress=egress,
-        limits=STRAIGHT_THROUGH,
+        limits=replace(STRAIGHT_THROUGH, answer_bytes=head.largest_answer),
         came=lambda node: note_node(home, node),
         explain=lambda error: words_of(error, superlink, ca),
         aloud=say,
@@ -126,9 +130,8 @@ def _visit(
         place = worker.place
         command = site_command(inside, insecure=False, ca=own.certificate, key=key, worker=place)
         worker.start()
-        guarded = [site_file, head.notebook]
-        rules = of_node(home, place, [own.certificate, key], guarded)
-        tell(rules, guarded, say)
+        rules = of_node(home, place, [own.certificate, key], head.guarded)
+        tell(rules, head.guarded, say)
         with node_of(command, home, place, rules) as node:
             say(f"what leaves is written to {egress}")
 

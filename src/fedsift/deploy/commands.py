@@ -27,6 +27,7 @@ from fedsift.deploy.confinement import Confinement
 from fedsift.deploy.parents import end_with_parent
 from fedsift.deploy.patience import meanwhile
 from fedsift.deploy.private import keep_to_oneself, private_folder
+from fedsift.deploy.site_head import read_head
 from fedsift.engines.flower.processes import offline, require_flower
 
 LOWEST_PORT = 12_000
@@ -175,7 +176,7 @@ def attend_trial(command: list[str], worker: Worker, home: Path, say: Say) -> in
     try:
         with meanwhile("reading this site's data", say):
             worker.start()
-        rules = confinement.of_node(home, worker.place, [], [worker.site_file])
+        rules = confinement.of_node(home, worker.place, [], read_head(worker.site_file).guarded)
         with node_of(command, home, worker.place, rules) as node:
             while node.poll() is None:
                 worker.keep(say)

@@ -25,12 +25,16 @@ READ = EXECUTE | READ_FILE | READ_DIR
 BY_VERSION = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
 """Kinds of access that a kernel's Landlock knows: making and removing (1), moving (2), cutting off (3)."""
 
+NO_ABSTRACT_SOCKETS, NO_SIGNALS = 1, 2
+SCOPES_SINCE = 6
+"""From this version on a kernel can also keep signals, and sockets that have a name but no path, within the list."""
+
 SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/sys", "/nix/store")
 DEVICES = ("/dev",)
 
 
 class _RulesetAttr(ctypes.Structure):
-    _fields_ = [("handled", ctypes.c_uint64)]
+    _fields_ = [("handled", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]
 
 
 class _PathBeneath(ctypes.Structure):
@@ -60,10 +64,10 @@ class Confinement:
         self.writable = [path.resolve() for path in writable if path.exists()]
         if not version:
             return
-        attr = _RulesetAttr(self._everything)
-        self._ruleset = _call(
-            CREATE_RULESET, ctypes.byref(attr), ctypes.c_size_t(ctypes.sizeof(attr)), ctypes.c_uint32(0)
-        )
+        scoped = NO_ABSTRACT_SOCKETS | NO_SIGNALS if version >= SCOPES_SINCE else 0
+        attr = _RulesetAttr(self._everything, 0, scoped)
+        size = ctypes.sizeof(attr) if scoped else ctypes.sizeof(ctypes.c_uint64)
+        self._ruleset = _call(CREATE_RULESET, ctypes.byref(attr), ctypes.c_size_t(size), ctypes.c_uint32(0))
         for path in self.readable:
             self._allow(path, READ)
         for path in self.writable:
@@ -91,7 +95,11 @@ class Confinement:
                 os.close(descriptor)
 
     def apply(self) -> None:
-        """Give up, for this process and its children, all access to files that is not on the list."""
+        """Give up, for this process and its children, all access to files that is not on the list.
+
+        Where the kernel offers it, also signals to processes outside and their sockets without a path. Sockets that
+        have a path, and the network, stay open.
+        """
         if not self.holds:
             return
         libc = ctypes.CDLL(None, use_errno=True)
@@ -110,7 +118,7 @@ def of_node(home: Path, socket: Path, files: Iterable[Path], guarded: Iterable[P
     """What a SuperNode needs: Python, the system, its home, the socket's folder, its certificate and key.
 
     A folder that is in Python's path only because somebody works there (`python -m`) is left out when it holds what is
-    `guarded`.
+    `guarded`. Of a folder of the system that holds it, everything else is on the list.
     """
     kept = [path.resolve() for path in guarded]
     packages = [Path(entry).resolve() for entry in sys.path if entry]
@@ -120,8 +128,23 @@ def of_node(home: Path, socket: Path, files: Iterable[Path], guarded: Iterable[P
         if (place / "fedsift").is_dir() or not any(path.is_relative_to(place) for path in kept)
     ]
     python = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent]
-    system = [Path(place) for place in SYSTEM]
+    system = [part for place in SYSTEM for part in _all_but(Path(place).resolve(), kept)]
     return Confinement([*system, *python, *packages, *files], [*map(Path, DEVICES), home, socket.parent])
+
+
+def _all_but(folder: Path, kept: list[Path]) -> list[Path]:
+    """The folder, or, where something guarded lies below it, all of it but that.
+
+    Links are left out: the kernel goes by what they lead to. So are folders with very many entries, e.g. of pictures.
+    """
+    inside = [path for path in kept if path.is_relative_to(folder) and path != folder]
+    if not inside:
+        return [folder]
+    try:
+        entries = [entry for entry in folder.iterdir() if not entry.is_symlink() and entry not in inside]
+    except OSError:
+        return []
+    return [part for entry in entries for part in _all_but(entry, inside)] if len(entries) <= 1000 else []
 
 
 Say = Callable[[str], None]
@@ -135,8 +158,11 @@ def tell(confinement: Confinement, guarded: Iterable[Path], say: Say) -> None:
             "site's files. Run the site in a container, or its node under an account of its own (docs/deployment.md)"
         )
         return
-    open_after_all = [path for path in guarded if confinement.reaches(path)]
+    open_after_all = [f"'{path}'" for path in guarded if confinement.reaches(path)]
     if open_after_all:
-        say(f"'{open_after_all[0]}' lies in a folder that the SuperNode may read: move it elsewhere")
+        say(
+            f"{', '.join(open_after_all[:3])}: an app that you pin can read this, for it lies in a folder that the "
+            "SuperNode needs, of Python or its own: move it elsewhere"
+        )
     else:
         say("the SuperNode and its apps cannot open this site's data and notebook: the kernel sees to it")

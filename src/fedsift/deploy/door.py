@@ -14,22 +14,24 @@ import contextlib
 import hashlib
 import json
 import time
-from base64 import b64decode
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import serialization
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from fedsift.contract.errors import ConfigError
+from fedsift.deploy.access_log import AccessLog, now
+from fedsift.deploy.bodies import holds_message, node_id, pinned, session_of
+from fedsift.deploy.callers import MOST_CALLERS, Callers, caller_of
+from fedsift.deploy.limits import Limits, Refused, Visitors
 from fedsift.deploy.nodes import NodeBook
 from fedsift.deploy.private import append_private
-from fedsift.deploy.roster import Roster, fingerprint
+from fedsift.deploy.roster import Roster
+from fedsift.deploy.signatures import KEY, Signed, signed_by
+from fedsift.deploy.telling import Reminder, Telling
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -50,50 +52,19 @@ REGISTER = "/v1/control/register-node"
 """The one control call that a door makes itself, on its own side, for a key that it found on the roster."""
 PASSED_ON = ("content-type", "accept", "flwr-public-key", "flwr-signature", "flwr-timestamp")
 """Headers that reach the other side; nothing else does, and none of them is ever logged."""
-FOR_A_NODE = {408: 503, 413: 403, 429: 503, 500: 503}
+PLAIN = "identity"
+"""The one content encoding: a packed body can be a thousand times larger than its bytes."""
+FOR_A_NODE = {408: 503, 413: 403, 415: 403, 429: 503, 500: 503}
 """Answers that end a SuperNode's loop for good, and what it takes instead: 403 drops one message, 503 tries again."""
 STILL_THERE = 412
 """Flower's answer to a listed key whose node has not been silent for a minute yet: to it, the node still runs."""
-SIGNATURE_LIFE = 310.0
-"""Seconds for which Flower takes a signed timestamp, for any route and body: within them each is let in once."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What one key may do."""
+class Unheard(Refused):
+    """The answer to a caller who was refused too often."""
 
-    request_bytes: int = 16 * 2**20
-    """Of one request; Flower sends arrays in pieces of 5 MB."""
-    message_bytes: int = 256 * 2**20
-    """Of all pieces between two messages: two models of ResNet-50."""
-    requests_a_second: float = 50.0
-    burst: int = 400
-    """Requests at once before the rate counts: a model arrives in many pieces."""
-    hold_seconds: float = 15.0
-    """How long a poll without a message is kept open, so that a node need not sleep between polls; 0: not at all."""
-    hold_every: float = 0.1
-    """Seconds between two looks for its message, at first; they grow, for many sites wait long and each look costs."""
-    hold_slowest: float = 0.5
-    read_seconds: float = 120.0
-    """How long a body may take to arrive."""
-
-
-class Refused(Exception):
-    """A request that does not pass: a status and a sentence that its sender may read."""
-
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
-        self.status = status
-
-
-@dataclass
-class Visitor:
-    """What the door remembers of a key."""
-
-    allowance: float
-    seen: float
-    since_message: int = 0
-    stamps: dict[str, float] = field(default_factory=dict)
+    def __init__(self) -> None:
+        super().__init__(429, "too many requests from this address without a key of the roster: slow down")
 
 
 @dataclass
@@ -117,7 +88,7 @@ class Door:
     )
     """Words for a line that does not stand."""
     aloud: Callable[[str], None] = lambda words: None
-    """Tells the operator of a refusal, once for each reason."""
+    """Tells the operator of a refusal: once for each reason and caller, and of a flood in one line."""
     joined: bool = False
     """Whether a node was activated through this door."""
     came: Callable[[int], None] = lambda node: None
@@ -127,8 +98,13 @@ class Door:
     closing: bool = False
     """Set when the door is about to close: polls are let go."""
     limits: Limits = field(default_factory=Limits)
-    visitors: dict[str, Visitor] = field(default_factory=dict)
-    told: set[tuple[str, bytes]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.visitors, self.callers = Visitors(self.limits), Callers(self.limits)
+        self.access, self.telling = AccessLog(self.log), Telling(self.aloud)
+        self._reminder = Reminder()
+        self._known: set[bytes] = set()
+        """Keys that were let in, each with where from."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -137,28 +113,62 @@ class Door:
         if scope["type"] != "http":
             return
         started, who = time.perf_counter(), ""
+        caller, unheard = caller_of(_address(scope)), False
         body, status, answer, kind = b"", 500, b"the door failed", "text/plain"
         try:
-            self._check_route(scope)
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            who = self._check_key(headers)
-            body = await self._read(headers, receive, scope["path"])
-            status, answer, kind = await self._forward(scope["path"], headers, body)
+            self._check_caller(caller, headers)
+            self._check_route(scope)
+            signed = signed_by(headers)
+            who = self._name_of(signed.mark)
+            self._known.add(_acquaintance(caller, headers))
+            self.visitors.visit(signed.mark, signed.stamp)
+            body = await self._read(headers, receive, scope["path"], signed.mark)
+            status, answer, kind = await self._forward(scope["path"], headers, body, signed)
         except Refused as reason:
             status, answer = reason.status, str(reason).encode()
+            unheard = isinstance(reason, Unheard)
+            if not who and not unheard:
+                self._known.discard(_acquaintance(caller, headers))
+                self.callers.refused(caller)
         except (httpx.HTTPError, OSError) as error:
             status, answer = 502, self.explain(error).encode()
+        except DecodeError:
+            status, answer = 502, b"the other side's answer is none of Flower's"
         except asyncio.CancelledError:  # the server gives up on what is still open when it ends
             status, answer = 503, b"the door closes; come again"
-        if status >= 400:
-            self._tell(who, answer)
+        if not unheard or self.callers.first_of_many(caller):
+            self._note(scope, who, len(body), status, answer, time.perf_counter() - started)
         if self.egress is not None:
             status = FOR_A_NODE.get(status, status)
-        self._write(scope, who, len(body), status, answer, time.perf_counter() - started)
         await send(
             {"type": "http.response.start", "status": status, "headers": [(b"content-type", kind.encode())]}
         )
         await send({"type": "http.response.body", "body": answer})
+
+    def tick(self) -> None:
+        """What has to be told or written down though nobody comes; called about once a second."""
+        for caller, count in self.callers.counted():
+            line = {"from": caller, "who": "", "what": "not looked at", "bytes_in": 0, "bytes_out": 0}
+            self.access.write(**line, status=429, seconds=0.0, count=count, reason=str(Unheard()))
+        self.telling.sum_up()
+        if self.roster is not None:
+            self.roster.refresh()
+            self._heed_trouble(self.roster)
+
+    def _heed_trouble(self, roster: Roster) -> None:
+        """Say that the roster as it stands now is not in force, or that it is again."""
+        if not self._reminder.is_due(roster.trouble):
+            return
+        words = (
+            f"{roster.trouble}. The roster as it was read last stays in force, so whoever was revoked since is still "
+            "let in: correct the file (true and false are written small)"
+            if roster.trouble
+            else f"{roster.path} can be read again and is in force"
+        )
+        self.aloud(words)
+        line = {"from": "", "who": "", "what": "the roster", "bytes_in": 0, "bytes_out": 0}
+        self.access.write(**line, status=0, seconds=0.0, reason=words)
 
     # Who and what may pass ------------------------------------------------------------------------------------------
 
@@ -166,55 +176,25 @@ class Door:
         if scope["method"] != "POST" or scope["path"] not in FLEET or scope.get("query_string"):
             raise Refused(404, "this door leads to the fleet routes of a fedsift federation and nowhere else")
 
-    def _check_key(self, headers: dict[str, str]) -> str:
-        """The name that a request's key speaks for; its signature, its freshness and its rate are checked."""
-        try:
-            public = b64decode(headers["flwr-public-key"], validate=True)
-            signature = b64decode(headers["flwr-signature"], validate=True)
-            stamp = headers["flwr-timestamp"]
-            age = (datetime.now(UTC) - datetime.fromisoformat(stamp)).total_seconds()
-            key = serialization.load_pem_public_key(public)
-            if not isinstance(key, ec.EllipticCurvePublicKey):
-                raise ValueError("no key of an elliptic curve")
-            key.verify(signature, stamp.encode("ascii"), ec.ECDSA(hashes.SHA256()))
-            mark = fingerprint(public)
-        except (KeyError, ValueError, TypeError, InvalidSignature, ConfigError):
-            raise Refused(401, "this request is not signed with a site's key") from None
-        if abs(age) > SIGNATURE_LIFE:
-            raise Refused(
-                401, f"this request was signed {age:.0f} s ago: set the clocks of both machines right"
-            )
-        name = self._name_of(mark)
-        self._check_visit(mark, stamp)
-        return name
+    def _check_caller(self, caller: str, headers: dict[str, str]) -> None:
+        """Who was refused too often is not looked at, unless with a key that was let in from there before."""
+        if self.callers.spent(caller) and _acquaintance(caller, headers) not in self._known:
+            raise Unheard
+        if len(self._known) > MOST_CALLERS:
+            self._known.clear()
 
     def _name_of(self, mark: str) -> str:
         if self.roster is None:
             return "this site's node"
         entry = self.roster.of(mark)
+        self._heed_trouble(self.roster)
         if entry is None:
             raise Refused(403, f"the key {mark[:23]}... is not on this federation's roster")
         if entry.revoked:
             raise Refused(403, f"the key of site '{entry.name}' was revoked")
         return entry.name
 
-    def _check_visit(self, mark: str, stamp: str) -> None:
-        """Each signature once, and no more requests than the rate allows."""
-        now = time.monotonic()
-        visitor = self.visitors.setdefault(mark, Visitor(self.limits.burst, now))
-        earned = (now - visitor.seen) * self.limits.requests_a_second
-        visitor.allowance, visitor.seen = min(self.limits.burst, visitor.allowance + earned), now
-        if visitor.allowance < 1:
-            raise Refused(429, "too many requests: slow down")
-        visitor.allowance -= 1
-        if stamp in visitor.stamps:
-            raise Refused(401, "this signature was used before")
-        visitor.stamps[stamp] = now
-        if len(visitor.stamps) > 4096:
-            fresh = {old: at for old, at in visitor.stamps.items() if now - at < 2 * SIGNATURE_LIFE}
-            visitor.stamps = fresh
-
-    async def _read(self, headers: dict[str, str], receive: Receive, path: str) -> bytes:
+    async def _read(self, headers: dict[str, str], receive: Receive, path: str, mark: str) -> bytes:
         """The body, refused as soon as it is too long or too slow; pieces of one message are counted together."""
         try:
             async with asyncio.timeout(self.limits.read_seconds):
@@ -223,11 +203,16 @@ class Door:
             raise Refused(
                 408, f"this request did not arrive within {self.limits.read_seconds:.0f} s"
             ) from None
-        self._count(fingerprint(b64decode(headers["flwr-public-key"])), path, len(body))
+        self.visitors.came(mark, len(body))
+        if path == OBJECT:
+            self.visitors.brings(mark, session_of(body), len(body))
         return body
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
         most = self.limits.request_bytes
+        packed = headers.get("content-encoding", PLAIN)
+        if packed.strip().lower() != PLAIN:
+            raise Refused(415, f"a request must not be packed, this one is ({packed[:20]})")
         declared = headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > most:
             raise Refused(413, f"a request may have {most} bytes, this one says {declared[:20]}")
@@ -243,48 +228,66 @@ class Door:
             more = event.get("more_body", False)
         return b"".join(parts)
 
-    def _count(self, mark: str, path: str, size: int) -> None:
-        visitor = self.visitors[mark]
-        if path == PUSH:
-            visitor.since_message = 0
-        if path in (OBJECT, PUSH):
-            visitor.since_message += size
-            if visitor.since_message > self.limits.message_bytes:
-                raise Refused(413, f"a message may have {self.limits.message_bytes} bytes in all its pieces")
-
     # The other side -------------------------------------------------------------------------------------------------
 
-    async def _forward(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes, str]:
+    async def _forward(
+        self, path: str, headers: dict[str, str], body: bytes, signed: Signed
+    ) -> tuple[int, bytes, str]:
         passed = {name: headers[name] for name in PASSED_ON if name in headers}
-        public = b64decode(headers["flwr-public-key"])
         if path == ACTIVATE and self.nodes is not None:
-            await self._make_known(public)
+            await self._make_known(signed.public)
         self._note_egress(path, body)
         until = time.monotonic() + (self.limits.hold_seconds if path == PULL else 0.0)
         pause = self.limits.hold_every
         while True:
-            response = await self.client.post(f"{self.upstream}{path}", content=body, headers=passed)
-            if (
-                self.closing
-                or time.monotonic() >= until
-                or response.status_code != 200
-                or _holds_message(response.content)
-            ):
+            status, content, kind = await self._ask(path, body, passed)
+            if self.closing or time.monotonic() >= until or status != 200 or holds_message(content):
                 break
             await asyncio.sleep(pause)
+            self._name_of(signed.mark)  # who was revoked meanwhile is not held on to
             pause = min(1.5 * pause, self.limits.hold_slowest)
-        content = response.content
-        if response.status_code == 200 and path == FAB and self.pins is not None:
-            content = _pinned(content, self.pins())
+        if status == 200 and path == FAB and self.pins is not None:
+            content = pinned(content, self.pins())
+        if status == 200 and path == PUSH:
+            self._open_session(signed.mark, content, len(body))
         if path == ACTIVATE:
-            self.too_early = response.status_code == STILL_THERE
-        if response.status_code == 200 and path == ACTIVATE:
+            self.too_early = status == STILL_THERE
+        if status == 200 and path == ACTIVATE:
             self.joined = True
-            self.came(_node_id(content))
+            self.came(node_id(content))
             if self.nodes is not None:
-                self.nodes.note(_node_id(content), fingerprint(public))
-        kind = response.headers.get("content-type", "application/octet-stream")
-        return response.status_code, content, kind
+                self.nodes.note(node_id(content), signed.mark)
+        return status, content, kind
+
+    async def _ask(self, path: str, body: bytes, passed: dict[str, str]) -> tuple[int, bytes, str]:
+        """The other side's answer as its bytes came, refused as soon as it is too long or packed."""
+        most, parts, size = self.limits.answer_bytes, [], 0
+        asked = {**passed, "accept-encoding": PLAIN}
+        async with self.client.stream(
+            "POST", f"{self.upstream}{path}", content=body, headers=asked
+        ) as response:
+            packed = response.headers.get("content-encoding", PLAIN)
+            if packed.strip().lower() != PLAIN:
+                raise Refused(
+                    502, f"the other side packs its answers ({packed[:20]}): nothing between the doors may"
+                )
+            async for part in response.aiter_bytes():
+                parts.append(part)
+                size += len(part)
+                if size > most:
+                    raise Refused(413, f"an answer may have {most} bytes, this one has more ({path})")
+            kind = response.headers.get("content-type", "application/octet-stream")
+            return response.status_code, b"".join(parts), kind
+
+    def _open_session(self, mark: str, content: bytes, size: int) -> None:
+        """Count the pieces that the SuperLink now waits for; one that takes no message waits for none."""
+        from flwr.proto.fleet_pb2 import PushMessagesResponse
+
+        answer = PushMessagesResponse()
+        with contextlib.suppress(DecodeError):  # no answer of Flower's opens nothing
+            answer.ParseFromString(content)
+        if answer.objects_to_push:
+            self.visitors.announced(mark, next(iter(answer.results), ""), answer.session_id, size)
 
     async def _make_known(self, public: bytes) -> None:
         """Flower's own check of keys wants them registered: what is on the roster is, and nothing else ever.
@@ -305,7 +308,7 @@ class Door:
         if self.egress is None:
             return
         line = {
-            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "at": now(),
             "route": path,
             "bytes": len(body),
             "sha256": hashlib.sha256(body).hexdigest(),
@@ -317,60 +320,28 @@ class Door:
                 503, f"{self.egress} cannot be written ({error.strerror}): nothing leaves until it can"
             ) from None
 
-    def _tell(self, who: str, answer: bytes) -> None:
-        if (who, answer) not in self.told and len(self.told) < 1000:
-            self.told.add((who, answer))
-            words = "".join(c for c in answer.decode(errors="replace")[:400] if c.isprintable())
-            self.aloud(f"{who or 'somebody'} was refused: {words}")
-
-    def _write(self, scope: Scope, who: str, size: int, status: int, answer: bytes, seconds: float) -> None:
-        """One line of JSON a request: never a header, a body or an address's credentials."""
-        if self.log is None:
-            return
-        line = {
-            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "from": (scope.get("client") or ("", 0))[0],
-            "who": who,
-            "what": f"{scope['method']} {scope['path'][:200]}",
-            "bytes_in": size,
-            "bytes_out": len(answer),
-            "status": status,
-            "seconds": round(seconds, 4),
-            **({"reason": answer.decode(errors="replace")[:300]} if status >= 400 else {}),
-        }
-        with contextlib.suppress(OSError):
-            append_private(self.log, json.dumps(line))
-
-
-def _pinned(content: bytes, pins: frozenset[str]) -> bytes:
-    """The answer that brings an app, written anew from what was checked."""
-    from flwr.proto.fab_pb2 import GetFabResponse
-
-    app = GetFabResponse()
-    app.ParseFromString(content)
-    found = hashlib.sha256(app.fab.content).hexdigest()
-    if found not in pins:
-        raise Refused(
-            403,
-            f"the app sha256:{found} is not pinned in this site's site.toml, so it does not run here. If you read "
-            f"and trust it: fedsift flower pin sha256:{found} site.toml",
+    def _note(self, scope: Scope, who: str, size: int, status: int, answer: bytes, seconds: float) -> None:
+        """One line of JSON a request, and a word to the operator if it was refused."""
+        address, words = _address(scope), answer.decode(errors="replace")
+        if status >= 400:
+            said = "".join(c for c in words[:400] if c.isprintable())
+            whom = who or (f"somebody ({address})" if address else "somebody")
+            self.telling.tell(str(status), who or caller_of(address), f"{whom} was refused: {said}")
+        self.access.request(
+            **{"from": address, "who": who, "what": f"{scope['method']} {scope['path'][:200]}"},
+            **{"bytes_in": size, "bytes_out": len(answer)},
+            **{"status": FOR_A_NODE.get(status, status) if self.egress else status},
+            **{"seconds": round(seconds, 4), "reason": words},
         )
-    return bytes(app.SerializeToString())
 
 
-def _node_id(content: bytes) -> int:
-    from flwr.proto.fleet_pb2 import ActivateNodeResponse
-
-    return int(ActivateNodeResponse.FromString(content).node_id)
+def _address(scope: Scope) -> str:
+    return str((scope.get("client") or ("", 0))[0])
 
 
-def _holds_message(content: bytes) -> bool:
-    """Whether an answer to a poll brings a message."""
-    from flwr.proto.fleet_pb2 import PullMessagesResponse
-
-    answer = PullMessagesResponse()
-    answer.ParseFromString(content)
-    return len(answer.messages_list) > 0
+def _acquaintance(caller: str, headers: dict[str, str]) -> bytes:
+    """A key's header as it comes from one caller."""
+    return hashlib.sha256(f"{caller} {headers.get(KEY, '')}".encode()).digest()
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:
@@ -379,3 +350,6 @@ async def _lifespan(receive: Receive, send: Send) -> None:
         await send({"type": f"{event['type']}.complete"})
         if event["type"] == "lifespan.shutdown":
             return
+
+
+__all__ = ["FLEET", "Door", "Limits", "Refused"]

@@ -18,6 +18,8 @@ from typing import Any
 import uvicorn
 
 from fedsift.contract.errors import ConfigError
+from fedsift.deploy.callers import caller_of
+from fedsift.deploy.telling import Telling
 
 TLS_HANDSHAKE = 0x16
 FIRST_BYTE_WITHIN = 10.0
@@ -78,9 +80,11 @@ class DoorServer(uvicorn.Server):
         )
         self.servers = []
         self._listener, self._context = listener, context
-        self._alive, self._aloud = alive, aloud
+        self._alive = alive
         self._accepting: asyncio.Task[None] | None = None
-        self._welcoming: set[asyncio.Task[None]] = set()
+        self._telling = Telling(aloud)
+        self._welcoming: dict[asyncio.Task[None], tuple[str, int]] = {}
+        """Lines that are not encrypted yet, by address and port, the longest ago first."""
         self._silent: dict[Any, float] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -90,6 +94,10 @@ class DoorServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         self._let_go_of_silent_ones()
+        if counter % 10 == 0:  # of ten a second
+            self._telling.sum_up()
+            if hasattr(self.config.app, "tick"):
+                self.config.app.tick()
         return await super().on_tick(counter) or not self._alive()
 
     def _let_go_of_silent_ones(self) -> None:
@@ -119,21 +127,41 @@ class DoorServer(uvicorn.Server):
             except OSError:  # e.g. too many open files: those that are open will close
                 await asyncio.sleep(0.1)
                 continue
-            if self._crowded(str(address[0])):
+            caller = caller_of(str(address[0]))
+            if self._crowded(caller):
                 line.close()
                 continue
-            task = asyncio.create_task(self._welcome(line, str(address[0])))
-            self._welcoming.add(task)
-            task.add_done_callback(self._welcoming.discard)
+            task = asyncio.create_task(self._welcome(line, caller))
+            self._welcoming[task] = (str(address[0]), int(address[1]))
+            task.add_done_callback(lambda task: self._welcoming.pop(task, None))
 
     def _crowded(self, caller: str) -> bool:
-        """Whether so many are here already, of all or of this caller, that the next one is not let in."""
-        here = [each.client[0] for each in self.server_state.connections if each.client is not None]
-        if here.count(caller) >= MOST_OF_ONE_CALLER:
+        """Whether so many are here already, of all or of this caller, that the next one is not let in.
+
+        Lines that are not encrypted yet count like others. When all places are taken, the oldest of these makes room:
+        a site's handshake takes a moment.
+        """
+        served = {each.client for each in self.server_state.connections if each.client is not None}
+        here = served | set(self._welcoming.values())  # a line that has just been encrypted is in both
+        if sum(caller_of(host) == caller for host, _ in here) >= MOST_OF_ONE_CALLER:
             return True
-        return len(here) + len(self._welcoming) >= MOST_CONNECTIONS
+        if len(here) < MOST_CONNECTIONS:
+            return False
+        if not self._welcoming:
+            return True
+        oldest = next(iter(self._welcoming))
+        del self._welcoming[oldest]
+        oldest.cancel()
+        return False
 
     async def _welcome(self, line: socket.socket, caller: str) -> None:
+        try:
+            await self._take(line, caller)
+        except asyncio.CancelledError:
+            line.close()
+            raise
+
+    async def _take(self, line: socket.socket, caller: str) -> None:
         line.setblocking(False)
         first = await _peek(line, FIRST_BYTE_WITHIN)
         if not first:
@@ -149,7 +177,7 @@ class DoorServer(uvicorn.Server):
             self._silent[protocol] = time.monotonic()
         except OSError as error:
             line.close()
-            self._aloud(_handshake_words(caller, error))
+            self._telling.tell("handshake", caller, _handshake_words(caller, error))
 
     def _protocol(self) -> asyncio.Protocol:
         kind: Any = self.config.http_protocol_class
@@ -159,7 +187,8 @@ class DoorServer(uvicorn.Server):
         return protocol
 
     async def _refuse_plain_text(self, line: socket.socket, caller: str) -> None:
-        self._aloud(f"{caller} came without encryption and was turned away: {PLAIN_TEXT_HINT}")
+        words = f"{caller} came without encryption and was turned away: {PLAIN_TEXT_HINT}"
+        self._telling.tell("plain text", caller, words)
         body = PLAIN_TEXT_HINT.encode()
         head = (
             "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n"

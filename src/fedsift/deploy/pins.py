@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 from fedsift.contract.errors import ConfigError
-from fedsift.contract.files import write_atomically
+from fedsift.contract.files import rewrite
 from fedsift.deploy.site_file import read_site_file
 from fedsift.deploy.site_head import APP_PIN
 
@@ -49,5 +49,5 @@ def pin(app: str, site_file: Path) -> str:
     before, after = tomllib.loads(text), tomllib.loads(result)
     if after.pop("apps") != wanted or {k: v for k, v in before.items() if k != "apps"} != after:
         raise ConfigError(f"{site_file} could not be changed safely: add {mark} to its 'apps' by hand")
-    write_atomically(site_file, result.encode("utf-8"))
+    rewrite(site_file, result.encode("utf-8"))
     return mark

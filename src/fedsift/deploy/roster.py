@@ -22,7 +22,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from fedsift.contract.errors import ConfigError
-from fedsift.contract.files import write_atomically
+from fedsift.contract.files import rewrite, write_private
 
 ROSTER_FILE = "federation.toml"
 
@@ -94,7 +94,8 @@ def _share(row: dict[str, Any], place: str) -> float:
 class Roster:
     """The roster as it stands on disk now: a revoked site's next message is refused.
 
-    A file that is being edited and cannot be read for a moment changes nothing; at the start it must be right.
+    A file that cannot be read, e.g. while it is being edited, changes nothing and is a `trouble`, which the door tells
+    its operator again and again; at the start it must be right.
     """
 
     def __init__(self, path: Path) -> None:
@@ -107,15 +108,16 @@ class Roster:
 
     def of(self, key: str) -> Entry | None:
         """The entry of a key's fingerprint; None for a key that is not listed."""
-        self._refresh()
+        self.refresh()
         return self._by_key.get(key)
 
     def share_of(self, name: str) -> float:
         """The most that a site's size may count for among a round's replies; 1 for one that is not listed."""
-        self._refresh()
+        self.refresh()
         return next((entry.share for entry in self._by_key.values() if entry.name == name), 1.0)
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Read the file if it has changed."""
         stamp = self._now()
         if stamp != self._stamp:
             try:
@@ -185,7 +187,11 @@ def _write(path: Path, text: str, wanted: tuple[Entry, ...]) -> None:
     """Replace the file, if it then says what was wanted."""
     if entries_of(tomllib.loads(text), str(path)) != wanted:
         raise ConfigError(f"{path} could not be changed safely: edit it by hand")
-    write_atomically(path, text.encode("utf-8"))
+    if path.is_file():
+        rewrite(path, text.encode("utf-8"))
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_private(path, text)
 
 
 def roster_text(entries: Iterable[Entry]) -> str:

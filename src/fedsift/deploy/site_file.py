@@ -25,7 +25,7 @@ from fedsift.contract.errors import ConfigError
 from fedsift.contract.files import safe_name
 from fedsift.contract.ranges import AtLeastOne
 from fedsift.deploy.policy import Policy
-from fedsift.deploy.site_head import APP_PIN, EGRESS_FILE
+from fedsift.deploy.site_head import APP_PIN, EGRESS_FILE, LARGEST_ANSWER
 from fedsift.study.study import read_toml
 from fedsift.study.tables import build
 
@@ -63,6 +63,8 @@ class SiteFile:
     """The smallest count that leaves this site in a label audit; smaller ones leave in a lump."""
     apps: tuple[str, ...] = ()
     """Fingerprints `sha256:...` of the apps that may run here; across a network no other does."""
+    largest_answer: AtLeastOne = LARGEST_ANSWER
+    """MB of one answer of the coordinator's that this site's door takes."""
     policy: Policy | None = None
     """What may be asked and what may leave; without this table, all that the installed fedsift knows."""
     plugins: tuple[str, ...] = ()

@@ -24,6 +24,7 @@ from fedsift.engines.flower.engine import ROSTER_FILE, Expected, Roster, call_th
 from fedsift.engines.flower.federation import FlowerFederation, gather
 from fedsift.engines.flower.hello import Hello, Introduction, Noted, Notice, Vacant, unsound
 from fedsift.engines.flower.letters import Letter
+from fedsift.engines.flower.mailbox import Spoilt
 from fedsift.engines.flower.post import Doorkeeper, Pace, Post
 from fedsift.engines.flower.records import pack, unpack
 from fedsift.engines.protection import GateLimits, Protection
@@ -590,3 +591,40 @@ def test_a_site_counts_for_no_more_than_the_roster_says(everyone: float, wanted:
     federation.post.keeper = Sharing()
     assert [reply.samples for reply in ask(federation).values()] == wanted
     assert federation.largest_share("west") == min(everyone, 0.2)
+
+
+def spoil(federation: FlowerFederation, grid: FakeGrid, node: int, spoilt: Spoilt) -> None:
+    """From now on whatever this node answers cannot be used."""
+    look = federation.post.mailbox.look
+
+    def spoils(ids: set[str]) -> list[tuple[str, Message | Spoilt]]:
+        return [
+            (id, spoilt if grid.sent[int(id.split("-")[1])][1] == node else said) for id, said in look(ids)
+        ]
+
+    federation.post.mailbox.look = spoils  # type: ignore[method-assign]
+
+
+def test_an_answer_that_cannot_be_put_together_costs_that_site_the_round_and_no_other() -> None:
+    grid = grid_of()
+    federation = federation_of(grid)
+    spoil(federation, grid, 102, Spoilt("the answer cannot be put together: KeyError"))
+    began = grid.now
+    replies = ask(federation)
+    assert replies.sites == ["north", "south"]
+    assert replies.refused == {"west": "the answer cannot be put together: KeyError"}
+    assert grid.now - began < 10.0
+
+
+def test_an_answer_under_way_is_not_asked_for_twice_and_ends_with_the_round() -> None:
+    grid = grid_of()
+    federation = federation_of(grid, deadline=200.0)
+    grid.nodes[102].says = lambda letter: None
+    federation.post.mailbox.under_way = lambda ids: {  # type: ignore[method-assign]
+        id for id in ids if grid.sent[int(id.split("-")[1])][1] == 102
+    }
+    began = grid.now
+    replies = ask(federation)
+    assert replies.refused == {"west": "its answer did not arrive in full within 200 s"}
+    assert len(grid.requests_to(102)) == 1
+    assert 200.0 <= grid.now - began < 210.0

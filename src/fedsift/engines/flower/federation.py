@@ -18,6 +18,7 @@ from fedsift.engines.flower.hello import (
     Introduction,
     disagreement,
 )
+from fedsift.engines.flower.mailbox import Spoilt
 from fedsift.engines.flower.post import Post, lost, read_reply
 from fedsift.engines.flower.records import Packer
 from fedsift.local.site import Samples
@@ -115,8 +116,15 @@ class FlowerFederation(EngineFederation):
             self._tell(errands, grace)
             post.rest()
         post.teller.done(f"round {self.round.count}: the coordinator computes")
+        partly = {under_way[id] for id in post.mailbox.under_way(under_way)}
+        post.mailbox.forget(under_way)
         for site, errand in errands.items():
-            answers[site] = _failed(errand.envelope, errand.trouble or self._silence(site, deadline))
+            silence = (
+                f"its answer did not arrive in full within {deadline:.0f} s"
+                if site in partly
+                else self._silence(site, deadline)
+            )
+            answers[site] = _failed(errand.envelope, errand.trouble or silence)
             self.away.add(site)
         return answers
 
@@ -134,9 +142,10 @@ class FlowerFederation(EngineFederation):
     def _send_due(self, errands: Mapping[str, Errand], under_way: dict[str, str], left: float) -> None:
         """Send what was not sent yet, what is to go to another node by now, and what has waited too long."""
         now = self.post.clock()
+        arriving = {under_way[id] for id in self.post.mailbox.under_way(under_way)}
         for site, errand in errands.items():
             node = self.post.node_of.get(site)
-            if node is None or (node == errand.node and now < errand.due):
+            if node is None or (node == errand.node and (now < errand.due or site in arriving)):
                 continue
             if node == errand.node:
                 errand.patience *= 2
@@ -146,7 +155,7 @@ class FlowerFederation(EngineFederation):
                 errand.node, errand.due = node, now + errand.patience
 
     def _receive(
-        self, site: str, message: Message, errands: dict[str, Errand], answers: dict[str, Answer]
+        self, site: str, message: Message | Spoilt, errands: dict[str, Errand], answers: dict[str, Answer]
     ) -> None:
         if site not in errands:
             return  # the copy of a request that was answered already

@@ -23,6 +23,7 @@ from fedsift.engines.flower.hello import (
     unsound,
 )
 from fedsift.engines.flower.letters import MESSAGE_TYPE, size_of_records
+from fedsift.engines.flower.mailbox import Mailbox, Spoilt
 from fedsift.engines.flower.records import Packer, unpack
 
 log = logging.getLogger("fedsift.coordinator")
@@ -98,6 +99,7 @@ class Post:
         """Those that the study names: a site may train them, or a registered one."""
         self.absences = Absences(clock)
         self.teller = Teller()
+        self.mailbox = Mailbox(grid, clock)
         self._arrivals: dict[int, int] = {}
         self._greeted: dict[int, float] = {}
         self._greetings: dict[str, int] = {}
@@ -112,13 +114,9 @@ class Post:
         ids = [id for id in self.grid.push_messages([message]) if id]
         return ids[0] if ids else None
 
-    def collect(self, ids: set[str]) -> list[tuple[str, Message]]:
+    def collect(self, ids: set[str]) -> list[tuple[str, Message | Spoilt]]:
         """Answers that have come to any of these messages, with the message's id."""
-        if not ids:
-            return []
-        return [
-            (message.metadata.reply_to_message_id, message) for message in self.grid.pull_messages(list(ids))
-        ]
+        return self.mailbox.look(ids) if ids else []
 
     def meet(self) -> list[str]:
         """Greet nodes not met before and hear those that answer; the sites that are new or have moved."""
@@ -140,6 +138,7 @@ class Post:
             speaker = self._greetings.get(id)
             if speaker is None:
                 continue  # this node has answered another greeting
+            self.mailbox.forget(other for other, to in self._greetings.items() if to == speaker)
             self._greetings = {other: to for other, to in self._greetings.items() if to != speaker}
             site = self._hear(speaker, message)
             if site is not None:
@@ -157,7 +156,7 @@ class Post:
         silent = when is not None and node in self._greetings.values()
         return when is None or (silent and self.clock() - when >= self.pace.ask_again)
 
-    def _hear(self, node: int, message: Message) -> str | None:
+    def _hear(self, node: int, message: Message | Spoilt) -> str | None:
         letter = read_reply(message)
         if isinstance(letter, Vacant):
             return None
@@ -211,8 +210,10 @@ REPLY_ROOM = 16 * 2**20
 """Bytes that any answer may have; one with models may have four times the request's besides."""
 
 
-def read_reply(message: Message, asked: RecordDict | None = None) -> Any:
+def read_reply(message: Message | Spoilt, asked: RecordDict | None = None) -> Any:
     """The letter in a message; for an error, the words for it. One far longer than what was asked is not decoded."""
+    if isinstance(message, Spoilt):
+        return message.reason
     if message.has_error():
         return f"Flower reports error {message.error.code}: {message.error.reason or 'no reason given'}"
     try:
@@ -225,5 +226,7 @@ def read_reply(message: Message, asked: RecordDict | None = None) -> Any:
         return f"the reply cannot be read: {error}"
 
 
-def lost(message: Message) -> bool:
+def lost(message: Message | Spoilt) -> bool:
+    if isinstance(message, Spoilt):
+        return message.again
     return bool(message.has_error()) and message.error.code in COMES_BACK
