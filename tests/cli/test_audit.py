@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,85 @@ def test_a_stopped_audit_goes_on_to_the_same_lists(
     for site in ("north", "east", "west"):
         own, other = (base / "out" / "sites" / site / "labels.csv" for base in (tmp_path, place))
         assert own.read_bytes() == other.read_bytes()
+
+
+def changed_data(path: Path, positions: slice) -> list[str]:
+    """Give some samples of site north another class; returns their names."""
+    with np.load(path) as stored:
+        arrays = dict(stored)
+    rows = np.flatnonzero(arrays["site"] == "north")[positions]
+    arrays["labels"][rows] = (arrays["labels"][rows] + 1) % 3
+    np.savez(path, **arrays)
+    return [str(name) for name in arrays["ids"][rows]]
+
+
+def labels_of(out: Path, site: str) -> dict[str, dict[str, str]]:
+    with (out / "sites" / site / "labels.csv").open(encoding="utf-8", newline="") as file:
+        return {row["id"]: row for row in csv.DictReader(file)}
+
+
+def copied(audited: tuple[Path, np.ndarray, dict[str, Any]], to: Path) -> Path:
+    """The audit, its data and its study in a folder that a test may change."""
+    shutil.copytree(audited[0], to)
+    study = to / "out" / "run" / "study.toml"
+    study.write_text(study.read_text("utf-8").replace(str(audited[0]), str(to)), "utf-8")
+    return to
+
+
+def test_labels_that_changed_are_judged_anew_not_by_what_was_said_of_the_old_ones(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
+) -> None:
+    place = copied(audited, tmp_path / "own")
+    spoiled = changed_data(place / "data.npz", slice(0, 12))
+    ledger = (place / "out" / "sites" / "west" / "ledger.jsonl").read_text("utf-8")
+    done = ask(place / "study.toml", "--out", place / "out", *FEW, "--json")
+    [line] = [line for line in done.stderr.splitlines() if "anew" in line]
+    assert line.startswith("site 'north' has other labels or samples")
+    fresh = tmp_path / "fresh"
+    ask(place / "study.toml", "--out", fresh, *FEW)
+    for site in ("north", "east", "west"):
+        assert labels_of(place / "out", site) == labels_of(fresh, site)
+    found = labels_of(place / "out", "north")
+    assert all(found[name]["is_label_issue"] == "True" for name in spoiled)
+    assert (place / "out" / "sites" / "west" / "ledger.jsonl").read_text("utf-8").startswith(ledger)
+    assert "anew" not in ask(place / "study.toml", "--out", place / "out", *FEW).stderr
+
+
+def test_a_stopped_audit_does_not_go_on_with_other_labels(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedsift.methods.label_audit import LabelAudit
+
+    place = copied(audited, tmp_path / "own")
+
+    def killed(self: LabelAudit, *parts: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LabelAudit, "share", killed)
+        done = CliRunner().invoke(
+            app, ["audit", str(place / "study.toml"), "--out", str(place / "cut"), *FEW]
+        )
+        assert done.exit_code == 130
+    changed_data(place / "data.npz", slice(0, 12))
+    assert "site 'north' has other labels" in ask(place / "study.toml", "--out", place / "cut", *FEW).stderr
+    ask(place / "study.toml", "--out", place / "fresh", *FEW)
+    assert labels_of(place / "cut", "north") == labels_of(place / "fresh", "north")
+
+
+def test_what_needs_the_data_of_an_audit_is_refused_when_they_changed(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
+) -> None:
+    place = copied(audited, tmp_path / "own")
+    shutil.copy(place / "data.npz", place / "later.npz")
+    changed_data(place / "data.npz", slice(0, 1))
+    later = ["--new", str(place / "later.npz"), "--out", str(place / "out")]
+    for words in (
+        [str(place / "study.toml"), *later],
+        [str(place / "out" / "run"), "--out", str(place / "b")],
+    ):
+        with pytest.raises(RunError, match="did not judge the labels and samples that site 'north' has now"):
+            CliRunner().invoke(app, ["audit", *words], catch_exceptions=False)
 
 
 def test_samples_that_came_later_are_judged_without_training(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -59,6 +61,20 @@ def test_a_site_s_files_are_those_of_the_simulation(
         assert folder.labels.read_bytes() == (simulated / "labels.csv").read_bytes()
         assert folder.report.is_file()
         assert folder.labels.stat().st_mode & 0o077 == 0
+
+
+def test_a_site_whose_labels_changed_since_gets_no_list_of_the_old_ones(
+    audited: tuple[Path, Study, list[Path]], tmp_path: Path
+) -> None:
+    _, _, files = audited
+    site = Path(shutil.copytree(files[0].parent, tmp_path / "site"))
+    write_own_audit(site / files[0].name, tmp_path / "out")
+    with np.load(site / "data.npz") as stored:
+        arrays = dict(stored)
+    arrays["labels"][0] = (arrays["labels"][0] + 1) % 10
+    np.savez(site / "data.npz", **arrays)
+    with pytest.raises(RunError, match="are not those that run 'run-1' judged"):
+        write_own_audit(site / files[0].name, tmp_path / "out")
 
 
 def test_a_site_that_no_run_has_judged_says_so(

@@ -9,7 +9,7 @@ OUT/summary.json        figures of the whole audit; with the truth beside it whe
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 
 from fedsift.audits.consortium import write_consortium
+from fedsift.audits.earlier import changed_sites, drop_run, few, refuse_another, refuse_other_data
 from fedsift.audits.federated import consortium_rows, judged_site, site_rows
 from fedsift.audits.findings import Evidence, Issues, SiteAudit, issues
 from fedsift.audits.originals import origin_of
@@ -54,6 +55,8 @@ class Audit:
     sites: dict[str, SiteAudit]
     folders: dict[str, SiteFolder]
     summary: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    """What a person should know beside the result, a line each."""
 
     def issues(self, site: str) -> Issues:
         """A site's suspects, worst first."""
@@ -125,38 +128,53 @@ def audit_spread(study: Study) -> Spread:
     )
 
 
-def audit(study: Study, out: Path, *, listen: Listener | None = None, spread: Spread | None = None) -> Audit:
-    """Carry out a label audit and write its files; a stopped one goes on, a finished one is written again."""
+def audit(
+    study: Study,
+    out: Path,
+    *,
+    listen: Listener | None = None,
+    spread: Spread | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Audit:
+    """Carry out a label audit and write its files; a stopped one goes on, a finished one is written again.
+
+    One whose labels or samples changed meanwhile is computed anew: of the earlier one only what people did is kept.
+    `tell` is called with a line about whatever a person should know beside the result.
+    """
+    refuse_another(out, study)
     make_private(out)
     spread = audit_spread(study) if spread is None else spread
+    notes: list[str] = []
+
+    def told(line: str) -> None:
+        notes.append(line)
+        tell(line)
+
     place = out / "run"
     folder = RunFolder(place)
-    if folder.study_file.is_file():
-        kept = Study.from_file(folder.study_file)
-        if replace(kept, method=_asked(kept)).to_table() != replace(study, method=_asked(study)).to_table():
-            raise RunError(f"{out} holds an audit of another study: give another --out")
-        if not folder.finished:
-            study, folder = reopen(place)
-            run(study, folder, listen, spread)
-    else:
+    if folder.study_file.is_file() and (changed := changed_sites(study, folder, spread)):
+        told(f"{few(changed)} other labels or samples than {out} was computed from: it is computed anew")
+        drop_run(folder)
+    if not folder.study_file.is_file():
         place.mkdir(parents=True, exist_ok=True)
         folder.write_text("study.toml", study.to_toml())
         run(study, folder, listen, spread)
-    return write_audit(Study.from_file(folder.study_file), folder, out, spread)
+    elif not folder.finished:
+        study, folder = reopen(place)
+        run(study, folder, listen, spread)
+    return replace(_written(Study.from_file(folder.study_file), folder, out, spread), notes=tuple(notes))
 
 
-def _asked(study: Study) -> LabelAudit:
-    """The audit as it was asked for, before it knew its sites."""
-    if not isinstance(study.method, LabelAudit):
-        raise ConfigError(f"method '{study.method_name}' is no label audit")
-    return replace(study.method, penalty_rounds=None)
-
-
-def write_audit(study: Study, folder: RunFolder, out: Path, spread: Spread | None = None) -> Audit:
+def write_audit(study: Study, folder: RunFolder, out: Path) -> Audit:
     """Every site's files from a finished run's folder, and the consortium's."""
     if not folder.finished:
         raise RunError(f"{folder.path} is not finished: go on with `fedsift resume {folder.path}`")
-    spread = audit_spread(study) if spread is None else spread
+    spread = audit_spread(study)
+    refuse_other_data(study, folder, spread, f"audit the study again ({folder.study_file})")
+    return _written(study, folder, out, spread)
+
+
+def _written(study: Study, folder: RunFolder, out: Path, spread: Spread) -> Audit:
     notebooks, evidence = notebooks_of(folder, study)
     pictures = pictures_of(study, spread)
     judged: dict[str, SiteAudit] = {}

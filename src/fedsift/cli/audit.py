@@ -96,7 +96,7 @@ def _carried_out(study: Study, out: Path, *, silent: bool) -> Audit:
 
     try:
         with round_progress("audit", study.method.total_rounds, silent=silent) as listen:
-            return carry_out(study, out, listen=listen)
+            return carry_out(study, out, listen=listen, tell=lambda line: say(line, stderr))
     except KeyboardInterrupt as stop:
         say("stopped; nothing is lost. The same command goes on", stderr)
         raise typer.Exit(exit_code_of(stop)) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from fedsift.audits.places import SiteFolder
 from fedsift.audits.write import array_thumbnails, write_site
 from fedsift.contract.errors import RunError
 from fedsift.contract.evidence import evidence_of
+from fedsift.contract.messages import Moment
+from fedsift.contract.notebook import Notebook
 from fedsift.deploy.site_file import SiteFile, notebook_of
-from fedsift.deploy.sites import site_data, source_of
+from fedsift.deploy.sites import open_site, site_data, source_of
 from fedsift.engines.flower.notebooks import ANSWER, NotebookStore
+from fedsift.local.audited_data import DATA, data_of
 from fedsift.local.label_audit import JUDGED
 
 
@@ -41,11 +45,26 @@ def last_pages(file: SiteFile, path: Path) -> tuple[str, dict[str, Any]]:
     )
 
 
+def _refuse_other_data(path: Path, file: SiteFile, run: str, pages: Mapping[str, Any]) -> None:
+    """Raises RunError where the site's data are not those that the run was shown; other methods note none."""
+    shown = pages.get(DATA)
+    if shown is None:
+        return
+    network, _ = shown
+    here = open_site(path, network).site(Moment(0, "", 0, 0), Notebook(), network)
+    if data_of(here) != shown:
+        raise RunError(
+            f"site '{file.name}': its labels or samples are not those that run '{run}' judged: take part in another "
+            "audit, or put them back"
+        )
+
+
 def write_own_audit(site_file: Path, out: Path) -> SiteFolder:
     """The list, the page and the review queue of this site, from its own notebook; nothing of it leaves."""
     path = Path(site_file).resolve()
     file, dataset, train, held = site_data(path)
     run, pages = last_pages(file, path)
+    _refuse_other_data(path, file, run, pages)
     rows = np.concatenate([train, held])
     parts = ("train",) * len(train) + ("test",) * len(held)
     judged = judged_site(

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedsift.contract.codec import Wire
 from fedsift.contract.messages import Reply, Request, Weights
 from fedsift.contract.randomness import numpy_generator
+from fedsift.local.audited_data import note_data
 from fedsift.local.crossfit import COPIES, folds_of, out_of_fold_logits
 from fedsift.local.label_messages import (
     FoldsFitted,
@@ -123,6 +124,7 @@ class CountLabels(Request[LabelsCounted]):
     """Whether features are to be summed."""
 
     def answer(self, site: Site) -> LabelsCounted:
+        note_data(site)
         answers, known = given_answers(site.given), answerable(site)
         counts = [np.bincount(own, minlength=self.questions[1]) * kept for own, kept in zip(answers.T, known)]
         tables = stacked_tables([censored(count[None], site.floor) for count in counts])
@@ -289,6 +291,7 @@ class JudgeLabels(Request[LabelsJudged]):
     """How held-out samples are judged: by the same models."""
 
     def answer(self, site: Site) -> LabelsJudged:
+        note_data(site)
         if PROBABILITIES not in site.notebook or NATS not in site.notebook:
             self.grid.answer(site)  # the reply to the second exchange was set aside, and its notebook with it
         p = site.notebook[PROBABILITIES].double().numpy()
