@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedsift.audits.findings import Evidence, Finding, Rate, SiteAudit
+from fedsift.audits.findings import Evidence, Finding, Rate, SiteAudit, load, to_bytes
 from fedsift.audits.recalibrate import SETTLED, recalibrate
 from fedsift.audits.review import draw_plan
 from fedsift.audits.verdicts import Verdict
@@ -105,3 +106,25 @@ def test_two_who_agree_and_an_adjudication_weigh_more_than_one() -> None:
     settled, _ = recalibrate(audit, plan, decided, reader_error=0.1)
     assert (twice.probability_wrong[looked] > once.probability_wrong[looked]).all()
     np.testing.assert_allclose(settled.probability_wrong[looked], twice.probability_wrong[looked], atol=1e-12)
+
+
+def test_a_verdict_counts_once_however_often_it_is_recalibrated(tmp_path: Path) -> None:
+    audit, wrong = made()
+    plan = draw_plan(audit, 40, 40, 40)
+    said = verdicts_of(audit, wrong, [item.id for item in plan.items])
+    half, _ = recalibrate(audit, plan, said[:40])
+    whole, learnt = recalibrate(audit, plan, said)
+    for first in (half, whole):  # forty and then the rest, or all of them and then the same again
+        (tmp_path / "findings.npz").write_bytes(to_bytes(first))
+        after, again = recalibrate(load(tmp_path / "findings.npz"), plan, said)
+        assert again == learnt and to_bytes(after) == to_bytes(whole)
+
+
+def test_a_plan_is_drawn_from_the_list_before_the_verdicts() -> None:
+    audit, wrong = made()
+    plan = draw_plan(audit, 20, 20, 20)
+    after, _ = recalibrate(audit, plan, verdicts_of(audit, wrong, [item.id for item in plan.items]))
+    assert after.fingerprint() != audit.fingerprint()
+    assert draw_plan(after, 20, 20, 20) == plan
+    gone = after.without({"s3"})
+    assert len(gone.as_made) == len(gone) == 299 and gone.as_made.before is None

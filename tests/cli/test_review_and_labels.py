@@ -38,6 +38,7 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(tmp_path: Path) -> tuple[Path, SiteAudit]:
+    tmp_path.mkdir(exist_ok=True)
     audit, _ = digits_audit(400, wrong=0.3, test=40)
     table = tmp_path / "labels.csv"
     with table.open("w", newline="") as file:
@@ -107,6 +108,29 @@ def test_two_readers_and_an_adjudicator(site: tuple[Path, SiteAudit]) -> None:
     say("review", "import", folder, last, "--adjudicate")
     found = json.loads(say("review", "status", folder, "--json"))
     assert found["to_adjudicate"] == [] and found["arms"][0]["wrong"] == 9
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "labels.csv").open(newline="")))
+
+
+def test_recalibrated_twice_is_once_and_two_imports_are_one(tmp_path: Path) -> None:
+    """Forty verdicts, recalibrated twice, and forty more: the same as eighty at once."""
+    found = {}
+    for name, imports in (("apart", (40, 80)), ("together", (80,))):
+        folder, audit = made(tmp_path / name)
+        for count in imports:
+            queue = verdicts(audit, folder, "ann", set(audit.ids[:200]), count)
+            say("review", "import", folder, queue)
+            say("review", "recalibrate", folder)
+            once = (folder / "findings.npz").read_bytes()
+            say("review", "recalibrate", folder)
+            assert (folder / "findings.npz").read_bytes() == once
+        stored = open_site(folder)[1]
+        assert (stored.as_made.probability_wrong == audit.probability_wrong).all()
+        found[name] = (rows(folder), stored.probability.tobytes(), stored.probability_wrong.tobytes())
+    assert found["apart"] == found["together"]
+    say("review", "plan", folder, "--worst", 100)  # from the list as it was, so what was drawn stays drawn
 
 
 def test_apply_undo_verify_forget(site: tuple[Path, SiteAudit], tmp_path: Path) -> None:

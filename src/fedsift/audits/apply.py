@@ -269,10 +269,10 @@ def _rewrite(folder: SiteFolder, audit: SiteAudit, rest: SiteAudit, name: str) -
     if gone is not None:
         sizes[gone] -= 1
     elif audit.split[audit.row_of[name]] == "train":
-        sizes["flagged" if audit.flagged[audit.row_of[name]] else "unflagged"] -= 1
+        sizes["flagged" if audit.as_made.flagged[audit.row_of[name]] else "unflagged"] -= 1
     shorter = Plan(
         plan.site,
-        rest.fingerprint(),
+        rest.as_made.fingerprint(),
         plan.seed,
         plan.blind,
         sizes,

@@ -143,6 +143,8 @@ class SiteAudit:
     """Seed of everything random about reviewing."""
     notes: tuple[str, ...] = ()
     """What else the site should know, a sentence each, e.g. that two class codes seem to be swapped."""
+    before: SiteAudit | None = None
+    """The audit before people's verdicts moved its probabilities; None where they have not."""
 
     def __post_init__(self) -> None:
         n = len(self.ids)
@@ -196,6 +198,11 @@ class SiteAudit:
         return len(self.ids)
 
     @property
+    def as_made(self) -> SiteAudit:
+        """What the models alone said: review plans are drawn from it, and every recalibration starts from it."""
+        return self if self.before is None else self.before
+
+    @property
     def label_score(self) -> NDArray[np.float64]:
         """cleanlab's reading, `[n]`: the probability that the given label is right; low is bad."""
         return np.clip(1.0 - self.probability_wrong, 0.0, 1.0)
@@ -226,6 +233,7 @@ class SiteAudit:
         arrays = ("given", "probability", "probability_wrong", "predicted", "proposed", "flagged")
         kept: dict[str, Any] = {name: tuple(np.array(getattr(self, name), object)[keep]) for name in words}
         kept.update({name: getattr(self, name)[keep] for name in arrays})
+        kept["before"] = None if self.before is None else self.before.without(gone)
         return replace(self, **kept)
 
     @property
@@ -242,33 +250,30 @@ class SiteAudit:
 
 _ARRAYS = ("given", "predicted", "proposed", "probability", "probability_wrong", "flagged", "agreement")
 _PARTS = {"rate": Rate, "finding": Finding, "evidence": Evidence, "origin": Origin}
+_BEFORE = "before"
 
 
 def to_bytes(audit: SiteAudit) -> bytes:
     """An .npz: the arrays, and everything else as JSON text in the array `about`."""
     about: dict[str, Any] = {
-        f.name: getattr(audit, f.name) for f in fields(audit) if f.name not in (*_ARRAYS, *_PARTS)
+        f.name: getattr(audit, f.name) for f in fields(audit) if f.name not in (*_ARRAYS, *_PARTS, _BEFORE)
     }
     for name in _PARTS:
         part = getattr(audit, name)
         about[name] = None if part is None else asdict(part)
     text = np.frombuffer(json.dumps(about).encode("ascii"), np.uint8)
+    arrays = {name: getattr(audit, name) for name in _ARRAYS}
+    if audit.before is not None:  # in the same file, so that no crash parts the two
+        arrays[_BEFORE] = np.frombuffer(to_bytes(audit.before), np.uint8)
     file = io.BytesIO()
-    np.savez_compressed(file, about=text, **{name: getattr(audit, name) for name in _ARRAYS})
+    np.savez_compressed(file, about=text, **arrays)
     return file.getvalue()
 
 
 def load(path: Path) -> SiteAudit:
     """The audit that `to_bytes` stored."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        about = json.loads(arrays.pop("about").tobytes().decode("ascii"))
-        parts = {name: about.pop(name) for name in _PARTS}
-        made: dict[str, Any] = {
-            name: None if parts[name] is None else _part(kind, parts[name]) for name, kind in _PARTS.items()
-        }
-        return SiteAudit(**about, **arrays, **made)
+        return _loaded(path)
     except FileNotFoundError:
         raise DataError(
             f"{path} is missing: is {path.parent} a site's folder of an audit (OUT/sites/SITE)?"
@@ -277,6 +282,19 @@ def load(path: Path) -> SiteAudit:
         raise
     except Exception as error:
         raise DataError(f"{path} cannot be read as an audit: {error}") from error
+
+
+def _loaded(file: Path | io.BytesIO) -> SiteAudit:
+    with np.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    about = json.loads(arrays.pop("about").tobytes().decode("ascii"))
+    parts = {name: about.pop(name) for name in _PARTS}
+    made: dict[str, Any] = {
+        name: None if parts[name] is None else _part(kind, parts[name]) for name, kind in _PARTS.items()
+    }
+    if _BEFORE in arrays:
+        made[_BEFORE] = _loaded(io.BytesIO(arrays.pop(_BEFORE).tobytes()))
+    return SiteAudit(**about, **arrays, **made)
 
 
 def _part(kind: Any, values: dict[str, Any]) -> Any:

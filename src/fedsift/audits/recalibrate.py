@@ -33,10 +33,12 @@ def recalibrate(
 ) -> tuple[SiteAudit, Learnt]:
     """The audit with probabilities that fit the verdicts, and what they taught.
 
+    It starts from what the models alone said, so that a verdict counts once however often it is recalibrated.
     The order of the samples that nobody looked at stays as it was. A settled sample is on the list exactly where people
     found its label wrong, with the label that they named; its probability also counts that readers are mistaken at
     times: once for a reader, twice for two who agree or an adjudication.
     """
+    audit = audit.as_made
     rows, wrong, weights = outcomes(audit, plan, verdicts)
     if not len(rows):
         raise DataError(
@@ -68,6 +70,7 @@ def recalibrate(
             proposed=np.where(flagged[:, None] if audit.multilabel else flagged, proposed, audit.given),
             flagged=flagged,
             reason=tuple(reason),
+            before=audit,
         ),
         Learnt(curve, error),
     )

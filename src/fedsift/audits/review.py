@@ -53,7 +53,7 @@ class Plan:
 
     site: str
     fingerprint: str
-    """Of the audit that it was drawn from."""
+    """Of the audit that it was drawn from, before any verdict."""
     seed: int
     blind: float
     sizes: Mapping[str, int]
@@ -106,7 +106,12 @@ def draw_plan(
     seed: int | None = None,
     within: float | None = None,
 ) -> Plan:
-    """The queue. None: 100 an arm, or as many as the wanted precision (`within`, e.g. 0.05) needs."""
+    """The queue. None: 100 an arm, or as many as the wanted precision (`within`, e.g. 0.05) needs.
+
+    It is drawn from the list as the models made it: one that verdicts have moved holds what they found wrong, and the
+    share wrong of its samples would say nothing of the others.
+    """
+    audit = audit.as_made
     if not 0 <= blind <= 1:
         raise ConfigError(f"the blind share must lie between 0 and 1, not {blind}")
     for name, count in (("worst", worst), ("flagged", flagged), ("unflagged", unflagged)):

@@ -107,7 +107,7 @@ def _kept_plan(folder: SiteFolder, audit: SiteAudit) -> Plan | None:
     if not folder.plan.is_file():
         return None
     kept = read_plan(folder.plan)
-    return kept if kept.fingerprint == audit.fingerprint() else None
+    return kept if kept.fingerprint == audit.as_made.fingerprint() else None
 
 
 def _new_findings(audit: SiteAudit, ledger: Ledger) -> list[Note]:
@@ -138,7 +138,7 @@ def keep_thumbnails(folder: SiteFolder, audit: SiteAudit, plan: Plan, thumbnails
     if thumbnails is None:
         folder.thumbnails.unlink(missing_ok=True)
         return
-    order = orders(audit, plan.seed)
+    order = orders(audit.as_made, plan.seed)
     wanted = dict.fromkeys(k for rows in shown_rows(audit, plan) for k in rows)
     wanted.update(dict.fromkeys((*order[FLAGGED][:RESERVE], *order[UNFLAGGED][:RESERVE])))
     file = io.BytesIO()

@@ -164,10 +164,8 @@ def recalibrate_site(
     verdicts = from_entries(effective(Ledger(place.ledger).entries()))
     drawn = current_plan(place.plan, audit)
     after, learnt = recalibrate(audit, drawn, verdicts, reader_error)
-    write_site(
-        place.path.parent.parent, after, stored_thumbnails(place, audit), plan=_same_queue(drawn, after)
-    )
-    before, now = int(audit.flagged.sum()), int(after.flagged.sum())
+    write_site(place.path.parent.parent, after, stored_thumbnails(place, audit), plan=drawn)
+    before, now = int(audit.as_made.flagged.sum()), int(after.flagged.sum())
     if json:
         print_json(
             {
@@ -181,16 +179,9 @@ def recalibrate_site(
     else:
         stdout.print(
             f"{len(verdicts)} verdicts, about {learnt.reader_error:.1%} of them mistaken: {before} samples were on "
-            f"the list, {now} are now",
+            f"the audit's list, {now} are now",
             highlight=False,
         )
-
-
-def _same_queue(drawn: Plan, audit: SiteAudit) -> Plan:
-    """The queue that was drawn stays; only the audit that it belongs to has new numbers."""
-    from dataclasses import replace
-
-    return replace(drawn, fingerprint=audit.fingerprint())
 
 
 def current_plan(path: Path, audit: SiteAudit) -> Plan:
@@ -198,7 +189,7 @@ def current_plan(path: Path, audit: SiteAudit) -> Plan:
     from fedsift.audits.review import read_plan
 
     drawn = read_plan(path)
-    if drawn.fingerprint != audit.fingerprint():
+    if drawn.fingerprint != audit.as_made.fingerprint():
         raise DataError(f"{path} was drawn from another audit: draw a new one with `fedsift review plan`")
     return drawn
 
