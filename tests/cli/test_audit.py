@@ -202,6 +202,35 @@ def test_what_needs_the_data_of_an_audit_is_refused_when_they_changed(
             CliRunner().invoke(app, ["audit", *words], catch_exceptions=False)
 
 
+def test_verdicts_are_known_labels_when_the_study_is_audited_again(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
+) -> None:
+    place = copied(audited, tmp_path / "own")
+    site = place / "out" / "sites" / "west"
+    before = labels_of(place / "out", "west")
+    [listed, *_] = [name for name, row in before.items() if row["is_label_issue"] == "True"]
+    (place / "said.csv").write_text(f"id,verdict,reader\n{listed},given,Ann\n", "utf-8")
+    review = (
+        ["review", "plan", str(site), "--worst", "4"],
+        ["review", "import", str(site), str(place / "said.csv")],
+    )
+    for words in review:
+        assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    queue = (site / "review" / "plan.json").read_bytes()
+    outside = {name: (place / "out" / name).read_bytes() for name in ("consortium.json", "consortium.html")}
+    done = ask(place / "study.toml", "--out", place / "out", *FEW, "--json")
+    assert "site 'west': 1 settled verdict is taken as known label" in done.stderr
+    row = labels_of(place / "out", "west")[listed]
+    assert (row["is_label_issue"], row["reason"]) == ("False", "settled by review")
+    assert float(row["probability_wrong"]) < float(before[listed]["probability_wrong"])
+    assert json.loads(done.stdout)["sites"]["west"]["flagged"] < audited[2]["sites"]["west"]["flagged"]
+    assert (site / "review" / "plan.json").read_bytes() == queue
+    assert {name: (place / "out" / name).read_bytes() for name in outside} == outside
+    again = labels_of(place / "out", "west")
+    ask(place / "study.toml", "--out", place / "out", *FEW)
+    assert labels_of(place / "out", "west") == again
+
+
 def test_samples_that_came_later_are_judged_without_training(
     audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
+from fedsift.audits.ledger import Ledger
 from fedsift.audits.studies import audit, audit_spread, audit_study, notebooks_of
+from fedsift.audits.verdicts import Verdict, notes
 from fedsift.contract.errors import RunError
 from fedsift.contract.messages import Answer, Envelope, Moment, Request
 from fedsift.contract.notebook import Notebook
@@ -56,11 +58,26 @@ def test_a_site_s_files_are_those_of_the_simulation(
 ) -> None:
     place, _, files = audited
     for file in files:
-        folder = write_own_audit(file, tmp_path / file.parent.name)
+        folder, _ = write_own_audit(file, tmp_path / file.parent.name)
         simulated = place / "out" / "sites" / folder.path.name
         assert folder.labels.read_bytes() == (simulated / "labels.csv").read_bytes()
         assert folder.report.is_file()
         assert folder.labels.stat().st_mode & 0o077 == 0
+
+
+def test_verdicts_of_a_deployed_site_are_known_labels_too(
+    audited: tuple[Path, Study, list[Path]], tmp_path: Path
+) -> None:
+    _, _, files = audited
+    folder, first = write_own_audit(files[0], tmp_path)
+    doubtful = int(first.worst_first()[0])
+    said = Verdict(first.ids[doubtful], "given", first.names(first.given, doubtful), "Ann")
+    Ledger(folder.ledger).append(notes([said], first, []), "Ann")
+    told: list[str] = []
+    _, second = write_own_audit(files[0], tmp_path, tell=told.append)
+    assert told == [f"site '{first.site}': 1 settled verdict is taken as known label"]
+    assert second.probability_wrong[doubtful] < first.probability_wrong[doubtful]
+    assert not second.flagged[doubtful]
 
 
 def test_a_site_whose_labels_changed_since_gets_no_list_of_the_old_ones(

@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import average_precision_score
 
+from fedsift.audits.again import write_again
 from fedsift.audits.consortium import write_consortium
 from fedsift.audits.earlier import changed_sites, drop_run, few, refuse_another, refuse_other_data
 from fedsift.audits.federated import consortium_rows, judged_site, site_rows
 from fedsift.audits.findings import Evidence, Issues, SiteAudit, issues
 from fedsift.audits.originals import origin_of
 from fedsift.audits.places import SiteFolder, make_private
-from fedsift.audits.write import array_thumbnails, write_site
+from fedsift.audits.write import array_thumbnails
 from fedsift.contract import codec
 from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import ConfigError, RunError
@@ -162,19 +163,24 @@ def audit(
     elif not folder.finished:
         study, folder = reopen(place)
         run(study, folder, listen, spread)
-    return replace(_written(Study.from_file(folder.study_file), folder, out, spread), notes=tuple(notes))
+    found = _written(Study.from_file(folder.study_file), folder, out, spread, told)
+    return replace(found, notes=tuple(notes))
 
 
-def write_audit(study: Study, folder: RunFolder, out: Path) -> Audit:
-    """Every site's files from a finished run's folder, and the consortium's."""
+def write_audit(
+    study: Study, folder: RunFolder, out: Path, *, tell: Callable[[str], None] = lambda line: None
+) -> Audit:
+    """Every site's files from a finished run's folder, and the consortium's; `tell` as in `audit`."""
     if not folder.finished:
         raise RunError(f"{folder.path} is not finished: go on with `fedsift resume {folder.path}`")
     spread = audit_spread(study)
     refuse_other_data(study, folder, spread, f"audit the study again ({folder.study_file})")
-    return _written(study, folder, out, spread)
+    return _written(study, folder, out, spread, tell)
 
 
-def _written(study: Study, folder: RunFolder, out: Path, spread: Spread) -> Audit:
+def _written(
+    study: Study, folder: RunFolder, out: Path, spread: Spread, tell: Callable[[str], None]
+) -> Audit:
     notebooks, evidence = notebooks_of(folder, study)
     pictures = pictures_of(study, spread)
     judged: dict[str, SiteAudit] = {}
@@ -187,7 +193,7 @@ def _written(study: Study, folder: RunFolder, out: Path, spread: Spread) -> Audi
             spread.dataset, site, rows, given, parts, notebooks[site], evidence=evidence, floor=FLOOR,
             origin=origin_of(study.source, site), seed=study.seed,
         )  # fmt: skip
-        folders[site] = write_site(out, judged[site], array_thumbnails(pictures[rows]))
+        folders[site], judged[site] = write_again(out, judged[site], array_thumbnails(pictures[rows]), tell)
     if not judged:
         raise RunError(
             f"{folder.path}: no site has evidence about labels; `fedsift audit` on its study makes some"

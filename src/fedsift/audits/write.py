@@ -67,7 +67,8 @@ def write_tables(folder: SiteFolder, audit: SiteAudit) -> None:
     else:
         folder.test_labels.unlink(missing_ok=True)
     write_private(folder.summary, json.dumps(plain(summary(audit)), indent=2) + "\n")
-    write_private(folder.release, json.dumps(plain(release(audit)), indent=2) + "\n")
+    # What was released stays so: of two releases, the difference would tell what a few verdicts changed.
+    write_private(folder.release, json.dumps(plain(release(audit.as_made)), indent=2) + "\n")
 
 
 def write_queue(folder: SiteFolder, audit: SiteAudit, plan: Plan, prefix: str = "") -> list[Path]:

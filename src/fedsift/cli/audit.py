@@ -54,7 +54,10 @@ def audit(
         return
     if (study / "study.toml").is_file():
         folder = RunFolder.open(study)
-        _tell(write_audit(Study.from_file(folder.study_file), folder, out), as_json=json)
+        found = write_audit(
+            Study.from_file(folder.study_file), folder, out, tell=lambda line: say(line, stderr)
+        )
+        _tell(found, as_json=json)
         return
     asked = Study.from_file(study, overrides or [])
     made, notes = audit_study(asked, folds=1 if fast else folds, rounds=rounds, model=model)

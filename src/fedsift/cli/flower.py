@@ -116,7 +116,8 @@ def site_audit(
     """Write what the last run said of this site's labels: list, page, review queue. Nothing of it leaves the site."""
     from fedsift.deploy.audited import write_own_audit
 
-    folder = write_own_audit(site_file, out or site_file.resolve().parent / "audit")
+    place = out or site_file.resolve().parent / "audit"
+    folder, _ = write_own_audit(site_file, place, tell=lambda line: say(line, stderr))
     say(f"the list: {folder.labels}")
     say(f"the page: {folder.report}")
     if show:

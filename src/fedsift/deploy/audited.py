@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedsift.audits.again import write_again
 from fedsift.audits.federated import judged_site
-from fedsift.audits.findings import Evidence
+from fedsift.audits.findings import Evidence, SiteAudit
 from fedsift.audits.originals import origin_of
 from fedsift.audits.places import SiteFolder
-from fedsift.audits.write import array_thumbnails, write_site
+from fedsift.audits.write import array_thumbnails
 from fedsift.contract.errors import RunError
 from fedsift.contract.evidence import evidence_of
 from fedsift.contract.messages import Moment
@@ -59,8 +60,13 @@ def _refuse_other_data(path: Path, file: SiteFile, run: str, pages: Mapping[str,
         )
 
 
-def write_own_audit(site_file: Path, out: Path) -> SiteFolder:
-    """The list, the page and the review queue of this site, from its own notebook; nothing of it leaves."""
+def write_own_audit(
+    site_file: Path, out: Path, *, tell: Callable[[str], None] = lambda line: None
+) -> tuple[SiteFolder, SiteAudit]:
+    """The list, the page and the review queue of this site, from its own notebook; nothing of it leaves.
+
+    Returns the folder and the audit in it; `tell` gets a line about what people did that was taken over.
+    """
     path = Path(site_file).resolve()
     file, dataset, train, held = site_data(path)
     run, pages = last_pages(file, path)
@@ -78,4 +84,4 @@ def write_own_audit(site_file: Path, out: Path) -> SiteFolder:
         floor=file.floor,
         origin=origin_of(source_of(file.data, path, file.classes), file.name),
     )
-    return write_site(out, judged, array_thumbnails(dataset.images[rows]))
+    return write_again(out, judged, array_thumbnails(dataset.images[rows]), tell)
