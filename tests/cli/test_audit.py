@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -264,7 +265,9 @@ def test_samples_that_came_later_are_judged_without_training(
         )
 
 
-def test_a_finished_run_is_audited_from_its_own_evidence(tmp_path: Path) -> None:
+def test_a_finished_run_is_audited_from_its_own_evidence(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
+) -> None:
     text = """
 seed = 3
 [data]
@@ -296,6 +299,41 @@ usual_rounds = 1
     assert set(found["sites"]) == {"site-00", "site-01", "site-02", "site-03"}
     page = (tmp_path / "out" / "sites" / "site-00" / "report.html").read_text("utf-8")
     assert "ranks" in page
+    (tmp_path / "out" / "consortium.html").write_text("of something else", "utf-8")
+    assert "what the consortium sees" not in ask(folder, "--out", tmp_path / "out").stdout
+    assert not (tmp_path / "out" / "consortium.html").exists()
+    other = copied(audited, tmp_path / "other")
+    before = {file: file.read_bytes() for file in (other / "out").rglob("*") if file.is_file()}
+    refused = ([folder, "--out", other / "out"], [other / "study.toml", *FEW, "--out", tmp_path / "out"])
+    for words in refused:
+        with pytest.raises(RunError, match="holds an audit of another study"):
+            CliRunner().invoke(app, ["audit", *map(str, words)], catch_exceptions=False)
+    assert {file: file.read_bytes() for file in (other / "out").rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["RUN", "--plan"], "--plan cannot be used here: a finished run"),
+        (["RUN", "--model", "linear", "--folds", "5"], "--model, --folds cannot be used here"),
+        (["RUN", "--fast"], "--fast cannot be used here"),
+        (["RUN", "seed=3"], "settings such as data.size=32 cannot be used here"),
+        (["STUDY", "--new", "later.npz", "--plan"], "--plan cannot be used here: --new trains nothing"),
+        (["STUDY", "--new", "later.npz", "--rounds", "12"], "--rounds cannot be used here"),
+    ],
+)
+def test_options_that_would_say_nothing_are_refused(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path, words: list[str], told: str
+) -> None:
+    place, _, _ = audited
+    named = {"RUN": str(place / "out" / "run"), "STUDY": str(place / "study.toml")}
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        CliRunner().invoke(
+            app,
+            ["audit", *(named.get(word, word) for word in words), "--out", str(tmp_path / "none")],
+            catch_exceptions=False,
+        )
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_plan_says_what_leaves_and_audits_nothing(

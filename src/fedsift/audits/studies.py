@@ -19,8 +19,15 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 
 from fedsift.audits.again import write_again
-from fedsift.audits.consortium import write_consortium
-from fedsift.audits.earlier import changed_sites, drop_run, few, refuse_another, refuse_other_data
+from fedsift.audits.consortium import remove_consortium, write_consortium
+from fedsift.audits.earlier import (
+    changed_sites,
+    drop_run,
+    few,
+    note_study,
+    refuse_another,
+    refuse_other_data,
+)
 from fedsift.audits.federated import consortium_rows, judged_site, site_rows
 from fedsift.audits.findings import Evidence, Issues, SiteAudit, issues
 from fedsift.audits.originals import origin_of
@@ -173,6 +180,7 @@ def write_audit(
     """Every site's files from a finished run's folder, and the consortium's; `tell` as in `audit`."""
     if not folder.finished:
         raise RunError(f"{folder.path} is not finished: go on with `fedsift resume {folder.path}`")
+    refuse_another(out, study)
     spread = audit_spread(study)
     refuse_other_data(study, folder, spread, f"audit the study again ({folder.study_file})")
     return _written(study, folder, out, spread, tell)
@@ -184,7 +192,6 @@ def _written(
     notebooks, evidence = notebooks_of(folder, study)
     pictures = pictures_of(study, spread)
     judged: dict[str, SiteAudit] = {}
-    folders: dict[str, SiteFolder] = {}
     for site in spread.sites:
         if site not in notebooks:
             continue
@@ -193,11 +200,16 @@ def _written(
             spread.dataset, site, rows, given, parts, notebooks[site], evidence=evidence, floor=FLOOR,
             origin=origin_of(study.source, site), seed=study.seed,
         )  # fmt: skip
-        folders[site], judged[site] = write_again(out, judged[site], array_thumbnails(pictures[rows]), tell)
     if not judged:
         raise RunError(
             f"{folder.path}: no site has evidence about labels; `fedsift audit` on its study makes some"
         )
+    make_private(out)
+    note_study(out, study, folder)
+    folders: dict[str, SiteFolder] = {}
+    for site, own in list(judged.items()):
+        shown = array_thumbnails(pictures[site_rows(spread, site)[0]])
+        folders[site], judged[site] = write_again(out, own, shown, tell)
     _write_consortium(folder, spread, out, evidence)
     summary = _summary(study, spread, judged)
     write_private(out / "summary.json", json.dumps(plain(summary), indent=2) + "\n")
@@ -236,7 +248,8 @@ def pictures_of(study: Study, spread: Spread) -> Any:
 
 def _write_consortium(folder: RunFolder, spread: Spread, out: Path, evidence: Evidence) -> None:
     audited = next((row["audited"] for row in reversed(folder.rounds()) if row.get("audited")), None)
-    if audited is None:
+    if audited is None:  # no site released anything, so a page that is there is of something else
+        remove_consortium(out)
         return
     data: Dataset = spread.dataset
     samples = {site: len(rows) for site, rows in spread.rows.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,15 @@ import typer
 
 from fedsift.cli.failures import exit_code_of
 from fedsift.cli.output import print_json, print_table, say, stderr
-from fedsift.contract.errors import FedsiftError
+from fedsift.contract.errors import ConfigError, FedsiftError
 
 if TYPE_CHECKING:
     from fedsift.audits.studies import Audit
     from fedsift.study import Study
+
+
+TRAINING = ("model", "folds", "rounds", "fast", "plan")
+"""Options that speak of the models that are to be trained."""
 
 
 def register(app: typer.Typer) -> None:
@@ -21,6 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
+    context: typer.Context,
     study: Path = typer.Argument(
         help="A study's TOML (its [data] is enough), a scenario by name, or a finished run."
     ),
@@ -50,9 +56,15 @@ def audit(
     from fedsift.study import Study
 
     if new is not None:
+        _refuse(context, TRAINING, "--new trains nothing: it judges by the audit in --out")
         _judge_new(new, overrides or [], out, as_json=json)
         return
     if (study / "study.toml").is_file():
+        _refuse(
+            context,
+            (*TRAINING, "overrides"),
+            f"a finished run is audited from its own evidence; name its study instead: {study / 'study.toml'}",
+        )
         folder = RunFolder.open(study)
         found = write_audit(
             Study.from_file(folder.study_file), folder, out, tell=lambda line: say(line, stderr)
@@ -70,6 +82,15 @@ def audit(
         tell_plan(plan_study(made), as_json=json)
         return
     _tell(_carried_out(made, out, silent=json), as_json=json)
+
+
+def _refuse(context: typer.Context, options: Sequence[str], why: str) -> None:
+    """Raises ConfigError for options that are given and would say nothing."""
+    source = context.get_parameter_source
+    given = [name for name in options if getattr(source(name), "name", "") == "COMMANDLINE"]
+    if given:
+        words = ["settings such as data.size=32" if name == "overrides" else f"--{name}" for name in given]
+        raise ConfigError(f"{', '.join(words)} cannot be used here: {why}")
 
 
 def _judge_new(path: Path, options: list[str], out: Path, *, as_json: bool) -> None:
