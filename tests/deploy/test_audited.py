@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("flwr")
+from fedsift.audits.apply import forget
 from fedsift.audits.ledger import Ledger
 from fedsift.audits.studies import audit, audit_spread, audit_study, notebooks_of
 from fedsift.audits.verdicts import Verdict, notes
+from fedsift.cli.main import app
 from fedsift.contract.errors import RunError
 from fedsift.contract.messages import Answer, Envelope, Moment, Request
 from fedsift.contract.notebook import Notebook
@@ -62,7 +66,32 @@ def test_a_site_s_files_are_those_of_the_simulation(
         simulated = place / "out" / "sites" / folder.path.name
         assert folder.labels.read_bytes() == (simulated / "labels.csv").read_bytes()
         assert folder.report.is_file()
+        own, theirs = (Ledger(place / "ledger.jsonl").entries() for place in (folder.path, simulated))
+        assert [entry.body and entry.body["model"] for entry in own] == [
+            entry.body and entry.body["model"] for entry in theirs
+        ]
         assert folder.labels.stat().st_mode & 0o077 == 0
+
+
+def test_forgetting_at_a_deployed_site_names_the_models_that_saw_the_sample(
+    audited: tuple[Path, Study, list[Path]], tmp_path: Path
+) -> None:
+    place, study, files = audited
+    _, evidence = notebooks_of(RunFolder.open(place / "out" / "run"), study)
+    folder, first = write_own_audit(files[0], tmp_path)
+    found, _ = forget(folder, first, first.ids[0], who="owner")
+    assert found.models == (evidence.model,) != ("",)
+
+
+def test_the_figures_of_a_site_s_own_audit_for_programs(
+    audited: tuple[Path, Study, list[Path]], tmp_path: Path
+) -> None:
+    _, _, files = audited
+    words = ["flower", "audit", str(files[0]), "--out", str(tmp_path), "--json"]
+    found = json.loads(CliRunner().invoke(app, words, catch_exceptions=False).stdout)
+    assert found["samples"] == len(Path(found["list"]).read_text("utf-8").splitlines()) - 1
+    assert Path(found["page"]).is_file()
+    assert found["evidence"]["model"]
 
 
 def test_verdicts_of_a_deployed_site_are_known_labels_too(

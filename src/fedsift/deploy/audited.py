@@ -21,7 +21,7 @@ from fedsift.contract.notebook import Notebook
 from fedsift.deploy.site_file import SiteFile, notebook_of
 from fedsift.deploy.sites import open_site, site_data, source_of
 from fedsift.engines.flower.notebooks import ANSWER, NotebookStore
-from fedsift.local.audited_data import DATA, data_of
+from fedsift.local.audited_data import DATA, MODELS, data_of
 from fedsift.local.label_audit import JUDGED
 
 
@@ -80,7 +80,7 @@ def write_own_audit(
         dataset.labels[rows],
         parts,
         pages,
-        evidence=Evidence(f"run {run}", evidence_of(pages).round or None),
+        evidence=Evidence(f"run {run}", evidence_of(pages).round or None, pages.get(MODELS, "")),
         floor=file.floor,
         origin=origin_of(source_of(file.data, path, file.classes), file.name),
     )

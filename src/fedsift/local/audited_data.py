@@ -1,4 +1,4 @@
-"""What an audit was computed from, noted at the site: its word on some labels must not be taken for one on others."""
+"""What an audit was computed from, noted at the site: its word is on those labels, by those models, and no others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from fedsift.local.site import Samples, Site
 
 DATA = "label audit data"
 """The notebook's page: the network that looked at the samples, and the fingerprint of all that it was shown."""
+MODELS = "label audit models"
+"""The page with the digest of the models that judged, which the site's ledger names."""
 
 
 def data_of(site: Site) -> tuple[str, str]:

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsift.contract.codec import Wire
+from fedsift.contract.codec import Wire, digest_of
 from fedsift.contract.messages import Reply, Request, Weights
 from fedsift.contract.randomness import numpy_generator
-from fedsift.local.audited_data import note_data
+from fedsift.local.audited_data import MODELS, note_data
 from fedsift.local.crossfit import COPIES, folds_of, out_of_fold_logits
 from fedsift.local.label_messages import (
     FoldsFitted,
@@ -249,6 +249,11 @@ class JudgeGrid(Request[GridJudged]):
             )
         return answers_of(self.with_shares(z, site), multilabel=site.multilabel)
 
+    def digest(self) -> str:
+        """Of the models, as the coordinator knows them."""
+        none = torch.zeros(0)
+        return digest_of((none if self.linear is None else self.linear.models, self.networks))
+
     def other_probabilities(self, site: Site, samples: Samples) -> Array:
         """Of samples that no model saw: the mean over all models."""
         if self.linear is None:
@@ -335,6 +340,7 @@ class JudgeLabels(Request[LabelsJudged]):
             swapped,
         )
         site.notebook[JUDGED] = page
+        site.notebook[MODELS] = self.grid.digest()
         self._keep(site, page)
         count = int(page.flagged[: page.training].sum())
         return LabelsJudged(
