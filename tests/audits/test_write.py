@@ -154,6 +154,7 @@ def test_the_room_itself_asks_for_no_torch_engine_or_study() -> None:
     above = (
         "studies.py",
         "earlier.py",
+        "forgetting.py",
         "federated.py",
         "later.py",
         "labels.py",

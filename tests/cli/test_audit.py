@@ -13,8 +13,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedsift.audits import open_site
+from fedsift.audits.studies import notebooks_of
 from fedsift.cli.main import app
 from fedsift.contract.errors import ConfigError, DataError, RunError
+from fedsift.runs import RunFolder
+from fedsift.study import Study
 
 FEW = ["--folds", "3", "--rounds", "4", "--model", "linear"]
 
@@ -263,6 +267,38 @@ def test_samples_that_came_later_are_judged_without_training(
             ],
             catch_exceptions=False,
         )
+
+
+def test_a_forgotten_sample_leaves_the_notebook_and_what_came_later_too(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
+) -> None:
+    place = copied(audited, tmp_path / "own")
+    site, out = place / "out" / "sites" / "west", place / "out"
+    shutil.copy(place / "data.npz", place / "later.npz")
+    ask(place / "study.toml", "--new", place / "later.npz", "--out", out)
+    name = next(iter(labels_of(out, "west")))
+    lists = [out, out / "later" / "later"]
+    counted = [open_site(where / "sites" / "west")[1].agreement.sum() for where in lists]
+    assert counted[0] == 60  # the other's expected counts add up to less by rounding
+    done = CliRunner().invoke(
+        app, ["labels", "forget", str(site), name, "--json", "--who", "owner"], catch_exceptions=False
+    )
+    [found] = json.loads(done.stdout)
+    assert "computes it anew" in found["notes"][0]
+    assert not list((out / "run" / "notebooks" / "west").iterdir())
+    assert len(list((out / "run" / "notebooks" / "north").iterdir())) == 1
+    for where, count in zip(lists, counted, strict=True):
+        assert name not in labels_of(where, "west")
+        own = open_site(where / "sites" / "west")[1]
+        assert (len(own), own.agreement.sum()) == (59, count - 1)
+        assert name.encode() not in (where / "sites" / "west" / "ledger.jsonl").read_bytes()
+    again = ask(place / "study.toml", "--out", out, *FEW)
+    assert "site 'west' has other labels or samples" in again.stderr
+    assert name not in labels_of(out, "west")
+    pages, _ = notebooks_of(RunFolder.open(out / "run"), Study.from_file(out / "run" / "study.toml"))
+    # the next audit did without it, though the data still have it
+    assert pages["west"]["label audit"].training == 59
+    assert "anew" not in ask(place / "study.toml", "--out", out, *FEW).stderr
 
 
 def test_a_finished_run_is_audited_from_its_own_evidence(

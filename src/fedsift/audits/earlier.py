@@ -8,6 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsift.audits.federated import names_of, site_rows
+from fedsift.audits.ledger import Forgotten, Ledger
+from fedsift.audits.places import SiteFolder
 from fedsift.contract import codec
 from fedsift.contract.errors import RunError
 from fedsift.contract.files import write_private
@@ -46,6 +52,39 @@ def _asked(study: Study) -> dict[str, Any]:
         if isinstance(method, LabelAudit)
         else study
     ).to_table()
+
+
+def present(out: Path, spread: Spread) -> Spread:
+    """The data without the samples that sites of the audit in `out` were told to forget, should they still be there."""
+    for site in spread.sites:
+        gone = Forgotten(Ledger(SiteFolder.of(out, site).ledger).entries())
+        if len(gone):
+            spread = _without(spread, site, gone)
+    return spread
+
+
+def _without(spread: Spread, site: str, gone: Forgotten) -> Spread:
+    n = len(spread.rows[site])
+    keep = np.array([name not in gone for name in names_of(spread.dataset, site_rows(spread, site)[0])])
+
+    def cut(parts: dict[str, Any], mask: NDArray[np.bool_]) -> dict[str, Any]:
+        return {**parts, site: parts[site][mask]} if site in parts else parts
+
+    truth = spread.truth
+    return replace(
+        spread,
+        rows=cut(spread.rows, keep[:n]),
+        given=cut(spread.given, keep[:n]),
+        held_out=cut(spread.held_out, keep[n:]),
+        held_out_given=cut(spread.held_out_given, keep[n:]),
+        truth=None
+        if truth is None
+        else replace(
+            truth,
+            clean=cut(truth.clean, keep[:n]),
+            clean_held_out=cut(truth.clean_held_out, keep[n:]),
+        ),
+    )
 
 
 def changed_sites(study: Study, folder: RunFolder, spread: Spread) -> list[str]:

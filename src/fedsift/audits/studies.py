@@ -25,6 +25,7 @@ from fedsift.audits.earlier import (
     drop_run,
     few,
     note_study,
+    present,
     refuse_another,
     refuse_other_data,
 )
@@ -151,7 +152,7 @@ def audit(
     """
     refuse_another(out, study)
     make_private(out)
-    spread = audit_spread(study) if spread is None else spread
+    spread = present(out, audit_spread(study) if spread is None else spread)
     notes: list[str] = []
 
     def told(line: str) -> None:
@@ -182,6 +183,8 @@ def write_audit(
         raise RunError(f"{folder.path} is not finished: go on with `fedsift resume {folder.path}`")
     refuse_another(out, study)
     spread = audit_spread(study)
+    if isinstance(study.method, LabelAudit):  # its run may lie in an audit's folder
+        spread = present(folder.path.parent, spread)
     refuse_other_data(study, folder, spread, f"audit the study again ({folder.study_file})")
     return _written(study, folder, out, spread, tell)
 
