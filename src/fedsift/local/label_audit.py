@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -249,8 +250,9 @@ class JudgeGrid(Request[GridJudged]):
             )
         return answers_of(self.with_shares(z, site), multilabel=site.multilabel)
 
+    @cached_property
     def digest(self) -> str:
-        """Of the models, as the coordinator knows them."""
+        """Of the models, as the coordinator knows them; computed once for all sites of a simulation."""
         none = torch.zeros(0)
         return digest_of((none if self.linear is None else self.linear.models, self.networks))
 
@@ -340,7 +342,7 @@ class JudgeLabels(Request[LabelsJudged]):
             swapped,
         )
         site.notebook[JUDGED] = page
-        site.notebook[MODELS] = self.grid.digest()
+        site.notebook[MODELS] = self.grid.digest
         self._keep(site, page)
         count = int(page.flagged[: page.training].sum())
         return LabelsJudged(
