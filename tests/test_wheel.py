@@ -94,8 +94,9 @@ def test_the_rooms_pages_and_presets_come_from_the_wheel(installed: Path, tmp_pa
     script = (
         "from importlib.resources import files\n"
         "import fedsift.audits.page.document, fedsift.drawing, fedsift.report\n"
-        "for room, name in (('audits.page', 'review.js'), ('audits.page', 'review.css'), ('drawing', 'style.css'),"
-        " ('report', 'script.js'), ('local.native', 'tiles.cpp')):\n"
+        "for room, name in (('audits.page', 'review.js'), ('audits.page', 'kept.js'),"
+        " ('audits.page', 'review.css'), ('drawing', 'style.css'), ('report', 'script.js'),"
+        " ('local.native', 'tiles.cpp')):\n"
         "    assert files(f'fedsift.{room}').joinpath(name).read_text('utf-8').strip(), name\n"
     )
     run(installed, "-c", script, folder=tmp_path)

@@ -24,8 +24,9 @@ holds the page against it. `fedsift doctor` gives the same advice. It is one dat
 not a verdict on your data."""
 
 LEGEND = """Mean rank and worst column by the mean of the last 10 rounds, over all columns; rows without results in
-every column have none. Time is processor time of one thread. Labels harmed: right labels that the method made wrong, a
-run; methods that change no label have none."""
+every column have none. Visits: how often a site was asked for something, a run. Time is processor time of one
+thread, the median run. Labels harmed: right labels that the method made wrong, a run; 0 for methods that judge labels
+and leave them as they are, none for those that judge none."""
 
 
 def advice_text(results: Results | None) -> str:
@@ -117,11 +118,12 @@ def overall(results: Results) -> str:
                 "–" if place is None else f"{place.mean_rank:.1f}",
                 "–" if place is None else f"{place.worst:.1f}",
                 "–" if place is None else str(place.first),
+                "–" if spent is None else f"{spent.participations:.0f}",
                 "–" if spent is None else f"{spent.seconds:.1f} s",
                 "–" if spent is None else size(spent.bytes),
                 f"{sum(harmed) / len(harmed):.0f}" if harmed else "–",
             ]
         )
-    head = ["", "mean rank", "worst column", "best in", "time a run", "bytes sent", "labels harmed"]
+    head = ["", "mean rank", "worst column", "best in", "visits", "time a run", "bytes sent", "labels harmed"]
     columns = plural(len(results.table.columns), "column")
     return f"{len(standing)} methods in {columns}, {plural(len(results.table.seeds), 'seed')}.\n\n{pipes(head, lines)}"

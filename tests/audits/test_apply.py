@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import os
 import stat
 from collections.abc import Sequence
 from dataclasses import replace
@@ -186,6 +187,68 @@ def test_nothing_is_noted_that_cannot_be_done(site: tuple[SiteFolder, SiteAudit,
         apply(folder, audit, by="magic", who="me")
     with pytest.raises(ConfigError, match="--above must lie"):
         apply(folder, audit, by="probability", threshold=50, who="me")
+
+
+def test_the_ledger_says_nothing_of_a_table_that_could_not_be_written(
+    site: tuple[SiteFolder, SiteAudit, Path],
+) -> None:
+    folder, audit, data = site
+    start = len(Ledger(folder.ledger).entries())
+    nowhere = data / "no such folder" / "mine.csv"
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError) as missing:
+            apply(folder, audit, by="probability", who="me", out=nowhere)
+        assert missing.value.filename == str(nowhere)
+    with pytest.raises(IsADirectoryError, match="out'"):
+        apply(folder, audit, by="probability", who="me", out=data.parent / "out")
+    assert len(Ledger(folder.ledger).entries()) == start
+    done = apply(folder, audit, by="probability", who="me")
+    assert (done.new, done.changed, done.line) == (2, 2, start + 2)
+    before = (data / "labels.corrected.csv").read_bytes()
+    with pytest.raises(FileNotFoundError):
+        undo(folder, audit, 0, who="me", out=nowhere)
+    assert len(Ledger(folder.ledger).entries()) == start + 2
+    assert (data / "labels.corrected.csv").read_bytes() == before
+
+
+def test_a_ledger_that_cannot_be_written_leaves_the_table(
+    site: tuple[SiteFolder, SiteAudit, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, audit, data = site
+    apply(folder, audit, by="probability", threshold=0.85, who="me")
+    table, ledger = (data / "labels.corrected.csv").read_bytes(), folder.ledger.read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Ledger, "_write_head", full)
+        with pytest.raises(OSError, match="no space"):
+            apply(folder, audit, by="probability", who="me")
+    assert (data / "labels.corrected.csv").read_bytes() == table and folder.ledger.read_bytes() == ledger
+    assert not list(data.glob("*.tmp")) and Ledger(folder.ledger).verify() == []
+    assert apply(folder, audit, by="probability", who="me").changed == 2
+
+
+def test_the_next_command_mends_what_a_crash_left_between_ledger_and_table(
+    site: tuple[SiteFolder, SiteAudit, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, audit, data = site
+    real = os.replace
+
+    def crash(source: Path, target: Path) -> None:
+        if target.name == "labels.corrected.csv":
+            raise KeyboardInterrupt
+        real(source, target)
+
+    with monkeypatch.context() as machine:
+        machine.setattr(os, "replace", crash)
+        with pytest.raises(KeyboardInterrupt):
+            apply(folder, audit, by="probability", who="me")
+    assert not (data / "labels.corrected.csv").exists()
+    done = apply(folder, audit, by="probability", who="me")
+    assert (done.new, done.changed) == (0, 2)
+    assert [row["label"] for row in rows(data / "labels.corrected.csv")] == ["dog", "cat", "cow", "cat"]
 
 
 def corrected(origin: Origin, *changes: Correction, site: str = "A", **options: Any) -> Path:
@@ -389,6 +452,15 @@ def test_a_forgotten_sample_is_nowhere(site: tuple[SiteFolder, SiteAudit, Path],
     assert name not in open_site(folder.path)[1].ids
     with pytest.raises(DataError, match="has no sample"):
         forget(folder, stored, name, who="owner")
+
+
+def test_arrays_hold_the_whole_decision(tmp_path: Path) -> None:
+    file = tmp_path / "d.npz"
+    np.savez(file, images=np.zeros((2, 8, 8), np.uint8), labels=np.array([0, 1]), ids=np.array(["a", "b"]))
+    who = "verdict of anneliese.obermeier@pathology.example.org: proposal"
+    long = Correction("b", ("cat",), who, 0.9, 7)
+    with np.load(corrected(Origin("npz", str(file)), change("a", "dog"), long)) as arrays:
+        assert arrays["fedsift_decision"].tolist() == ["because", who]
 
 
 def test_forgetting_in_arrays(tmp_path: Path) -> None:

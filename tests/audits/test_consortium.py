@@ -18,6 +18,7 @@ from fedsift.audits.federated import consortium_rows
 from fedsift.audits.release import release
 from fedsift.contract.errors import DataError
 from fedsift.signals.label_counts import censored
+from tests.audits.browser import MISSING, Browser
 from tests.audits.made import HOSTILE, digits_audit, make_audit, multilabel_audit
 
 
@@ -122,3 +123,22 @@ def test_a_class_that_is_not_annotated_does_not_thin_the_share() -> None:
     both = {key: [*line[key], *nothing[key]] for key in ("wrong", "cells", "remainders", "rest")}  # type: ignore[misc]
     [row] = consortium_rows({"a": {**line, **both}}, {"a": 170}, ("mass", "gap"), True, "made", 10)
     assert row.rate is not None and row.rate.estimate == 60 / 170
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING or "Chromium is there")
+def test_the_page_can_be_read_on_a_phone(tmp_path: Path) -> None:
+    audit, _ = digits_audit(200)
+    rows = [release(replace(audit, site=f"hospital-{k}")) for k in range(4)]
+    (tmp_path / "consortium.html").write_text(consortium_page(rows), "utf-8")
+    browser = Browser(tmp_path / "b", (390, 844))
+    try:
+        browser.open(tmp_path / "consortium.html")
+        assert browser.run("return document.documentElement.scrollWidth") <= 390
+        heights = browser.run(
+            "return [...document.querySelectorAll('tbody tr')].map(row => row.offsetHeight)"
+        )
+        assert max(heights) <= 100, "an answer in a column of one word makes rows of a hand's height"
+        letters = browser.run("return document.querySelector('svg text.name').getBoundingClientRect().height")
+        assert letters >= 10
+    finally:
+        browser.close()

@@ -75,6 +75,14 @@ def test_tasks_are_as_the_example_and_blind_ones_have_no_prediction() -> None:
     )
 
 
+def test_paths_in_an_address_are_quoted() -> None:
+    audit = make_audit([0], [[0.1, 0.9]], classes=("cat", "dog"), ids=("x",), paths=("a b/c&d#e+f%ü.png",))
+    [task] = label_studio_tasks(audit, ITEMS[:1], prefix="/data/local-files/?d=")
+    assert task["data"]["image"] == "/data/local-files/?d=a%20b/c%26d%23e%2Bf%25%C3%BC.png"
+    [plain] = label_studio_tasks(audit, ITEMS[:1], prefix="s3://bucket/")
+    assert plain["data"]["image"] == "s3://bucket/a b/c&d#e+f%ü.png"
+
+
 @pytest.mark.parametrize(
     "audit",
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.audits import open_site, write_site
-from fedsift.audits.findings import SiteAudit
+from fedsift.audits.findings import Finding, Rate, SiteAudit
 from fedsift.audits.page import PAGE_LIMIT, render
 from fedsift.audits.page.document import page_data
 from fedsift.audits.places import SiteFolder
@@ -141,6 +142,17 @@ def test_several_labels_are_drawn_by_class() -> None:
     assert "Entries by class" in text and "Both are right" not in text
 
 
+def test_of_several_labels_a_sample_the_headline_counts_labels() -> None:
+    """Rates are shares of all entries: 30 samples with two annotated classes of three have 60 labels."""
+    audit = multilabel_audit(30)
+    probability = audit.probability.copy()
+    probability[:, 2] = np.nan
+    found = replace(
+        audit, probability=probability, rate=Rate(1 / 3, 0.2, 0.4), finding=Finding(True, 0.05), split=()
+    )
+    assert "About 20 of 60 labels are probably wrong (between 12 and 24)" in rendered(found)
+
+
 # In a browser
 
 
@@ -232,6 +244,8 @@ def test_keyboard_review_saved_loaded_and_imported(
         zip(listed[:5], ["given", "proposal", "cannot tell", "both", "given"])
     )
     assert {one.reader for one in found} == {"Ann"}
+    shown = [audit.names(audit.proposed, audit.row_of[name]) for name in listed[:5]]
+    assert [tuple(one["proposed"]) for one in json.loads(file.read_text())["verdicts"]] == shown
     done = CliRunner().invoke(app, ["review", "import", str(folder.path), str(file)])
     assert done.exit_code == 0 and "5 verdicts, 5 of them new" in done.output
     # the browser kept it, and a second browser can load the file
@@ -247,6 +261,14 @@ def test_keyboard_review_saved_loaded_and_imported(
     assert browser.text("#notice") == "5 verdicts loaded."
     assert browser.run("return document.getElementById('reader').value") == "Ann"
     assert browser.count(".card.done") == 5
+    # a verdict on another label than the page shows is none on this one
+    saved = json.loads(file.read_text())
+    saved["verdicts"] = [{**saved["verdicts"][0], "given": "digit 11"}, saved["verdicts"][1]]
+    (tmp_path / "other.json").write_text(json.dumps(saved))
+    browser.write("#file", str(tmp_path / "other.json"))
+    browser.wait_for(
+        "#notice", "1 verdict loaded; 1 on samples, or labels of them, that this page does not show."
+    )
     assert browser.logged() == []
 
 
@@ -268,6 +290,55 @@ def test_blind_samples_show_no_proposal(browser: Browser, site: tuple[SiteFolder
     browser.press("3")
     browser.press(*audit.classes[(audit.given[k] + 1) % 10], "enter")
     assert browser.text("#tile-reviewed") == "1"
+
+
+@chromium
+def test_verdicts_outlive_recalibrating_and_forgetting(browser: Browser, tmp_path: Path) -> None:
+    audit, _ = digits_audit(200, wrong=0.3)
+    folder = write_site(
+        tmp_path / "out", audit, digit_pictures(200), plan=draw_plan(audit, 5, 5, 20, blind=0)
+    )
+    browser.open(folder.report)
+    listed = ids(browser)
+    browser.click("#start")
+    browser.press("2", "2", "2", "2", "2")
+    browser.press("escape")
+    queue = tmp_path / "bob.csv"
+    told = "".join(f"{item.id},given\n" for item in read_plan(folder.plan).items if item.id not in listed[:2])
+    queue.write_text(f"id,verdict\n{told}")
+    for words in (
+        ["review", "import", str(folder.path), str(queue), "--reader", "Bob"],
+        ["review", "recalibrate", str(folder.path)],
+        ["labels", "forget", str(folder.path), listed[0]],
+    ):
+        assert CliRunner().invoke(app, words).exit_code == 0
+    after = open_site(folder.path)[1]
+    assert not after.flagged.all() and after.fingerprint() != audit.fingerprint()
+    browser.open(folder.report)
+    assert browser.text("#tile-reviewed") == "4" and browser.text("#save") == "Save verdicts (4 new)"
+    browser.write("#reader", "Ann")
+    browser.click("#save")
+    found = read_verdicts(browser.downloaded(), after)
+    assert {(one.id, one.labels) for one in found} == {
+        (name, audit.names(audit.proposed, audit.row_of[name])) for name in listed[1:5]
+    }
+    # samples of the same names that look different, or had another label, are others
+    other, _ = digits_audit(200, seed=1, wrong=0.3)
+    browser.open(write_site(tmp_path / "another", other, digit_pictures(200, seed=1)).report)
+    assert browser.text("#tile-reviewed") == "0"
+    assert browser.logged() == []
+
+
+def test_what_left_the_list_stays_on_the_page() -> None:
+    audit, _ = digits_audit(200, wrong=0.3)
+    plan = draw_plan(audit, 5, 5, 20, blind=0.5)
+    blind = {item.id for item in plan.items if item.blind}
+    few = audit.flagged & (audit.probability_wrong > 0.8)
+    moved = replace(audit, flagged=few, proposed=np.where(few, audit.proposed, audit.given), before=audit)
+    items = page_data(moved, plan, None)["items"]
+    left = {name for k, name in enumerate(audit.ids) if audit.flagged[k] and not few[k]} - blind
+    assert left and {item["id"] for item in items if item.get("off")} == left
+    assert not any("off" in item for item in page_data(audit, plan, None)["items"])
 
 
 @chromium

@@ -13,6 +13,7 @@ from fedsift.audits.recalibrate import SETTLED, recalibrate
 from fedsift.audits.review import draw_plan
 from fedsift.audits.verdicts import Verdict
 from fedsift.contract.errors import DataError
+from tests.audits.made import multilabel_audit
 
 
 def made(n: int = 300) -> tuple[SiteAudit, np.ndarray]:
@@ -128,3 +129,58 @@ def test_a_plan_is_drawn_from_the_list_before_the_verdicts() -> None:
     assert draw_plan(after, 20, 20, 20) == plan
     gone = after.without({"s3"})
     assert len(gone.as_made) == len(gone) == 299 and gone.as_made.before is None
+
+
+def test_estimates_and_counts_follow_the_new_probabilities() -> None:
+    audit, wrong = made()
+    plan = draw_plan(audit, 40, 40, 40)
+    after, _ = recalibrate(audit, plan, verdicts_of(audit, wrong, [item.id for item in plan.items]))
+    share = after.probability_wrong.mean()
+    assert after.rate.estimate == pytest.approx(share, abs=0.5 / 300)  # whole labels of 300
+    assert after.rate.low < share < after.rate.high and after.rate != audit.rate
+    assert after.finding == audit.finding and audit.finding.wrong_labels
+    assert after.agreement.sum(1) == pytest.approx(np.bincount(audit.given), abs=1.5)  # three roundings a row
+    assert 300 - np.trace(after.agreement) == pytest.approx(300 * share, abs=1.5)
+    assert after.notes == (
+        "recalibrated: probabilities, list and estimates follow from the audit and from what people said of "
+        "120 samples",
+    )
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_site_whose_labels_people_confirm_has_no_evidence_and_no_list(told: bool) -> None:
+    audit, wrong = made()
+    audit = replace(
+        audit,
+        probability_wrong=audit.probability_wrong * 0.6,
+        finding=Finding(told, 0.05),
+        rate=Rate(0.3, 0.0, 0.4),
+    )
+    plan = draw_plan(audit, 80, 80, 140)
+    nothing = np.zeros_like(wrong)
+    right, _ = recalibrate(audit, plan, verdicts_of(audit, nothing, list(audit.ids)), 0.05)
+    assert not right.finding.wrong_labels and not right.flagged.any() and right.rate.low == 0
+    some, _ = recalibrate(audit, plan, verdicts_of(audit, wrong, list(audit.ids)), 0.05)
+    assert some.finding.wrong_labels and some.flagged.tolist() == wrong.tolist()
+
+
+def test_ranks_get_no_interval_by_verdicts() -> None:
+    audit, wrong = made()
+    audit = replace(audit, rate=Rate(0.5, 0.0, 1.0), finding=Finding(True, 1.0))
+    plan = draw_plan(audit, 40, 40, 40)
+    after, _ = recalibrate(audit, plan, verdicts_of(audit, wrong, [item.id for item in plan.items]))
+    assert (after.rate.low, after.rate.high) == (0, 1) and after.finding == audit.finding
+    assert after.rate.estimate == pytest.approx(after.probability_wrong.mean(), abs=0.5 / 300)
+
+
+def test_several_labels_are_counted_by_entry() -> None:
+    audit = multilabel_audit(200)
+    plan = draw_plan(audit, 20, 20, 20)
+    said = [
+        Verdict(item.id, "given", audit.names(audit.given, audit.row_of[item.id]), "Ann")
+        for item in plan.items
+    ]
+    after, _ = recalibrate(audit, plan, said)
+    assert after.rate.estimate == pytest.approx(after.probability.mean(), abs=1.5 / 600)
+    assert after.agreement.sum(1) == pytest.approx([200] * 3, abs=2)
+    assert after.agreement[:, 1:3].sum() == pytest.approx(after.probability.sum(), abs=3)

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fedsift.audits.formats import QUEUE_COLUMNS, queue_csv
 from fedsift.audits.ledger import Ledger
-from fedsift.audits.verdicts import Verdict, from_entries, notes, read_verdicts, special_choice
+from fedsift.audits.review import Item, settle
+from fedsift.audits.verdicts import (
+    Verdict,
+    fresh,
+    from_entries,
+    in_order,
+    notes,
+    read_verdicts,
+    special_choice,
+    superseded,
+)
 from fedsift.contract.errors import DataError
 from tests.audits.made import make_audit, multilabel_audit
 
@@ -78,7 +91,87 @@ def test_a_filled_queue(tmp_path: Path) -> None:
         ("x", "proposal", ("dog",), "bob"),
         ("y", "other", ("cow",), "bob"),
     ]
-    assert {one.reader for one in read(tmp_path, text, name="q.csv", reader="eve")} == {"eve"}
+
+
+def test_a_reader_is_named_where_the_file_names_none(tmp_path: Path) -> None:
+    """Names in the file stay: two annotators would else be one who agrees with himself."""
+    queue = "id,verdict,reader\nx,given,bob\ny,given,\n"
+    assert [one.reader for one in read(tmp_path, queue, name="q.csv", reader="eve")] == ["bob", "eve"]
+    tasks = [
+        studio("x", "dog", by={"email": "ann@site"}),
+        studio("x", "cat", by=7),
+        studio("y", "cat", by=None),
+    ]
+    found = read(tmp_path, json.dumps(tasks), reader="eve")
+    assert [one.reader for one in found] == ["ann@site", "reader 7", "eve"]
+    assert [one.reader for one in read(tmp_path, page(said("x", "given")), reader="eve")] == ["ann"]
+
+
+MOVED = replace(AUDIT, proposed=np.array([2, 1, 2]), flagged=np.array([True, False, False]), before=AUDIT)
+"""After a first reader, whose word became the proposal: x is a cow, y a dog as given."""
+
+
+def test_the_proposal_that_the_queue_showed_counts(tmp_path: Path) -> None:
+    text = (
+        "id,given_label,proposed_label,probability_wrong,verdict,other_label,reader\n"
+        "x,cat,dog,0.9,proposal,,bob\ny,dog,cat,0.8,proposal,,bob\n"
+    )
+    found = read(tmp_path, text, MOVED, "q.csv")
+    assert [(one.decision, one.labels) for one in found] == [("proposal", ("dog",)), ("proposal", ("cat",))]
+    assert [note.body["proposed"] for note in notes(found, MOVED, [])] == [["dog"], ["cat"]]
+    later = text.replace("x,cat,dog", "x,cat,cow")  # a queue that was written after the first reader
+    assert read(tmp_path, later, MOVED, "q.csv")[0].labels == ("cow",)
+    both = read(tmp_path, text.replace("proposal,,", "both,,"), MOVED, "q.csv")
+    assert [one.labels for one in both] == [("cat", "dog"), ("dog", "cat")]
+    [same] = read(tmp_path, "id,verdict,reader\nx,proposal,bob\n", MOVED, "q.csv")
+    assert same.labels == ("dog",)  # the file does not say: never another reader's word
+    with pytest.raises(DataError, match="sample 'x': there is no class 'dgo': did you mean 'dog'"):
+        read(tmp_path, text.replace("x,cat,dog", "x,cat,dgo"), MOVED, "q.csv")
+
+
+def test_a_proposal_that_was_not_shown_cannot_be_right(tmp_path: Path) -> None:
+    blind = "id,given_label,proposed_label,probability_wrong,verdict,other_label,reader\nx,cat,,,{},{},bob\n"
+    with pytest.raises(DataError, match="sample 'x': nothing was proposed for it"):
+        read(tmp_path, blind.format("proposal", ""), name="q.csv")
+    [one] = read(tmp_path, blind.format("other", "dog"), MOVED, "q.csv")
+    assert one.decision == "proposal"  # what the audit itself proposed, whatever the first reader said
+
+
+def test_the_proposal_of_the_task_and_of_the_page(tmp_path: Path) -> None:
+    task = studio("x", "both given and proposed")
+    task["predictions"] = [
+        {"model_version": "other", "result": studio("x", "cow")["annotations"][0]["result"]},
+        {"model_version": "fedsift abab", "result": studio("x", "dog")["annotations"][0]["result"]},
+    ]
+    bare = studio("x", "dog") | {"predictions": [17]}  # some exports hold numbers of predictions only
+    found = read(tmp_path, json.dumps([task, bare]), MOVED)
+    assert [(one.decision, one.labels) for one in found] == [("both", ("cat", "dog")), ("proposal", ("dog",))]
+    shown = read(
+        tmp_path,
+        page(
+            said("x", "proposal", "dog", proposed=["dog"]),
+            said("x", "both", proposed=["dog"]),
+            said("y", "other", "cow", proposed=None),
+        ),
+        MOVED,
+    )
+    assert [(one.decision, one.labels) for one in shown] == [
+        ("proposal", ("dog",)),
+        ("both", ("cat", "dog")),
+        ("other", ("cow",)),
+    ]
+
+
+def test_no_finding_is_a_proposal_as_well(tmp_path: Path) -> None:
+    """Several labels: the cell of a proposal without any is empty, its probability is not."""
+    audit = multilabel_audit(40)
+    k = next(k for k in range(40) if audit.given[k].any() and not audit.proposed[k].any())
+    moved = replace(audit, proposed=audit.given, before=audit)
+    line = next(row for row in queue_csv(audit, [Item(audit.ids[k], "worst", False)]).splitlines()[1:])
+    assert ",,0." in line
+    text = f"{','.join(QUEUE_COLUMNS)}\n{line[:-3]}proposal,,ann,\n"
+    [one] = read(tmp_path, text, moved, "q.csv")
+    assert (one.decision, one.labels) == ("proposal", ())
 
 
 def test_label_studio(tmp_path: Path) -> None:
@@ -150,6 +243,11 @@ def test_a_missing_file_and_a_missing_column(tmp_path: Path) -> None:
         read(tmp_path, "id,said\nx,given\n", name="q.csv")
 
 
+def test_semicolons_are_called_that(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="q.csv looks semicolon-separated: save it with commas"):
+        read(tmp_path, "id;verdict;other_label\nx;given;1,5\n", name="q.csv")
+
+
 def test_verdicts_go_through_the_ledger_and_are_not_taken_twice(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     first = read(tmp_path, page(said("x", "proposal", "dog"), said("y", "given")))
@@ -158,8 +256,8 @@ def test_verdicts_go_through_the_ledger_and_are_not_taken_twice(tmp_path: Path) 
     assert known == first
     assert notes(first, AUDIT, known) == []
     changed = read(tmp_path, page(said("x", "given"), said("x", "cannot tell"), said("y", "given")))
-    fresh = notes(changed, AUDIT, known)
-    assert [(note.body["id"], note.body["decision"]) for note in fresh] == [("x", "cannot tell")]
+    added = notes(changed, AUDIT, known)
+    assert [(note.body["id"], note.body["decision"]) for note in added] == [("x", "cannot tell")]
     body = ledger.entries()[0].body
     assert body is not None and {
         "id",
@@ -170,3 +268,51 @@ def test_verdicts_go_through_the_ledger_and_are_not_taken_twice(tmp_path: Path) 
         "model",
         "decision",
     } <= set(body)
+
+
+def dated(decision: str, when: str, reader: str = "ann", **more: Any) -> Verdict:
+    return Verdict(
+        "x", decision, {"given": ("cat",), "other": ("cow",)}.get(decision, ()), reader, when, **more
+    )
+
+
+def imported(tmp_path: Path, *files: Verdict) -> list[tuple[str, str]]:
+    """One file after the other into one ledger: what counts, oldest first."""
+    tmp_path.mkdir()
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for one in files:
+        ledger.append(notes([one], AUDIT, from_entries(ledger.entries())), one.reader)
+    return [(one.decision, one.when) for one in from_entries(ledger.entries())]
+
+
+def test_an_older_file_does_not_revert_a_newer_verdict(tmp_path: Path) -> None:
+    old, new = dated("other", "2026-01-01T00:00:00Z"), dated("given", "2026-02-01")
+    assert imported(tmp_path / "a", old, new, old) == [("other", old.when), ("given", new.when)]
+    assert imported(tmp_path / "b", new, old) == [("other", old.when), ("given", new.when)]
+    # the same answer at another time is another verdict: what comes between the two must not revert it
+    again = dated("given", "2026-04-01T00:00:00+02:00")
+    between = dated("other", "2026-03-01T00:00:00Z")
+    assert imported(tmp_path / "c", new, again, between)[-1] == ("given", again.when)
+    assert settle(in_order([new, between, again])).final["x"].decision == "given"
+
+
+def test_without_a_time_the_order_of_import_counts(tmp_path: Path) -> None:
+    first, second = dated("other", ""), dated("given", "last week")
+    assert imported(tmp_path / "a", first, second, first) == [("other", ""), ("given", "last week")]
+    between = dated("cannot tell", "2026-01-01")
+    assert imported(tmp_path / "b", dated("given", "2026-02-01"), first, between)[-1] == ("other", "")
+    assert imported(tmp_path / "c", first, between)[-1] == ("cannot tell", "2026-01-01")
+
+
+def test_readers_do_not_replace_each_other_and_the_last_adjudication_counts() -> None:
+    bob, ann = dated("given", "2026-02-01", "bob"), dated("other", "2026-01-01", "ann")
+    assert in_order([bob, ann]) == [bob, ann] and settle([bob, ann]).open == ("x",)
+    late, early = (replace(one, adjudicates=True) for one in (bob, ann))
+    assert settle(in_order([late, early])).final["x"].reader == "bob"
+
+
+def test_what_does_not_count_is_told() -> None:
+    old, new = dated("other", "2026-01-01"), dated("given", "2026-02-01")
+    assert superseded([old], [new]) == superseded([old], [old, new]) == 1
+    assert superseded([new], [old]) == superseded([new], [old, new]) == 0
+    assert fresh([old], [old, new]) == [] and fresh([new, old], []) == [new]

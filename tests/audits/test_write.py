@@ -19,7 +19,7 @@ from fedsift.audits.places import SiteFolder
 from fedsift.audits.review import draw_plan, read_plan
 from fedsift.audits.write import stored_thumbnails
 from fedsift.contract.errors import DataError
-from fedsift.contract.files import write_private
+from fedsift.contract.files import staged_private, write_private
 from tests.audits.made import (
     digit_pictures,
     digits_audit,
@@ -133,6 +133,22 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(OSError, match="no space"):
         write_private(path, "new")
     assert path.read_text() == "old" and [file.name for file in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_failed_write_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"'[^']*nowhere/x'$"):
+        write_private(tmp_path / "nowhere" / "x", "new")
+
+
+def test_a_staged_file_takes_its_place_only_where_all_went_well(tmp_path: Path) -> None:
+    path = write_private(tmp_path / "x", "old")
+    with pytest.raises(ValueError, match="not done"), staged_private(path, b"new"):
+        raise ValueError("not done")
+    assert path.read_text() == "old" and [file.name for file in tmp_path.iterdir()] == ["x"]
+    with staged_private(path, b"new"):
+        assert path.read_text() == "old"
+    assert path.read_text() == "new" and [file.name for file in tmp_path.iterdir()] == ["x"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_thumbnails_of_arrays() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from fedsift.benches.library import find_table
 from fedsift.benches.sweep import parts_of, sweep_table
 from fedsift.benches.table import inherited, read_seeds, table_of
 from fedsift.contract.errors import ConfigError
+from fedsift.engines.protection import GateLimits
+from fedsift.study import Study
 from tests.benches.small import COLUMNS, ROWS, small_table
 
 
@@ -25,7 +28,7 @@ from tests.benches.small import COLUMNS, ROWS, small_table
         ({"rows": [{**ROWS[0], "metod": {}}]}, "row 'FedAvg': unknown key 'metod'. Did you mean 'method'"),
         ({"rows": [{**ROWS[1], "columns": ["dirty"]}], "claims": []}, "no column is called 'dirty'"),
         ({"claims": [{"text": "x", "order": ["FedLA", "FedAvgg"]}]}, "no row is called 'FedAvgg'"),
-        ({"claims": [{"text": "x"}]}, "order, first, alike or printed"),
+        ({"claims": [{"text": "x"}]}, "order, first, last, alike or printed"),
         ({"scenario": ""}, "column 'clean' has no scenario"),
         ({"seeds": [1, 1]}, "at least one, and each once"),
     ],
@@ -39,6 +42,39 @@ def test_a_wrong_setting_names_its_row_and_column() -> None:
     rows = [ROWS[0], {"label": "FedLA", "method": {"name": "fedla", "tua": 1.0}}]
     with pytest.raises(ConfigError, match="row 'FedLA', column 'clean': unknown key 'method.tua'"):
         list(cells_of(small_table(rows=rows)))
+
+
+def test_a_run_is_known_by_what_differs_from_the_defaults() -> None:
+    """A default that is written out is the same run; another value is another one."""
+    first = next(cells_of(small_table()))
+    gate = first.study.gate
+    written = next(cells_of(small_table().changed(settings=[f"gate.turned={gate.turned}", "gate.flat=true"])))
+    other = next(cells_of(small_table().changed(settings=["gate.turned=0"])))
+    assert first.study_key == written.study_key != other.study_key
+
+
+def test_a_key_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of a thousand cells asks for all keys several times a second."""
+    made: list[Study] = []
+    monkeypatch.setattr("fedsift.benches.cells.canonical", lambda study: made.append(study) or "text")
+    cell = next(cells_of(small_table()))
+    assert cell.key == cell.key and cell.study_key == cell.study_key
+    assert len(made) == 1
+
+
+def test_a_switch_that_a_later_version_adds_leaves_the_runs_of_this_one_findable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = next(cells_of(small_table())).study_key
+
+    @dataclass(frozen=True)
+    class LaterGate(GateLimits):
+        newcomer: bool = False
+
+    monkeypatch.setattr("fedsift.study.study.GateLimits", LaterGate)
+    later = next(cells_of(small_table()))
+    assert "newcomer" in later.study.to_table()["gate"]
+    assert later.study_key == before
 
 
 def test_seeds_are_read_from_lists_and_text() -> None:

@@ -109,6 +109,32 @@ def test_a_printed_figure_without_its_run_leaves_the_claim_open() -> None:
     assert results.verdicts[0].verdict == "open"
 
 
+def test_a_row_that_is_said_to_be_the_last_must_be_below_each_of_the_others() -> None:
+    last = {"text": "matters most", "last": "FedAvg", "columns": ["clean"]}
+    assert made_up(claims=[last]).verdicts[0].verdict == "holds in the mean"
+    assert (
+        made_up(claims=[{**last, "last": "FedLA", "over": ["FedAvg"]}]).verdicts[0].verdict == "does not hold"
+    )
+
+
+def test_a_claim_is_open_while_a_seed_is_missing() -> None:
+    """One of two seeds: the difference is told, and judged when the other is there."""
+    claim = {**CLAIM, "columns": ["clean"]}
+    found = made_up({**VALUES, ("FedLA", "clean"): (0.9,)}, claims=[claim]).verdicts[0]
+    assert found.verdict == "open"
+    assert found.differences[0].found is not None and found.differences[0].found.n == 1
+
+
+def test_a_run_that_never_reached_its_target_counts_with_all_its_visits() -> None:
+    """FedLA reaches 0.82 after 6 visits with both seeds; FedAvg makes 6 visits and reaches it with the second alone."""
+    claim = {**CLAIM, "columns": ["clean"], "figure": "visits-to.0.82"}
+    changes = {"figures": ["accuracy.best", "visits-to.0.82"], "claims": [claim]}
+    found = made_up(**changes).verdicts[0].differences[0].found
+    assert found is not None and (found.n, found.mean) == (2, 0.0)
+    nobody = made_up({**VALUES, ("FedLA", "clean"): (0.1, 0.1), ("FedAvg", "clean"): (0.1, 0.1)}, **changes)
+    assert nobody.verdicts[0].differences[0].found is None, "neither reaches it: nothing is known"
+
+
 def test_standings_over_three_columns() -> None:
     """Ranks of FedAvg: 2, 1 and, with a tie, 1.5; its worst column has 50."""
     values = {**VALUES, ("FedAvg", "third"): (0.5, 0.5), ("FedLA", "third"): (0.4, 0.6)}
@@ -134,7 +160,7 @@ def test_a_row_that_was_told_the_truth_is_named() -> None:
         results.records[0], outcome={**results.records[0].outcome, "oracle": "noise rate 0.4 given"}
     )
     again = results_of(results.table, [("FedLA", "clean", 1, told)], 8)
-    assert "FedLA was told the truth: noise rate 0.4 given." in markdown(again)
+    assert "FedLA was told from outside: noise rate 0.4 given." in markdown(again)
 
 
 def test_replies_that_were_set_aside_are_said() -> None:

@@ -248,6 +248,21 @@ def test_samples_that_came_later_are_judged_without_training(
     truly = {f"s5-{k:04d}" for k in np.flatnonzero(wrong)}
     assert len(listed & truly) >= 0.7 * len(truly)
     assert found["sites"]["north"]["flagged"] == 0
+    released = json.loads(Path(found["sites"]["west"]["list"]).with_name("release.json").read_text("utf-8"))
+    assert released["floor"] == 10
+    with pytest.raises(ConfigError, match="no-such-study"):
+        CliRunner().invoke(
+            app,
+            [
+                "audit",
+                "no-such-study.toml",
+                "--new",
+                str(tmp_path / "later.npz"),
+                "--out",
+                str(place / "out"),
+            ],
+            catch_exceptions=False,
+        )
     np.savez(
         tmp_path / "odd.npz",
         images=np.zeros((4, 6), np.float32),

@@ -133,6 +133,46 @@ def test_recalibrated_twice_is_once_and_two_imports_are_one(tmp_path: Path) -> N
     say("review", "plan", folder, "--worst", 100)  # from the list as it was, so what was drawn stays drawn
 
 
+def test_after_recalibrating_every_file_says_the_same(site: tuple[Path, SiteAudit]) -> None:
+    folder, audit = site
+    released = (folder / "release.json").read_bytes()
+    assert "the list: the audit's own" in say("review", "status", folder)
+    say("review", "import", folder, verdicts(audit, folder, "ann", set(audit.ids[:250])))
+    done = json.loads(say("review", "recalibrate", folder, "--json"))
+    table, summary = rows(folder), json.loads((folder / "summary.json").read_text())
+    listed = sum(row["is_label_issue"] == "True" for row in table)
+    wrong = sum(float(row["probability_wrong"]) for row in table)
+    train = ~audit.is_test
+    assert summary["flagged"] == listed < (audit.flagged & train).sum()
+    assert done["listed_before"] == audit.flagged.sum()
+    assert summary["rate"]["estimate"] == pytest.approx(wrong / 360, abs=0.5 / 360)
+    assert 360 - sum(summary["agreement"][k][k] for k in range(10)) == pytest.approx(wrong, abs=5)
+    page = (folder / "report.html").read_text()
+    assert f"About {round(360 * summary['rate']['estimate'])} of 360 labels are probably wrong" in page
+    found = json.loads(say("review", "status", folder, "--json"))
+    assert found["recalibrated"] and found["listed_now"] == listed
+    assert found["list_drawn_from"] == sum(arm["size"] for arm in found["arms"][:2])
+    assert f"; recalibrated since, it has {listed}" in say("review", "status", folder)
+    # the consortium has what it was told; a second release would tell by the difference what few verdicts changed
+    assert (folder / "release.json").read_bytes() == released
+
+
+def test_an_older_file_again_changes_nothing_and_says_so(
+    site: tuple[Path, SiteAudit], tmp_path: Path
+) -> None:
+    folder, audit = site
+    for name, verdict, when in (
+        ("old", "other,digit 1", "2026-01-01"),
+        ("new", "cannot tell,", "2026-02-01"),
+    ):
+        line = f"{audit.ids[0]},{verdict},Cleo,{when}"
+        (tmp_path / f"{name}.csv").write_text(f"id,verdict,other_label,reader,when\n{line}\n")
+        assert say("review", "import", folder, tmp_path / f"{name}.csv") == "1 verdict, 1 of them new\n"
+    assert say("review", "import", folder, tmp_path / "old.csv") == (
+        "1 verdict, 0 of them new; 1 older than what the same reader said since, which counts\n"
+    )
+
+
 def test_apply_undo_verify_forget(site: tuple[Path, SiteAudit], tmp_path: Path) -> None:
     folder, audit = site
     before = (tmp_path / "labels.csv").read_bytes()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import subprocess
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from fedsift.contract.plaintext import FORMULA, HIDDEN, cell, readable, uncell, visible
+from fedsift.contract.plaintext import FORMULA, HIDDEN, argument, cell, readable, uncell, visible
 from fedsift.report.console import PlainConsole
 
 
@@ -74,3 +75,15 @@ def test_a_console_never_passes_an_escape_sequence_on() -> None:
     printed = console.file.getvalue()
     assert "\x1b" not in printed
     assert "\\x1b[2J" in printed
+
+
+@pytest.mark.parametrize(
+    "text", ["runs/first", "a b", "it's", "$(touch x)", "`x`", "a;b", "", "a\nb", "\x1b[2J'\\", "\u202eabc"]
+)
+def test_an_argument_is_one_word_for_a_shell_and_nothing_in_it_acts(text: str) -> None:
+    word = argument(text)
+    assert visible(word) == word
+    done = subprocess.run(
+        ["bash", "-c", f"printf %s {word}"], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
+    )
+    assert done.stdout.decode("utf-8") == text

@@ -17,6 +17,7 @@ from fedsift.deploy.app import write_app
 from fedsift.deploy.certificates import Pair
 from fedsift.deploy.server import read_federation_file
 from fedsift.deploy.sites import open_site
+from fedsift.deploy.texts import site_template
 from fedsift.engines.flower.processes import SWITCHES, offline
 from fedsift.study import Study
 
@@ -265,3 +266,11 @@ def test_deploy_and_its_errors_from_the_command_line(tmp_path: Path) -> None:
     assert "| Evaluated |" in (tmp_path / "app" / "README.md").read_text()
     wrong = runner.invoke(app, ["deploy", str(study), "method.nmae=1", "--out", str(tmp_path / "other")])
     assert isinstance(wrong.exception, ConfigError)
+
+
+def test_a_template_lists_the_networks_that_the_study_names_by_address() -> None:
+    plain = tomllib.loads(site_template(None, ("mlp", "features:efficientnet-lite0@128")))
+    assert "networks" not in plain
+    own = tomllib.loads(site_template(None, ("mlp", "our_nets.small:Small", "our_nets.small:Small")))
+    assert own["networks"] == ["our_nets.small:Small"]
+    assert own["data"]["name"] == "folder"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,9 @@ FIELDS = ["Trained.weights", "Trained.samples", "Trained.loss"]
 OPEN = {"requests": ["Train"], "fields": FIELDS, "floor": 0}
 
 
-def ask(path: Path, asked: Any) -> Any:
+def ask(path: Path, asked: Any, model: str = "mlp") -> Any:
     """What leaves the site's own process."""
-    return value_of(worker._reply(letter_of(asked).with_note(model="mlp", session="1"), path))
+    return value_of(worker._reply(letter_of(asked).with_note(model=model, session="1"), path))
 
 
 def egress(path: Path) -> list[dict[str, Any]]:
@@ -66,7 +67,7 @@ def test_a_request_that_is_not_listed_is_not_even_computed(tmp_path: Path) -> No
     reply = ask(path, train())
     assert reply.reply is None
     assert reply.failure == "Refused: this site's policy does not allow the request Train"
-    assert not (tmp_path / "notebook" / "north" / "run").exists()
+    assert not (tmp_path / "notebook" / "north" / "runs").exists()
     [line] = egress(path)
     assert (line["fields"], line["refused"]) == ([], reply.failure)
 
@@ -134,3 +135,105 @@ def test_the_narrowest_policy_holds_what_a_study_declares(method: str, tmp_path:
 
 def test_empty_fields_do_not_leave() -> None:
     assert list(fields_in({"a": ()})) == []
+
+
+@pytest.fixture
+def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that appears when somebody imports the module `not_asked_for`, which has a network and an extractor."""
+    mark = tmp_path / "imported"
+    code = f"""
+from pathlib import Path
+from torch import nn
+Path({str(mark)!r}).touch()
+def look():
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+def net(shape, n_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, n_classes))
+"""
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "not_asked_for.py").write_text(code, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    monkeypatch.delitem(sys.modules, "not_asked_for", raising=False)
+    monkeypatch.setattr("fedsift.local.features.cache_root", lambda: tmp_path / "cache")
+    return mark
+
+
+@pytest.mark.parametrize("policy", [{}, {"requests": [], "fields": [], "ask_first": True}])
+@pytest.mark.parametrize("model", ["features:not_asked_for:look", "not_asked_for:net"])
+@pytest.mark.parametrize("asked", [Hello(), train()])
+def test_a_message_cannot_choose_what_code_the_site_imports(
+    tmp_path: Path, called: Path, asked: Any, model: str, policy: dict[str, Any]
+) -> None:
+    path = site(tmp_path / "site", **policy)
+    reply = ask(path, asked, model)
+    assert isinstance(reply, Answer) and reply.failure.startswith("Refused: ")
+    if not policy or isinstance(asked, Hello):
+        assert "at site 'north'" in reply.failure
+        assert f'networks = ["{model}"]' in reply.failure
+    assert not called.exists()
+
+
+def test_an_address_that_the_sites_own_file_names_may_come_in_a_message(tmp_path: Path, called: Path) -> None:
+    path = write_site(tmp_path / "site", networks=["features:not_asked_for:look"])
+    (path.parent / "notebook" / "north").mkdir(parents=True)
+    reply = ask(path, Hello(), "features:not_asked_for:look")
+    assert isinstance(reply, Introduction) and reply.shape == (3,)
+    assert called.exists()
+    assert "Refused" in ask(path, Hello(), "not_asked_for:net").failure
+
+
+def test_a_site_with_a_network_of_its_own_does_not_mind_what_the_study_names(
+    tmp_path: Path, called: Path
+) -> None:
+    path = write_site(tmp_path / "site", model="mlp")
+    (path.parent / "notebook" / "north").mkdir(parents=True)
+    reply = ask(path, Hello(), "not_asked_for:net")
+    assert isinstance(reply, Introduction) and reply.facts.model == "mlp"
+    assert not called.exists()
+
+
+@pytest.mark.parametrize("run", ["withdrawn.json", "allowed-runs.json", "approved.json"])
+def test_no_name_of_a_run_closes_the_site(tmp_path: Path, run: str) -> None:
+    path = site(tmp_path)
+    assert ask(path, dataclasses.replace(train(), run=run)).failure == ""
+    assert isinstance(ask(path, Hello()), Introduction)
+    assert ask(path, train()).failure == ""
+
+
+def test_a_site_that_such_a_run_closed_is_open_again_after_a_start(tmp_path: Path) -> None:
+    path = site(tmp_path)
+    notebook = tmp_path / "notebook" / "north"
+    (notebook / "withdrawn.json").mkdir()
+    (notebook / "withdrawn.json" / ".lock").touch()
+    assert "has withdrawn" in ask(path, Hello()).failure
+    worker.check_notebook("north", notebook)
+    assert isinstance(ask(path, Hello()), Introduction)
+
+
+@pytest.mark.parametrize("run", ["..", "a/b", "$(touch x)", "a\nfedsift.site refused", "r" * 101, ""])
+def test_a_run_with_another_name_is_refused_with_or_without_a_policy(tmp_path: Path, run: str) -> None:
+    for path in (site(tmp_path / "ruled"), write_site(tmp_path / "free")):
+        (path.parent / "notebook" / "north").mkdir(parents=True, exist_ok=True)
+        assert "is no name of a run" in ask(path, dataclasses.replace(train(), run=run)).failure
+        assert not (path.parent / "notebook" / "north" / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run": 7},
+        {"site": None},
+        {"expects": ["0.0:train"]},
+        {"moment": "0.0:train"},
+        {"moment": Moment("1", "train", 0, 0)},  # type: ignore[arg-type]
+        {"request": "Train"},
+        {"request": dataclasses.replace(train().request, then=("Evaluate",))},
+    ],
+)
+def test_an_envelope_that_is_none_is_refused_and_the_site_lives_on(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    path = site(tmp_path)
+    assert "does not know what it was asked" in ask(path, dataclasses.replace(train(), **changes)).failure
+    assert ask(path, train()).failure == ""
+    assert [("refused" in line) for line in egress(path)] == [True, False]

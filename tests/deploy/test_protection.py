@@ -249,7 +249,7 @@ def test_a_site_that_withdrew_answers_nothing_and_keeps_the_record(tmp_path: Pat
     assert "run" in done.output
     notebook = tmp_path / "notebook" / "north"
     assert withdrawn_since(notebook) is not None
-    assert not (notebook / "run").exists()
+    assert not (notebook / "runs").exists()
     for asked in (Hello(), train()):
         assert "site 'north' has withdrawn" in ask(path, asked).failure
     assert len(egress(path)) == 3

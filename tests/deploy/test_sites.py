@@ -160,7 +160,7 @@ def test_the_notebook_is_on_disk_before_the_answer_is_out(tmp_path: Path) -> Non
     reply = answer(train(), path, "session")
     assert isinstance(reply, Answer)
     assert reply.failure == ""
-    assert (tmp_path / "notebook" / "north" / "run" / "0.0.answer").is_file()
+    assert (tmp_path / "notebook" / "north" / "runs" / "run" / "0.0.answer").is_file()
     again = answer(train(), path, "another session")
     assert digest_of(again) == digest_of(reply)
 

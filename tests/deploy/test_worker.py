@@ -49,7 +49,7 @@ def test_the_worker_answers_as_the_site_itself_would(tmp_path: Path, door: Path)
         path = write_site(tmp_path / f"b-{type(asked).__name__}")
         direct = answer_letter(letter, lambda model, path=path: open_site(path, model), "1", frank=False)  # type: ignore[misc]
         assert digest_of(value_of(reply)) == digest_of(value_of(direct))
-    assert (tmp_path / "a" / "notebook" / "north" / "run" / "0.0.answer").is_file()
+    assert (tmp_path / "a" / "notebook" / "north" / "runs" / "run" / "0.0.answer").is_file()
 
 
 def test_the_answer_does_not_depend_on_the_callers_threads(tmp_path: Path) -> None:

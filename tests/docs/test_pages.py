@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import click
 import pytest
+
+from fedsift.benches.cells import cells_of
+from fedsift.benches.library import find_table
+from fedsift.benches.store import placed_in
 
 from .blocks import blocks
 from .test_readme import command_of
@@ -17,6 +22,7 @@ PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")],
     key=lambda page: page.as_posix(),
 )
+TABLES = ROOT / "benchmarks" / "tables"
 WIDTH = 118
 FIXED = re.compile(r"\s*(\||#|\$\$)|    ")
 FENCE = re.compile(r"\s*(`{3,}|~{3,})")
@@ -97,6 +103,22 @@ def test_the_tables_figures_are_those_of_their_result_files() -> None:
     from benchmarks.tables.page import PAGE, page
 
     assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.tables`"
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(path.parent for path in TABLES.glob("*/table.json")), ids=attrgetter("name")
+)
+def test_kept_results_are_of_the_settings_that_their_table_has_today(folder: Path) -> None:
+    """A setting that changes in a table's file, or a default that changes in a method, needs new runs."""
+    seed = json.loads((folder / "table.json").read_text("utf-8"))["seeds"][0]
+    today = {
+        (cell.row, cell.column): cell.study_key
+        for cell in cells_of(find_table(folder.name).changed(seeds=[seed]))
+    }
+    kept = [item for item in placed_in(folder / "table.json") if item[2] == seed]
+    assert kept
+    for row, column, _, record in kept:
+        assert record.study_key == today[row, column], f"{row} in {column}"
 
 
 def test_the_leaderboard_and_the_doctor_s_advice_are_those_of_its_results() -> None:

@@ -50,6 +50,11 @@ def test_the_readme_names_every_command_of_the_first_hour() -> None:
     } <= named
 
 
+def test_verdicts_are_imported_before_labels_are_applied_by_them() -> None:
+    order = [" ".join(shlex.split(line)[1:3]) for line in COMMANDS]
+    assert order.index("review import") < order.index("labels apply")
+
+
 @pytest.mark.parametrize("line", COMMANDS)
 def test_each_command_exists_with_its_options(line: str) -> None:
     command, rest = command_of(shlex.split(line)[1:])

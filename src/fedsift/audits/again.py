@@ -30,6 +30,7 @@ from fedsift.audits.review import (
 from fedsift.audits.verdicts import Verdict, verdicts_on
 from fedsift.audits.write import write_site
 from fedsift.contract.errors import DataError
+from fedsift.contract.plaintext import argument
 
 
 def write_again(
@@ -77,7 +78,7 @@ def _planned(folder: SiteFolder, audit: SiteAudit, tell: Callable[[str], None], 
     if _stands(kept, folder, audit):
         tell(
             f"site '{audit.site}': the review queue stays as it was drawn, from the list of the earlier audit; "
-            f"`fedsift review plan {folder.path}` draws one from this"
+            f"`fedsift review plan {argument(folder.path)}` draws one from this"
         )
         return replace(kept, fingerprint=now)
     drawn = draw_plan(audit, *lengths, blind=kept.blind, seed=kept.seed)

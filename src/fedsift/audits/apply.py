@@ -1,13 +1,16 @@
 """Corrections: what changes, by probability or by verdicts; taken back to any line of the ledger; and forgetting.
 
 The ledger is what was decided, the corrected table is what follows from it: it is always written anew from the changes
-that hold, so an undo needs no memory of its own.
+that hold, so an undo needs no memory of its own. The new table lies on the disk, beside the old one, before the ledger
+says anything, and takes its place after: what cannot be written is not said to be done. A crash between the two leaves
+the old table, which the next `apply` or `undo` writes as the ledger has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +23,7 @@ from fedsift.audits.review import Plan, read_plan, settle
 from fedsift.audits.verdicts import Verdict, from_entries
 from fedsift.audits.write import keep_thumbnails, stored_thumbnails, write_queue, write_tables
 from fedsift.contract.errors import ConfigError, DataError
-from fedsift.contract.files import write_private
+from fedsift.contract.files import staged_private, write_private
 from fedsift.contract.thresholds import APPLY
 
 BY = ("verdicts", "probability", "both")
@@ -96,13 +99,8 @@ def apply(
         for name, (labels, why) in wanted.items()
         if _new(audit, holding, name, labels)
     ]
-    # The table is tried first: a ledger must not say that something was done which could not be.
-    planned = {**holding, **{str(n.body["id"]): tuple(n.body["labels"]) for n in notes}}
-    made = {name: Correction(name, labels, "", 0.0, 0) for name, labels in planned.items()}
-    rendered(source, audit.site, audit.classes, made, out=out)
-    added = ledger.append(notes, who)
-    table, changed = write_state(folder, audit, source, [*entries, *added], out)
-    return Applied(table, changed, len(added), len(everything) - len(wanted), len(entries) + len(added))
+    done = _noted(folder, audit, source, notes, who, out)
+    return replace(done, test_left_out=len(everything) - len(wanted))
 
 
 def undo(
@@ -120,9 +118,22 @@ def undo(
     entries = ledger.entries()
     if not 0 <= to <= len(entries):
         raise ConfigError(f"the ledger has lines 1 to {len(entries)}, so it cannot go back to line {to}")
-    added = ledger.append([Note(UNDO, {"to": to})], who)
-    table, changed = write_state(folder, audit, source, [*entries, *added], out)
-    return Applied(table, changed, len(added), 0, len(entries) + len(added))
+    return _noted(folder, audit, source, [Note(UNDO, {"to": to})], who, out)
+
+
+def _noted(
+    folder: SiteFolder, audit: SiteAudit, origin: Origin, notes: Sequence[Note], who: str, out: Path | None
+) -> Applied:
+    """The notes in the ledger and the table that follows from them: both, or neither."""
+    states: list[State] = []
+
+    def table(entries: list[Entry]) -> AbstractContextManager[None]:
+        states.append(state_of(folder, audit, origin, entries, out))
+        return staged_private(states[-1].path, states[-1].data)
+
+    added = Ledger(folder.ledger).append(notes, who, around=table)
+    [state] = states
+    return Applied(state.path, state.changed, len(added), line=state.line)
 
 
 def holding_changes(entries: Sequence[Entry]) -> dict[str, tuple[str, ...]]:
@@ -149,9 +160,21 @@ def corrections(audit: SiteAudit, entries: Sequence[Entry]) -> dict[str, Correct
     return found
 
 
-def write_state(
+@dataclass(frozen=True)
+class State:
+    """A corrected table that is still to be written."""
+
+    path: Path
+    data: bytes
+    changed: int
+    """Labels of the site that differ from the given ones."""
+    line: int
+    """The ledger's last line."""
+
+
+def state_of(
     folder: SiteFolder, audit: SiteAudit, origin: Origin, entries: Sequence[Entry], out: Path | None
-) -> tuple[Path, int]:
+) -> State:
     """The corrected table as the ledger has it, and as those of other sites whose labels lie in the same table do."""
     own = corrections(audit, entries)
     found, everyone = dict(own), list(entries)
@@ -159,7 +182,14 @@ def write_state(
         found = {**corrections(other, theirs), **found}
         everyone += theirs
     made = rendered(origin, audit.site, audit.classes, found, forgotten=Forgotten(everyone), out=out)
-    return write_private(*made), len(own)
+    return State(*made, changed=len(own), line=len(entries))
+
+
+def write_state(
+    folder: SiteFolder, audit: SiteAudit, origin: Origin, entries: Sequence[Entry], out: Path | None
+) -> tuple[Path, int]:
+    state = state_of(folder, audit, origin, entries, out)
+    return write_private(state.path, state.data), state.changed
 
 
 def _sharing(folder: SiteFolder, origin: Origin) -> Iterator[tuple[SiteAudit, list[Entry]]]:

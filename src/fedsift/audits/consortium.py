@@ -22,7 +22,7 @@ from fedsift.contract.files import write_private
 from fedsift.drawing import house_style
 from fedsift.drawing.document import document
 from fedsift.drawing.svg import (
-    FULL,
+    HALF,
     Markup,
     Scale,
     clipped,
@@ -135,6 +135,7 @@ def consortium_page(rows: Sequence[SiteRow]) -> str:
 _STYLE = (
     ".whisker{stroke:var(--soft);stroke-width:2}.point.calm{fill:var(--s0)}.point.loud{fill:var(--loud)}"
     "svg text.name{fill:var(--ink)}"
+    "@media screen and (max-width:860px){.plot svg{min-width:520px}td.answer{min-width:15em}}"
 )
 
 
@@ -146,7 +147,7 @@ def _rates(rows: Sequence[SiteRow]) -> Markup:
     left = max(text_width(clipped(visible(row.site), NAME), 12) for row in shown) + 14
     most = max(row.rate.high for row in shown if row.rate is not None)
     marks = ticks(0.0, max(0.02, most))
-    scale = Scale(0.0, marks[-1], left, FULL - 60.0)
+    scale = Scale(0.0, marks[-1], left, HALF - 60.0)
     bottom = 22 + ROW * len(shown)
     parts = [
         join([line(scale(x), 16, scale(x), bottom, "grid"), label(scale(x), 12, percent(x), "middle")])
@@ -168,7 +169,7 @@ def _rates(rows: Sequence[SiteRow]) -> Markup:
             if loud
             else empty("circle", cx=x, cy=y, r=5, class_="point calm")
         )
-    drawing = tag("div", picture(FULL, bottom + 6, "Share of wrong labels by site", *parts), class_="plot")
+    drawing = tag("div", picture(HALF, bottom + 6, "Share of wrong labels by site", *parts), class_="plot")
     return figure(
         drawing,
         "Estimate and interval",
@@ -197,7 +198,7 @@ def _table(rows: Sequence[SiteRow]) -> Markup:
                 ),
                 tag("td", "withheld" if rate is None or untold else percent(rate.estimate), class_="n"),
                 tag("td", "" if rate is None else f"{percent(rate.low)} to {percent(rate.high)}", class_="n"),
-                tag("td", "below its floor" if row.finding is None else row.finding.words),
+                tag("td", "below its floor" if row.finding is None else row.finding.words, class_="answer"),
             )
         )
     return tag("div", tag("table", head, tag("tbody", *lines)), class_="scroll tall")

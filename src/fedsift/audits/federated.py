@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsift.audits.counts import agreement_of, entries_of
 from fedsift.audits.findings import Evidence, Finding, Origin, Rate, SiteAudit
 from fedsift.audits.release import SiteRow, Withheld
 from fedsift.contract.errors import RunError
@@ -102,12 +103,12 @@ def _from_page(page: JudgedLabels, dataset: Dataset, site: str, given: Labels) -
         probability = wrong
         anything = 1.0 - np.prod(1.0 - np.nan_to_num(wrong), axis=1)
         proposed = np.where(np.nan_to_num(wrong) > 0.5, 1 - given, given)
-        predicted, agreement = page.predicted.numpy(), _entries(given[:n], np.nan_to_num(wrong[:n]))
+        predicted, agreement = page.predicted.numpy(), entries_of(given[:n], np.nan_to_num(wrong[:n]))
     else:
         probability = posterior[:, 0]
         anything, predicted = wrong[:, 0], page.predicted.numpy()[:, 0]
         proposed = np.where(anything > 0.5, likely[:, 0], given)
-        agreement = _agreement(given[:n], probability[:n], dataset.n_classes)
+        agreement = agreement_of(given[:n], probability[:n], dataset.n_classes)
     known = [rate for rate, own in zip(page.rates, wrong.T) if not np.isnan(own).all()] or [(0, 0, 0, False)]
     labels = max(n * len(known), 1)
     total, low, high = (sum(rate[i] for rate in known) / labels for i in range(3))
@@ -148,12 +149,12 @@ def _from_evidence(pages: Mapping[str, Any], dataset: Dataset, site: str, given:
     changed = np.where(flagged, proposed, given)
     if dataset.multilabel:
         probability, anything = score, score.max(1)
-        agreement = _entries(given[:n], flagged[:n].astype(float))
+        agreement = entries_of(given[:n], flagged[:n].astype(float))
     else:
         probability = np.zeros((len(given), dataset.n_classes))
         probability[np.arange(len(given)), changed] = 1.0
-        anything, agreement = score, _agreement(given[:n], probability[:n], dataset.n_classes)
-    share = float(marks[:n].mean()) if n else 0.0
+        anything, agreement = score, agreement_of(given[:n], probability[:n], dataset.n_classes)
+    share = float(flagged[:n].mean()) if n else 0.0
     return {
         "probability": probability,
         "probability_wrong": anything,
@@ -184,20 +185,6 @@ def _ranked(values: NDArray[np.float64]) -> NDArray[np.float64]:
     _, place, counts = np.unique(flat, return_inverse=True, return_counts=True)
     below = np.concatenate([[0], np.cumsum(counts)[:-1]])
     return np.asarray((below[place] / max(len(flat) - 1, 1)).reshape(values.shape))
-
-
-def _agreement(given: Labels, probability: NDArray[np.float64], classes: int) -> NDArray[np.int64]:
-    """Whole expected counts `[K, K]`, row: given, column: probably true."""
-    table = np.zeros((classes, classes))
-    np.add.at(table, given, probability)
-    return np.asarray(np.rint(table), np.int64)
-
-
-def _entries(given: Labels, wrong: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Multi-label: right 0, wrong 0, wrong 1, right 1, expected counts `[K, 4]`."""
-    zero = given == 0
-    columns = [(1 - wrong) * zero, wrong * zero, wrong * ~zero, (1 - wrong) * ~zero]
-    return np.asarray(np.rint(np.stack([column.sum(0) for column in columns], 1)), np.int64)
 
 
 def _reasons(flagged: NDArray[np.bool_], copies: NDArray[np.bool_], training: int) -> tuple[str, ...]:

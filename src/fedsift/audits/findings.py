@@ -208,6 +208,11 @@ class SiteAudit:
         return np.clip(1.0 - self.probability_wrong, 0.0, 1.0)
 
     @cached_property
+    def asked(self) -> int:
+        """Labels that a sample has: 1, or the classes that the site annotates at all."""
+        return int((~np.isnan(self.probability).all(axis=0)).sum()) if self.multilabel and len(self) else 1
+
+    @cached_property
     def is_test(self) -> NDArray[np.bool_]:
         return np.array([side == TEST for side in self.split], np.bool_)
 

@@ -9,13 +9,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
 
 from fedsift.audits.findings import SiteAudit, Thumbnails, joined
 from fedsift.audits.places import make_private
 from fedsift.audits.review import Item, Plan
 from fedsift.audits.table import neutral, number, of_split
-from fedsift.audits.verdicts import CHOICE_BOTH, CHOICE_CANNOT_TELL, special_choice
+from fedsift.audits.verdicts import CHOICE_BOTH, CHOICE_CANNOT_TELL, MODEL_VERSION, special_choice
 from fedsift.contract.files import write_private
 
 QUEUE_COLUMNS = (
@@ -45,13 +46,17 @@ def data_uri(picture: bytes | None) -> str:
 def label_studio_tasks(
     audit: SiteAudit, items: Sequence[Item], thumbnails: Thumbnails | None = None, prefix: str = ""
 ) -> list[dict[str, Any]]:
-    """Tasks to import; `prefix` goes before each path, e.g. "/data/local-files/?d=". Without a path: the thumbnail."""
+    """Tasks to import; `prefix` goes before each path, e.g. "/data/local-files/?d=". Without a path: the thumbnail.
+
+    Behind a "?" the path is quoted as a part of an address: "#", "&" and "+" would mean something else there.
+    """
     rows = audit.row_of
     tasks: list[dict[str, Any]] = []
     for item in items:
         k = rows[item.id]
         path = audit.paths[k]
-        image = f"{prefix}{path}" if path else data_uri(thumbnails(k) if thumbnails else None)
+        where = quote(path, errors="surrogateescape") if "?" in prefix else path
+        image = f"{prefix}{where}" if path else data_uri(thumbnails(k) if thumbnails else None)
         task: dict[str, Any] = {
             "data": {"image": image, "sample_id": item.id, "given_label": joined(audit.names(audit.given, k))}
         }
@@ -59,7 +64,7 @@ def label_studio_tasks(
         if not item.blind and proposed != audit.names(audit.given, k):
             task["predictions"] = [
                 {
-                    "model_version": f"fedsift {audit.evidence.model[:12]}".strip(),
+                    "model_version": f"{MODEL_VERSION} {audit.evidence.model[:12]}".strip(),
                     "score": round(float(min(1.0, audit.probability_wrong[k])), 6),
                     "result": [
                         {

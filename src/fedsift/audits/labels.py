@@ -50,12 +50,15 @@ def audit_labels(
     names = tuple(classes) if classes is not None else tuple(str(k) for k in range(p.shape[1]))
     if len(names) != p.shape[1]:
         raise DataError(f"{len(names)} classes are named, the probabilities have {p.shape[1]} columns")
-    if np.abs(p.sum(1) - 1).max(initial=0.0) > 1e-3:
-        raise DataError(f"probabilities of sample {int(np.abs(p.sum(1) - 1).argmax())} do not add up to 1")
+    if not len(labels):
+        raise DataError("there are no labels to audit: given and probabilities are empty")
+    _check_values(labels, p)
     where = np.full(len(labels), "all") if site is None else np.asarray(site).astype(str)
     if len(where) != len(labels):
         raise DataError(f"{len(where)} sites for {len(labels)} labels")
     called = [str(k) for k in range(len(labels))] if ids is None else [str(name) for name in ids]
+    if len(called) != len(labels):
+        raise DataError(f"{len(called)} ids for {len(labels)} labels")
     parts = {name: np.flatnonzero(where == name) for name in dict.fromkeys(where.tolist())}
     # one person holds all of it: no table crosses a border, so nothing is withheld
     start = start_model([first_reply(labels[rows], len(names), floor=0) for rows in parts.values()])
@@ -66,6 +69,16 @@ def audit_labels(
         fit = last_fit(p[rows], labels[rows], shared, seconds[name])
         found[name] = _judged(name, rows, labels[rows], p[rows], fit, names, called)
     return LabelsAudit(found)
+
+
+def _check_values(labels: NDArray[np.int64], p: NDArray[np.float64]) -> None:
+    """The first sample whose label or probabilities cannot be, by its number."""
+    for row in np.flatnonzero((labels < 0) | (labels >= p.shape[1]))[:1]:
+        raise DataError(f"sample {row} has the label {labels[row]}: classes run from 0 to {p.shape[1] - 1}")
+    for row in np.flatnonzero(~np.isfinite(p).all(1) | (p < 0).any(1))[:1]:
+        raise DataError(f"sample {row} has a probability that is negative or not finite: {p[row].tolist()}")
+    for row in np.flatnonzero(np.abs(p.sum(1) - 1) > 1e-3)[:1]:
+        raise DataError(f"the probabilities of sample {row} add up to {p[row].sum():.4g}, not to 1")
 
 
 def _judged(

@@ -11,7 +11,7 @@ import torch
 
 from fedsift.audits.earlier import present, refuse_other_data
 from fedsift.audits.federated import judged_site
-from fedsift.audits.findings import Evidence, SiteAudit
+from fedsift.audits.findings import FLOOR, Evidence, SiteAudit
 from fedsift.audits.studies import audit_spread, notebooks_of, state_of
 from fedsift.contract.errors import DataError, RunError
 from fedsift.contract.messages import Moment, SiteFacts
@@ -133,7 +133,15 @@ def _judged(
     )
     parts = ("train",) * len(rows)
     return judged_site(
-        new, name, rows, new.labels[rows], parts, {JUDGED: own}, evidence=evidence, floor=0, seed=study.seed
+        new,
+        name,
+        rows,
+        new.labels[rows],
+        parts,
+        {JUDGED: own},
+        evidence=evidence,
+        floor=FLOOR,
+        seed=study.seed,
     )
 
 

@@ -16,7 +16,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -62,6 +62,9 @@ class Note:
     body: Mapping[str, Any]
 
 
+Around = Callable[[list[Entry]], AbstractContextManager[None]]
+
+
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -77,11 +80,18 @@ class Ledger:
     def head_file(self) -> Path:
         return self.path.with_name(f"{self.path.stem}.head")
 
-    def append(self, notes: Iterable[Note], who: str) -> list[Entry]:
-        """Write the notes, all or none; returns their entries."""
+    def append(self, notes: Iterable[Note], who: str, around: Around | None = None) -> list[Entry]:
+        """Write the notes, all or none; returns their entries.
+
+        around: what must go with them, made from all entries, the new ones last: nothing is written if it cannot be
+        entered, and it learns from its exit whether they were.
+        """
         with self._locked():
             entries = self._sound()
-            return self._append(entries, notes, who)
+            new = self._chain(entries, notes, who)
+            with nullcontext() if around is None else around([*entries, *new]):
+                self._append(new)
+            return new
 
     def entries(self) -> list[Entry]:
         """All entries, after checking the chain; an unfinished last line, left by a crash, is not one of them."""
@@ -172,20 +182,23 @@ class Ledger:
         finally:
             os.close(handle)
 
-    def _append(self, entries: Sequence[Entry], notes: Iterable[Note], who: str) -> list[Entry]:
-        new = self._chain(entries, notes, who)
+    def _append(self, new: Sequence[Entry]) -> None:
         if not new:
-            return []
+            return
         _, _, length = self._read()
         handle = os.open(self.path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE)
-        with os.fdopen(handle, "r+b") as file:
-            file.truncate(length)  # an unfinished line of a crash
-            file.seek(length)
-            file.write("".join(_line(entry) for entry in new).encode("utf-8"))
-            file.flush()
-            os.fsync(file.fileno())
-        self._write_head(new[-1])
-        return new
+        try:
+            with os.fdopen(handle, "r+b") as file:
+                file.truncate(length)  # an unfinished line of a crash
+                file.seek(length)
+                file.write("".join(_line(entry) for entry in new).encode("utf-8"))
+                file.flush()
+                os.fsync(file.fileno())
+            self._write_head(new[-1])
+        except BaseException:
+            if self._read_head()[0] < new[0].n:  # lines that the head does not know are taken back
+                os.truncate(self.path, length)
+            raise
 
     def _chain(self, entries: Sequence[Entry], notes: Iterable[Note], who: str) -> list[Entry]:
         n, previous = len(entries), entries[-1].hash if entries else START

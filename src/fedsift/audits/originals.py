@@ -256,7 +256,9 @@ def _npz(
     about: dict[str, NDArray[Any]] = {
         "fedsift_given_label": labels.copy(),
         "fedsift_changed": np.zeros(n, np.bool_),
-        "fedsift_decision": np.full(n, "", "U32"),
+        "fedsift_decision": np.full(
+            n, "", f"U{max([32, *(len(one.decision) for one in corrections.values())])}"
+        ),
         "fedsift_probability_wrong": np.full(n, np.nan),
         "fedsift_ledger_line": np.zeros(n, np.int64),
     }

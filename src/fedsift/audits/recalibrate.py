@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.audits.findings import SiteAudit
+from fedsift.audits.counts import agreement_of, entries_of
+from fedsift.audits.findings import Finding, Rate, SiteAudit
 from fedsift.audits.review import Plan, known_labels, outcomes, settle
 from fedsift.audits.verdicts import Verdict
 from fedsift.contract.errors import DataError
+from fedsift.signals.label_findings import NEGLIGIBLE_FINDINGS
+from fedsift.signals.label_rates import rate_of
 from fedsift.signals.label_verdicts import Recalibration, reader_error_of, recalibrated, with_known
 
 SETTLED = "settled by review"
@@ -36,7 +39,8 @@ def recalibrate(
     It starts from what the models alone said, so that a verdict counts once however often it is recalibrated.
     The order of the samples that nobody looked at stays as it was. A settled sample is on the list exactly where people
     found its label wrong, with the label that they named; its probability also counts that readers are mistaken at
-    times: once for a reader, twice for two who agree or an adjudication.
+    times: once for a reader, twice for two who agree or an adjudication. Rate, finding and agreement follow from the
+    new probabilities as the audit's own did from its.
     """
     audit = audit.as_made
     rows, wrong, weights = outcomes(audit, plan, verdicts)
@@ -47,8 +51,8 @@ def recalibrate(
     curve = recalibrated(seen, wrong, weights, reader_error=error)
     doubt = curve(audit.probability_wrong)
     probability = _moved(audit, curve, doubt)
-    proposed, flagged = audit.proposed.copy(), audit.flagged & (doubt > LISTED)
-    reason = list(audit.reason)
+    proposed, reason = audit.proposed.copy(), list(audit.reason)
+    settled: dict[int, bool] = {}
     number = {name: k for k, name in enumerate(audit.classes)}
     readers = _readers(verdicts)
     for sample, names in known_labels(audit, verdicts).items():
@@ -56,22 +60,69 @@ def recalibrate(
         if k is None:
             continue
         label = _label(audit, [number[name] for name in names])
-        changed = not np.array_equal(label, audit.given[k])
+        settled[k] = not np.array_equal(label, audit.given[k])
         probability[k], doubt[k] = _settled(audit, k, probability[k], label, readers[sample], error)
-        proposed[k], flagged[k] = label, changed
-        reason[k] = SETTLED
-    return (
-        replace(
-            audit,
-            probability=probability,
-            probability_wrong=doubt,
-            proposed=np.where(flagged[:, None] if audit.multilabel else flagged, proposed, audit.given),
-            flagged=flagged,
-            reason=tuple(reason),
-            before=audit,
-        ),
-        Learnt(curve, error),
+        proposed[k], reason[k] = label, SETTLED
+    found = any(wrong and doubt[k] > LISTED and not audit.is_test[k] for k, wrong in settled.items())
+    rate, finding = _told(audit, probability, doubt, found)
+    flagged = audit.flagged & (doubt > LISTED) & finding.wrong_labels
+    flagged[list(settled)] = list(settled.values())
+    after = replace(
+        audit,
+        probability=probability,
+        probability_wrong=doubt,
+        proposed=np.where(flagged[:, None] if audit.multilabel else flagged, proposed, audit.given),
+        flagged=flagged,
+        reason=tuple(reason),
+        rate=rate,
+        finding=finding,
+        agreement=_agreement(audit, probability),
+        notes=(*audit.notes, _words(len(settle(verdicts).final))),
+        before=audit,
     )
+    return after, Learnt(curve, error)
+
+
+def _words(samples: int) -> str:
+    return (
+        f"recalibrated: probabilities, list and estimates follow from the audit and from what people said of "
+        f"{samples} {'sample' if samples == 1 else 'samples'}"
+    )
+
+
+def _told(
+    audit: SiteAudit, probability: NDArray[np.float64], doubt: NDArray[np.float64], found: bool
+) -> tuple[Rate, Finding]:
+    """The share of wrong labels and whether there is evidence of any, by the audit's own rules.
+
+    found: whether people found a wrong label, which is evidence itself. Where neither they nor the audit did, none is
+    told. An audit that claims no interval (ranks are no probabilities) gets none by a few verdicts either.
+    """
+    train = ~audit.is_test
+    columns = [doubt[train]]
+    if audit.multilabel:
+        judged = [own[train] for own in probability.T if not np.isnan(own).all()]
+        columns = [np.nan_to_num(own) for own in judged] or [np.zeros(0)]
+    surely = float(found or audit.finding.wrong_labels)
+    rates = [rate_of(own, surely=surely) for own in columns]
+    labels = max(sum(own.samples for own in rates), 1)
+    low, high = (min(sum(ends) / labels, 1.0) for ends in zip(*((own.low, own.high) for own in rates)))
+    evidence = rates[0].evidence
+    if audit.multilabel:
+        evidence = rate_of(np.concatenate(columns), negligible=NEGLIGIBLE_FINDINGS, surely=surely).evidence
+    if audit.rate.low <= 0 and audit.rate.high >= 1:
+        low, high, evidence = 0.0, 1.0, audit.finding.wrong_labels
+    share = min(sum(own.wrong for own in rates) / labels, 1.0)
+    return replace(audit.rate, estimate=share, low=low, high=high), replace(
+        audit.finding, wrong_labels=evidence or found
+    )
+
+
+def _agreement(audit: SiteAudit, probability: NDArray[np.float64]) -> NDArray[np.int64]:
+    train = ~audit.is_test
+    if audit.multilabel:
+        return entries_of(audit.given[train], np.nan_to_num(probability[train]))
+    return agreement_of(audit.given[train], probability[train], len(audit.classes))
 
 
 def _readers(verdicts: Sequence[Verdict]) -> dict[str, int]:

@@ -66,7 +66,7 @@ class SiteRow:
     """Of them on the list of suspects; None where it, or the number of the others, is below the floor."""
     rate: Rate | None
     """Estimated share of wrong labels; None for a site below the floor, and NaN as its estimate where only the interval
-    is told, since so few labels are wrong, or right, that the number is below the floor."""
+    is told, since so few labels are wrong, or right, though not none, that the number is below the floor."""
     finding: Finding | None
     classes: tuple[str, ...]
     agreement: Withheld
@@ -101,8 +101,7 @@ def _told(audit: SiteAudit, samples: int, floor: int) -> Rate:
     from fedsift.signals.label_exchange import told_rate
     from fedsift.signals.label_rates import SiteRate
 
-    asked = int((~np.isnan(audit.probability).all(axis=0)).sum()) if audit.multilabel else 1
-    labels = max(samples * asked, 1)
+    labels = max(samples * audit.asked, 1)
     wrong, low, high = (
         round(share * labels) for share in (audit.rate.estimate, audit.rate.low, audit.rate.high)
     )

@@ -21,6 +21,7 @@ from fedsift.audits.defaults import BLIND, WITHIN
 from fedsift.audits.findings import SiteAudit
 from fedsift.audits.verdicts import CANNOT_TELL, Verdict
 from fedsift.contract.errors import ConfigError, DataError
+from fedsift.contract.plaintext import argument
 from fedsift.contract.randomness import derive, numpy_generator
 from fedsift.metrics.intervals import (
     Counted,
@@ -74,7 +75,7 @@ def read_plan(path: Path) -> Plan:
         return Plan(items=items, **stored)
     except FileNotFoundError:
         raise DataError(
-            f"{path} is missing: draw a plan with `fedsift review plan {path.parent.parent}`"
+            f"{path} is missing: draw a plan with `fedsift review plan {argument(path.parent.parent)}`"
         ) from None
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(f"{path} cannot be read as a review plan: {error!r}") from error
@@ -224,6 +225,12 @@ class Status:
     """What the verdicts say so far."""
 
     site: str
+    list_drawn_from: int
+    """Training samples on the list that the plan was drawn from, the audit's own: all shares here are of it."""
+    listed_now: int
+    """On the list as it is now."""
+    recalibrated: bool
+    """Whether verdicts have made another list since."""
     arms: tuple[Arm, ...]
     precision: Estimate
     """Share of the list that is wrong."""
@@ -254,6 +261,9 @@ def status(audit: SiteAudit, plan: Plan, verdicts: Sequence[Verdict], within: fl
         readers[key[1]] = readers.get(key[1], 0) + 1
     return Status(
         site=audit.site,
+        list_drawn_from=plan.sizes[WORST] + plan.sizes[FLAGGED],
+        listed_now=int((audit.flagged & ~audit.is_test).sum()),
+        recalibrated=audit.before is not None,
         arms=arms,
         precision=combined_share(listed, numpy_generator(plan.seed, "review", "precision")),
         missed=share_missed(listed, unlisted, numpy_generator(plan.seed, "review", "missed")),
@@ -312,7 +322,11 @@ def _advice(arms: Sequence[Arm], within: float, settled: Settled) -> Iterable[st
     worst, flagged, unflagged = arms
     points = f"±{100 * within:g} points"
     if settled.open:
-        yield f"{len(settled.open)} samples are read differently: let somebody adjudicate them"
+        several = len(settled.open) > 1
+        yield (
+            f"{len(settled.open)} {'samples are' if several else 'sample is'} read differently: let somebody "
+            f"adjudicate {'them' if several else 'it'}"
+        )
     if flagged.size:
         if flagged.reviewed:
             yield _more(flagged, needed(flagged.share, within), f"the precision of the list within {points}")

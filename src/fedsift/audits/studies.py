@@ -39,6 +39,7 @@ from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import ConfigError, RunError
 from fedsift.contract.files import write_private
 from fedsift.contract.plain import plain
+from fedsift.contract.plaintext import argument
 from fedsift.contract.thresholds import APPLY
 from fedsift.data.dataset import Dataset, Spread
 from fedsift.engines.loop import Listener
@@ -180,7 +181,7 @@ def write_audit(
 ) -> Audit:
     """Every site's files from a finished run's folder, and the consortium's; `tell` as in `audit`."""
     if not folder.finished:
-        raise RunError(f"{folder.path} is not finished: go on with `fedsift resume {folder.path}`")
+        raise RunError(f"{folder.path} is not finished: go on with `fedsift resume {argument(folder.path)}`")
     refuse_another(out, study)
     spread = audit_spread(study)
     if isinstance(study.method, LabelAudit):  # its run may lie in an audit's folder

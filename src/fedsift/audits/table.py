@@ -111,6 +111,8 @@ def read_cells(path: Path) -> list[dict[str, str]]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             names = [original(name) for name in reader.fieldnames or ()]
+            if len(names) == 1 and ";" in names[0]:  # as spreadsheets of many countries save it
+                raise DataError(f"{path} looks semicolon-separated: save it with commas between the columns")
             if len(set(names)) != len(names):
                 raise DataError(f"{path}: a column occurs twice: {', '.join(names)}")
             reader.fieldnames = names

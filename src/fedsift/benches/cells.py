@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedsift.benches.version import version_of
 from fedsift.contract.errors import ConfigError, FedsiftError
 from fedsift.data.presets import preset_names, preset_table
 from fedsift.study import Study, read_toml
-from fedsift.study.tables import Bases, apply_overrides
+from fedsift.study.tables import Bases, apply_overrides, defaults_of
 
 LEFT_OUT = ("name",)
 """Keys of a study that change no result."""
@@ -35,26 +36,50 @@ class Cell:
         place = f" in {self.column}" if self.column else ""
         return f"{self.row}{place}, seed {self.seed}"
 
-    @property
+    # kept once computed: how far a table is, is asked of all its cells at every piece of news
+    @cached_property
     def study_key(self) -> str:
-        """What is computed: the resolved study without what changes no result."""
+        """What is computed: the settings without what changes no result."""
         return digest(canonical(self.study))
 
-    @property
+    @cached_property
     def version(self) -> str:
         return version_of(self.study.to_table())
 
-    @property
+    @cached_property
     def key(self) -> str:
         """What is computed, and by which program."""
         return digest(f"{self.study_key}\n{self.version}")
 
 
 def canonical(study: Study) -> str:
-    """The resolved study as text that is the same wherever it is made."""
+    """The study as text that is the same wherever it is made: every setting that is not its class's default.
+
+    What a default is belongs to the version, which is part of a run's key: a version with one more switch, off unless
+    somebody turns it on, must not orphan the results of those before it.
+    """
     table = {key: value for key, value in study.to_table().items() if key not in LEFT_OUT}
     table["engine"] = {k: v for k, v in table["engine"].items() if k not in LEFT_OUT_OF_ENGINE}
+    for key, owner in _owners(study).items():
+        usual = defaults_of(type(owner))
+        table[key] = {k: v for k, v in table[key].items() if k not in usual or v != usual[k]}
     return json.dumps(table, sort_keys=True, default=str)
+
+
+def _owners(study: Study) -> dict[str, Any]:
+    """The dataclass that each table of a study is made of."""
+    return {
+        "data": study.source,
+        "partition": study.partition,
+        "noise": study.noise,
+        "model": study.model,
+        "train": study.train,
+        "method": study.method,
+        "engine": study.engine,
+        "federation": study.federation,
+        "gate": study.gate,
+        "evaluate": study.evaluate,
+    }
 
 
 def digest(text: str) -> str:

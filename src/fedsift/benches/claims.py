@@ -64,7 +64,9 @@ def judge(claim: Claim, table: Table, entries: Sequence[Entry]) -> Verdict:
             if (better, column) in found and (worse, column) in found:
                 one, other = found[better, column], found[worse, column]
                 pair = _paired(one, other, figure)
-                differences.append(Difference(better, worse, column, pair, _verdict(claim, pair)))
+                whole = min(one.runs, other.runs) >= len(table.seeds)
+                verdict = _verdict(claim, pair) if whole else OPEN
+                differences.append(Difference(better, worse, column, pair, verdict))
     differences += _reproduced(claim, columns, found)
     overall = min((d.verdict for d in differences), key=FROM_WORST.index, default=OPEN)
     return Verdict(claim, figure, overall, tuple(differences))
@@ -84,9 +86,12 @@ def judged(table: Table, entries: Sequence[Entry]) -> tuple[Verdict, ...]:
 def pairs_of(claim: Claim, table: Table) -> Iterator[tuple[str, str]]:
     """Pairs of rows, the one that should be better first."""
     yield from zip(claim.order, claim.order[1:])
+    ends = {claim.first, claim.last}
+    others = claim.over or tuple(row.label for row in table.rows if row.label not in ends)
     if claim.first:
-        others = claim.over or tuple(row.label for row in table.rows if row.label != claim.first)
         yield from ((claim.first, other) for other in others)
+    if claim.last:
+        yield from ((other, claim.last) for other in others)
     yield from ((one, other) for n, one in enumerate(claim.alike) for other in claim.alike[n + 1 :])
 
 
@@ -114,11 +119,14 @@ def _reproduced(
 
 
 def _paired(one: Entry, other: Entry, figure: str) -> Paired | None:
-    seeds = [seed for seed in one.values if seed in other.values]
+    """A run that never reached its target counts with all its visits: it would have needed more. Pairs in which neither
+    did tell nothing."""
+    first, second = {**one.never, **one.values}, {**other.never, **other.values}
+    seeds = [s for s in first if s in second and (s in one.values or s in other.values)]
     if not seeds:
         return None
     sign = -1.0 if lower_is_better(figure) else 1.0
-    return paired([sign * one.values[s] for s in seeds], [sign * other.values[s] for s in seeds])
+    return paired([sign * first[s] for s in seeds], [sign * second[s] for s in seeds])
 
 
 def _verdict(claim: Claim, found: Paired | None) -> str:

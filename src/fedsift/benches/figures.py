@@ -79,6 +79,16 @@ def _visits(outcome: Mapping[str, Any], target: float) -> float | None:
     return None if found is None else float(found)
 
 
+def is_target(name: str) -> bool:
+    """Whether it counts visits until a target, which a run may never reach."""
+    return name.partition(".")[0] == VISITS
+
+
+def visits_made(outcome: Mapping[str, Any]) -> float:
+    """How often a site took part in a run."""
+    return float(outcome["participations"])
+
+
 def lower_is_better(name: str) -> bool:
     head, _, tail = name.partition(".")
     return head == VISITS or tail in ("noise_after", "harmed", "missed") or name in COUNTS

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from scipy import stats
 
 from fedsift.benches.claims import Verdict, judged
-from fedsift.benches.figures import lower_is_better, value_of
+from fedsift.benches.figures import is_target, lower_is_better, value_of, visits_made
 from fedsift.benches.store import Record
 from fedsift.benches.table import Table
 from fedsift.metrics.paired import Paired, paired, spread
@@ -38,6 +39,8 @@ class Entry:
     printed_sd: float | None
     best: bool = False
     """Whether no row of this column has a better mean."""
+    never: Mapping[int, float] = field(default_factory=dict)
+    """By seed: the visits of runs that never reached a target of visits."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ class Cost:
     """None where a run was kept without them."""
     rounds: float
     seconds: float
-    """Processor time of one thread of the machine that computed it, over the runs of which it is known; no part of what
-    is compared."""
+    """Processor time of one thread of the machine that computed it: the median over the runs of which it is known,
+    since the first run of a machine also embeds the pictures; no part of what is compared."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,12 @@ def _entries(table: Table, outcomes: Mapping[Place, Mapping[int, Record]]) -> li
                 known = {seed: value for seed, value in values.items() if value is not None}
                 mean, sd = spread(list(known.values())) if known else (None, None)
                 printed = table.printed(row, column, figure)
-                entries.append(Entry(row.label, column.label, figure, known, len(runs), mean, sd, *printed))
+                never = {
+                    s: visits_made(runs[s].outcome) for s in values if s not in known and is_target(figure)
+                }
+                entries.append(
+                    Entry(row.label, column.label, figure, known, len(runs), mean, sd, *printed, never=never)
+                )
     return entries
 
 
@@ -224,14 +232,14 @@ def _costs(table: Table, outcomes: Mapping[Place, Mapping[int, Record]]) -> list
                     participations=sum(r.outcome["participations"] for r in runs) / len(runs),
                     bytes=None if None in sent else sum(amount or 0 for amount in sent) / len(runs),
                     rounds=sum(r.outcome["rounds"] for r in runs) / len(runs),
-                    seconds=_mean([r.seconds for r in runs if r.seconds > 0]),
+                    seconds=_middle([r.seconds for r in runs if r.seconds > 0]),
                 )
             )
     return costs
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+def _middle(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else 0.0
 
 
 def _sum(down: float | None, up: float | None) -> float | None:
@@ -256,14 +264,14 @@ def _curves(table: Table, outcomes: Mapping[Place, Mapping[int, Record]]) -> lis
 
 
 def _told(outcomes: Mapping[Place, Mapping[int, Record]]) -> list[str]:
-    """Rows that were told what only a simulation knows, and what."""
+    """Rows that were told what a site cannot know, truth or guess, and what."""
     told = {
         place[0]: record.outcome["oracle"]
         for place, kept in outcomes.items()
         for record in kept.values()
         if record.outcome.get("oracle")
     }
-    return [f"{row} was told the truth: {what}" for row, what in told.items()]
+    return [f"{row} was told from outside: {what}" for row, what in told.items()]
 
 
 def _set_aside(outcomes: Mapping[Place, Mapping[int, Record]]) -> list[str]:

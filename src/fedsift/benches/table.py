@@ -24,8 +24,11 @@ TOP = (
 ROW = ("label", "printed", "deviation", "columns", "at", "note")
 COLUMN = ("label", "scenario", "note")
 CLAIM = (
-    "text", "order", "first", "over", "alike", "printed", "within", "on_average", "columns", "figure", "explains"
+    "text", "order", "first", "last", "over", "alike", "printed", "within", "on_average", "columns", "figure",
+    "explains",
 )  # fmt: skip
+KINDS = ("order", "first", "last", "alike", "printed")
+"""Keys of a claim of which it has at least one."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper states: `order` from best to worst, `first` above each of `over`, `alike` rows, or rows that
-    come out as `printed`."""
+    """What a paper states: `order` from best to worst, `first` above (`last` below) each of `over`, `alike` rows, or
+    rows that come out as `printed`."""
 
     text: str
     order: tuple[str, ...] = ()
     first: str = ""
+    last: str = ""
     over: tuple[str, ...] = ()
     alike: tuple[str, ...] = ()
     printed: tuple[str, ...] = ()
@@ -210,7 +214,7 @@ def _labels(table: Table) -> set[str]:
 
 def _fits(claim: Claim, table: Table) -> bool:
     """Whether the twin has all that a claim speaks of."""
-    named = {*claim.order, *claim.alike, *claim.printed, *([claim.first] if claim.first else [])}
+    named = {*claim.order, *claim.alike, *claim.printed, claim.first, claim.last} - {""}
     columns = {column.label for column in table.columns}
     return named <= _labels(table) and (not claim.columns or bool(columns & set(claim.columns)))
 
@@ -307,8 +311,8 @@ def _printed(
 def _claim(entry: Mapping[str, Any], where: str) -> Claim:
     _known(entry, CLAIM, f"{where}, claim")
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
-    if "text" not in values or not any(values.get(kind) for kind in ("order", "first", "alike", "printed")):
-        raise ConfigError(f"{where}: a claim has a text, and order, first, alike or printed")
+    if "text" not in values or not any(values.get(kind) for kind in KINDS):
+        raise ConfigError(f"{where}: a claim has a text, and {', '.join(KINDS[:-1])} or {KINDS[-1]}")
     return Claim(**values)
 
 
@@ -321,7 +325,7 @@ def _check(table: Table, where: str) -> None:
     named = [
         label for claim in table.claims for label in (*claim.order, *claim.over, *claim.alike, *claim.printed)
     ]
-    named += [claim.first for claim in table.claims if claim.first]
+    named += [label for claim in table.claims for label in (claim.first, claim.last) if label]
     named += [table.reference] if table.reference else []
     for label in named:
         if label not in rows:

@@ -11,6 +11,7 @@ import typer
 from fedsift.cli.failures import exit_code_of
 from fedsift.cli.output import print_json, print_table, say, stderr
 from fedsift.contract.errors import ConfigError, FedsiftError
+from fedsift.contract.plaintext import argument
 
 if TYPE_CHECKING:
     from fedsift.audits.studies import Audit
@@ -57,6 +58,8 @@ def audit(
 
     if new is not None:
         _refuse(context, TRAINING, "--new trains nothing: it judges by the audit in --out")
+        if not (study / "study.toml").is_file():
+            Study.from_file(study)  # a name that is wrong is said, though what counts is the audit in --out
         _judge_new(new, overrides or [], out, as_json=json)
         return
     if (study / "study.toml").is_file():
@@ -99,7 +102,7 @@ def _judge_new(path: Path, options: list[str], out: Path, *, as_json: bool) -> N
     from fedsift.cli.doctor import source_at
 
     found, data, rows = judge_later(out, source_at(path, options))
-    place = out / "later" / path.stem
+    place = out / "later" / (path.name if path.is_dir() else path.stem)
     folders = {
         site: write_site(place, own, array_thumbnails(data.images[rows[site]])) for site, own in found.items()
     }
@@ -163,7 +166,7 @@ def tell_audit(found: Audit) -> None:
     say(f"each site's list and page: {found.out / 'sites'}, e.g. {found.folders[worst].report}")
     if (found.out / "consortium.html").is_file():
         say(f"what the consortium sees: {found.out / 'consortium.html'}")
-    say(f"next: look at the pages, or `fedsift review status {found.folders[worst].path}`")
+    say(f"next: look at the pages, or `fedsift review status {argument(found.folders[worst].path)}`")
 
 
 def _rate(own: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import typer
 from fedsift.cli.failures import exit_code_of
 from fedsift.cli.output import print_json, print_table, say, stderr
 from fedsift.contract.errors import ConfigError, RunError
+from fedsift.contract.plaintext import argument
 
 if TYPE_CHECKING:
     from fedsift.benches.running import Outcome
@@ -147,4 +148,4 @@ def merge_folders(folders: list[Path], out: Path, *, first: bool, as_json: bool)
     if as_json:
         print_json({"out": out, "new": new})
     else:
-        say(f"{new} runs are new in {out}; `fedsift bench TABLE --out {out}` shows a table of them")
+        say(f"{new} runs are new in {out}; `fedsift bench TABLE --out {argument(out)}` shows a table of them")

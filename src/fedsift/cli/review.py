@@ -12,6 +12,7 @@ import typer
 from fedsift.audits.defaults import BLIND, WITHIN
 from fedsift.cli.output import print_json, print_table, stdout
 from fedsift.contract.errors import DataError
+from fedsift.runs.units import plural
 
 if TYPE_CHECKING:
     from fedsift.audits.findings import SiteAudit
@@ -107,18 +108,20 @@ def import_verdicts(
 ) -> None:
     """Take verdicts over into the ledger; what was imported before is not taken twice."""
     from fedsift.audits.ledger import Ledger, effective
-    from fedsift.audits.verdicts import from_entries, notes, read_verdicts
+    from fedsift.audits.verdicts import from_entries, notes, read_verdicts, superseded
     from fedsift.audits.write import open_site
 
     place, audit = open_site(folder)
     said = [one for file in files for one in read_verdicts(file, audit, reader, adjudicate)]
     ledger = Ledger(place.ledger)
-    fresh = notes(said, audit, from_entries(effective(ledger.entries())))
+    known = from_entries(effective(ledger.entries()))
+    fresh, older = notes(said, audit, known), superseded(said, known)
     ledger.append(fresh, ", ".join(sorted({one.reader for one in said})) or "nobody")
     if json:
-        print_json({"verdicts": len(said), "new": len(fresh)})
-    else:
-        stdout.print(f"{len(said)} verdicts, {len(fresh)} of them new", highlight=False)
+        print_json({"verdicts": len(said), "new": len(fresh), "superseded": older})
+        return
+    since = f"; {older:,} older than what the same reader said since, which counts" if older else ""
+    stdout.print(f"{plural(len(said), 'verdict')}, {len(fresh):,} of them new{since}", highlight=False)
 
 
 def show_status(
@@ -178,8 +181,8 @@ def recalibrate_site(
         )
     else:
         stdout.print(
-            f"{len(verdicts)} verdicts, about {learnt.reader_error:.1%} of them mistaken: {before} samples were on "
-            f"the audit's list, {now} are now",
+            f"{plural(len(verdicts), 'verdict')}, about {learnt.reader_error:.1%} of them mistaken: "
+            f"{plural(before, 'sample')} on the audit's list, {now:,} now",
             highlight=False,
         )
 
@@ -211,7 +214,9 @@ def _print_status(found: Status) -> None:
         ("arm", "samples", "reviewed", "wrong", "cannot tell", "share wrong (95 %)"),
         rows,
     )
+    since = f"; recalibrated since, it has {found.listed_now:,}" if found.recalibrated else ""
     lines = [
+        f"the list: the audit's own, {plural(found.list_drawn_from, 'sample')}, from which the queue was drawn{since}",
         f"precision of the list: {_share(found.precision.share, found.precision.low, found.precision.high)}",
         f"share of wrong labels missed: {_share(found.missed.share, found.missed.low, found.missed.high)}",
     ]
@@ -228,7 +233,7 @@ def _print_status(found: Status) -> None:
         lines.append(f"to adjudicate: {_few(found.to_adjudicate)}")
     if found.outside_plan:
         lines.append(
-            f"{found.outside_plan} verdicts are on samples outside the plan: they count for corrections only"
+            f"{plural(found.outside_plan, 'verdict')} on samples outside the plan: for corrections only"
         )
     lines += [f"next: {advice}" for advice in found.advice]
     for line in lines:

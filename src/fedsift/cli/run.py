@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ import typer
 from fedsift.cli.failures import exit_code_of
 from fedsift.cli.output import print_json, print_table, say, stderr
 from fedsift.contract.errors import FedsiftError, Stopped
+from fedsift.contract.plaintext import argument
 
 if TYPE_CHECKING:
     from fedsift.runs import RunFolder
@@ -96,7 +96,7 @@ def _go(study: Study, folder: RunFolder, *, as_json: bool, done: int) -> None:
 
 
 def _resume_line(folder: RunFolder) -> str:
-    return f"fedsift resume {shlex.quote(str(folder.path))}"
+    return f"fedsift resume {argument(folder.path)}"
 
 
 def _print_profile(folder: RunFolder) -> None:

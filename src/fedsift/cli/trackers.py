@@ -15,7 +15,7 @@ def list_trackers(
     name: str = typer.Argument("", help="A tracker, to see its fields."),
     json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
-    """List the trackers of `[track]`, or the fields of one."""
+    """List the trackers of the table `track`, or the fields of one."""
     from fedsift.tracking import trackers
 
     list_or_show(trackers, name, json)

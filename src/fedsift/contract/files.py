@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -22,18 +25,51 @@ def write_private(path: Path, data: bytes | str) -> Path:
     return path
 
 
+@contextmanager
+def staged_private(path: Path, data: bytes) -> Iterator[None]:
+    """The new private file lies beside `path` while the block runs, and takes its place only where that ends well.
+
+    What fails on a disk (no folder, no rights, no room) fails before the block.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    with _staged(path, data, 0o600):
+        yield
+
+
 def _put(path: Path, data: bytes, rights: int) -> None:
+    with _staged(path, data, rights):
+        pass
+
+
+@contextmanager
+def _staged(path: Path, data: bytes, rights: int) -> Iterator[None]:
     beside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    beside.unlink(missing_ok=True)  # of a process that was killed, with whatever rights
     try:
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, rights), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
+        with _named(path):
+            beside.unlink(missing_ok=True)  # of a process that was killed, with whatever rights
+            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, rights), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        yield
+        with _named(path):
+            os.replace(beside, path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # the first error says what is wrong
+            beside.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """An error of the disk names the file that was asked for, not the one beside it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def safe_name(site: str) -> str:

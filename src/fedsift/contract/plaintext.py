@@ -1,4 +1,4 @@
-"""Names that other people chose, made harmless: for a terminal, for a spreadsheet, for a file in UTF-8.
+"""Names that other people chose, made harmless: for a terminal, a shell, a spreadsheet, a file in UTF-8.
 
 A site, a class or a file may be called anything: with escape sequences that repaint a terminal, marks that turn the
 writing direction, line breaks that fake a line of output, or a `=` that a spreadsheet would compute.
@@ -7,6 +7,7 @@ writing direction, line breaks that fake a line of output, or a `=` that a sprea
 from __future__ import annotations
 
 import re
+import shlex
 
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters; tab and line feed are below
@@ -31,6 +32,15 @@ def short(text: object, most: int = 1000) -> str:
     """Text from outside on one line and of a length that can be stored: what is over `most` characters is cut."""
     line = visible(" ".join(str(text)[: 2 * most].split()))
     return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def argument(value: object) -> str:
+    """A name or a path as one word of a command that a person may paste into a shell, and nothing more than a word."""
+    text = str(value)
+    if visible(text) == text:
+        return shlex.quote(text)
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{visible(escaped)}'"
 
 
 def _escape(found: re.Match[str]) -> str:

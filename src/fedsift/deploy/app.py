@@ -46,7 +46,7 @@ def write_app(
         f"{PACKAGE}/server.py": _MODULE.format(words="The coordinator's side.", side="server"),
         "study.toml": travelling(study).to_toml(),
         FEDERATION: _FEDERATION_WORDS + tomli_w.dumps(federation),
-        "site.template.toml": site_template(spread),
+        "site.template.toml": site_template(spread, study.model.networks),
         "README.md": readme(study, out.name, files, leaves(study, central_test=bool(federation.get("test")))),
     }
     if study.track:
@@ -123,6 +123,7 @@ _FEDERATION_WORDS = """\
 # Whom the coordinator waits for.
 # sites:    names of the sites, in a fixed order; an empty list takes whoever comes, by name
 # at_least: start when so many have joined; with names, go on with so many when `wait` (seconds) is over
+# classes:  class names in their order; without them those of [test] count, or what more than half of the sites have
 # [test]:   a dataset's table (see `fedsift datasets`) for labelled samples of the coordinator's own;
 #           without it every site evaluates on what it holds out and sends counts
 """

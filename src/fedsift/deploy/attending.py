@@ -11,6 +11,7 @@ import httpx
 
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.files import safe_name
+from fedsift.contract.plaintext import argument
 from fedsift.deploy.addresses import host_of
 from fedsift.deploy.certificates import client_context, greet, server_context, throw_away, words_of
 from fedsift.deploy.commands import Say, Worker, ended, existing, node_of, site_command
@@ -84,7 +85,9 @@ def _attend(
             f"the line to {superlink} stands" if trouble is None else f"{trouble} It is tried again and again"
         )
         if not read_head(site_file).apps:
-            say(f"no app is pinned, so none will run: fedsift flower pin sha256:... {site_file.name}")
+            say(
+                f"no app is pinned, so none will run: fedsift flower pin sha256:... {argument(site_file.name)}"
+            )
         while True:
             if sign_off(home, superlink, ca, key):
                 say("this site's last node had not taken leave; that is done")

@@ -20,7 +20,7 @@ from fedsift.contract.messages import Moment
 from fedsift.contract.notebook import Notebook
 from fedsift.deploy.site_file import SiteFile, notebook_of
 from fedsift.deploy.sites import open_site, site_data, source_of
-from fedsift.engines.flower.notebooks import ANSWER, NotebookStore
+from fedsift.engines.flower.notebooks import ANSWER, NotebookStore, run_folders
 from fedsift.local.audited_data import DATA, MODELS, data_of
 from fedsift.local.label_audit import JUDGED
 
@@ -30,9 +30,8 @@ def last_pages(file: SiteFile, path: Path) -> tuple[str, dict[str, Any]]:
     root = notebook_of(path, file)
     found = [
         (newest.stat().st_mtime_ns, folder.name)
-        for folder in (root.iterdir() if root.is_dir() else ())
-        if folder.is_dir()
-        and (newest := max(folder.glob(f"*{ANSWER}"), key=lambda f: f.stat().st_mtime_ns, default=None))
+        for folder in run_folders(root)
+        if (newest := max(folder.glob(f"*{ANSWER}"), key=lambda f: f.stat().st_mtime_ns, default=None))
     ]
     for _, run in sorted(found, reverse=True):
         store = NotebookStore(root, run, file.name)

@@ -20,6 +20,7 @@ from fedsift.deploy.private import append_private, private_folder
 from fedsift.deploy.site_file import SiteFile, notebook_of
 from fedsift.deploy.site_head import EGRESS_FILE
 from fedsift.engines.flower.letters import Letter
+from fedsift.engines.flower.notebooks import run_folders
 
 ALLOWED_RUNS = "allowed-runs.json"
 APPROVED = "approved.json"
@@ -171,7 +172,7 @@ def withdraw(notebook: Path, *, erase: bool = False) -> list[str]:
 
 
 def runs_noted(notebook: Path) -> list[str]:
-    return sorted(item.name for item in notebook.iterdir() if item.is_dir()) if notebook.is_dir() else []
+    return [folder.name for folder in run_folders(notebook)]
 
 
 def withdrawn_since(notebook: Path) -> str | None:

@@ -99,7 +99,9 @@ class Policy(Ranged):
 
 
 def requests_in(request: Request[Any]) -> Iterator[str]:
-    """The names of a request and of all that ride on it."""
+    """The names of a request and of all that ride on it; raises ValueError where something else does."""
+    if not isinstance(request, Request):
+        raise ValueError(f"a {type(request).__name__} is no request")
     yield type(request).__name__
     for part in request.besides:
         yield from requests_in(part)

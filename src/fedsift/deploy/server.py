@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from fedsift.contract.errors import ConfigError
+from fedsift.data.dataset import Dataset
 from fedsift.data.sources import sources
 from fedsift.deploy.holders import holders_of
 from fedsift.engines.flower.engine import Expected, OnGrid
@@ -39,11 +40,13 @@ def read_federation_file(path: Path) -> FederationFile:
     return build(FederationFile, read_toml(path), "") if path.is_file() else FederationFile()
 
 
-def own_test(table: dict[str, Any], common: Introduction, file: Path) -> tuple[Samples, Tensor] | None:
-    """The coordinator's own labelled samples, if it has any: the test part of its dataset, or all of it."""
-    if not table:
-        return None
-    data = with_features(build_named(sources, table, "test").load(), common.facts.model)
+def own_data(table: dict[str, Any], model: str) -> Dataset | None:
+    """The coordinator's own labelled samples, if it has any, as the study's network takes them."""
+    return with_features(build_named(sources, table, "test").load(), model) if table else None
+
+
+def own_test(data: Dataset, common: Introduction, file: Path) -> tuple[Samples, Tensor]:
+    """Of its own samples the coordinator tests on the test part, or on all of them."""
     if data.classes != common.classes or data.shape != common.shape:
         raise ConfigError(
             f"the test set of {file} has classes {', '.join(data.classes)} and shape "
@@ -70,10 +73,13 @@ def main(grid: Grid, context: Context) -> None:
 
     def engine() -> OnGrid:
         expected = read_federation_file(file)
+        data = own_data(expected.test, study.model.name)
+        if data is not None and not expected.classes:
+            expected = replace(expected, classes=data.classes)
         return OnGrid(
             grid,
             expected,
-            own_test=lambda common: own_test(expected.test, common, file),
+            own_test=lambda common: None if data is None else own_test(data, common, file),
             keeper=holders_of(link["roster"], link["nodes"]) if "roster" in link else Doorkeeper(),
             run=link.get("run", ""),
         )
@@ -81,4 +87,4 @@ def main(grid: Grid, context: Context) -> None:
     carry_out(study, folder, engine)
 
 
-__all__ = ["FederationFile", "app", "own_test", "read_federation_file"]
+__all__ = ["FederationFile", "app", "own_data", "own_test", "read_federation_file"]

@@ -8,6 +8,7 @@ held_out = 0.2                       # share kept for evaluation here, when the 
 notebook = "notebook"                # where this site keeps its own notes; never leaves
 apps = ["sha256:5b0e..."]            # the only apps that may run here: `fedsift flower pin`
 floor = 10                           # the smallest count that leaves this site in a label audit
+networks = ["our_nets.small:Small"]  # networks by address that a study may name here; registered ones always may
 
 [data]                               # any dataset of `fedsift datasets`; paths are relative to this file
 name = "npz"
@@ -47,6 +48,8 @@ class SiteFile:
     notebook: Path = Path("notebook")
     model: str = ""
     """Another network than the study's."""
+    networks: tuple[str, ...] = ()
+    """Networks by their address, `package.module:Name`, that a study may name here; registered ones need no line."""
     annotated: tuple[str, ...] | None = None
     """Classes that the site annotates at all; without this key, every class."""
     public: dict[str, Any] = field(default_factory=dict)

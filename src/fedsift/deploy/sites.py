@@ -68,7 +68,7 @@ def site_data(path: Path) -> tuple[SiteFile, Dataset, Rows, Rows]:
     return file, dataclasses.replace(dataset, labels=labels, classes=file.classes), train, held
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=8)  # a message may name many sides of pictures: each is a copy of the data
 def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
     file, raw, train, held = site_data(path)
     dataset = with_features(raw, features, device=file.device)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import tomli_w
 
 from fedsift.contract.disclosure import declared, declared_replies, disclosure_rows
+from fedsift.contract.plaintext import argument
 from fedsift.data.dataset import Spread
 from fedsift.deploy.addresses import LOOPBACK_ONLY
 from fedsift.deploy.policy import AUDIT
 from fedsift.engines.flower.hello import Introduction
+from fedsift.local.networks import unknown_network
 from fedsift.local.requests import Evaluate
 from fedsift.signals.label_counts import FLOOR
 from fedsift.study.study import Study
@@ -21,13 +24,22 @@ def one_line(text: str) -> str:
     return re.sub(r"[^\w .,-]", " ", text)
 
 
-def site_template(spread: Spread | None) -> str:
-    """A site.toml to fill in, with the federation's own values where they are known."""
+def site_template(spread: Spread | None, networks: Iterable[str] = ()) -> str:
+    """A site.toml to fill in, with the federation's own values where they are known.
+
+    `networks`: all that the study names; a site writes those that come by their address, or does not run them.
+    """
     data = None if spread is None else spread.dataset
     classes = ["first class", "second class"] if data is None else list(data.classes)
     mean, std = ([0.5], [0.5]) if data is None else (list(data.mean), list(data.std))
     settings = tomli_w.dumps({"classes": classes, "mean": mean, "std": std})
     multilabel = data is not None and data.multilabel
+    addresses = [name for name in dict.fromkeys(networks) if ":" in name and unknown_network(name)]
+    if addresses:
+        allowed = tomli_w.dumps({"networks": addresses})
+        settings += (
+            f"# The study's own networks: code that this site imports and calls. Read it first.\n{allowed}"
+        )
     return f"""\
 # This site, for its own eyes: the coordinator never sees this file, only what the README's list says.
 name = "my-site"               # how the federation knows this site; unique, and kept for the whole run
@@ -82,7 +94,8 @@ def readme(study: Study, name: str, trial_sites: list[Path], rows: list[list[str
     trial = _TRIAL.format(
         name=name,
         nodes="\n".join(
-            f"fedsift flower site {file} --superlink 127.0.0.1:8000 --insecure" for file in trial_sites
+            f"fedsift flower site {argument(file)} --superlink 127.0.0.1:8000 --insecure"
+            for file in trial_sites
         )
         or "fedsift flower site SITE.toml --superlink 127.0.0.1:8000 --insecure     # once for each site",
     )

@@ -9,6 +9,7 @@ answered is on disk. No other process of a site opens its data or its notebook.
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
 import shutil
@@ -16,13 +17,16 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedsift.contract.errors import ConfigError, FedsiftError
 from fedsift.contract.files import write_private
-from fedsift.contract.messages import Answer, Envelope
+from fedsift.contract.messages import Answer, Envelope, Moment
+from fedsift.contract.plaintext import argument, short
+from fedsift.contract.typed import misfit
 from fedsift.deploy.commands import trouble_file
 from fedsift.deploy.consent import (
     WITHDRAWN,
@@ -32,14 +36,18 @@ from fedsift.deploy.consent import (
     rules_of,
     withdrawn_since,
 )
-from fedsift.deploy.policy import Policy
+from fedsift.deploy.policy import Policy, requests_in
 from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.deploy.site_file import SiteFile, egress_of, notebook_of, read_site_file
+from fedsift.deploy.sitelog import begin_log
 from fedsift.deploy.sites import open_site
 from fedsift.deploy.wire import receive_letter, send_letter
 from fedsift.engines.flower.answering import answer
+from fedsift.engines.flower.hello import Notice
 from fedsift.engines.flower.letters import Letter
+from fedsift.engines.flower.notebooks import run_folders, unfit_run
 from fedsift.engines.flower.records import letter_of, value_of
+from fedsift.local.networks import LONGEST_NAME, unknown_network
 from fedsift.local.private_updates import updates_in
 from fedsift.signals.privacy import update_zcdp
 
@@ -75,16 +83,26 @@ def serve(site_file: Path, place: Path) -> None:
 
 def check_notebook(site: str, notebook: Path) -> None:
     """A notebook that cannot be written would fail the first request, in the middle of a run."""
+    with _writing(site, notebook):
+        run_folders(
+            notebook
+        )  # a run's folder of an older version may have the name of one of the site's own files
     since = withdrawn_since(notebook)
     if since is not None:
         raise ConfigError(
             f"site '{site}' has withdrawn ({since}), its notebook is closed: to take part again, remove "
             f"{notebook / WITHDRAWN}"
         )
-    try:
+    with _writing(site, notebook):
         private_folder(notebook)
         write_private(notebook / ".probe", b"")
         (notebook / ".probe").unlink()
+
+
+@contextmanager
+def _writing(site: str, notebook: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ConfigError(
             f"site '{site}': its notebook '{notebook}' cannot be written ({error.strerror or error}): make it writable "
@@ -108,10 +126,10 @@ def _reply(letter: Letter, site_file: Path) -> Letter:
     file, began = read_site_file(site_file), time.perf_counter()
     asked: Any = None
     try:
-        asked = value_of(letter)
+        asked = _addressed(value_of(letter))
         answered = _answer(asked, letter.note, file, site_file)
     except Exception as error:  # a request that this process does not know, or a notebook with such pages
-        log.warning("refused: %s", error)
+        log.warning("refused: %s", short(error))
         answered = _refusal(
             asked, "this site does not know what it was asked; it runs another version, or no plugin"
         )
@@ -121,24 +139,55 @@ def _reply(letter: Letter, site_file: Path) -> Letter:
     return reply
 
 
+def _addressed(asked: Any) -> Any:
+    """What was asked, unless it is an envelope whose address or requests are none: the codec checks names of fields.
+
+    What is read here, every refusal and every line of the list of what left repeats.
+    """
+    if isinstance(asked, Envelope):
+        texts = {"run": asked.run, "site": asked.site, "expects": asked.expects}
+        reasons = [misfit(text, str, where) for where, text in texts.items()]
+        reasons.append(misfit(asked.moment, Moment, "the moment"))
+        for reason in filter(None, reasons):
+            raise ValueError(reason)
+        tuple(requests_in(asked.request))
+    return asked
+
+
 def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path) -> Any:
-    notebook, model = notebook_of(site_file, file), note.get("model", "")
+    notebook, model = notebook_of(site_file, file), file.model or note.get("model", "")
     since = withdrawn_since(notebook)
     if since is not None:
         return _refusal(asked, f"site '{file.name}' has withdrawn ({since})")
     policy = rules_of(file, notebook)
-    reason = policy.objection_to_request(asked, allowed_runs(notebook)) if policy else None
-    reason = reason or _unaffordable(asked, file, site_file)
+    reason = unfit_run(asked.run) if isinstance(asked, Envelope) else None
     if reason is not None:
-        log.warning("refused: %s%s", reason, _way_out(asked, policy))
+        log.warning("refused: %s", short(reason))
+        return _refusal(asked, reason)
+    reason = policy.objection_to_request(asked, allowed_runs(notebook)) if policy else None
+    reason = reason or _unwritten(asked, model, file) or _unaffordable(asked, file, site_file)
+    if reason is not None:
+        log.warning("refused: %s%s", short(reason), _way_out(asked, policy, site_file))
         return _refusal(asked, reason)
     answered = answer(asked, lambda: open_site(site_file, model), model, note.get("session", ""), frank=False)
     reply = answered.reply if isinstance(answered, Answer) else answered
     reason = policy.objection_to_reply(reply) if policy and reply is not None else None
     if reason is not None:
-        log.warning("refused: %s", reason)
+        log.warning("refused: %s", short(reason))
         return _refusal(asked, reason)
     return answered
+
+
+def _unwritten(asked: Any, model: str, file: SiteFile) -> str | None:
+    """Why the network that a message names is not built: its name could have any code imported and called."""
+    reason = unknown_network(model, (file.model, *file.networks))
+    if reason is None or isinstance(asked, Notice):
+        return None
+    line = f"networks = [{json.dumps(short(model, LONGEST_NAME), ensure_ascii=False)}]"
+    return (
+        f"{reason}: at site '{file.name}', install what registers it or, for code that you know, write {line} "
+        "into site.toml"
+    )
 
 
 def _unaffordable(asked: Any, file: SiteFile, site_file: Path) -> str | None:
@@ -160,10 +209,11 @@ def _private(answered: Any, file: SiteFile) -> tuple[str, ...]:
     )
 
 
-def _way_out(asked: Any, policy: Policy | None) -> str:
+def _way_out(asked: Any, policy: Policy | None, site_file: Path) -> str:
     if policy is None or not policy.ask_first or not isinstance(asked, Envelope):
         return ""
-    return f". To let it in: fedsift flower allow {asked.run!r} site.toml"
+    dashes = "-- " if asked.run.startswith("-") else ""  # or it would be read as an option
+    return f". To let it in: fedsift flower allow {dashes}{argument(asked.run)} {argument(site_file)}"
 
 
 def _refusal(asked: Any, reason: str) -> Answer:
@@ -186,7 +236,7 @@ def end_with(parent: int, place: Path) -> None:
 
 if __name__ == "__main__":
     keep_to_oneself()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    begin_log()
     place = Path(sys.argv[2])
     end_with(os.getppid(), place)
     try:

@@ -23,6 +23,17 @@ class Parts:
     patience: Patience = field(default_factory=Patience)
     given: Mapping[str, Tensor] | None = None
     """Weights that the network starts from; None draws them."""
+    others: tuple[str, ...] = ()
+    """Further networks that the study names, for single sites."""
+    one_network: bool = False
+    """Whether the method needs the same network at every site."""
+    public: bool = False
+    """Whether the method needs the same public samples at every site."""
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """Every network that the study names."""
+        return (self.model, *self.others)
 
     def shared(self, run: str) -> dict[str, Any]:
         """The keywords that every federation takes."""

@@ -136,6 +136,8 @@ class EngineFederation(Draws):
         """Raises Stopped when somebody asked for it; called where nothing is lost by stopping."""
         self.away: set[str] = set()
         """Sites that did not answer the present request themselves, whatever an engine returns in their place."""
+        self.set_aside: dict[str, str] = {}
+        """Sites that wanted to take part and cannot, with the reason: said when the run begins."""
         self._heard: set[str] = set()
         self._asks = 0
         self._buffers: dict[str, list[str]] = {}

@@ -150,6 +150,8 @@ def _begin(
     federation.say(_started(method, federation, folder, engine, 0 if point is None else point.rounds_done))
     if point is None:
         federation.begin(Round("start", 0, -1), ())
+        for reason in federation.set_aside.values():
+            federation.warn(f"set aside before the first round: {reason}")
         return method.start(federation), 0, {}
     progress: Progress = codec.decoded(point.state, folder.checkpoint_file)
     federation.cohorts.update(progress.tallies.get("trainers", {}))

@@ -27,11 +27,16 @@ class FeaturesName(NamedTuple):
 def parse_features(model: str) -> FeaturesName:
     rest, plus, hidden = model.removeprefix(PREFIX).partition("+")
     extractor, _, side = rest.partition("@")
-    if side and not (side.isdigit() and int(side) >= 8):
+    if side and not (_is_count(side) and int(side) >= 8):
         raise ConfigError(f"model '{model}': '@{side}' is no picture size, write e.g. '@128'")
-    if plus and not (hidden.isdigit() and int(hidden) >= 1):
+    if plus and not (_is_count(hidden) and int(hidden) >= 1):
         raise ConfigError(f"model '{model}': '+{hidden}' is no number of hidden units, write e.g. '+128'")
     return FeaturesName(extractor, int(side) if side else None, int(hidden) if plus else 0)
+
+
+def _is_count(digits: str) -> bool:
+    """Digits that Python reads as a number: no superscripts, and no more of them than any size has."""
+    return digits.isascii() and digits.isdecimal() and len(digits) <= 9
 
 
 class Head(Network):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.text import Text
 
-from fedsift.contract.plaintext import visible
+from fedsift.contract.plaintext import argument, visible
 from fedsift.report.watching import Watch
 from fedsift.runs.events import FAILED, STOPPED
 from fedsift.runs.state import INTERRUPTED, NEW
@@ -27,7 +27,9 @@ def follow(view: Watch, console: Console, pause: Callable[[float], None] = time.
         else:
             _line_by_line(view, console, pause)
     except KeyboardInterrupt:
-        console.print(Text(f"the run itself goes on; look again with: fedsift watch {view.folder.path}"))
+        console.print(
+            Text(f"the run itself goes on; look again with: fedsift watch {argument(view.folder.path)}")
+        )
 
 
 def _on_a_screen(view: Watch, console: Console, pause: Callable[[float], None]) -> None:
@@ -74,7 +76,7 @@ def _farewell(view: Watch, console: Console) -> None:
     if view.state.word in (STOPPED, FAILED, INTERRUPTED, NEW):
         if view.state.why:
             _say(console, view.state.why)
-        _say(console, f"go on with: fedsift resume {view.folder.path}")
+        _say(console, f"go on with: fedsift resume {argument(view.folder.path)}")
     elif (view.folder.path / "report.html").is_file():
         _say(console, f"report: {view.folder.path / 'report.html'}")
 

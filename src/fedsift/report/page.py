@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from fedsift import __version__
+from fedsift.contract.plaintext import argument
 from fedsift.drawing import house_style, saving_script
 from fedsift.drawing.document import document
 from fedsift.drawing.svg import Markup, join, tag
@@ -96,7 +97,7 @@ def _unfinished(run: RunData) -> Markup | None:
     return tag(
         "p",
         f"This run has not come to its end: {progress(run)}. What is there is shown. Go on with ",
-        tag("code", f"fedsift resume …/{run.id}"),
+        tag("code", f"fedsift resume …/{argument(run.id)}"),
         ".",
         class_="alert",
     )

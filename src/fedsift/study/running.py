@@ -153,7 +153,16 @@ def _facts(study: Study, federation: EngineFederation) -> FederationFacts:
 def parts_of(study: Study) -> Parts:
     origin = study.model.origin
     given = None if origin is None else read_state(origin)
-    return Parts(study.seed, study.model.name, study.gate, study.federation, given)
+    return Parts(
+        study.seed,
+        study.model.name,
+        study.gate,
+        study.federation,
+        given,
+        others=study.model.networks,
+        one_network=not study.method.mixed_networks,
+        public="public" in study.method.needs,
+    )
 
 
 def _here(study: Study, spread: Spread, kind: type[InProcess] = InProcess) -> Here:

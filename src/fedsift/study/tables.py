@@ -97,6 +97,18 @@ def as_table(value: Any, *, leave: frozenset[str] = frozenset()) -> dict[str, An
     return table
 
 
+def defaults_of(kind: type) -> dict[str, Any]:
+    """What the fields of a dataclass are if nobody says anything, as a table has them; those without a default are
+    left out."""
+    found: dict[str, Any] = {}
+    for f in dataclasses.fields(kind):
+        if f.default is not dataclasses.MISSING:
+            found[f.name] = _plain(f.default)
+        elif f.default_factory is not dataclasses.MISSING:
+            found[f.name] = _plain(f.default_factory())
+    return found
+
+
 def _plain(item: Any) -> Any:
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
         return as_table(item)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,17 +14,21 @@ from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedsift import __version__
-from fedsift.contract.errors import ConfigError, QuorumError
+from fedsift.contract import codec
+from fedsift.contract.errors import ConfigError, QuorumError, RunError
 from fedsift.contract.federation import Round
 from fedsift.contract.messages import Answer, Envelope, SiteFacts
 from fedsift.engines.federation import Patience
-from fedsift.engines.flower.federation import FlowerFederation, agree, gather
-from fedsift.engines.flower.hello import Hello, Introduction, Noted, Notice, Vacant
+from fedsift.engines.flower.agreement import agree
+from fedsift.engines.flower.engine import ROSTER_FILE, Expected, Roster, call_the_roll
+from fedsift.engines.flower.federation import FlowerFederation, gather
+from fedsift.engines.flower.hello import Hello, Introduction, Noted, Notice, Vacant, unsound
 from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.post import Doorkeeper, Pace, Post
 from fedsift.engines.flower.records import pack, unpack
 from fedsift.engines.protection import GateLimits, Protection
 from fedsift.local.requests import Evaluate, Evaluated
+from fedsift.runs import RunFolder
 
 SITES = ("north", "south", "west")
 
@@ -400,11 +405,6 @@ def test_without_names_whoever_comes_takes_part_by_name() -> None:
     assert gather(post_of(grid_of("west", "north")), (), at_least=2, wait=20.0) == ["north", "west"]
 
 
-def test_sites_that_disagree_stop_the_run_at_once() -> None:
-    with pytest.raises(ConfigError, match="'south' has the federation's classes in another order"):
-        agree({"north": introduction("north"), "south": introduction("south", classes=("b", "a"))})
-
-
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -424,17 +424,69 @@ def test_sites_that_disagree_stop_the_run_at_once() -> None:
         ({"shape": (0,)}, "samples of shape"),
         ({"std": (0.0,)}, "divides by std"),
         ({"mean": (float("nan"),)}, "mean[0] is not finite"),
+        ({"mean": (1e8,)}, "subtracts the mean"),
+        ({"std": (1e-9,)}, "divides by std"),
+        ({"std": ()}, "1 means and 0 deviations"),
+        ({"shape": (3, 8, 8), "mean": (0.5, 0.5)}, "2 means and 1 deviations"),
+        ({"shape": (1,) * 5}, "a shape with 5 sides"),
+        ({"version": "v" * 65}, "a fedsift of version"),
+        ({"version": "0.2\x1b[2J"}, "a fedsift of version '0.2?[2J'"),
+        ({"classes": ("a", "b" * 201)}, "too long"),
+        ({"facts": SiteFacts("north", 10, classes=2, annotated=(0, 0))}, "or one twice"),
+        ({"facts": SiteFacts("north", 10**9 + 1, classes=2)}, "counts 1000000001 samples"),
+        (
+            {"facts": SiteFacts("north", 10, public=2**53, public_digest="ab", classes=2)},
+            "counts 9007199254740992",
+        ),
+        ({"facts": SiteFacts("north", 10, test=2**53, classes=2)}, "counts 9007199254740992"),
+        ({"facts": SiteFacts("north", 10, public=5, classes=2)}, "5 public samples with the fingerprint ''"),
+        ({"facts": SiteFacts("north", 10, public=5, public_digest="any", classes=2)}, "fingerprint 'any'"),
+        ({"facts": SiteFacts("north", 10, model="no-such-network", classes=2)}, "is not registered here"),
+        (
+            {"facts": SiteFacts("north", 10, model="not_asked_for:net", classes=2)},
+            "name it in the study's [model]",
+        ),
+        (
+            {"facts": SiteFacts("north", 10, model="features:not_asked_for:look", classes=2)},
+            "is not registered here",
+        ),
+        ({"facts": SiteFacts("north", 10, model="cnn", classes=2)}, "takes no samples of shape (4,)"),
+        ({"facts": SiteFacts("north", 10, model="mlp", classes=2), "shape": (10**8,)}, "numbers, too many"),
     ],
 )
 def test_an_introduction_that_is_none_costs_that_site_its_place_and_no_more(
-    changes: dict[str, Any], word: str
+    changes: dict[str, Any], word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("importlib.import_module", lambda name: pytest.fail(f"imported {name}"))
     grid = grid_of()
     grid.nodes[100].says = lambda letter: introduction("north", **changes)
     post = post_of(grid)
     assert gather(post, [], at_least=2, wait=20.0) == ["south", "west"]
     assert word in post.refused["node 100"]
     assert post.refused["node 100"].isprintable()
+
+
+def test_a_site_may_train_another_registered_network_or_one_that_the_study_names() -> None:
+    named = "our_nets.small:Small"
+    told = [
+        introduction(site, facts=SiteFacts(site, 10, model=model, classes=2))
+        for site, model in (("north", "linear"), ("south", named), ("west", ""))
+    ]
+    assert [unsound(own, ("mlp", named)) for own in told] == [None, None, None]
+    assert unsound(told[1], ("mlp",)) is not None
+
+
+def test_a_run_that_began_with_facts_of_no_sense_is_not_gone_on_with(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    odd = introduction("south", facts=SiteFacts("south", 10, model="not_asked_for:net", classes=2))
+    codec.save(tmp_path / ROSTER_FILE, Roster({"north": introduction("north"), "south": odd}))
+    folder.checkpoint_file.touch()
+    grid = grid_of("north", "south")
+    with pytest.raises(
+        RunError, match=r"site 'south': the network 'not_asked_for:net' is an address.*a new one"
+    ):
+        call_the_roll(post_of(grid), folder, Expected(), Patience())
+    assert not grid.sent
 
 
 @pytest.mark.parametrize("letter", [SiteFacts("north", 10), torch.zeros(3), ["north"] * 1000, None, 7])

@@ -13,7 +13,7 @@ import torch
 from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import NotebookGone, RunError
 from fedsift.contract.messages import Answer, Envelope, Moment
-from fedsift.engines.flower.notebooks import NotebookStore, UnknownPages
+from fedsift.engines.flower.notebooks import NotebookStore, UnknownPages, run_folders, unfit_run
 from fedsift.local.requests import Evaluate
 
 
@@ -178,6 +178,47 @@ def test_runs_do_not_share_notebooks(tmp_path: Path) -> None:
     serve(store(tmp_path), envelope(0), page="run")
     other = NotebookStore(tmp_path, "another run", "north", "first")
     assert other.versions() == []
+
+
+def test_no_name_of_a_run_is_that_of_a_file_of_the_site(tmp_path: Path) -> None:
+    names = ["withdrawn.json", "allowed-runs.json", "approved.json", "secret", "runs"]
+    for name in names:
+        with NotebookStore(tmp_path, name, "north").locked():
+            pass
+    assert [item.name for item in tmp_path.iterdir()] == ["runs"]
+    assert [folder.name for folder in run_folders(tmp_path)] == sorted(names)
+
+
+def test_notes_of_an_older_version_are_found_in_their_new_place(tmp_path: Path) -> None:
+    serve(store(tmp_path), envelope(0), page="kept")
+    (tmp_path / "runs" / "run").rename(tmp_path / "run")
+    (tmp_path / "runs").rmdir()
+    (tmp_path / "secret").write_text("of the site")
+    (tmp_path / "a folder of the site").mkdir()
+    assert store(tmp_path).pages("0.0:train") == {"page": "kept"}
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["a folder of the site", "runs", "secret"]
+    assert [folder.name for folder in run_folders(tmp_path)] == ["run"]
+
+
+def test_notes_in_the_new_place_are_never_exchanged_for_older_ones(tmp_path: Path) -> None:
+    serve(store(tmp_path / "old"), envelope(0), page="old")
+    serve(store(tmp_path), envelope(0), page="new")
+    (tmp_path / "old" / "runs" / "run").rename(tmp_path / "run")
+    run_folders(tmp_path)
+    assert store(tmp_path).pages("0.0:train") == {"page": "new"}
+
+
+@pytest.mark.parametrize("run", ["first-0a1b2c3d4e5f6071", "a", "v1.2_b", "...", "x" * 100])
+def test_names_of_runs(run: str) -> None:
+    assert unfit_run(run) is None
+
+
+@pytest.mark.parametrize(
+    "run", ["", ".", "..", "a/b", "a b", "a\nb", "a;b", "$(b)", "a'b", "ü", "x" * 101, "a\n"]
+)
+def test_what_is_no_name_of_a_run_is_refused_in_one_line(run: str) -> None:
+    reason = unfit_run(run)
+    assert reason is not None and reason.isprintable() and "is no name of a run" in reason
 
 
 KILLED = """

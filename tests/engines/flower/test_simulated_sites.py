@@ -8,13 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.engines.exported import (
-    assert_no_truth,
-    assert_one_public_set,
-    assert_same_samples,
-    pairs,
-    small_spread,
-)
 
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.messages import Answer, Envelope, Moment
@@ -28,6 +21,13 @@ from fedsift.engines.flower.records import letter_of, value_of
 from fedsift.engines.flower.simulated_sites import export_sites, open_simulated, seen
 from fedsift.engines.inprocess import InProcess
 from fedsift.local.requests import Evaluate
+from tests.engines.exported import (
+    assert_no_truth,
+    assert_one_public_set,
+    assert_same_samples,
+    pairs,
+    small_spread,
+)
 
 
 @pytest.fixture(scope="module")

@@ -26,13 +26,18 @@ PAGE_LIMIT = 2000
 TEST_LIMIT = 500
 
 
-def shown_rows(audit: SiteAudit, plan: Plan) -> tuple[list[int], list[int], list[int]]:
-    """Row numbers of the gallery (without blind samples), of the flagged test samples, and of the queue."""
+def shown_rows(audit: SiteAudit, plan: Plan) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Row numbers of the gallery (without blind samples), of the flagged test samples, of the queue, and of what
+    verdicts have taken off the list: somebody may have judged it in the browser and not yet saved it."""
     rows = audit.row_of
     blind = {rows[item.id] for item in plan.items if item.blind}
     train, test = _flagged(audit, test=False), _flagged(audit, test=True)
     suspects = [int(k) for k in train if int(k) not in blind][:PAGE_LIMIT]
-    return suspects, [int(k) for k in test[:TEST_LIMIT]], [rows[item.id] for item in plan.items]
+    queue = [rows[item.id] for item in plan.items]
+    off = [
+        int(k) for k in _flagged(audit.as_made, test=False) if int(k) not in blind and not audit.flagged[k]
+    ]
+    return suspects, [int(k) for k in test[:TEST_LIMIT]], queue, off[:PAGE_LIMIT]
 
 
 def _flagged(audit: SiteAudit, *, test: bool) -> NDArray[np.int64]:
@@ -42,12 +47,16 @@ def _flagged(audit: SiteAudit, *, test: bool) -> NDArray[np.int64]:
 
 def page_data(audit: SiteAudit, plan: Plan, thumbnails: Thumbnails | None) -> dict[str, Any]:
     """What the script needs. Of a blind sample it holds neither proposal nor probability, reason or rank."""
-    suspects, test, queue = shown_rows(audit, plan)
+    suspects, test, queue, off = shown_rows(audit, plan)
     blind = {item.id for item in plan.items if item.blind}
     place = {row: number for number, row in enumerate(queue)}
     # the gallery comes first, worst first; what only the queue holds follows in the queue's order
-    order = list(dict.fromkeys((*suspects, *test, *queue)))
+    order = list(dict.fromkeys((*suspects, *test, *queue, *off)))
     items = [_item(audit, k, audit.ids[k] in blind, place.get(k), thumbnails) for k in order]
+    gone = set(off)
+    for k, item in zip(order, items):
+        if k in gone:
+            item["off"] = True
     return {
         "format": PAGE_FORMAT,
         "site": audit.site,
@@ -92,7 +101,7 @@ def render(audit: SiteAudit, plan: Plan, thumbnails: Thumbnails | None = None) -
     listed, test = _flagged(audit, test=False), len(_flagged(audit, test=True))
     unseen = {item.id for item in plan.items if item.blind}
     flagged, blind = len(listed), sum(audit.ids[k] in unseen for k in listed)
-    script, style = _asset("review.js"), f"{house_style()}{_asset('review.css')}"
+    script, style = _asset("kept.js") + _asset("review.js"), f"{house_style()}{_asset('review.css')}"
     found = confusion(audit)
     body = join(
         [

@@ -2,8 +2,8 @@
   "use strict";
   var data = JSON.parse(document.getElementById("data").textContent);
   var items = data.items, classes = data.classes, CHUNK = 60;
-  var key = "fedsift-audit:" + data.site + ":" + data.audit;
-  var verdicts = new Map(), history = [], unsaved = 0;
+  var kept = keptVerdicts(data.site);
+  var verdicts = new Map(), history = [];
   var view = "suspects", shown = [], drawn = 0, at = 0, picked = null;
 
   items.forEach(function (item, place) { item.place = place; });
@@ -28,20 +28,16 @@
   function percent(p) { return p > 0.995 ? "> 99\u00a0%" : Math.round(100 * p) + "\u00a0%"; }
 
   // What is kept: in the browser where that is allowed, and in a file that the reader saves.
-  function keep() {
-    try {
-      localStorage.setItem(key, JSON.stringify({ reader: $("reader").value, unsaved: unsaved, verdicts: Array.from(verdicts) }));
-    } catch (error) { /* private windows and some settings forbid it: the file remains */ }
-  }
+  function keep(item) { kept.put(item, names(item.given), verdicts.get(item.id)); }
   function recall() {
-    try {
-      var kept = JSON.parse(localStorage.getItem(key) || "null");
-      if (!kept) { return; }
-      $("reader").value = kept.reader || "";
-      kept.verdicts.forEach(function (pair) { if (byId.has(pair[0])) { verdicts.set(pair[0], pair[1]); } });
-      unsaved = kept.unsaved || 0;
-    } catch (error) { /* nothing kept, or not ours */ }
+    $("reader").value = kept.reader();
+    if (!kept.any()) { return; }
+    items.forEach(function (item) {
+      var verdict = kept.get(item, names(item.given));
+      if (verdict) { verdicts.set(item.id, verdict); }
+    });
   }
+  function unsaved() { return Array.from(verdicts.values()).filter(function (one) { return one.unsaved; }).length; }
   var byId = new Map(items.map(function (item) { return [item.id, item]; }));
 
   function notice(text) { $("notice").textContent = text; $("notice").hidden = !text; }
@@ -50,6 +46,7 @@
   var views = {
     suspects: { name: "Suspects", has: function (item) { return item.place < data.suspects; } },
     queue: { name: "Review queue", has: function (item) { return item.queue !== undefined; } },
+    off: { name: "Off the list", has: function (item) { return !!item.off; } },
     test: { name: "Test samples", has: function (item) { return !!item.test; } }
   };
   var states = {
@@ -89,7 +86,7 @@
     $("tile-reviewed").textContent = verdicts.size.toLocaleString("en");
     $("start").disabled = !shown.length;
     $("save").disabled = !verdicts.size;
-    $("save").textContent = unsaved ? "Save verdicts (" + unsaved + " new)" : "Save verdicts";
+    $("save").textContent = unsaved() ? "Save verdicts (" + unsaved() + " new)" : "Save verdicts";
   }
 
   // Gallery ----------------------------------------------------------------------------------------------------------
@@ -210,15 +207,16 @@
   }
   function settle(item, decision, labels) {
     history.push({ id: item.id, before: verdicts.get(item.id) });
-    verdicts.set(item.id, { decision: decision, labels: labels, when: new Date().toISOString() });
-    unsaved += 1;
+    // with the labels that are shown now: a page that is written anew may propose something else
+    verdicts.set(item.id, { decision: decision, labels: labels, when: new Date().toISOString(),
+      given: names(item.given).join("|"), proposed: proposes(item) ? names(item.proposed) : null, unsaved: true });
     changed(item);
     $("others").replaceChildren();  // a search that is only hidden would keep the keys until the next frame
     if (at < shown.length - 1) { at += 1; }
     show();
   }
   function changed(item) {
-    keep();
+    keep(item);
     tally();
     var node = Array.from($("cards").children).find(function (one) { return one.dataset.id === item.id; });
     if (node) { mark(node, item); }
@@ -228,7 +226,6 @@
     if (!last) { return; }
     var item = byId.get(last.id);
     if (last.before) { verdicts.set(last.id, last.before); } else { verdicts.delete(last.id); }
-    unsaved = Math.max(0, unsaved - 1);
     changed(item);
     var place = shown.indexOf(item);
     if (place >= 0) { at = place; }
@@ -306,8 +303,8 @@
       format: data.format, site: data.site, audit: data.audit, reader: reader, saved: new Date().toISOString(),
       verdicts: Array.from(verdicts, function (pair) {
         var item = byId.get(pair[0]);
-        return { id: pair[0], given: names(item.given).join("|"), decision: pair[1].decision, labels: pair[1].labels,
-          when: pair[1].when, blind: !!item.blind };
+        return { id: pair[0], given: pair[1].given, proposed: pair[1].proposed, decision: pair[1].decision,
+          labels: pair[1].labels, when: pair[1].when, blind: !!item.blind };
       })
     };
     var link = make("a");
@@ -315,8 +312,7 @@
     link.download = ["verdicts", data.site, reader].filter(Boolean).join("-").replace(/[^\w.-]+/g, "_") + ".json";
     link.click();
     setTimeout(function () { URL.revokeObjectURL(link.href); }, 10000);
-    unsaved = 0;
-    keep();
+    verdicts.forEach(function (one, id) { one.unsaved = false; keep(byId.get(id)); });
     notice("Saved as " + link.download + ". Hand it in with: fedsift review import");
     tally();
   }
@@ -324,14 +320,17 @@
     file.text().then(function (text) {
       var read = JSON.parse(text);
       if (read.format !== data.format || read.site !== data.site) { throw new Error("it is not a verdicts file of this site"); }
-      var known = read.verdicts.filter(function (one) { return byId.has(one.id); });
-      known.forEach(function (one) {
-        verdicts.set(one.id, { decision: one.decision, labels: one.labels, when: one.when });
+      var known = read.verdicts.filter(function (one) {
+        return byId.has(one.id) && [undefined, names(byId.get(one.id).given).join("|")].indexOf(one.given) >= 0;
       });
-      if (read.reader && !$("reader").value) { $("reader").value = read.reader; }
+      known.forEach(function (one) {
+        verdicts.set(one.id, { decision: one.decision, labels: one.labels, when: one.when, given: one.given, proposed: one.proposed });
+        keep(byId.get(one.id));
+      });
+      if (read.reader && !$("reader").value) { $("reader").value = read.reader; kept.setReader(read.reader); }
       var lost = read.verdicts.length - known.length;
-      notice(known.length + " verdicts loaded" + (lost ? "; " + lost + " are on samples that this page does not show" : "") + ".");
-      keep();
+      notice(known.length + (known.length === 1 ? " verdict" : " verdicts") + " loaded" +
+        (lost ? "; " + lost + " on samples, or labels of them, that this page does not show" : "") + ".");
       choose();
     }).catch(function (error) { notice("This file cannot be loaded: " + error.message); });
   }
@@ -394,8 +393,8 @@
   $("save").addEventListener("click", save);
   $("load").addEventListener("click", function () { $("file").click(); });
   $("file").addEventListener("change", function () { if (this.files[0]) { load(this.files[0]); this.value = ""; } });
-  $("reader").addEventListener("change", keep);
-  window.addEventListener("beforeunload", function (event) { if (unsaved) { event.preventDefault(); } });
+  $("reader").addEventListener("change", function () { kept.setReader($("reader").value); });
+  window.addEventListener("beforeunload", function (event) { if (unsaved()) { event.preventDefault(); } });
   recall();
-  look(data.suspects || !items.length ? "suspects" : views.queue.has(items[0]) ? "queue" : "test");
+  look(Object.keys(views).find(function (name) { return items.some(views[name].has); }) || "suspects");
 })();

@@ -31,7 +31,7 @@ MOST_PAIRS = 12
 
 
 def headline(audit: SiteAudit) -> str:
-    n = int((~audit.is_test).sum())
+    n = int((~audit.is_test).sum()) * audit.asked
     if n == 0:
         return "No training labels were audited"
     if not audit.finding.wrong_labels:
@@ -63,7 +63,11 @@ def tiles(audit: SiteAudit) -> Markup:
             percent(rate.estimate),
             f"{percent(rate.low)} to {percent(rate.high)} at {percent(rate.level)} confidence",
         ),
-        ("On the list", f"{flagged:,}", f"of {count(n, 'training label')}"),
+        (
+            "On the list",
+            f"{flagged:,}",
+            f"of {count(n, 'training sample' if audit.multilabel else 'training label')}",
+        ),
         (
             "With a proposal",
             f"{proposals:,}",

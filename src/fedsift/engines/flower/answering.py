@@ -13,6 +13,7 @@ from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import NotebookGone, RunError
 from fedsift.contract.messages import Answer, Envelope
 from fedsift.contract.plaintext import short
+from fedsift.contract.typed import shown
 from fedsift.engines.flower.hello import Hello, Noted, Notice, Vacant
 from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.notebooks import NotebookStore, UnknownPages
@@ -63,12 +64,12 @@ def _safely(asked: Any, room_of: Callable[[], SiteRoom], model: str, session: st
         run, site, moment = asked.run, asked.site, asked.moment.id
         room = room_of()
         if site != room.name:
-            raise RunError(f"the request is for site '{site}', this is '{room.name}'")
+            raise RunError(f"the request is for site '{shown(site)}', this is '{room.name}'")
         return _answer(asked, room, model, session)
     except UnknownPages:
         raise  # not this site's failure: the app's own process may know them
     except Exception as error:  # the boundary: a site's failure is a value, not the run's end
-        log.exception("request '%s' of run '%s' failed", moment, run)
+        log.exception("request '%s' of run '%s' failed", short(moment, 200), short(run, 200))
         return Answer(run, site, moment, None, _words(error, frank))
 
 

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from fedsift.contract import codec
 from fedsift.contract.codec import Wire
+from fedsift.contract.errors import RunError
 from fedsift.engines.engine import Parts
 from fedsift.engines.federation import Patience, Simulation
-from fedsift.engines.flower.federation import FlowerFederation, agree, gather
-from fedsift.engines.flower.hello import Introduction
+from fedsift.engines.flower.agreement import Terms, agree
+from fedsift.engines.flower.federation import FlowerFederation, gather
+from fedsift.engines.flower.hello import Introduction, unsound
 from fedsift.engines.flower.post import Doorkeeper, Pace, Post
 from fedsift.local.site import Samples
 from fedsift.runs import RunFolder
@@ -33,6 +35,8 @@ class Expected:
     """Without names: start when so many sites have joined. With names: go on with so many when `wait` is over."""
     wait: float = 300.0
     """Seconds to wait for the sites to join."""
+    classes: tuple[str, ...] = ()
+    """Class names in their order: sites with others are set aside. Without them, what most of the sites have counts."""
 
 
 @dataclass(frozen=True)
@@ -62,27 +66,32 @@ class OnGrid:
 
     def open(self, parts: Parts, folder: RunFolder) -> FlowerFederation:
         post = Post(self.grid, {"model": parts.model, **self.note}, self.pace)
-        post.keeper = self.keeper
+        post.keeper, post.networks = self.keeper, parts.networks
         post.teller.report = lambda now: folder.write_json(WAITING, now)
-        roster = call_the_roll(post, folder, self.expected, parts.patience)
+        terms = Terms(self.expected.classes, parts.networks if parts.one_network else (), parts.public)
+        roster = call_the_roll(post, folder, self.expected, parts.patience, terms)
         common = next(iter(roster.values()))
-        return FlowerFederation(
-            post, roster, test=self.own_test(common), seen=self.seen, **parts.shared(self.run or folder.id)
-        )
+        shared = parts.shared(self.run or folder.id)
+        federation = FlowerFederation(post, roster, test=self.own_test(common), seen=self.seen, **shared)
+        federation.set_aside = dict(post.aside)
+        return federation
 
 
 def call_the_roll(
-    post: Post, folder: RunFolder, expected: Expected, patience: Patience
+    post: Post, folder: RunFolder, expected: Expected, patience: Patience, terms: Terms | None = None
 ) -> dict[str, Introduction]:
     """The sites of this run: those that join now, or those that it began with."""
     file = folder.path / ROSTER_FILE
     if folder.checkpoint_file.is_file() and file.is_file():
         roster: dict[str, Introduction] = codec.load(file).sites
+        for own in roster.values():  # of a version that asked less, perhaps
+            if (reason := unsound(own, post.networks)) is not None:
+                raise RunError(f"{file}: {reason}; this run cannot be gone on with, start a new one")
         enough = max(1, math.ceil(patience.quorum * len(roster) - 1e-9))
         gather(post, list(roster), at_least=enough, wait=expected.wait, settle=patience.grace)
         return roster
     sites = gather(post, expected.sites, at_least=expected.at_least, wait=expected.wait)
-    roster = {site: post.introductions[site] for site in sites}
-    agree(roster, post)
+    joined = {site: post.introductions[site] for site in sites}
+    roster = agree(joined, post, terms, expected.at_least)
     codec.save(file, Roster(roster))
     return roster

@@ -11,7 +11,7 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from fedsift import __version__
-from fedsift.contract.errors import ConfigError, QuorumError
+from fedsift.contract.errors import QuorumError
 from fedsift.contract.messages import Answer, Envelope
 from fedsift.engines.federation import EngineFederation, Simulation, kinds_of
 from fedsift.engines.flower.hello import (
@@ -208,17 +208,3 @@ def gather(
             f"{f' ({reasons})' if reasons else ''}. Start their nodes, then resume"
         )
     return here
-
-
-def agree(roster: Mapping[str, Introduction], post: Post | None = None) -> None:
-    """Refuse sites that do not speak of the same classes, shape and normalisation, or run another fedsift.
-
-    `post`: tells those that differ why, at their side.
-    """
-    common = replace(next(iter(roster.values())), version=__version__)
-    reasons = {site: reason for site, own in roster.items() if (reason := disagreement(own, common))}
-    for site, reason in reasons.items():
-        if post is not None and site in post.node_of:
-            post.tell(post.node_of[site], reason)
-    if reasons:
-        raise ConfigError("; ".join(list(reasons.values())[:3]))

@@ -3,8 +3,10 @@
 The coordinator names the version to continue from. It checkpoints after every round, so it can only ever go back to
 the start of the round it is in: versions of older rounds are dropped as soon as a newer round asks.
 
-    <run>/<round>.<ask>.answer     what was answered, and which pages belong to it: written last, the commit point
-    <run>/<round>.<ask>.pages      the notebook's pages, when the request changed them
+    runs/<run>/<round>.<ask>.answer     what was answered, and which pages belong to it: written last, the commit point
+    runs/<run>/<round>.<ask>.pages      the notebook's pages, when the request changed them
+
+The coordinator names the run, the site's own files lie beside `runs`: no name of a run can be one of theirs.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +28,36 @@ from fedsift.contract.errors import NotebookGone, RunError
 from fedsift.contract.files import safe_name
 from fedsift.contract.messages import Answer, Envelope, moment_words
 from fedsift.contract.notebook import Notebook
+from fedsift.contract.typed import shown
 
 ANSWER = ".answer"
 PAGES = ".pages"
+LOCK = ".lock"
+RUNS = "runs"
+"""In a notebook's folder: the notes of all runs."""
+RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
+"""What a run may be called in a message to a real site: it becomes a folder, a line of a log and an argument."""
+
+
+def unfit_run(run: str) -> str | None:
+    """Why a site keeps no notes under such a name, or None."""
+    if RUN_ID.fullmatch(run) and run not in (".", ".."):
+        return None
+    return (
+        f"'{shown(run)}' is no name of a run: 1 to 100 letters, digits, dots, hyphens and underscores make one; start "
+        "it with `fedsift flower start`"
+    )
+
+
+def run_folders(root: Path) -> list[Path]:
+    """The notes of every run; those that an older version kept beside the site's own files are moved to the others."""
+    for item in root.iterdir() if root.is_dir() else ():
+        if item.name != RUNS and item.is_dir() and (item / LOCK).is_file():
+            (root / RUNS).mkdir(exist_ok=True)
+            if not (root / RUNS / item.name).exists():
+                with suppress(FileNotFoundError):  # another process was first
+                    item.rename(root / RUNS / item.name)
+    return sorted(item for item in (root / RUNS).iterdir() if item.is_dir()) if (root / RUNS).is_dir() else []
 
 
 class UnknownPages(Exception):
@@ -55,14 +84,16 @@ class NotebookStore:
 
     def __init__(self, root: Path, run: str, site: str, session: str = "") -> None:
         """`session`: one start of the coordinator; within it, requests only ever move forward."""
-        self.folder = Path(root) / safe_name(run)
+        self.folder = Path(root) / RUNS / safe_name(run)
+        if not self.folder.is_dir():
+            run_folders(Path(root))
         self.run, self.site, self.session = run, site, session
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One request at a time: a repeated one waits for the first and then finds its answer."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("w") as file:
+        with (self.folder / LOCK).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 

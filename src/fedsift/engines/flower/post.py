@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,8 +90,12 @@ class Post:
         """The node that last introduced itself as that site: a restarted one may have a new id."""
         self.refused: dict[str, str] = {}
         """Nodes that cannot take part, by site or node, with the reason."""
+        self.aside: dict[str, str] = {}
+        """Sites that lost their place because they differ from the others, with the reason."""
         self.accept: Callable[[Introduction], str | None] = lambda introduction: None
         self.keeper = Doorkeeper()
+        self.networks: Collection[str] = ()
+        """Those that the study names: a site may train them, or a registered one."""
         self.absences = Absences(clock)
         self.teller = Teller()
         self._arrivals: dict[int, int] = {}
@@ -164,7 +168,7 @@ class Post:
             words = said if isinstance(said, str) else f"it introduced itself by a {type(said).__name__}"
             self._refuse(f"node {node}", words)
             return None
-        reason = unsound(letter)
+        reason = unsound(letter, self.networks)
         if reason is not None:
             self._refuse(f"node {node}", reason)
             return None
@@ -184,6 +188,15 @@ class Post:
         self.absences.returned(site)
         self.refused.pop(site, None)
         return site
+
+    def set_aside(self, site: str, reason: str) -> None:
+        """Take a site's place from it: the person there is told why, and so is the one here."""
+        self.introductions.pop(site, None)
+        node = self.node_of.pop(site, None)
+        if node is not None:
+            self.tell(node, reason)
+        self._refuse(site, reason)
+        self.aside[site] = self.refused[site]
 
     def tell(self, node: int, words: str) -> None:
         """Tell a site why it cannot take part: the person there can mend it. Nobody waits for the answer."""
