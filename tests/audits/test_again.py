@@ -116,6 +116,9 @@ def test_a_verdict_is_read_against_the_label_as_it_is_now(tmp_path: Path) -> Non
     assert (found["l"].wrong, found["m"].wrong) == (False, True)
     _, after = write_again(tmp_path, corrected)
     assert list(after.flagged[[1, 2]]) == [False, True]
+    renamed = replace(audit, classes=("a", "c"))
+    assert verdicts_on(renamed, Ledger(folder.ledger).entries()) == []
+    write_again(tmp_path, renamed)
 
 
 def test_copies_with_other_labels_stay_listed_and_the_forgotten_stay_out(tmp_path: Path) -> None:

@@ -348,9 +348,10 @@ def verdicts_on(audit: SiteAudit, entries: Sequence[Entry]) -> list[Verdict]:
     """The verdicts that hold, read against the labels as they are now.
 
     A label that was corrected since to what a reader named is no longer wrong; one that he confirmed and that was
-    changed since is.
+    changed since is. Verdicts that name a class which the data no longer have say nothing.
     """
-    return [_read_again(one, audit) for one in from_entries(effective(entries))]
+    held = from_entries(effective(entries))
+    return [_read_again(one, audit) for one in held if set(one.labels) <= set(audit.classes)]
 
 
 def _read_again(one: Verdict, audit: SiteAudit) -> Verdict:
