@@ -148,3 +148,24 @@ def test_entries_that_nobody_annotates_are_not_judged() -> None:
     assert row["probability_wrong:Nodule"] == "" and row["probability_wrong:Mass"] != ""
     with pytest.raises(DataError, match="probability must lie"):
         small(probability=np.full((3, 2), np.nan))
+
+
+def test_the_table_counts_what_is_left() -> None:
+    """Counts are a-a 1, a-b 2, b-b 1; a sample goes from its likeliest cell, or from another where that has none."""
+    posterior = [[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [0.1, 0.9]]
+    audit = make_audit([0, 0, 0, 1], posterior, classes=("a", "b"))
+    assert audit.without({"1"}).agreement.tolist() == [[1, 1], [0, 1]]
+    assert audit.without({"0", "3"}).agreement.tolist() == [[0, 2], [0, 0]]
+    emptied = replace(audit, agreement=np.array([[3, 0], [0, 1]]))  # as rounding may leave it
+    assert emptied.without({"1", "2"}).agreement.tolist() == [[1, 0], [0, 1]]
+    tested = replace(audit, split=("train", "test", "train", "train"))
+    assert tested.without({"1"}).agreement.tolist() == audit.agreement.tolist()
+
+
+def test_the_table_of_several_labels_counts_what_is_left() -> None:
+    audit = multilabel_audit(6)
+    rest = audit.without({audit.ids[0], audit.ids[4]})
+    kept = [1, 2, 3, 5]
+    wrong, one = audit.probability[kept] > 0.5, audit.given[kept] == 1
+    cells = [~wrong & ~one, wrong & ~one, wrong & one, ~wrong & one]
+    assert rest.agreement.tolist() == np.stack([cell.sum(0) for cell in cells], 1).tolist()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedsift.audits import open_site
+from fedsift.audits.studies import notebooks_of
 from fedsift.cli.main import app
 from fedsift.contract.errors import ConfigError, DataError, RunError
+from fedsift.runs import RunFolder
+from fedsift.study import Study
 
 FEW = ["--folds", "3", "--rounds", "4", "--model", "linear"]
 
@@ -122,6 +128,114 @@ def test_a_stopped_audit_goes_on_to_the_same_lists(
         assert own.read_bytes() == other.read_bytes()
 
 
+def changed_data(path: Path, positions: slice) -> list[str]:
+    """Give some samples of site north another class; returns their names."""
+    with np.load(path) as stored:
+        arrays = dict(stored)
+    rows = np.flatnonzero(arrays["site"] == "north")[positions]
+    arrays["labels"][rows] = (arrays["labels"][rows] + 1) % 3
+    np.savez(path, **arrays)
+    return [str(name) for name in arrays["ids"][rows]]
+
+
+def labels_of(out: Path, site: str) -> dict[str, dict[str, str]]:
+    with (out / "sites" / site / "labels.csv").open(encoding="utf-8", newline="") as file:
+        return {row["id"]: row for row in csv.DictReader(file)}
+
+
+def copied(audited: tuple[Path, np.ndarray, dict[str, Any]], to: Path) -> Path:
+    """The audit, its data and its study in a folder that a test may change."""
+    shutil.copytree(audited[0], to)
+    study = to / "out" / "run" / "study.toml"
+    study.write_text(study.read_text("utf-8").replace(str(audited[0]), str(to)), "utf-8")
+    return to
+
+
+def test_labels_that_changed_are_judged_anew_not_by_what_was_said_of_the_old_ones(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
+) -> None:
+    place = copied(audited, tmp_path / "own")
+    spoiled = changed_data(place / "data.npz", slice(0, 12))
+    ledger = (place / "out" / "sites" / "west" / "ledger.jsonl").read_text("utf-8")
+    done = ask(place / "study.toml", "--out", place / "out", *FEW, "--json")
+    [line] = [line for line in done.stderr.splitlines() if "anew" in line]
+    assert line.startswith("site 'north' has other labels or samples")
+    fresh = tmp_path / "fresh"
+    ask(place / "study.toml", "--out", fresh, *FEW)
+    for site in ("north", "east", "west"):
+        assert labels_of(place / "out", site) == labels_of(fresh, site)
+    found = labels_of(place / "out", "north")
+    assert all(found[name]["is_label_issue"] == "True" for name in spoiled)
+    assert (place / "out" / "sites" / "west" / "ledger.jsonl").read_text("utf-8").startswith(ledger)
+    assert "anew" not in ask(place / "study.toml", "--out", place / "out", *FEW).stderr
+
+
+def test_a_stopped_audit_does_not_go_on_with_other_labels(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedsift.methods.label_audit import LabelAudit
+
+    place = copied(audited, tmp_path / "own")
+
+    def killed(self: LabelAudit, *parts: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LabelAudit, "share", killed)
+        done = CliRunner().invoke(
+            app, ["audit", str(place / "study.toml"), "--out", str(place / "cut"), *FEW]
+        )
+        assert done.exit_code == 130
+    changed_data(place / "data.npz", slice(0, 12))
+    assert "site 'north' has other labels" in ask(place / "study.toml", "--out", place / "cut", *FEW).stderr
+    ask(place / "study.toml", "--out", place / "fresh", *FEW)
+    assert labels_of(place / "cut", "north") == labels_of(place / "fresh", "north")
+
+
+def test_what_needs_the_data_of_an_audit_is_refused_when_they_changed(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
+) -> None:
+    place = copied(audited, tmp_path / "own")
+    shutil.copy(place / "data.npz", place / "later.npz")
+    changed_data(place / "data.npz", slice(0, 1))
+    later = ["--new", str(place / "later.npz"), "--out", str(place / "out")]
+    for words in (
+        [str(place / "study.toml"), *later],
+        [str(place / "out" / "run"), "--out", str(place / "b")],
+    ):
+        with pytest.raises(RunError, match="did not judge the labels and samples that site 'north' has now"):
+            CliRunner().invoke(app, ["audit", *words], catch_exceptions=False)
+
+
+def test_verdicts_are_known_labels_when_the_study_is_audited_again(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
+) -> None:
+    place = copied(audited, tmp_path / "own")
+    site = place / "out" / "sites" / "west"
+    before = labels_of(place / "out", "west")
+    [listed, *_] = [name for name, row in before.items() if row["is_label_issue"] == "True"]
+    (place / "said.csv").write_text(f"id,verdict,reader\n{listed},given,Ann\n", "utf-8")
+    review = (
+        ["review", "plan", str(site), "--worst", "4"],
+        ["review", "import", str(site), str(place / "said.csv")],
+    )
+    for words in review:
+        assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    queue = (site / "review" / "plan.json").read_bytes()
+    outside = {name: (place / "out" / name).read_bytes() for name in ("consortium.json", "consortium.html")}
+    done = ask(place / "study.toml", "--out", place / "out", *FEW, "--json")
+    assert "site 'west': 1 settled verdict is taken as known label" in done.stderr
+    row = labels_of(place / "out", "west")[listed]
+    assert (row["is_label_issue"], row["reason"]) == ("False", "settled by review")
+    assert float(row["probability_wrong"]) < float(before[listed]["probability_wrong"])
+    assert json.loads(done.stdout)["sites"]["west"]["flagged"] < audited[2]["sites"]["west"]["flagged"]
+    assert (site / "review" / "plan.json").read_bytes() == queue
+    assert {name: (place / "out" / name).read_bytes() for name in outside} == outside
+    again = labels_of(place / "out", "west")
+    ask(place / "study.toml", "--out", place / "out", *FEW)
+    assert labels_of(place / "out", "west") == again
+
+
 def test_samples_that_came_later_are_judged_without_training(
     audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -170,7 +284,41 @@ def test_samples_that_came_later_are_judged_without_training(
         )
 
 
-def test_a_finished_run_is_audited_from_its_own_evidence(tmp_path: Path) -> None:
+def test_a_forgotten_sample_leaves_the_notebook_and_what_came_later_too(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
+) -> None:
+    place = copied(audited, tmp_path / "own")
+    site, out = place / "out" / "sites" / "west", place / "out"
+    shutil.copy(place / "data.npz", place / "later.npz")
+    ask(place / "study.toml", "--new", place / "later.npz", "--out", out)
+    name = next(iter(labels_of(out, "west")))
+    lists = [out, out / "later" / "later"]
+    counted = [open_site(where / "sites" / "west")[1].agreement.sum() for where in lists]
+    assert counted[0] == 60  # the other's expected counts add up to less by rounding
+    done = CliRunner().invoke(
+        app, ["labels", "forget", str(site), name, "--json", "--who", "owner"], catch_exceptions=False
+    )
+    [found] = json.loads(done.stdout)
+    assert "computes it anew" in found["notes"][0]
+    assert not list((out / "run" / "notebooks" / "west").iterdir())
+    assert len(list((out / "run" / "notebooks" / "north").iterdir())) == 1
+    for where, count in zip(lists, counted, strict=True):
+        assert name not in labels_of(where, "west")
+        own = open_site(where / "sites" / "west")[1]
+        assert (len(own), own.agreement.sum()) == (59, count - 1)
+        assert name.encode() not in (where / "sites" / "west" / "ledger.jsonl").read_bytes()
+    again = ask(place / "study.toml", "--out", out, *FEW)
+    assert "site 'west' has other labels or samples" in again.stderr
+    assert name not in labels_of(out, "west")
+    pages, _ = notebooks_of(RunFolder.open(out / "run"), Study.from_file(out / "run" / "study.toml"))
+    # the next audit did without it, though the data still have it
+    assert pages["west"]["label audit"].training == 59
+    assert "anew" not in ask(place / "study.toml", "--out", out, *FEW).stderr
+
+
+def test_a_finished_run_is_audited_from_its_own_evidence(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
+) -> None:
     text = """
 seed = 3
 [data]
@@ -202,6 +350,41 @@ usual_rounds = 1
     assert set(found["sites"]) == {"site-00", "site-01", "site-02", "site-03"}
     page = (tmp_path / "out" / "sites" / "site-00" / "report.html").read_text("utf-8")
     assert "ranks" in page
+    (tmp_path / "out" / "consortium.html").write_text("of something else", "utf-8")
+    assert "what the consortium sees" not in ask(folder, "--out", tmp_path / "out").stdout
+    assert not (tmp_path / "out" / "consortium.html").exists()
+    other = copied(audited, tmp_path / "other")
+    before = {file: file.read_bytes() for file in (other / "out").rglob("*") if file.is_file()}
+    refused = ([folder, "--out", other / "out"], [other / "study.toml", *FEW, "--out", tmp_path / "out"])
+    for words in refused:
+        with pytest.raises(RunError, match="holds an audit of another study"):
+            CliRunner().invoke(app, ["audit", *map(str, words)], catch_exceptions=False)
+    assert {file: file.read_bytes() for file in (other / "out").rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["RUN", "--plan"], "--plan cannot be used here: a finished run"),
+        (["RUN", "--model", "linear", "--folds", "5"], "--model, --folds cannot be used here"),
+        (["RUN", "--fast"], "--fast cannot be used here"),
+        (["RUN", "seed=3"], "settings such as data.size=32 cannot be used here"),
+        (["STUDY", "--new", "later.npz", "--plan"], "--plan cannot be used here: --new trains nothing"),
+        (["STUDY", "--new", "later.npz", "--rounds", "12"], "--rounds cannot be used here"),
+    ],
+)
+def test_options_that_would_say_nothing_are_refused(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path, words: list[str], told: str
+) -> None:
+    place, _, _ = audited
+    named = {"RUN": str(place / "out" / "run"), "STUDY": str(place / "study.toml")}
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        CliRunner().invoke(
+            app,
+            ["audit", *(named.get(word, word) for word in words), "--out", str(tmp_path / "none")],
+            catch_exceptions=False,
+        )
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_plan_says_what_leaves_and_audits_nothing(

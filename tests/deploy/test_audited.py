@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("flwr")
+from fedsift.audits.apply import forget
+from fedsift.audits.ledger import Ledger
 from fedsift.audits.studies import audit, audit_spread, audit_study, notebooks_of
+from fedsift.audits.verdicts import Verdict, notes
+from fedsift.cli.main import app
 from fedsift.contract.errors import RunError
 from fedsift.contract.messages import Answer, Envelope, Moment, Request
 from fedsift.contract.notebook import Notebook
@@ -54,11 +62,65 @@ def test_a_site_s_files_are_those_of_the_simulation(
 ) -> None:
     place, _, files = audited
     for file in files:
-        folder = write_own_audit(file, tmp_path / file.parent.name)
+        folder, _ = write_own_audit(file, tmp_path / file.parent.name)
         simulated = place / "out" / "sites" / folder.path.name
         assert folder.labels.read_bytes() == (simulated / "labels.csv").read_bytes()
         assert folder.report.is_file()
+        own, theirs = (Ledger(place / "ledger.jsonl").entries() for place in (folder.path, simulated))
+        assert [entry.body and entry.body["model"] for entry in own] == [
+            entry.body and entry.body["model"] for entry in theirs
+        ]
         assert folder.labels.stat().st_mode & 0o077 == 0
+
+
+def test_forgetting_at_a_deployed_site_names_the_models_that_saw_the_sample(
+    audited: tuple[Path, Study, list[Path]], tmp_path: Path
+) -> None:
+    place, study, files = audited
+    _, evidence = notebooks_of(RunFolder.open(place / "out" / "run"), study)
+    folder, first = write_own_audit(files[0], tmp_path)
+    found, _ = forget(folder, first, first.ids[0], who="owner")
+    assert found.models == (evidence.model,) != ("",)
+
+
+def test_the_figures_of_a_site_s_own_audit_for_programs(
+    audited: tuple[Path, Study, list[Path]], tmp_path: Path
+) -> None:
+    _, _, files = audited
+    words = ["flower", "audit", str(files[0]), "--out", str(tmp_path), "--json"]
+    found = json.loads(CliRunner().invoke(app, words, catch_exceptions=False).stdout)
+    assert found["samples"] == len(Path(found["list"]).read_text("utf-8").splitlines()) - 1
+    assert Path(found["page"]).is_file()
+    assert found["evidence"]["model"]
+
+
+def test_verdicts_of_a_deployed_site_are_known_labels_too(
+    audited: tuple[Path, Study, list[Path]], tmp_path: Path
+) -> None:
+    _, _, files = audited
+    folder, first = write_own_audit(files[0], tmp_path)
+    doubtful = int(first.worst_first()[0])
+    said = Verdict(first.ids[doubtful], "given", first.names(first.given, doubtful), "Ann")
+    Ledger(folder.ledger).append(notes([said], first, []), "Ann")
+    told: list[str] = []
+    _, second = write_own_audit(files[0], tmp_path, tell=told.append)
+    assert told == [f"site '{first.site}': 1 settled verdict is taken as known label"]
+    assert second.probability_wrong[doubtful] < first.probability_wrong[doubtful]
+    assert not second.flagged[doubtful]
+
+
+def test_a_site_whose_labels_changed_since_gets_no_list_of_the_old_ones(
+    audited: tuple[Path, Study, list[Path]], tmp_path: Path
+) -> None:
+    _, _, files = audited
+    site = Path(shutil.copytree(files[0].parent, tmp_path / "site"))
+    write_own_audit(site / files[0].name, tmp_path / "out")
+    with np.load(site / "data.npz") as stored:
+        arrays = dict(stored)
+    arrays["labels"][0] = (arrays["labels"][0] + 1) % 10
+    np.savez(site / "data.npz", **arrays)
+    with pytest.raises(RunError, match="are not those that run 'run-1' judged"):
+        write_own_audit(site / files[0].name, tmp_path / "out")
 
 
 def test_a_site_that_no_run_has_judged_says_so(

@@ -159,7 +159,10 @@ def test_the_order_of_the_list_never_turns() -> None:
     assert (np.diff(curve(told)) > 0).all()
 
 
-def test_known_labels_are_certain() -> None:
+def test_known_labels_are_as_certain_as_their_readers() -> None:
+    erring = with_known([[0.6, 0.4], [0.2, 0.8]], [-1, 0], [1, 2], reader_error=0.1)
+    # 2 to 8, times 9 for each of two readers
+    np.testing.assert_allclose(erring, [[0.6, 0.4], [81 / 85, 4 / 85]])
     made = with_known([[0.6, 0.4], [0.2, 0.8]], [-1, 0])
     assert made.tolist() == [[0.6, 0.4], [1.0, 0.0]]
     with pytest.raises(DataError):

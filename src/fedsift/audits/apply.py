@@ -252,6 +252,8 @@ class Removed:
     """Files that held it and do so no more."""
     remains: tuple[str, ...]
     """What the owner must see to."""
+    notes: tuple[str, ...] = ()
+    """What follows from it, a line each."""
 
 
 def forget(folder: SiteFolder, audit: SiteAudit, name: str, *, who: str) -> tuple[Removed, SiteAudit]:
@@ -286,7 +288,7 @@ def _remains(audit: SiteAudit) -> tuple[str, ...]:
         "the models named: what they learned stays in them until they are trained again without the sample",
         "counts and shares that were released to the consortium",
         "verdicts files, exports and corrected tables that people saved elsewhere",
-        "the notebooks of runs that trained with the sample",
+        "the notebooks of other runs, and of deployed sites, that trained with the sample",
     )
 
 

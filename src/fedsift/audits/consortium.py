@@ -228,11 +228,20 @@ def _pairs(found: Confusion) -> Markup:
     return join([tag("div", tag("table", head, tag("tbody", *lines)), class_="scroll"), note])
 
 
+PAGE, TABLE, ROWS = "consortium.html", "consortium.csv", "consortium.json"
+
+
 def write_consortium(out: Path, rows: Sequence[SiteRow]) -> list[Path]:
     """`consortium.csv`, `consortium.json` and `consortium.html` in the audit's folder."""
     out.mkdir(parents=True, exist_ok=True)
     return [
-        write_private(out / "consortium.csv", consortium_csv(rows)),
-        write_private(out / "consortium.json", json.dumps([plain(row) for row in rows], indent=2) + "\n"),
-        write_private(out / "consortium.html", consortium_page(rows)),
+        write_private(out / TABLE, consortium_csv(rows)),
+        write_private(out / ROWS, json.dumps([plain(row) for row in rows], indent=2) + "\n"),
+        write_private(out / PAGE, consortium_page(rows)),
     ]
+
+
+def remove_consortium(out: Path) -> None:
+    """For an audit that releases nothing, where an earlier one did."""
+    for name in (PAGE, TABLE, ROWS):
+        (out / name).unlink(missing_ok=True)

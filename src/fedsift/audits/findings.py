@@ -232,14 +232,35 @@ class SiteAudit:
         return {name: row for row, name in enumerate(self.ids)}
 
     def without(self, gone: Container[str]) -> SiteAudit:
-        """The audit without some samples; estimates for the whole site stay as they were made."""
+        """The audit without some samples, also in the table of counts; shares stay as they were estimated."""
         keep = np.array([name not in gone for name in self.ids], np.bool_)
         words = ("ids", "paths", "reason", "split")
         arrays = ("given", "probability", "probability_wrong", "predicted", "proposed", "flagged")
         kept: dict[str, Any] = {name: tuple(np.array(getattr(self, name), object)[keep]) for name in words}
         kept.update({name: getattr(self, name)[keep] for name in arrays})
+        kept["agreement"] = self._agreement_without(np.flatnonzero(~keep & ~self.is_test))
         kept["before"] = None if self.before is None else self.before.without(gone)
         return replace(self, **kept)
+
+    def _agreement_without(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The table with one count less for each of these training samples, in the likeliest cell that has one."""
+        table = self.agreement.copy()
+        for k in rows:
+            for line, cells in self._cells_of(int(k)):
+                cell = next((c for c in cells if table[line, c] > 0), None)
+                if cell is not None:
+                    table[line, cell] -= 1
+        return table
+
+    def _cells_of(self, k: int) -> list[tuple[int, list[int]]]:
+        """The lines of the table that count sample k, each with the cells that it may be in, likeliest first."""
+        if not self.multilabel:
+            return [(int(self.given[k]), [int(c) for c in np.argsort(-self.probability[k], kind="stable")])]
+        pairs = np.where(self.given[k][:, None] == 0, (0, 1), (3, 2))  # right, wrong
+        judged = np.flatnonzero(~np.isnan(self.probability[k]))
+        return [
+            (int(c), [int(p) for p in pairs[c][:: -1 if self.probability[k, c] > 0.5 else 1]]) for c in judged
+        ]
 
     @property
     def issues(self) -> Issues:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedsift.audits.earlier import present, refuse_other_data
 from fedsift.audits.federated import judged_site
 from fedsift.audits.findings import FLOOR, Evidence, SiteAudit
 from fedsift.audits.studies import audit_spread, notebooks_of, state_of
@@ -42,7 +43,8 @@ def judge_later(out: Path, source: Source) -> tuple[dict[str, SiteAudit], Datase
     if not isinstance(study.method, LabelAudit) or not folder.finished:
         raise RunError(f"{out} holds no finished audit: run `fedsift audit` first")
     state = state_of(folder)
-    spread = audit_spread(study)
+    spread = present(out, audit_spread(study))
+    refuse_other_data(study, folder, spread, "run `fedsift audit` without --new first")
     raw = source.load()
     _check(raw, spread)
     new = with_features(raw, study.model.name, device=study.engine.device)

@@ -16,7 +16,7 @@ from fedsift.audits.verdicts import Verdict
 from fedsift.contract.errors import DataError
 from fedsift.signals.label_findings import NEGLIGIBLE_FINDINGS
 from fedsift.signals.label_rates import rate_of
-from fedsift.signals.label_verdicts import Recalibration, after_verdict, reader_error_of, recalibrated
+from fedsift.signals.label_verdicts import Recalibration, reader_error_of, recalibrated, with_known
 
 SETTLED = "settled by review"
 LISTED = 0.5
@@ -44,10 +44,8 @@ def recalibrate(
     """
     audit = audit.as_made
     rows, wrong, weights = outcomes(audit, plan, verdicts)
-    if not len(rows):
-        raise DataError(
-            f"site '{audit.site}': no settled verdict of the plan's samples yet; import some first"
-        )
+    if not len(rows) and not known_labels(audit, verdicts):
+        raise DataError(f"site '{audit.site}': no settled verdict yet; import some first")
     seen = audit.probability_wrong[rows]
     error = reader_error_of(seen, wrong, weights) if reader_error is None else reader_error
     curve = recalibrated(seen, wrong, weights, reader_error=error)
@@ -142,12 +140,12 @@ def _settled(
 ) -> tuple[NDArray[np.float64], float]:
     """Row k of `probability` and P(wrong) after the verdict `label`."""
     if not audit.multilabel:
-        after = after_verdict(before[None], [int(label)], [readers], error)[0]
+        after = with_known(before[None], [int(label)], readers, error)[0]
         return after, float(1 - after[int(audit.given[k])])
     differs = (label != audit.given[k]).astype(np.int64)
     known = ~np.isnan(before)
     two = np.stack([1 - np.nan_to_num(before), np.nan_to_num(before)], axis=1)
-    entries = after_verdict(two, differs, np.full(len(differs), readers), error)[:, 1]
+    entries = with_known(two, differs, readers, error)[:, 1]
     return np.where(known, entries, np.nan), float(entries[known].max(initial=0.0))
 
 

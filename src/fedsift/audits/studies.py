@@ -9,7 +9,7 @@ OUT/summary.json        figures of the whole audit; with the truth beside it whe
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,12 +18,22 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import average_precision_score
 
-from fedsift.audits.consortium import write_consortium
+from fedsift.audits.again import write_again
+from fedsift.audits.consortium import remove_consortium, write_consortium
+from fedsift.audits.earlier import (
+    changed_sites,
+    drop_run,
+    few,
+    note_study,
+    present,
+    refuse_another,
+    refuse_other_data,
+)
 from fedsift.audits.federated import consortium_rows, judged_site, site_rows
 from fedsift.audits.findings import Evidence, Issues, SiteAudit, issues
 from fedsift.audits.originals import origin_of
 from fedsift.audits.places import SiteFolder, make_private
-from fedsift.audits.write import array_thumbnails, write_site
+from fedsift.audits.write import array_thumbnails
 from fedsift.contract import codec
 from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import ConfigError, RunError
@@ -55,6 +65,8 @@ class Audit:
     sites: dict[str, SiteAudit]
     folders: dict[str, SiteFolder]
     summary: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    """What a person should know beside the result, a line each."""
 
     def issues(self, site: str) -> Issues:
         """A site's suspects, worst first."""
@@ -126,42 +138,64 @@ def audit_spread(study: Study) -> Spread:
     )
 
 
-def audit(study: Study, out: Path, *, listen: Listener | None = None, spread: Spread | None = None) -> Audit:
-    """Carry out a label audit and write its files; a stopped one goes on, a finished one is written again."""
+def audit(
+    study: Study,
+    out: Path,
+    *,
+    listen: Listener | None = None,
+    spread: Spread | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Audit:
+    """Carry out a label audit and write its files; a stopped one goes on, a finished one is written again.
+
+    One whose labels or samples changed meanwhile is computed anew: of the earlier one only what people did is kept.
+    `tell` is called with a line about whatever a person should know beside the result.
+    """
+    refuse_another(out, study)
     make_private(out)
-    spread = audit_spread(study) if spread is None else spread
+    spread = present(out, audit_spread(study) if spread is None else spread)
+    notes: list[str] = []
+
+    def told(line: str) -> None:
+        notes.append(line)
+        tell(line)
+
     place = out / "run"
     folder = RunFolder(place)
-    if folder.study_file.is_file():
-        kept = Study.from_file(folder.study_file)
-        if replace(kept, method=_asked(kept)).to_table() != replace(study, method=_asked(study)).to_table():
-            raise RunError(f"{out} holds an audit of another study: give another --out")
-        if not folder.finished:
-            study, folder = reopen(place)
-            run(study, folder, listen, spread)
-    else:
+    if folder.study_file.is_file() and (changed := changed_sites(study, folder, spread)):
+        told(f"{few(changed)} other labels or samples than {out} was computed from: it is computed anew")
+        drop_run(folder)
+    if not folder.study_file.is_file():
         place.mkdir(parents=True, exist_ok=True)
         folder.write_text("study.toml", study.to_toml())
         run(study, folder, listen, spread)
-    return write_audit(Study.from_file(folder.study_file), folder, out, spread)
+    elif not folder.finished:
+        study, folder = reopen(place)
+        run(study, folder, listen, spread)
+    found = _written(Study.from_file(folder.study_file), folder, out, spread, told)
+    return replace(found, notes=tuple(notes))
 
 
-def _asked(study: Study) -> LabelAudit:
-    """The audit as it was asked for, before it knew its sites."""
-    if not isinstance(study.method, LabelAudit):
-        raise ConfigError(f"method '{study.method_name}' is no label audit")
-    return replace(study.method, penalty_rounds=None)
-
-
-def write_audit(study: Study, folder: RunFolder, out: Path, spread: Spread | None = None) -> Audit:
-    """Every site's files from a finished run's folder, and the consortium's."""
+def write_audit(
+    study: Study, folder: RunFolder, out: Path, *, tell: Callable[[str], None] = lambda line: None
+) -> Audit:
+    """Every site's files from a finished run's folder, and the consortium's; `tell` as in `audit`."""
     if not folder.finished:
         raise RunError(f"{folder.path} is not finished: go on with `fedsift resume {argument(folder.path)}`")
-    spread = audit_spread(study) if spread is None else spread
+    refuse_another(out, study)
+    spread = audit_spread(study)
+    if isinstance(study.method, LabelAudit):  # its run may lie in an audit's folder
+        spread = present(folder.path.parent, spread)
+    refuse_other_data(study, folder, spread, f"audit the study again ({folder.study_file})")
+    return _written(study, folder, out, spread, tell)
+
+
+def _written(
+    study: Study, folder: RunFolder, out: Path, spread: Spread, tell: Callable[[str], None]
+) -> Audit:
     notebooks, evidence = notebooks_of(folder, study)
     pictures = pictures_of(study, spread)
     judged: dict[str, SiteAudit] = {}
-    folders: dict[str, SiteFolder] = {}
     for site in spread.sites:
         if site not in notebooks:
             continue
@@ -170,11 +204,16 @@ def write_audit(study: Study, folder: RunFolder, out: Path, spread: Spread | Non
             spread.dataset, site, rows, given, parts, notebooks[site], evidence=evidence, floor=FLOOR,
             origin=origin_of(study.source, site), seed=study.seed,
         )  # fmt: skip
-        folders[site] = write_site(out, judged[site], array_thumbnails(pictures[rows]))
     if not judged:
         raise RunError(
             f"{folder.path}: no site has evidence about labels; `fedsift audit` on its study makes some"
         )
+    make_private(out)
+    note_study(out, study, folder)
+    folders: dict[str, SiteFolder] = {}
+    for site, own in list(judged.items()):
+        shown = array_thumbnails(pictures[site_rows(spread, site)[0]])
+        folders[site], judged[site] = write_again(out, own, shown, tell)
     _write_consortium(folder, spread, out, evidence)
     summary = _summary(study, spread, judged)
     write_private(out / "summary.json", json.dumps(plain(summary), indent=2) + "\n")
@@ -213,7 +252,8 @@ def pictures_of(study: Study, spread: Spread) -> Any:
 
 def _write_consortium(folder: RunFolder, spread: Spread, out: Path, evidence: Evidence) -> None:
     audited = next((row["audited"] for row in reversed(folder.rounds()) if row.get("audited")), None)
-    if audited is None:
+    if audited is None:  # no site released anything, so a page that is there is of something else
+        remove_consortium(out)
         return
     data: Dataset = spread.dataset
     samples = {site: len(rows) for site, rows in spread.rows.items()}

@@ -9,13 +9,13 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fedsift.audits.findings import SiteAudit, joined
-from fedsift.audits.ledger import VERDICT, Entry, Note
+from fedsift.audits.ledger import VERDICT, Entry, Note, effective
 from fedsift.audits.table import original, read_cells
 from fedsift.contract.errors import DataError
 
@@ -342,3 +342,23 @@ def from_entries(entries: Iterable[Entry]) -> list[Verdict]:
         for entry in entries
         if entry.kind == VERDICT and entry.body is not None
     )
+
+
+def verdicts_on(audit: SiteAudit, entries: Sequence[Entry]) -> list[Verdict]:
+    """The verdicts that hold, read against the labels as they are now.
+
+    A label that was corrected since to what a reader named is no longer wrong; one that he confirmed and that was
+    changed since is. Verdicts that name a class which the data no longer have say nothing.
+    """
+    held = from_entries(effective(entries))
+    return [_read_again(one, audit) for one in held if set(one.labels) <= set(audit.classes)]
+
+
+def _read_again(one: Verdict, audit: SiteAudit) -> Verdict:
+    row = audit.row_of.get(one.id)
+    if row is None or one.decision not in (GIVEN, PROPOSAL, OTHER):
+        return one
+    right = one.labels == audit.names(audit.given, row)
+    if right == (one.decision == GIVEN):
+        return one
+    return replace(one, decision=GIVEN if right else OTHER)

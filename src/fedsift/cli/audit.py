@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from fedsift.cli.failures import exit_code_of
 from fedsift.cli.output import print_json, print_table, say, stderr
-from fedsift.contract.errors import FedsiftError
+from fedsift.contract.errors import ConfigError, FedsiftError
 from fedsift.contract.plaintext import argument
 
 if TYPE_CHECKING:
@@ -17,11 +18,16 @@ if TYPE_CHECKING:
     from fedsift.study import Study
 
 
+TRAINING = ("model", "folds", "rounds", "fast", "plan")
+"""Options that speak of the models that are to be trained."""
+
+
 def register(app: typer.Typer) -> None:
     app.command("audit")(audit)
 
 
 def audit(
+    context: typer.Context,
     study: Path = typer.Argument(
         help="A study's TOML (its [data] is enough), a scenario by name, or a finished run."
     ),
@@ -51,13 +57,22 @@ def audit(
     from fedsift.study import Study
 
     if new is not None:
+        _refuse(context, TRAINING, "--new trains nothing: it judges by the audit in --out")
         if not (study / "study.toml").is_file():
             Study.from_file(study)  # a name that is wrong is said, though what counts is the audit in --out
         _judge_new(new, overrides or [], out, as_json=json)
         return
     if (study / "study.toml").is_file():
+        _refuse(
+            context,
+            (*TRAINING, "overrides"),
+            f"a finished run is audited from its own evidence; name its study instead: {study / 'study.toml'}",
+        )
         folder = RunFolder.open(study)
-        _tell(write_audit(Study.from_file(folder.study_file), folder, out), as_json=json)
+        found = write_audit(
+            Study.from_file(folder.study_file), folder, out, tell=lambda line: say(line, stderr)
+        )
+        _tell(found, as_json=json)
         return
     asked = Study.from_file(study, overrides or [])
     made, notes = audit_study(asked, folds=1 if fast else folds, rounds=rounds, model=model)
@@ -70,6 +85,15 @@ def audit(
         tell_plan(plan_study(made), as_json=json)
         return
     _tell(_carried_out(made, out, silent=json), as_json=json)
+
+
+def _refuse(context: typer.Context, options: Sequence[str], why: str) -> None:
+    """Raises ConfigError for options that are given and would say nothing."""
+    source = context.get_parameter_source
+    given = [name for name in options if getattr(source(name), "name", "") == "COMMANDLINE"]
+    if given:
+        words = ["settings such as data.size=32" if name == "overrides" else f"--{name}" for name in given]
+        raise ConfigError(f"{', '.join(words)} cannot be used here: {why}")
 
 
 def _judge_new(path: Path, options: list[str], out: Path, *, as_json: bool) -> None:
@@ -99,7 +123,7 @@ def _carried_out(study: Study, out: Path, *, silent: bool) -> Audit:
 
     try:
         with round_progress("audit", study.method.total_rounds, silent=silent) as listen:
-            return carry_out(study, out, listen=listen)
+            return carry_out(study, out, listen=listen, tell=lambda line: say(line, stderr))
     except KeyboardInterrupt as stop:
         say("stopped; nothing is lost. The same command goes on", stderr)
         raise typer.Exit(exit_code_of(stop)) from None

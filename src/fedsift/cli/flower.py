@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from json import loads
 from pathlib import Path
 
 import typer
@@ -120,13 +121,19 @@ def site_audit(
     site_file: Path = typer.Argument(help="The site's site.toml."),
     out: Path = typer.Option(None, "--out", help="Where the files are written; beside site.toml by default."),
     show: bool = typer.Option(False, "--open", help="Open the page in the browser."),
+    json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """Write what the last run said of this site's labels: list, page, review queue. Nothing of it leaves the site."""
     from fedsift.deploy.audited import write_own_audit
 
-    folder = write_own_audit(site_file, out or site_file.resolve().parent / "audit")
-    say(f"the list: {folder.labels}")
-    say(f"the page: {folder.report}")
+    place = out or site_file.resolve().parent / "audit"
+    folder, _ = write_own_audit(site_file, place, tell=lambda line: say(line, stderr))
+    if json:
+        figures = loads(folder.summary.read_text("utf-8"))
+        print_json({**figures, "folder": folder.path, "list": folder.labels, "page": folder.report})
+    else:
+        say(f"the list: {folder.labels}")
+        say(f"the page: {folder.report}")
     if show:
         import webbrowser
 

@@ -111,14 +111,14 @@ def forget(
     who: str = WHO,
     json: bool = JSON,
 ) -> None:
-    """Remove samples from the site's files, the corrected table and the ledger, and say which models saw them."""
-    from fedsift.audits import apply as corrections
+    """Remove samples from the site's files, notebook, corrected table and ledger, and say which models saw them."""
+    from fedsift.audits.forgetting import forget_everywhere
     from fedsift.audits.write import open_site
 
     place, audit = open_site(folder)
     removed = []
     for name in ids:
-        found, audit = corrections.forget(place, audit, name, who=_who(who))
+        found, audit = forget_everywhere(place, audit, name, who=_who(who))
         removed.append(found)
     if json:
         print_json([asdict(found) for found in removed])
@@ -128,6 +128,7 @@ def forget(
             f"{found.id}: removed from {len(found.files)} files and {found.ledger_lines} lines of the ledger",
             f"models that saw it: {', '.join(found.models) or 'none is recorded'}",
             *(f"not removed: {what}" for what in found.remains),
+            *found.notes,
         ]
         for line in lines:
             stdout.print(line, highlight=False, soft_wrap=True, markup=False)

@@ -130,14 +130,14 @@ def show_status(
     json: bool = JSON,
 ) -> None:
     """How good the list is, by what people said: its precision, the share missed, and what to review next."""
-    from fedsift.audits.ledger import Ledger, effective
+    from fedsift.audits.ledger import Ledger
     from fedsift.audits.review import status
-    from fedsift.audits.verdicts import from_entries
+    from fedsift.audits.verdicts import verdicts_on
     from fedsift.audits.write import open_site
     from fedsift.metrics import plain
 
     place, audit = open_site(folder)
-    verdicts = from_entries(effective(Ledger(place.ledger).entries()))
+    verdicts = verdicts_on(audit, Ledger(place.ledger).entries())
     found = status(audit, current_plan(place.plan, audit), verdicts, within / 100)
     if json:
         print_json(plain(found))
@@ -158,13 +158,13 @@ def recalibrate_site(
     json: bool = JSON,
 ) -> None:
     """Let the verdicts set the probabilities: how sure a score is, and what people settled."""
-    from fedsift.audits.ledger import Ledger, effective
+    from fedsift.audits.ledger import Ledger
     from fedsift.audits.recalibrate import recalibrate
-    from fedsift.audits.verdicts import from_entries
+    from fedsift.audits.verdicts import verdicts_on
     from fedsift.audits.write import open_site, stored_thumbnails, write_site
 
     place, audit = open_site(folder)
-    verdicts = from_entries(effective(Ledger(place.ledger).entries()))
+    verdicts = verdicts_on(audit, Ledger(place.ledger).entries())
     drawn = current_plan(place.plan, audit)
     after, learnt = recalibrate(audit, drawn, verdicts, reader_error)
     write_site(place.path.parent.parent, after, stored_thumbnails(place, audit), plan=drawn)

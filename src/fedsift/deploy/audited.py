@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedsift.audits.again import write_again
 from fedsift.audits.federated import judged_site
-from fedsift.audits.findings import Evidence
+from fedsift.audits.findings import Evidence, SiteAudit
 from fedsift.audits.originals import origin_of
 from fedsift.audits.places import SiteFolder
-from fedsift.audits.write import array_thumbnails, write_site
+from fedsift.audits.write import array_thumbnails
 from fedsift.contract.errors import RunError
 from fedsift.contract.evidence import evidence_of
+from fedsift.contract.messages import Moment
+from fedsift.contract.notebook import Notebook
 from fedsift.deploy.site_file import SiteFile, notebook_of
-from fedsift.deploy.sites import site_data, source_of
+from fedsift.deploy.sites import open_site, site_data, source_of
 from fedsift.engines.flower.notebooks import ANSWER, NotebookStore, run_folders
+from fedsift.local.audited_data import DATA, MODELS, data_of
 from fedsift.local.label_audit import JUDGED
 
 
@@ -40,11 +45,31 @@ def last_pages(file: SiteFile, path: Path) -> tuple[str, dict[str, Any]]:
     )
 
 
-def write_own_audit(site_file: Path, out: Path) -> SiteFolder:
-    """The list, the page and the review queue of this site, from its own notebook; nothing of it leaves."""
+def _refuse_other_data(path: Path, file: SiteFile, run: str, pages: Mapping[str, Any]) -> None:
+    """Raises RunError where the site's data are not those that the run was shown; other methods note none."""
+    shown = pages.get(DATA)
+    if shown is None:
+        return
+    network, _ = shown
+    here = open_site(path, network).site(Moment(0, "", 0, 0), Notebook(), network)
+    if data_of(here) != shown:
+        raise RunError(
+            f"site '{file.name}': its labels or samples are not those that run '{run}' judged: take part in another "
+            "audit, or put them back"
+        )
+
+
+def write_own_audit(
+    site_file: Path, out: Path, *, tell: Callable[[str], None] = lambda line: None
+) -> tuple[SiteFolder, SiteAudit]:
+    """The list, the page and the review queue of this site, from its own notebook; nothing of it leaves.
+
+    Returns the folder and the audit in it; `tell` gets a line about what people did that was taken over.
+    """
     path = Path(site_file).resolve()
     file, dataset, train, held = site_data(path)
     run, pages = last_pages(file, path)
+    _refuse_other_data(path, file, run, pages)
     rows = np.concatenate([train, held])
     parts = ("train",) * len(train) + ("test",) * len(held)
     judged = judged_site(
@@ -54,8 +79,8 @@ def write_own_audit(site_file: Path, out: Path) -> SiteFolder:
         dataset.labels[rows],
         parts,
         pages,
-        evidence=Evidence(f"run {run}", evidence_of(pages).round or None),
+        evidence=Evidence(f"run {run}", evidence_of(pages).round or None, pages.get(MODELS, "")),
         floor=file.floor,
         origin=origin_of(source_of(file.data, path, file.classes), file.name),
     )
-    return write_site(out, judged, array_thumbnails(dataset.images[rows]))
+    return write_again(out, judged, array_thumbnails(dataset.images[rows]), tell)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -10,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsift.contract.codec import Wire
+from fedsift.contract.codec import Wire, digest_of
 from fedsift.contract.messages import Reply, Request, Weights
 from fedsift.contract.randomness import numpy_generator
+from fedsift.local.audited_data import MODELS, note_data
 from fedsift.local.crossfit import COPIES, folds_of, out_of_fold_logits
 from fedsift.local.label_messages import (
     FoldsFitted,
@@ -123,6 +125,7 @@ class CountLabels(Request[LabelsCounted]):
     """Whether features are to be summed."""
 
     def answer(self, site: Site) -> LabelsCounted:
+        note_data(site)
         answers, known = given_answers(site.given), answerable(site)
         counts = [np.bincount(own, minlength=self.questions[1]) * kept for own, kept in zip(answers.T, known)]
         tables = stacked_tables([censored(count[None], site.floor) for count in counts])
@@ -247,6 +250,12 @@ class JudgeGrid(Request[GridJudged]):
             )
         return answers_of(self.with_shares(z, site), multilabel=site.multilabel)
 
+    @cached_property
+    def digest(self) -> str:
+        """Of the models, as the coordinator knows them; computed once for all sites of a simulation."""
+        none = torch.zeros(0)
+        return digest_of((none if self.linear is None else self.linear.models, self.networks))
+
     def other_probabilities(self, site: Site, samples: Samples) -> Array:
         """Of samples that no model saw: the mean over all models."""
         if self.linear is None:
@@ -289,6 +298,7 @@ class JudgeLabels(Request[LabelsJudged]):
     """How held-out samples are judged: by the same models."""
 
     def answer(self, site: Site) -> LabelsJudged:
+        note_data(site)
         if PROBABILITIES not in site.notebook or NATS not in site.notebook:
             self.grid.answer(site)  # the reply to the second exchange was set aside, and its notebook with it
         p = site.notebook[PROBABILITIES].double().numpy()
@@ -332,6 +342,7 @@ class JudgeLabels(Request[LabelsJudged]):
             swapped,
         )
         site.notebook[JUDGED] = page
+        site.notebook[MODELS] = self.grid.digest
         self._keep(site, page)
         count = int(page.flagged[: page.training].sum())
         return LabelsJudged(

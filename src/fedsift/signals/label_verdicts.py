@@ -135,12 +135,22 @@ def after_verdict(posterior: ArrayLike, said: ArrayLike, readers: ArrayLike, rea
     return after
 
 
-def with_known(posterior: ArrayLike, known: ArrayLike) -> Array:
-    """The posterior `[n, K]` with rows of known true labels (`known` `[n]`, -1: unknown) set to certainty."""
+def with_known(
+    posterior: ArrayLike, known: ArrayLike, readers: ArrayLike = 1, reader_error: float | None = None
+) -> Array:
+    """The posterior `[n, K]` where people settled on labels (`known` `[n]`, -1: unknown).
+
+    readers: how many stand behind each, one number or `[n]`. reader_error: how often one is mistaken; None makes the
+    rows certain.
+    """
     result = np.array(posterior, np.float64)
     labels = np.asarray(known, np.int64)
     if labels.shape != result.shape[:1] or (labels >= result.shape[1]).any():
         raise DataError(f"known labels {labels.shape} do not fit a posterior {result.shape}")
     rows = np.flatnonzero(labels >= 0)
-    result[rows] = np.eye(result.shape[1])[labels[rows]]
+    if reader_error is None:
+        result[rows] = np.eye(result.shape[1])[labels[rows]]
+    else:
+        each = np.broadcast_to(np.asarray(readers, np.float64), labels.shape)
+        result[rows] = after_verdict(result[rows], labels[rows], each[rows], reader_error)
     return result
