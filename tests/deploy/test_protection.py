@@ -219,9 +219,9 @@ def test_updates_leave_with_noise_and_are_paid_for_once(tmp_path: Path) -> None:
     assert [each.rho for each in account.charges()] == [0.5]
     [line, _] = egress(path)
     assert line["outside_budget"] == ["Trained.samples", "Trained.loss"]
-    second = ask(path, train(run="another run"))
+    second = ask(path, train(run="another-run"))
     assert second.failure == ""
-    third = ask(path, train(run="a third"))
+    third = ask(path, train(run="a-third"))
     assert third.failure.startswith("Refused: this site's privacy budget does not allow it: 0 of 1 is left")
     assert account.spent == pytest.approx(1.0)
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from typer.testing import CliRunner
 
+from fedsift.audits.places import SiteFolder
 from fedsift.cli.main import app
 from fedsift.contract.errors import Stopped
 from tests.live.made import Made
@@ -97,3 +98,9 @@ def test_a_site_has_its_own_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
         )
         assert status(address) == 303
         assert status(address.partition("?")[0]) == 200
+        place = address.partition("?")[0].rstrip("/") + "/audit.html"
+        assert status(place) == 404
+        report = SiteFolder.of(tmp_path / "audit", "clinic").report  # where `fedsift flower audit` writes it
+        report.parent.mkdir(parents=True)
+        report.write_text("<p>private</p>")
+        assert status(place) == 200

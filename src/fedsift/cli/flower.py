@@ -96,7 +96,7 @@ def _site_page(site_file: Path, *, wanted: bool) -> Iterator[None]:
     from fedsift.live.beside import site_page_beside
 
     head = read_head(site_file)
-    audit = SiteFolder(head.path.parent / "audit").report
+    audit = SiteFolder.of(head.path.parent / "audit", head.name).report
     with site_page_beside(head.name, head.egress, audit) as address:
         say(f"this site's own page: {address.url}")
         yield
