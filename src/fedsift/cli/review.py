@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedsift.audits.defaults import BLIND, WITHIN
-from fedsift.cli.output import print_json, print_table, stdout
+from fedsift.cli.output import print_json, print_table, say, stdout
 from fedsift.contract.errors import DataError
-from fedsift.runs.units import plural
 
 if TYPE_CHECKING:
     from fedsift.audits.findings import SiteAudit
@@ -110,6 +109,7 @@ def import_verdicts(
     from fedsift.audits.ledger import Ledger, effective
     from fedsift.audits.verdicts import from_entries, notes, read_verdicts, superseded
     from fedsift.audits.write import open_site
+    from fedsift.runs.units import plural
 
     place, audit = open_site(folder)
     said = [one for file in files for one in read_verdicts(file, audit, reader, adjudicate)]
@@ -121,7 +121,7 @@ def import_verdicts(
         print_json({"verdicts": len(said), "new": len(fresh), "superseded": older})
         return
     since = f"; {older:,} older than what the same reader said since, which counts" if older else ""
-    stdout.print(f"{plural(len(said), 'verdict')}, {len(fresh):,} of them new{since}", highlight=False)
+    say(f"{plural(len(said), 'verdict')}, {len(fresh):,} of them new{since}")
 
 
 def show_status(
@@ -162,6 +162,7 @@ def recalibrate_site(
     from fedsift.audits.recalibrate import recalibrate
     from fedsift.audits.verdicts import verdicts_on
     from fedsift.audits.write import open_site, stored_thumbnails, write_site
+    from fedsift.runs.units import plural
 
     place, audit = open_site(folder)
     verdicts = verdicts_on(audit, Ledger(place.ledger).entries())
@@ -198,6 +199,8 @@ def current_plan(path: Path, audit: SiteAudit) -> Plan:
 
 
 def _print_status(found: Status) -> None:
+    from fedsift.runs.units import plural
+
     rows = [
         (
             arm.name,
