@@ -135,6 +135,18 @@ def test_a_run_that_never_reached_its_target_counts_with_all_its_visits() -> Non
     assert nobody.verdicts[0].differences[0].found is None, "neither reaches it: nothing is known"
 
 
+def test_nothing_is_the_best_of_what_is_all_the_same() -> None:
+    same = made_up(dict.fromkeys(VALUES, (0.5, 0.5)))
+    assert not any(entry.best for entry in same.entries)
+
+
+def test_what_explains_a_claim_stands_below_it_on_the_page() -> None:
+    why = {**CLAIM, "text": "because", "explains": CLAIM["text"]}
+    text = page(made_up(claims=[CLAIM, why]))
+    inside = text[text.index(CLAIM["text"]) : text.index("Why: because")]
+    assert inside.count("<ul") - inside.count("</ul>") == 1
+
+
 def test_standings_over_three_columns() -> None:
     """Ranks of FedAvg: 2, 1 and, with a tie, 1.5; its worst column has 50."""
     values = {**VALUES, ("FedAvg", "third"): (0.5, 0.5), ("FedLA", "third"): (0.4, 0.6)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedsift import __version__
+from fedsift.benches.claims import Verdict
 from fedsift.benches.figures import WORDS, words
 from fedsift.benches.summary import Curve, Entry, Results
 from fedsift.benches.text import NOTHING, difference, difference_words, note_lines, ours, paper_s, title
@@ -115,15 +116,21 @@ def _standings(results: Results) -> Markup:
 
 
 def _claims(results: Results) -> Markup:
-    items = []
+    reasons: dict[str, list[Markup]] = {}
     for found in results.verdicts:
-        kind = found.verdict.replace(" ", "-")
-        parts = [tag("li", words_) for words_ in difference_words(found)]
-        verdict = tag("span", found.verdict, class_=f"verdict {kind}")
-        why = "Why: " if found.claim.explains else ""
-        items.append(tag("li", f"{why}{found.claim.text}: ", verdict, tag("ul", *parts)))
+        if found.claim.explains:
+            reasons.setdefault(found.claim.explains, []).append(_claim(found))
+    items = [_claim(v, reasons.get(v.claim.text, ())) for v in results.verdicts if not v.claim.explains]
     note = "Differences seed by seed with the 95 % interval of their mean, in the direction that is stated."
     return join([tag("p", note, class_="note"), tag("ul", *items)])
+
+
+def _claim(found: Verdict, reasons: Sequence[Markup] = ()) -> Markup:
+    """A claim with its verdict and differences, and what explains it below it."""
+    parts = [tag("li", words_) for words_ in difference_words(found)]
+    verdict = tag("span", found.verdict, class_=f"verdict {found.verdict.replace(' ', '-')}")
+    why = "Why: " if found.claim.explains else ""
+    return tag("li", f"{why}{found.claim.text}: ", verdict, tag("ul", *parts, *reasons))
 
 
 def _compared(results: Results) -> Markup:

@@ -164,14 +164,15 @@ def _entries(table: Table, outcomes: Mapping[Place, Mapping[int, Record]]) -> li
 
 
 def _with_best(entries: list[Entry]) -> list[Entry]:
-    best: dict[Place, float] = {}
+    means: dict[Place, list[float]] = {}
     for entry in entries:
         if entry.mean is not None and len(entry.values) == entry.runs:
             sign = -1.0 if lower_is_better(entry.figure) else 1.0
-            place = (entry.column, entry.figure)
-            best[place] = max(best.get(place, -float("inf")), sign * entry.mean)
+            means.setdefault((entry.column, entry.figure), []).append(sign * entry.mean)
+    # the best of one says nothing, nor does that of several that are all the same
+    best = {place: max(found) for place, found in means.items() if len(found) == 1 or min(found) < max(found)}
     marked = []
-    several = len({entry.row for entry in entries}) > 1  # the best of one says nothing
+    several = len({entry.row for entry in entries}) > 1
     for entry in entries:
         sign = -1.0 if lower_is_better(entry.figure) else 1.0
         top = best.get((entry.column, entry.figure))
