@@ -210,5 +210,5 @@ def test_a_round_through_both_doors_and_nobody_else(hub: Hub) -> None:
         line["bytes"] for line in left
     )
     run_id = place.read_json("deployed.json")["run"]
-    assert (notebooks / run_id).is_dir()
+    assert (notebooks / "runs" / run_id).is_dir()
     assert all(path.stat().st_mode & 0o077 == 0 for path in notebooks.rglob("*"))
