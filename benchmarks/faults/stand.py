@@ -25,6 +25,7 @@ from fedsift.deploy.hosting import LINK_FILE
 from fedsift.deploy.nodes import NODES_FILE
 from fedsift.deploy.pins import app_fingerprint, pin
 from fedsift.deploy.site_head import read_head
+from fedsift.engines.flower.notebooks import RUNS
 from fedsift.runs import RunFolder
 from fedsift.runs.folder import FEDERATION, WAITING
 from fedsift.study import Study
@@ -198,7 +199,7 @@ class Stand:
     def notes_of(self, site: str, run: Running) -> Path:
         """Where a site keeps what it noted in a run."""
         known = (run.folder.read_json("deployed.json") or {}).get("run", "")
-        return read_head(self.trial.sites[site]).notebook / str(known)
+        return read_head(self.trial.sites[site]).notebook / RUNS / str(known)
 
     def computes(self, site: str, run: Running) -> bool:
         """Whether the site is at work on a request: it holds its notes' lock for as long."""
