@@ -555,6 +555,21 @@ def test_the_operator_is_told_once_for_each_reason(tmp_path: Path) -> None:
     assert "nowhere else" in told[0]
 
 
+def test_what_the_other_side_refuses_does_not_silence_what_this_door_refuses(tmp_path: Path) -> None:
+    """A SuperLink that ends a run refuses with ever new numbers in its words; an unpinned app must be told all the
+    same."""
+    told: list[str] = []
+    app = GetFabResponse(fab=Fab(hash_str="whatever", content=b"another app")).SerializeToString()
+    setting = Setting(tmp_path, roster=None, pins=frozenset, aloud=told.append)
+    setting.upstream.status = 403
+    for number in range(8):
+        setting.upstream.answer = lambda path, number=number: f"run {number} has ended".encode()
+        setting.post(PULL)
+    setting.upstream.status, setting.upstream.answer = 200, lambda path: app
+    setting.post("/v1/fleet/get-fab")
+    assert ["not pinned" in words for words in told] == [False, False, False, True]
+
+
 @pytest.mark.parametrize(("status", "taken"), [(413, 403), (429, 503), (500, 503), (403, 403), (200, 200)])
 def test_a_node_is_never_answered_what_would_end_it_for_good(tmp_path: Path, status: int, taken: int) -> None:
     setting = Setting(tmp_path, roster=None, egress=tmp_path / "egress.jsonl")

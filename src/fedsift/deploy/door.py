@@ -113,7 +113,7 @@ class Door:
         if scope["type"] != "http":
             return
         started, who = time.perf_counter(), ""
-        caller, unheard = caller_of(_address(scope)), False
+        caller, unheard, judge = caller_of(_address(scope)), False, "beyond the door"
         body, status, answer, kind = b"", 500, b"the door failed", "text/plain"
         try:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -126,7 +126,7 @@ class Door:
             body = await self._read(headers, receive, scope["path"], signed.mark)
             status, answer, kind = await self._forward(scope["path"], headers, body, signed)
         except Refused as reason:
-            status, answer = reason.status, str(reason).encode()
+            status, answer, judge = reason.status, str(reason).encode(), "at the door"
             unheard = isinstance(reason, Unheard)
             if not who and not unheard:
                 self._known.discard(_acquaintance(caller, headers))
@@ -138,7 +138,7 @@ class Door:
         except asyncio.CancelledError:  # the server gives up on what is still open when it ends
             status, answer = 503, b"the door closes; come again"
         if not unheard or self.callers.first_of_many(caller):
-            self._note(scope, who, len(body), status, answer, time.perf_counter() - started)
+            self._note(scope, who, len(body), status, answer, time.perf_counter() - started, judge)
         if self.egress is not None:
             status = FOR_A_NODE.get(status, status)
         await send(
@@ -320,13 +320,19 @@ class Door:
                 503, f"{self.egress} cannot be written ({error.strerror}): nothing leaves until it can"
             ) from None
 
-    def _note(self, scope: Scope, who: str, size: int, status: int, answer: bytes, seconds: float) -> None:
-        """One line of JSON a request, and a word to the operator if it was refused."""
+    def _note(
+        self, scope: Scope, who: str, size: int, status: int, answer: bytes, seconds: float, judge: str
+    ) -> None:
+        """One line of JSON a request, and a word to the operator if it was refused.
+
+        `judge`: who refused. What the other side says, with ever new numbers in it, must not use up what this door is
+        told of, such as an app that nobody pinned.
+        """
         address, words = _address(scope), answer.decode(errors="replace")
         if status >= 400:
             said = "".join(c for c in words[:400] if c.isprintable())
             whom = who or (f"somebody ({address})" if address else "somebody")
-            self.telling.tell(str(status), who or caller_of(address), f"{whom} was refused: {said}")
+            self.telling.tell(f"{status} {judge}", who or caller_of(address), f"{whom} was refused: {said}")
         self.access.request(
             **{"from": address, "who": who, "what": f"{scope['method']} {scope['path'][:200]}"},
             **{"bytes_in": size, "bytes_out": len(answer)},
