@@ -12,10 +12,13 @@ import pytest
 import torch
 from torch import nn
 
+from fedsift.benches.cells import study_of
+from fedsift.benches.library import find_table, table_names
 from fedsift.contract.federation import Round
 from fedsift.contract.messages import Answer, Envelope, Request
 from fedsift.contract.method import Method
 from fedsift.contract.work import Costly
+from fedsift.data.presets import preset_names, preset_table
 from fedsift.engines.inprocess import InProcess
 from fedsift.local import predict
 from fedsift.local.recipe import Recipe
@@ -125,7 +128,8 @@ class Limited(InProcess):
     def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
         policy = pytest.importorskip("fedsift.deploy.policy", reason="policies belong to deployments")
         for site, envelope in envelopes.items():
-            facts, request = self.facts[site], envelope.request
+            # a real site has no common test set
+            facts, request = dataclasses.replace(self.facts[site], test=0), envelope.request
             kind = type(request).__name__
             self.most[kind] = max(self.most.get(kind, 0.0), request.work(facts) / facts.everything)
             self.refused += filter(None, [policy.Policy().objection_to_work(request, facts)])
@@ -135,7 +139,8 @@ class Limited(InProcess):
 
 def honest_requests(method: Method, name: str, folder: Path) -> tuple[dict[str, float], list[str]]:
     """The largest work of each kind of request in a round of every stage, in passes over a site's samples."""
-    study = Study.from_table(contract_table(name, folder, small=True, model={"name": "mlp"}))
+    changes = {"model": {"name": "mlp"}, "evaluate": {"held_out": 0.15}}
+    study = Study.from_table(contract_table(name, folder, small=True, **changes))
     spread = study.spread()
     study = dataclasses.replace(study, method=method).completed(study.facts(spread))
     federation = federate(study, _shrink(spread), "work", kind=Limited)
@@ -156,6 +161,36 @@ def test_a_method_as_it_is_asks_less_than_a_site_s_limit(name: str, tmp_path: Pa
     most, refused = honest_requests(Study.from_table(table).method, name, tmp_path)
     assert most
     assert refused == []
+
+
+def shipped() -> dict[str, tuple[Method, str, str]]:
+    """Every method, with every setting, of every scenario and table that comes with fedsift: its name and place."""
+    found: dict[str, tuple[Method, str, str]] = {}
+    for preset in preset_names():
+        study = Study.from_table(preset_table(preset))
+        found.setdefault(repr(study.method), (study.method, study.method_name, preset))
+    for name in table_names():
+        table = find_table(name)
+        for row in table.rows:
+            for column in table.columns_of(row):
+                study = study_of(table, row, column, 1)
+                where = f"{name}, {row.label}, {column.label}"
+                found.setdefault(repr(study.method), (study.method, study.method_name, where))
+    return found
+
+
+@pytest.mark.slow
+def test_no_scenario_and_no_table_reaches_a_site_s_limit(tmp_path: Path) -> None:
+    largest: dict[str, tuple[float, str]] = {}
+    for method, name, where in shipped().values():
+        most, refused = honest_requests(method, name, tmp_path)
+        assert refused == [], where
+        for kind, passes in most.items():
+            largest[kind] = max(largest.get(kind, (0.0, "")), (passes, where))
+    top = max(largest.values())
+    assert 20 < top[0] < 500 / 5, (
+        top
+    )  # something was counted, and a study that is longer is not refused at once
 
 
 def test_every_registered_request_says_its_work() -> None:

@@ -141,7 +141,9 @@ def parts_of(value: Any) -> Iterator[Request[Any]]:
 
 def _classes_in(part: Request[Any]) -> int:
     """Classes that a request wants tables for, by the names that requests have for their number."""
-    return max((getattr(part, "classes", 0), *getattr(part, "questions", ())))
+    asked, questions = getattr(part, "classes", 0), getattr(part, "questions", ())
+    counts = (asked, *questions) if isinstance(questions, tuple) else (asked,)
+    return max((count for count in counts if isinstance(count, int)), default=0)
 
 
 def fields_in(value: Any) -> Iterator[str]:
