@@ -21,6 +21,7 @@ from fedsift.contract.errors import RunError
 from fedsift.contract.messages import Answer, Envelope, Moment, Request
 from fedsift.contract.notebook import Notebook
 from fedsift.deploy.audited import write_own_audit
+from fedsift.deploy.forgetting import forget_at_site
 from fedsift.deploy.site_file import notebook_of, read_site_file
 from fedsift.deploy.trial import export_trial
 from fedsift.engines.flower.notebooks import NotebookStore
@@ -81,6 +82,27 @@ def test_forgetting_at_a_deployed_site_names_the_models_that_saw_the_sample(
     folder, first = write_own_audit(files[0], tmp_path)
     found, _ = forget(folder, first, first.ids[0], who="owner")
     assert found.models == (evidence.model,) != ("",)
+
+
+def test_forgetting_reaches_the_notebook_that_the_audit_wrote_and_the_site_s_own_list(
+    audited: tuple[Path, Study, list[Path]], tmp_path: Path
+) -> None:
+    place, study, files = audited
+    _, evidence = notebooks_of(RunFolder.open(place / "out" / "run"), study)
+    site = Path(shutil.copytree(files[0].parent, tmp_path / "site")) / files[0].name
+    file = read_site_file(site)
+    folder, first = write_own_audit(site, site.parent / "audit")
+    name, other = first.ids[0], first.ids[1]
+    notes = notebook_of(site, file)
+    assert list(notes.glob("runs/run-1/*.pages"))
+    [found] = forget_at_site(site, [name], who="owner")
+    assert (found.runs, found.models) == (("run-1",), (evidence.model,))
+    assert not list(notes.glob("runs/run-1/*.pages"))
+    assert str(folder.labels) in found.files
+    rows = [line.split(",")[0] for line in folder.labels.read_text("utf-8").splitlines()[1:]]
+    assert name not in rows and other in rows
+    with pytest.raises(RunError, match="no run has said anything"):
+        write_own_audit(site, tmp_path / "again")
 
 
 def test_the_figures_of_a_site_s_own_audit_for_programs(

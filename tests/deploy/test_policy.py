@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from fedsift.cli.main import app
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.messages import Answer, Envelope, Moment
+from fedsift.deploy import policy as policies
 from fedsift.deploy import worker
 from fedsift.deploy.consent import allow_run, allowed_runs
 from fedsift.deploy.policy import Policy, fields_in, requests_in
@@ -131,6 +132,15 @@ def test_the_narrowest_policy_holds_what_a_study_declares(method: str, tmp_path:
     assert policy.requests == tuple(table["requests"])
     assert method in methods.names()
     assert len(set(table["fields"])) == len(table["fields"]) > 3
+
+
+def test_the_operator_s_page_and_the_module_list_every_key() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text("utf-8")
+    for text in (page.replace("\n    ", "\n"), str(policies.__doc__)):
+        block = text.partition("[policy]\nrequests")[2].partition("\n\n")[0]
+        table = tomllib.loads(f"requests{block}")
+        assert set(table) == {field.name for field in dataclasses.fields(Policy)}
+        assert (table["passes"], table["embeddings"]) == (Policy().passes, Policy().embeddings)
 
 
 def test_empty_fields_do_not_leave() -> None:

@@ -11,7 +11,7 @@ from fedsift.models.head import parse_features
 LITE = "features:efficientnet-lite0"
 
 
-@pytest.mark.parametrize("name", ["", "mlp", "cnn", LITE, f"{LITE}@224", f"{LITE}@1024+8192"])
+@pytest.mark.parametrize("name", ["", "mlp", "cnn", LITE, f"{LITE}@224", f"{LITE}@16", f"{LITE}@512+8192"])
 def test_registered_networks_may_come_in_a_message(name: str) -> None:
     assert unknown_network(name) is None
 
@@ -26,7 +26,11 @@ def test_registered_networks_may_come_in_a_message(name: str) -> None:
         ("features:no-such", "extractor 'no-such' is not registered here"),
         ("no-such-network", "'no-such-network' is not registered here"),
         ("n" * 201, "has 201 characters"),
-        (f"{LITE}@1025", "pictures of side 1025, 1024 is the most"),
+        (f"{LITE}@513", "pictures of side 513, a message may ask for 16 to 512"),
+        (f"{LITE}@15", "pictures of side 15, a message may ask for 16 to 512"),
+        (f"{LITE}@-64", "is no picture size"),
+        (f"{LITE}@64.0", "is no picture size"),
+        (f"{LITE}@64@65", "is no picture size"),
         (f"{LITE}+8193", "8193 hidden units, 8192 is the most"),
         (f"{LITE}@" + "9" * 10, "is no picture size"),
         (f"{LITE}+²", "is no number of hidden units"),

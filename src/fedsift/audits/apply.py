@@ -288,7 +288,8 @@ def _remains(audit: SiteAudit) -> tuple[str, ...]:
         "the models named: what they learned stays in them until they are trained again without the sample",
         "counts and shares that were released to the consortium",
         "verdicts files, exports and corrected tables that people saved elsewhere",
-        "the notebooks of other runs, and of deployed sites, that trained with the sample",
+        "the notebooks of other runs that trained with the sample; a deployed site's: `fedsift flower forget site.toml "
+        "ID`, at the site",
     )
 
 

@@ -42,6 +42,11 @@ def forget_everywhere(
     return every, audit
 
 
+def kept_of(folder: SiteFolder, name: str) -> bool:
+    """Whether the site's folder, or one of samples that came later, has anything of the sample."""
+    return any(_holds(place, name) for place in (folder, *_later(folder.path.parent.parent, folder)))
+
+
 def _later(out: Path, folder: SiteFolder) -> list[SiteFolder]:
     """The site's folders of samples that came after the audit."""
     return [SiteFolder(place) for place in sorted(out.glob(f"later/*/sites/{folder.path.name}"))]

@@ -1,13 +1,16 @@
-"""`fedsift flower budget|withdraw|took-part`: what a site has given, and how it takes no further part."""
+"""`fedsift flower budget|forget|withdraw|took-part`: what a site has given, and how it takes no further part."""
 
 from __future__ import annotations
 
+import getpass
+from dataclasses import asdict
 from pathlib import Path
 
 import typer
 
 from fedsift.cli.flower import flower
 from fedsift.cli.output import print_json, print_table, say
+from fedsift.contract.plaintext import visible
 
 SITE_FILE = typer.Argument(Path("site.toml"), help="The site's site.toml.")
 
@@ -47,6 +50,32 @@ def budget(
     )
     rows = [(request, ", ".join(fields)) for request, fields in outside.items()]
     print_table("left without noise, outside the account", ("request", "fields"), rows)
+
+
+@flower.command()
+def forget(
+    site_file: Path = typer.Argument(help="The site's site.toml."),
+    ids: list[str] = typer.Argument(help="The samples' names, as in the site's data."),
+    who: str = typer.Option("", "--who", help="Who decides (default: the user's name)."),
+    gone: bool = typer.Option(False, "--gone", help="The samples are no longer in the data."),
+    audit: Path = typer.Option(None, "--audit", help="The --out of `fedsift flower audit`, if it had one."),
+    json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Forget samples at this site: notes of all runs, features, its own audit. The site must not be running."""
+    from fedsift.deploy.forgetting import forget_at_site
+
+    forgotten = forget_at_site(site_file, ids, who=who or getpass.getuser(), gone=gone, audit=audit)
+    if json:
+        print_json([asdict(found) for found in forgotten])
+        return
+    for found in forgotten:
+        say(
+            f"{visible(found.id)}: {len(found.files)} files that held anything of it are gone or written anew"
+        )
+        say(f"runs that may have seen it: {', '.join(found.runs) or 'none'}")
+        say(f"models that judged it: {', '.join(found.models) or 'none is recorded'}")
+        for line in (*(f"not removed: {what}" for what in found.remains), *found.notes):
+            say(line)
 
 
 @flower.command()

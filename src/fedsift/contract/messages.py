@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedsift.contract.codec import Wire
 from fedsift.contract.randomness import numpy_generator, torch_generator
+from fedsift.contract.work import Costly, asked_by_fields
 
 if TYPE_CHECKING:
     from fedsift.local.site import Site
@@ -51,6 +52,16 @@ class SiteFacts(Wire):
     def judged(self) -> tuple[int, ...]:
         """Shape of counts of judged samples: `[K]`, multi-label `[K, 2]` (without and with the class)."""
         return (self.classes, 2) if self.multilabel else (self.classes,)
+
+    @property
+    def seen(self) -> int:
+        """Samples that a model looks at when it looks at all that the site alone has."""
+        return self.samples + self.held_out + self.test
+
+    @property
+    def everything(self) -> int:
+        """All samples at the site, public ones too: what its limit on work is measured in."""
+        return self.seen + self.public
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,7 @@ def disclosed(
 
 
 @dataclass(frozen=True)
-class Request(Wire, Generic[R_co]):
+class Request(Wire, Costly, Generic[R_co]):
     """Base of all requests: what is asked, and how a site answers it."""
 
     reply_type: ClassVar[type[Reply]] = Reply
@@ -109,6 +120,14 @@ class Request(Wire, Generic[R_co]):
         The gate compares sites of different sizes by it; the same for all where size does not matter.
         """
         return 1.0
+
+    def work(self, facts: SiteFacts) -> float:
+        """Samples that the site sends through a network to answer this, at most; a policy compares it with a limit.
+
+        One look at everything, one with each model that came along, and what recipes, lessons and other requests in
+        its fields ask. A request that does more than that says so here.
+        """
+        return facts.seen + asked_by_fields(self, facts)
 
     @property
     def besides(self) -> tuple[Request[Any], ...]:

@@ -29,16 +29,16 @@ def last_pages(file: SiteFile, path: Path) -> tuple[str, dict[str, Any]]:
     """The run that wrote evidence about labels last, and the pages of its last answer."""
     root = notebook_of(path, file)
     found = [
-        (newest.stat().st_mtime_ns, folder.name)
+        (newest.stat().st_mtime_ns, folder)
         for folder in run_folders(root)
         if (newest := max(folder.glob(f"*{ANSWER}"), key=lambda f: f.stat().st_mtime_ns, default=None))
     ]
-    for _, run in sorted(found, reverse=True):
-        store = NotebookStore(root, run, file.name)
+    for _, folder in sorted(found, reverse=True):
+        store = NotebookStore.in_folder(folder, file.name)
         for moment in reversed(store.versions()):
             pages = store.pages(moment)
             if JUDGED in pages or not evidence_of(pages).empty:
-                return run, pages
+                return folder.name, pages
     raise RunError(
         f"site '{file.name}': no run has said anything about its labels yet ({root}); take part in a study whose "
         "method judges labels, e.g. label-audit"

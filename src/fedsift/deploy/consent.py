@@ -15,6 +15,7 @@ from fedsift.contract.disclosure import replies_of
 from fedsift.contract.files import safe_name, write_private
 from fedsift.contract.messages import Answer, Envelope, Request
 from fedsift.deploy.account import FOLDER, Account
+from fedsift.deploy.forgetting import FORGOTTEN
 from fedsift.deploy.policy import Policy, fields_in, requests_in
 from fedsift.deploy.private import append_private, private_folder
 from fedsift.deploy.site_file import SiteFile, notebook_of
@@ -156,7 +157,7 @@ def fields_that_left(egress: Path) -> dict[str, list[str]]:
 def withdraw(notebook: Path, *, erase: bool = False) -> list[str]:
     """Close a notebook: from now on the site answers nothing. Returns the runs that it has notes of.
 
-    `erase`: remove the notes as well; what left, and what was spent, stays on record.
+    `erase`: remove the notes as well; what left, what was spent, and what was to be forgotten, stays on record.
     """
     private_folder(notebook)
     runs = runs_noted(notebook)
@@ -166,7 +167,7 @@ def withdraw(notebook: Path, *, erase: bool = False) -> list[str]:
         for item in notebook.iterdir():
             if item.is_dir():
                 shutil.rmtree(item)
-            elif item.name not in (WITHDRAWN, EGRESS_FILE):
+            elif item.name not in (WITHDRAWN, EGRESS_FILE) and Path(FORGOTTEN).stem not in item.name:
                 item.unlink()
     return runs
 

@@ -10,6 +10,8 @@ budget = 2.0                                        # zCDP that all releases of 
 dataset = "chest 2024"                              # whose account that is; the site's name by default
 audit = false                                       # whether the label audit may send its aggregates
 ask_first = true                                    # a run begins here only after `fedsift flower allow RUN`
+passes = 500                                        # how often one request may send all samples through a network
+embeddings = 4                                      # ways in which messages may have the pictures made into features
 
 Without `requests` or `fields`, or without the table, a site answers what the installed fedsift knew when the site
 approved, by pinning an app: what a newer version brings was not there then.
@@ -26,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fedsift.contract.errors import ConfigError
-from fedsift.contract.messages import Envelope, Reply, Request
+from fedsift.contract.messages import Envelope, Reply, Request, SiteFacts
 from fedsift.contract.ranges import AtLeastZero, Count, Positive, Ranged
 from fedsift.engines.flower.hello import Hello, Introduction, Notice
 from fedsift.local.private_updates import Mechanism
@@ -57,6 +59,10 @@ class Policy(Ranged):
     """Whether the label audit may send its aggregates."""
     ask_first: bool = False
     """Whether the operator must allow each run by its id."""
+    passes: Positive = 500.0
+    """How often one request may have all of the site's samples sent through a network, in training or to look."""
+    embeddings: Count = 4
+    """Kinds of frozen features (an extractor at a size of pictures) that messages may have computed and kept, ever."""
 
     def __post_init__(self) -> None:
         if self.noise > 0 and self.clip is None:
@@ -85,6 +91,20 @@ class Policy(Ranged):
             return f"this site's operator has not allowed the run '{asked.run}' yet"
         return None
 
+    def objection_to_work(self, request: Request[Any], facts: SiteFacts) -> str | None:
+        """Why a request asks too much of a site of these sizes, or None; it has looked at no data yet."""
+        names = "+".join(requests_in(request))
+        classes = max(map(_classes_in, parts_of(request)))
+        if classes > max(facts.classes, 2):  # yes and no, where a sample has several labels
+            return f"{names} speaks of {classes} classes, this site has {facts.classes}: study and site.toml must agree"
+        passes = request.work(facts) / facts.everything
+        if passes <= self.passes:  # not the other way round: what is no number is too much as well
+            return None
+        return (
+            f"{names} asks for {passes:,.0f} passes over this site's samples, its limit is {self.passes:g}: ask for "
+            "fewer epochs or models at once, or let the site raise policy.passes in its site.toml"
+        )
+
     def objection_to_reply(self, reply: Any) -> str | None:
         """Why this does not leave, or None."""
         if isinstance(reply, Introduction):
@@ -105,6 +125,25 @@ def requests_in(request: Request[Any]) -> Iterator[str]:
     yield type(request).__name__
     for part in request.besides:
         yield from requests_in(part)
+
+
+def parts_of(value: Any) -> Iterator[Request[Any]]:
+    """A request and all that are inside it, in whatever field: those that are answered, and those that only help."""
+    if isinstance(value, Request):
+        yield value
+    if isinstance(value, tuple | list):
+        for item in value:
+            yield from parts_of(item)
+    elif dataclasses.is_dataclass(value):
+        for f in dataclasses.fields(value):
+            yield from parts_of(getattr(value, f.name))
+
+
+def _classes_in(part: Request[Any]) -> int:
+    """Classes that a request wants tables for, by the names that requests have for their number."""
+    asked, questions = getattr(part, "classes", 0), getattr(part, "questions", ())
+    counts = (asked, *questions) if isinstance(questions, tuple) else (asked,)
+    return max((count for count in counts if isinstance(count, int)), default=0)
 
 
 def fields_in(value: Any) -> Iterator[str]:

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import secrets
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,15 @@ from fedsift.data.sources import Source, sources
 from fedsift.data.splits import split
 from fedsift.deploy.account import Charge
 from fedsift.deploy.consent import account_of
+from fedsift.deploy.embeddings import kind_of, note_embedding
+from fedsift.deploy.forgetting import FORGOTTEN, forgotten_at
 from fedsift.deploy.private import private_folder
 from fedsift.deploy.site_file import SiteFile, notebook_of, read_site_file
 from fedsift.engines.flower.room import Release, SiteRoom
 from fedsift.local.features import is_features, with_features
 from fedsift.local.private_updates import protected
 from fedsift.local.site import Samples
+from fedsift.models.head import PREFIX
 from fedsift.signals.privacy import update_zcdp
 from fedsift.study.tables import build_named
 
@@ -41,12 +44,14 @@ def open_site(path: Path, model: str = "") -> SiteRoom:
     path = Path(path).resolve()
     file = read_site_file(path)
     network = file.model or model
-    return _open_site(path, _stamp(path), network if is_features(network) else "")
+    # heads of every kind share their features: one copy of them
+    return _open_site(path, _stamp(path, file), f"{PREFIX}{kind_of(network)}" if is_features(network) else "")
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
+def _stamp(path: Path, file: SiteFile) -> tuple[int, ...]:
+    sources = (path, path.parent / "data.npz", notebook_of(path, file) / FORGOTTEN)
     try:
-        return tuple(file.stat().st_mtime_ns for file in (path, path.parent / "data.npz") if file.is_file())
+        return tuple(source.stat().st_mtime_ns for source in sources if source.is_file())
     except OSError:
         return ()
 
@@ -56,7 +61,7 @@ def site_data(path: Path) -> tuple[SiteFile, Dataset, Rows, Rows]:
     file = read_site_file(path)
     dataset = _load(file.data, path, file.classes)
     labels = _in_vocabulary(dataset, file)
-    train, held = dataset.train, dataset.test
+    train, held = (_remembered(dataset, rows, path, file) for rows in (dataset.train, dataset.test))
     if len(held) == 0 and file.held_out > 0:
         groups = None if dataset.groups is None else dataset.groups[train]
         larger, smaller = split(
@@ -68,10 +73,11 @@ def site_data(path: Path) -> tuple[SiteFile, Dataset, Rows, Rows]:
     return file, dataclasses.replace(dataset, labels=labels, classes=file.classes), train, held
 
 
-@lru_cache(maxsize=8)  # a message may name many sides of pictures: each is a copy of the data
+@lru_cache(maxsize=8)  # every kind of features is a copy of the data
 def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
     file, raw, train, held = site_data(path)
-    dataset = with_features(raw, features, device=file.device)
+    keeping = partial(note_embedding, notebook_of(path, file), features)
+    dataset = with_features(raw, features, device=file.device, keeping=keeping)
     labels = dataset.labels
     pool = torch.from_numpy(dataset.images).to(file.device)
     public = _public(file, path)
@@ -119,6 +125,14 @@ def releasing(path: Path, file: SiteFile) -> Release | None:
         return outcome.reply
 
     return release
+
+
+def _remembered(dataset: Dataset, rows: Rows, path: Path, file: SiteFile) -> Rows:
+    """The rows without what the site was told to forget; where samples have no names, a row's number is none."""
+    forgotten = forgotten_at(notebook_of(path, file))
+    if not len(forgotten) or dataset.ids is None:
+        return rows
+    return rows[[dataset.id_of(int(row)) not in forgotten for row in rows]]
 
 
 def _groups(dataset: Dataset, rows: Rows) -> Tensor | None:

@@ -36,6 +36,8 @@ from fedsift.deploy.consent import (
     rules_of,
     withdrawn_since,
 )
+from fedsift.deploy.embeddings import objection_to_embedding
+from fedsift.deploy.forgetting import serving
 from fedsift.deploy.policy import Policy
 from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.deploy.site_file import SiteFile, egress_of, notebook_of, read_site_file
@@ -61,8 +63,8 @@ def serve(site_file: Path, place: Path) -> None:
     file = read_site_file(site_file)
     check_notebook(file.name, notebook_of(site_file, file))
     load_plugins(file)
-    open_site(site_file)  # kept in memory; what is wrong with the data shows before anything connects
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+    with serving(notebook_of(site_file, file)), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        open_site(site_file)  # kept in memory; what is wrong with the data shows before anything connects
         # The name appears only when calls are taken: whoever sees the door may knock.
         unfinished = place.with_name(f"{place.name}.new")
         unfinished.unlink(missing_ok=True)
@@ -179,7 +181,12 @@ def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path
         log.warning("refused: %s", short(reason))
         return _refusal(asked, reason)
     reason = policy.objection_to_request(asked, allowed_runs(notebook)) if policy else None
-    reason = reason or _unwritten(asked, model, file) or _unaffordable(asked, file, site_file)
+    reason = (
+        reason
+        or _unwritten(asked, model, file)
+        or _too_much(asked, model, file, site_file)
+        or _unaffordable(asked, file, site_file)
+    )
     if reason is not None:
         log.warning("refused: %s%s", short(reason), _way_out(asked, policy, site_file))
         return _refusal(asked, reason)
@@ -202,6 +209,19 @@ def _unwritten(asked: Any, model: str, file: SiteFile) -> str | None:
         f"{reason}: at site '{file.name}', install what registers it or, for code that you know, write {line} "
         "into site.toml"
     )
+
+
+def _too_much(asked: Any, model: str, file: SiteFile, site_file: Path) -> str | None:
+    """Why a message asks for more work than the site does for one, with or without a policy of its own."""
+    if isinstance(asked, Notice):
+        return None
+    limits, room = file.policy or Policy(), open_site(site_file)
+    if len(room.samples.shape) > 1:  # rows of features are nothing to embed
+        notebook, written = notebook_of(site_file, file), (file.model, *file.networks)
+        reason = objection_to_embedding(notebook, model, limits.embeddings, written)
+        if reason is not None:
+            return f"site '{file.name}': {reason}"
+    return limits.objection_to_work(asked.request, room.facts("")) if isinstance(asked, Envelope) else None
 
 
 def _unaffordable(asked: Any, file: SiteFile, site_file: Path) -> str | None:

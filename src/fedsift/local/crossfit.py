@@ -27,6 +27,8 @@ FOLDS = "audit folds"
 """The notebook's page with the fold of each sample, int64 `[n]`."""
 COPIES = "audit copies"
 """The notebook's page with equal numbers for exact copies, int64 `[n]`."""
+MOST_FOLDS = 100
+"""That a message may ask a site to deal its samples into."""
 WHOLE = 1
 """With a single fold nothing is held out: the model sees every sample."""
 
@@ -98,6 +100,9 @@ class CrossTrain(Request[CrossTrained]):
 
     def reach(self, samples: int) -> float:
         return reach(samples, self.recipe)
+
+    def work(self, facts: SiteFacts) -> float:
+        return super().work(facts) + len(self.models) * self.recipe.work(facts)
 
     def parts(self, site: Site) -> list[Tensor]:
         """Positions that each model trains on; all of them for a single model."""

@@ -82,6 +82,12 @@ def is_features(model: str) -> bool:
     return model.startswith(PREFIX)
 
 
+def embedding_of(model: str) -> tuple[str, int]:
+    """The extractor of a `features:` name and the side of its pictures: heads of any kind share their features."""
+    name, side, _ = parse_features(model)
+    return name, side or SIDE
+
+
 def with_features(
     dataset: Dataset,
     model: str,
@@ -89,18 +95,21 @@ def with_features(
     device: str = "cpu",
     cache: Path | None = None,
     progress: Progress | None = None,
+    keeping: Callable[[Path], None] | None = None,
 ) -> Dataset:
     """The dataset with rows of features in place of its pictures; others than `features:` models change nothing.
 
-    Only rows for training and testing are embedded: a limit on the samples saves that time as well.
+    Only rows for training and testing are embedded: a limit on the samples saves that time as well. `keeping` is told
+    the file of the features before there is one.
     """
     if not is_features(model) or dataset.images.ndim == 2:
         return dataset
-    name, side, _ = parse_features(model)
-    side = side or SIDE
+    name, side = embedding_of(model)
     used = np.union1d(dataset.train, dataset.test)
     pictures = dataset.images if len(used) == len(dataset.images) else dataset.images[used]
     file = (cache or cache_root()) / "features" / f"{_key(pictures, name, side)}.npy"
+    if keeping is not None:
+        keeping(file)
     if file.is_file():
         features = np.load(file, mmap_mode="c")
     else:

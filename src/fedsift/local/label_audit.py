@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsift.contract.codec import Wire, digest_of
-from fedsift.contract.messages import Reply, Request, Weights
+from fedsift.contract.messages import Reply, Request, SiteFacts, Weights
 from fedsift.contract.randomness import numpy_generator
 from fedsift.local.audited_data import MODELS, note_data
-from fedsift.local.crossfit import COPIES, folds_of, out_of_fold_logits
+from fedsift.local.crossfit import COPIES, MOST_FOLDS, folds_of, out_of_fold_logits
 from fedsift.local.label_messages import (
     FoldsFitted,
     GridJudged,
@@ -28,6 +28,7 @@ from fedsift.local.site import Samples, Site
 from fedsift.signals.folds import copies, disagreeing_copies
 from fedsift.signals.label_counts import CensoredTable, censored
 from fedsift.signals.label_crossfit import (
+    CrossfitSettings,
     as_probabilities,
     crossfit_step,
     feature_sums,
@@ -148,7 +149,7 @@ class FitFolds(Request[FoldsFitted]):
     """float32 `[F + 1, k, K]`"""
     held: tuple[int, ...]
     """The fold that each model leaves out; -1: none."""
-    folds: int
+    folds: int = field(metadata={"least": 1, "most": MOST_FOLDS})
     ridge: tuple[float, ...]
     shares: Tensor
     """g: shares of the given labels, float64 `[Q, C]`."""
@@ -156,6 +157,9 @@ class FitFolds(Request[FoldsFitted]):
     """Sums and sums of squares of the features over the federation, float64 `[2, F]`."""
     total: int
     """Samples of the federation."""
+
+    def work(self, facts: SiteFacts) -> float:
+        return super().work(facts) + CrossfitSettings().work(facts.samples, len(self.held))
 
     def rows(self, samples: Samples) -> NDArray[np.float32]:
         return standardised(feature_rows(samples), self.sums.numpy(), self.total)

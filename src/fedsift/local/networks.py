@@ -16,8 +16,8 @@ from fedsift.models import models
 from fedsift.models.head import parse_features
 
 LONGEST_NAME = 200
-LARGEST_SIDE = 1024
-"""Of the pictures that a message may ask a site to embed; a larger side only costs."""
+SIDES = range(16, 512 + 1)
+"""Of the pictures that a message may ask a site to embed: smaller ones show nothing, larger ones only cost."""
 MOST_HIDDEN = 8192
 """Units of a head's hidden layer that a message may ask for."""
 
@@ -46,8 +46,9 @@ def _unknown_features(name: str) -> str | None:
         return short(error)
     if extractor not in extractors:
         return f"the feature extractor '{shown(extractor)}' is not registered here"
-    if side is not None and side > LARGEST_SIDE:
-        return f"the network '{shown(name)}' wants pictures of side {side}, {LARGEST_SIDE} is the most"
+    if side is not None and side not in SIDES:
+        wanted = f"the network '{shown(name)}' wants pictures of side {side}"
+        return f"{wanted}, a message may ask for {SIDES[0]} to {SIDES[-1]}"
     if hidden > MOST_HIDDEN:
         return f"the network '{shown(name)}' wants {hidden} hidden units, {MOST_HIDDEN} is the most"
     return None

@@ -17,6 +17,9 @@ from torch import Tensor
 from fedsift.contract.codec import Wire
 from fedsift.local import losses
 
+AVERAGE = "running average of the model"
+"""The extra that `MissingTo` looks at: a network that follows the one in training (see `local/following.py`)."""
+
 
 @dataclass
 class View:

@@ -36,6 +36,9 @@ class TrainPair(Train):
     twin: Weights = field(default_factory=dict)
     """The second network."""
 
+    def work(self, facts: SiteFacts) -> float:
+        return super().work(facts) + self.recipe.work(facts)
+
     def job(self, site: Site) -> Job:
         first = super().job(site)
         return replace(first, twin=Job(site, self.twin, self.recipe, extras=self.twin_extras(site)))

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from fedsift.contract.messages import SiteFacts
 from fedsift.local import losses
+from fedsift.local.objective import AVERAGE as AVERAGE
 from fedsift.local.objective import Term, View
-
-AVERAGE = "running average of the model"
-"""The extra that `MissingTo` looks at: a network that follows the one in training (see `local/following.py`)."""
 
 
 def known_entries(view: View) -> Tensor:

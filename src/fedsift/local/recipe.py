@@ -7,11 +7,19 @@ from typing import Annotated, Any, Literal
 
 from fedsift.contract.codec import Wire
 from fedsift.contract.errors import ConfigError
+from fedsift.contract.messages import SiteFacts
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Range, Ranged, Rate
-from fedsift.local.objective import CrossEntropy, Objective
+from fedsift.contract.work import Costly, passed
+from fedsift.local.objective import AVERAGE, CrossEntropy, Objective
 
 MOST = {"epochs": 100_000, "lr": 1000.0, "weight_decay": 1000.0, "views": 1000, "crop": 10_000}
 """A recipe may come from another machine. A step beyond these rates trains nothing, it throws weights out of range."""
+
+
+BESIDE = frozenset({"teacher", AVERAGE})
+"""What a term may need that is a second network, which sees every step too."""
+TERMS = 8
+"""Terms of an objective, at least, that take as long as a network."""
 
 
 def _check_most(settings: Any) -> None:
@@ -47,7 +55,7 @@ class Augment(Ranged, Wire):
 
 
 @dataclass(frozen=True)
-class Recipe(Ranged, Wire):
+class Recipe(Ranged, Wire, Costly):
     """The study's `[train]` table, completed by a method with its objective."""
 
     epochs: AtLeastOne = 1
@@ -76,3 +84,12 @@ class Recipe(Ranged, Wire):
     def shown(self) -> int:
         """Views that the network trains on: all, or all but the last where a term wants that for a follower."""
         return self.views - ("aside" in self.objective.needs)
+
+    def work(self, facts: SiteFacts) -> float:
+        """All epochs over the site's samples, every view of them, through every network that looks on."""
+        return self.epochs * self.views * passed(facts.samples, self.batch_size) * self.networks
+
+    @property
+    def networks(self) -> int:
+        """Networks that see a step; many terms of an objective count as more of them."""
+        return 1 + len(BESIDE & self.objective.needs) + len(self.objective.terms) // TERMS

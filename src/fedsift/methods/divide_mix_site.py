@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsift.contract.messages import Reply
+from fedsift.contract.messages import Reply, SiteFacts
 from fedsift.local import losses
 from fedsift.local.belief import clean_votes
 from fedsift.local.extras import Extra, PerSample
@@ -80,6 +80,10 @@ class TrainDivided(TrainPair):
     guarded: bool = False
     balanced: bool = False
     """See `clean_votes`."""
+
+    def work(self, facts: SiteFacts) -> float:
+        """With both networks' guesses for every view."""
+        return super().work(facts) + 2 * max(self.views, 0) * facts.samples
 
     def job(self, site: Site) -> Job:
         given = F.one_hot(site.labels, site.n_classes).double()

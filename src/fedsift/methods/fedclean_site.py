@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -73,6 +73,11 @@ class SortByOwnLearner(TrainingRequest[Counted]):
     twin: Weights
     parts: tuple[Train, ...]
     """The learner, part by part: each goes on with the model that the last one left. Their replies stay at the site."""
+
+    @property
+    def besides(self) -> tuple[Request[Any], ...]:
+        """What rides on the learner's parts; the parts themselves are this request's own and tell nothing."""
+        return tuple(rider for part in self.parts for rider in part.besides)
 
     def job(self, site: Site) -> Job:
         site.workbench["part"], site.workbench["pages"] = 0, set(site.notebook)

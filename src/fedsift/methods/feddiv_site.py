@@ -34,6 +34,8 @@ CONSISTENT = "feddiv consistent labels"
 """The notebook page of y°, the debiased label of each sample at the end of the last visit, int64 `[n]`."""
 VISITS = "feddiv visits"
 """The notebook page of how often the site has trained behind the filter."""
+MOST_EM_STEPS = 10_000
+"""Of the filter's fit, that a message may ask for."""
 FEWEST = 2
 """Samples to train on."""
 
@@ -57,7 +59,11 @@ class TrainBehindFilter(Train):
     filter: Tensor = field(default_factory=lambda: torch.ones(3, 2).double())
     """W^t: means, variances and shares, clean first, `[3, 2]`."""
     rules: Rules = field(default_factory=Rules)
-    em_steps: int | None = None
+    em_steps: int | None = field(default=None, metadata={"least": 1, "most": MOST_EM_STEPS})
+
+    def work(self, facts: SiteFacts) -> float:
+        """With a look at every sample before each epoch, and one of the filter before and after."""
+        return super().work(facts) + (self.recipe.epochs + 1) * facts.samples
 
     def job(self, site: Site) -> Job | None:  # type: ignore[override]
         super().job(site)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -21,6 +21,8 @@ NAME = "joint-opt"
 WINDOW = "joint-opt predictions"
 """The notebook page of each sample's last M predictions, oldest first, zeros where there is none yet: `[n, M, K]`."""
 
+MOST_KEPT = 1000
+"""Predictions of each sample that a message may ask a site to keep."""
 Kind = Literal["soft", "hard"]
 
 
@@ -39,7 +41,7 @@ class JointLabels(Term):
 
     needs: ClassVar[frozenset[str]] = frozenset({WINDOW})
 
-    window: int = 10
+    window: int = field(default=10, metadata={"least": 1, "most": MOST_KEPT})
     """M"""
     learnt: bool = True
     """Train on learnt labels, where a sample has any; False: on those at hand."""

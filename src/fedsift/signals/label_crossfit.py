@@ -25,6 +25,9 @@ SHARES_WEIGHT = 20.0
 _LENGTH = 4.0
 """Root mean square length of a standardised row of features: it makes one learning rate fit any number of them."""
 
+_TOGETHER = 8
+"""Linear models that count as one network."""
+
 
 @dataclass(frozen=True)
 class CrossfitSettings:
@@ -41,6 +44,10 @@ class CrossfitSettings:
         """Epochs for a site of so many samples."""
         steps = -(-max(samples, 1) // self.batch)
         return max(self.epochs, -(-self.least_steps // steps))
+
+    def work(self, samples: int, models: int) -> float:
+        """Samples through a network, in one round: models share every matrix product, so several count as one."""
+        return self.epochs_for(samples) * samples * max(1.0, models / _TOGETHER)
 
 
 def feature_sums(features: ArrayLike) -> NDArray[np.float64]:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch import Tensor
 from fedsift.contract import codec
 from fedsift.contract.codec import Wire
 from fedsift.contract.errors import NotebookGone, RunError
-from fedsift.contract.files import safe_name
+from fedsift.contract.files import safe_name, write_private
 from fedsift.contract.messages import Answer, Envelope, moment_words
 from fedsift.contract.notebook import Notebook
 from fedsift.contract.typed import shown
@@ -33,6 +34,8 @@ from fedsift.contract.typed import shown
 ANSWER = ".answer"
 PAGES = ".pages"
 LOCK = ".lock"
+ERASED = "erased"
+"""In a run's folder: that its notes were removed for good, and when."""
 RUNS = "runs"
 """In a notebook's folder: the notes of all runs."""
 RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -89,6 +92,13 @@ class NotebookStore:
             run_folders(Path(root))
         self.run, self.site, self.session = run, site, session
 
+    @classmethod
+    def in_folder(cls, folder: Path, site: str) -> NotebookStore:
+        """The store of one of `run_folders`, whose name is not always that of its run: long ones are cut."""
+        store = cls(folder.parent.parent, folder.name, site)
+        store.folder = folder
+        return store
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One request at a time: a repeated one waits for the first and then finds its answer."""
@@ -109,6 +119,11 @@ class NotebookStore:
 
     def open(self, envelope: Envelope) -> tuple[Notebook, str]:
         """The notebook to continue from, and the file that holds its pages; raises `NotebookGone`."""
+        if (self.folder / ERASED).exists():
+            raise NotebookGone(
+                f"site '{self.site}' has removed its notes of run '{self.run}' and takes no further part in it: "
+                "start a new run"
+            )
         self._refuse_straggler(envelope)
         if not envelope.expects:
             return Notebook(), ""
@@ -165,6 +180,14 @@ class NotebookStore:
             )
         for leftover in self.folder.glob("*.tmp"):
             leftover.unlink(missing_ok=True)
+
+    def erase(self) -> list[Path]:
+        """Close the run here and remove all that was noted in it; the files that are gone."""
+        write_private(self.folder / ERASED, datetime.now(UTC).isoformat(timespec="seconds"))
+        gone = [*self._files(), *self.folder.glob("*.tmp")]
+        for file in gone:
+            file.unlink(missing_ok=True)
+        return gone
 
     def pages(self, request_id: str) -> dict[str, Any]:
         """The pages as they were after that request; empty if it never wrote any."""

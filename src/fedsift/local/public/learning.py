@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fedsift.contract.codec import Wire
-from fedsift.contract.messages import Weights
+from fedsift.contract.messages import SiteFacts, Weights
 from fedsift.contract.randomness import torch_generator
+from fedsift.contract.work import Costly, passed
 from fedsift.local import losses
 from fedsift.local.plan import batch_bounds
 from fedsift.local.public.samples import PublicPart, shared_dropout
@@ -24,7 +25,7 @@ OPTIMISER = "public optimiser"
 
 
 @dataclass(frozen=True)
-class Lesson(Wire):
+class Lesson(Wire, Costly):
     """What a site is to learn from the others' predictions for some public samples."""
 
     part: PublicPart
@@ -48,6 +49,9 @@ class Lesson(Wire):
         if self.loss == "mse":
             return (logits - target).square().mean()
         return losses.ensemble_distillation(logits, target).mean()
+
+    def work(self, facts: SiteFacts) -> float:
+        return self.recipe.epochs * passed(self.part.size, self.recipe.batch_size)
 
 
 def learn(site: Site, weights: Weights, lesson: Lesson) -> Weights:

@@ -45,7 +45,12 @@ class PublicPart(Wire):
     """Drawn alike at every site, so that teacher and student see the same image."""
 
     def __len__(self) -> int:
-        return self.stop - self.start
+        return self.size
+
+    @property
+    def size(self) -> int:
+        """As `len`, of any part that a message may name: of one that ends before it starts, 0."""
+        return max(self.stop - self.start, 0)
 
     def positions(self, seed: int, total: int) -> Tensor:
         """int64 `[n]` into the public set."""

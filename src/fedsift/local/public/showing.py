@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedsift.contract.codec import Wire
-from fedsift.contract.messages import Weights
+from fedsift.contract.messages import SiteFacts, Weights
+from fedsift.contract.work import Costly, passed
 from fedsift.local.plan import batch_bounds
 from fedsift.local.predict import BATCH
 from fedsift.local.public.samples import PublicPart, shared_dropout
@@ -17,7 +18,7 @@ from fedsift.local.site import Site
 
 
 @dataclass(frozen=True)
-class Show(Wire):
+class Show(Wire, Costly):
     """Which predictions a site shows."""
 
     part: PublicPart
@@ -38,6 +39,9 @@ class Show(Wire):
                 parts.append(network(self.part.images(site, torch.arange(start, stop))).cpu())
         logits = torch.cat(parts)
         return torch.softmax(logits, -1) if self.kind == "probabilities" else logits
+
+    def work(self, facts: SiteFacts) -> float:
+        return passed(self.part.size, self.batch_size)
 
     def refusal(self, outputs: Any) -> str | None:
         """Why these cannot be the predictions that were asked for."""
