@@ -316,19 +316,6 @@ def test_two_sites_that_a_disk_takes_for_one_are_refused(
         ask(place / "study.toml", "--out", place / "out", *FEW)
 
 
-def test_sites_of_two_and_three_samples_replay_nothing(tmp_path: Path) -> None:
-    """Both stages of training begin at zeros, and so few samples end at the same model: no attack, and no refusal."""
-    draw = np.random.default_rng(0)
-    for name, sites in (("beside", ["large"] * 58 + ["tiny"] * 2), ("alone", ["tiny"] * 3)):
-        labels = np.arange(len(sites)) % 3
-        images = (3 * np.eye(3, 6)[labels] + draw.normal(size=(len(sites), 6))).astype(np.float32)
-        np.savez(tmp_path / f"{name}.npz", images=images, labels=labels, site=np.array(sites))
-        (tmp_path / f"{name}.toml").write_text(f'[data]\nname = "npz"\npath = "{name}.npz"\n', "utf-8")
-        done = ask(tmp_path / f"{name}.toml", "--out", tmp_path / name, *FEW, "--json")
-        assert json.loads(done.stdout)["sites"]["tiny"]["wrong_labels"] is False
-        assert "replay" not in (tmp_path / name / "run" / "rounds.jsonl").read_text("utf-8")
-
-
 def test_a_forgotten_sample_leaves_the_notebook_and_what_came_later_too(
     audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
 ) -> None:

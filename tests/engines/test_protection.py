@@ -439,18 +439,3 @@ def test_a_bounded_share_changes_the_reply_and_no_other() -> None:
     assert found["a"] is replies["a"] and found["c"].weights is START
     assert bounded_shares(replies, lambda site: 1.0) == replies
     assert dataclasses.replace(found["c"], samples=980) == replies["c"]
-
-
-def test_a_site_of_few_samples_gets_to_the_same_model_from_the_same_beginning() -> None:
-    """Two stages of a label audit begin at zeros: what two samples make of them is no replay. Anywhere else it is."""
-    protection, model = Protection(), {"w": torch.tensor([1.0, 0.0, 2.0, 0.0])}
-
-    def sent(start: float) -> dict[str, str]:
-        request = Train({"w": torch.full((4,), start)}, Recipe())
-        envelope = Envelope("run", "a", Moment(1, "train", 0, 0), "", request)
-        return protection.refusals("train", {"a": Trained(model, 2, 0.5)}, {"a": envelope}, lambda site: ())
-
-    assert not sent(0.0) and not sent(0.0)
-    assert "a replay" in sent(0.5)["a"]
-    protection.seen = {}
-    assert not sent(0.5) and "a replay" in sent(0.5)["a"] and "a replay" in sent(0.0)["a"]

@@ -25,8 +25,6 @@ from fedsift.engines.lengths import Lengths, Way, usual_for
 
 KEPT_DIGESTS = 64
 """Accepted models of a site that are known again if they are sent a second time."""
-BEGUN = "*"
-"""Ends the fingerprint of a model that began at zeros: from there a site of few samples gets to the same one again."""
 FEWEST_CLASSES = 5
 """Of so many classes no wrong labels pull a model that has learnt nothing back by more than a share 1 / (K - 1) of what
 right ones pull it on. Two classes that are swapped pull it back as far: that site and an attacker are the same."""
@@ -152,8 +150,7 @@ class Protection:
             except Exception as error:  # a reply may hold anything at all
                 refused[site] = short(unchecked(error))
                 continue
-            known_marks = set(self.seen.get(site, ()))
-            again = any(mark and {mark.rstrip(BEGUN), mark + BEGUN} & known_marks for mark in marks[site])
+            again = (set(marks[site]) - {""}) & set(self.seen.get(site, ()))
             known = self.left_out.get(site) if found else None
             if flat is not None or again or known:
                 refused[site] = short(
@@ -334,7 +331,7 @@ def _trained_on(reply: Reply, number: int) -> int:
 def _mark(move: Move) -> str:
     """A model's fingerprint; "" for one that came back as it was sent, which a site may do as often as it is asked."""
     same = all(torch.equal(tensor, move.start[name]) for name, tensor in move.model.items())
-    return "" if same else digest_of(move.model)[:12] + ("" if move.alone else BEGUN)
+    return "" if same else digest_of(move.model)[:12]
 
 
 def _flat(moves: list[Move]) -> str | None:
