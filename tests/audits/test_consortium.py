@@ -109,7 +109,9 @@ def test_withheld_is_not_none_wrong() -> None:
     lone, few = consortium_rows(lines, {"lone": 1, "few": 100}, ("cat", "dog"), False, "made", 10)
     assert (lone.samples, lone.rate, lone.finding) == (None, None, None)
     assert (
-        few.rate is not None and math.isnan(few.rate.estimate) and (few.rate.low, few.rate.high) == (0, 0.15)
+        few.rate is not None
+        and math.isnan(few.rate.estimate)
+        and (few.rate.low, few.rate.high) == (0.01, 0.15)
     )
     first, second = csv.DictReader(io.StringIO(consortium_csv([lone, few])))
     assert first["rate"] == first["rate_high"] == first["samples"] == ""

@@ -18,6 +18,7 @@ from fedsift.audits import open_site, write_site
 from fedsift.audits.findings import Finding, Rate, SiteAudit
 from fedsift.audits.page import PAGE_LIMIT, render
 from fedsift.audits.page.document import page_data
+from fedsift.audits.page.sections import percent
 from fedsift.audits.places import SiteFolder
 from fedsift.audits.review import draw_plan, read_plan
 from fedsift.audits.verdicts import read_verdicts
@@ -60,6 +61,20 @@ def test_the_headline_says_how_many_with_an_interval() -> None:
     assert "No evidence of wrong labels among 2 labels" in rendered(clean)
     assert "false-alarm rate of 5" in rendered(clean)
     assert "No training labels were audited" in rendered(make_audit([], np.zeros((0, 2)), classes=("a", "b")))
+
+
+def test_a_method_s_own_list_claims_no_interval_and_no_rate() -> None:
+    """Words that said "evidence of wrong labels, at a false-alarm rate of 100 %" beside "0 % to 100 %"."""
+    audit, _ = digits_audit(200, rate=Rate(0.2, 0.0, 1.0), finding=Finding(True, 1.0))
+    listed = int(audit.flagged.sum())
+    page = rendered(audit)
+    assert f"{listed} of 200 samples are on the list" in page and "no interval is claimed" in page
+    assert "at no stated rate of false alarms" in page and "100\u00a0%" not in page
+    assert audit.finding.words == "labels on a list, at no stated rate of false alarms"
+
+
+def test_nothing_but_none_is_told_as_zero() -> None:
+    assert [percent(share) for share in (0.0, 0.0001, 0.0006)] == ["0.0\u00a0%", "<0.1\u00a0%", "0.1\u00a0%"]
 
 
 def test_nothing_can_be_fetched_and_no_other_code_runs() -> None:

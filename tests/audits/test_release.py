@@ -95,12 +95,13 @@ def test_counts_of_flagged_obey_the_floor() -> None:
 
 
 def test_a_share_does_not_tell_a_count_below_the_floor() -> None:
-    """5 wrong of 100 is fewer than 10: the interval is told, to whole floors, and not the share."""
+    """5 wrong of 100 is fewer than 10: the interval is told, to whole floors, and not the share. It begins at one
+    label, which "evidence of wrong labels" says as well."""
     given = [0] * 100
     audit = make_audit(given, [[0.2, 0.8]] * 5 + [[0.9, 0.1]] * 95, classes=("cat", "dog"))
     assert audit.rate.estimate == 0.05
     rate = release(audit).rate
-    assert rate is not None and math.isnan(rate.estimate) and (rate.low, rate.high) == (0.0, 0.1)
+    assert rate is not None and math.isnan(rate.estimate) and (rate.low, rate.high) == (0.01, 0.1)
     many = make_audit(given, [[0.2, 0.8]] * 40 + [[0.9, 0.1]] * 60, classes=("cat", "dog"))
     told = release(many).rate
     assert told is not None and (told.estimate, told.low, told.high) == (0.4, 0.37, 0.43)

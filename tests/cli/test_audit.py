@@ -284,6 +284,38 @@ def test_samples_that_came_later_are_judged_without_training(
         )
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"images": np.zeros((3, 4), np.float32)}, "the new samples are 4, those of the audit 6"),
+        ({"labels": np.eye(3, dtype=int)}, "the new data have several labels a sample, the audit one class"),
+    ],
+)
+def test_later_samples_of_another_kind_are_one_line(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    place, _, _ = audited
+    arrays = {
+        "images": np.zeros((3, 6), np.float32),
+        "labels": np.zeros(3, int),
+        "site": np.array(["west"] * 3),
+    }
+    np.savez(tmp_path / "odd.npz", **{**arrays, "classes": np.array(["cat", "cow", "dog"]), **changes})
+    with pytest.raises(DataError, match=words):
+        ask(place / "study.toml", "--new", tmp_path / "odd.npz", "--out", place / "out")
+
+
+def test_two_sites_that_a_disk_takes_for_one_are_refused(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
+) -> None:
+    """A link stands for a disk that does not tell capital letters from small ones."""
+    place = copied(audited, tmp_path / "own")
+    shutil.rmtree(place / "out" / "sites" / "west")
+    (place / "out" / "sites" / "west").symlink_to(place / "out" / "sites" / "north")
+    with pytest.raises(DataError, match="'north' and 'west' are the same folder on this disk"):
+        ask(place / "study.toml", "--out", place / "out", *FEW)
+
+
 def test_a_forgotten_sample_leaves_the_notebook_and_what_came_later_too(
     audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -101,6 +101,11 @@ def test_npz_errors_name_the_array_and_the_file(tmp_path):
     np.savez(tmp_path / "b.npz", images=np.zeros((2, 2, 2)), labels=np.zeros(3))
     with pytest.raises(DataError, match="2 images but 3 labels"):
         load("npz", path=tmp_path / "b.npz")
+    for name in ("group", "site", "ids"):
+        short = {name: np.array(["a"])}
+        np.savez(tmp_path / "b.npz", images=np.zeros((2, 2, 2)), labels=np.zeros(2, int), **short)
+        with pytest.raises(DataError, match=f"array '{name}' has 1 entries for 2 images"):
+            load("npz", path=tmp_path / "b.npz")
     np.savez(tmp_path / "c.npz", images=np.zeros((2, 2, 2)), labels=np.array([0.5, 1]))
     with pytest.raises(DataError, match="whole numbers"):
         load("npz", path=tmp_path / "c.npz")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedsift.contract import ConfigError
 from fedsift.data.rounding import floor_count, shares_to_counts
-from fedsift.data.splits import split
+from fedsift.data.splits import split, units_of
 
 
 def rng():
@@ -74,3 +74,14 @@ def test_shares_become_whole_numbers_that_sum_up(shares, total):
     counts = shares_to_counts(array, total)
     assert counts.sum() == total
     assert (np.abs(counts - array / array.sum() * total) < 1 + 1e-6).all()
+
+
+@pytest.mark.parametrize("missing", ["", "nan", np.nan])
+def test_samples_without_a_group_are_not_one_group(missing: object) -> None:
+    """Sixty of eighty samples have no patient: split by patient they must not all go to one side."""
+    names = np.array([missing] * 60 + [7.0 if missing is np.nan else "p7"] * 20)
+    units = units_of(names)
+    assert len(set(units[:60].tolist())) == 60 and set(units[60:].tolist()) == {units[60]}
+    assert units[60] not in units[:60]
+    _, test = split(np.zeros(80, np.int64), 0.25, rng(), names)
+    assert 0 < (test < 60).sum() < 60 and len(test) == pytest.approx(20, abs=1)

@@ -17,7 +17,8 @@ from fedsift.signals.label_findings import (
     two_columns,
 )
 from fedsift.signals.label_mistakes import FOLLOWS, FURTHEST
-from fedsift.signals.label_posterior import LabelModel
+from fedsift.signals.label_posterior import LabelModel, SiteFit
+from fedsift.signals.label_rates import site_rate
 from fedsift.signals.label_verdicts import (
     Recalibration,
     after_verdict,
@@ -94,6 +95,22 @@ def test_one_annotator_is_told_from_a_careful_one() -> None:
         estimated = sum(rate.wrong for rate in rates if rate is not None) / given.size
         assert estimated == pytest.approx((given != true).mean(), abs=0.02)
     assert found == {"careless": {True}, "careful": {False}}  # asked once, of all findings together
+
+
+def test_no_finding_s_interval_lies_above_nothing_at_a_site_that_is_not_told() -> None:
+    """One of ten findings has 6 % of its answers wrong, which is 0.6 % of all: asked of all together, no evidence."""
+    doubt = np.zeros((400, 10))
+    doubt[:24, 0] = 1.0
+    answers = np.zeros((400, 10), np.int64)
+    fits = [
+        SiteFit(
+            np.stack([1 - d, d], 1), np.zeros((2, 2)), np.ones(2) / 2, np.eye(2), float(d.mean()), 0.0, False
+        )
+        for d in doubt.T
+    ]
+    assert site_rate(fits[0], answers[:, 0]).low > 0  # asked of this one alone
+    rates = [rate for rate in site_rates(fits, answers) if rate is not None]
+    assert not any(rate.evidence or rate.low for rate in rates) and rates[0].wrong == 24
 
 
 def test_never_annotated_needs_enough_samples() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given as over
+from hypothesis import settings
+from hypothesis import strategies as st
 from scipy.special import expit, logit
 
 from fedsift.contract.errors import DataError
@@ -138,6 +141,31 @@ def test_few_doubts_are_no_evidence_and_leave_zero_possible() -> None:
     rate = site_rate(fit, given)
     assert not rate.evidence and rate.low == 0 and rate.high >= 3
     assert not flagged([0.99] * 3, rate).any()
+
+
+def test_a_site_that_is_told_is_not_told_that_there_may_be_none() -> None:
+    """Of few sites one is noisy: wrong labels are the better explanation (0.8), which leaves a fifth to "none". The
+    interval was 0 to 27 then, beside the words "wrong labels"; it begins where the words do, at 2 % of 100."""
+    doubt = np.repeat([0.95, 0.005], [20, 80])
+    told = rate_of(doubt, 0.8, surely=0.7)
+    assert told.evidence and (told.low, told.wrong) == (2, 16) and told.high > 20
+    assert rate_of(doubt, 0.8, surely=0.4).low == 0
+
+
+@settings(deadline=None, max_examples=300)
+@over(
+    st.lists(st.floats(0, 1), min_size=1, max_size=60),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.sampled_from([1, 7, 40]),
+)
+def test_the_answer_and_the_interval_agree(
+    doubts: list[float], chance: float, surely: float, at_random: float, times: int
+) -> None:
+    rate = rate_of(np.repeat(doubts, times), chance, at_random=at_random, surely=surely)
+    assert 0 <= rate.low <= rate.wrong <= rate.high <= rate.samples
+    assert (rate.low > 0) == rate.evidence
 
 
 def test_rules() -> None:

@@ -111,7 +111,8 @@ def _from_page(page: JudgedLabels, dataset: Dataset, site: str, given: Labels) -
         agreement = agreement_of(given[:n], probability[:n], dataset.n_classes)
     known = [rate for rate, own in zip(page.rates, wrong.T) if not np.isnan(own).all()] or [(0, 0, 0, False)]
     labels = max(n * len(known), 1)
-    total, low, high = (sum(rate[i] for rate in known) / labels for i in range(3))
+    total, low, high = (min(sum(rate[i] for rate in known) / labels, 1.0) for i in range(3))
+    found = any(rate[3] for rate in known)
     notes = tuple(
         f"the codes of {'this site' if not dataset.multilabel else dataset.classes[q]} look swapped: most labels "
         "differ from what the pictures show, always in the same way"
@@ -125,8 +126,8 @@ def _from_page(page: JudgedLabels, dataset: Dataset, site: str, given: Labels) -
         "proposed": proposed,
         "flagged": flagged,
         "reason": _reasons(flagged, copies, n),
-        "rate": Rate(min(total, 1.0), low, min(high, 1.0)),
-        "finding": Finding(any(rate[3] for rate in known), FALSE_ALARM),
+        "rate": Rate(total, low, high).as_told(found, labels),
+        "finding": Finding(found, FALSE_ALARM),
         "agreement": agreement,
         "notes": notes,
     }
@@ -205,7 +206,8 @@ def consortium_rows(
     rows = []
     for site, line in audited.items():
         asked = [q for q in range(len(line["wrong"])) if _annotated(line, q)]
-        rate = _told_rate([line["wrong"][q] for q in asked], samples[site])
+        evidence = bool(line["evidence"])
+        rate = _told_rate([line["wrong"][q] for q in asked], samples[site], evidence)
         cells, remainders = line["cells"], line["remainders"]
         agreement = (
             _two_by_two(cells) if multilabel else _withheld(cells[0], remainders[0], int(line["rest"][0]))
@@ -216,7 +218,7 @@ def consortium_rows(
                 samples=None if rate is None else samples[site],
                 flagged=int(line["flagged"]) or None,
                 rate=rate,
-                finding=None if rate is None else Finding(bool(line["evidence"]), FALSE_ALARM),
+                finding=None if rate is None else Finding(evidence, FALSE_ALARM),
                 classes=classes,
                 agreement=agreement,
                 floor=floor,
@@ -231,14 +233,15 @@ def _annotated(line: Mapping[str, Any], question: int) -> bool:
     return bool(np.any(line["cells"][question]) or np.any(line["remainders"][question]))
 
 
-def _told_rate(wrong: list[list[int]], samples: int) -> Rate | None:
+def _told_rate(wrong: list[list[int]], samples: int, evidence: bool) -> Rate | None:
     """The share from (wrong, low, high) of each question, -1 for withheld; None for a site below its floor."""
     if any(high < 0 for _, _, high in wrong):
         return None
     labels = max(samples * len(wrong), 1)
     low, high = (min(sum(own[i] for own in wrong) / labels, 1.0) for i in (1, 2))
     few = any(count < 0 for count, _, _ in wrong)
-    return Rate(math.nan if few else sum(own[0] for own in wrong) / labels, low, high)
+    share = math.nan if few else sum(own[0] for own in wrong) / labels
+    return Rate(share, low, high).as_told(evidence, labels)
 
 
 def _shown(count: int) -> int | None:

@@ -38,6 +38,15 @@ class Rate:
     level: float = 0.95
     """Coverage that the interval claims."""
 
+    def as_told(self, wrong_labels: bool, labels: int) -> Rate:
+        """With an interval that begins at 0 exactly where there is no evidence of wrong labels.
+
+        Evidence says that one of the labels is wrong, so that this much is no secret where a floor withholds the end.
+        """
+        one = 1 / max(labels, 1)
+        low, high = (max(self.low, one), max(self.high, one)) if wrong_labels else (0.0, self.high)
+        return replace(self, low=low, high=high)
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -49,7 +58,14 @@ class Finding:
     """How often a site without wrong labels is told that it has some."""
 
     @property
+    def stated(self) -> bool:
+        """Whether a rate of false alarms, and with it an interval, is claimed: a method's own list claims neither."""
+        return self.false_alarm_rate < 1
+
+    @property
     def words(self) -> str:
+        if not self.stated:
+            return f"{'labels' if self.wrong_labels else 'no labels'} on a list, at no stated rate of false alarms"
         rate = f"at a false-alarm rate of {100 * self.false_alarm_rate:g}\u00a0%"
         return (
             f"evidence of wrong labels ({rate})"

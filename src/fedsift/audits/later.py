@@ -48,6 +48,11 @@ def judge_later(out: Path, source: Source) -> tuple[dict[str, SiteAudit], Datase
     raw = source.load()
     _check(raw, spread)
     new = with_features(raw, study.model.name, device=study.engine.device)
+    if new.shape != spread.dataset.shape:
+        shapes = [" x ".join(map(str, data.shape)) for data in (new, spread.dataset)]
+        raise DataError(
+            f"the new samples are {shapes[0]}, those of the audit {shapes[1]}: they must be alike"
+        )
     notebooks, evidence = notebooks_of(folder, study)
     sites = np.asarray(raw.sites) if raw.sites is not None else np.full(len(raw.labels), spread.sites[0])
     every = np.union1d(raw.train, raw.test)
@@ -68,6 +73,9 @@ def _check(data: Dataset, spread: Spread) -> None:
             f"the new data have classes {', '.join(data.classes)}, the audit {', '.join(spread.dataset.classes)}: "
             "name the same ones in the same order (classes=...)"
         )
+    if data.multilabel != spread.dataset.multilabel:
+        kinds = ["several labels" if own.multilabel else "one class" for own in (data, spread.dataset)]
+        raise DataError(f"the new data have {kinds[0]} a sample, the audit {kinds[1]}")
     if data.sites is None and len(spread.sites) > 1:
         raise DataError("the new data name no site: give a site column, or --new with data of one site")
 

@@ -110,12 +110,14 @@ def _told(
     evidence = rates[0].evidence
     if audit.multilabel:
         evidence = rate_of(np.concatenate(columns), negligible=NEGLIGIBLE_FINDINGS, surely=surely).evidence
-    if audit.rate.low <= 0 and audit.rate.high >= 1:
-        low, high, evidence = 0.0, 1.0, audit.finding.wrong_labels
     share = min(sum(own.wrong for own in rates) / labels, 1.0)
-    return replace(audit.rate, estimate=share, low=low, high=high), replace(
-        audit.finding, wrong_labels=evidence or found
-    )
+    if not audit.finding.stated:
+        told = audit.finding.wrong_labels or found
+        return replace(audit.rate, estimate=share, low=0.0, high=1.0), replace(
+            audit.finding, wrong_labels=told
+        )
+    rate = replace(audit.rate, estimate=share, low=low, high=high).as_told(evidence or found, labels)
+    return rate, replace(audit.finding, wrong_labels=evidence or found)
 
 
 def _agreement(audit: SiteAudit, probability: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -107,4 +107,5 @@ def _told(audit: SiteAudit, samples: int, floor: int) -> Rate:
     )
     told = told_rate(SiteRate(labels, wrong, low, high, audit.finding.wrong_labels), floor)
     estimate = math.nan if told.wrong == WITHHELD else told.wrong / labels
-    return replace(audit.rate, estimate=estimate, low=told.low / labels, high=told.high / labels)
+    rate = replace(audit.rate, estimate=estimate, low=told.low / labels, high=told.high / labels)
+    return rate.as_told(audit.finding.wrong_labels, labels) if audit.finding.stated else rate

@@ -36,7 +36,7 @@ from fedsift.audits.places import SiteFolder, make_private
 from fedsift.audits.write import array_thumbnails
 from fedsift.contract import codec
 from fedsift.contract.codec import digest_of
-from fedsift.contract.errors import ConfigError, RunError
+from fedsift.contract.errors import ConfigError, DataError, RunError
 from fedsift.contract.files import write_private
 from fedsift.contract.plain import plain
 from fedsift.contract.plaintext import argument
@@ -212,12 +212,22 @@ def _written(
     note_study(out, study, folder)
     folders: dict[str, SiteFolder] = {}
     for site, own in list(judged.items()):
+        _refuse_shared(SiteFolder.of(out, site), site, folders)
         shown = array_thumbnails(pictures[site_rows(spread, site)[0]])
         folders[site], judged[site] = write_again(out, own, shown, tell)
     _write_consortium(folder, spread, out, evidence)
     summary = _summary(study, spread, judged)
     write_private(out / "summary.json", json.dumps(plain(summary), indent=2) + "\n")
     return Audit(out, judged, folders, summary)
+
+
+def _refuse_shared(own: SiteFolder, site: str, written: Mapping[str, SiteFolder]) -> None:
+    """Raises where a disk that takes "Nord" for "nord" would give one site's files to another."""
+    for other, folder in written.items():
+        if own.path.exists() and own.path.samefile(folder.path):
+            raise DataError(
+                f"sites '{other}' and '{site}' are the same folder on this disk ({folder.path}): rename one of them"
+            )
 
 
 def notebooks_of(folder: RunFolder, study: Study) -> tuple[dict[str, Mapping[str, Any]], Evidence]:
@@ -272,6 +282,7 @@ def _summary(study: Study, spread: Spread, judged: Mapping[str, SiteAudit]) -> d
             "rate_low": own.rate.low,
             "rate_high": own.rate.high,
             "wrong_labels": own.finding.wrong_labels,
+            "false_alarm_rate": own.finding.false_alarm_rate,
         }
         for site, own in judged.items()
     }

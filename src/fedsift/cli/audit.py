@@ -150,7 +150,7 @@ def tell_audit(found: Audit) -> None:
             own["samples"],
             own["flagged"],
             _rate(own),
-            "wrong labels" if own["wrong_labels"] else "no evidence",
+            _finding(own),
         ]
         for site, own in found.summary["sites"].items()
     ]
@@ -170,4 +170,14 @@ def tell_audit(found: Audit) -> None:
 
 
 def _rate(own: dict[str, Any]) -> str:
-    return f"{100 * own['rate']:.1f} % ({100 * own['rate_low']:.1f}-{100 * own['rate_high']:.1f})"
+    share = f"{100 * own['rate']:.1f} %"
+    if own["false_alarm_rate"] >= 1:
+        return f"{share} (no interval)"
+    low = "<0.1" if 0 < own["rate_low"] < 0.0005 else f"{100 * own['rate_low']:.1f}"
+    return f"{share} ({low}-{100 * own['rate_high']:.1f})"
+
+
+def _finding(own: dict[str, Any]) -> str:
+    if own["false_alarm_rate"] >= 1:  # a method's own list claims no rate of false alarms
+        return "on a list" if own["wrong_labels"] else "no list"
+    return "wrong labels" if own["wrong_labels"] else "no evidence"

@@ -30,7 +30,7 @@ def split(
     if groups is None:
         member, sizes = np.arange(len(labels)), np.ones(len(labels), np.int64)
     else:
-        member = np.unique(groups, return_inverse=True)[1]
+        member = units_of(groups)
         sizes, strata = np.bincount(member), _group_strata(strata, member)
     picked = _choose(strata, sizes, fraction, rng)
     if at_least_one and fraction > 0 and len(sizes) > 1 and not picked.any():
@@ -38,6 +38,18 @@ def split(
         picked[rng.choice(smallest)] = True
     chosen = picked[member]
     return np.flatnonzero(~chosen).astype(np.int64), np.flatnonzero(chosen).astype(np.int64)
+
+
+def units_of(groups: NDArray[Any]) -> NDArray[np.int64]:
+    """Equal numbers for samples of one group, `[n]`; a sample whose group is missing ("" or NaN) is a unit for itself:
+    samples of which nobody knows the patient are not one patient's."""
+    names = np.asarray(groups)
+    member = np.unique(names, return_inverse=True)[1]
+    missing = np.isin(names.astype(str), ("", "nan"))
+    if not missing.any():
+        return member
+    alone = np.where(missing, len(names) + np.arange(len(names)), member)
+    return np.unique(alone, return_inverse=True)[1]
 
 
 def _strata(labels: Labels) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ from fedsift.contract.messages import Envelope, Reply
 from fedsift.contract.randomness import numpy_generator
 from fedsift.data.dataset import Dataset, Labels, Rows
 from fedsift.data.sources import Source, sources
-from fedsift.data.splits import split
+from fedsift.data.splits import split, units_of
 from fedsift.deploy.account import Charge
 from fedsift.deploy.consent import account_of
 from fedsift.deploy.embeddings import kind_of, note_embedding
@@ -139,7 +139,7 @@ def _groups(dataset: Dataset, rows: Rows) -> Tensor | None:
     """Equal numbers for samples of one group, int64 `[n]`."""
     if dataset.groups is None:
         return None
-    return torch.from_numpy(np.unique(dataset.groups[rows], return_inverse=True)[1])
+    return torch.from_numpy(units_of(dataset.groups[rows]))
 
 
 def _public(file: SiteFile, path: Path) -> Samples | None:

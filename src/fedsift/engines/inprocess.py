@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedsift.contract.messages import Answer, Envelope, SiteFacts
 from fedsift.contract.notebook import Notebook
 from fedsift.data.dataset import Spread
+from fedsift.data.splits import units_of
 from fedsift.engines.engine import Parts
 from fedsift.engines.federation import EngineFederation, Simulation
 from fedsift.local.site import Compute, Samples, Site
@@ -117,7 +117,7 @@ class InProcess(EngineFederation):
 
     def _groups(self, rows: Any) -> Tensor | None:
         groups = self.spread.dataset.groups
-        return None if groups is None else torch.from_numpy(np.unique(groups[rows], return_inverse=True)[1])
+        return None if groups is None else torch.from_numpy(units_of(groups[rows]))
 
     def _samples(self, rows: Any) -> Samples:
         data = self.spread.dataset

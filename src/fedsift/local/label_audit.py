@@ -331,7 +331,7 @@ class JudgeLabels(Request[LabelsJudged]):
             every = np.concatenate([p[:, q], held[0][:, q]])
             predictions.append(predicted_shares(every, model, fit.shares).argmax(1))
             wrongs.append(np.concatenate([doubt, later_doubt]))
-            third = third_reply(fit, answers[:, q], site.floor)
+            third = third_reply(fit, answers[:, q], site.floor, rate)
             tables.append(third.agreement)
             told.append((third.rate.wrong, third.rate.low, third.rate.high))
             rates.append((rate.wrong, rate.low, rate.high, rate.evidence))

@@ -120,12 +120,16 @@ def last_fit(probabilities: ArrayLike, given: ArrayLike, shared: SharedModel, ow
     return fit_site(probabilities, given, shared.model.with_tempering(site_tempering(shared, own)), own.nats)
 
 
-def third_reply(fit: SiteFit, given: ArrayLike, floor: int = FLOOR) -> ThirdReply:
-    """From the site's last fit."""
+def third_reply(
+    fit: SiteFit, given: ArrayLike, floor: int = FLOOR, rate: SiteRate | None = None
+) -> ThirdReply:
+    """From the site's last fit. rate: what the site itself is told, where that depends on other questions as well."""
     labels = np.asarray(given, np.int64)
     table = np.zeros(fit.counts.shape)
     np.add.at(table, (fit.proposed, labels), 1)
-    return ThirdReply(told_rate(site_rate(fit, labels), floor), censored(table, floor))
+    return ThirdReply(
+        told_rate(site_rate(fit, labels) if rate is None else rate, floor), censored(table, floor)
+    )
 
 
 def told_rate(rate: SiteRate, floor: int = FLOOR) -> SiteRate:

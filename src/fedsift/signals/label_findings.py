@@ -122,7 +122,8 @@ def fit_annotator(
 def site_rates(fits: Sequence[SiteFit | None], answers: ArrayLike) -> list[SiteRate | None]:
     """Every question's rate; whether there is evidence of wrong labels is asked once, of all findings together.
 
-    Otherwise a site with eight findings would have eight chances of a false alarm.
+    Otherwise a site with eight findings would have eight chances of a false alarm. Where there is evidence, every
+    finding's interval is its own (a single one may begin at 0); where there is none, all begin at 0.
     """
     given = np.asarray(answers, np.int64)
     rates = [None if fit is None else site_rate(fit, given[:, q]) for q, fit in enumerate(fits)]
@@ -130,7 +131,9 @@ def site_rates(fits: Sequence[SiteFit | None], answers: ArrayLike) -> list[SiteR
         return rates
     doubts = [fit.doubt(given[:, q]) for q, fit in enumerate(fits) if fit is not None]
     told = bool(doubts) and rate_of(np.concatenate(doubts), negligible=NEGLIGIBLE_FINDINGS).evidence
-    return [None if rate is None else replace(rate, evidence=told) for rate in rates]
+    return [
+        None if rate is None else replace(rate, low=rate.low if told else 0, evidence=told) for rate in rates
+    ]
 
 
 def never_annotated(given: ArrayLike, expected: ArrayLike, threshold: float = 0.01) -> Flags:

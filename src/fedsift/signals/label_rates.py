@@ -30,7 +30,7 @@ MODEL_ERROR = 0.25
 alone gives far too narrow intervals, since the exponent and the shape of the errors are only nearly right."""
 NEGLIGIBLE = 0.02
 """A site has evidence of wrong labels where these are surely the better explanation (`SURE`) and the interval of its
-rate, if there are any, lies above this share."""
+rate, if there are any, lies above this share; the interval that it is told then begins here or above."""
 SURE = 0.5
 """P(any wrong), whether or not the site's pictures may look different, above which a site is told of wrong labels: they
 are the better explanation beside either. On HAM10000, digits and made X-rays, seeds 100 to 104, sites without a wrong
@@ -197,7 +197,7 @@ class SiteRate:
     """Expected number of wrong labels."""
     low: int
     high: int
-    """The ends of its 95 % interval."""
+    """The ends of its 95 % interval, which begins at 0 exactly where there is no evidence."""
     evidence: bool
     """False: no evidence of wrong labels, at a stated rate of false alarms (`FALSE_ALARM`)."""
 
@@ -231,6 +231,9 @@ def rate_of(
     with the rest. There is evidence only if `surely`, the chance of any whether or not the site's pictures may look
     different, is above `SURE` and the interval of the smaller of the rate and `at_random`, the share of wrong labels
     that follow no picture, lies above the negligible share.
+
+    Evidence is thus the answer to whether more than the negligible share is wrong, and the interval is cut by it: it
+    begins at 0 without, and with it at the negligible share or above, though not above the estimate.
     """
     n = len(doubt)
     if n == 0:
@@ -246,11 +249,15 @@ def rate_of(
         above = (quantile - (1 - chance)) / max(chance, 1e-12)
         return 0.0 if above <= 0 else float(expit(logit(rate) + spread * ndtri(min(above, 1.0))))
 
-    low, high = end(0.025), max(end(0.975), min(negligible, 1.0) if chance < 0.975 else 0.0)
+    high = max(end(0.975), min(negligible, 1.0) if chance < 0.975 else 0.0)
+    most = int(np.ceil(high * n))
+    estimate = round(chance * float(doubt.sum()))
     least_rate = float(np.clip(min(rate, at_random), 1e-9, 1 - 1e-9))
-    evidence = surely > SURE and float(expit(logit(least_rate) + spread * ndtri(0.025))) > negligible
-    least = int(np.floor(low * n)) if evidence else 0
-    return SiteRate(n, round(chance * float(doubt.sum())), least, int(np.ceil(high * n)), evidence)
+    if surely <= SURE or float(expit(logit(least_rate) + spread * ndtri(0.025))) <= negligible:
+        return SiteRate(n, estimate, 0, most, False)
+    estimate = max(estimate, 1)
+    least = int(np.floor(max(end(0.025), negligible) * n))
+    return SiteRate(n, estimate, max(min(least, estimate), 1), max(most, estimate), True)
 
 
 def flagged(probability_wrong: ArrayLike, rate: SiteRate, threshold: float = FLAG) -> NDArray[np.bool_]:

@@ -34,6 +34,9 @@ def headline(audit: SiteAudit) -> str:
     n = int((~audit.is_test).sum()) * audit.asked
     if n == 0:
         return "No training labels were audited"
+    if not audit.finding.stated:
+        samples, listed = int((~audit.is_test).sum()), int(audit.flagged[~audit.is_test].sum())
+        return f"{listed:,} of {count(samples, 'sample')} {'is' if listed == 1 else 'are'} on the list"
     if not audit.finding.wrong_labels:
         return f"No evidence of wrong labels among {count(n, 'label')}"
     low, middle, high = (round(n * share) for share in (audit.rate.low, audit.rate.estimate, audit.rate.high))
@@ -48,6 +51,8 @@ def count(n: int, word: str) -> str:
 def percent(share: float) -> str:
     if math.isnan(share):
         return "–"
+    if 0 < share < 0.0005:
+        return "<0.1\u00a0%"  # nothing but none is told as 0
     return f"{100 * share:.1f}\u00a0%" if share < 0.1 else f"{100 * share:.0f}\u00a0%"
 
 
@@ -61,7 +66,9 @@ def tiles(audit: SiteAudit) -> Markup:
         (
             "Probably wrong",
             percent(rate.estimate),
-            f"{percent(rate.low)} to {percent(rate.high)} at {percent(rate.level)} confidence",
+            f"{percent(rate.low)} to {percent(rate.high)} at {percent(rate.level)} confidence"
+            if audit.finding.stated
+            else "no interval is claimed",
         ),
         (
             "On the list",
@@ -100,6 +107,10 @@ def _of_the_list(proposals: int, flagged: int) -> str:
 
 def lead(audit: SiteAudit) -> str:
     rate = f"{100 * audit.finding.false_alarm_rate:g}\u00a0%"
+    if not audit.finding.stated:
+        return (
+            "By a method's own evidence, at no stated rate of false alarms. The review queue can tell more."
+        )
     if audit.finding.wrong_labels:
         return f"Evidence of wrong labels, at a false-alarm rate of {rate}."
     return f"Said at a false-alarm rate of {rate}. The review queue can tell more."

@@ -10,6 +10,7 @@ import numpy as np
 from fedsift.contract.errors import DataError
 from fedsift.data.dataset import Rows
 from fedsift.data.partitions.base import Partition, Placement, Pool, need_samples, need_sites, partitions
+from fedsift.data.splits import units_of
 
 
 @partitions.register("iid")
@@ -55,7 +56,7 @@ def spread_groups(
     """Whole groups, in random order, each to the site that has the fewest samples so far."""
     if pool.groups is None:
         raise DataError("whole_groups needs a group column (patient, lesion), which these data do not have")
-    _, member = np.unique(pool.groups, return_inverse=True)
+    member = units_of(pool.groups)
     sizes = np.bincount(member)
     if len(sizes) < sites and not allow_empty:
         raise DataError(f"{len(sizes)} groups cannot fill {sites} sites: use at most {len(sizes)} sites")

@@ -85,7 +85,9 @@ def join_listings(listings: Mapping[str, Listing], notes: Sequence[str] = ()) ->
 
     named = [[f"{site}/{name}" for name in part.ids] for site, part in listings.items()]
     sited_groups = [
-        np.array([f"{site}/{group}" for group in part.groups]) if part.groups is not None else None
+        np.array([f"{site}/{group}" if group else "" for group in part.groups])
+        if part.groups is not None
+        else None
         for site, part in listings.items()
     ]
     count = sum(len(part.pictures) for part in parts)

@@ -138,6 +138,12 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]], options: ArrayOptions) -> Da
         labels = np.concatenate([labels, as_labels(arrays["test_labels"])])
         test = np.arange(len(train), len(images), dtype=np.int64)
     else:
+        for name in ("ids", "site", "group"):
+            if name in arrays and len(arrays[name]) < len(images):
+                raise DataError(
+                    f"{options.name}: array '{name}' has {len(arrays[name])} entries for {len(images)} images: "
+                    "give every image one"
+                )
         rng = numpy_generator(options.split_seed, "arrays", "split")
         train, test = split(labels, options.test_fraction, rng, arrays.get("group"))
     mean, std = channel_statistics(images, train)
