@@ -35,10 +35,16 @@ START: Weights = {
 """||w|| = 5."""
 
 
-def judged(updates: Mapping[str, Any], protection: Protection | None = None, **limits: Any) -> dict[str, str]:
-    """Refusals of updates of `w`, given as four numbers that are added to it."""
+def judged(
+    updates: Mapping[str, Any],
+    protection: Protection | None = None,
+    begun: Mapping[str, torch.Tensor] = START,
+    stage: str = "train",
+    **limits: Any,
+) -> dict[str, str]:
+    """Refusals of updates of `w`, given as four numbers that are added to START; begun: the model that was sent."""
     protection = protection or Protection(GateLimits(**limits))
-    request = Train(START, Recipe())
+    request = Train(dict(begun), Recipe())
     replies = {
         site: Trained(
             {"w": START["w"] + torch.tensor(change), "bn.running_var": START["bn.running_var"] * 1.1}, 10, 0.5
@@ -46,7 +52,7 @@ def judged(updates: Mapping[str, Any], protection: Protection | None = None, **l
         for site, change in updates.items()
     }
     envelopes = {site: Envelope("run", site, Moment(1, "train", 0, 0), "", request) for site in updates}
-    return protection.refusals("train", replies, envelopes, lambda site: ("bn.running_var",))
+    return protection.refusals(stage, replies, envelopes, lambda site: ("bn.running_var",))
 
 
 def one(length: float, direction: int = 0) -> list[float]:
@@ -388,14 +394,35 @@ def test_a_model_that_has_nearly_vanished_is_refused() -> None:
     assert not judged(small, flat=False)
 
 
+LATER = {name: tensor + 0.25 for name, tensor in START.items()}
+
+
 def test_a_model_that_was_sent_before_is_a_replay() -> None:
     protection = Protection()
     assert not judged({"a": one(1.0), "b": one(1.1)}, protection)
-    assert "sent before" in judged({"a": one(1.0), "b": one(1.2)}, protection)["a"]
-    assert not judged({"c": one(1.1)}, protection), "another site may well come to the same"
+    assert "sent before" in judged({"a": one(1.0), "b": one(1.2)}, protection, LATER)["a"]
+    assert not judged({"c": one(1.1)}, protection, LATER), "another site may well come to the same"
     again = Protection()
     again.recall(protection.memory())
-    assert list(judged({"b": one(1.1)}, again)) == ["b"]
+    assert list(judged({"b": one(1.1)}, again, LATER)) == ["b"]
+
+
+def test_a_model_that_is_trained_again_from_the_same_place_is_no_replay() -> None:
+    """A site of two samples ends where it ended before: it is asked the same, and answers the same."""
+    protection = Protection()
+    for _ in range(2):
+        assert not judged({"a": one(1.0), "b": one(1.1)}, protection)
+    assert "sent before" in judged({"a": one(1.0)}, protection, LATER)["a"]
+
+
+def test_lengths_from_zeros_tell_nothing_about_others() -> None:
+    """Three rounds of steps of 0.2 of the model, then one from zeros, which has no length to be a share of."""
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in START.items()}
+    protection = Protection(GateLimits(norm_factor=6.0))
+    for length in (0.1, 0.11, 0.12):
+        assert not judged({"a": one(length), "b": one(1.1 * length)}, protection, stage="search")
+    assert not judged({"a": one(50.0), "b": one(60.0)}, protection, zeros)
+    assert "times the usual" in judged({"a": one(51.0)}, protection)["a"], "from a model it is still too far"
 
 
 def test_a_model_that_comes_back_as_it_was_sent_is_no_replay() -> None:

@@ -12,19 +12,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-import torch
-
 from fedsift.aggregate.likeness import agreements, flattened, relative_length, remaining
-from fedsift.contract.codec import digest_of
 from fedsift.contract.messages import Envelope, Reply, Weights
 from fedsift.contract.plaintext import short
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Range, Ranged
 from fedsift.engines import facing
 from fedsift.engines.gate import unchecked
 from fedsift.engines.lengths import Lengths, Way, usual_for
+from fedsift.engines.replays import KEPT_DIGESTS, Starts, replays
 
-KEPT_DIGESTS = 64
-"""Accepted models of a site that are known again if they are sent a second time."""
 FEWEST_CLASSES = 5
 """Of so many classes no wrong labels pull a model that has learnt nothing back by more than a share 1 / (K - 1) of what
 right ones pull it on. Two classes that are swapped pull it back as far: that site and an attacker are the same."""
@@ -60,7 +56,7 @@ class GateLimits(Ranged):
     flat: bool = True
     """Refuse tensors of zeros, or of any one number, where others were sent, and models that have nearly vanished."""
     replays: bool = True
-    """Refuse a model that the same site has sent before."""
+    """Refuse a model that the same site has sent before, beginning at another one."""
     largest_share: Annotated[float, Range(0, 1, above=True)] = 1.0
     """The most that one site's declared size may count for among a round's replies; 1: no bound."""
     cross_check: bool = False
@@ -90,6 +86,12 @@ class Move:
         return float(any(bool(self.start[name].any()) for name in self.parameters))
 
     @property
+    def origin(self) -> str:
+        """Part of the key by which lengths are remembered: from zeros they are not relative to anything, and tell
+        nothing about those that are."""
+        return "" if self.alone else " from zeros"
+
+    @property
     def kind(self) -> tuple[Any, ...]:
         """Moves of one kind have a common direction; others are of another network."""
         return tuple((name, tuple(self.model[name].shape)) for name in self.parameters)
@@ -103,7 +105,7 @@ class Protection:
     lengths: dict[str, Lengths] = field(default_factory=dict)
     """By stage and model; kept with the run's checkpoints."""
     seen: dict[str, list[str]] = field(default_factory=dict)
-    """Fingerprints of each site's accepted models, the latest; kept with them."""
+    """Fingerprints of each site's accepted models and of where they began, the latest; kept with them."""
     tells: bool = False
     """Whether no honest site turns round as far as an attacker (`tells_turns`)."""
     opening: bool = False
@@ -140,17 +142,20 @@ class Protection:
     ) -> dict[str, str]:
         """Why updates of these replies are set aside, by site. buffers: a site's running statistics, by name."""
         refused: dict[str, str] = {}
-        moves: dict[int, dict[str, Move]] = {}
+        moves: dict[str, dict[str, Move]] = {}
         marks: dict[str, list[str]] = {}
+        starts = Starts()
         for site, reply in replies.items():
             try:
                 found = _moves(reply, envelopes[site], buffers(site))
-                marks[site] = [_mark(move) for move in found] if self.limits.replays else []
+                marks[site] = (
+                    [starts.mark(move.model, move.start) for move in found] if self.limits.replays else []
+                )
                 flat = _flat(found) if self.limits.flat else None
             except Exception as error:  # a reply may hold anything at all
                 refused[site] = short(unchecked(error))
                 continue
-            again = (set(marks[site]) - {""}) & set(self.seen.get(site, ()))
+            again = any(replays(mark, self.seen.get(site, ())) for mark in marks[site])
             known = self.left_out.get(site) if found else None
             if flat is not None or again or known:
                 refused[site] = short(
@@ -158,11 +163,9 @@ class Protection:
                 )
                 continue
             for number, move in enumerate(found):
-                moves.setdefault(number, {})[site] = move
-        for number, cohort in moves.items():
-            refused |= self._judged(
-                f"{stage}/{number}", {s: m for s, m in cohort.items() if s not in refused}
-            )
+                moves.setdefault(f"{number}{move.origin}", {})[site] = move
+        for model, cohort in moves.items():
+            refused |= self._judged(f"{stage}/{model}", {s: m for s, m in cohort.items() if s not in refused})
         self.opening = self.opening and not moves
         for site, new in marks.items():
             if site not in refused and any(new):
@@ -326,12 +329,6 @@ def _trained_on(reply: Reply, number: int) -> int:
     if isinstance(samples, tuple) and number < len(samples):
         samples = samples[number]
     return samples if isinstance(samples, int) else 1
-
-
-def _mark(move: Move) -> str:
-    """A model's fingerprint; "" for one that came back as it was sent, which a site may do as often as it is asked."""
-    same = all(torch.equal(tensor, move.start[name]) for name, tensor in move.model.items())
-    return "" if same else digest_of(move.model)[:12]
 
 
 def _flat(moves: list[Move]) -> str | None:
