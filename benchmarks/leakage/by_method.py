@@ -26,7 +26,7 @@ HEADS = ("no policy", f"floor {FLOOR}", "and clipped", f"and noise {NOISE:g}")
 
 HOW = """Each method runs a few rounds with {sites} sites of digits that have uneven classes ({seeds} seeds; methods for
 several labels: four findings a digit). The sites answer as deployed ones do, from a site.toml and by the code of a
-site's own process, and so does their policy: none; a floor of {floor}; that and updates clipped at the median length
+site's own process, which applies their policy: none; a floor of {floor}; that and updates clipped at the median length
 of the method's updates without a policy; that and noise of {noise:g} times this bound, which costs {rho:g} of zCDP an
 update. Without a policy a label audit still has the floor of {audit} that a site.toml has by itself. Whatever left is
 attacked field by field, by the attacks above and, where counts by class leave, by reading them; of several exchanges
@@ -38,7 +38,7 @@ is within {least:g} of equal shares has nothing to be known. `benchmarks/leakage
 AGAIN_TEXT = """The slow tests measure {names} anew with seed {seed}: no figure may lie above the kept one by more than
 {labels:g} (label mix) or {member:g} (member)."""
 COST = """What that costs: accuracy of the method's model on the coordinator's own test set after these few rounds; –
-where a method makes no model of the federation."""
+where a method makes no model of the federation, "ended" where too few replies passed the coordinator's gate."""
 
 
 def figure(rows: Sequence[Mapping[str, Any]], what: str) -> tuple[str, float] | None:
@@ -74,9 +74,10 @@ def section() -> list[str]:
     again = AGAIN_TEXT.format(names=", ".join(AGAIN), seed=SEEDS[0], **MARGIN)
     return [
         filled(how),
+        *_unmeasured(found),
         "**Label mix**",
         _figures(found, names, "labels"),
-        *_still(found, names, "labels", "more than half of what they tell without one"),
+        *_still(found, names, "labels", "more than half of what they tell without a policy"),
         "**Member**",
         _figures(found, names, "member"),
         *_withheld(found, names),
@@ -84,6 +85,12 @@ def section() -> list[str]:
         _accuracies(found, names),
         filled(again),
     ]
+
+
+def _unmeasured(found: Mapping[str, Any]) -> list[str]:
+    """Methods that a stopped run has not come to."""
+    missing = [name for name in methods.names() if name not in found]
+    return [filled(f"Not measured yet: {', '.join(missing)}.")] if missing else []
 
 
 def _figures(found: Mapping[str, Any], names: Sequence[str], what: str) -> str:

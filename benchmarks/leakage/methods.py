@@ -51,7 +51,10 @@ ROUNDS = 2
 SHORT: Mapping[str, dict[str, Any]] = {
     "cbafed": {"warmup": 1, "rounds": 2},
     "dividemix": {"warmup": 1, "rounds": 1},
+    "fedclean": {"rounds_1": 1, "rounds_2": 1, "rounds_3": 1, "cnll_epochs": 4, "cnll_warm": 2},
     "fedcorr": {"iterations": 1, "fine_tuning_rounds": 1, "usual_rounds": 1},
+    "feddiv": {"iterations": 1, "rounds": 2},
+    "fedmd": {"rounds": 1, "pretrain_rounds": 1, "pretrain_epochs": 3},
     "fedmlp": {"rounds": 2, "warm_up": 1},
     "fednoro": {"rounds": 2, "warm_up": 1},
     "joint-opt": {"warmup": 1, "rounds": 1},
