@@ -33,6 +33,8 @@ Array = NDArray[np.float64]
 OWN = 200
 """Labelled samples of the coordinator's own."""
 FLOOR = 10
+SMALLEST = 1e-12
+"""Stands for a share of nothing where something is divided by it."""
 NOISES = (0.0, 0.1, 1.0)
 """Standard deviation of the noise in units of the clipping bound; 0: clipped alone."""
 
@@ -126,30 +128,35 @@ def noised(
 
 def from_losses(values: Array, held: NDArray[np.bool_]) -> Array:
     """Classes that are told are there, and more often where the model has learnt them better."""
-    return _shares(np.where(held, np.exp(-values), 0.0), len(values))
+    return as_shares(np.where(held, np.exp(-values), 0.0))
 
 
 def from_presence(held: NDArray[np.bool_]) -> Array:
     """Equal shares of the classes for which a mean was sent: prototypes tell no more about their number."""
-    return _shares(held.astype(float), len(held))
+    return as_shares(held.astype(float))
 
 
 def from_predictions(place: Scene, model: Weights) -> Array:
     """How much more often than the global model the site's predicts each class for samples of the coordinator's."""
     site = torch.softmax(place.logits(model, place.own), -1).mean(0).double().numpy()
     common = torch.softmax(place.logits(place.start, place.own), -1).mean(0).double().numpy()
-    return _shares(np.maximum(site / common - 0.5, 0.0), place.classes)
+    return from_ratio(site, common)
 
 
-def _shares(numbers: Array, classes: int) -> Array:
+def from_ratio(site: Array, common: Array) -> Array:
+    """Shares by how much more often the site predicts each class than is common, `[K], [K] -> [K]`."""
+    return as_shares(np.maximum(site / np.maximum(common, SMALLEST) - 0.5, 0.0))
+
+
+def as_shares(numbers: Array) -> Array:
+    """Numbers that are not negative as shares; equal ones where there is nothing."""
     total = numbers.sum()
-    return numbers / total if total > 0 else np.full(classes, 1.0 / classes)
+    return numbers / total if total > 0 else np.full(len(numbers), 1.0 / len(numbers))
 
 
-def known(place: Scene, guess: Array, site: str) -> float:
+def known(guess: Array, secret: Array) -> float:
     """1 - TV(guess, shares) / TV(equal shares, shares): 0 is what anybody knows, 1 is everything."""
-    secret = place.shares(site)
-    blind = np.abs(secret - 1.0 / place.classes).sum()
+    blind = np.abs(secret - 1.0 / len(secret)).sum()
     return float(1.0 - np.abs(guess - secret).sum() / blind)
 
 
@@ -169,8 +176,13 @@ def membership(place: Scene, site: str, model: Weights, *, with_labels: bool) ->
             scores.append((before - F.cross_entropy(after, labels, reduction="none")).numpy())
         else:
             scores.append(torch.softmax(after, -1).max(-1).values.numpy())
-    marks = np.concatenate([np.ones(len(scores[0])), np.zeros(len(scores[1]))])
-    return float(roc_area(marks, np.concatenate(scores)))
+    return told_apart(*scores)
+
+
+def told_apart(inside: Array, outside: Array) -> float:
+    """AUC of scores of the site's samples against those of strangers."""
+    marks = np.concatenate([np.ones(len(inside)), np.zeros(len(outside))])
+    return float(roc_area(marks, np.concatenate([inside, outside])))
 
 
 # Everything together ------------------------------------------------------------------------------------------------
@@ -187,18 +199,28 @@ def rows(place: Scene, seed: int) -> Iterator[tuple[str, str, str, float]]:
             name = "clipped" if noise == 0 else f"clipped, noise {noise:g}"
             forms[name] = noised(place.start, model, bound, noise, entropy)
         for name, sent in forms.items():
-            yield "model", name, "labels", known(place, from_predictions(place, sent), site)
+            yield "model", name, "labels", known(from_predictions(place, sent), place.shares(site))
             yield "model", name, "member", membership(place, site, sent, with_labels=True)
-        yield "public predictions", "none", "labels", known(place, from_predictions(place, model), site)
+        yield (
+            "public predictions",
+            "none",
+            "labels",
+            known(from_predictions(place, model), place.shares(site)),
+        )
         yield "public predictions", "none", "member", membership(place, site, model, with_labels=False)
         counts = np.bincount(place.labels(site).numpy(), minlength=place.classes)
         told = place.losses[site]
         values, held = told.values.numpy().astype(float), told.held.numpy()
         above = held & (counts >= FLOOR)
-        yield "per-class losses", "none", "labels", known(place, from_losses(values, held), site)
-        yield "per-class losses", f"floor {FLOOR}", "labels", known(place, from_losses(values, above), site)
-        yield "prototypes", "none", "labels", known(place, from_presence(held), site)
-        yield "prototypes", f"floor {FLOOR}", "labels", known(place, from_presence(above), site)
+        yield "per-class losses", "none", "labels", known(from_losses(values, held), place.shares(site))
+        yield (
+            "per-class losses",
+            f"floor {FLOOR}",
+            "labels",
+            known(from_losses(values, above), place.shares(site)),
+        )
+        yield "prototypes", "none", "labels", known(from_presence(held), place.shares(site))
+        yield "prototypes", f"floor {FLOOR}", "labels", known(from_presence(above), place.shares(site))
 
 
 def _length(start: Weights, model: Weights) -> float:

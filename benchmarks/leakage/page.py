@@ -1,28 +1,20 @@
-"""`python -m benchmarks.leakage.page`: docs/leakage.md from results/ and from what methods declare."""
+"""`python -m benchmarks.leakage.page`: docs/leakage.md from results/ and, for secure aggregation, from what methods
+declare."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 from benchmarks.attacks.page import filled, table
 from benchmarks.leakage.__main__ import FILE
+from benchmarks.leakage.by_method import section
 from benchmarks.leakage.secure import verdict
 
-from fedsift.contract.disclosure import declared_replies
-from fedsift.contract.messages import Reply
 from fedsift.methods import methods
 
 PAGE = Path(__file__).parents[2] / "docs" / "leakage.md"
-KINDS = {
-    "model": ("weights", "twin", "models", "change"),
-    "public predictions": ("outputs",),
-    "prototypes": ("prototypes", "centroids"),
-    "per-class losses": ("values",),
-}
-"""Kinds of reply that are measured, by the fields that carry them."""
 TOP = """What leaves a site says something about its data. This page measures how much a curious coordinator can
 read off one exchange: the mix of labels at a site, and whether a given sample is there. It is made by `python
 -m benchmarks.leakage.page`; `benchmarks/leakage/measure.py` has the attacks."""
@@ -34,9 +26,6 @@ site's samples from strangers, 0.5 is a coin; from a model by how the sample's l
 predictions by their confidence, should the sample be among the public ones. Clipping is at the median length of
 the sites' updates; noise is in units of that bound. A floor withholds means over fewer samples than it; that a
 class is withheld says that it is small, so a floor protects single samples and not the mix."""
-EACH = """What each method sends, from its declared messages, and the largest of the figures above among it when
-no policy stands before it. A site's policy can set the floor, the clipping and the noise
-(docs/deployment.md)."""
 SECURE = """Secure aggregation hides single replies from the coordinator and shows it their sum. Which methods
 would survive it follows from what the coordinator makes of their declared replies:"""
 FLOWER = """It is not offered, for Flower 1.41 has none for the API that fedsift speaks. Its SecAgg+ consists of
@@ -44,12 +33,6 @@ FLOWER = """It is not offered, for Flower 1.41 has none for the API that fedsift
 `flwr.server.workflow.SecAggPlusWorkflow`, which raises a TypeError for any context but a `LegacyContext`; the
 mods of the current API, `flwr.clientapp.mod`, have clipping, local noise and message sizes alone.
 `tests/docs/test_leakage.py` looks whether that is still so."""
-
-
-def kinds_in(replies: list[type[Reply]]) -> list[str]:
-    """Measured kinds among these replies' fields."""
-    names = {entry.name for cls in replies for entry in dataclasses.fields(cls)}
-    return [kind for kind, fields in KINDS.items() if names & set(fields)]
 
 
 def page() -> str:
@@ -67,7 +50,7 @@ def page() -> str:
     parts = [
         "# Leakage", filled(TOP), filled(LABELS.format(seeds=found["seeds"])),
         table(["what leaves", "protection", "label mix", "member"], body),
-        "## By method", filled(EACH), _by_method(known),
+        "## By method", *section(),
         "## Secure aggregation", filled(SECURE), _secure(), filled(FLOWER),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
@@ -75,19 +58,6 @@ def page() -> str:
 
 def _cell(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
-
-
-def _by_method(known: dict[str, float]) -> str:
-    body = []
-    for name in methods.names():
-        every = [cls for replies in declared_replies(methods.get(name)()).values() for cls in replies]
-        kinds = kinds_in(every)
-        worst = [
-            max((known[key] for kind in kinds if (key := f"{kind}, none, {what}") in known), default=None)
-            for what in ("labels", "member")
-        ]
-        body.append([name, ", ".join(kinds) or "counts and losses alone", *map(_cell, worst)])
-    return table(["method", "what leaves", "label mix", "member"], body)
 
 
 def _secure() -> str:

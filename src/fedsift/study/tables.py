@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.ranges import ranges_of
 from fedsift.contract.registry import Registry, nearest
+from fedsift.contract.typed import declarations
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ def build(
     """
     fixed = dict(fixed or {})
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in fixed and f.init}  # type: ignore[arg-type]
-    hints, ranges = typing.get_type_hints(cls), ranges_of(cls)
+    hints, ranges = {f.name: hint for f, hint in declarations(cls)}, ranges_of(cls)
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in fields:
