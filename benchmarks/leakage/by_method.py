@@ -24,17 +24,18 @@ BLIND = {"labels": 0.0, "member": 0.5}
 """What anybody knows: less is nothing less to know."""
 HEADS = ("no policy", f"floor {FLOOR}", "and clipped", f"and noise {NOISE:g}")
 
-HOW = """Each method runs a few rounds with {sites} sites of digits that have uneven classes ({seeds} seeds; methods for
-several labels: four findings a digit). The sites answer as deployed ones do, from a site.toml and by the code of a
-site's own process, which applies their policy: none; a floor of {floor}; that and updates clipped at the median length
-of the method's updates without a policy; that and noise of {noise:g} times this bound, which costs {rho:g} of zCDP an
-update. Without a policy a label audit still has the floor of {audit} that a site.toml has by itself. Whatever left is
-attacked field by field, by the attacks above and, where counts by class leave, by reading them; of several exchanges
-the coordinator takes the first, the last or all together. The table has the best of all these, the mean over sites and
-seeds. Of a method with public samples {shown} of each site's samples are public, too, so that their predictions really
-leave. Of several labels the mix is that of the yes among the findings that a site says it annotates; a site whose mix
-is within {least:g} of equal shares has nothing to be known. `benchmarks/leakage/replies.py` has the attacks,
-`benchmarks/leakage/results/methods.json` the figure of each."""
+HOW = """Each method runs a few rounds with {sites} sites of digits that have uneven classes ({seeds} seeds; methods
+for several labels: four findings a digit). The sites answer as deployed ones do, from a site.toml and by the code of
+a site's own process, which applies their policy: none; a floor of {floor}; that and updates clipped at the median
+length of the method's updates without a policy; that and noise of {noise:g} times this bound, which costs {rho:g} of
+zCDP an update. Without a policy a label audit still has the floor of {audit} that a site.toml has by itself. Whatever
+left is attacked field by field, by the attacks above and, where counts by class leave, by reading them; of several
+exchanges the coordinator takes the first, the last or all together. The table has the best of all these, the mean
+over sites and seeds; which is best was told by the truth, column by column, so it is what a lucky coordinator reads.
+Of a method with public samples {shown} of each site's samples are public, too, so that their predictions really
+leave. Of several labels the sites are more uneven, the mix is that of the yes among the findings that a site says it
+annotates, and a site whose mix is within {least:g} of equal shares has nothing to be known.
+`benchmarks/leakage/replies.py` has the attacks, `benchmarks/leakage/results/methods.json` the figure of each."""
 AGAIN_TEXT = """The slow tests measure {names} anew with seed {seed}: no figure may lie above the kept one by more than
 {labels:g} (label mix) or {member:g} (member)."""
 COST = """What that costs: accuracy of the method's model on the coordinator's own test set after these few rounds; –
