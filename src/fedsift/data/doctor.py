@@ -53,11 +53,20 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Fit:
-    """Whether a method fits these data, and why not or with what care."""
+    """Whether a method can be run on these data, and what speaks against it."""
 
     method: str
     fits: bool
+    """False where a run would be refused."""
     reason: str
+    """What speaks against it, also where it can be run; empty where nothing does."""
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        if not self.fits:
+            return "no"
+        return "with care" if self.reason else "yes"
 
 
 @dataclass(frozen=True)
