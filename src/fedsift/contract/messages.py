@@ -15,7 +15,7 @@ from fedsift.contract.codec import Wire
 from fedsift.contract.randomness import numpy_generator, torch_generator
 
 if TYPE_CHECKING:
-    from fedsift.local.site import Site
+    from fedsift.contract.site import Site
 
 Weights: TypeAlias = dict[str, Tensor]
 """A model's state: names to tensors, parameters and buffers, on the CPU."""
