@@ -125,7 +125,7 @@ def examine(source: Source, look: Look | None = None) -> Report:
     seconds = time.perf_counter() - start
     findings += check_ids(dataset)
     findings += check_values(dataset)
-    findings += check_duplicates(dataset)
+    findings += check_duplicates(dataset, dark=any(finding.code == "dark" for finding in findings))
     findings += check_groups(dataset)
     findings += check_names(dataset)
     sites = summarise_sites(dataset)
