@@ -29,7 +29,7 @@ test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m "slow or hypothesis"
 
 docs: $(READY)
-	$(BIN)/zensical build --strict
+	$(BIN)/python -m zensical build --strict
 
 # Trains the runs that the pages show and takes their pictures anew; needs Chromium and chromedriver.
 pictures: $(READY)

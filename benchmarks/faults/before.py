@@ -22,7 +22,7 @@ from benchmarks.faults.row import ONE_COMMAND, PROCESSES, Row
 from benchmarks.faults.stand import Stand, wait_until
 from benchmarks.faults.studies import study_of
 
-from fedsift import __version__
+from fedsift.contract.version import __version__
 from fedsift.deploy.app import write_app
 from fedsift.deploy.certificates import throw_away
 from fedsift.deploy.consortium import make_key
@@ -171,7 +171,7 @@ def _start_row(stand: Stand, app: Path, run: str, name: str, fault: str, word: s
     return _row(name, fault, Said(code, words, time.monotonic() - began), word)
 
 
-VERSION = "import fedsift\nfedsift.__version__ = '9.9.9'\n"
+VERSION = "from fedsift.contract import version\nversion.__version__ = '9.9.9'\n"
 
 
 def other_classes(stand: Stand) -> Iterator[Row]:

@@ -16,7 +16,7 @@ from fedsift.aggregate import shares_of, weighted_average
 from fedsift.contract.messages import Moment, SiteFacts
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train
-from fedsift.local.site import Compute, Samples, Site
+from fedsift.local.site import Compute, LocalSite, Samples, Site
 from fedsift.local.workers import answer_many, start_workers
 from fedsift.models import build_model, initial_weights
 
@@ -106,7 +106,7 @@ def ours(work: Workload, workers: int, trainer: str = "auto") -> Round:
 
     def site_of(number: int, site: int) -> Site:
         rows = work.rows(site)
-        return Site(
+        return LocalSite(
             facts=SiteFacts(f"site {site}", len(rows), model=work.model),
             samples=Samples(images, rows, MEAN, STD),
             given=labels[rows],

@@ -20,7 +20,7 @@ from fedsift.contract.messages import Moment, SiteFacts
 from fedsift.local.cohort import ALONE, try_steps
 from fedsift.local.dispatch import LARGE, suggested_size
 from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.site import Samples, Site
+from fedsift.local.site import LocalSite, Samples
 from fedsift.local.trainer import Job
 from fedsift.models import build_model, initial_weights
 
@@ -52,7 +52,7 @@ def job_of(model: str, shape: tuple[int, ...], batch: int) -> Job:
     rows = batch * (STEPS + 1)
     generator = torch.Generator().manual_seed(0)
     pool = torch.randint(0, 256, (rows, *shape), dtype=torch.uint8, generator=generator)
-    site = Site(
+    site = LocalSite(
         SiteFacts("site", rows, model=model),
         Samples(pool, torch.arange(rows)),
         torch.randint(0, CLASSES, (rows,), generator=generator),

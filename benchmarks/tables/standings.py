@@ -9,11 +9,10 @@ from pathlib import Path
 from benchmarks.tables.page import HERE, filled, kept_result
 
 from fedsift.benches import advice
-from fedsift.benches.advice import LEADERBOARD, SITUATIONS, Advice, advice_of
+from fedsift.benches.advice import LEADERBOARD, SITUATIONS, Advised, Ranking, rankings_of
 from fedsift.benches.figures import words
 from fedsift.benches.summary import Results
 from fedsift.benches.text import bold, cells_of_row, note_lines, pipes
-from fedsift.metrics.paired import paired
 from fedsift.runs.units import plural, size
 
 PAGE = HERE.parents[1] / "docs" / "results" / "leaderboard.md"
@@ -31,8 +30,8 @@ and leave them as they are, none for those that judge none."""
 
 def advice_text(results: Results | None) -> str:
     """`advice.json`."""
-    found = [] if results is None else [asdict(one) for one in advice_of(results)]
-    empty = [asdict(Advice(situation, 0, 0, ())) for situation in SITUATIONS]
+    found = [] if results is None else [asdict(one) for one in rankings_of(results)]
+    empty = [asdict(Ranking(situation, "", ())) for situation in SITUATIONS]
     return json.dumps(found or empty, indent=1) + "\n"
 
 
@@ -55,7 +54,7 @@ def page() -> str:
 def recommended(results: Results) -> str:
     """One line a situation: the first by mean rank, what it gains over the reference row, who comes next."""
     lines = []
-    for one in advice_of(results):
+    for one in (ranking.advice() for ranking in rankings_of(results)):
         if not one.best:
             lines.append([one.situation, "open: runs are missing", "", "", ""])
             continue
@@ -65,7 +64,7 @@ def recommended(results: Results) -> str:
                 one.situation,
                 f"`{first.named}`",
                 f"{first.mean_rank:g} of {one.methods}",
-                gain(results, first.row, SITUATIONS[one.situation]),
+                gain(first),
                 ", ".join(f"`{other.named}` ({other.above_reference:+.1f})" for other in others),
             ]
         )
@@ -79,20 +78,11 @@ def recommended(results: Results) -> str:
     return pipes(head, lines)
 
 
-def gain(results: Results, row: str, columns: tuple[str, ...]) -> str:
-    """Mean difference to the reference row over the columns, paired by seed."""
-    figure, reference = results.table.figures[0], results.table.compared_with
-    pairs = [
-        (results.entry(row, c, figure).values, results.entry(reference, c, figure).values) for c in columns
-    ]
-    seeds = [s for s in results.table.seeds if all(s in one and s in other for one, other in pairs)]
-    ours, theirs = (
-        [sum(pair[side][seed] for pair in pairs) / len(pairs) for seed in seeds] for side in (0, 1)
-    )
-    found = paired(ours, theirs)
-    if found.n == 1:
-        return f"{found.mean:+.1f}, one seed"
-    return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
+def gain(row: Advised) -> str:
+    """Points above the reference row over the columns, paired by seed."""
+    if row.low is None or row.high is None:
+        return f"{row.above_reference:+.1f}, one seed"
+    return f"{row.above_reference:+.1f} [{row.low:+.1f}, {row.high:+.1f}]"
 
 
 def overall(results: Results) -> str:

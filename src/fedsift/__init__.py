@@ -10,6 +10,7 @@ The names in `__all__` are the public API (docs/api.md); they are imported when 
 from typing import TYPE_CHECKING
 
 from fedsift.contract.lazy import lazy
+from fedsift.contract.version import __version__
 
 if TYPE_CHECKING:
     from fedsift.api.auditing import audit
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from fedsift.local.recipe import Recipe
     from fedsift.methods.base import TrainingMethod
     from fedsift.study.study import Study
-
-__version__ = "0.2.0"
 
 _NAMES = {
     "api.auditing": ("audit",),

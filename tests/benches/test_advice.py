@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from fedsift.benches.advice import SITUATIONS, advice_for, advice_of, known_advice, situation_of
+from fedsift.benches.advice import (
+    SHOWN,
+    SITUATIONS,
+    Ranking,
+    advice_for,
+    known_rankings,
+    rankings_of,
+    situation_of,
+)
 from fedsift.benches.library import find_table
 from fedsift.benches.store import Record
 from fedsift.benches.summary import Results, results_of
@@ -16,18 +24,25 @@ EVEN = "some sites are clean, all have every class"
 FIRST, SECOND = SITUATIONS[EVEN]
 
 
-def made_up(values: dict[tuple[str, str], float], oracle: tuple[str, ...] = ()) -> Results:
-    """A leaderboard of one seed with these accuracies."""
+def made_up(*seeds: dict[tuple[str, str], float], oracle: tuple[str, ...] = ()) -> Results:
+    """A leaderboard with these accuracies, one dict a seed."""
     placed = []
-    for (row, column), value in values.items():
-        outcome: dict[str, Any] = {
-            "scores": {"accuracy": {"last": value, "best": value}}, "curve": {"round": [], "visits": []},
-            "participations": 1, "bytes_down": 1, "bytes_up": 1, "rounds": 1,
-        }  # fmt: skip
-        if row in oracle:
-            outcome["oracle"] = "the noise rate"
-        placed.append((row, column, 1, Record(f"{row}|{column}", row + column, "1", "2", outcome)))
-    return results_of(find_table("leaderboard").changed(seeds=(1,)), placed, len(values))
+    for seed, values in enumerate(seeds, 1):
+        for (row, column), value in values.items():
+            outcome: dict[str, Any] = {
+                "scores": {"accuracy": {"last": value, "best": value}}, "curve": {"round": [], "visits": []},
+                "participations": 1, "bytes_down": 1, "bytes_up": 1, "rounds": 1,
+            }  # fmt: skip
+            if row in oracle:
+                outcome["oracle"] = "the noise rate"
+            record = Record(f"{row}|{column}|{seed}", row + column, "1", "2", outcome)
+            placed.append((row, column, seed, record))
+    table = find_table("leaderboard").changed(seeds=tuple(range(1, len(seeds) + 1)))
+    return results_of(table, placed, len(placed))
+
+
+def even(results: Results) -> Ranking:
+    return next(one for one in rankings_of(results) if one.situation == EVEN)
 
 
 VALUES = {
@@ -40,31 +55,67 @@ VALUES = {
 
 def test_a_situation_by_hand() -> None:
     """Ranks: FedAvg 3 and 1, FedLA 2 and 2, FedNoRo 1 and 3; RoFL has no result in the second column."""
-    [found] = [one for one in advice_of(made_up(VALUES)) if one.situation == EVEN]
-    assert (found.methods, found.seeds) == (3, 1)
-    assert {best.row: best.mean_rank for best in found.best} == {"FedAvg": 2.0, "FedLA": 2.0, "FedNoRo": 2.0}
-    noro = next(best for best in found.best if best.row == "FedNoRo")
-    assert (noro.method, noro.accuracy, noro.worst, noro.above_reference) == ("fednoro", 64.0, 58.0, 9.0)
-    better = {**VALUES, ("FedNoRo", SECOND): 0.65}
-    [found] = [one for one in advice_of(made_up(better)) if one.situation == EVEN]
-    assert found.best[0].row == "FedNoRo"
+    found = even(made_up(VALUES))
+    assert {row.row: row.mean_rank for row in found.rows} == {"FedAvg": 2.0, "FedLA": 2.0, "FedNoRo": 2.0}
+    noro = next(row for row in found.rows if row.row == "FedNoRo")
+    assert (noro.method, noro.accuracy, noro.worst, noro.by_seed) == ("fednoro", 64.0, 58.0, {"1": 64.0})
+    advice = found.advice()
+    assert (advice.methods, advice.reference) == (3, "FedAvg")
+    best = next(one for one in advice.best if one.method == "fednoro")
+    assert (best.above_reference, best.low, best.high, best.seeds) == (9.0, None, None, 1)
+    assert even(made_up({**VALUES, ("FedNoRo", SECOND): 0.65})).rows[0].row == "FedNoRo"
+
+
+def with_more(*rows: tuple[str, float]) -> dict[tuple[str, str], float]:
+    """The values, and rows that are as good in both columns."""
+    return {**VALUES, **{(row, column): value for row, value in rows for column in (FIRST, SECOND)}}
 
 
 def test_a_row_is_named_with_what_makes_it_another_method() -> None:
-    with_loss = {**VALUES, ("GCE", FIRST): 0.95, ("GCE", SECOND): 0.95}
-    [found] = [one for one in advice_of(made_up(with_loss)) if one.situation == EVEN]
-    best = found.best[0]
-    assert (best.method, best.settings, best.named) == ("fedavg", "loss=gce", "fedavg loss=gce")
-    assert {other.named for other in found.best[1:]} <= {"fedavg", "fedla", "fednoro"}
+    best, *others = even(made_up(with_more(("GCE", 0.95)))).advice().best
+    assert (best.method, best.named) == ("fedavg", "fedavg loss=gce")
+    assert {other.named for other in others} <= {"fedavg", "fedla", "fednoro"}
+
+
+def test_what_does_not_fit_makes_room_for_the_next() -> None:
+    """The best three are left out, and three others are named: the whole ranking is known, not its head."""
+    values = with_more(("FedELC", 0.95), ("FedCorr", 0.94), ("FedCorr+LA", 0.93), ("JointOpt", 0.92))
+    ranking = even(made_up(values))
+    assert [best.method for best in ranking.advice().best] == ["fedelc", "fedcorr", "fedcorr"]
+    assert len(ranking.rows) == 7
+    left = ranking.advice(unfit=["fedelc", "fedcorr"]).best
+    assert len(left) == SHOWN
+    assert left[0].method == "joint-opt"
+    assert not {"fedelc", "fedcorr"} & {best.method for best in left}
+    everyone = {row.method for row in ranking.rows}
+    assert ranking.advice(unfit=everyone).best == ()
+
+
+def test_the_gain_has_an_interval_over_seeds_and_close_rows_are_not_told_apart() -> None:
+    """Gains of 34, 36 and 38 points: 36 ± 4.303 x 2 / sqrt(3). SCE beats or loses to GCE; FedLA is far behind."""
+    seeds = [with_more(("GCE", 0.55 + gce), ("SCE", 0.55 + sce)) for gce, sce in
+             ((0.34, 0.33), (0.36, 0.36), (0.38, 0.385))]  # fmt: skip
+    first, second, *_ = even(made_up(*seeds)).advice().best
+    assert (first.named, second.named) == ("fedavg loss=gce", "fedavg loss=sce")
+    assert (first.above_reference, first.seeds) == (pytest.approx(36.0), 3)
+    assert (first.low, first.high) == (pytest.approx(31.0317, abs=1e-3), pytest.approx(40.9683, abs=1e-3))
+    assert even(made_up(*seeds)).advice().told_apart is False
+    alone = [
+        {place: value for place, value in values.items() if place[0] not in ("SCE", "FedNoRo")}
+        for values in seeds
+    ]
+    assert even(made_up(*alone)).advice().told_apart is True
+    assert even(made_up(VALUES)).advice().told_apart is False, "one seed tells nothing apart"
 
 
 def test_who_was_told_the_truth_does_not_count() -> None:
-    [found] = [one for one in advice_of(made_up(VALUES, oracle=("FedNoRo",))) if one.situation == EVEN]
-    assert "FedNoRo" not in {best.row for best in found.best}
+    assert "FedNoRo" not in {row.row for row in even(made_up(VALUES, oracle=("FedNoRo",))).rows}
 
 
 def test_without_results_there_is_no_advice() -> None:
-    assert all(one.best == () for one in advice_of(made_up({})))
+    for ranking in rankings_of(made_up({})):
+        assert ranking.rows == ()
+        assert ranking.advice().best == ()
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -80,4 +131,6 @@ def test_columns_and_methods_are_those_of_the_leaderboard() -> None:
     named = [column for columns in SITUATIONS.values() for column in columns]
     assert sorted(named) == sorted(column.label for column in table.columns)
     assert all(row.settings["method"]["name"] in methods for row in table.rows)
-    assert all(best.method in methods for one in known_advice() for best in one.best)
+    known = known_rankings()
+    assert all(row.method in methods for one in known for row in one.rows)
+    assert all(len(one.rows) > SHOWN for one in known), "the whole ranking is kept, not its head"

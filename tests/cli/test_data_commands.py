@@ -50,37 +50,59 @@ def test_doctor_reads_a_study(tmp_path):
     assert (report["name"], report["train"], report["exit_code"]) == ("digits", 1348, 0)
 
 
-def test_doctor_gives_the_leaderboard_s_advice_for_the_situation(monkeypatch):
-    from fedsift.benches.advice import Advice, Advised
+def test_doctor_asks_for_the_situation_s_advice(monkeypatch):
     from fedsift.cli import doctor
     from fedsift.data.checks import Finding, SiteSummary
     from fedsift.data.doctor import Estimate, Fit, Report
 
     asked = []
-    best = (
-        Advised("A", "fedla", "", 1.5, 60.0, 55.0, 4.25),
-        Advised("B", "fedcorr", "", 2.0, 58.0, 50.0, 2.0),
-    )
-    monkeypatch.setattr(
-        "fedsift.benches.advice.advice_for",
-        lambda **told: asked.append(told) or Advice("it is so", 3, 20, best),
-    )
+    monkeypatch.setattr("fedsift.benches.advice.advice_for", lambda **told: asked.append(told))
+    fits = [Fit("fedla", True, ""), Fit("fedcorr", True, "too few sites"), Fit("rhfl", False, "no")]
     site, lacking = SiteSummary("a", 5, 0, {}, ()), SiteSummary("b", 5, 0, {}, ("cat",))
     blind = Finding("no-clean-reference", "warning", "", "")
     plain = Report("x", "multiclass", (1,), 10, 0, {}, (site, site), (), Estimate(0, 0.0, 0.0))
-    advice = doctor.advice_on(plain)
-    doctor.advice_on(replace(plain, sites=(site, lacking), findings=(blind,)))
+    doctor.advice_on(plain, fits)
+    doctor.advice_on(replace(plain, sites=(site, lacking), findings=(blind,)), fits)
     assert asked == [
-        {"clean_sites": True, "every_class": True},
-        {"clean_sites": False, "every_class": False},
+        {"clean_sites": True, "every_class": True, "unfit": ["fedcorr", "rhfl"]},
+        {"clean_sites": False, "every_class": False, "unfit": ["fedcorr", "rhfl"]},
     ]
-    assert doctor.advice_on(replace(plain, sites=())) is None
-    assert doctor.advice_on(replace(plain, kind="multilabel")) is None
-    fits = [Fit("fedla", True, ""), Fit("fedcorr", False, "no")]
-    line = doctor.advice_line(advice, fits)
-    assert "fedla (mean rank 1.5 of 20, +4.2 points to fedavg)" in line
-    assert "fedcorr" not in line
-    assert "none of the best methods" in doctor.advice_line(advice, fits[1:])
+    assert doctor.advice_on(replace(plain, sites=()), fits) is None
+    assert doctor.advice_on(replace(plain, kind="multilabel"), fits) is None
+    assert [fit.verdict for fit in fits] == ["yes", "with care", "no"]
+
+
+def test_doctor_s_advice_says_how_much_and_how_sure():
+    from fedsift.benches.advice import Advice, Advised
+    from fedsift.cli.doctor import advice_lines
+
+    best = (
+        Advised("fedla", "fedla", 1.5, 4.25, 1.04, 7.5, 3),
+        Advised("fedavg loss=gce", "fedavg", 2.0, 2.0, None, None, 1),
+    )
+    told = Advice("it is so", "FedAvg", 20, best, told_apart=False)
+    head, *lines, last = advice_lines(told)
+    assert "where it is so, the leaderboard (CIFAR-10 features, 20 methods)" in head
+    assert [line.strip() for line in lines] == [
+        "fedla: +4.2 [+1.0, +7.5] points above FedAvg on 3 seeds, mean rank 1.5",
+        "fedavg loss=gce: +2.0 points above FedAvg on 1 seed, mean rank 2",
+    ]
+    assert "the first two cannot be told apart" in last
+    assert "told apart" not in [*advice_lines(replace(told, told_apart=True))][-1]
+    [none] = advice_lines(replace(told, best=()))
+    assert "something speaks against every method" in none
+    assert not [*advice_lines(Advice("it is so", "", 0, (), None))]
+
+
+def test_doctor_advises_no_method_that_its_own_table_warns_of(tmp_path):
+    """Three sites with two classes: FedELC and FedCorr lead the leaderboard, and both need more."""
+    root = labelled_folder(tmp_path / "mine", 90, site=lambda k: "abc"[k // 30])
+    told = json.loads(run("doctor", str(root), "size=8", "--json"))
+    warned = {fit["method"] for fit in told["methods"] if fit["reason"]}
+    assert {"fedelc", "fedcorr"} <= warned
+    advised = [best["method"] for best in told["advice"]["best"]]
+    assert len(advised) == 3
+    assert not warned & set(advised)
 
 
 def test_scenarios_are_listed_and_shown(tmp_path):

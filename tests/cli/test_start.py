@@ -41,14 +41,25 @@ def command(*words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["methods"], ["datasets"], ["scenarios"], ["noises"], ["partitions"]]
+    "words",
+    [
+        ["--help"],
+        ["methods"],
+        ["models"],
+        ["datasets"],
+        ["scenarios"],
+        ["noises"],
+        ["partitions"],
+        ["trackers"],
+        ["bench", "list"],
+    ],
 )
 def test_help_and_listings_import_nothing_heavy(words: list[str], tmp_path: Path) -> None:
     assert not imported_by(command(*words), tmp_path) & set(HEAVY)
 
 
-def test_models_are_listed_without_torch_once_they_were_measured(tmp_path: Path) -> None:
-    code = command("models")
+def test_own_models_are_listed_without_torch_once_they_were_measured(tmp_path: Path) -> None:
+    code = f"from fedsift.cli import catalogue\ncatalogue._models_key = lambda: 'own source'\n{command('models')}"
     assert "torch" in imported_by(code, tmp_path)
     assert not imported_by(code, tmp_path) & set(HEAVY)
 

@@ -56,6 +56,10 @@ def test_the_listing_of_methods_is_that_of_the_classes() -> None:
     ]
 
 
+def test_the_package_knows_its_networks() -> None:
+    assert catalogue.CARDS.read_text("utf-8") == catalogue.known_text(), "run python -m tests.cli.cards"
+
+
 def test_networks_are_measured_once_while_their_source_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +71,7 @@ def test_networks_are_measured_once_while_their_source_stays(
         return [{"name": "net", "parameters": 3}]
 
     monkeypatch.setattr(catalogue, "measured_models", measured)
+    monkeypatch.setattr(catalogue, "_models_key", lambda: "own source")
     assert catalogue.model_entries() == catalogue.model_entries() == [{"name": "net", "parameters": 3}]
     assert len(calls) == 1
     [file] = (tmp_path / "models").glob("*.json")
@@ -83,5 +88,6 @@ def test_a_cache_that_cannot_be_written_costs_time_only(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FEDSIFT_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(catalogue, "_models_key", lambda: "own source")
     monkeypatch.setattr(catalogue, "measured_models", lambda: [{"name": "net"}])
     assert catalogue.model_entries() == [{"name": "net"}]

@@ -216,6 +216,20 @@ def test_16_bits_with_a_low_range(tmp_path: Path) -> None:
     assert np.array_equal(decode(data, Form(8, 1, bits=12))[0], values // 16)
 
 
+def test_dark_16_bit_pictures_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    """Values below 256 of 65,536 all become 0: five different pictures at two sites would look like one."""
+    root = labelled_folder(tmp_path, 8, site=lambda k: "ab"[k % 2])
+    for k in range(5):
+        values = np.random.default_rng(k).integers(0, 256, (8, 8)).astype(np.uint16)
+        Image.fromarray(values).save(root / f"pictures/p{k:03d}.png")
+    found = codes(root, channels=1)
+    assert "5 16-bit pictures almost black" in found["dark"]
+    assert not {"duplicate", "duplicate-across-sites", "conflicting-labels"} & found.keys()
+    for k in (5, 6):
+        Image.new("L", (8, 8), 200).save(root / f"pictures/p{k:03d}.png")
+    assert {"duplicate-across-sites", "conflicting-labels"} <= codes(root, channels=1).keys()
+
+
 # Arrays
 
 

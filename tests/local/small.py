@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsift.contract.messages import Moment, SiteFacts
-from fedsift.local.site import Samples, Site
+from fedsift.local.site import LocalSite, Samples, Site
 
 
 class Linear(nn.Module):
@@ -40,7 +40,7 @@ NORM = "tests.local.small:NormThenLinear"
 
 def make_site(x: Tensor, labels: Tensor, n_classes: int, model: str = LINEAR, **options: Any) -> Site:
     facts = SiteFacts("a", len(x), model=model, annotated=options.pop("annotated", None))
-    return Site(
+    return LocalSite(
         facts=facts,
         samples=Samples(x, torch.arange(len(x)), (0.0,), (1.0,)),
         given=labels,

@@ -12,7 +12,7 @@ from fedsift.contract.notebook import Notebook
 from fedsift.local.crossfit import COPIES, FOLDS, CrossTrain, folds_of, out_of_fold_logits
 from fedsift.local.predict import logits_of
 from fedsift.local.recipe import Recipe
-from fedsift.local.site import Samples, Site
+from fedsift.local.site import LocalSite, Samples, Site
 from fedsift.models import initial_weights
 
 FOLDS_ASKED = 3
@@ -23,7 +23,7 @@ def made_site(n: int = 40, **changes: object) -> Site:
     draw = torch.Generator().manual_seed(4)
     pool = torch.rand(n, 5, generator=draw)
     labels = torch.arange(n) % 3
-    site = Site(
+    site = LocalSite(
         facts=SiteFacts("north", n, model="linear"),
         samples=Samples(pool, torch.arange(n)),
         given=labels,

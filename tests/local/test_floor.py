@@ -8,7 +8,7 @@ import torch
 
 from fedsift.contract.messages import Moment, SiteFacts
 from fedsift.local.requests import Evaluate, Evaluated, Indicate, counted
-from fedsift.local.site import Samples, Site
+from fedsift.local.site import LocalSite, Samples, Site
 from fedsift.models import initial_weights
 from fedsift.signals.label_counts import lumped_counts
 
@@ -129,7 +129,7 @@ def site(labels: list[int], smallest: int, multilabel: bool = False) -> Site:
     given = torch.tensor(labels)
     pool = torch.randn(len(labels), 4, generator=torch.Generator().manual_seed(3))
     samples = Samples(pool, torch.arange(len(labels)))
-    return Site(
+    return LocalSite(
         SiteFacts("north", len(labels), held_out=len(labels), model="mlp", classes=3),
         samples,
         given,

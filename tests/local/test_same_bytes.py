@@ -15,7 +15,7 @@ from fedsift.local import processes
 from fedsift.local.objective import CrossEntropy, Proximal
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train, Trained
-from fedsift.local.site import Compute, Samples, Site
+from fedsift.local.site import Compute, LocalSite, Samples, Site
 from fedsift.local.workers import answer_many, cut, predict
 from fedsift.models import initial_weights, models
 
@@ -30,7 +30,7 @@ def sites(model: str, shape: tuple[int, ...], sizes: tuple[int, ...], **compute:
     pool = torch.randint(0, 256, (12, *shape), dtype=torch.uint8, generator=generator)
     settings = Compute(**compute)
     return [
-        Site(
+        LocalSite(
             SiteFacts(f"site {number}", n, model=model),
             Samples(pool, torch.randperm(len(pool), generator=generator)[:n]),
             torch.randint(0, len(CLASSES), (n,), generator=generator),

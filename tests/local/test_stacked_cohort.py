@@ -27,7 +27,7 @@ from fedsift.local.objective import (
 from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass, PositiveWeighted
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.robust import SymmetricCrossEntropy
-from fedsift.local.site import Compute, Samples, Site, _module
+from fedsift.local.site import Compute, LocalSite, Samples, Site, _module
 from fedsift.local.trainer import Job, Result, train_each
 from fedsift.methods.feddpcont_site import Contrastive
 from fedsift.methods.fedelc_site import LearntLabels
@@ -97,7 +97,7 @@ def make_sites(
         else:
             labels, annotated = torch.randint(0, CLASSES - number % 2, (n,), generator=generator), None
         sites.append(
-            Site(
+            LocalSite(
                 facts=SiteFacts(f"site {number}", n, model=model, annotated=annotated),
                 samples=Samples(pool, rows),
                 given=labels,

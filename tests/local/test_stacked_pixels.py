@@ -9,7 +9,7 @@ from fedsift.contract.messages import Moment, SiteFacts
 from fedsift.local.cohort import train_cohort
 from fedsift.local.plan import plan
 from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.site import Samples, Site
+from fedsift.local.site import LocalSite, Samples
 from fedsift.local.stacked import pixels
 from fedsift.local.stacked.batches import CohortBatches
 from fedsift.local.trainer import Job, Result, prepare, train_each
@@ -33,7 +33,7 @@ def make_jobs(
         samples = Samples(pool, own, (0.4, 0.5, 0.6)[:channels], (0.2, 0.3, 0.25)[:channels])
         if not shared:
             samples = Samples(pool[own], torch.arange(n), samples.mean, samples.std)
-        site = Site(
+        site = LocalSite(
             SiteFacts(f"site {number}", n, model=model),
             samples,
             torch.randint(0, 3, (n,), generator=generator),

@@ -16,7 +16,7 @@ from fedsift.contract.messages import Moment, Reply, Request, SiteFacts, disclos
 from fedsift.local import processes, workers
 from fedsift.local.recipe import Augment, Recipe
 from fedsift.local.requests import Train, Trained
-from fedsift.local.site import Compute, Samples, Site
+from fedsift.local.site import Compute, LocalSite, Samples, Site
 from fedsift.local.workers import answer_many, predict, spread
 from fedsift.models import initial_weights
 
@@ -33,7 +33,7 @@ def make_sites(pool: Tensor, count: int, threads: int = 1) -> list[Site]:
     for number, n in enumerate((9, 7, 12, 5)):
         generator = torch.Generator().manual_seed(number)
         sites.append(
-            Site(
+            LocalSite(
                 SiteFacts(f"site {number}", n, model="lenet5"),
                 Samples(pool, torch.randperm(len(pool), generator=generator)[:n]),
                 torch.randint(0, CLASSES, (n,), generator=generator),

@@ -12,7 +12,7 @@ from fedsift.contract import SiteFacts, Weights
 from fedsift.contract.messages import Moment
 from fedsift.contract.notebook import Notebook
 from fedsift.local.objective import View
-from fedsift.local.site import Samples, Site
+from fedsift.local.site import LocalSite, Samples, Site
 from fedsift.models.network import Network
 
 
@@ -57,7 +57,7 @@ def site(
 ) -> Site:
     pool = torch.tensor(samples, dtype=torch.float32)
     labels = torch.tensor(given, dtype=torch.int64)
-    return Site(
+    return LocalSite(
         facts=SiteFacts(name, len(pool), model=PLAIN, annotated=annotated),
         samples=Samples(pool, torch.arange(len(pool))),
         given=labels,

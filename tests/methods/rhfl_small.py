@@ -15,7 +15,7 @@ from fedsift.contract.method import Method
 from fedsift.contract.notebook import Notebook
 from fedsift.data.dataset import Dataset, PublicSet, Spread
 from fedsift.engines.inprocess import InProcess
-from fedsift.local.site import Samples, Site
+from fedsift.local.site import LocalSite, Samples, Site
 
 torch.set_num_threads(1)
 
@@ -49,7 +49,7 @@ def site(
 ) -> Site:
     """A site with these rows, whose own model has these weights."""
     facts = SiteFacts(name, len(private), model=model, public=len(public))
-    return Site(
+    return LocalSite(
         facts=facts,
         samples=Samples(private, torch.arange(len(private))),
         given=torch.tensor(labels),

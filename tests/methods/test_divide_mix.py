@@ -169,3 +169,18 @@ def test_stages() -> None:
     [asked] = federation.asked[-1].values()
     assert isinstance(asked, TrainDivided)
     assert asked.recipe.mixup == 4.0
+
+
+@pytest.mark.parametrize(("said", "expected"), [(5, 5), (0, 20)])
+def test_the_warm_up_may_have_epochs_of_its_own(said: int, expected: int) -> None:
+    def answer(name: str, request: Request[Any]) -> Reply:
+        assert isinstance(request, TrainPair)
+        return TrainedPair(request.weights, 10, 1.0, (), request.twin)
+
+    federation = Scripted({"a": 10}, answer, {"w": torch.zeros(1)})
+    method = DivideMix(warmup_epochs=said, fraction=1.0, local=Recipe(epochs=20))
+    state = method.start(federation)
+    for stage, epochs in ((method.warm, expected), (method.divide, 20)):
+        state = stage(state, federation.at(0))
+        [asked] = federation.asked[-1].values()
+        assert asked.recipe.epochs == epochs  # type: ignore[attr-defined]

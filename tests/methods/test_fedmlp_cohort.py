@@ -14,7 +14,7 @@ from fedsift.local.cohort import can_stack, train_cohort
 from fedsift.local.objective import Objective, as_objective
 from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass, PositiveWeighted
 from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.site import Samples, Site
+from fedsift.local.site import LocalSite, Samples
 from fedsift.local.trainer import Job, Result, train_each
 from fedsift.methods.feddpcont_site import Contrastive
 from fedsift.models import initial_weights
@@ -48,7 +48,7 @@ def jobs(objective: Objective, *, multilabel: bool, views: int, tagged: bool) ->
         pages = {EVIDENCE: Evidence(known=known)} if tagged and k else {}
         made.append(
             Job(
-                Site(
+                LocalSite(
                     facts=SiteFacts(f"s{k}", n, model="mlp", annotated=(k,) if multilabel and k else None),
                     samples=Samples(pool, rows),
                     given=torch.from_numpy(labels),

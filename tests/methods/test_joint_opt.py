@@ -87,3 +87,16 @@ def test_stages() -> None:
     [asked] = federation.asked[-1].values()
     assert float(asked.weights["w"]) == 1  # type: ignore[attr-defined]
     assert [stage.rounds for stage in method.stages()] == [20, 80, 4]
+
+
+@pytest.mark.parametrize(("said", "expected"), [(5, 5), (0, 20)])
+def test_the_warm_up_may_have_epochs_of_its_own(said: int, expected: int) -> None:
+    """FedCorr's comparison warms up with 5 local epochs and goes on with 20; alone at a site, 2 rounds and 3."""
+    federation = Scripted({"a": 10}, lambda *_: Trained({"w": torch.ones(1)}, 10, 1.0), {"w": torch.zeros(1)})
+    method = JointOpt(warmup=2, warmup_epochs=said, rounds=3, fraction=1.0, local=Recipe(epochs=20))
+    state = method.start(federation)
+    for stage, epochs in ((method.warm, expected), (method.joint, 20), (method.train_again, 20)):
+        state = stage(state, federation.at(0))
+        [asked] = federation.asked[-1].values()
+        assert asked.recipe.epochs == epochs  # type: ignore[attr-defined]
+    assert [visit.recipe.epochs for visit in method.alone()] == [2 * expected, 60]

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift import __version__
 from fedsift.audits.page.sections import percent
 from fedsift.audits.release import SiteRow
 from fedsift.audits.table import neutral, number, visible
 from fedsift.contract.errors import DataError
 from fedsift.contract.files import write_private
+from fedsift.contract.version import __version__
 from fedsift.drawing import house_style
 from fedsift.drawing.document import document
 from fedsift.drawing.svg import (

@@ -28,7 +28,7 @@ from fedsift.local.label_audit import (
     given_answers,
     own_models,
 )
-from fedsift.local.site import Samples, Site
+from fedsift.local.site import LocalSite, Samples
 from fedsift.methods.label_audit import AuditState, LabelAudit
 from fedsift.runs import RunFolder
 from fedsift.signals.label_findings import fit_questions
@@ -92,7 +92,7 @@ def _judged(
 ) -> SiteAudit:
     old = torch.from_numpy(spread.given[name])
     data = spread.dataset
-    site = Site(
+    site = LocalSite(
         facts=SiteFacts(name, len(rows), model=study.model.name),
         samples=Samples(
             torch.from_numpy(np.asarray(new.images)), torch.from_numpy(rows), data.mean, data.std

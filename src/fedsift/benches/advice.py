@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from scipy import stats
 
 from fedsift.benches.summary import Results
+from fedsift.metrics.paired import Paired, paired
 
 FILE = "advice.json"
 LEADERBOARD = "leaderboard"
@@ -33,7 +34,7 @@ SITUATIONS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Advised:
+class Ranked:
     """How one row of the leaderboard did in a situation."""
 
     row: str
@@ -46,23 +47,76 @@ class Advised:
     """Mean over columns and seeds, in per cent."""
     worst: float
     """Its mean in the column where it does worst."""
-    above_reference: float
-    """Points above the leaderboard's reference row, mean over columns and seeds."""
+    by_seed: Mapping[str, float]
+    """Mean over the columns of each seed that has them all, in per cent: what rows are compared by."""
 
     @property
     def named(self) -> str:
         return f"{self.method} {self.settings}".strip()
 
+    def above(self, other: Ranked) -> Paired:
+        """Points above another row, paired by seed."""
+        seeds = [seed for seed in self.by_seed if seed in other.by_seed]
+        return paired([self.by_seed[seed] for seed in seeds], [other.by_seed[seed] for seed in seeds])
+
+
+@dataclass(frozen=True)
+class Advised:
+    """A row that is advised, with what it gained over the leaderboard's reference row."""
+
+    named: str
+    method: str
+    mean_rank: float
+    above_reference: float
+    """Points, mean over columns and seeds."""
+    low: float | None
+    high: float | None
+    """The 95 % interval of the points, paired by seed; None for a single seed."""
+    seeds: int
+
 
 @dataclass(frozen=True)
 class Advice:
-    """A situation with its best rows, best first; empty where the leaderboard has no results."""
+    """The best rows of a situation that nothing speaks against, best first."""
 
     situation: str
-    seeds: int
+    reference: str
     methods: int
     """Rows that were compared: those with results in all of the situation's columns that were told nothing."""
     best: tuple[Advised, ...]
+    told_apart: bool | None
+    """Whether the interval between the first and the second leaves 0 out; None where there are no two."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All rows of a situation, best first; none where the leaderboard has no results."""
+
+    situation: str
+    reference: str
+    rows: tuple[Ranked, ...]
+
+    def advice(self, unfit: Collection[str] = ()) -> Advice:
+        """The best rows of methods that are not in `unfit`."""
+        best = [row for row in self.rows if row.method not in unfit][:SHOWN]
+        reference = next((row for row in self.rows if row.row == self.reference), None)
+        return Advice(
+            self.situation,
+            self.reference,
+            len(self.rows),
+            tuple(_advised(row, reference) for row in best if reference is not None),
+            _leaves_out_zero(best[0].above(best[1])) if len(best) > 1 else None,
+        )
+
+
+def _advised(row: Ranked, reference: Ranked) -> Advised:
+    gain = row.above(reference)
+    low, high = (None, None) if gain.n == 1 else (round(gain.low, 4), round(gain.high, 4))
+    return Advised(row.named, row.method, row.mean_rank, round(gain.mean, 4), low, high, gain.n)
+
+
+def _leaves_out_zero(difference: Paired) -> bool:
+    return not difference.low <= 0 <= difference.high
 
 
 def situation_of(*, clean_sites: bool, every_class: bool) -> str:
@@ -71,7 +125,7 @@ def situation_of(*, clean_sites: bool, every_class: bool) -> str:
     return f"{first}, {'all have every class' if every_class else 'some lack classes'}"
 
 
-def advice_of(results: Results) -> list[Advice]:
+def rankings_of(results: Results) -> list[Ranking]:
     """The leaderboard by situation; rows that were told the truth do not count."""
     told = {
         row
@@ -80,54 +134,56 @@ def advice_of(results: Results) -> list[Advice]:
         for row, _, _ in results.places[record.key]
     }
     rows = {row.label: row.settings.get("method", {}) for row in results.table.rows if row.label not in told}
-    return [_situation(results, situation, columns, rows) for situation, columns in SITUATIONS.items()]
+    return [_ranking(results, situation, columns, rows) for situation, columns in SITUATIONS.items()]
 
 
-def _situation(
+def _ranking(
     results: Results, situation: str, columns: Sequence[str], methods: Mapping[str, Mapping[str, Any]]
-) -> Advice:
-    figure = results.table.figures[0]
-    means: dict[str, list[float]] = {}
-    for row in methods:
-        found = [results.entry(row, column, figure).mean for column in columns]
-        known = [value for value in found if value is not None]
-        if len(known) == len(columns):
-            means[row] = known
-    seeds = min((len(results.entry(row, c, figure).values) for row in means for c in columns), default=0)
-    reference = means.get(results.table.compared_with)
-    if len(means) < 2 or reference is None:
-        return Advice(situation, seeds, len(means), ())
+) -> Ranking:
+    figure, reference = results.table.figures[0], results.table.compared_with
+    found = {row: [results.entry(row, column, figure) for column in columns] for row in methods}
+    by_seed = {
+        row: {
+            str(seed): round(sum(entry.values[seed] for entry in entries) / len(entries), 4)
+            for seed in results.table.seeds
+            if all(seed in entry.values for entry in entries)
+        }
+        for row, entries in found.items()
+    }
+    # A row is compared where it shares a seed with the reference: its gain is paired by seed.
+    means = {
+        row: [entry.mean for entry in entries if entry.mean is not None]
+        for row, entries in found.items()
+        if by_seed[row].keys() & by_seed.get(reference, {}).keys()
+    }
+    if len(means) < 2:
+        return Ranking(situation, reference, ())
     ranks = stats.rankdata([[-value for value in values] for values in means.values()], axis=0).mean(1)
     rows = [
-        Advised(
+        Ranked(
             row,
             methods[row].get("name", ""),
             " ".join(f"{key}={methods[row][key]}" for key in KINDS if key in methods[row]),
             round(float(rank), 2),
             round(sum(values) / len(values), 2),
             round(min(values), 2),
-            round(sum(a - b for a, b in zip(values, reference)) / len(values), 2),
+            by_seed[row],
         )
         for (row, values), rank in zip(means.items(), ranks)
     ]
-    return Advice(situation, seeds, len(means), tuple(sorted(rows, key=lambda r: r.mean_rank)[:SHOWN]))
+    return Ranking(situation, reference, tuple(sorted(rows, key=lambda r: r.mean_rank)))
 
 
-def known_advice() -> list[Advice]:
+def known_rankings() -> list[Ranking]:
     """What the package knows."""
     content: list[dict[str, Any]] = json.loads((files("fedsift.benches") / FILE).read_text(encoding="utf-8"))
     return [
-        Advice(
-            entry["situation"],
-            entry["seeds"],
-            entry["methods"],
-            tuple(Advised(**best) for best in entry["best"]),
-        )
+        Ranking(entry["situation"], entry["reference"], tuple(Ranked(**row) for row in entry["rows"]))
         for entry in content
     ]
 
 
-def advice_for(*, clean_sites: bool, every_class: bool) -> Advice:
-    """What the package knows of one situation."""
+def advice_for(*, clean_sites: bool, every_class: bool, unfit: Collection[str] = ()) -> Advice:
+    """What the package knows of one situation, without the methods that something speaks against."""
     wanted = situation_of(clean_sites=clean_sites, every_class=every_class)
-    return next(advice for advice in known_advice() if advice.situation == wanted)
+    return next(ranking for ranking in known_rankings() if ranking.situation == wanted).advice(unfit)

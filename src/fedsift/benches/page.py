@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedsift import __version__
 from fedsift.benches.claims import Verdict
 from fedsift.benches.figures import WORDS, words
 from fedsift.benches.summary import Curve, Entry, Results
 from fedsift.benches.text import NOTHING, difference, difference_words, note_lines, ours, paper_s, title
+from fedsift.contract.version import __version__
 from fedsift.drawing import house_style
 from fedsift.drawing.document import document
 from fedsift.drawing.svg import (

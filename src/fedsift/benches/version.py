@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import fedsift
+from fedsift.contract.version import __version__
 from fedsift.data.places import data_roots
 from fedsift.models.weights import digest_of, find_weights
 
@@ -22,7 +22,7 @@ SUFFIXES = frozenset({".py", ".cpp", ".h"})
 @cache
 def source_digest() -> str:
     """Of all source files of the rooms that compute, whatever folder they are installed in."""
-    root = Path(fedsift.__file__).parent
+    root = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for room in ROOMS:
         for file in sorted(f for f in (root / room).rglob("*") if f.suffix in SUFFIXES):
@@ -40,7 +40,7 @@ def version_of(study: Mapping[str, Any]) -> str:
     if model.get("weights"):
         origin = find_weights(model["weights"], model.get("name", ""), data_roots())
         own += f"+weights@{digest_of(origin)}"
-    return f"{fedsift.__version__}+{source_digest()[:16]}{own}"
+    return f"{__version__}+{source_digest()[:16]}{own}"
 
 
 def _addresses(value: Any) -> Iterator[str]:

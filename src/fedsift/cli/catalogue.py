@@ -1,7 +1,7 @@
 """What `fedsift methods` and `fedsift models` list, without waiting for torch to be imported.
 
-Methods are read from their source; the networks' sizes are measured once and kept in the cache folder for as long as
-the networks' source stays the same.
+Methods are read from their source. The networks' sizes come with the package (`models.json`); who changed a network's
+source or added one by an entry point has them measured once and kept in the cache folder.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 FACTS = ("summary", "paper", "tasks")
+CARDS = Path(__file__).with_name("models.json")
+"""Written by `python -m tests.cli.cards`."""
 
 
 def method_entries() -> list[dict[str, Any]]:
@@ -58,10 +60,15 @@ def imported_methods() -> dict[str, dict[str, Any]]:
 
 
 def model_entries() -> list[dict[str, Any]]:
-    """The card of every network, from the cache where its source has not changed since."""
+    """The card of every network: as the package says, or the cache, where its source has not changed since."""
     from fedsift.contract.cache import cache_root
 
-    file = cache_root() / "models" / f"{_models_key()}.json"
+    key = _models_key()
+    known: dict[str, Any] = json.loads(CARDS.read_text("utf-8"))
+    if known["key"] == key:
+        cards: list[dict[str, Any]] = known["cards"]
+        return cards
+    file = cache_root() / "models" / f"{key}.json"
     try:
         kept: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))
         return kept
@@ -76,6 +83,11 @@ def model_entries() -> list[dict[str, Any]]:
     except OSError:
         pass  # a folder that cannot be written costs the time again, nothing else
     return cards
+
+
+def known_text() -> str:
+    """`models.json`, for the networks as they are now."""
+    return json.dumps({"key": _models_key(), "cards": measured_models()}, indent=1) + "\n"
 
 
 def measured_models() -> list[dict[str, Any]]:

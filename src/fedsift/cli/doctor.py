@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,20 +46,23 @@ def doctor(
     source = source_at(path, options or []) if study is None else study.source
     report = examine(source, partial(look_for_reference, study=study))
     fits = fitting(report, {name: methods.get(name)() for name in methods})
-    advice = advice_on(report)
+    advice = advice_on(report, fits)
     if json:
         print_json({**dataclasses.asdict(report), "exit_code": report.exit_code,
                     "methods": [dataclasses.asdict(fit) for fit in fits],
                     "advice": None if advice is None else dataclasses.asdict(advice)})  # fmt: skip
     else:
         _print_report(report, fits)
-        if advice is not None and advice.best:
-            say(advice_line(advice, fits))
+        for line in advice_lines(advice) if advice is not None else ():
+            say(line)
     raise typer.Exit(report.exit_code)
 
 
-def advice_on(report: Report) -> Advice | None:
-    """What did best in our own runs where sites were like these; None where the leaderboard has nothing like it."""
+def advice_on(report: Report, fits: list[Fit]) -> Advice | None:
+    """What did best in our own runs where sites were like these, of the methods that nothing speaks against here.
+
+    None where the leaderboard has nothing like it.
+    """
     from fedsift.benches.advice import advice_for
 
     if not report.sites or report.kind != "multiclass":
@@ -66,26 +70,30 @@ def advice_on(report: Report) -> Advice | None:
     return advice_for(
         clean_sites=all(finding.code != "no-clean-reference" for finding in report.findings),
         every_class=not any(site.absent for site in report.sites),
+        unfit=[fit.method for fit in fits if fit.reason],
     )
 
 
-def advice_line(advice: Advice, fits: list[Fit]) -> str:
-    """The best methods of a situation that fit these data, with what they did there."""
+def advice_lines(advice: Advice) -> Iterator[str]:
+    """The best methods of a situation, with what they gained there and how sure that is."""
     from fedsift.runs.units import plural
 
-    fitting_here = {fit.method for fit in fits if fit.fits}
-    named = [
-        f"{best.named} (mean rank {best.mean_rank:g} of {advice.methods}, "
-        f"{best.above_reference:+.1f} points to fedavg)"
-        for best in advice.best
-        if best.method in fitting_here
-    ]
-    if not named:
-        return f"advice: none of the best methods where {advice.situation} fits here"
-    return (
-        f"advice: where {advice.situation}, the leaderboard (CIFAR-10 features, {plural(advice.seeds, 'seed')}) has "
-        f"{', '.join(named)}; wrong labels of your own may differ: try two"
+    if not advice.best:
+        if advice.methods:
+            yield f"advice: none; something speaks against every method of the leaderboard where {advice.situation}"
+        return
+    yield (
+        f"advice: where {advice.situation}, the leaderboard (CIFAR-10 features, {advice.methods} methods) has, of "
+        "those that nothing speaks against here,"
     )
+    for best in advice.best:
+        interval = "" if best.low is None else f" [{best.low:+.1f}, {best.high:+.1f}]"
+        yield (
+            f"    {best.named}: {best.above_reference:+.1f}{interval} points above {advice.reference} on "
+            f"{plural(best.seeds, 'seed')}, mean rank {best.mean_rank:g}"
+        )
+    apart = "" if advice.told_apart in (True, None) else "the first two cannot be told apart; "
+    yield f"    {apart}wrong labels of your own may differ: try two"
 
 
 def study_at(path: Path, options: list[str]) -> Study | None:
@@ -134,6 +142,4 @@ def _print_report(report: Report, fits: list[Fit]) -> None:
     stdout.print(f"images need {size(cost.image_bytes)} of memory; loading took "
                  f"{duration(cost.first_load_seconds)}; a pass of a small network takes about "
                  f"{duration(cost.epoch_seconds)}", highlight=False)  # fmt: skip
-    print_table(
-        "methods", ["method", "fits", "why"], [[f.method, "yes" if f.fits else "no", f.reason] for f in fits]
-    )
+    print_table("methods", ["method", "fits", "why"], [[f.method, f.verdict, f.reason] for f in fits])

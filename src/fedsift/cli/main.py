@@ -15,11 +15,11 @@ from pathlib import Path
 import typer
 from rich.markup import escape
 
-from fedsift import __version__
 from fedsift.cli.failures import exit_code_of, line_of, sigterm_as_interrupt
 from fedsift.cli.output import say, stderr
 from fedsift.contract.errors import FedsiftError
 from fedsift.contract.plaintext import visible
+from fedsift.contract.version import __version__
 
 FIRST = (
     "demo",

@@ -16,7 +16,7 @@ from fedsift.contract.randomness import numpy_generator, torch_generator
 from fedsift.contract.work import Costly, asked_by_fields
 
 if TYPE_CHECKING:
-    from fedsift.local.site import Site
+    from fedsift.contract.site import Site
 
 Weights: TypeAlias = dict[str, Tensor]
 """A model's state: names to tensors, parameters and buffers, on the CPU."""

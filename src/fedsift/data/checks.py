@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.data.dataset import Dataset
-from fedsift.data.images import load_pictures
+from fedsift.data.images import DARK, load_pictures
 from fedsift.data.labelspace import look_alikes
 from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.sites import SitesSource
@@ -82,7 +82,10 @@ def check_files(source: FolderSource) -> list[Finding]:
         findings.append(Finding("unreadable", "warning", text, "repair or remove them", words))
     if decoded.dark:
         text = f"{counted(len(decoded.dark), '16-bit picture')} almost black: values below 1/16 of {source.bits} bits"
-        fix = "set bits to what they use, e.g. bits = 12 for values up to 4095"
+        fix = (
+            "set bits to what they use, e.g. bits = 12 for values up to 4095; before that they are not looked "
+            "through for duplicates"
+        )
         findings.append(Finding("dark", "warning", text, fix, decoded.dark))
     if missing:
         text = f"{counted(len(missing), 'picture')} of the table not there"
@@ -119,11 +122,17 @@ def _emptied_sites(source: FolderSource, sites: NDArray[np.str_] | None) -> list
 # Samples
 
 
-def check_duplicates(dataset: Dataset) -> list[Finding]:
-    """The same content twice: across the split (a leak), across sites, or with two labels."""
+def check_duplicates(dataset: Dataset, dark: bool = False) -> list[Finding]:
+    """The same content twice: across the split (a leak), across sites, or with two labels.
+
+    dark: some 16-bit pictures came out almost black. Pictures that dark are left out: little is left of what made
+    them differ.
+    """
     same: dict[bytes, list[int]] = defaultdict(list)
     used = np.sort(np.concatenate([dataset.train, dataset.test]))
     for row in used:
+        if dark and dataset.images[row].max(initial=0) < 256 // DARK:
+            continue
         same[hashlib.blake2b(np.ascontiguousarray(dataset.images[row]).data, digest_size=16).digest()].append(
             int(row)
         )

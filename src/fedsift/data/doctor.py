@@ -53,11 +53,20 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Fit:
-    """Whether a method fits these data, and why not or with what care."""
+    """Whether a method can be run on these data, and what speaks against it."""
 
     method: str
     fits: bool
+    """False where a run would be refused."""
     reason: str
+    """What speaks against it, also where it can be run; empty where nothing does."""
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        if not self.fits:
+            return "no"
+        return "with care" if self.reason else "yes"
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,7 @@ def examine(source: Source, look: Look | None = None) -> Report:
     seconds = time.perf_counter() - start
     findings += check_ids(dataset)
     findings += check_values(dataset)
-    findings += check_duplicates(dataset)
+    findings += check_duplicates(dataset, dark=any(finding.code == "dark" for finding in findings))
     findings += check_groups(dataset)
     findings += check_names(dataset)
     sites = summarise_sites(dataset)

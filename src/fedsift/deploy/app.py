@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import tomli_w
 
-from fedsift import __version__
 from fedsift.contract.errors import ConfigError
+from fedsift.contract.version import __version__
 from fedsift.deploy.texts import leaves, one_line, readme, site_template
 from fedsift.deploy.trial import export_test, export_trial
 from fedsift.runs.folder import FEDERATION, TRACK

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedsift import __version__
 from fedsift.contract.disclosure import replies_of
 from fedsift.contract.files import safe_name, write_private
 from fedsift.contract.messages import Answer, Envelope, Request
+from fedsift.contract.version import __version__
 from fedsift.deploy.account import FOLDER, Account
 from fedsift.deploy.forgetting import FORGOTTEN
 from fedsift.deploy.policy import Policy, fields_in, requests_in

@@ -15,9 +15,9 @@ from typing import Any
 
 import tomli_w
 
-from fedsift import __version__
 from fedsift.contract.errors import ConfigError, RunError, Stopped
 from fedsift.contract.files import safe_name
+from fedsift.contract.version import __version__
 from fedsift.deploy.addresses import host_of, refuse_the_network
 from fedsift.deploy.commands import error_of, existing, program
 from fedsift.deploy.following import POLL, Say, Status, follow

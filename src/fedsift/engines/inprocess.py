@@ -15,7 +15,7 @@ from fedsift.data.dataset import Spread
 from fedsift.data.splits import units_of
 from fedsift.engines.engine import Parts
 from fedsift.engines.federation import EngineFederation, Simulation
-from fedsift.local.site import Compute, Samples, Site
+from fedsift.local.site import Compute, LocalSite, Samples, Site
 from fedsift.local.workers import answer_many, start_workers
 from fedsift.runs import RunFolder
 
@@ -97,7 +97,7 @@ class InProcess(EngineFederation):
         name, spread = envelope.site, self.spread
         data = spread.dataset
         held_out = spread.held_out.get(name)
-        return Site(
+        return LocalSite(
             facts=self.facts[name],
             samples=self._samples(spread.rows[name]),
             given=torch.from_numpy(spread.given[name]),

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsift.contract.errors import RunError
 from fedsift.runs.events import EVENTS, Ended, RoundDone, Stamped, Started, stamped
-from fedsift.runs.folder import PLAN, SUMMARY, RunFolder
+from fedsift.runs.folder import FAILURE, PLAN, STOP, SUMMARY, RunFolder
 from fedsift.runs.state import State, state_of
 from fedsift.runs.summary import CURVES
 from fedsift.runs.units import percent
@@ -71,7 +71,7 @@ class Runs:
     def _glance(self, name: str) -> Glance:
         folder = RunFolder(self.place if self.single else self.place / name)
         stamp: tuple[Any, ...] = tuple(
-            _stamp(folder.path / file) for file in (EVENTS, SUMMARY, PLAN, "failure.json", "stop")
+            _stamp(folder.path / file) for file in (EVENTS, SUMMARY, PLAN, FAILURE, STOP)
         )
         stamp += (folder.in_use,)
         known = self._known.get(name)

@@ -26,6 +26,8 @@ class DivideMix(TwoNetworks):
 
     warmup: Count = 20
     """Rounds of plain training of both networks before samples are parted."""
+    warmup_epochs: Count = 0
+    """Local epochs of a warm-up round (FedCorr's comparison: 5, then 20); 0: as many as in the other rounds."""
     rounds: AtLeastOne = 80
     """Rounds of semi-supervised training."""
     fraction: Share = 0.1
@@ -64,7 +66,8 @@ class DivideMix(TwoNetworks):
         loss = as_objective(plain_loss(federation))
         if self.confidence_penalty:
             loss = loss + -1.0 * Entropy()
-        visit = TrainPair(state.weights, self.recipe(loss), twin=state.twin)
+        recipe = self.recipe(loss, epochs=self.warmup_epochs or self.local.epochs)
+        visit = TrainPair(state.weights, recipe, twin=state.twin)
         return self.pair_round(federation, visit, federation.choose(self.fraction))
 
     def divide(self, state: PairState, federation: Federation) -> PairState:

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from fedsift.contract import Federation, Stage, State
 from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Share
 from fedsift.local.objective import Objective, as_objective
+from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train
 from fedsift.local.robust import ClassBalance, Entropy
 from fedsift.methods.base import Averaging, ask_to_train, methods, train_round
@@ -25,6 +26,8 @@ class JointOpt(Averaging):
 
     warmup: Count = 20
     """Rounds of plain training before labels are touched; predictions are recorded already."""
+    warmup_epochs: Count = 0
+    """Local epochs of a warm-up round (FedCorr's comparison: 5, then 20); 0: as many as in the other rounds."""
     rounds: AtLeastOne = 80
     """Rounds of joint training."""
     retrain: Count = 0
@@ -52,7 +55,11 @@ class JointOpt(Averaging):
 
     def warm(self, state: State, federation: Federation) -> State:
         """Plain cross-entropy on the given labels."""
-        return self.averaged(state, federation, self.warm_loss())
+        return self.averaged(state, federation, self.recipe(self.warm_loss(), epochs=self.epochs_to_warm()))
+
+    def epochs_to_warm(self) -> int:
+        """Local epochs of a round of the warm-up."""
+        return self.warmup_epochs or self.local.epochs
 
     def warm_loss(self) -> Objective:
         return as_objective(JointLabels(self.window, learnt=False))
@@ -69,22 +76,21 @@ class JointOpt(Averaging):
 
     def alone(self) -> tuple[Train, ...]:
         """The method at one site by itself, as two visits of many epochs, the second to be given the first's model."""
-        epochs = self.local.epochs
-        warm = Train({}, self.recipe(self.warm_loss(), epochs=max(self.warmup * epochs, 1)))
-        joint = TrainJointly({}, self.recipe(self.joint_loss(), epochs=self.rounds * epochs))
+        warm_epochs = max(self.warmup * self.epochs_to_warm(), 1)
+        warm = Train({}, self.recipe(self.warm_loss(), epochs=warm_epochs))
+        joint = TrainJointly({}, self.recipe(self.joint_loss(), epochs=self.rounds * self.local.epochs))
         return (warm, joint) if self.warmup else (joint,)
 
     def train_again(self, state: State, federation: Federation) -> State:
         """The second step: labels stay as they are, the network starts afresh."""
         if federation.round.index == 0:
             state = replace(state, weights=federation.initial_weights(draw=1))
-        return self.averaged(
-            state, federation, as_objective(JointLabels(self.window, record=False, kind=self.labels))
-        )
+        loss = as_objective(JointLabels(self.window, record=False, kind=self.labels))
+        return self.averaged(state, federation, self.recipe(loss))
 
-    def averaged(self, state: State, federation: Federation, loss: Objective) -> State:
+    def averaged(self, state: State, federation: Federation, recipe: Recipe) -> State:
         chosen = federation.choose(self.fraction)
-        replies = train_round(federation, state.weights, self.recipe(loss), chosen)
+        replies = train_round(federation, state.weights, recipe, chosen)
         return replace(state, weights=self.merged(replies, state.weights))
 
     def tiny(self) -> JointOpt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedsift import __version__
+from fedsift.contract.version import __version__
 from fedsift.data.pictures import Portrait
 from fedsift.drawing import house_style, saving_script
 from fedsift.drawing.document import document

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 
-from fedsift import __version__
 from fedsift.contract.plaintext import argument
+from fedsift.contract.version import __version__
 from fedsift.drawing import house_style, saving_script
 from fedsift.drawing.document import document
 from fedsift.drawing.svg import Markup, join, tag

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedsift import __version__
 from fedsift.contract import codec
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.messages import SiteFacts
+from fedsift.contract.version import __version__
 from fedsift.engines.engine import Parts
 from fedsift.engines.flower.agreement import Terms, agree
 from fedsift.engines.flower.engine import ROSTER_FILE, Expected, OnGrid

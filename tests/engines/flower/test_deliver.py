@@ -13,11 +13,11 @@ import torch
 from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedsift import __version__
 from fedsift.contract import codec
 from fedsift.contract.errors import ConfigError, QuorumError, RunError
 from fedsift.contract.federation import Round
 from fedsift.contract.messages import Answer, Envelope, SiteFacts
+from fedsift.contract.version import __version__
 from fedsift.engines.federation import Patience
 from fedsift.engines.flower.agreement import agree
 from fedsift.engines.flower.engine import ROSTER_FILE, Expected, Roster, call_the_roll

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift import __version__
 from fedsift.audits.findings import SiteAudit, Thumbnails
 from fedsift.audits.formats import data_uri
 from fedsift.audits.page.sections import confusion, headline, lead, limits, test_warning, tiles
 from fedsift.audits.review import Plan
 from fedsift.audits.table import of_split, visible
 from fedsift.audits.verdicts import PAGE_FORMAT
+from fedsift.contract.version import __version__
 from fedsift.drawing import house_style
 from fedsift.drawing.document import document
 from fedsift.drawing.svg import Markup, data_script, join, tag

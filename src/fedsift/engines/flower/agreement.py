@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedsift import __version__
 from fedsift.contract.errors import ConfigError
+from fedsift.contract.version import __version__
 from fedsift.engines.flower.hello import Introduction, disagreement, listed, other_classes, other_version
 from fedsift.engines.flower.post import Post
 

@@ -10,9 +10,9 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from fedsift import __version__
 from fedsift.contract.errors import QuorumError
 from fedsift.contract.messages import Answer, Envelope
+from fedsift.contract.version import __version__
 from fedsift.engines.federation import EngineFederation, Simulation, kinds_of
 from fedsift.engines.flower.hello import (
     Introduction,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedsift import __version__
 from fedsift.contract.messages import Envelope, Moment, Reply, SiteFacts
 from fedsift.contract.notebook import Notebook
+from fedsift.contract.version import __version__
 from fedsift.engines.flower.hello import Introduction
-from fedsift.local.site import Compute, Samples, Site
+from fedsift.local.site import Compute, LocalSite, Samples, Site
 
 Release = Callable[[Envelope, Reply], Reply]
 """Makes of an envelope's raw reply what may leave; raises where nothing may."""
@@ -80,7 +80,7 @@ class SiteRoom:
 
     def site(self, moment: Moment, notebook: Notebook, model: str) -> Site:
         """The site as one request sees it."""
-        return Site(
+        return LocalSite(
             facts=self.facts(model),
             samples=self.samples,
             given=self.given,
