@@ -30,7 +30,7 @@ from fedsift.study.running import federate
 
 from .federations import alone_study, contract_table, play
 
-OFTEN = ("fednoro", "divide-mix", "fedclean")
+OFTEN = ("fednoro", "dividemix", "fedclean")
 """In every test run: a teacher, two networks, a learner of many epochs."""
 
 
