@@ -26,7 +26,9 @@ WIDTH = 118
 INTRO = """Every figure and every verdict on this page is written by `python -m benchmarks.tables` from the result
 files in `benchmarks/tables`, and a test holds the page against them. A statement of a paper *holds*
 where each difference has the stated sign and its 95 % interval (paired over seeds) leaves 0 out; it
-*holds in the mean* where the sign is right everywhere and an interval is not clear of 0. Small tables
+*holds in the mean* where the sign is right everywhere and an interval crosses 0 by no more than its mean is above it;
+it is *not decided* where an interval reaches farther below 0 than its mean is above, and *open* where runs are missing.
+Small tables
 are not the papers' experiments: they ask whether the effect shows where two cores can look."""
 
 TWINS = f"""Minutes for three seeds on {CORES} cores with nothing else to do, by processor time. Measured: each kind of
