@@ -10,9 +10,8 @@ from benchmarks.tables.page import HERE, filled, kept_result
 
 from fedsift.benches import advice
 from fedsift.benches.advice import LEADERBOARD, SITUATIONS, Advice, advice_of
-from fedsift.benches.figures import words
 from fedsift.benches.summary import Results
-from fedsift.benches.text import bold, cells_of_row, note_lines, pipes
+from fedsift.benches.text import bold, cells_of_row, figure_words, note_lines, pipes
 from fedsift.metrics.paired import paired
 from fedsift.runs.units import plural, size
 
@@ -46,7 +45,7 @@ def page() -> str:
     blocks += ["## All methods", filled(f"{table.what}. {' '.join(note_lines(results))}"), overall(results)]
     blocks.append(filled(LEGEND))
     for figure in table.figures[:2]:
-        head = [words(figure), *(column.label for column in table.columns)]
+        head = [figure_words(results, figure), *(column.label for column in table.columns)]
         rows = [[row.label, *cells_of_row(results, row.label, figure, bold)] for row in table.rows]
         blocks.append(pipes(head, rows))
     return "\n\n".join(blocks) + "\n"

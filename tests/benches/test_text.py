@@ -207,6 +207,43 @@ def test_what_is_missing_is_said() -> None:
     assert "| FedLA | **85.00 ± 2.83** | – |" in text
 
 
+def test_who_computed_a_table_is_said_and_runs_of_another_version_are_named() -> None:
+    results = made_up()
+    assert f"\nComputed by version {results.versions[0]}.\n" in markdown(results)
+    assert "Computed by" not in markdown(made_up({}))
+    older = [
+        (row, column, seed, replace(record, version="0.1") if (row, seed) == ("FedLA", 2) else record)
+        for record in results.records
+        for row, column, seed in results.places[record.key]
+    ]
+    mixed = results_of(results.table, older, results.cells_wanted)
+    line = f"Computed by version {results.versions[0]}; FedLA (2 runs) by 0.1."
+    assert line in markdown(mixed) and line in page(mixed)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "words"),
+    [
+        ((40, 40), "mean of the last 10 rounds"),
+        ((2, 2), "mean of the last 2 rounds"),
+        ((2, 40), "mean of the last 2 to 10 rounds"),
+        ((1, 1), "last round"),
+    ],
+)
+def test_how_many_rounds_were_averaged_is_what_the_runs_had(rounds: tuple[int, int], words: str) -> None:
+    """Rounds without a score do not count; a run of fewer than ten rounds is averaged over all of them."""
+    first = made_up(figures=["accuracy.last"])
+    placed = []
+    for record in first.records:
+        for row, column, seed in first.places[record.key]:
+            curve = {"accuracy": [None] + [0.5] * rounds[row == "FedLA"]}
+            outcome = {**record.outcome, "curve": {**curve, "visits": list(range(len(curve["accuracy"])))}}
+            placed.append((row, column, seed, replace(record, outcome=outcome)))
+    results = results_of(first.table, placed, 8)
+    for text in (markdown(results), page(results), latex(results)):
+        assert f"accuracy, {words}" in text
+
+
 def test_latex_and_csv() -> None:
     text = latex(made_up())
     assert r"FedLA & \textbf{85.00 $\pm$ 2.83} & 50.00 $\pm$ 1.41 \\" in text

@@ -25,8 +25,8 @@ HOLDS, IN_THE_MEAN, UNDECIDED, NOT, OPEN = (
 stated bound; for `printed`: the means do, as a paper's own figures come with no seeds to pair with). `holds in the
 mean`: the sign is right everywhere, an interval crosses 0, though by no more than the mean is above it. `not decided`:
 the sign is right everywhere, but an interval reaches farther below 0 than its mean is above (for `alike`: farther out
-of the bound than its mean is within), as that of a single seed does. `does not hold`: a mean has the other sign,
-however wide its interval: it is the claim that has to be shown. `open`: runs are missing."""
+of the bound than its mean is within), as that of a single seed does. `does not hold`: a mean is 0 or has the
+other sign, however wide its interval: it is the claim that has to be shown. `open`: runs are missing."""
 PAPER, ON_AVERAGE = "the paper", "the mean over all, whatever the sign"
 FROM_WORST = (OPEN, NOT, UNDECIDED, IN_THE_MEAN, HOLDS)
 
