@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from benchmarks.tables import standings
+from benchmarks.tables import excerpts, standings
 from benchmarks.tables.page import HERE, PAGE, kept_result, page
 
 from fedsift.benches.advice import LEADERBOARD
@@ -36,6 +36,7 @@ def main(arguments: list[str]) -> None:
     told_again()
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page(), "utf-8")
+    excerpts.write()
     standings.PAGE.write_text(standings.page(), "utf-8")
     standings.ADVICE.write_text(standings.advice_text(kept_result(LEADERBOARD)), "utf-8")
 

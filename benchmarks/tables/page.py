@@ -15,7 +15,17 @@ from fedsift.benches.claims import Verdict
 from fedsift.benches.library import find_table, table_names
 from fedsift.benches.store import TABLE, placed_in
 from fedsift.benches.summary import Results, results_of
-from fedsift.benches.text import bold, cells_of_row, figure_words, note_lines, pair_words, pipes, stated, title
+from fedsift.benches.text import (
+    bold,
+    cells_of_row,
+    figure_words,
+    note_lines,
+    pair_words,
+    pipes,
+    stated,
+    title,
+    versions,
+)
 from fedsift.runs.units import plural
 
 HERE = Path(__file__).parent
@@ -106,24 +116,39 @@ def holds(claims: list[tuple[Results, Verdict]]) -> str:
     """One line a statement, with the difference that speaks most against it."""
     lines = []
     for results, verdict in claims:
-        weakest = verdict.against[0] if verdict.differences else None
-        shown = "" if weakest is None else pair_words(weakest, verdict.figure)
-        lines.append([title(results), verdict.claim.text, verdict.verdict, shown])
+        lines.append([title(results), verdict.claim.text, verdict.verdict, weakest(verdict)])
     return pipes(["table", "statement", "verdict", "weakest difference, in points"], lines)
 
 
 def section(results: Results) -> list[str]:
     table = results.table
     blocks = [f"## {title(results)}: {table.name}", filled(f"{table.what}. {' '.join(note_lines(results))}")]
-    for figure in table.figures:
-        head = [figure_words(results, figure), *(column.label or "ours" for column in table.columns)]
-        rows = [[row.label, *cells_of_row(results, row.label, figure, bold)] for row in table.rows]
-        blocks.append(pipes(head, rows))
+    filled_in = {e.figure for e in results.entries if e.runs or e.printed is not None}
+    blocks += [figure_table(results, figure) for figure in table.figures if figure in filled_in]
     if results.verdicts:
         blocks.append(items(results.verdicts))
     rest = "." if results.cells_there == results.cells_wanted else ": open."
-    blocks.append(f"{results.cells_there} of {plural(results.cells_wanted, 'run')}{rest}")
+    there = f"{results.cells_there} of {plural(results.cells_wanted, 'run')}{rest}"
+    blocks.append(filled(" ".join([there, *versions(results)])))
     return blocks
+
+
+def figure_table(results: Results, figure: str) -> str:
+    """One figure of all rows in all columns, ours beside the paper's."""
+    head = [figure_words(results, figure), *(column.label or "ours" for column in results.table.columns)]
+    rows = [[row.label, *cells_of_row(results, row.label, figure, bold)] for row in results.table.rows]
+    return pipes(head, rows)
+
+
+def weakest(verdict: Verdict) -> str:
+    """The difference that speaks most against a statement."""
+    return pair_words(verdict.against[0], verdict.figure) if verdict.differences else ""
+
+
+def claim_line(verdict: Verdict) -> str:
+    """A statement with its verdict on one line."""
+    shown = weakest(verdict)
+    return f"{verdict.claim.text}: **{verdict.verdict}**" + (f" (weakest: {shown})" if shown else "")
 
 
 def items(verdicts: Sequence[Verdict]) -> str:

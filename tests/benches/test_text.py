@@ -75,7 +75,7 @@ def test_a_claim_is_judged_by_the_interval_of_its_differences(
 
 
 def test_rows_that_are_said_to_be_alike_must_lie_within_the_bound() -> None:
-    """Differences 3 and 5 points: mean 4, interval 4 ± 12.7: at a bound of 10.35 its end is as far out as 4 is within."""
+    """Differences 3 and 5 points: 4 ± 12.7; at a bound of 10.35 the end is as far out as the mean is within."""
     alike = {"text": "flat", "alike": ["FedLA", "FedAvg"], "columns": ["clean"]}
     for within, verdict in (
         (3.0, "does not hold"),

@@ -17,6 +17,7 @@ from fedsift.benches.text import (
     ours,
     paper_s,
     title,
+    versions,
 )
 from fedsift.drawing import house_style
 from fedsift.drawing.document import document
@@ -75,7 +76,7 @@ def page(results: Results) -> str:
                 tag("p", where, class_="eyebrow"),
                 tag("h1", title(results)),
                 tag("p", table.what, class_="lead") if table.what else None,
-                *(tag("p", text, class_="note") for text in note_lines(results)),
+                *(tag("p", text, class_="note") for text in [*note_lines(results), *versions(results)]),
             ),
             tag("nav", *(tag("a", head, href=f"#{name}") for name, head, _ in shown), aria_label="Sections"),
             tag("main", *(tag("section", tag("h2", head), part, id=name) for name, head, part in shown)),

@@ -241,7 +241,9 @@ def _inherited_claims(twin: Table, full: Table) -> Iterator[Claim]:
             columns=tuple(label for label in claim.columns if label in columns),
             figure=claim.figure if claim.figure in twin.figures else "",
         )
-        compares = len(kept.order) > 1 or len(kept.alike) > 1 or bool(kept.printed) or bool(ends and kept.over)
+        compares = (
+            len(kept.order) > 1 or len(kept.alike) > 1 or bool(kept.printed) or bool(ends and kept.over)
+        )
         there = ends <= _labels(twin) and (not claim.columns or bool(kept.columns))
         if claim.text not in own and compares and there:
             yield kept

@@ -105,7 +105,6 @@ def note_lines(results: Results) -> list[str]:
         lines.append(f"Settings over all runs: {', '.join(table.settings)}.")
     if results.cells_there < results.cells_wanted:
         lines.append(f"{results.cells_there} of {results.cells_wanted} runs are there.")
-    lines += versions(results)
     torches = sorted({record.torch for record in results.records})
     if len(torches) > 1:
         lines.append(f"Made with several versions of torch: {', '.join(torches)}.")
@@ -118,7 +117,9 @@ def versions(results: Results) -> list[str]:
     if not main:
         return []
     parts = [
-        f"{row} ({plural(runs, 'run')}) by {version}" for version, rows in others for row, runs in rows.items()
+        f"{row} ({plural(runs, 'run')}) by {version}"
+        for version, rows in others
+        for row, runs in rows.items()
     ]
     return [f"{'; '.join([f'Computed by version {main}', *parts])}."]
 
@@ -131,7 +132,7 @@ def figure_words(results: Results, figure: str) -> str:
 def markdown(results: Results) -> str:
     """One table for each figure, the claims, the comparison with the reference row, the cost."""
     table = results.table
-    blocks = [f"# {title(results)}", table.what, *note_lines(results)]
+    blocks = [f"# {title(results)}", table.what, *note_lines(results), *versions(results)]
     for figure in table.figures:
         head = [figure_words(results, figure), *(column.label or "ours" for column in table.columns)]
         lines = [[row.label, *cells_of_row(results, row.label, figure, bold)] for row in table.rows]
