@@ -24,8 +24,8 @@ PAPERS = {
 INDICATORS = HERE.parents[0] / "indicators" / "results" / "fednoro-indicators.json"
 INDICATED = "fednoro/isic-0.4-0.5-0.7-features"
 CONFIDENCE = "rhfl-confidence"
-INTRO = """From the results that are kept, mean ± standard deviation over seeds, in round brackets what the paper prints.
-Every figure, interval and reason is in [the results](../results/papers.md)."""
+INTRO = """From the results that are kept, mean ± standard deviation over seeds, in round brackets what the paper
+prints. Every figure, interval and reason is in [the results](../results/papers.md)."""
 
 
 def section_of(name: str) -> Section:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,12 +128,15 @@ class Results:
 
     def runs_by_version(self) -> dict[str, dict[str, int]]:
         """How many runs of each row a version has computed, the version of most runs first."""
-        found: dict[str, dict[str, int]] = {}
-        for record in self.records:
-            rows = found.setdefault(record.version, {})
-            for row, _, _ in self.places[record.key]:
-                rows[row] = rows.get(row, 0) + 1
-        return dict(sorted(found.items(), key=lambda item: (-sum(item[1].values()), item[0])))
+        counts = Counter(
+            (record.version, row) for record in self.records for row, _, _ in self.places[record.key]
+        )
+        rows = [row.label for row in self.table.rows]
+        found = {
+            version: {row: counts[version, row] for row in rows if counts[version, row]}
+            for version in self.versions
+        }
+        return dict(sorted(found.items(), key=lambda item: -sum(item[1].values())))
 
 
 def results_of(table: Table, placed: Iterable[tuple[str, str, int, Record]], wanted: int) -> Results:
