@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.tables.page import HERE, filled, kept_result
+from benchmarks.tables.page import HERE, figure_table, filled, kept_result
 
 from fedsift.benches import advice
-from fedsift.benches.advice import LEADERBOARD, SITUATIONS, Advised, Ranking, rankings_of
-from fedsift.benches.figures import words
+from fedsift.benches.advice import KINDS, LEADERBOARD, SITUATIONS, Advised, Ranking, rankings_of
 from fedsift.benches.summary import Results
-from fedsift.benches.text import bold, cells_of_row, note_lines, pipes
+from fedsift.benches.table import Table
+from fedsift.benches.text import figure_words, note_lines, pipes, versions
 from fedsift.runs.units import plural, size
 
 PAGE = HERE.parents[1] / "docs" / "results" / "leaderboard.md"
@@ -22,7 +23,7 @@ recommendation on this page is written by `python -m benchmarks.tables` from `be
 holds the page against it. `fedsift doctor` gives the same advice. It is one dataset with one kind of model: a start,
 not a verdict on your data."""
 
-LEGEND = """Mean rank and worst column by the mean of the last 10 rounds, over all columns; rows without results in
+LEGEND = """Mean rank and worst column by {}, over all columns; rows without results in
 every column have none. Visits: how often a site was asked for something, a run. Time is processor time of one
 thread, the median run. Labels harmed: right labels that the method made wrong, a run; 0 for methods that judge labels
 and leave them as they are, none for those that judge none."""
@@ -43,12 +44,40 @@ def page() -> str:
     table = results.table
     blocks += ["## What we recommend", recommended(results)]
     blocks += ["## All methods", filled(f"{table.what}. {' '.join(note_lines(results))}"), overall(results)]
-    blocks.append(filled(LEGEND))
+    blocks.append(filled(LEGEND.format(figure_words(results, table.figures[0]))))
+    blocks.append(filled(settings(table)))
     for figure in table.figures[:2]:
-        head = [words(figure), *(column.label for column in table.columns)]
-        rows = [[row.label, *cells_of_row(results, row.label, figure, bold)] for row in table.rows]
-        blocks.append(pipes(head, rows))
+        blocks.append(figure_table(results, figure))
     return "\n\n".join(blocks) + "\n"
+
+
+def settings(table: Table) -> str:
+    """What the table's file sets, over all runs and row by row: the rest are defaults, of the methods or the study."""
+    everywhere = table.everywhere.get("train", {})
+    methods = {row.label: dict(row.settings.get("method", {})) for row in table.rows}
+    usual = {}
+    for key in ("rounds", "fraction"):
+        values = [method[key] for method in methods.values() if key in method]
+        usual[key] = max(values, key=values.count)
+    own = {
+        row: {k: v for k, v in method.items() if k not in ("name", *KINDS) and usual.get(k) != v}
+        for row, method in methods.items()
+    }
+    rows = "; ".join(f"{row}: {_listed(changed)}" for row, changed in own.items() if changed)
+    return f"""Set by the table for every run, whatever a method's paper trains with: {_listed(everywhere)};
+    {_listed(usual)} where a method has them. Set for single rows: {rows}. All else is the method's default."""
+
+
+def _listed(values: Mapping[str, object]) -> str:
+    """`lr 0.03, augment (flip false, crop 0)`."""
+    return ", ".join(
+        f"{key} ({_listed(value)})" if isinstance(value, Mapping) else f"{key} {_word(value)}"
+        for key, value in values.items()
+    )
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def recommended(results: Results) -> str:
@@ -116,4 +145,5 @@ def overall(results: Results) -> str:
         )
     head = ["", "mean rank", "worst column", "best in", "visits", "time a run", "bytes sent", "labels harmed"]
     columns = plural(len(results.table.columns), "column")
-    return f"{len(standing)} methods in {columns}, {plural(len(results.table.seeds), 'seed')}.\n\n{pipes(head, lines)}"
+    what = f"{len(standing)} methods in {columns}, {plural(len(results.table.seeds), 'seed')}."
+    return f"{filled(' '.join([what, *versions(results)]))}\n\n{pipes(head, lines)}"

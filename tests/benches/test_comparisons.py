@@ -19,6 +19,39 @@ SETTINGS: list[dict[str, Any]] = tomllib.loads(
 NOT_KEYS = ("where", "tables", "row", "columns", "silent")
 
 
+def printed(table: str, row: str) -> dict[str, tuple[float | None, float | None]]:
+    """What a paper prints for a row, with its deviation, by column."""
+    found = find_table(table)
+    return {c.label: found.printed(found.row(row), c, found.figures[0]) for c in found.columns}
+
+
+@pytest.mark.parametrize("number", [2, 3, 6, 7, 8, 9, 10, 11])
+def test_feddpcont_prints_a_deviation_with_every_figure_but_clothing1m_s(number: int) -> None:
+    for row in find_table(f"feddpcont-{number}").rows:
+        for column, (figure, deviation) in printed(f"feddpcont-{number}", row.label).items():
+            there = figure is not None and column != "Clothing1M"
+            assert (deviation is not None) == there, f"{row.label}, {column}"
+
+
+def test_what_feddpcont_s_paper_prints_in_several_tables_is_the_same() -> None:
+    """Table 10's, 11's and 12's last rows are "the number we report in the main paper"."""
+    noise = {f"{rate}{mark}": f"{kind} {rate}" for kind, mark in (("symmetric", ""), ("random", " (R)"))
+             for rate in (0.2, 0.4, 0.6, 0.8)}  # fmt: skip
+    people = {"Worst": "CIFAR-10N worst", "Random": "CIFAR-10N random", "Aggregate": "CIFAR-10N aggregate",
+              "Fine": "CIFAR-100N fine", "Clothing1M": "Clothing1M"}  # fmt: skip
+    named = printed("feddpcont-7", "FedDPCont")
+    assert printed("feddpcont-3", "FedDPCont") == named
+    for pictures, number in ((2, 10), (6, 11), (2, 12)):
+        whole = printed(f"feddpcont-{pictures}", "FedDPCont")
+        for column, found in printed(f"feddpcont-{number}", "main text").items():
+            assert found == (whole[noise[column]] if column in noise else named[people[column]]), column
+    for column, found in printed("feddpcont-8", "FedDPCont").items():
+        pictures, _, rate = column.replace(" (R)", "").partition(" ")
+        kind = "random" if "(R)" in column else "symmetric"
+        table = {"CIFAR-10": "feddpcont-2", "CIFAR-100": "feddpcont-6"}[pictures]
+        assert found == printed(table, "FedDPCont")[f"{kind} {rate}"], column
+
+
 @pytest.mark.parametrize("entry", SETTINGS, ids=lambda entry: f"{entry['tables']} {entry['row']}")
 def test_a_comparison_is_as_its_paper_says(entry: dict[str, Any]) -> None:
     expected = dict(leaves({key: value for key, value in entry.items() if key not in NOT_KEYS}))

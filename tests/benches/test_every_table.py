@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedsift.benches.cells import study_of
+from fedsift.benches.claims import pairs_of
 from fedsift.benches.figures import check_figure
 from fedsift.benches.library import catalogue, find_table, table_names
 from fedsift.benches.table import Table
@@ -60,6 +63,26 @@ def test_a_twin_asks_what_its_table_asks(name: str) -> None:
     assert {row.label for row in twin.rows} & {row.label for row in full.rows}
     if any(row.printed for row in full.rows) and set(full.figures) & set(twin.figures):
         assert any(row.printed for row in twin.rows), "no figure of the paper is found by the twin's labels"
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_twin_states_what_its_table_states(name: str) -> None:
+    """Each claim of the full table, over all of its rows and columns that the twin has, by the same figure."""
+    full, twin = find_table(name), find_table(f"{name}-small")
+    stated = {claim.text: claim for claim in twin.claims}
+    rows, columns = {row.label for row in twin.rows}, {column.label for column in twin.columns}
+    for claim in full.claims:
+        chain = [label for label in claim.order if label in rows]
+        wanted = {*pairwise(chain), *(p for p in pairs_of(replace(claim, order=()), full) if {*p} <= rows)}
+        if not wanted or (claim.columns and not columns & set(claim.columns)):
+            continue
+        here = stated.get(claim.text)
+        assert here is not None, f"'{claim.text}' is missing"
+        assert wanted <= set(pairs_of(here, twin)), f"'{claim.text}' leaves out rows"
+        asked = set(claim.columns) & columns or columns
+        assert asked <= (set(here.columns) or columns), f"'{claim.text}' leaves out columns"
+        if claim.figure in twin.figures:
+            assert here.figure == claim.figure, f"'{claim.text}' is read off another figure"
 
 
 class Enough(Exception):

@@ -117,7 +117,8 @@ def test_another_version_is_noticed_and_never_mixed_in_silence(
     )
     assert mixed.computed == 4
     assert len(mixed.results.versions) == 2
-    assert "Made by 2 versions" in (tmp_path / "out" / "digits" / "table.md").read_text("utf-8")
+    rest = "; FedAvg (2 runs) by 9.9.9+other; FedLA (2 runs) by 9.9.9+other."
+    assert rest in (tmp_path / "out" / "digits" / "table.md").read_text("utf-8")
     alone = run_table(small_table(), tmp_path / "out", listen=lambda p: told.append(p.text))
     assert (alone.computed, alone.other_versions) == (8, 8)
     assert alone.results.versions == ["9.9.9+other"]

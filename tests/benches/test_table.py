@@ -113,6 +113,33 @@ def test_a_twin_has_the_figures_of_the_full_table() -> None:
     assert twin.claims == (), "the claim speaks of a row that the twin lacks"
 
 
+def test_a_twin_states_what_the_full_table_states_of_the_rows_that_it_has() -> None:
+    """Rows of its own are no part of it; a claim may explain an inherited one; the same words are the twin's own."""
+    rows = [{"label": label, "method": {"name": "fedavg", "rounds": 2}} for label in ("a", "b", "c")]
+    stated = [
+        {"text": "best", "first": "a"},
+        {"text": "in order", "order": ["a", "b", "c"]},
+        {"text": "alike", "alike": ["b", "c"], "within": 1.0, "columns": ["clean"]},
+    ]
+    full = small_table(rows=rows, claims=stated)
+    content = {"scenario": "x", "twin": "digits", "columns": COLUMNS[1:]}
+    own = {"text": "because", "order": ["ours", "a"], "explains": "best"}
+    labels = [{"label": label} for label in ("a", "c", "ours")]
+    twin = inherited(table_of("twin", {**content, "rows": labels, "claims": [own]}), full)
+    assert [(c.text, c.order, c.first, c.over) for c in twin.claims] == [
+        ("best", (), "a", ("c",)),
+        ("in order", ("a", "c"), "", ()),
+        ("because", ("ours", "a"), "", ()),
+    ]
+    again = {"text": "best", "first": "a", "over": ["c"], "figure": "accuracy.last"}
+    twin = inherited(table_of("twin", {**content, "rows": labels, "claims": [again]}), full)
+    assert [(c.text, c.figure) for c in twin.claims] == [("in order", ""), ("best", "accuracy.last")]
+    with pytest.raises(ConfigError, match="table 'twin': no claim says 'worst'"):
+        inherited(
+            table_of("twin", {**content, "rows": labels, "claims": [{**own, "explains": "worst"}]}), full
+        )
+
+
 def test_figures_are_read_off_a_run_by_name() -> None:
     outcome = {
         "scores": {"accuracy": {"best": 0.5, "last": 0.4}},

@@ -121,6 +121,55 @@ def test_kept_results_are_of_the_settings_that_their_table_has_today(folder: Pat
         assert record.study_key == today[row, column], f"{row} in {column}"
 
 
+@pytest.mark.parametrize(
+    "folder", sorted(path.parent for path in TABLES.glob("*/table.json")), ids=attrgetter("name")
+)
+def test_a_kept_result_states_and_notes_what_its_table_does(folder: Path) -> None:
+    """Notes, claims and printed figures have one home, the table's file: a kept file repeats it word by word."""
+    from benchmarks.tables.page import kept_result
+
+    from fedsift.benches.write import table_text
+
+    results = kept_result(folder.name)
+    assert results is not None
+    kept = (folder / "table.json").read_text("utf-8")
+    assert kept == table_text(results), "run `python -m benchmarks.tables`"
+
+
+def test_a_required_table_is_on_the_page_before_a_run_of_it_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from benchmarks.tables import page as pages
+
+    monkeypatch.setattr(pages, "HERE", tmp_path)
+    text = pages.page()
+    for required in pages.REQUIRED:
+        table = find_table(required)
+        part = text[text.index(f": {required}\n") :].partition("\n## ")[0]
+        assert f"\n0 of {table.runs} runs: open." in part
+        assert part.count("**open**") == len(table.claims) > 0
+    assert set(re.findall(r"^## .*: ([a-z0-9-]+)$", text, re.M)) == set(pages.REQUIRED)
+
+
+def test_a_method_s_page_says_of_results_what_the_kept_tables_do() -> None:
+    from benchmarks.tables.excerpts import bodies, section_of
+
+    for name, body in bodies().items():
+        section_of(name).check(body)
+
+
+def test_the_leaderboard_tells_every_setting_of_its_file() -> None:
+    from benchmarks.tables.standings import settings
+
+    table = find_table("leaderboard")
+    told = " ".join(settings(table).split())
+    for key, value in table.everywhere["train"].items():
+        assert f"{key} {value}" in told or key == "augment"
+    for part in ("RoFL: pseudo_from 13", "FedNoRo: rounds 10, warm_up 4", "FedELC: warm_up 13", "crop 0"):
+        assert part in told
+    assert "FedAvg:" not in told, "it has what all rows have"
+
+
 def test_the_leaderboard_and_the_doctor_s_advice_are_those_of_its_results() -> None:
     from benchmarks.tables.page import kept_result
     from benchmarks.tables.standings import ADVICE, PAGE, advice_text, page

@@ -14,12 +14,21 @@ from fedsift.metrics.paired import Paired, paired
 if TYPE_CHECKING:
     from fedsift.benches.summary import Entry
 
-HOLDS, IN_THE_MEAN, NOT, OPEN = "holds", "holds in the mean", "does not hold", "open"
+HOLDS, IN_THE_MEAN, UNDECIDED, NOT, OPEN = (
+    "holds",
+    "holds in the mean",
+    "not decided",
+    "does not hold",
+    "open",
+)
 """`holds`: every difference has the stated sign and its 95 % interval leaves 0 out (for `alike`: lies within the
 stated bound; for `printed`: the means do, as a paper's own figures come with no seeds to pair with). `holds in the
-mean`: the sign is right everywhere, an interval is not. `open`: runs are missing."""
+mean`: the sign is right everywhere, an interval crosses 0, though by no more than the mean is above it. `not decided`:
+the sign is right everywhere, but an interval reaches farther below 0 than its mean is above (for `alike`: farther out
+of the bound than its mean is within), as that of a single seed does. `does not hold`: a mean is 0 or has the
+other sign, however wide its interval: it is the claim that has to be shown. `open`: runs are missing."""
 PAPER, ON_AVERAGE = "the paper", "the mean over all, whatever the sign"
-FROM_WORST = (OPEN, NOT, IN_THE_MEAN, HOLDS)
+FROM_WORST = (OPEN, NOT, UNDECIDED, IN_THE_MEAN, HOLDS)
 
 
 @dataclass(frozen=True)
@@ -132,9 +141,15 @@ def _paired(one: Entry, other: Entry, figure: str) -> Paired | None:
 def _verdict(claim: Claim, found: Paired | None) -> str:
     if found is None:
         return OPEN
+    # by how much the mean, and the end of its interval that speaks against the claim, are on the stated side
     if claim.alike:
-        inside = abs(found.mean) <= claim.within
-        sure = found.low >= -claim.within and found.high <= claim.within
+        mean, end = claim.within - abs(found.mean), claim.within - max(found.high, -found.low)
+        if mean < 0:
+            return NOT
+        holds = end >= 0
     else:
-        inside, sure = found.mean > 0, found.low > 0
-    return HOLDS if sure else IN_THE_MEAN if inside else NOT
+        mean, end = found.mean, found.low
+        if mean <= 0:
+            return NOT
+        holds = end > 0
+    return HOLDS if holds else IN_THE_MEAN if -end <= mean else UNDECIDED

@@ -8,6 +8,7 @@ from typing import Any
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.registry import nearest
 from fedsift.runs.curves import targeted_cost
+from fedsift.runs.summary import LAST
 
 SCORES = ("accuracy", "bacc", "auc", "map", "mean_site_accuracy")
 PARTS = ("best", "last", "final")
@@ -25,7 +26,7 @@ WORDS = {
     "map": "mAP",
     "mean_site_accuracy": "mean accuracy of the sites' models",
     "best": "best round",
-    "last": "mean of the last 10 rounds",
+    "last": "mean of the last {} rounds",
     "final": "last round",
 }
 
@@ -100,15 +101,24 @@ def digits(name: str) -> int:
     return 0 if head == VISITS or name in COUNTS or tail in ("fixed", "harmed", "missed") else 2
 
 
-def words(name: str) -> str:
-    """The figure in a person's words."""
+def judged_rounds(outcome: Mapping[str, Any], name: str) -> int:
+    """Rounds of a run in which the score of a figure was taken."""
+    curve = outcome.get("curve", {}).get(name.partition(".")[0], [])
+    return sum(value is not None for value in curve)
+
+
+def words(name: str, averaged: tuple[int, int] = (LAST, LAST)) -> str:
+    """The figure in a person's words; averaged: the fewest and the most rounds over which `last` is the mean."""
     head, _, tail = name.partition(".")
     if head == VISITS:
         return f"visits of sites until {100 * float(tail):g} % test accuracy"
     if head == SITE:
         return f"accuracy of site {tail}'s model, last round"
     if head in SCORES:
-        return f"{WORDS[head]}, {WORDS[tail]}"
+        fewest, most = averaged
+        rounds = f"{most}" if fewest == most else f"{fewest} to {most}"
+        part = WORDS[tail].format(rounds) if most > 1 else WORDS[tail if tail != "last" else "final"]
+        return f"{WORDS[head]}, {part}"
     return {"detection": "noisy sites: ", "corrections": "labels: "}.get(head, "") + (tail or head).replace(
         "_", " "
     )

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedsift.benches.claims import Verdict
-from fedsift.benches.figures import WORDS, words
+from fedsift.benches.figures import WORDS
 from fedsift.benches.summary import Curve, Entry, Results
-from fedsift.benches.text import NOTHING, difference, difference_words, note_lines, ours, paper_s, title
+from fedsift.benches.text import (
+    NOTHING,
+    difference,
+    difference_words,
+    figure_words,
+    note_lines,
+    ours,
+    paper_s,
+    title,
+    versions,
+)
 from fedsift.contract.version import __version__
 from fedsift.drawing import house_style
 from fedsift.drawing.document import document
@@ -66,7 +76,7 @@ def page(results: Results) -> str:
                 tag("p", where, class_="eyebrow"),
                 tag("h1", title(results)),
                 tag("p", table.what, class_="lead") if table.what else None,
-                *(tag("p", text, class_="note") for text in note_lines(results)),
+                *(tag("p", text, class_="note") for text in [*note_lines(results), *versions(results)]),
             ),
             tag("nav", *(tag("a", head, href=f"#{name}") for name, head, _ in shown), aria_label="Sections"),
             tag("main", *(tag("section", tag("h2", head), part, id=name) for name, head, part in shown)),
@@ -92,7 +102,7 @@ def _figure_table(results: Results, name: str) -> Markup:
         [Markup(tag("span", row.label)), *(_entry(found.get((row.label, c.label))) for c in table.columns)]
         for row in table.rows
     ]
-    return _grid([words(name), *(column.label or "ours" for column in table.columns)], rows)
+    return _grid([figure_words(results, name), *(column.label or "ours" for column in table.columns)], rows)
 
 
 def _entry(entry: Entry | None) -> Markup:
@@ -153,7 +163,7 @@ def _compared(results: Results) -> Markup:
             for row in table.rows
             if any((row.label, c.label) in found for c in table.columns)
         ]
-        blocks.append(_grid([words(name), *(c.label or "ours" for c in table.columns)], rows))
+        blocks.append(_grid([figure_words(results, name), *(c.label or "ours" for c in table.columns)], rows))
     note = "Mean difference seed by seed, its 95 % interval, and the p of the paired t test."
     return join([tag("p", note, class_="note"), *blocks])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 from scipy import stats
 
 from fedsift.benches.claims import Verdict, judged
-from fedsift.benches.figures import is_target, lower_is_better, value_of, visits_made
+from fedsift.benches.figures import is_target, judged_rounds, lower_is_better, value_of, visits_made
 from fedsift.benches.store import Record
 from fedsift.benches.table import Table
 from fedsift.metrics.paired import Paired, paired, spread
+from fedsift.runs.summary import LAST
 from fedsift.runs.units import plural
 
 FEWEST_COLUMNS = 3
@@ -118,6 +120,23 @@ class Results:
     @property
     def versions(self) -> list[str]:
         return sorted({record.version for record in self.records})
+
+    def averaged(self, figure: str) -> tuple[int, int]:
+        """The fewest and the most rounds over which `last` is the mean: ten, or all of a shorter run."""
+        counts = {min(judged_rounds(record.outcome, figure), LAST) for record in self.records} - {0}
+        return (min(counts), max(counts)) if counts else (LAST, LAST)
+
+    def runs_by_version(self) -> dict[str, dict[str, int]]:
+        """How many runs of each row a version has computed, the version of most runs first."""
+        counts = Counter(
+            (record.version, row) for record in self.records for row, _, _ in self.places[record.key]
+        )
+        rows = [row.label for row in self.table.rows]
+        found = {
+            version: {row: counts[version, row] for row in rows if counts[version, row]}
+            for version in self.versions
+        }
+        return dict(sorted(found.items(), key=lambda item: -sum(item[1].values())))
 
 
 def results_of(table: Table, placed: Iterable[tuple[str, str, int, Record]], wanted: int) -> Results:

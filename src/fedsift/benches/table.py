@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -177,7 +177,7 @@ def table_of(name: str, content: Mapping[str, Any], base: Path | None = None) ->
         base=base,
     )
     _check(table, where)
-    return table
+    return table if table.twin else _explained(table)
 
 
 def inherited(table: Table, full: Table) -> Table:
@@ -198,36 +198,59 @@ def inherited(table: Table, full: Table) -> Table:
             for part in (known.printed, known.deviation)
         )
         rows.append(replace(row, printed=printed, deviation=deviation))
-    return replace(
+    twin = replace(
         table,
         rows=tuple(rows),
-        claims=table.claims or tuple(_within(claim, table) for claim in full.claims if _fits(claim, table)),
+        claims=(*_inherited_claims(table, full), *table.claims),
         paper=table.paper or full.paper,
         source=table.source or full.source,
         reference=table.reference or (full.compared_with if full.compared_with in _labels(table) else ""),
     )
+    return _explained(twin)
+
+
+def _explained(table: Table) -> Table:
+    """The table, if each claim that explains another names one: a twin's may be the full table's."""
+    texts = [claim.text for claim in table.claims if not claim.explains]
+    for claim in table.claims:
+        if claim.explains and claim.explains not in texts:
+            raise ConfigError(
+                f"table '{table.name}': no claim says '{claim.explains}'.{nearest(claim.explains, texts)}"
+            )
+    return table
 
 
 def _labels(table: Table) -> set[str]:
     return {row.label for row in table.rows}
 
 
-def _fits(claim: Claim, table: Table) -> bool:
-    """Whether the twin has all that a claim speaks of."""
-    named = {*claim.order, *claim.alike, *claim.printed, claim.first, claim.last} - {""}
-    columns = {column.label for column in table.columns}
-    return named <= _labels(table) and (not claim.columns or bool(columns & set(claim.columns)))
+def _inherited_claims(twin: Table, full: Table) -> Iterator[Claim]:
+    """What the full table states, in the form that the twin's rows and columns allow: a twin cannot leave out what
+    turns out badly. One that the twin states in the same words is the twin's."""
+    own = {claim.text for claim in twin.claims}
+    columns = [column.label for column in twin.columns]
+    for claim in full.claims:
+        ends = {claim.first, claim.last} - {""}
+        over = claim.over or (tuple(row.label for row in full.rows if row.label not in ends) if ends else ())
+        kept = replace(
+            claim,
+            order=_here(claim.order, twin),
+            alike=_here(claim.alike, twin),
+            printed=_here(claim.printed, twin),
+            over=_here(over, twin),
+            columns=tuple(label for label in claim.columns if label in columns),
+            figure=claim.figure if claim.figure in twin.figures else "",
+        )
+        compares = (
+            len(kept.order) > 1 or len(kept.alike) > 1 or bool(kept.printed) or bool(ends and kept.over)
+        )
+        there = ends <= _labels(twin) and (not claim.columns or bool(kept.columns))
+        if claim.text not in own and compares and there:
+            yield kept
 
 
-def _within(claim: Claim, table: Table) -> Claim:
-    """The claim without the rows and columns that the twin leaves out."""
-    columns = [column.label for column in table.columns]
-    return replace(
-        claim,
-        over=tuple(label for label in claim.over if label in _labels(table)),
-        columns=tuple(label for label in claim.columns if label in columns),
-        figure=claim.figure if claim.figure in table.figures else "",
-    )
+def _here(labels: Sequence[str], table: Table) -> tuple[str, ...]:
+    return tuple(label for label in labels if label in _labels(table))
 
 
 def read_seeds(seeds: Any, where: str) -> tuple[int, ...]:
@@ -330,10 +353,6 @@ def _check(table: Table, where: str) -> None:
     for label in named:
         if label not in rows:
             raise ConfigError(f"{where}: no row is called '{label}'.{nearest(label, rows)}")
-    texts = [claim.text for claim in table.claims if not claim.explains]
-    for claim in table.claims:
-        if claim.explains and claim.explains not in texts:
-            raise ConfigError(f"{where}: no claim says '{claim.explains}'.{nearest(claim.explains, texts)}")
     wanted = [label for row in table.rows for label in (*row.columns, *row.at)]
     wanted += [label for claim in table.claims for label in claim.columns]
     for label in wanted:

@@ -10,7 +10,7 @@ from fedsift.benches.claims import Difference, Verdict
 from fedsift.benches.figures import digits, words
 from fedsift.benches.summary import Comparison, Entry, Results
 from fedsift.contract.plaintext import cell as safe_cell
-from fedsift.runs.units import size
+from fedsift.runs.units import plural, size
 
 NOTHING = "–"
 MANY, FEW = 12, 4
@@ -105,20 +105,36 @@ def note_lines(results: Results) -> list[str]:
         lines.append(f"Settings over all runs: {', '.join(table.settings)}.")
     if results.cells_there < results.cells_wanted:
         lines.append(f"{results.cells_there} of {results.cells_wanted} runs are there.")
-    if len(results.versions) > 1:
-        lines.append(f"Made by {len(results.versions)} versions: {', '.join(results.versions)}.")
     torches = sorted({record.torch for record in results.records})
     if len(torches) > 1:
         lines.append(f"Made with several versions of torch: {', '.join(torches)}.")
     return [*lines, *(f"{note[0].upper()}{note[1:]}." for note in results.notes)]
 
 
+def versions(results: Results) -> list[str]:
+    """Which version computed the runs, and the rows that have runs of another one; nothing where there is no run."""
+    (main, _), *others = list(results.runs_by_version().items()) or [("", {})]
+    if not main:
+        return []
+    parts = [
+        f"{row} ({plural(runs, 'run')}) by {version}"
+        for version, rows in others
+        for row, runs in rows.items()
+    ]
+    return [f"{'; '.join([f'Computed by version {main}', *parts])}."]
+
+
+def figure_words(results: Results, figure: str) -> str:
+    """The figure in a person's words, with the number of rounds that were averaged in these runs."""
+    return words(figure, results.averaged(figure))
+
+
 def markdown(results: Results) -> str:
     """One table for each figure, the claims, the comparison with the reference row, the cost."""
     table = results.table
-    blocks = [f"# {title(results)}", table.what, *note_lines(results)]
+    blocks = [f"# {title(results)}", table.what, *note_lines(results), *versions(results)]
     for figure in table.figures:
-        head = [words(figure), *(column.label or "ours" for column in table.columns)]
+        head = [figure_words(results, figure), *(column.label or "ours" for column in table.columns)]
         lines = [[row.label, *cells_of_row(results, row.label, figure, bold)] for row in table.rows]
         blocks.append(pipes(head, lines))
     if results.verdicts:
@@ -187,7 +203,7 @@ def latex(results: Results) -> str:
     table = results.table
     parts = [f"% {title(results)}: {table.what}"]
     for figure in table.figures:
-        head = [words(figure), *(column.label or "ours" for column in table.columns)]
+        head = [figure_words(results, figure), *(column.label or "ours" for column in table.columns)]
         lines = [r"\begin{tabular}{l" + "c" * len(table.columns) + "}", r"\toprule"]
         lines.append(" & ".join(escaped(cell) for cell in head) + r" \\")
         lines.append(r"\midrule")

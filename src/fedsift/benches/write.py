@@ -21,7 +21,7 @@ def write_table(results: Results, folder: Path) -> None:
     """All files of a table into its folder."""
     times = {record.key: record.seconds for record in results.records}
     for name, text in (
-        (TABLE, _json(data(results))),
+        (TABLE, table_text(results)),
         (TIMES, _json(times)),
         ("table.md", markdown(results)),
         ("table.tex", latex(results)),
@@ -29,6 +29,11 @@ def write_table(results: Results, folder: Path) -> None:
         ("table.html", page(results)),
     ):
         write_atomically(folder / name, text.encode())
+
+
+def table_text(results: Results) -> str:
+    """`table.json`."""
+    return _json(data(results))
 
 
 def data(results: Results) -> dict[str, Any]:
