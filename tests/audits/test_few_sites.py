@@ -39,3 +39,12 @@ def test_of_two_sites_the_one_with_wrong_labels_is_told(tmp_path: Path) -> None:
     assert noisy.rate.low <= turned.sum() / 200 <= noisy.rate.high
     listed = np.array([noisy.row_of[row.id] for row in noisy.issues])
     assert turned[200:][listed].mean() > 0.8 and len(listed) > 0.8 * turned.sum()
+
+
+def test_a_network_is_named_as_a_run_names_it(tmp_path: Path) -> None:
+    data, _ = rows([60])
+    found = fedsift.audit(data, out=tmp_path / "audit", model={"name": "linear"}, rounds=2)
+    assert len(found.sites["site-0"].ids) == 60
+    for model in ({"name": "linear", "weights": "w.pt"}, lambda shape, classes: None):
+        with pytest.raises(fedsift.FedsiftError, match="takes a network's name"):
+            fedsift.audit(data, out=tmp_path / "other", model=model)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedsift.api.progress import Listener, api_progress
 from fedsift.api.start import assembled
+from fedsift.contract.errors import ConfigError
+from fedsift.contract.plaintext import short
 
 if TYPE_CHECKING:
     from fedsift.audits.studies import Audit
@@ -19,7 +21,7 @@ def audit(
     study: Study | Source | Mapping[str, Any] | Path | str | None = None,
     *,
     out: Path | str = "audit",
-    model: str = "",
+    model: str | Mapping[str, Any] = "",
     folds: int = 5,
     rounds: int = 12,
     fast: bool = False,
@@ -29,8 +31,9 @@ def audit(
 ) -> Audit:
     """Judge every label by a model that never saw it; files for each site are written under `out`.
 
-    study: a TOML file, a scenario's name, tables, a `Study`, or data alone (such as `Arrays`). model: the network that
-    judges (frozen features by default where a network would take long). folds, rounds, fast: as `fedsift audit`.
+    study: a TOML file, a scenario's name, tables, a `Study`, or data alone (such as `Arrays`). model: the name of the
+    network that judges (frozen features by default where a network would take long). folds, rounds, fast: as
+    `fedsift audit`.
     """
     from fedsift.audits.studies import audit as carry_out
     from fedsift.audits.studies import audit_study
@@ -42,7 +45,7 @@ def audit(
         if isinstance(study, Source)
         else assembled(study, changes)
     )
-    made, _ = audit_study(whole, folds=1 if fast else folds, rounds=rounds, model=model)
+    made, _ = audit_study(whole, folds=1 if fast else folds, rounds=rounds, model=_network(model))
     with api_progress("audit", made.method.total_rounds, wanted=progress) as show:
 
         def told(row: dict[str, Any]) -> None:
@@ -51,3 +54,13 @@ def audit(
                 listen(row)
 
         return carry_out(made, Path(out), listen=told)
+
+
+def _network(model: Any) -> str:
+    """A network's name, as it is or as `fedsift.run` takes it."""
+    name = model.get("name") if isinstance(model, Mapping) and set(model) == {"name"} else model
+    if not isinstance(name, str):
+        raise ConfigError(
+            f"model={short(repr(model))}: an audit takes a network's name, such as 'cnn' or 'package.module:Name'"
+        )
+    return name
