@@ -4,7 +4,6 @@ and listed."""
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +45,7 @@ from fedsift.methods.fedrn_site import TrainAmongNeighbours
 from fedsift.methods.joint_opt_site import JointLabels
 from fedsift.models import initial_weights
 
+from .test_policy import ask, egress
 from .test_sites import train, write_site
 
 # Embeddings ---------------------------------------------------------------------------------------------------------
@@ -74,15 +74,6 @@ def embedded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[i
     _open_site.cache_clear()
 
 
-def ask(path: Path, asked: Any, model: str = "mlp") -> Any:
-    return value_of(worker._reply(letter_of(asked).with_note(model=model, session="1"), path))
-
-
-def listed(path: Path) -> list[dict[str, Any]]:
-    file = path.parent / "notebook" / "north" / "egress.jsonl"
-    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-
-
 def place(folder: Path, **changes: Any) -> Path:
     path = write_site(folder, **changes)
     (folder / "notebook" / "north").mkdir(parents=True)
@@ -99,7 +90,7 @@ def test_a_message_has_only_so_many_kinds_of_features_made(tmp_path: Path, embed
         "Refused: site 'north': features test-eye@20 would be one kind more than the 4 that this site makes of its "
         "pictures for messages: name one that it has, or let the site raise policy.embeddings in its site.toml"
     )
-    assert [line.get("refused") for line in listed(path)[3:5]] == [None, replies[4].failure]
+    assert [line.get("refused") for line in egress(path)[3:5]] == [None, replies[4].failure]
     assert len(list(cache_root().glob("features/*.npy"))) == 4
     # what it has it goes on using, whatever head is on it, in any request
     assert isinstance(ask(path, Hello(), "features:test-eye@16+64"), Introduction)
@@ -190,7 +181,7 @@ def test_what_would_occupy_a_site_is_refused(what: str) -> None:
     assert Policy(passes=1e9).objection_to_work(DEAR[what], FACTS) is None
 
 
-def test_it_is_refused_before_anything_is_computed_and_listed(
+def test_it_is_refused_before_anything_is_computed_and_egress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = place(tmp_path)  # without a policy: a trial has the limit too
@@ -200,7 +191,7 @@ def test_it_is_refused_before_anything_is_computed_and_listed(
         "Refused: Train asks for 133,335 passes over this site's samples, its limit is 500: ask for fewer epochs or "
         "models at once, or let the site raise policy.passes in its site.toml"
     )
-    [line] = listed(path)
+    [line] = egress(path)
     assert (line["request"], line["fields"], line["refused"]) == ("Train", [], refused.failure)
     assert not (tmp_path / "notebook" / "north" / "runs").exists()
 
@@ -235,7 +226,7 @@ def test_epochs_that_are_no_number_of_epochs(tmp_path: Path, epochs: str) -> Non
     letter = changed(Train(WEIGHTS, Recipe(epochs=7)), '"epochs": 7', f'"epochs": {epochs}')
     refused = value_of(worker._reply(letter, path))
     assert refused.failure.startswith("Refused: ")
-    assert len(listed(path)) == 1
+    assert len(egress(path)) == 1
     assert not (tmp_path / "notebook" / "north" / "runs").exists()
 
 
@@ -259,7 +250,7 @@ def test_numbers_that_would_only_fill_the_memory(tmp_path: Path, request_: Reque
     assert refused.failure.startswith("Refused: ") and words in refused.failure
 
 
-def test_a_request_that_hides_in_a_part_of_another_must_be_listed() -> None:
+def test_a_request_that_hides_in_a_part_of_another_must_be_egress() -> None:
     hidden = SortByOwnLearner(WEIGHTS, {}, (Train({}, Recipe(), then=(Evaluate(None),)),))
     policy = Policy(requests=("SortByOwnLearner",))
     assert "the request Evaluate" in str(policy.objection_to_request(envelope(hidden), frozenset()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from fedsift.audits.write import open_site as open_audit
 from fedsift.contract.errors import ConfigError, DataError, RunError
 from fedsift.contract.plaintext import argument, short
 from fedsift.deploy.embeddings import embeddings_of
-from fedsift.deploy.private import private_folder
+from fedsift.deploy.private import alone, private_folder
 from fedsift.deploy.site_file import SiteFile, egress_of, notebook_of, read_site_file
 from fedsift.engines.flower.notebooks import NotebookStore, run_folders
 from fedsift.local.audited_data import MODELS
@@ -67,16 +67,11 @@ def serving(notebook: Path) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _nobody_serving(site: str, notebook: Path) -> Iterator[None]:
-    with (private_folder(notebook) / SERVING).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(
-                f"site '{site}' is running and holds its samples in memory: end it, forget, and start it again"
-            ) from None
-        yield
+def _nobody_serving(site: str, notebook: Path) -> AbstractContextManager[None]:
+    return alone(
+        notebook / SERVING,
+        f"site '{site}' is running and holds its samples in memory: end it, forget, and start it again",
+    )
 
 
 # Forgetting --------------------------------------------------------------------------------------------------------

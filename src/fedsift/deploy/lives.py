@@ -7,10 +7,8 @@ home, and whoever holds the home's lock knows that no other program of this site
 
 from __future__ import annotations
 
-import fcntl
 from base64 import b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,27 +16,21 @@ import httpx
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedsift.contract.errors import ConfigError
 from fedsift.contract.files import write_private
 from fedsift.deploy.certificates import client_context
-from fedsift.deploy.private import private_folder
+from fedsift.deploy.private import alone
 
 LAST_NODE = "node"
 DEACTIVATE = "/v1/fleet/deactivate-node"
 FORM = {"content-type": "application/protobuf", "accept": "application/protobuf"}
 
 
-@contextmanager
-def only_one(home: Path) -> Iterator[None]:
-    """The home of a site's node for one program at a time; the lock goes with it, however it ends."""
-    with (private_folder(home) / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(
-                f"this site runs already, with its files in '{home}': end that program first, or name another --home"
-            ) from None
-        yield
+def only_one(home: Path) -> AbstractContextManager[None]:
+    """The home of a site's node for one program at a time."""
+    return alone(
+        home / "lock",
+        f"this site runs already, with its files in '{home}': end that program first, or name another --home",
+    )
 
 
 def note_node(home: Path, node: int) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from fedsift.contract.errors import ConfigError
 
 
 def private_folder(path: Path) -> Path:
@@ -11,6 +16,18 @@ def private_folder(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.chmod(0o700)
     return path
+
+
+@contextmanager
+def alone(file: Path, otherwise: str) -> Iterator[None]:
+    """A lock that nobody else has, in a private folder; it goes with this process, however it ends. `otherwise`: what
+    is said where somebody has it."""
+    with (private_folder(file.parent) / file.name).open("w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(otherwise) from None
+        yield
 
 
 def append_private(path: Path, line: str) -> None:
