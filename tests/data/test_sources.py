@@ -157,6 +157,12 @@ def test_folder_layout_without_a_table(tmp_path):
     assert (len(dataset.train), len(dataset.test)) == (6, 2)
 
 
+def test_a_table_of_numbers_is_told_where_numbers_go(tmp_path):
+    (tmp_path / "labels.csv").write_text("id,label,age,pressure\na,ill,61,140\n")
+    with pytest.raises(DataError, match=r'no picture in .*rows of numbers go into an \.npz.*name = "npz"'):
+        load("folder", path=tmp_path)
+
+
 def test_zip_and_folder_give_the_same_pictures(tmp_path):
     root = labelled_folder(tmp_path / "mine", 6)
     with zipfile.ZipFile(tmp_path / "mine.zip", "w") as archive:

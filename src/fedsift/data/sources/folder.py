@@ -148,7 +148,10 @@ class FolderSource(Source):
         found_table = None if table is not None else self.table_path()
         pictures = find_pictures(self.path)
         if not pictures:
-            raise DataError(f"there is no picture in {self.path}")
+            raise DataError(
+                f"there is no picture in {self.path}; rows of numbers go into an .npz file "
+                "(arrays 'images' [n, features] and 'labels'), read by name = \"npz\""
+            )
         if table is None:
             table = folder_table(pictures) if found_table is None else self.read_csv(found_table)
         where = found_table or self.path
