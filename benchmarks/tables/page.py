@@ -142,7 +142,14 @@ def section(results: Results) -> list[str]:
         blocks.append(items(results.verdicts))
     rest = "." if results.cells_there == results.cells_wanted else ": open."
     there = f"{results.cells_there} of {plural(results.cells_wanted, 'run')}{rest}"
-    missing = [] if rest == "." else [f"`fedsift bench {table.name}` computes what is missing."]
+    asked = [seed for seed in find_table(table.name).seeds if seed not in table.seeds]
+    missing = (
+        [f"Of the {len(asked) + len(table.seeds)} seeds that it asks for {len(asked)} are open."]
+        if asked
+        else []
+    )
+    if asked or rest != ".":
+        missing.append(f"`fedsift bench {table.name}` computes what is missing.")
     blocks.append(filled(" ".join([there, *versions(results), *missing])))
     return blocks
 
