@@ -42,6 +42,14 @@ def test_a_trial_on_an_idle_machine_is_stretched_by_what_the_rounds_took() -> No
     assert pace.ahead() == Ahead(left=5 * 2 + 20 * 20, whole=10 * 2 + 20 * 20)
 
 
+def test_rounds_that_ask_nobody_make_no_stage_ahead_cheaper() -> None:
+    """Of FedCorr's published visits most find no site in a small federation; the stages after it ask as ever."""
+    idle = [*rounds("one site", 1, 1.0), *rounds("one site", 8, 0.0)]
+    ahead = pace_after(*idle, tried={"one site": 1.0, "ten sites": 10.0}).ahead()
+    assert ahead is not None
+    assert ahead.left == pytest.approx(1 / 9 + 200)
+
+
 def test_a_stage_that_has_begun_speaks_for_itself_by_its_last_rounds() -> None:
     slow_then_fast = [*rounds("ten sites", 1, 50.0), *rounds("ten sites", 9, 5.0)]
     pace = pace_after(*rounds("one site", 10, 1.0), *slow_then_fast)

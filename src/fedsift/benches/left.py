@@ -69,13 +69,12 @@ class Pace:
         return statistics.fmean(seconds for rounds in self.rounds.values() for seconds in rounds)
 
     def _slower(self) -> float:
-        """How much slower the run is than its trial was, where both are known: a trial may meet a busier machine."""
-        tried = self.tried or {}
-        both = [
-            (seconds, tried[name]) for name, seen in self.rounds.items() if name in tried for seconds in seen
-        ]
-        expected = sum(trial for _, trial in both)
-        return sum(seconds for seconds, _ in both) / expected if expected > 0 else 1.0
+        """How much slower than in its trial the stage under way is now, where both are known: the machine may have more
+        to do than it had. Never faster: a stage may have rounds in which nobody is asked, which say nothing of others.
+        """
+        name, seen = next(reversed(self.rounds.items()))
+        tried = (self.tried or {}).get(name, 0.0)
+        return max(1.0, statistics.fmean(seen[-RECENT:]) / tried) if tried > 0 else 1.0
 
 
 def last_end(running: Iterable[float], waiting: Iterable[float], processes: int) -> float:
