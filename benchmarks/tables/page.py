@@ -10,7 +10,6 @@ from pathlib import Path
 
 from benchmarks.tables.forecast import CORES, lines
 
-from fedsift.benches.advice import LEADERBOARD
 from fedsift.benches.claims import Verdict
 from fedsift.benches.library import find_table, table_names
 from fedsift.benches.store import TABLE, placed_in
@@ -35,16 +34,22 @@ WIDTH = 118
 REQUIRED = (
     "fednoro-2-small", "fednoro-3-small", "fednoro-4-small", "rhfl-3-small", "rhfl-5-small", "fedcorr-2-small",
     "fedcorr-6-small", "fedcorr-10-lenet5", "fedmlp-2-small", "fedmlp-3-small", "feddpcont-2-small",
-    "feddpcont-3-small", "feddpcont-4-small",
+    "feddpcont-3-small", "feddpcont-4-small", "feddpcont-digits", "fedcorr-few-sites",
 )  # fmt: skip
 """Tables that the page shows even before a run of theirs is kept: what is missing must be seen to be missing."""
 INTRO = """Every figure and every verdict on this page is written by `python -m benchmarks.tables` from the result
-files in `benchmarks/tables`, and a test holds the page against them. A statement of a paper *holds*
-where each difference has the stated sign and its 95 % interval (paired over seeds) leaves 0 out; it
-*holds in the mean* where the sign is right everywhere and an interval crosses 0 by no more than its mean is above it;
-it is *not decided* where an interval reaches farther below 0 than its mean is above, and *open* where runs are missing.
-Small tables
-are not the papers' experiments: they ask whether the effect shows where two cores can look."""
+files in `benchmarks/tables`, and a test holds the page against them. A statement of a paper *holds* where each
+difference has the stated sign and its 95 % interval (paired over seeds) leaves 0 out; it *holds in the mean* where the
+sign is right everywhere and an interval crosses 0 by no more than its mean is above it; it is *not decided* where an
+interval reaches farther below 0 than its mean is above, *does not hold* where a mean difference is 0 or has the other
+sign, however wide its interval, and *open* where runs are missing. Small tables are not the papers' experiments: they
+ask whether the effect shows where two cores can look."""
+READING = """How to read it. A seed draws how the data are divided and which labels are wrong, alike for every row of
+its table. A best round is chosen by the test set, as in the papers that print one, and flatters whatever swings; the
+mean of the last rounds does not. Intervals are Student's, of as many differences as there are seeds, and are corrected
+neither for the number of rows nor for that of statements: one of twenty is expected to miss. The small settings were
+chosen so that the papers' effects can show, with the same seeds in view: what holds here was not found blindly. All
+runs were computed with torch {}."""
 
 TWINS = f"""Minutes for three seeds on {CORES} cores with nothing else to do, by processor time. Measured: each kind of
 run of the twin was timed. Forecast: its rounds times what a round took in runs with the same network and data."""
@@ -63,20 +68,28 @@ def kept_result(name: str) -> Results | None:
 
 
 def shown_results() -> Iterator[Results]:
-    """The results of every table that is kept here or required, as far as they are there; the leaderboard has a page
-    of its own."""
+    """The results of every table of a paper that is kept here or required, as far as they are there; the leaderboard
+    and what belongs to it have a page of their own."""
     for name in table_names():
-        results = kept_result(name)
-        if results is None and name in REQUIRED:
-            table = find_table(name)
-            results = results_of(table, [], table.runs)
-        if results is not None and name != LEADERBOARD:
+        results = open_result(name) if name in REQUIRED else kept_result(name)
+        if results is not None and results.table.paper:
             yield results
+
+
+def open_result(name: str) -> Results:
+    """The results of a table as far as they are there."""
+    table = find_table(name)
+    return kept_result(name) or results_of(table, [], table.runs)
 
 
 def page() -> str:
     kept = list(shown_results())
-    blocks = ["# The papers' tables, measured", filled(INTRO)]
+    with_torch = sorted({record.torch for results in kept for record in results.records})
+    blocks = [
+        "# The papers' tables, measured",
+        filled(INTRO),
+        filled(READING.format(", ".join(with_torch) or "-")),
+    ]
     claims = [
         (results, verdict) for results in kept for verdict in results.verdicts if not verdict.claim.explains
     ]
@@ -129,7 +142,11 @@ def section(results: Results) -> list[str]:
         blocks.append(items(results.verdicts))
     rest = "." if results.cells_there == results.cells_wanted else ": open."
     there = f"{results.cells_there} of {plural(results.cells_wanted, 'run')}{rest}"
-    blocks.append(filled(" ".join([there, *versions(results)])))
+    asked = [seed for seed in find_table(table.name).seeds if seed not in table.seeds]
+    missing = [f"Seeds that it asks for and that are open: {', '.join(map(str, asked))}."] if asked else []
+    if asked or rest != ".":
+        missing.append(f"`fedsift bench {table.name}` computes what is missing.")
+    blocks.append(filled(" ".join([there, *versions(results), *missing])))
     return blocks
 
 

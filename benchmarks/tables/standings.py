@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.tables.page import HERE, figure_table, filled, kept_result
+from benchmarks.tables.page import HERE, figure_table, filled, kept_result, open_result, section
 
 from fedsift.benches import advice
 from fedsift.benches.advice import KINDS, LEADERBOARD, SITUATIONS, Advised, Ranking, rankings_of
@@ -22,6 +22,13 @@ INTRO = """Which method to take, from runs of all methods in the same ten situat
 recommendation on this page is written by `python -m benchmarks.tables` from `benchmarks/tables/leaderboard`, and a test
 holds the page against it. `fedsift doctor` gives the same advice. It is one dataset with one kind of model: a start,
 not a verdict on your data."""
+READING = """How sure that is. The method named is the first by mean rank of all methods on these very runs, so its
+points above {} flatter it, and intervals are not corrected for the choice. The last column names whom it was not told
+apart from: methods to which its own difference, paired by seed, has a 95 % interval with 0 in it."""
+FURTHER = ("leaderboard-lenet5", "cifar10n")
+"""Tables that ask the same of another network, or of more kinds of labels; shown even before a run is kept."""
+NAMED = 4
+"""Methods that are named before the rest is counted."""
 
 LEGEND = """Mean rank and worst column by {}, over all columns; rows without results in
 every column have none. Visits: how often a site was asked for something, a run. Time is processor time of one
@@ -42,12 +49,15 @@ def page() -> str:
     if results is None:
         return "\n\n".join([*blocks, "No result is kept yet."]) + "\n"
     table = results.table
-    blocks += ["## What we recommend", recommended(results)]
+    blocks += ["## What we recommend", recommended(results), filled(READING.format(table.compared_with))]
     blocks += ["## All methods", filled(f"{table.what}. {' '.join(note_lines(results))}"), overall(results)]
     blocks.append(filled(LEGEND.format(figure_words(results, table.figures[0]))))
     blocks.append(filled(settings(table)))
+    blocks.append(filled(situations(table)))
     for figure in table.figures[:2]:
         blocks.append(figure_table(results, figure))
+    for name in FURTHER:
+        blocks += section(open_result(name))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -68,6 +78,21 @@ def settings(table: Table) -> str:
     {_listed(usual)} where a method has them. Set for single rows: {rows}. All else is the method's default."""
 
 
+def situations(table: Table) -> str:
+    """What each column stands for, as the table's file has it."""
+    told = []
+    for column in table.columns:
+        parts = [dict(column.settings[key]) for key in ("partition", "noise")]
+        words = (" ".join(filter(None, (part.pop("name"), _bracketed(part)))) for part in parts)
+        told.append(f"{column.label}: {', '.join(words)}")
+    return f"""The columns, by `[partition]` and `[noise]`: {"; ".join(told)}. `cifar-n` are the labels that people
+    gave, CIFAR-10N."""
+
+
+def _bracketed(values: Mapping[str, object]) -> str:
+    return f"({_listed(values)})" if values else ""
+
+
 def _listed(values: Mapping[str, object]) -> str:
     """`lr 0.03, augment (flip false, crop 0)`."""
     return ", ".join(
@@ -83,9 +108,10 @@ def _word(value: object) -> str:
 def recommended(results: Results) -> str:
     """One line a situation: the first by mean rank, what it gains over the reference row, who comes next."""
     lines = []
-    for one in (ranking.advice() for ranking in rankings_of(results)):
+    for ranking in rankings_of(results):
+        one = ranking.advice()
         if not one.best:
-            lines.append([one.situation, "open: runs are missing", "", "", ""])
+            lines.append([one.situation, "open: runs are missing", "", "", "", ""])
             continue
         first, *others = one.best
         lines.append(
@@ -95,6 +121,7 @@ def recommended(results: Results) -> str:
                 f"{first.mean_rank:g} of {one.methods}",
                 gain(first),
                 ", ".join(f"`{other.named}` ({other.above_reference:+.1f})" for other in others),
+                _few([f"`{row.named}`" for row in ranking.level()]),
             ]
         )
     head = [
@@ -103,8 +130,14 @@ def recommended(results: Results) -> str:
         "mean rank",
         f"points above {results.table.compared_with} (95 % interval)",
         "next",
+        "not told apart from",
     ]
     return pipes(head, lines)
+
+
+def _few(names: list[str]) -> str:
+    rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + rest if names else "nobody"
 
 
 def gain(row: Advised) -> str:

@@ -77,6 +77,18 @@ def test_a_row_is_named_with_what_makes_it_another_method() -> None:
     assert {other.named for other in others} <= {"fedavg", "fedla", "fednoro"}
 
 
+def test_rows_that_the_first_was_not_told_apart_from_are_known() -> None:
+    """GCE is above FedLA by 1, 3 and 2 points (t interval from -0.5), and above SCE by 10, 11 and 12."""
+    seeds = [
+        with_more(("GCE", 0.90), ("FedLA", gap), ("SCE", far))
+        for gap, far in ((0.89, 0.80), (0.87, 0.79), (0.88, 0.78))
+    ]
+    found = even(made_up(*seeds))
+    assert found.rows[0].row == "GCE"
+    assert [row.row for row in found.level()] == ["FedLA"]
+    assert Ranking(EVEN, "FedAvg", ()).level() == ()
+
+
 def test_what_does_not_fit_makes_room_for_the_next() -> None:
     """The best three are left out, and three others are named: the whole ranking is known, not its head."""
     values = with_more(("FedELC", 0.95), ("FedCorr", 0.94), ("FedCorr+LA", 0.93), ("JointOpt", 0.92))

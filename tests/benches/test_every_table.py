@@ -85,6 +85,18 @@ def test_a_twin_states_what_its_table_states(name: str) -> None:
             assert here.figure == claim.figure, f"'{claim.text}' is read off another figure"
 
 
+def test_labels_that_people_gave_have_every_method_of_the_leaderboard() -> None:
+    board, people, network = (find_table(name) for name in ("leaderboard", "cifar10n", "leaderboard-lenet5"))
+    assert [(row.label, row.settings) for row in people.rows] == [
+        (row.label, row.settings) for row in board.rows
+    ]
+    human = [column for column in board.columns if column.settings["noise"]["name"] == "cifar-n"]
+    assert all(board.columns_of(row) == board.columns for row in board.rows)
+    assert len(human) == 2
+    assert {row.label for row in network.rows} < {row.label for row in board.rows}
+    assert {column.label for column in network.columns} < {column.label for column in board.columns}
+
+
 class Enough(Exception):
     """Two rounds are done."""
 

@@ -22,6 +22,11 @@ def test_defaults_are_a_working_study() -> None:
     ("table", "message"),
     [
         ({"metod": {}}, "unknown key 'metod'. Did you mean 'method'?"),
+        ({"nam": "x"}, "unknown key 'nam'. Did you mean 'name'?"),
+        ({"method": {"nam": "fedavg"}}, "unknown key 'method.nam'. Did you mean 'name'?"),
+        ({"method": {"name": "fedavg", "nam": 3}}, "unknown key 'method.nam'. Did you mean 'name'?"),
+        ({"data": {"nam": "digits"}}, "unknown key 'data.nam'. Did you mean 'name'?"),
+        ({"data": {"train_limit": 5}}, "'data.name' is required: one of arrays, "),
         ({"method": {"name": "fednorro"}}, "unknown method 'fednorro'. Did you mean 'fednoro'?"),
         (
             {"method": {"name": "fednoro", "warmup": 3}},

@@ -50,17 +50,17 @@ def test_every_stage_and_its_evaluation_is_tried(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(timing, "_try", count)
     monkeypatch.setattr(timing, "REPEATS", 1)
-    seconds, samples = timing.forecast_seconds(study, study.spread())
-    assert seconds > 0
+    timed = timing.time_study(study)
+    assert set(timed.stages) == {"warm up", "find noisy sites", "robust training"}
+    assert timed.seconds > 0
     assert [epochs for _, epochs in tried] == [1, 1, 1, 2]
     assert tried[0][0] < tried[2][0] < 450  # parts of the test set too
-    assert 0 < samples < 4 * 1348
+    assert 0 < timed.samples < 4 * 1348
     # sites of nine batches or fewer: whole rounds with all their epochs, nothing is extrapolated
     tried.clear()
     little = Study.from_table(
         {**study.to_table(), "data": {"name": "digits", "train_limit": 120, "test_limit": 40}}
     )
-    seconds, samples = timing.forecast_seconds(little, little.spread())
-    assert seconds > 0
+    samples = timing.time_study(little).samples
     assert tried == [(32, 1), (40, 3)]  # three of 3.75 batches first, for what only the first round pays
     assert samples == 120 * 0.8 + 120 * 3

@@ -108,6 +108,10 @@ class Ranking:
             _leaves_out_zero(best[0].above(best[1])) if len(best) > 1 else None,
         )
 
+    def level(self) -> tuple[Ranked, ...]:
+        """The rows that the first was not told apart from: their difference has 0 in its interval."""
+        return tuple(row for row in self.rows[1:] if not _leaves_out_zero(self.rows[0].above(row)))
+
 
 def _advised(row: Ranked, reference: Ranked) -> Advised:
     gain = row.above(reference)

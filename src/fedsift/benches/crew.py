@@ -18,11 +18,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from fedsift.benches.left import Ahead, Pace
 from fedsift.benches.store import Record
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 SAID_EVERY = 0.5
 """Seconds between two words about the rounds of one run."""
+TRIED_AFTER = 20.0
+"""Seconds of rounds after which the stages that lie ahead of a run are tried, to say how long it takes."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class News:
     number: int
     round: int = 0
     of: int = 0
+    ahead: Ahead | None = None
+    """How long it still takes, and took or takes in all, where that is known."""
     record: Record | None = None
     failure: str = ""
 
@@ -160,13 +165,23 @@ def do(job: Job, tell: Callable[[News], None] | None = None) -> News:
     from fedsift.contract.errors import FedsiftError
     from fedsift.study import Study
 
-    said = time.monotonic()
+    began = said = time.monotonic()
+    pace: Pace | None = None
 
     def listen(row: dict[str, Any]) -> None:
-        nonlocal said
-        if tell is not None and time.monotonic() - said >= SAID_EVERY:
-            said = time.monotonic()
-            tell(News(job.number, round=row["round"], of=row.get("of", 0)))
+        nonlocal said, pace
+        now = time.monotonic()
+        if pace is None:
+            pace = _pace_so_far(job.folder)
+            pace.before = max(now - began - row["seconds"], 0.0)
+        else:
+            pace.hear(row)
+        if tell is None or now - said < SAID_EVERY:
+            return
+        if pace.unknown and now - began >= TRIED_AFTER:
+            pace.tried = _tried(job, pace)
+        said = time.monotonic()
+        tell(News(job.number, round=row["round"], of=row.get("of", 0), ahead=pace.ahead()))
 
     try:
         record = measure(Study.from_table(job.study), job.folder, listen, keep=job.keep)
@@ -174,7 +189,35 @@ def do(job: Job, tell: Callable[[News], None] | None = None) -> News:
         return News(job.number, failure=str(error))
     except Exception as error:
         return News(job.number, failure=f"{type(error).__name__}: {error}")
-    return News(job.number, record=record)
+    return News(job.number, record=record, ahead=None if pace is None else pace.ahead())
+
+
+def _pace_so_far(folder: Path) -> Pace:
+    """After the first round that this process has seen: those before it, if the run was gone on with, are in its
+    folder."""
+    from fedsift.runs import RunFolder
+    from fedsift.runs.folder import PLAN
+
+    place = RunFolder(folder)
+    plan = place.read_json(PLAN) or {}
+    pace = Pace([(str(stage["name"]), int(stage["rounds"])) for stage in plan.get("stages", ())])
+    for row in place.rounds():
+        pace.hear(row)
+    return pace
+
+
+def _tried(job: Job, pace: Pace) -> dict[str, float]:
+    """Seconds of one round of every stage, as `fedsift plan` finds them. No forecast is worth a run: one that fails
+    leaves the stages ahead to be like those before."""
+    from fedsift.study import Study
+    from fedsift.study.timing import time_study
+
+    try:
+        timing = time_study(Study.from_table(job.study))
+    except Exception:
+        return {}
+    rounds = dict(pace.stages)
+    return {name: seconds / rounds[name] for name, seconds in timing.stages.items() if rounds.get(name)}
 
 
 def _end_with(parent: int) -> None:

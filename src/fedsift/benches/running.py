@@ -12,6 +12,7 @@ from typing import Any
 from fedsift.benches.cells import Cell, cells_of
 from fedsift.benches.crew import Job, News, carry_out, cores
 from fedsift.benches.figures import check_figure
+from fedsift.benches.left import Wholes, last_end
 from fedsift.benches.store import Record, Store
 from fedsift.benches.summary import Results, results_of
 from fedsift.benches.table import Table
@@ -30,7 +31,8 @@ class Progress:
     done: int
     total: int
     seconds_left: float | None
-    """At the pace of the runs so far; None before the first has ended."""
+    """From the rounds of the runs under way, stage by stage, and from runs like those that wait; None while nothing is
+    known."""
     running: Mapping[str, tuple[int, int]]
     """Round and rounds of every run under way, by its label."""
     text: str = ""
@@ -83,7 +85,7 @@ def run_table(
     found, others = find_cells(cells, store, any_version=any_version)
     todo = [c for c in cells if c.key not in found and in_shard(c.study_key, shard)]
     todo = list({cell.key: cell for cell in todo}.values())
-    desk = _Desk(table, cells, store, found, todo, processes or cores(), listen)
+    desk = _Desk(table, cells, store, found, todo, None if ray else processes or cores(), listen)
     jobs = [Job(n, c.study.to_table(), store.run_folder(c.key), keep) for n, c in enumerate(todo)]
     desk.tell(f"{others} of its runs were made by another version and are not used" if others else "")
     try:
@@ -143,24 +145,33 @@ class _Desk:
         store: Store,
         found: dict[str, Record],
         todo: Sequence[Cell],
-        processes: int,
+        processes: int | None,
         listen: Listener | None,
     ) -> None:
         self.table, self.cells, self.store, self.found = table, cells, store, found
         self.todo, self.processes, self.listen = todo, processes, listen
-        self.computed, self.ended = 0, 0
+        self.computed = 0
         self.failures: dict[str, str] = {}
         self.running: dict[str, tuple[int, int]] = {}
+        self.ends: dict[int, float] = {}
+        """When each run under way will end, by its number, where that is known."""
+        self.over: set[int] = set()
+        self.wholes, self.spent = Wholes(), 0.0
         self.started = self.written = time.monotonic()
 
     def take(self, news: News) -> None:
         cell = self.todo[news.number]
+        if news.ahead is not None:
+            self.ends[news.number] = time.monotonic() + news.ahead.left
+            self.wholes.know(news.number, cell.row, cell.column, news.ahead.whole)
         if not news.ended:
             self.running[cell.label] = (news.round, news.of)
             self.tell()
             return
         self.running.pop(cell.label, None)
-        self.ended += 1
+        self.over.add(news.number)
+        self.ends.pop(news.number, None)
+        self.spent += 0.0 if news.ahead is None else news.ahead.whole
         if news.record is not None:
             self.store.write(news.record)
             self.found[cell.key] = news.record
@@ -177,11 +188,20 @@ class _Desk:
     def tell(self, text: str = "", *, failed: bool = False) -> None:
         if self.listen is None:
             return
-        parts = [done / of for done, of in self.running.values() if of]
-        pace = self.ended + sum(parts)
-        left = (len(self.todo) - pace) * (time.monotonic() - self.started) / pace if pace > 0 else None
         there = sum(cell.key in self.found for cell in self.cells)
-        self.listen(Progress(there, len(self.cells), left, dict(self.running), text, failed))
+        self.listen(Progress(there, len(self.cells), self.left(), dict(self.running), text, failed))
+
+    def left(self) -> float | None:
+        """Seconds until the last run ends; None while nothing is known of one that waits, or nothing is to do."""
+        now = time.monotonic()
+        waiting = [n for n in range(len(self.todo)) if n not in self.over and n not in self.ends]
+        guesses = [self.wholes.guess(self.todo[n].row, self.todo[n].column) for n in waiting]
+        known = [seconds for seconds in guesses if seconds is not None]
+        if len(known) < len(guesses) or not (waiting or self.ends):
+            return None
+        # how many runs a cluster makes at a time shows by what it has done
+        processes = self.processes or max(1, round(self.spent / max(now - self.started, 1e-9)))
+        return last_end([max(end - now, 0.0) for end in self.ends.values()], known, processes)
 
     def write(self) -> Results:
         self.written = time.monotonic()

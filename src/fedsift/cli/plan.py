@@ -39,8 +39,11 @@ def tell_plan(forecast: Forecast, *, as_json: bool) -> None:
         print_json(forecast.as_dict())
         return
     stdout.print(f"[bold]{escape(visible(forecast.headline))}[/]", highlight=False)
-    rows = [[s.name, s.rounds, s.messages, size(s.bytes_down), size(s.bytes_up)] for s in forecast.stages]
-    print_table("stages", ["stage", "rounds", "messages", "to sites", "from sites"], rows)
+    rows = [
+        [s.name, s.rounds, s.messages, size(s.bytes_down), size(s.bytes_up), duration(s.seconds)]
+        for s in forecast.stages
+    ]
+    print_table("stages", ["stage", "rounds", "messages", "to sites", "from sites", "time"], rows)
     print_table("what leaves a site", ["reply", "field", "what it tells"], forecast.disclosures)
     stdout.print(
         f"about {duration(forecast.seconds)} in process (a forecast from {forecast.timed_samples} timed samples); "

@@ -22,14 +22,21 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
+NEAR = 0.5
+"""From this similarity on a name is taken for another one, mistyped."""
 
 
 def nearest(name: str, known: list[str]) -> str:
     """A ' Did you mean ...?' sentence for an unknown name, or the list of known ones."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
     if close:
         return f" Did you mean '{close[0]}'?"
     return f" Known: {', '.join(sorted(known))}."
+
+
+def is_near(name: str, known: str) -> bool:
+    """Whether somebody who wrote `name` probably meant `known`."""
+    return difflib.SequenceMatcher(None, name, known).ratio() >= NEAR
 
 
 def import_modules(package: str, path: Iterable[str]) -> None:

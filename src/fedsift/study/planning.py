@@ -16,7 +16,7 @@ from fedsift.engines.inprocess import InProcess
 from fedsift.local.requests import Evaluate
 from fedsift.study.running import federate
 from fedsift.study.study import Study
-from fedsift.study.timing import forecast_seconds
+from fedsift.study.timing import time_stages
 
 TRIAL_SAMPLES = 24
 """Samples a site in the trial round: enough for mixtures and for every class to be seen somewhere."""
@@ -31,6 +31,8 @@ class StagePlan:
     phases: int
     bytes_down: int
     bytes_up: int
+    seconds: float | None = None
+    """Of all rounds and their evaluations; None where the stage could not be timed."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,13 @@ def plan_study(study: Study) -> Forecast:
     stages = _try(study, _shrink(spread), notes)
     evaluates = () if len(spread.dataset.test) else (Evaluate,)
     disclosures = disclosure_rows(declared_replies(study.method, evaluates))
-    seconds, timed = forecast_seconds(study, spread)
+    timing = time_stages(study, spread)
+    stages = [dataclasses.replace(stage, seconds=timing.stages.get(stage.name)) for stage in stages]
     headline = (
         f"{study.method_name} on {spread.dataset.name}: {len(spread.sites)} sites, "
         f"{sum(len(rows) for rows in spread.rows.values())} samples, {study.method.total_rounds} rounds"
     )
-    return Forecast(headline, stages, disclosures, seconds, timed, notes)
+    return Forecast(headline, stages, disclosures, timing.seconds, timing.samples, notes)
 
 
 def _try(study: Study, spread: Spread, notes: list[str]) -> list[StagePlan]:

@@ -17,10 +17,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedsift.contract.errors import ConfigError
 from fedsift.contract.ranges import ranges_of
-from fedsift.contract.registry import Registry, nearest
+from fedsift.contract.registry import Registry, is_near, nearest
 from fedsift.contract.typed import declarations
 
 T = TypeVar("T")
+NAME = "name"
+"""The key by which a table chooses its class."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +44,10 @@ def build(
     *,
     fixed: Mapping[str, Any] | None = None,
     bases: Bases | None = None,
+    taken: tuple[str, ...] = (),
 ) -> T:
-    """An instance of a dataclass from a table. `fixed` fields are set by the program and are not keys.
+    """An instance of a dataclass from a table. `fixed` fields are set by the program and are not keys; `taken` keys
+    were read before, and an unknown key may have meant one of them.
 
     With `bases` relative paths become absolute ones; without, they stay as they are written.
     """
@@ -53,7 +57,7 @@ def build(
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in fields:
-            raise ConfigError(f"unknown key '{_join(where, key)}'.{nearest(key, list(fields))}")
+            raise ConfigError(f"unknown key '{_join(where, key)}'.{nearest(key, [*taken, *fields])}")
         values[key] = _value(hints[key], value, _join(where, key), bases)
         outside = ranges[key].refusal(values[key]) if key in ranges else None
         if outside is not None:
@@ -80,10 +84,14 @@ def build_named(
 ) -> Any:
     """An instance of the class that the table's `name` chooses: registered, an entry point, `package.module:Name`."""
     rest = dict(table)
-    name = rest.pop("name", None)
+    name = rest.pop(NAME, None)
+    if name is None:
+        for key in rest:
+            if is_near(key, NAME):
+                raise ConfigError(f"unknown key '{_join(where, key)}'.{nearest(key, [NAME])}")
     if not isinstance(name, str):
         raise ConfigError(f"'{where}.name' is required: one of {', '.join(registry.names())}")
-    return build(registry.get(name), rest, where, fixed=fixed, bases=bases)
+    return build(registry.get(name), rest, where, fixed=fixed, bases=bases, taken=(NAME,))
 
 
 def as_table(value: Any, *, leave: frozenset[str] = frozenset()) -> dict[str, Any]:

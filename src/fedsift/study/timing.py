@@ -53,8 +53,28 @@ class Trial:
         )
 
 
-def forecast_seconds(study: Study, spread: Spread) -> tuple[float, int]:
-    """Seconds of all rounds and evaluations, and how many samples were trained on to find out."""
+@dataclass(frozen=True)
+class Timing:
+    """How long each stage of a run will take."""
+
+    stages: dict[str, float]
+    """Seconds of all its rounds and their evaluations, by the stage's name; one that could not be tried is left out."""
+    samples: int
+    """How many samples were trained on to find out."""
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.stages.values())
+
+
+def time_study(study: Study) -> Timing:
+    """The same for a study whose data nobody has laid out yet."""
+    spread = study.spread()
+    return time_stages(study.completed(study.facts(spread)), spread)
+
+
+def time_stages(study: Study, spread: Spread) -> Timing:
+    """Try one round of every stage, and say how long all of them will take."""
     samples = sum(len(rows) for rows in spread.rows.values())
     mean = samples / max(len(spread.sites), 1)
     few, more = (min(1.0, batches * study.train.batch_size / max(mean, 1)) for batches in (FEW, MORE))
@@ -63,12 +83,14 @@ def forecast_seconds(study: Study, spread: Spread) -> tuple[float, int]:
     with threads_of(threads), threadpool_limits(1, user_api="blas"):
         _try(study, _part(spread, few), 1)  # the first round pays for starting workers and for tracing
         if more >= 1 and epochs <= FEW_EPOCHS:  # so little that whole rounds cost no more than parts of them
-            return _total(study, _fastest(study, spread, 1.0, epochs)), round(samples * (few + epochs))
+            return Timing(
+                _by_stage(study, _fastest(study, spread, 1.0, epochs)), round(samples * (few + epochs))
+            )
         small = _fastest(study, spread, few, 1)
         large = small if more <= few else _fastest(study, spread, more, 1)
         twice = large if epochs == 1 else _fastest(study, spread, more, 2)
     whole = _extrapolated(small, large, twice, few, more, epochs)
-    return _total(study, whole), round(samples * (few + more * (1 if epochs == 1 else 3)))
+    return Timing(_by_stage(study, whole), round(samples * (few + more * (1 if epochs == 1 else 3))))
 
 
 def _fastest(study: Study, spread: Spread, part: float, epochs: int) -> Trial:
@@ -139,12 +161,13 @@ def _extrapolated(small: Trial, large: Trial, twice: Trial, few: float, more: fl
     )
 
 
-def _total(study: Study, whole: Trial) -> float:
-    return sum(
-        stage.rounds * whole.rounds.get(stage.name, 0.0)
+def _by_stage(study: Study, whole: Trial) -> dict[str, float]:
+    return {
+        stage.name: stage.rounds * whole.rounds[stage.name]
         + evaluations(study.evaluate, stage.rounds) * whole.evaluations.get(stage.name, 0.0)
         for stage in study.method.stages()
-    )
+        if stage.name in whole.rounds
+    }
 
 
 def evaluations(schedule: Schedule, rounds: int) -> int:
