@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from fedsift.deploy.access_log import AccessLog, now
 from fedsift.deploy.bodies import holds_message, node_id, pinned, session_of
-from fedsift.deploy.callers import MOST_CALLERS, Callers, caller_of
+from fedsift.deploy.callers import LET_IN, MOST_CALLERS, Callers, caller_of
 from fedsift.deploy.handed import PUSH, Handed
 from fedsift.deploy.limits import Limits, Refused, Visitors
 from fedsift.deploy.nodes import NodeBook
@@ -122,6 +122,7 @@ class Door:
             self._check_route(scope)
             signed = signed_by(headers)
             who = self._name_of(signed.mark)
+            scope[LET_IN] = True
             self._known.add(_acquaintance(caller, headers))
             self.visitors.visit(signed.mark, signed.stamp)
             body = await self._read(headers, receive, scope["path"], signed.mark)
