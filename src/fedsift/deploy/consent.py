@@ -103,6 +103,12 @@ def account_of(path: Path, file: SiteFile) -> Account:
     return Account(notebook_of(path, file).parent / FOLDER / f"{name}.jsonl", policy.budget)
 
 
+def label_account_of(path: Path, file: SiteFile) -> Account:
+    """What all releases of the dataset's labels have spent on each of them, held against `privacy_budget`."""
+    account = account_of(path, file)
+    return Account(account.path.with_suffix(".labels.jsonl"), file.privacy_budget)
+
+
 def note_reply(
     egress: Path,
     asked: Any,
