@@ -313,6 +313,8 @@ def test_what_was_not_there_on_approval_is_refused(tmp_path: Path) -> None:
     known["requests"].remove("Train")  # as if Train were newer than the approval
     (notebook / "approved.json").write_text(json.dumps(known))
     assert "does not allow the request Train" in ask(path, train()).failure
+    (notebook / "approved.json").write_text("{")  # damaged: that is no trial
+    assert "does not allow the request Train" in ask(path, train()).failure
     approve(notebook)
     assert ask(path, train()).failure == ""
 
