@@ -20,18 +20,24 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.proto.control_pb2 import RegisterNodeRequest
 from flwr.proto.fab_pb2 import Fab, GetFabResponse
-from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse, PushMessagesResponse
-from flwr.proto.message_pb2 import Message, PushObjectRequest
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeResponse,
+    PullMessagesResponse,
+    PushMessagesRequest,
+    PushMessagesResponse,
+)
+from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PushObjectRequest
+from flwr.proto.node_pb2 import Node
 
 from fedsift.contract.errors import ConfigError
 from fedsift.deploy.door import FLEET, Door, Limits
+from fedsift.deploy.handed import CONFIRM, PULL_OBJECT, PUSH
 from fedsift.deploy.limits import MESSAGES_REMEMBERED, Refused, Visitors
 from fedsift.deploy.nodes import NodeBook
 from fedsift.deploy.roster import Entry, Roster, entries_of, fingerprint, roster_text
 from fedsift.deploy.telling import Reminder
 
 PULL = "/v1/fleet/pull-messages"
-PUSH = "/v1/fleet/push-messages"
 OBJECT = "/v1/fleet/push-object"
 ACTIVATE = "/v1/fleet/activate-node"
 
@@ -125,7 +131,7 @@ def setting(tmp_path: Path) -> Setting:
     return Setting(tmp_path)
 
 
-@pytest.mark.parametrize("path", sorted(FLEET))
+@pytest.mark.parametrize("path", sorted(FLEET - {PUSH, PULL_OBJECT, CONFIRM}))
 def test_a_listed_key_reaches_every_fleet_route(setting: Setting, path: str) -> None:
     assert setting.post(path, body=b"hello").status_code == 200
     [(reached, _, body)] = setting.upstream.calls
@@ -269,6 +275,8 @@ class Superlink:
         self.message, self.wants, self.sessions = "first", ["piece"], 0
 
     def __call__(self, path: str) -> bytes:
+        if path == PULL:
+            return handing("question")
         if path != PUSH:
             return b""
         self.sessions += 1
@@ -276,6 +284,26 @@ class Superlink:
             results={self.message: 0}, objects_to_push=self.wants, session_id=f"session {self.sessions}"
         )
         return bytes(answer.SerializeToString())
+
+
+def handing(message: str, *pieces: str) -> bytes:
+    """The SuperLink's answer to a poll, with one message."""
+    tree = ObjectTree(object_id=message, children=[ObjectTree(object_id=piece) for piece in pieces])
+    answer = PullMessagesResponse(
+        messages_list=[Message(metadata=Metadata(message_id=message))], message_object_trees=[tree]
+    )
+    return bytes(answer.SerializeToString())
+
+
+def an_answer(message: str, **about: Any) -> bytes:
+    """What node 7 announces as its answer to a message."""
+    told = {"src_node_id": 7, "dst_node_id": 1, "reply_to_message_id": "question", **about}
+    asked = PushMessagesRequest(
+        node=Node(node_id=7),
+        messages_list=[Message(metadata=Metadata(message_id=message, **told))],
+        message_object_trees=[ObjectTree(object_id=message)],
+    )
+    return bytes(asked.SerializeToString())
 
 
 def a_piece(session: str) -> bytes:
@@ -287,25 +315,29 @@ def a_piece(session: str) -> bytes:
 
 def test_all_pieces_of_a_message_count_together_however_often_it_is_announced(tmp_path: Path) -> None:
     superlink = Superlink()
-    limits = Limits(request_bytes=200, message_bytes=350, hold_seconds=0.0)
+    limits = Limits(request_bytes=200, message_bytes=390, hold_seconds=0.0)  # three pieces, announced twice
     setting = Setting(tmp_path, superlink, limits=limits)
 
     def bring() -> int:
         return setting.post(OBJECT, body=a_piece(f"session {superlink.sessions}")).status_code
 
-    setting.post(PUSH, body=b"")
+    def announce() -> None:
+        assert setting.post(PUSH, body=an_answer(superlink.message)).status_code == 200
+
+    setting.post(PULL)
+    announce()
     assert [bring() for _ in range(2)] == [200, 200]
-    setting.post(PUSH, body=b"")  # the same message again: a new session, and the same count
+    announce()  # the same message again: a new session, and the same count
     assert [bring() for _ in range(2)] == [200, 413]
     superlink.wants = []  # a message that the SuperLink does not take opens nothing
     for superlink.message in ("made up", "and again"):
-        setting.post(PUSH, body=b"")
+        announce()
         assert bring() == 200  # pieces of no message have one count for all
     assert [bring(), bring()] == [200, 413]
     superlink.message, superlink.wants = "second", ["piece"]  # the next message that it does take
-    setting.post(PUSH, body=b"")
+    announce()
     assert [bring() for _ in range(4)] == [200, 200, 200, 413]
-    assert setting.lines()[-1]["reason"] == "a message may have 350 bytes in all its pieces"
+    assert setting.lines()[-1]["reason"] == "a message may have 390 bytes in all its pieces"
 
 
 def test_the_largest_models_pass_piece_by_piece() -> None:

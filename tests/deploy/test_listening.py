@@ -194,11 +194,58 @@ def test_a_caller_who_says_nothing_is_let_go_and_one_cannot_take_all_lines(
         wait_until(lambda: len(server.server_state.connections) == 2, 20, "two lines")
         with pytest.raises(OSError):  # reset or end, as the kernel likes
             connect(address)
-        monkeypatch.setattr(listening, "FIRST_REQUEST_WITHIN", 0.0)
+        monkeypatch.setattr(listening, "LET_IN_WITHIN", 0.0)
         wait_until(lambda: not server.server_state.connections, 20, "the silent ones to be let go")
         for line in lines:
             line.close()
         assert greet(address, authority.ca) is None
+
+
+UNFINISHED = {
+    "the next request's head": b"POST /v1/fleet/get-run HTTP/1.1\r\nhost: a\r\n",
+    "a body that nobody reads": b"x",
+}
+
+
+@pytest.mark.parametrize("rest", list(UNFINISHED))
+def test_a_refusal_is_no_ticket_and_a_stranger_makes_room_for_a_site(
+    rest: str, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uvicorn waits for ever for the rest of what has begun: 512 such lines would keep every site out."""
+    key = Key()
+    door, _ = a_door(tmp_path, key)
+    trusted = client_context(authority.ca)
+    length = b"999999" if rest == "a body that nobody reads" else b"0"
+
+    def asked(line: ssl.SSLSocket, headers: dict[str, str]) -> bytes:
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
+        line.sendall(
+            b"POST /v1/fleet/get-run HTTP/1.1\r\nhost: a\r\ncontent-length: "
+            + length
+            + b"\r\n"
+            + head
+            + b"\r\n"
+        )
+        return line.recv(4096)[9:12] if not headers else b""
+
+    def connect(address: str) -> ssl.SSLSocket:
+        line = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20)
+        return trusted.wrap_socket(line, server_hostname="127.0.0.1")
+
+    with opened(authority.server(), door) as (address, _, server):
+        strangers = [connect(address) for _ in range(2)]
+        site = connect(address)
+        for line in strangers:
+            assert asked(line, {}) == b"401"
+            line.sendall(UNFINISHED[rest])
+        asked(site, key.headers())
+        wait_until(lambda: len(server._strangers) == 2, 20, "the site to be no stranger")
+        monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
+        assert greet(address, authority.ca) is None  # though all places are taken
+        monkeypatch.setattr(listening, "LET_IN_WITHIN", 0.0)
+        wait_until(lambda: len(server.server_state.connections) == 1, 20, "the strangers to be let go")
+        for line in (*strangers, site):
+            line.close()
 
 
 def test_a_taken_port_is_one_line() -> None:

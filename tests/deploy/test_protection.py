@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from fedsift.cli.main import app
 from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import ConfigError, RunError
-from fedsift.contract.messages import Envelope, Moment, Reply, Request, disclosed
+from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request, disclosed
 from fedsift.deploy import worker
 from fedsift.deploy.account import Account, Charge, Refused
 from fedsift.deploy.consent import approve, fields_that_left, rules_of, withdraw, withdrawn_since
@@ -28,6 +28,7 @@ from fedsift.local.label_audit import CountLabels
 from fedsift.local.private_updates import Mechanism, protected, protected_model
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train, Trained
+from fedsift.methods.feddpcont_site import Released, ReleaseLabels
 
 from .test_policy import FIELDS, OPEN, ask, egress, site
 from .test_sites import train, write_site
@@ -312,6 +313,8 @@ def test_what_was_not_there_on_approval_is_refused(tmp_path: Path) -> None:
     known["requests"].remove("Train")  # as if Train were newer than the approval
     (notebook / "approved.json").write_text(json.dumps(known))
     assert "does not allow the request Train" in ask(path, train()).failure
+    (notebook / "approved.json").write_text("{")  # damaged: that is no trial
+    assert "does not allow the request Train" in ask(path, train()).failure
     approve(notebook)
     assert ask(path, train()).failure == ""
 
@@ -359,3 +362,36 @@ def test_words_of_the_coordinator_are_for_the_person_there(
 def test_no_egress_no_list() -> None:
     assert fields_that_left(Path("/nowhere/egress.jsonl")) == {}
     assert OPEN["floor"] == 0
+
+
+LABELS = {
+    "requests": ["ReleaseLabels"],
+    "fields": [f"Released.{name}" for name in ("counts", "epsilon", "releases", "private")],
+    "floor": 0,
+}
+
+
+@pytest.mark.parametrize("policy", [{"policy": LABELS}, {}])
+def test_what_all_releases_of_labels_spend_is_added_up_over_runs_and_seeds(
+    policy: dict[str, Any], tmp_path: Path
+) -> None:
+    """Each run has a notebook of its own; by new runs and seeds the noise could be averaged away."""
+    path = write_site(tmp_path, privacy_budget=1.0, **policy)
+    (tmp_path / "notebook" / "north").mkdir(parents=True)
+
+    def release(epsilon: float, number: int) -> Answer:
+        moment = Moment(number, "labels", 0, 0)
+        found = ask(path, Envelope(f"run-{number}", "north", moment, "", ReleaseLabels(epsilon, 3)))
+        assert isinstance(found, Answer)
+        return found
+
+    first, *again = [release(0.6, number) for number in range(20)]
+    assert isinstance(first.reply, Released)
+    assert all(digest_of(each.reply) == digest_of(first.reply) for each in again)
+    assert release(0.3, 20).reply is not None  # another draw, and paid for
+    refused = release(0.2, 21)
+    assert refused.reply is None
+    assert "privacy budget does not allow it: 0.1 of 1 is left, a release costs 0.2" in refused.failure
+    assert release(0.6, 22).reply is not None
+    shown = CliRunner().invoke(app, ["flower", "budget", str(path)])
+    assert "2 releases of labels spent epsilon 0.9 on each, of 1" in " ".join(shown.output.split())

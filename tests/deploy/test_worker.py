@@ -185,6 +185,26 @@ def test_no_changed_letter_ends_the_process(tmp_path: Path, door: Path) -> None:
     assert sum("refused" in line for line in lines) > count / 2
 
 
+@pytest.mark.parametrize("says", [b"", b"\x10", struct.pack("<Q", 1 << 40)])
+def test_who_says_nothing_or_too_much_keeps_nobody_out(
+    tmp_path: Path, door: Path, monkeypatch: pytest.MonkeyPatch, says: bytes
+) -> None:
+    """An app that was pinned by mistake could hold the site's one process for ever, past the end of its run."""
+    monkeypatch.setattr(worker, "HEARD_WITHIN", 0.5)
+    serve(write_site(tmp_path), door)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.connect(str(door))
+        silent.sendall(says)
+        found: list[Any] = []
+        asking = threading.Thread(
+            target=lambda: found.append(call_worker(door, letter_of(Hello()).with_note(model="mlp"))),
+            daemon=True,
+        )
+        asking.start()
+        asking.join(30)
+        assert [type(value_of(letter)) for letter in found] == [Introduction]
+
+
 def test_a_door_that_is_seen_takes_calls(tmp_path: Path) -> None:
     site_file = write_site(tmp_path / "site")
     for turn in range(30):

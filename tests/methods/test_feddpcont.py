@@ -130,9 +130,22 @@ def test_the_draw_is_the_sites_own() -> None:
     assert counts() == counts(round_=5, ask=2)
     drawn = [counts(), counts(seed=2), counts(name="there"), counts(secret="x"), counts(secret="y")]
     assert len({tuple(c) for c in drawn}) == len(drawn)
-    assert counts(secret="x") == counts(secret="x")
+    assert counts(secret="x") == counts(secret="x") == counts(secret="x", seed=2)
+    other = [
+        *labels[:-1],
+        (labels[-1] + 1) % 3,
+    ]  # with one draw, two releases would differ by this very label
+    differ = torch.tensor(counts(secret="x")) - ask(LOG3).answer(labelled(other, secret="x")).counts
+    assert int(differ.abs().sum()) > 2
+    assert ask(2 * LOG3).answer(labelled(labels, secret="x")).counts.tolist() != counts(secret="x")
     assert ask(LOG3).answer(labelled(labels)).private is False
     assert ask(LOG3).answer(labelled(labels, secret="x")).private is True
+
+
+def test_no_label_is_drawn_from_fewer_classes_than_there_are() -> None:
+    """Of two classes asked for, a third one's samples could only be told as themselves."""
+    with pytest.raises(DataError, match="has 3 classes"):
+        ask(LOG3, classes=2).answer(labelled([2] * 50))
 
 
 def test_releases_that_cannot_be_are_refused() -> None:

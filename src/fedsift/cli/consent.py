@@ -22,7 +22,7 @@ def budget(
     json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """What this site's dataset has spent of its privacy, and what left outside of that account."""
-    from fedsift.deploy.consent import account_of, fields_that_left
+    from fedsift.deploy.consent import account_of, fields_that_left, label_account_of
     from fedsift.deploy.site_file import egress_of, read_site_file
     from fedsift.signals.privacy import zcdp_epsilon
 
@@ -30,7 +30,7 @@ def budget(
     file = read_site_file(path)
     account = account_of(path, file)
     charges, outside = account.charges(), fields_that_left(egress_of(path, file))
-    spent = account.spent
+    spent, labels = account.spent, label_account_of(path, file)
     table = {
         "account": account.path,
         "spent": spent,
@@ -40,6 +40,7 @@ def budget(
         "releases": len(charges),
         "runs": sorted({charge.run for charge in charges}),
         "outside": outside,
+        "labels": {"spent": labels.spent, "budget": labels.budget, "releases": len(labels.charges())},
     }
     if json:
         print_json(table)
@@ -48,6 +49,9 @@ def budget(
     say(
         f"{len(charges)} noised updates cost {spent:.4g} zCDP, {limit}: epsilon {table['epsilon']:.3g} at {delta:g}"
     )
+    if labels.charges():
+        limit = "no limit" if labels.budget is None else f"of {labels.budget:g}"
+        say(f"{len(labels.charges())} releases of labels spent epsilon {labels.spent:.4g} on each, {limit}")
     rows = [(request, ", ".join(fields)) for request, fields in outside.items()]
     print_table("left without noise, outside the account", ("request", "fields"), rows)
 

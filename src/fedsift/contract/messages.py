@@ -91,15 +91,18 @@ def disclosed(
     most: float | None = None,
     counts: bool = True,
     update: str | None = None,
+    label_loss: bool = False,
     **options: Any,
 ) -> Any:
     """A reply's field, with the words that tell a site what it gives away, and the range that its numbers must keep.
 
     `counts`: whether its whole numbers count samples, so that a site's floor holds for them. `update`: for models, the
     field of the request with what the site started from ("" for a change that starts from nothing): a site's policy
-    clips the difference and adds noise to it.
+    clips the difference and adds noise to it. `label_loss`: whether it is the epsilon that the reply spends on each
+    label (None: no bound): a site adds these up.
     """
     about = {"what": what, "least": least, "most": most, "counts": counts, "update": update}
+    about["label_loss"] = label_loss
     return dataclasses.field(metadata=about, **options)
 
 

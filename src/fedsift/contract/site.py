@@ -161,12 +161,15 @@ class Site:
     def random(self, purpose: str) -> torch.Generator:
         return self.moment.torch(self.name, purpose)
 
-    def private_random(self, purpose: str) -> np.random.Generator:
+    def private_random(self, purpose: str, *of: object) -> np.random.Generator:
         """For draws that protect the site: the same whenever asked, and only who knows `secret` can repeat them.
 
-        In a simulation the secret is empty and the draw follows from the run's seed alone.
+        `of`: all that the result depends on besides; of two results from one draw the difference would tell. Nothing
+        that the coordinator chooses at will takes part, or its seeds would be as many draws. In a simulation the
+        secret is empty and the draw follows from the run's seed alone.
         """
-        path = "\x1f".join((self.secret, str(self.moment.seed), self.name, purpose))
+        about = (str(self.moment.seed),) if not self.secret else tuple(map(repr, of))
+        path = "\x1f".join((self.secret, *about, self.name, purpose))
         key = hashlib.blake2b(path.encode("utf-8"), digest_size=32).digest()
         return np.random.Generator(np.random.PCG64(int.from_bytes(key, "big")))
 

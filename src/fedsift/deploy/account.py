@@ -7,6 +7,7 @@ account; the list of what left says which fields these were.
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import math
@@ -34,10 +35,12 @@ class Charge:
     run: str
     request: str
     rho: float
-    """Its cost in zero-concentrated differential privacy."""
+    """Its cost in zero-concentrated differential privacy; for labels, the epsilon that it spends on each."""
     updates: int
     clip: float
     noise: float
+    digest: str = ""
+    """Of what left, where the same may leave again for nothing."""
 
 
 class Account:
@@ -59,7 +62,8 @@ class Account:
         whole, _, _ = text.rpartition("\n")
         try:
             rows = [json.loads(line) for line in whole.splitlines()]
-            return [Charge(**{key: row[key] for key in Charge.__dataclass_fields__}) for row in rows]
+            known = [field.name for field in dataclasses.fields(Charge) if field.name != "digest"]
+            return [Charge(**{key: row[key] for key in known}, digest=row.get("digest", "")) for row in rows]
         except (ValueError, KeyError, TypeError):
             raise Refused(
                 f"the privacy account {self.path.name} is damaged, so nothing is released: restore it from a copy"
@@ -79,6 +83,8 @@ class Account:
         """Write a release down, for good, before it leaves; raises `Refused` when the budget does not allow it."""
         private_folder(self.path.parent)
         with self._locked():
+            if charge.digest and charge.digest in {known.digest for known in self.charges()}:
+                return
             reason = self.objection(charge.rho)
             if reason is not None:
                 raise Refused(reason)

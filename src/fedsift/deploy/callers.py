@@ -12,6 +12,9 @@ from fedsift.deploy.limits import Allowance, Limits
 MOST_CALLERS = 4096
 """Addresses told apart; those beyond share one place, so that none of them costs memory."""
 ELSEWHERE = "other addresses"
+LET_IN = "let in"
+"""In a request's scope: that a listed key signed it. Until one of its requests has that, a line is a stranger's,
+however many were answered with a refusal."""
 WRITTEN_EVERY = 60.0
 """Seconds for which the requests of a caller who is turned away are only counted."""
 

@@ -76,16 +76,19 @@ def known_requests() -> tuple[type[Request[Any]], ...]:
 
 def rules_of(file: SiteFile, notebook: Path) -> Policy | None:
     """The policy with what the file leaves open filled in; None: no policy, and nobody ever approved (a trial)."""
+    nothing: dict[str, Any] = {"requests": (), "fields": ()}
     try:
         approved = json.loads((notebook / APPROVED).read_text("utf-8"))
-    except (OSError, ValueError):
+    except FileNotFoundError:
         approved = None
+    except (OSError, ValueError):  # somebody approved something: what, is to be said anew, by pinning
+        approved = nothing
     policy = file.policy
     if policy is None:
         if approved is None:
             return None
         policy = Policy(floor=0, audit=True)
-    known = approved or {"requests": (), "fields": ()}
+    known = approved or nothing
     return dataclasses.replace(
         policy,
         requests=tuple(known["requests"]) if policy.requests is None else policy.requests,
@@ -101,6 +104,12 @@ def account_of(path: Path, file: SiteFile) -> Account:
     policy = file.policy or Policy()
     name = safe_name(policy.dataset or file.name)
     return Account(notebook_of(path, file).parent / FOLDER / f"{name}.jsonl", policy.budget)
+
+
+def label_account_of(path: Path, file: SiteFile) -> Account:
+    """What all releases of the dataset's labels have spent on each of them, held against `privacy_budget`."""
+    account = account_of(path, file)
+    return Account(account.path.with_suffix(".labels.jsonl"), file.privacy_budget)
 
 
 def note_reply(

@@ -25,7 +25,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from fedsift.deploy.access_log import AccessLog, now
 from fedsift.deploy.bodies import holds_message, node_id, pinned, session_of
-from fedsift.deploy.callers import MOST_CALLERS, Callers, caller_of
+from fedsift.deploy.callers import LET_IN, MOST_CALLERS, Callers, caller_of
+from fedsift.deploy.handed import PUSH, Handed
 from fedsift.deploy.limits import Limits, Refused, Visitors
 from fedsift.deploy.nodes import NodeBook
 from fedsift.deploy.private import append_private
@@ -46,7 +47,7 @@ FLEET = frozenset(
     )
 )  # fmt: skip
 """What a node needs of Flower 1.41; control, runtime and documentation routes are not among them."""
-PULL, PUSH, FAB = "/v1/fleet/pull-messages", "/v1/fleet/push-messages", "/v1/fleet/get-fab"
+PULL, FAB = "/v1/fleet/pull-messages", "/v1/fleet/get-fab"
 OBJECT, ACTIVATE = "/v1/fleet/push-object", "/v1/fleet/activate-node"
 REGISTER = "/v1/control/register-node"
 """The one control call that a door makes itself, on its own side, for a key that it found on the roster."""
@@ -102,7 +103,7 @@ class Door:
     def __post_init__(self) -> None:
         self.visitors, self.callers = Visitors(self.limits), Callers(self.limits)
         self.access, self.telling = AccessLog(self.log), Telling(self.aloud)
-        self._reminder = Reminder()
+        self._reminder, self._handed = Reminder(), Handed()
         self._known: set[bytes] = set()
         """Keys that were let in, each with where from."""
 
@@ -121,6 +122,7 @@ class Door:
             self._check_route(scope)
             signed = signed_by(headers)
             who = self._name_of(signed.mark)
+            scope[LET_IN] = True
             self._known.add(_acquaintance(caller, headers))
             self.visitors.visit(signed.mark, signed.stamp)
             body = await self._read(headers, receive, scope["path"], signed.mark)
@@ -236,6 +238,8 @@ class Door:
         passed = {name: headers[name] for name in PASSED_ON if name in headers}
         if path == ACTIVATE and self.nodes is not None:
             await self._make_known(signed.public)
+        if self.roster is not None:
+            self._handed.check(signed.mark, path, body)
         self._note_egress(path, body)
         until = time.monotonic() + (self.limits.hold_seconds if path == PULL else 0.0)
         pause = self.limits.hold_every
@@ -248,6 +252,8 @@ class Door:
             pause = min(1.5 * pause, self.limits.hold_slowest)
         if status == 200 and path == FAB and self.pins is not None:
             content = pinned(content, self.pins())
+        if status == 200 and path == PULL and self.roster is not None:
+            self._handed.note(signed.mark, content)
         if status == 200 and path == PUSH:
             self._open_session(signed.mark, content, len(body))
         if path == ACTIVATE:

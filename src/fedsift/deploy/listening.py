@@ -18,7 +18,7 @@ from typing import Any
 import uvicorn
 
 from fedsift.contract.errors import ConfigError
-from fedsift.deploy.callers import caller_of
+from fedsift.deploy.callers import LET_IN, caller_of
 from fedsift.deploy.telling import Telling
 
 TLS_HANDSHAKE = 0x16
@@ -26,7 +26,7 @@ FIRST_BYTE_WITHIN = 10.0
 HANDSHAKE_WITHIN = 15.0
 MOST_CONNECTIONS = 512
 MOST_OF_ONE_CALLER = 64
-FIRST_REQUEST_WITHIN = 30.0
+LET_IN_WITHIN = 30.0
 PLAIN_TEXT_HINT = (
     "this port speaks TLS only: use https, with the federation's ca.crt (a site: --ca ca.crt --key node)"
 )
@@ -85,7 +85,8 @@ class DoorServer(uvicorn.Server):
         self._telling = Telling(aloud)
         self._welcoming: dict[asyncio.Task[None], tuple[str, int]] = {}
         """Lines that are not encrypted yet, by address and port, the longest ago first."""
-        self._silent: dict[Any, float] = {}
+        self._strangers: dict[Any, float] = {}
+        """Encrypted lines on which nobody has been let in, and since when, the longest ago first."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
@@ -93,22 +94,26 @@ class DoorServer(uvicorn.Server):
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:
-        self._let_go_of_silent_ones()
+        self._let_go_of_strangers()
         if counter % 10 == 0:  # of ten a second
             self._telling.sum_up()
             if hasattr(self.config.app, "tick"):
                 self.config.app.tick()
         return await super().on_tick(counter) or not self._alive()
 
-    def _let_go_of_silent_ones(self) -> None:
-        """Close lines on which no request ever began: uvicorn itself waits for the first one for ever."""
+    def _let_go_of_strangers(self) -> None:
+        """Close lines on which nobody is let in: uvicorn itself waits for ever, for a first request and for the rest of
+        any that has begun."""
         now = time.monotonic()
-        for protocol, since in list(self._silent.items()):
-            if protocol.scope is not None or protocol not in self.server_state.connections:
-                del self._silent[protocol]
-            elif now - since > FIRST_REQUEST_WITHIN:
-                del self._silent[protocol]
-                protocol.transport.abort()  # a farewell in TLS would wait for the other side
+        for protocol, since in list(self._strangers.items()):
+            if protocol not in self.server_state.connections or (protocol.scope or {}).get(LET_IN):
+                del self._strangers[protocol]
+            elif now - since > LET_IN_WITHIN:
+                self._let_go(protocol)
+
+    def _let_go(self, protocol: Any) -> None:
+        del self._strangers[protocol]
+        protocol.transport.abort()  # a farewell in TLS would wait for the other side
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for task in (self._accepting, *self._welcoming):
@@ -138,8 +143,8 @@ class DoorServer(uvicorn.Server):
     def _crowded(self, caller: str) -> bool:
         """Whether so many are here already, of all or of this caller, that the next one is not let in.
 
-        Lines that are not encrypted yet count like others. When all places are taken, the oldest of these makes room:
-        a site's handshake takes a moment.
+        Lines that are not encrypted yet count like others. When all places are taken, the oldest of these makes room,
+        or else the oldest stranger: a site's handshake and its first request take a moment.
         """
         served = {each.client for each in self.server_state.connections if each.client is not None}
         here = served | set(self._welcoming.values())  # a line that has just been encrypted is in both
@@ -147,11 +152,15 @@ class DoorServer(uvicorn.Server):
             return True
         if len(here) < MOST_CONNECTIONS:
             return False
-        if not self._welcoming:
+        if self._welcoming:
+            oldest = next(iter(self._welcoming))
+            del self._welcoming[oldest]
+            oldest.cancel()
+            return False
+        self._let_go_of_strangers()
+        if not self._strangers:
             return True
-        oldest = next(iter(self._welcoming))
-        del self._welcoming[oldest]
-        oldest.cancel()
+        self._let_go(next(iter(self._strangers)))
         return False
 
     async def _welcome(self, line: socket.socket, caller: str) -> None:
@@ -174,7 +183,7 @@ class DoorServer(uvicorn.Server):
             _, protocol = await asyncio.get_running_loop().connect_accepted_socket(
                 self._protocol, line, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_WITHIN
             )
-            self._silent[protocol] = time.monotonic()
+            self._strangers[protocol] = time.monotonic()
         except OSError as error:
             line.close()
             self._telling.tell("handshake", caller, _handshake_words(caller, error))

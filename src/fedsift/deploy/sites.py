@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import DataError
 from fedsift.contract.files import write_private
 from fedsift.contract.messages import Envelope, Reply
@@ -22,7 +24,7 @@ from fedsift.data.dataset import Dataset, Labels, Rows
 from fedsift.data.sources import Source, sources
 from fedsift.data.splits import split, units_of
 from fedsift.deploy.account import Charge
-from fedsift.deploy.consent import account_of
+from fedsift.deploy.consent import account_of, label_account_of
 from fedsift.deploy.embeddings import kind_of, note_embedding
 from fedsift.deploy.forgetting import FORGOTTEN, forgotten_at
 from fedsift.deploy.private import private_folder
@@ -107,15 +109,17 @@ def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
     )
 
 
-def releasing(path: Path, file: SiteFile) -> Release | None:
-    """What the policy does to a reply: updates are clipped, noised and paid for before they are kept."""
-    policy = file.policy
-    mechanism = None if policy is None else policy.mechanism
-    if policy is None or mechanism is None:
-        return None
-    account = account_of(path, file)
+def releasing(path: Path, file: SiteFile) -> Release:
+    """What a site does to a reply: labels that are released are paid for, and by its policy updates are clipped, noised
+    and paid for, before they are kept."""
+    mechanism = None if file.policy is None else file.policy.mechanism
+    account, labels = account_of(path, file), label_account_of(path, file)
 
     def release(envelope: Envelope, reply: Reply) -> Reply:
+        for kind, epsilon, digest in label_releases(reply):
+            labels.charge(Charge(envelope.run, kind, epsilon, 0, 0.0, 0.0, digest))
+        if mechanism is None:
+            return reply
         outcome = protected(reply, envelope.request, mechanism)
         if outcome.updates and mechanism.noise > 0:
             rho = update_zcdp(mechanism.noise, outcome.updates)
@@ -125,6 +129,19 @@ def releasing(path: Path, file: SiteFile) -> Release | None:
         return outcome.reply
 
     return release
+
+
+def label_releases(reply: Any) -> Iterator[tuple[str, float, str]]:
+    """Releases of labels in a reply: its class, the epsilon that it spends on each label, and its digest."""
+    if isinstance(reply, tuple):
+        for part in reply:
+            yield from label_releases(part)
+    elif isinstance(reply, Reply):
+        for f in dataclasses.fields(reply):
+            value = getattr(reply, f.name)
+            if f.metadata.get("label_loss"):
+                yield type(reply).__name__, math.inf if value is None else float(value), digest_of(reply)
+            yield from label_releases(value)
 
 
 def _remembered(dataset: Dataset, rows: Rows, path: Path, file: SiteFile) -> Rows:

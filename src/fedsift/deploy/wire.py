@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import socket
 import struct
 import time
@@ -20,6 +21,8 @@ STARTS_WITHIN = 120.0
 LOOK_AGAIN = 0.2
 SMALL = 1 << 16
 """Bytes of a part that travels with its size; a longer one is not copied for that."""
+LARGEST = 4 * 2**30
+"""Bytes of a part; the site's door lets no larger message through either."""
 _SIZE = struct.Struct("<Q")
 
 
@@ -31,23 +34,30 @@ def send_letter(channel: socket.socket, letter: Letter) -> None:
             channel.sendall(part)
 
 
-def receive_letter(channel: socket.socket) -> Letter:
-    """Raises OSError when the other side ends in the middle, ValueError on what `send_letter` does not send."""
-    note, tree, tensors = (_part(channel) for _ in range(3))
+def receive_letter(channel: socket.socket, within: float = math.inf) -> Letter:
+    """Raises OSError when the other side ends in the middle or takes longer than `within` seconds, ValueError on what
+    `send_letter` does not send."""
+    end = time.monotonic() + within
+    note, tree, tensors = (_part(channel, end) for _ in range(3))
     words = parsed(note.decode())
     if not isinstance(words, dict) or not all(isinstance(word, str) for word in words.values()):
         raise ValueError("the words beside a letter are no texts by name")
     return Letter(tree.decode(), bytes(tensors), words)
 
 
-def _part(channel: socket.socket) -> bytearray:
-    return _exactly(channel, _SIZE.unpack(_exactly(channel, _SIZE.size))[0])
+def _part(channel: socket.socket, end: float) -> bytearray:
+    size = _SIZE.unpack(_exactly(channel, _SIZE.size, end))[0]
+    if size > LARGEST:
+        raise ValueError(f"a part of a letter says that it has {size} bytes")
+    return _exactly(channel, size, end)
 
 
-def _exactly(channel: socket.socket, size: int) -> bytearray:
+def _exactly(channel: socket.socket, size: int, end: float) -> bytearray:
     data = bytearray(size)
     view, filled = memoryview(data), 0
     while filled < size:
+        if end < math.inf:
+            channel.settimeout(max(1e-3, end - time.monotonic()))
         count = channel.recv_into(view[filled:])
         if count == 0:
             raise ConnectionError("the other side is gone")

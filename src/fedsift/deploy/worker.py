@@ -57,6 +57,9 @@ log = logging.getLogger("fedsift.site")
 
 UNKNOWN = "this site does not know what it was asked; it runs another version, or no plugin"
 
+HEARD_WITHIN = 120.0
+"""Seconds in which a letter must have come, and be taken: one app that says nothing must not keep out all others."""
+
 
 def serve(site_file: Path, place: Path) -> None:
     """Answer letters one after the other until this process is ended."""
@@ -82,15 +85,16 @@ def attend(channel: socket.socket, site_file: Path) -> None:
     """Answer one letter. Nothing that it says ends this process: what cannot be answered is refused, and listed."""
     try:
         try:
-            reply = _reply(receive_letter(channel), site_file)
+            reply = _reply(receive_letter(channel, HEARD_WITHIN), site_file)
         except (OSError, ConfigError):
             raise
         except (Exception, SystemExit) as error:
             log.warning("refused: %s", short(f"{type(error).__name__}: {error}"))
             reply = _listed(_refusal(None, UNKNOWN), None, site_file)
+        channel.settimeout(HEARD_WITHIN)
         send_letter(channel, reply)
     except OSError:
-        log.warning("a request's process ended before it was answered")
+        log.warning("a request's process ended, or was silent, before it was answered")
     except ConfigError as error:  # the site's file is being edited: nothing leaves without its policy
         log.warning("no answer: %s", error)
 

@@ -40,7 +40,7 @@ class Released(Reply):
         "how many of its randomised labels fall in each class, [K]", least=0, counts=False
     )
     epsilon: float | None = disclosed(
-        "privacy loss of this release for each label; none: true counts", least=0.0
+        "privacy loss of this release for each label; none: true counts", least=0.0, label_loss=True
     )
     releases: int = disclosed(
         "how often its labels were ever released, this time included", least=1, counts=False
@@ -67,8 +67,8 @@ class ReleaseLabels(Request[Released]):
 
     The histogram is all that lines 7-8 use, and it is post-processing of the labels that the paper sends: the
     same epsilon, less leaves. A site that has released before sends what it sent then, so asking again spends
-    nothing; if it was less private than what is asked now, it declines. It declines a first release that its
-    budget does not allow.
+    nothing, in another run neither; if it was less private than what is asked now, it declines. It declines a first
+    release that its budget does not allow, and a deployed site adds up what all its releases spent.
     """
 
     reply_type: ClassVar[type[Reply]] = Released
@@ -81,10 +81,17 @@ class ReleaseLabels(Request[Released]):
 
     def answer(self, site: Site) -> Released:
         labels = digest_of(site.given)
+        if self.classes != site.n_classes:  # an answer that no other label could give would tell the label
+            raise DataError(
+                f"site '{site.name}' has {site.n_classes} classes: it draws from all of them, not from {self.classes}"
+            )
         if RELEASE not in site.notebook:
             self.check_budget(site)
             drawn = randomised_response(
-                site.given.numpy(), self.epsilon, self.classes, site.private_random("label release")
+                site.given.numpy(),
+                self.epsilon,
+                self.classes,
+                site.private_random("label release", self.epsilon, labels),
             )
             site.notebook[RELEASE] = {
                 "counts": torch.from_numpy(np.bincount(drawn, minlength=self.classes).astype(np.int64)),

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_object import get_object_tree, iterate_object_tree
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 
 from fedsift.contract.codec import digest_of
 from fedsift.contract.messages import Answer, Envelope, Moment, SiteFacts
 from fedsift.engines.flower.hello import Hello, Introduction, disagreement
-from fedsift.engines.flower.letters import TEXT_ROOM, Letter, parsed, size_of_records
-from fedsift.engines.flower.records import Packer, pack, unpack
+from fedsift.engines.flower.letters import SALTED, TEXT_ROOM, Letter, parsed, size_of_records, tensors_record
+from fedsift.engines.flower.records import Packer, letter_of, pack, unpack
 from fedsift.local.crossfit import CrossTrain
 from fedsift.local.pairs import TrainPair
 from fedsift.local.recipe import Recipe
@@ -48,6 +51,42 @@ def test_a_letter_comes_back_as_it_was(letter: object) -> None:
     back = unpack(pack(letter))
     assert type(back) is type(letter)
     assert digest_of(back) == digest_of(letter)
+
+
+def pieces(records: RecordDict) -> set[str]:
+    return {node.object_id for node in iterate_object_tree(get_object_tree(records))}
+
+
+@pytest.mark.parametrize("size", [0, 1, SALTED // 4, 3 * SALTED // 4 + 1])
+def test_no_piece_of_a_letter_can_be_known_before_it_is_sent(size: int) -> None:
+    """Flower keeps the first word on what belongs to a piece, whoever says it."""
+    letter = Answer("run", "north", "3.0:train", Trained({"w": torch.zeros(size)}, 5, 0.25))
+    first, again = letter_of(letter).to_records(), letter_of(letter).to_records()
+    assert not pieces(first) & pieces(again)
+    assert digest_of(unpack(first)) == digest_of(unpack(again)) == digest_of(letter)
+
+
+def test_a_site_cannot_have_the_others_wait_for_pieces_that_do_not_exist() -> None:
+    store, nowhere = InMemoryObjectStore(), "ab" * 32
+    refusal = letter_of(Answer("run", "north", "3.0:train", None, "too few samples"))
+    known = pieces(refusal.to_records())  # what a site can know of another's answer, word for word
+    lies = [ObjectTree(object_id=piece, children=[ObjectTree(object_id=nowhere)]) for piece in known]
+    store.preregister(1, ObjectTree(object_id="cd" * 32, children=lies))
+    honest = refusal.to_records()
+    store.preregister(1, get_object_tree(honest))
+    wanted = {node.object_id for node in iterate_object_tree(store.get_object_tree(honest.object_id))}
+    assert nowhere not in wanted
+
+
+def test_tensors_that_end_within_a_salt_are_refused() -> None:
+    content = RecordDict(
+        {
+            "tree": ConfigRecord({"tree": "{}"}),
+            "tensors": ArrayRecord({"tensors": Array(np.zeros(16, np.uint8))}),
+        }
+    )
+    with pytest.raises(ValueError, match="salt"):
+        unpack(content)
 
 
 def test_views_of_one_tensor_are_not_confused() -> None:
@@ -93,7 +132,7 @@ def test_anything_else_is_a_value_error(records: RecordDict) -> None:
 def records(tree: object, tensors: bytes = b"", **note: object) -> RecordDict:
     found = RecordDict({"tree": ConfigRecord({"tree": tree}), "note": ConfigRecord(note)})  # type: ignore[dict-item, arg-type]
     if tensors:
-        found["tensors"] = ArrayRecord({"tensors": Array(np.frombuffer(tensors, np.uint8))})
+        found["tensors"] = tensors_record(tensors)
     return found
 
 

@@ -29,7 +29,8 @@ class Errand:
     """One envelope on its way, until it is answered."""
 
     envelope: Envelope
-    content: RecordDict
+    content: RecordDict | None = None
+    """As it was sent last."""
     node: int | None = None
     """Where it was sent last; None while the site has no node or its message was lost."""
     due: float = 0.0
@@ -87,12 +88,11 @@ class FlowerFederation(EngineFederation):
         return min(super().largest_share(site), self.post.keeper.share(site))
 
     def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
-        post, clock, packer = self.post, self.post.clock, Packer()
+        post, clock = self.post, self.post.clock
         end = clock() + deadline
         post.meet()
         errands = {
-            site: Errand(envelope, packer.pack(envelope, **post.note), patience=post.pace.ask_again)
-            for site, envelope in envelopes.items()
+            site: Errand(envelope, patience=post.pace.ask_again) for site, envelope in envelopes.items()
         }
         grace = min(post.pace.absent, self.patience.grace)
         answers: dict[str, Answer] = {}
@@ -141,7 +141,10 @@ class FlowerFederation(EngineFederation):
 
     def _send_due(self, errands: Mapping[str, Errand], under_way: dict[str, str], left: float) -> None:
         """Send what was not sent yet, what is to go to another node by now, and what has waited too long."""
-        now = self.post.clock()
+        now, packer = (
+            self.post.clock(),
+            Packer(),
+        )  # packed anew each time: what sites have seen is theirs to abuse
         arriving = {under_way[id] for id in self.post.mailbox.under_way(under_way)}
         for site, errand in errands.items():
             node = self.post.node_of.get(site)
@@ -149,6 +152,7 @@ class FlowerFederation(EngineFederation):
                 continue
             if node == errand.node:
                 errand.patience *= 2
+            errand.content = packer.pack(errand.envelope, **self.post.note)
             id = self.post.send(node, errand.content, left)
             if id is not None:
                 under_way[id] = site

@@ -3,12 +3,17 @@
 The tensors of a request are the same for every site, the tree is not (it names the site). Flower stores by content,
 so in this form a model that goes to a hundred sites is uploaded and kept once. This module imports no torch, and Flower
 only where records are made and read: the process that holds a site's data has letters alone.
+
+Flower takes the word of whoever first names a piece for what belongs to it. Who knows the hash of a piece before its
+sender names it could so have everybody wait for pieces that do not exist. So every record and every piece of 5 MB
+holds random bytes, and each sending has others.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from io import BytesIO
@@ -25,6 +30,10 @@ MESSAGE_TYPE = f"query.{CALL}"
 TREE = "tree"
 TENSORS = "tensors"
 NOTE = "note"
+SALT = "salt"
+SALT_BYTES = 16
+SALTED = 4 * 2**20
+"""Bytes of tensors between two salts: less than one of Flower's pieces, so that none is without."""
 
 TEXT_ROOM = 2**20
 """Characters of a message's tree, and of its tensors' list. A tree has about 2,000 and 50 for each tensor, the list
@@ -52,7 +61,12 @@ class Letter:
         """`shared`: the record of these very tensors, when another letter has them already."""
         from flwr.app import ConfigRecord, RecordDict
 
-        records = RecordDict({TREE: ConfigRecord({TREE: self.tree}), NOTE: ConfigRecord(dict(self.note))})
+        records = RecordDict(
+            {
+                TREE: ConfigRecord({TREE: self.tree, SALT: secrets.token_hex(SALT_BYTES)}),
+                NOTE: ConfigRecord({**self.note, SALT: secrets.token_hex(SALT_BYTES)}),
+            }
+        )
         if shared is not None:
             records[TENSORS] = shared
         elif self.tensors:
@@ -68,7 +82,7 @@ class Letter:
             if TENSORS in records.array_records:
                 tensors = _plain_bytes(records.array_records[TENSORS][TENSORS])
             words: Mapping[str, object] = records.config_records.get(NOTE, {})
-            note = {key: _text(value, NOTE_ROOM) for key, value in words.items()}
+            note = {key: _text(value, NOTE_ROOM) for key, value in words.items() if key != SALT}
             _text("".join((*note, *note.values())), NOTE_ROOM)
             return cls(tree, tensors, note)
         except Exception as error:  # the records come from another machine and may be anything
@@ -92,7 +106,19 @@ def _plain_bytes(array: Array) -> bytes:
     shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
     if dtype != np.uint8 or shape != (len(array.data) - stream.tell(),):
         raise ValueError("the tensors are no array of bytes")
-    return array.data[stream.tell() :]
+    return _unsalted(memoryview(array.data)[stream.tell() :])
+
+
+def _salted(data: bytes) -> bytes:
+    parts = (data[start : start + SALTED] for start in range(0, len(data), SALTED))
+    return b"".join(part + secrets.token_bytes(SALT_BYTES) for part in parts)
+
+
+def _unsalted(data: memoryview) -> bytes:
+    step = SALTED + SALT_BYTES
+    if 0 < len(data) % step <= SALT_BYTES:
+        raise ValueError("the tensors end in the middle of a salt")
+    return b"".join(data[start : start + step][:-SALT_BYTES] for start in range(0, len(data), step))
 
 
 _QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
@@ -132,4 +158,4 @@ def _size(value: object) -> int:
 def tensors_record(tensors: bytes) -> ArrayRecord:
     from flwr.app import Array, ArrayRecord
 
-    return ArrayRecord({TENSORS: Array(np.frombuffer(tensors, dtype=np.uint8))})
+    return ArrayRecord({TENSORS: Array(np.frombuffer(_salted(tensors), dtype=np.uint8))})
