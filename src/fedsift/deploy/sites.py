@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import secrets
 from collections.abc import Mapping
@@ -35,6 +36,8 @@ from fedsift.models.head import PREFIX
 from fedsift.signals.privacy import update_zcdp
 from fedsift.study.tables import build_named
 
+log = logging.getLogger("fedsift.site")
+
 
 def open_site(path: Path, model: str = "") -> SiteRoom:
     """Read a site.toml and its data; kept in memory while neither the file nor its arrays change.
@@ -59,7 +62,7 @@ def _stamp(path: Path, file: SiteFile) -> tuple[int, ...]:
 def site_data(path: Path) -> tuple[SiteFile, Dataset, Rows, Rows]:
     """A site's file and data in the federation's classes, the rows that it trains on and those that it holds out."""
     file = read_site_file(path)
-    dataset = _load(file.data, path, file.classes)
+    dataset = _load(file.data, path, file)
     labels = _in_vocabulary(dataset, file)
     train, held = (_remembered(dataset, rows, path, file) for rows in (dataset.train, dataset.test))
     if len(held) == 0 and file.held_out > 0:
@@ -76,6 +79,8 @@ def site_data(path: Path) -> tuple[SiteFile, Dataset, Rows, Rows]:
 @lru_cache(maxsize=8)  # every kind of features is a copy of the data
 def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
     file, raw, train, held = site_data(path)
+    for note in raw.notes:  # samples that are left out would be missed by nobody else
+        log.warning("site '%s': %s", file.name, note)
     keeping = partial(note_embedding, notebook_of(path, file), features)
     dataset = with_features(raw, features, device=file.device, keeping=keeping)
     labels = dataset.labels
@@ -145,7 +150,7 @@ def _groups(dataset: Dataset, rows: Rows) -> Tensor | None:
 def _public(file: SiteFile, path: Path) -> Samples | None:
     if not file.public:
         return None
-    data = _load(file.public, path, file.classes)
+    data = _load(file.public, path, file)
     pool = torch.from_numpy(data.images).to(file.device)
     mean, std = file.public_mean or file.mean, file.public_std or file.std
     return Samples(pool, torch.from_numpy(data.train), mean, std)
@@ -183,9 +188,12 @@ def source_of(table: Mapping[str, Any], site_file: Path, classes: tuple[str, ...
     return located
 
 
-def _load(table: Mapping[str, Any], site_file: Path, classes: tuple[str, ...]) -> Dataset:
-    """The dataset of a table, with the labels that were given."""
-    dataset = source_of(table, site_file, classes).load()
+def _load(table: Mapping[str, Any], site_file: Path, file: SiteFile) -> Dataset:
+    """The dataset of a table, with the labels that were given. What its files lack is an error that names the site."""
+    try:
+        dataset = source_of(table, site_file, file.classes).load()
+    except DataError as error:
+        raise DataError(f"site '{file.name}': {error}") from error
     return dataset if dataset.given is None else dataclasses.replace(dataset, labels=dataset.given)
 
 

@@ -20,9 +20,9 @@ from fedsift.contract.files import safe_name
 from fedsift.contract.version import __version__
 from fedsift.deploy.addresses import host_of, refuse_the_network
 from fedsift.deploy.commands import error_of, existing, program
-from fedsift.deploy.following import POLL, Say, Status, follow
+from fedsift.deploy.following import POLL, follow
 from fedsift.deploy.hosting import Link
-from fedsift.deploy.patience import meanwhile
+from fedsift.deploy.patience import Say, Status, meanwhile
 from fedsift.deploy.private import private_folder
 from fedsift.engines.flower.processes import LOG_FILE, begin_session, end_session, offline
 from fedsift.engines.loop import Listener
