@@ -243,3 +243,12 @@ def test_pictures_that_are_left_out_are_told_at_the_site(
         assert open_site(path).facts("").samples == 4
     assert "site 'north': 1 pictures of the table are not there, e.g. 'pictures/p004.png'" in caplog.text
     assert "p003.png" in caplog.text
+
+
+def test_a_cache_that_cannot_be_written_is_one_line_with_the_key_that_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    monkeypatch.setenv("FEDSIFT_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(DataError, match=r"site 'north': '.*file/cache.*FEDSIFT_CACHE names another folder"):
+        open_site(picture_site(tmp_path))

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsift.contract.cache import cache_root
 from fedsift.contract.errors import DataError
 from fedsift.contract.files import write_private
 from fedsift.contract.messages import Envelope, Reply
@@ -194,6 +195,11 @@ def _load(table: Mapping[str, Any], site_file: Path, file: SiteFile) -> Dataset:
         dataset = source_of(table, site_file, file.classes).load()
     except DataError as error:
         raise DataError(f"site '{file.name}': {error}") from error
+    except OSError as error:
+        raise DataError(
+            f"site '{file.name}': '{error.filename}' cannot be read or written ({error.strerror or error}); what is "
+            f"made of its data is kept in {cache_root()}: FEDSIFT_CACHE names another folder"
+        ) from error
     return dataset if dataset.given is None else dataclasses.replace(dataset, labels=dataset.given)
 
 
