@@ -108,11 +108,12 @@ def took_part(
     json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """At the coordinator: the runs, and so the models, in which a site took part."""
-    from fedsift.deploy.tookpart import participations
+    with patiently(f"reading {', '.join(map(str, runs))}"):
+        from fedsift.deploy.tookpart import participations
 
-    found = participations(site, runs)
+        found = participations(site, runs)
     if json:
         print_json([vars(each) for each in found])
         return
-    rows = [(each.run, each.until, each.state, each.model or "no model yet") for each in found]
+    rows = [(each.run, each.until, each.state, each.model or "none") for each in found]
     print_table(f"site {site}", ("run", "last answer", "state", "model"), rows)
