@@ -16,7 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app
-from fedsift.contract.errors import ConfigError
+from fedsift.contract.errors import ConfigError, RunError
+from fedsift.deploy import hosting
+from fedsift.deploy.app import write_app
 from fedsift.deploy.attending import home_of
 from fedsift.deploy.holders import KeyHolders, holders_of
 from fedsift.deploy.nodes import NodeBook
@@ -25,8 +27,10 @@ from fedsift.deploy.roster import Entry, add_entry, fingerprint, read_entries, r
 from fedsift.deploy.site_file import egress_of, read_site_file
 from fedsift.deploy.site_head import read_head
 from fedsift.deploy.sites import open_site
+from fedsift.deploy.texts import asked_of_sites
+from fedsift.study import Study
 
-from .keys import site_key
+from .keys import Authority, site_key
 from .test_sites import write_site
 
 runner = CliRunner()
@@ -254,3 +258,47 @@ def test_the_roster_bounds_what_a_site_counts_for_as_it_stands_now(
     call("roster", "add", "east", east, "--samples", 5, "--share", 0.5, "--roster", file)
     assert json.loads(call("roster", "list", "--json", "--roster", file))[3]["share"] == 0.5
     assert "25%" in call("roster", "list", "--roster", file)
+
+
+def test_those_who_may_come_are_known_by_name_but_not_the_revoked(tmp_path: Path) -> None:
+    roster = tmp_path / "federation.toml"
+    for name, key in zip(("north", "south", "east"), KEYS, strict=True):
+        add_entry(roster, Entry(name, key, 10))
+    holders = KeyHolders(roster, tmp_path / "nodes.jsonl")
+    assert holders.names() == ("north", "south", "east")
+    revoke_entry(roster, "south")
+    assert holders.names() == ("north", "east")
+
+
+def test_a_pin_says_what_the_sites_policy_withholds_of_the_app(tmp_path: Path) -> None:
+    study = Study.from_table({"method": {"name": "label-audit"}})
+    write_app(study, tmp_path / "app")
+    requests, fields = asked_of_sites(study)
+    narrow = {"requests": requests, "fields": fields, "audit": True}
+    whole = write_site(tmp_path / "whole", policy=narrow)
+    assert "does not allow" not in call("pin", tmp_path / "app", whole)
+    unset = write_site(tmp_path / "unset", policy={"audit": True})
+    assert "does not allow" not in call("pin", tmp_path / "app", unset)
+    cut = write_site(tmp_path / "cut", policy={"requests": requests[1:], "fields": fields[:-1]})
+    words = call("pin", tmp_path / "app", cut)
+    assert f"does not allow {requests[0]}, {fields[-1]}, audit = true, which this app asks" in words
+    assert "does not allow" not in call("pin", app_fingerprint(tmp_path / "app"), cut)
+
+
+def test_a_link_that_a_killed_meeting_point_left_is_gone_before_the_next_one_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roster = tmp_path / "federation.toml"
+    add_entry(roster, Entry("north", KEYS[0], 10))
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / hosting.LINK_FILE).write_text("{}", "utf-8")
+
+    def no_further(*_: object) -> None:
+        raise RunError("no further")
+
+    monkeypatch.setattr(hosting, "throw_away", no_further)
+    pair = Authority(tmp_path / "keys").server()
+    with pytest.raises(RunError, match="no further"):
+        hosting.host("127.0.0.1", 0, pair, roster, home=home, say=lambda words: None)
+    assert not (home / hosting.LINK_FILE).exists()

@@ -1,4 +1,4 @@
-"""The coordinator's program: its own test set."""
+"""The coordinator's program: its own test set, and whom it waits for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsift.contract.messages import SiteFacts
-from fedsift.deploy.server import own_data, own_test
+from fedsift.deploy.server import FederationFile, awaited, own_data, own_test
 from fedsift.engines.flower.hello import Introduction
 
 
@@ -26,3 +26,16 @@ def test_the_own_test_set_goes_by_the_studys_network_and_not_by_a_sites_word(
     samples, labels = own_test(data, first, tmp_path / "federation.toml")
     assert samples.shape == (1, 2, 2)
     assert labels.tolist() == [0, 1, 1]
+
+
+LISTED = ("north", "south", "east")
+
+
+def test_without_names_those_on_the_roster_are_waited_for() -> None:
+    assert awaited(FederationFile(at_least=2), LISTED).sites == LISTED
+    assert awaited(FederationFile(sites=("south", "north"), at_least=2), LISTED).sites == ("south", "north")
+
+
+def test_a_roster_that_is_too_short_yet_and_none_at_all_take_whoever_comes() -> None:
+    assert awaited(FederationFile(at_least=4), LISTED).sites == ()
+    assert awaited(FederationFile(at_least=2), ()).sites == ()

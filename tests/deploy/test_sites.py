@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ from fedsift.engines.flower.records import letter_of
 from fedsift.local.recipe import Recipe
 from fedsift.local.requests import Train
 from fedsift.models import initial_weights
+from tests.data.pictures_on_disk import labelled_folder
 from tests.engines.exported import (
     assert_no_truth,
     assert_one_public_set,
@@ -211,3 +213,42 @@ def test_pictures_become_features_at_the_site(tmp_path: Path, monkeypatch: pytes
     assert room.samples.shape == (3,)
     assert room.introduction("features:three-means").facts.model == "features:three-means"
     assert open_site(path, "mlp").samples.shape == (1, 2, 2)
+
+
+def picture_site(folder: Path, **data: Any) -> Path:
+    labelled_folder(folder / "own", count=6, classes=("a", "b"))
+    return write_site(folder, data={"name": "folder", "path": "own", "size": 8, **data})
+
+
+def test_a_table_that_is_not_there_is_told_with_the_site_and_where_one_is(tmp_path: Path) -> None:
+    path = picture_site(tmp_path, table="labels.csv")
+    found = tmp_path / "own" / "labels.csv"
+    with pytest.raises(
+        DataError, match=rf"site 'north': there is no table .*, but there is {found}: name it"
+    ):
+        open_site(path)
+    found.unlink()
+    with pytest.raises(DataError, match=f"site 'north': there is no table {tmp_path / 'labels.csv'}"):
+        open_site(path)
+
+
+def test_pictures_that_are_left_out_are_told_at_the_site(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = picture_site(tmp_path)
+    broken = tmp_path / "own" / "pictures" / "p003.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    (tmp_path / "own" / "pictures" / "p004.png").unlink()
+    with caplog.at_level(logging.WARNING, "fedsift.site"):
+        assert open_site(path).facts("").samples == 4
+    assert "site 'north': 1 pictures of the table are not there, e.g. 'pictures/p004.png'" in caplog.text
+    assert "p003.png" in caplog.text
+
+
+def test_a_cache_that_cannot_be_written_is_one_line_with_the_key_that_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    monkeypatch.setenv("FEDSIFT_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(DataError, match=r"site 'north': '.*file/cache.*FEDSIFT_CACHE names another folder"):
+        open_site(picture_site(tmp_path))

@@ -21,7 +21,8 @@ from fedsift.contract.errors import ConfigError, DataError, FedsiftError, Stoppe
 from fedsift.deploy import starting, worker
 from fedsift.deploy.app import write_app
 from fedsift.deploy.commands import Worker
-from fedsift.deploy.following import SILENT, Rounds, Status, follow, waiting_words
+from fedsift.deploy.following import Rounds, follow, waiting_words
+from fedsift.deploy.patience import SILENT, Status
 from fedsift.deploy.temporary import LONGEST_SOCKET, PREFIX, new_socket, remove_stale
 from fedsift.runs import RunFolder
 from fedsift.runs.folder import WAITING

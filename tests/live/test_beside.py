@@ -75,7 +75,8 @@ def test_a_run_has_its_page_beside_it(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_coordinator_whose_run_was_stopped_from_the_page_says_so(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="the Flower engine is an extra: pip install 'fedsift[flower]'")
-    from fedsift.deploy.following import Status, follow
+    from fedsift.deploy.following import follow
+    from fedsift.deploy.patience import Status
     from fedsift.deploy.starting import _outcome
 
     made = Made(tmp_path)

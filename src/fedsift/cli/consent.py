@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from fedsift.cli.flower import flower
-from fedsift.cli.output import print_json, print_table, say
+from fedsift.cli.output import patiently, print_json, print_table, say
 from fedsift.contract.plaintext import visible
 
 SITE_FILE = typer.Argument(Path("site.toml"), help="The site's site.toml.")
@@ -22,14 +22,15 @@ def budget(
     json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """What this site's dataset has spent of its privacy, and what left outside of that account."""
-    from fedsift.deploy.consent import account_of, fields_that_left, label_account_of
-    from fedsift.deploy.site_file import egress_of, read_site_file
-    from fedsift.signals.privacy import zcdp_epsilon
+    with patiently(f"reading {site_file}"):
+        from fedsift.deploy.consent import account_of, fields_that_left, label_account_of
+        from fedsift.deploy.site_file import egress_of, read_site_file
+        from fedsift.signals.privacy import zcdp_epsilon
 
-    path = site_file.resolve()
-    file = read_site_file(path)
-    account = account_of(path, file)
-    charges, outside = account.charges(), fields_that_left(egress_of(path, file))
+        path = site_file.resolve()
+        file = read_site_file(path)
+        account = account_of(path, file)
+        charges, outside = account.charges(), fields_that_left(egress_of(path, file))
     spent, labels = account.spent, label_account_of(path, file)
     table = {
         "account": account.path,
@@ -66,9 +67,10 @@ def forget(
     json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Forget samples at this site: notes of all runs, features, its own audit. The site must not be running."""
-    from fedsift.deploy.forgetting import forget_at_site
+    with patiently(f"reading {site_file}, forgetting"):
+        from fedsift.deploy.forgetting import forget_at_site
 
-    forgotten = forget_at_site(site_file, ids, who=who or getpass.getuser(), gone=gone, audit=audit)
+        forgotten = forget_at_site(site_file, ids, who=who or getpass.getuser(), gone=gone, audit=audit)
     if json:
         print_json([asdict(found) for found in forgotten])
         return
@@ -90,12 +92,13 @@ def withdraw(
     ),
 ) -> None:
     """Take no further part: the notebook is closed, and this site answers nothing from now on."""
-    from fedsift.deploy import consent
-    from fedsift.deploy.site_file import notebook_of, read_site_file
+    with patiently(f"reading {site_file}"):
+        from fedsift.deploy import consent
+        from fedsift.deploy.site_file import notebook_of, read_site_file
 
-    path = site_file.resolve()
-    file = read_site_file(path)
-    runs = consent.withdraw(notebook_of(path, file), erase=erase)
+        path = site_file.resolve()
+        file = read_site_file(path)
+        runs = consent.withdraw(notebook_of(path, file), erase=erase)
     say(f"site '{file.name}' has withdrawn; it took part in: {', '.join(runs) or 'no run'}")
     say(
         "the coordinator lists the models with `fedsift flower took-part NAME RUNS`; ask for them to be trained anew"
@@ -109,11 +112,12 @@ def took_part(
     json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """At the coordinator: the runs, and so the models, in which a site took part."""
-    from fedsift.deploy.tookpart import participations
+    with patiently(f"reading {', '.join(map(str, runs))}"):
+        from fedsift.deploy.tookpart import participations
 
-    found = participations(site, runs)
+        found = participations(site, runs)
     if json:
         print_json([vars(each) for each in found])
         return
-    rows = [(each.run, each.until, each.state, each.model or "no model yet") for each in found]
+    rows = [(each.run, each.until, each.state, each.model or "none") for each in found]
     print_table(f"site {site}", ("run", "last answer", "state", "model"), rows)

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from fedsift.cli.failures import exit_code_of
-from fedsift.cli.output import print_json, say, stderr
+from fedsift.cli.output import patiently, print_json, say, stderr
 from fedsift.contract.plaintext import visible
 
 if TYPE_CHECKING:
@@ -37,11 +37,12 @@ def try_it(
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
 ) -> None:
     """Run a study across sites that are processes of this machine, to the report; Ctrl-C ends all of them."""
-    from fedsift.deploy.consortium import prepare_trial, try_consortium
-    from fedsift.report import print_summary, write_report
-    from fedsift.study import Study
+    with patiently(f"reading {study}, writing keys, roster, sites and the app"):
+        from fedsift.deploy.consortium import prepare_trial, try_consortium
+        from fedsift.report import print_summary, write_report
+        from fedsift.study import Study
 
-    trial = prepare_trial(Study.from_file(study, overrides or []), out)
+        trial = prepare_trial(Study.from_file(study, overrides or []), out)
     try:
         with _display(trial, silent=json) as (listen, tell):
             summary = try_consortium(trial, listen, tell)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fedsift.cli.output import say
+from fedsift.cli.output import patiently, say
 
 
 def register(app: typer.Typer) -> None:
@@ -21,12 +21,14 @@ def deploy(
     trial: Path = typer.Option(None, "--trial", help="Also write the study's own data as site folders here."),
 ) -> None:
     """Write a ready Flower app, with the commands for the coordinator and for a site in its README."""
-    from fedsift.deploy.app import write_app
-    from fedsift.deploy.pins import app_fingerprint
-    from fedsift.study import Study
+    with patiently(f"reading {study}, writing {out}"):
+        from fedsift.deploy.app import write_app
+        from fedsift.deploy.pins import app_fingerprint
+        from fedsift.study import Study
 
-    files = write_app(Study.from_file(study, overrides or []), out, sites=tuple(site), trial=trial)
+        files = write_app(Study.from_file(study, overrides or []), out, sites=tuple(site), trial=trial)
+        mark = app_fingerprint(out)
     say(f"wrote {out}; read {out / 'README.md'}")
-    say(f"the app is {app_fingerprint(out)}: sites pin it with `fedsift flower pin`")
+    say(f"the app is {mark}: sites pin it with `fedsift flower pin`")
     for file in files:
         say(f"wrote {file}")

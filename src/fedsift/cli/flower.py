@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from fedsift.cli.failures import exit_code_of
-from fedsift.cli.output import print_json, say, stderr
+from fedsift.cli.output import patiently, print_json, say, stderr
 from fedsift.cli.run import SERVE, page_beside
 from fedsift.contract.errors import FedsiftError, Stopped
 
@@ -124,10 +124,11 @@ def site_audit(
     json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """Write what the last run said of this site's labels: list, page, review queue. Nothing of it leaves the site."""
-    from fedsift.deploy.audited import write_own_audit
+    with patiently(f"reading {site_file}, writing its audit"):
+        from fedsift.deploy.audited import write_own_audit
 
-    place = out or site_file.resolve().parent / "audit"
-    folder, _ = write_own_audit(site_file, place, tell=lambda line: say(line, stderr))
+        place = out or site_file.resolve().parent / "audit"
+        folder, _ = write_own_audit(site_file, place, tell=lambda line: say(line, stderr))
     if json:
         figures = loads(folder.summary.read_text("utf-8"))
         print_json({**figures, "folder": folder.path, "list": folder.labels, "page": folder.report})
@@ -195,10 +196,8 @@ def start(
         say("stopped; nothing is lost. The same command goes on", stderr)
         raise typer.Exit(exit_code_of(stop)) from None
     except FedsiftError:
-        say(
-            f"the same command goes on from the last finished round; log: {folder.path / LOG_FILE}",
-            stderr,
-        )
+        how = "goes on from the last finished round" if folder.rounds() else "begins anew once that is mended"
+        say(f"the same command {how}; log: {folder.path / LOG_FILE}", stderr)
         raise
     with meanwhile("writing the report", quietly):
         report = write_report(folder.path)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -25,6 +26,15 @@ def print_json(value: Any) -> None:
 def say(text: object, console: Console | None = None) -> None:
     """One line of plain text: no markup in it counts, and it is never broken, so that a path in it can be copied."""
     (console or stdout).print(str(text), markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def patiently(words: str) -> Iterator[None]:
+    """Says on standard error what is going on if that takes longer than a moment, e.g. while libraries load."""
+    from fedsift.deploy.patience import meanwhile
+
+    with meanwhile(words, lambda line: say(line, stderr), at_once=False):
+        yield
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

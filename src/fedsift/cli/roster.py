@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from fedsift.cli.flower import flower
-from fedsift.cli.output import print_json, print_table, say
+from fedsift.cli.output import patiently, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from fedsift.deploy.policy import Policy
 
 roster = typer.Typer(
     help="Which key speaks for which site: list, add, revoke. A running door follows at once.",
@@ -42,12 +46,28 @@ def pin(
     site_file: Path = typer.Argument(Path("site.toml"), help="The site's site.toml."),
 ) -> None:
     """Allow an app at this site; no other app runs here. A running site follows at once."""
-    from fedsift.deploy import consent, pins
-    from fedsift.deploy.site_file import notebook_of, read_site_file
+    with patiently(f"reading {app} and {site_file}"):
+        from fedsift.deploy import consent, pins
+        from fedsift.deploy.site_file import notebook_of, read_site_file
 
-    mark = pins.pin(app, site_file)
-    consent.approve(notebook_of(site_file.resolve(), read_site_file(site_file)))
+        mark = pins.pin(app, site_file)
+        file = read_site_file(site_file)
+        consent.approve(notebook_of(site_file.resolve(), file))
+        lacking = [] if file.policy is None else _withheld(Path(app), file.policy)
     say(f"{site_file} allows {mark}; requests that a later fedsift adds are refused until you pin again")
+    if lacking:
+        say(
+            f"its [policy] does not allow {', '.join(lacking)}, which this app asks: take over what you allow of "
+            f"`fedsift flower policy {app}`"
+        )
+
+
+def _withheld(app: Path, policy: Policy) -> list[str]:
+    from fedsift.deploy.texts import withheld
+    from fedsift.study import Study
+
+    file = app / "study.toml"  # of a fingerprint alone nothing is known
+    return withheld(Study.from_file(file), policy) if file.is_file() else []
 
 
 @flower.command()
@@ -56,21 +76,24 @@ def allow(
     site_file: Path = typer.Argument(Path("site.toml"), help="The site's site.toml."),
 ) -> None:
     """Let a run begin at a site whose policy says ask_first."""
-    from fedsift.deploy.consent import allow_run
-    from fedsift.deploy.site_file import notebook_of, read_site_file
+    with patiently(f"reading {site_file}"):
+        from fedsift.deploy.consent import allow_run
+        from fedsift.deploy.site_file import notebook_of, read_site_file
 
-    path = site_file.resolve()
-    allow_run(notebook_of(path, read_site_file(path)), run)
+        path = site_file.resolve()
+        allow_run(notebook_of(path, read_site_file(path)), run)
     say(f"run '{run}' may begin here")
 
 
 @flower.command("policy")
 def show_policy(app: Path = typer.Argument(help="The app's folder.")) -> None:
     """The narrowest policy under which a site can take part: read it, then add it to site.toml."""
-    from fedsift.deploy.texts import narrowest_policy
-    from fedsift.study import Study
+    with patiently(f"reading {app}"):
+        from fedsift.deploy.texts import narrowest_policy
+        from fedsift.study import Study
 
-    print(narrowest_policy(Study.from_file(app / "study.toml")), end="")
+        policy = narrowest_policy(Study.from_file(app / "study.toml"))
+    print(policy, end="")
 
 
 @roster.command("add")

@@ -121,8 +121,9 @@ __all__ = ["app"]
 
 _FEDERATION_WORDS = """\
 # Whom the coordinator waits for.
-# sites:    names of the sites, in a fixed order; an empty list takes whoever comes, by name
-# at_least: start when so many have joined; with names, go on with so many when `wait` (seconds) is over
+# sites:    names of the sites, in a fixed order; an empty list takes those of the roster ([[site]]) that are not
+#           revoked, and without a roster whoever comes, by name
+# at_least: go on with so many when `wait` (seconds) is over; without names, start when so many have joined
 # classes:  class names in their order; without them those of [test] count, or what more than half of the sites have
 # [test]:   a dataset's table (see `fedsift datasets`) for labelled samples of the coordinator's own;
 #           without it every site evaluates on what it holds out and sends counts

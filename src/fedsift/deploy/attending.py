@@ -14,13 +14,13 @@ from fedsift.contract.files import safe_name
 from fedsift.contract.plaintext import argument
 from fedsift.deploy.addresses import host_of
 from fedsift.deploy.certificates import client_context, greet, server_context, throw_away, words_of
-from fedsift.deploy.commands import Say, Worker, ended, existing, node_of, site_command
+from fedsift.deploy.commands import Worker, ended, existing, node_of, site_command
 from fedsift.deploy.confinement import of_node, tell
 from fedsift.deploy.door import Door
 from fedsift.deploy.limits import Limits
 from fedsift.deploy.listening import DoorServer, bind
 from fedsift.deploy.lives import note_node, only_one, sign_off
-from fedsift.deploy.patience import meanwhile
+from fedsift.deploy.patience import Say, Starting, meanwhile
 from fedsift.deploy.private import keep_to_oneself
 from fedsift.deploy.site_head import read_head
 from fedsift.deploy.temporary import new_socket
@@ -135,8 +135,15 @@ def _visit(
         with node_of(command, home, place, rules) as node:
             say(f"what leaves is written to {egress}")
 
+            starts = Starting(
+                "Flower's SuperNode starts and asks to be let in",
+                f"the coordinator has let site '{head.name}' in; it answers from here on",
+                say,
+            )
+
             def alive() -> bool:
                 worker.keep(say)
+                starts.look(lambda: door.joined)
                 return node.poll() is None
 
             DoorServer(door, listener, server_context(own), alive=alive, aloud=say).run()

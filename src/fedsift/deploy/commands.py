@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +25,7 @@ from fedsift.deploy.addresses import host_of, refuse_the_network
 from fedsift.deploy.certificates import Pair
 from fedsift.deploy.confinement import Confinement
 from fedsift.deploy.parents import end_with_parent
-from fedsift.deploy.patience import meanwhile
+from fedsift.deploy.patience import Say, meanwhile
 from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.deploy.site_head import read_head
 from fedsift.engines.flower.processes import offline, require_flower
@@ -37,9 +37,6 @@ BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
 
 TESTED = ("1.41.",)
 """Versions of Flower that were attacked and held; the door knows their routes and no others."""
-
-Say = Callable[[str], None]
-"""Tells the operator one line."""
 
 
 def program(name: str) -> str:
@@ -198,6 +195,15 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    """Whether a program on this machine takes lines at the port."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=0.2).close()
+    except OSError:
+        return False
+    return True
 
 
 def become(command: list[str], home: Path) -> NoReturn:

@@ -25,9 +25,10 @@ from fedsift.deploy import starting
 from fedsift.deploy.app import write_app
 from fedsift.deploy.certificates import throw_away
 from fedsift.deploy.commands import free_port
-from fedsift.deploy.following import POLL, Say, Status
+from fedsift.deploy.following import POLL
 from fedsift.deploy.hosting import LINK_FILE, Link, read_link
 from fedsift.deploy.parents import end_with_parent
+from fedsift.deploy.patience import Say, Status
 from fedsift.deploy.pins import app_fingerprint, pin
 from fedsift.deploy.private import private_folder
 from fedsift.deploy.roster import Entry, add_entry, fingerprint

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedsift.deploy.patience import Status
 from fedsift.engines.loop import Listener
 from fedsift.runs import RunFolder
 from fedsift.runs.folder import FAILURE, WAITING
 
 POLL = 0.25
-SILENT = 4.0
-"""Seconds without a word after which the last one is said again, with how long it has been so."""
-
-Say = Callable[[str], None]
 
 
 class Rounds:
@@ -41,30 +37,6 @@ class Rounds:
         fresh = [row for row in rows if row["round"] > self._told]
         self._told = max([self._told, *(row["round"] for row in fresh)])
         return fresh
-
-
-class Status:
-    """Says where a run stands: at once when that changes, and again every few seconds when it does not."""
-
-    def __init__(self, say: Say, clock: Callable[[], float] = time.monotonic) -> None:
-        self._say, self._clock = say, clock
-        self._words, self._since, self._said = "", clock(), -SILENT
-
-    def now(self, words: str) -> None:
-        """`words`: what is waited for; a change of the figures in it alone is no news."""
-        at = self._clock()
-        key = _without_figures(words)
-        if key != _without_figures(self._words):
-            self._since = at
-        elif at - self._said < SILENT:
-            return
-        self._words, self._said = words, at
-        lasted = at - self._since
-        self._say(words if lasted < 1 else f"{words} ({lasted:.0f} s)")
-
-
-def _without_figures(words: str) -> str:
-    return re.sub(r"\d+", "#", words)
 
 
 def waiting_words(folder: RunFolder) -> str:

@@ -17,6 +17,9 @@ class KeyHolders(Doorkeeper):
     def __init__(self, roster: Path, nodes: Path) -> None:
         self._roster, self._nodes = Roster(roster), NodeBook(nodes)
 
+    def names(self) -> tuple[str, ...]:
+        return tuple(entry.name for entry in self._roster.entries if not entry.revoked)
+
     def entry_of(self, node: int) -> Entry | None:
         key = self._nodes.key_of(node)
         entry = None if key is None else self._roster.of(key)

@@ -12,10 +12,11 @@ import httpx
 from fedsift.contract.errors import ConfigError, RunError
 from fedsift.contract.files import write_private
 from fedsift.deploy.certificates import Pair, client_context, server_context, throw_away
-from fedsift.deploy.commands import Say, companion, ended, free_port, superlink_command, with_forks
+from fedsift.deploy.commands import companion, ended, free_port, listens, superlink_command, with_forks
 from fedsift.deploy.door import Door
 from fedsift.deploy.listening import DoorServer, bind
 from fedsift.deploy.nodes import NODES_FILE, NodeBook
+from fedsift.deploy.patience import Say, Starting
 from fedsift.deploy.private import keep_to_oneself, private_folder
 from fedsift.deploy.roster import Roster, read_entries
 from fedsift.deploy.temporary import new_socket, removed
@@ -70,6 +71,8 @@ def host(
         )
     roster = Roster(roster_file)
     private_folder(home)
+    # left by one that was killed, whoever finds it may take it for this one's
+    (home / LINK_FILE).unlink(missing_ok=True)
     own = throw_away(home / "own")
     nodes = home / NODES_FILE
     if database is None:
@@ -103,7 +106,13 @@ def host(
                     f"the door listens on {address}:{reached} (TLS); {listed} sites are on the roster; who comes is "
                     f"written to {home / ACCESS_LOG}"
                 )
-                DoorServer(door, listener, context, alive=lambda: superlink.poll() is None, aloud=say).run()
+                starts = Starting("Flower's SuperLink starts", "the SuperLink is ready", say)
+
+                def alive() -> bool:
+                    starts.look(lambda: listens(inside))
+                    return superlink.poll() is None
+
+                DoorServer(door, listener, context, alive=alive, aloud=say).run()
             finally:
                 (home / LINK_FILE).unlink(missing_ok=True)
             return ended(superlink, "the SuperLink", say)

@@ -111,6 +111,12 @@ class Roster:
         self.refresh()
         return self._by_key.get(key)
 
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All of them, in the file's order."""
+        self.refresh()
+        return tuple(self._by_key.values())
+
     def share_of(self, name: str) -> float:
         """The most that a site's size may count for among a round's replies; 1 for one that is not listed."""
         self.refresh()

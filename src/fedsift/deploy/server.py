@@ -40,6 +40,14 @@ def read_federation_file(path: Path) -> FederationFile:
     return build(FederationFile, read_toml(path), "") if path.is_file() else FederationFile()
 
 
+def awaited(file: FederationFile, listed: tuple[str, ...]) -> FederationFile:
+    """Where no sites are named, those on the roster are waited for: `at_least` of them would leave out who is slow.
+
+    A roster with fewer than must be there is still being written: then whoever comes counts.
+    """
+    return file if file.sites or len(listed) < file.at_least else replace(file, sites=listed)
+
+
 def own_data(table: dict[str, Any], model: str) -> Dataset | None:
     """The coordinator's own labelled samples, if it has any, as the study's network takes them."""
     return with_features(build_named(sources, table, "test").load(), model) if table else None
@@ -72,7 +80,9 @@ def main(grid: Grid, context: Context) -> None:
     link = folder.read_json(DEPLOYED) or {}
 
     def engine() -> OnGrid:
+        keeper = holders_of(link["roster"], link["nodes"]) if "roster" in link else Doorkeeper()
         expected = read_federation_file(file)
+        expected = awaited(expected, keeper.names())
         data = own_data(expected.test, study.model.name)
         if data is not None and not expected.classes:
             expected = replace(expected, classes=data.classes)
@@ -80,11 +90,11 @@ def main(grid: Grid, context: Context) -> None:
             grid,
             expected,
             own_test=lambda common: None if data is None else own_test(data, common, file),
-            keeper=holders_of(link["roster"], link["nodes"]) if "roster" in link else Doorkeeper(),
+            keeper=keeper,
             run=link.get("run", ""),
         )
 
     carry_out(study, folder, engine)
 
 
-__all__ = ["FederationFile", "app", "own_data", "own_test", "read_federation_file"]
+__all__ = ["FederationFile", "app", "awaited", "own_data", "own_test", "read_federation_file"]

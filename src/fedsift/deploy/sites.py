@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import os
 import secrets
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsift.contract.cache import cache_root
 from fedsift.contract.codec import digest_of
 from fedsift.contract.errors import DataError
 from fedsift.contract.files import write_private
@@ -36,6 +38,8 @@ from fedsift.local.site import Samples
 from fedsift.models.head import PREFIX
 from fedsift.signals.privacy import update_zcdp
 from fedsift.study.tables import build_named
+
+log = logging.getLogger("fedsift.site")
 
 
 def open_site(path: Path, model: str = "") -> SiteRoom:
@@ -61,7 +65,7 @@ def _stamp(path: Path, file: SiteFile) -> tuple[int, ...]:
 def site_data(path: Path) -> tuple[SiteFile, Dataset, Rows, Rows]:
     """A site's file and data in the federation's classes, the rows that it trains on and those that it holds out."""
     file = read_site_file(path)
-    dataset = _load(file.data, path, file.classes)
+    dataset = _load(file.data, path, file)
     labels = _in_vocabulary(dataset, file)
     train, held = (_remembered(dataset, rows, path, file) for rows in (dataset.train, dataset.test))
     if len(held) == 0 and file.held_out > 0:
@@ -78,6 +82,8 @@ def site_data(path: Path) -> tuple[SiteFile, Dataset, Rows, Rows]:
 @lru_cache(maxsize=8)  # every kind of features is a copy of the data
 def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
     file, raw, train, held = site_data(path)
+    for note in raw.notes:  # samples that are left out would be missed by nobody else
+        log.warning("site '%s': %s", file.name, note)
     keeping = partial(note_embedding, notebook_of(path, file), features)
     dataset = with_features(raw, features, device=file.device, keeping=keeping)
     labels = dataset.labels
@@ -162,7 +168,7 @@ def _groups(dataset: Dataset, rows: Rows) -> Tensor | None:
 def _public(file: SiteFile, path: Path) -> Samples | None:
     if not file.public:
         return None
-    data = _load(file.public, path, file.classes)
+    data = _load(file.public, path, file)
     pool = torch.from_numpy(data.images).to(file.device)
     mean, std = file.public_mean or file.mean, file.public_std or file.std
     return Samples(pool, torch.from_numpy(data.train), mean, std)
@@ -200,9 +206,17 @@ def source_of(table: Mapping[str, Any], site_file: Path, classes: tuple[str, ...
     return located
 
 
-def _load(table: Mapping[str, Any], site_file: Path, classes: tuple[str, ...]) -> Dataset:
-    """The dataset of a table, with the labels that were given."""
-    dataset = source_of(table, site_file, classes).load()
+def _load(table: Mapping[str, Any], site_file: Path, file: SiteFile) -> Dataset:
+    """The dataset of a table, with the labels that were given. What its files lack is an error that names the site."""
+    try:
+        dataset = source_of(table, site_file, file.classes).load()
+    except DataError as error:
+        raise DataError(f"site '{file.name}': {error}") from error
+    except OSError as error:
+        raise DataError(
+            f"site '{file.name}': '{error.filename}' cannot be read or written ({error.strerror or error}); what is "
+            f"made of its data is kept in {cache_root()}: FEDSIFT_CACHE names another folder"
+        ) from error
     return dataset if dataset.given is None else dataclasses.replace(dataset, labels=dataset.given)
 
 

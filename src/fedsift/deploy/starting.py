@@ -20,9 +20,9 @@ from fedsift.contract.files import safe_name
 from fedsift.contract.version import __version__
 from fedsift.deploy.addresses import host_of, refuse_the_network
 from fedsift.deploy.commands import error_of, existing, program
-from fedsift.deploy.following import POLL, Say, Status, follow
+from fedsift.deploy.following import POLL, follow
 from fedsift.deploy.hosting import Link
-from fedsift.deploy.patience import meanwhile
+from fedsift.deploy.patience import Say, Status, meanwhile
 from fedsift.deploy.private import private_folder
 from fedsift.engines.flower.processes import LOG_FILE, begin_session, end_session, offline
 from fedsift.engines.loop import Listener
@@ -36,6 +36,7 @@ DIED_AFTER = 2.0
 """Seconds without the run's lock after which its program is taken to be dead; it writes its results under the lock."""
 ENDS_WITHIN = 10.0
 """Seconds in which a run that was asked to end has ended."""
+ENDING = "ending the run; what its finished rounds found is kept"
 
 
 def write_connection(home: Path, superlink: str, *, insecure: bool, ca: Path | None) -> None:
@@ -159,7 +160,7 @@ def start(
     log_file = folder.path / LOG_FILE
     if _busy(folder):
         say("this run is under way already: attached to it")
-        _attached(folder, listen, status, environment)
+        _attached(folder, listen, status, environment, say)
         return _outcome(folder, log_file)
     status.now(f"waiting for the SuperLink at {superlink}")
     wait_for(superlink, say=status.now)
@@ -178,13 +179,14 @@ def start(
             )
             if process.poll() is not None and _busy(folder):
                 # another start was first, or Flower's own client ended before the run did
-                _attached(folder, listen, status, environment)
+                _attached(folder, listen, status, environment, say)
             elif stop and process.poll() is None and program.died():
                 with meanwhile("the coordinator's program has died; the SuperLink is told so", say):
                     _stop(folder, environment)
         except KeyboardInterrupt:
             if stop:
-                _stop(folder, environment)
+                with meanwhile(ENDING, say):
+                    _stop(folder, environment)
             raise
     return _outcome(folder, log_file)
 
@@ -214,7 +216,7 @@ def _launched(
 
 
 def _attached(
-    folder: RunFolder, listen: Listener | None, status: Status, environment: dict[str, str]
+    folder: RunFolder, listen: Listener | None, status: Status, environment: dict[str, str], say: Say
 ) -> None:
     """Follow a run that another process started; Ctrl-C ends it as it would there."""
     try:
@@ -226,7 +228,8 @@ def _attached(
             status,
         )
     except KeyboardInterrupt:
-        _stop(folder, environment)
+        with meanwhile(ENDING, say):
+            _stop(folder, environment)
         raise
 
 

@@ -12,7 +12,7 @@ from fedsift.contract.disclosure import declared, declared_replies, disclosure_r
 from fedsift.contract.plaintext import argument
 from fedsift.data.dataset import Spread
 from fedsift.deploy.addresses import LOOPBACK_ONLY
-from fedsift.deploy.policy import AUDIT
+from fedsift.deploy.policy import AUDIT, Policy
 from fedsift.engines.flower.hello import Introduction
 from fedsift.local.networks import unknown_network
 from fedsift.local.requests import Evaluate
@@ -73,12 +73,26 @@ def leaves(study: Study, *, central_test: bool) -> list[list[str]]:
     return disclosure_rows({"on joining": [Introduction], **by_stage})
 
 
-def narrowest_policy(study: Study) -> str:
-    """A `[policy]` table with all that this study's method declares to ask and to let out, and nothing else."""
+def asked_of_sites(study: Study) -> tuple[list[str], list[str]]:
+    """Names of all requests and reply fields that this study's method declares."""
     asks = [kind for kinds in declared(study.method, (Evaluate,)).values() for kind in kinds]
     replies = [reply for kinds in declared_replies(study.method, (Evaluate,)).values() for reply in kinds]
     requests = list(dict.fromkeys(kind.__name__ for kind in asks))
     fields = list(dict.fromkeys(f"{reply}.{field}" for reply, field, _ in disclosure_rows({"": replies})))
+    return requests, fields
+
+
+def withheld(study: Study, policy: Policy) -> list[str]:
+    """What this study's method asks or wants to hear and a site's policy does not allow, where that lists anything."""
+    requests, fields = asked_of_sites(study)
+    lacking = [name for name in requests if policy.requests is not None and name not in policy.requests]
+    lacking += [name for name in fields if policy.fields is not None and name not in policy.fields]
+    return lacking + (["audit = true"] if not policy.audit and not AUDIT.isdisjoint(requests) else [])
+
+
+def narrowest_policy(study: Study) -> str:
+    """A `[policy]` table with all that this study's method declares to ask and to let out, and nothing else."""
+    requests, fields = asked_of_sites(study)
     table = {
         "requests": requests,
         "fields": fields,

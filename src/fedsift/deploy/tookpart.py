@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsift.contract import codec
-from fedsift.contract.errors import RunError
+from fedsift.contract.errors import FedsiftError, RunError
 from fedsift.contract.messages import moment_words
 from fedsift.engines.loop import Progress
+from fedsift.runs import RunFolder
 from fedsift.runs.checkpoint import read_checkpoint
 from fedsift.runs.folder import CHECKPOINT, SUMMARY
+from fedsift.study.study import Study
 
 MODEL = "model.safetensors"
 
@@ -36,23 +38,25 @@ def participations(site: str, places: Iterable[Path]) -> list[Participation]:
         for depth in ("", "*/", "*/*/")
         for file in place.glob(depth + CHECKPOINT)
     }
-    found = []
-    for file in sorted(files.values()):
+    looked = (_participation(site, file) for file in sorted(files.values()))
+    return [found for found in looked if found is not None]
+
+
+def _participation(site: str, file: Path) -> Participation | None:
+    """The site's part in the run of this checkpoint. A run that cannot be read may be one of them, and is listed."""
+    folder = file.parent
+    model = folder / MODEL
+    its_model = model if model.is_file() else None
+    try:
+        Study.from_file(RunFolder.open(folder).study_file)  # its method brings the classes of its state
         header, state = read_checkpoint(file)
         progress = codec.decoded(state, file)
         if not isinstance(progress, Progress):
             raise RunError(f"{file} is no checkpoint of a run")
-        if site not in progress.accepted:
-            continue
-        folder = file.parent
-        finished = (folder / SUMMARY).is_file()
-        model = folder / MODEL
-        found.append(
-            Participation(
-                folder,
-                moment_words(progress.accepted[site]),
-                "finished" if finished else f"stopped after round {header.rounds_done}",
-                model if model.is_file() else None,
-            )
-        )
-    return found
+    except FedsiftError as error:
+        return Participation(folder, "not known", f"cannot be read: {error}", its_model)
+    if site not in progress.accepted:
+        return None
+    finished = (folder / SUMMARY).is_file()
+    state_words = "finished" if finished else f"stopped after round {header.rounds_done}"
+    return Participation(folder, moment_words(progress.accepted[site]), state_words, its_model)

@@ -189,6 +189,11 @@ class FolderSource(Source):
     def table_path(self) -> Path | None:
         """The CSV that `listing` reads, if there is one."""
         if self.table is not None:
+            beside = self.path / self.table.name
+            if not self.table.is_file() and beside.is_file():
+                raise DataError(
+                    f"there is no table {self.table}, but there is {beside}: name it with `table`"
+                )
             return self.table
         if not self.path.is_dir():
             return None

@@ -141,10 +141,8 @@ class FlowerFederation(EngineFederation):
 
     def _send_due(self, errands: Mapping[str, Errand], under_way: dict[str, str], left: float) -> None:
         """Send what was not sent yet, what is to go to another node by now, and what has waited too long."""
-        now, packer = (
-            self.post.clock(),
-            Packer(),
-        )  # packed anew each time: what sites have seen is theirs to abuse
+        now = self.post.clock()
+        packer = Packer()  # anew each time: what sites have seen is theirs to abuse
         arriving = {under_way[id] for id in self.post.mailbox.under_way(under_way)}
         for site, errand in errands.items():
             node = self.post.node_of.get(site)

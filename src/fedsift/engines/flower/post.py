@@ -56,6 +56,10 @@ SIMULATED = Pace(poll=0.02, look_for_nodes=1.0, ask_again=600.0, absent=5.0)
 class Doorkeeper:
     """Which nodes may take part, and as whom. This one trusts what they say, as in a simulation or a trial."""
 
+    def names(self) -> tuple[str, ...]:
+        """Sites that may take part, where that is known."""
+        return ()
+
     def admits(self, node: int) -> bool:
         """Whether this node receives anything at all."""
         return True
