@@ -12,8 +12,8 @@ from typing import Any
 
 from benchmarks.attacks.__main__ import ACCURACY, HONEST
 from benchmarks.attacks.accuracy import KINDS, averaging
-from benchmarks.attacks.alone import FILE as ALONE
 from benchmarks.attacks.alone import EARLY, MISSED, WAYS
+from benchmarks.attacks.alone import FILE as ALONE
 from benchmarks.attacks.alone import FIRST as VISITED
 from benchmarks.attacks.attacks import FORM, MODEL
 from benchmarks.attacks.back import FILE as BACK
