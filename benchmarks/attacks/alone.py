@@ -2,7 +2,7 @@
 
 Can a site that turns its sign be told there from an honest one whose labels are all wrong? For both: the cosine of its
 lone update with the others' of the same round of visits. And what a hostile site costs that is among the first visited,
-when nobody else has said yet how far sites go, beside two ways to let sites answer together first.
+when nobody else has said yet how far sites go, as it is and where all sites answer together first.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ LAST = HOSTILE[0]
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "as it is": {},
     "first_together": {"first_together": True},
-    "visit_fraction = 1.0": {"visit_fraction": 1.0, "iterations": 5},
 }
-"""How FedCorr visits sites. All at once moves the model no farther than one site does: hence five times."""
+"""How FedCorr visits sites."""
 EARLY = ("x10", "x25", "sign flip x15", "sign flip x1")
 """What a hostile site sends that is among the first visited."""
 FIRST = 3
@@ -114,13 +113,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after so long")
     until = time.monotonic() + 60 * parser.parse_args().minutes
     torch.set_num_threads(1)
-    jobs: dict[str, Callable[[], dict[str, Any]]] = {}
-    for seed in SEEDS:
-        jobs |= {f"early, {way}, seed {seed}": partial(early, way, seed) for way in WAYS}
-        jobs |= {
-            f"{kind}, {way}, seed {seed}": partial(costs, way, seed, kind) for way in WAYS for kind in KINDS
-        }
-        jobs[f"seed {seed}"] = partial(lone, seed)
+    jobs: dict[str, Callable[[], dict[str, Any]]] = {f"seed {seed}": partial(lone, seed) for seed in SEEDS}
+    for seed, way in itertools.product(SEEDS, WAYS):
+        jobs[f"early, {way}, seed {seed}"] = partial(early, way, seed)
+        jobs |= {f"{kind}, {way}, seed {seed}": partial(costs, way, seed, kind) for kind in KINDS}
     for key, job in jobs.items():
         if key not in read(FILE) and time.monotonic() < until:
             found = job()

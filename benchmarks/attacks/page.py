@@ -79,11 +79,11 @@ learnt from those before. FedCorr's first stage, a site whose labels are all wro
 cosine of its lone update with the others' of the same stage (`python -m benchmarks.attacks.alone`):"""
 EARLIEST = """**The first visited.** In the tables above the hostile sites are `site-09` and `site-08`, whom FedCorr and
 FedDiv may visit late, when others have shown how far sites go. A hostile site that is among the first three visited is
-measured by the model that was sent alone, and **can spoil the model by itself**. FedCorr, one hostile site by when it
-is visited, as it is and by two ways that let sites answer together first: `first_together = true` lets all sites train
-in the very first visit, for the gate alone, and goes on one by one; `visit_fraction = 1.0` visits all sites at once,
-here five times ({seeds}):"""
-REMEDY = """What the last sites cost in the same three ways, one of them by default and two against the trimmed mean
+measured by nothing but the model that was sent, and **can spoil the model by itself**. With `first_together = true` all
+sites train in the very first visit, for the gate alone, and then go on one by one. It is off by default: models that
+are trained beside others differ in their last bits, and every site sends one model more. FedCorr, one hostile site, by
+when it is visited ({seeds}):"""
+REMEDY = """What the last sites cost in the same two ways, one of them by default and two against the trimmed mean
 (accuracy, and in brackets what is lost):"""
 MISSING = "None."
 BEFORE = "All are of sources before that was written down."
