@@ -1,4 +1,4 @@
-"""`python -m benchmarks.attacks [--methods A,B] [--minutes N]`: fills results/, cell by cell."""
+"""`python -m benchmarks.attacks [--methods A,B] [--minutes N] [--anew]`: fills results/, row by row."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from benchmarks.attacks.accuracy import SEEDS, averaging, row
-from benchmarks.attacks.files import read, write
+from benchmarks.attacks.accuracy import KINDS, SEEDS, averaging, row
+from benchmarks.attacks.files import missing, read, write
 from benchmarks.attacks.honest import built, margins, presets, studies
 
 from fedsift.data.places import NotAtHand
@@ -21,19 +21,18 @@ RESULTS = Path(__file__).parent / "results"
 ACCURACY, HONEST = RESULTS / "accuracy", RESULTS / "honest.json"
 
 
-def measure_accuracy(names: list[str], until: float) -> None:
+def measure_accuracy(names: list[str], kinds: list[str], seeds: list[int], anew: bool, until: float) -> None:
     """Rows that are not there yet; each is written when it is done, so a stopped run goes on."""
     with tempfile.TemporaryDirectory() as place:
-        for seed, robust, name in itertools.product(SEEDS, (False, True), names):
-            file, key = ACCURACY / f"{name}.json", f"{'two' if robust else 'one'}, seed {seed}"
-            found = read(file)
-            if key in found:
+        for seed, kind, name in itertools.product(seeds, kinds, names):
+            file, key = ACCURACY / f"{name}.json", f"{kind}, seed {seed}"
+            if not missing(read(file).get(key, {}).get("none"), anew):
                 continue
             if time.monotonic() > until:
                 return
-            found[key] = dict(row(name, Path(place), seed, robust))
-            write(file, found)
-            print(name, key, {attack: cell["accuracy"] for attack, cell in found[key].items()}, flush=True)
+            cells = dict(row(name, Path(place), seed, kind == "two"))
+            write(file, read(file) | {key: cells})
+            print(name, key, {attack: cell["accuracy"] for attack, cell in cells.items()}, flush=True)
 
 
 def honest_federations(folder: Path) -> Iterator[tuple[str, Study]]:
@@ -45,26 +44,28 @@ def honest_federations(folder: Path) -> Iterator[tuple[str, Study]]:
     yield from presets()
 
 
-def measure_honest(only: str, until: float) -> None:
+def measure_honest(only: str, anew: bool, until: float) -> None:
     with tempfile.TemporaryDirectory() as place:
         for name, study in honest_federations(Path(place)):
-            found = read(HONEST)
-            if name in found or only not in name:
+            if not missing(read(HONEST).get(name), anew) or only not in name:
                 continue
             if time.monotonic() > until:
                 return
             try:
-                found[name] = margins(study)
+                found = margins(study)
             except NotAtHand as error:
                 print(name, "is left out:", error)
                 continue
-            write(HONEST, found)
-            print(name, found[name], flush=True)
+            write(HONEST, read(HONEST) | {name: found})
+            print(name, found, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attacks")
     parser.add_argument("--methods", default="", help="only these, by commas")
+    parser.add_argument("--hostile", choices=KINDS, action="append", help="only with so many hostile sites")
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="only these, by commas")
+    parser.add_argument("--anew", action="store_true", help="rows of other versions of the source as well")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after so long")
     parser.add_argument(
         "--honest", action="store_true", help="how near honest federations come to the limits"
@@ -74,9 +75,11 @@ def main() -> None:
     torch.set_num_threads(1)
     until = time.monotonic() + 60 * options.minutes
     if options.honest:
-        measure_honest(options.only, until)
+        measure_honest(options.only, options.anew, until)
     else:
-        measure_accuracy(options.methods.split(",") if options.methods else averaging(), until)
+        names = options.methods.split(",") if options.methods else averaging()
+        seeds = [int(seed) for seed in options.seeds.split(",")]
+        measure_accuracy(names, options.hostile or list(KINDS), seeds, options.anew, until)
 
 
 if __name__ == "__main__":

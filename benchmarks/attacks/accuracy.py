@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.attacks.attacks import FORM, MODEL, Change, Sight, absent, attacked
+from benchmarks.attacks.files import SOURCE, source
 from benchmarks.attacks.light import conducted
 from sklearn.datasets import load_digits
 
@@ -26,6 +27,8 @@ from fedsift.study import Study
 
 SITES = 10
 SEEDS = (5, 6, 7)
+KINDS = ("one", "two")
+"""How many sites are hostile."""
 HOSTILE = ("site-09", "site-08")
 FORMS_TRIED = ("fedavg", "fednoro", "fedcorr", "fedmlp", "feddpcont")
 """Methods whose run under malformed answers is compared with that of an absent site, bit by bit."""
@@ -36,6 +39,7 @@ OTHERS = ("arfl", "feddf", "cbafed")
 SHORT: Mapping[str, dict[str, Any]] = {
     "cbafed": {"warmup": 4, "rounds": 8},
     "dividemix": {"warmup": 6, "rounds": 6},
+    "fedclean": {"rounds_1": 10, "rounds_2": 15, "rounds_3": 15},
     "fedcorr": {"iterations": 1, "fine_tuning_rounds": 4, "usual_rounds": 6},
     "feddf": {"rounds": 6},
     "feddpcont": {"rounds": 20},
@@ -193,37 +197,39 @@ def row(name: str, place: Path, seed: int, robust: bool) -> Iterator[tuple[str, 
     study = study_of(name, place, robust=robust, seed=seed)
     spread = study.spread()
     hostile = HOSTILE if robust else HOSTILE[:1]
-    yield "none", _cell(study, spread, InProcess)
+    yield "none", cell(study, spread, InProcess)
     shadows: dict[str, Shadow] = {}
     spoken: list[str] = []
-    alike = _cell(study, spread, withheld(hostile, shadows, spoken))
+    alike = cell(study, spread, withheld(hostile, shadows, spoken))
     yield "withheld", alike
     if not robust:
-        without = _cell(study, spread, absent(hostile)) if spoken else {**alike, "same": "withheld"}
+        without = cell(study, spread, absent(hostile)) if spoken else {**alike, "same": "withheld"}
         yield "absent", without
         if name in FORMS_TRIED:
-            yield "malformed", _same(without, _cell(study, spread, attacked(every_form(), hostile)))
+            yield "malformed", _same(without, cell(study, spread, attacked(every_form(), hostile)))
     proven = False
     for attack, change in MODEL.items():
         if attack in shadows and proven:
             yield attack, {**alike, "same": "withheld"}
             continue
-        found = _cell(study, spread, attacked(change, hostile))
+        found = cell(study, spread, attacked(change, hostile))
         if attack in shadows:
             found, proven = _same(alike, found), True
         yield attack, found
 
 
-def _cell(study: Study, spread: Spread, kind: type[InProcess]) -> dict[str, Any]:
+def cell(study: Study, spread: Spread, kind: type[InProcess]) -> dict[str, Any]:
+    """One run: what the model came to, how many replies were refused, or what ended it."""
     try:
         found = conducted(study, spread, kind)
         return {
             "accuracy": round(found.accuracy, 4),
             "refused": found.refused,
             "digest": digest_of(found.model),
+            SOURCE: source(),
         }
     except Exception as error:  # a run that an attack ends is a result
-        return {"accuracy": None, "ended": f"{type(error).__name__}: {error}"[:300]}
+        return {"accuracy": None, "ended": f"{type(error).__name__}: {error}"[:300], SOURCE: source()}
 
 
 def _same(wanted: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """`python -m benchmarks.attacks.back`: how far back an honest site with wrong labels goes, beside one that turns signs.
 
-Ten equal sites of digits, one of which has every label shifted to the next class, or turns the sign of its honest
-update. The figure is its way along the cohort's direction as a share of the median one, exchange by exchange.
+Ten equal sites of digits, one of which has every label shifted to the next class (of several findings a sample: every
+finding turned), or turns the sign of its honest update. The figure is its way along the cohort's direction as a share
+of the median one, exchange by exchange.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from benchmarks.attacks.attacks import attacked, scaled
 from benchmarks.attacks.honest import natural
 from benchmarks.attacks.light import conducted
+from benchmarks.attacks.turned import some_wrong
 
 from fedsift.contract.files import write_atomically
 from fedsift.engines.inprocess import InProcess
@@ -25,6 +27,7 @@ from fedsift.study import Study
 
 FILE = Path(__file__).parent / "results" / "back.json"
 CLASSES, ROUNDS, SITES = (2, 5, 10), 5, 10
+FINDINGS = "4 findings"
 LAST = f"site-{SITES - 1:02d}"
 
 
@@ -41,9 +44,12 @@ class Measuring(Protection):
         return {}
 
 
-def ways(classes: int, shifted: bool, kind: type[InProcess]) -> list[float]:
+def ways(labels: str, shifted: bool, kind: type[InProcess]) -> list[float]:
     with tempfile.TemporaryDirectory() as place:
-        file = natural(Path(place), [120] * SITES, SITES - 1 if shifted else -1, classes)
+        if labels == FINDINGS:
+            file = some_wrong(Path(place), labels, float(shifted), sites=1)
+        else:
+            file = natural(Path(place), [120] * SITES, SITES - 1 if shifted else -1, int(labels))
         study = Study.from_table(
             {
                 "seed": 3,
@@ -65,11 +71,11 @@ def ways(classes: int, shifted: bool, kind: type[InProcess]) -> list[float]:
 def measured() -> dict[str, Any]:
     turned = attacked(scaled(-1.0), [LAST])
     return {
-        str(classes): {
-            "honest, every label wrong": ways(classes, True, InProcess),
-            "sign flip": ways(classes, False, turned),
+        labels: {
+            "honest, every label wrong": ways(labels, True, InProcess),
+            "sign flip": ways(labels, False, turned),
         }
-        for classes in CLASSES
+        for labels in (*map(str, CLASSES), FINDINGS)
     }
 
 

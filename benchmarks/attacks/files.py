@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedsift.benches.version import source_digest
 from fedsift.contract.files import write_atomically
+
+SOURCE = "source"
+"""In a row of results: the version of the source that measured it."""
+
+
+def source() -> str:
+    return source_digest()[:16]
+
+
+def missing(row: Mapping[str, Any] | None, anew: bool) -> bool:
+    """Whether a row is to be measured: it is not there, or, anew, another version of the source measured it."""
+    return row is None or (anew and row.get(SOURCE) != source())
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.attacks.files import SOURCE, source
 from sklearn.datasets import load_digits
 
 from fedsift.data.presets import preset_table
@@ -71,7 +72,7 @@ def margins(study: Study) -> dict[str, Any]:
     found: dict[str, Any] = {name: round(share, 3) for name, share in seen[0].nearest.items()}
     if found["opposed"] == -9.0:
         found["opposed"] = None  # the run's first exchange told nothing
-    return {**found, "refused": refused, "accuracy": accuracy}
+    return {**found, "refused": refused, "accuracy": accuracy, SOURCE: source()}
 
 
 PARTITIONS: Mapping[str, dict[str, Any]] = {

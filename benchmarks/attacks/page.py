@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -10,10 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attacks.__main__ import ACCURACY, HONEST
-from benchmarks.attacks.accuracy import averaging
+from benchmarks.attacks.accuracy import KINDS, averaging
+from benchmarks.attacks.alone import EARLY, MISSED, WAYS
+from benchmarks.attacks.alone import FILE as ALONE
+from benchmarks.attacks.alone import FIRST as VISITED
 from benchmarks.attacks.attacks import FORM, MODEL
 from benchmarks.attacks.back import FILE as BACK
-from benchmarks.attacks.files import read
+from benchmarks.attacks.back import FINDINGS
+from benchmarks.attacks.files import SOURCE, read
 from benchmarks.attacks.lying import FILE as LYING
 from benchmarks.attacks.presets import FILE as PRESETS
 from benchmarks.attacks.presets import small_presets
@@ -62,11 +67,26 @@ goes along it first and back later, as an attacker does: nobody is judged there.
 it turns by and by, where sites have no common direction, where it is alone in its exchange, or where it goes back from
 the start and the first exchange tells nothing, as with several labels a sample."""
 WHY = """Why these are missed: a random direction of three usual lengths and models within the honest ones' own spread
-(`a little is enough`) are within what honest sites send. `sign flip x1` goes back from the start, which tells an attack
+(`a little is enough`) are within what honest sites send, who went up to {longest:.1f} usual lengths in the federations
+below. `sign flip x1` goes back from the start, which tells an attack
 only of one label a sample and where sites answer together; `later sign flip` is told where the cohort has a direction
 in two exchanges that follow each other. Without an attacker, in the first exchanges of the methods above (`python -m
 benchmarks.attacks.agreement`):"""
+SAME = """Of several findings a sample, a site that took yes for no throughout, which is honest and can be mended,
+sends what an attacker sends: in the table of first exchanges above it goes {wrong:.2f} of the others' way along, and
+the turned sign {flip:.2f}. Of sites that come one by one the same is true from the first visits on, for the model has
+learnt from those before. FedCorr's first stage, a site whose labels are all wrong and one that turns its sign, each the
+cosine of its lone update with the others' of the same stage (`python -m benchmarks.attacks.alone`):"""
+EARLIEST = """**The first visited.** In the tables above the hostile sites are `site-09` and `site-08`, whom FedCorr and
+FedDiv may visit late, when others have shown how far sites go. A hostile site that is among the first three visited is
+measured by nothing but the model that was sent, and **can spoil the model by itself**. With `first_together = true` all
+sites train in the very first visit, for the gate alone, and then go on one by one. It is off by default: models that
+are trained beside others differ in their last bits, and every site sends one model more. FedCorr, one hostile site, by
+when it is visited ({seeds}):"""
+REMEDY = """What the last sites cost in the same two ways, one of them by default and two against the trimmed mean
+(accuracy, and in brackets what is lost):"""
 MISSING = "None."
+BEFORE = "All are of sources before that was written down."
 COST = """Final accuracy of averaging methods on ten equal sites of digits with clean labels (with several labels a
 sample where a method needs them), one of them hostile, and what the worst attack costs in points. `absent` never
 answers, which is what a refused attack comes to."""
@@ -124,6 +144,16 @@ def rows_of(found: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
     return [row for key, row in sorted(found.items()) if key.startswith(f"{kind}, ")]
 
 
+def rows_by_seed(found: Mapping[str, Mapping[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    """Every row's measure, by method and seed."""
+    return {
+        f"{name}, {key.partition(', ')[2]}": row["none"]
+        for name, cells in found.items()
+        for key, row in sorted(cells.items())
+        if key.startswith(f"{kind}, ")
+    }
+
+
 def block(found: dict[str, dict[str, Any]], kind: str, most: float, extra: list[str]) -> str:
     """A table of accuracies, then the cells that cost more than they may, then what was not run and why."""
     attacks = [*extra, *MODEL]
@@ -148,7 +178,9 @@ def block(found: dict[str, dict[str, Any]], kind: str, most: float, extra: list[
     text = table(["method", "seeds", "nobody", *attacks, "worst"], body)
     text += f"\n\nCells that cost more than {100 * most:.0f} points:\n\n"
     text += "\n".join(f"- {each}" for each in missed) if missed else f"- {MISSING.lower().rstrip('.')}"
-    text += "\n\n" + filled(SHARED.format(proven=proven))
+    text += "\n\n" + filled(
+        f"{SHARED.format(proven=proven)} Of the rows, one a seed: {versions(rows_by_seed(found, kind))}"
+    )
     if unmeasured:
         text += "\n\n" + filled(f"Not measured: {', '.join(unmeasured)}.")
     return text
@@ -176,7 +208,58 @@ def why() -> str:
     body = [
         [name, *(f"{row['models']}, {share(row['cosine'])}" for row in rows)] for name, rows in found.items()
     ]
-    return f"{filled(WHY)}\n\n{table(head, body)}"
+    longest = GateLimits().norm_factor * max(row["length"] for row in read(HONEST).values())
+    return f"{filled(WHY.format(longest=longest))}\n\n{table(head, body)}\n\n{alone()}"
+
+
+def alone() -> str:
+    """Sites that cannot be told from attackers, by figures; then what a study can do about it."""
+    found, ways = read(ALONE), read(BACK)[FINDINGS]
+    wrong, flip = (ways[who][0] for who in ("honest, every label wrong", "sign flip"))
+    seeds = sorted(key for key in found if key.startswith("seed "))
+    lone = [[who, *(f"{found[key][who]:.2f}" for key in seeds)] for who in ("every label wrong", "sign flip")]
+    early = [
+        [f"`{way}`" if WAYS[way] else way, str(number + 1), points(mean_of([row["none"] for row in rows]))]
+        + [points(mean_of([row[f"{name}, visited {number + 1}"] for row in rows])) for name in EARLY]
+        for way in WAYS
+        if (rows := rows_of(found, f"early, {way}"))
+        for number in range(VISITED)
+    ]
+    late = []
+    for way, kind in itertools.product(WAYS, KINDS):
+        if rows := rows_of(found, f"{kind}, {way}"):
+            means = [mean_of([row[name] for row in rows]) or 0.0 for name in ("none", *MISSED)]
+            lost = [f"{points(value)} ({100 * (means[0] - value):.1f})" for value in means[1:]]
+            name = f"`{way}`" if WAYS[way] else way
+            late.append([name, kind, str(len(rows)), points(means[0]), *lost])
+    counted = {len(rows_of(found, f"early, {way}")) for way in WAYS}
+    words = " to ".join(map(str, sorted(counted))) + (" seed" if counted == {1} else " seeds")
+    parts = [
+        filled(SAME.format(wrong=wrong, flip=flip)),
+        table(["site", *seeds], lone),
+        filled(EARLIEST.format(seeds=words)),
+        table(["visits", "visited as number", "nobody", *EARLY], early),
+        filled(REMEDY),
+        table(["visits", "hostile", "seeds", "nobody", *MISSED], late),
+    ]
+    return "\n\n".join(parts)
+
+
+def versions(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """Which rows of a table are of which version of the source."""
+    of: dict[str, list[str]] = {}
+    for name, row in rows.items():
+        of.setdefault(row.get(SOURCE, ""), []).append(name)
+    if len(of) == 1:
+        [(only, names)] = of.items()
+        return f"All {len(names)} are of source `{only}`." if only else BEFORE
+    least = min(of, key=lambda one: len(of[one]))
+    told = [
+        f"{len(names)} are {f'of source `{one}`' if one else 'of sources before that was written down'}"
+        + (f" ({', '.join(names)})" if one == least else "")
+        for one, names in of.items()
+    ]
+    return f"By the version of the source that measured them: {'; '.join(told)}."
 
 
 def limits() -> str:
@@ -254,7 +337,7 @@ def presets() -> str:
         [f"`{name}`", str(row["rounds"]), f"`{row['on'][:12]}`", "yes" if row["equal"] else "**no**"]
         for name, row in sorted(found.items())
     ]
-    text = f"{words}\n\n{table(['preset', 'rounds', 'state', 'equal'], body)}"
+    text = f"{words}\n\n{table(['preset', 'rounds', 'state', 'equal'], body)}\n\n{filled(versions(found))}"
     return text + (f"\n\n{filled('Not run: ' + ', '.join(missing) + '.')}" if missing else "")
 
 
@@ -265,7 +348,7 @@ def honest() -> str:
         [name, *(share(row.get(key)) for key in names), str(len(row["refused"]))]
         for name, row in sorted(found.items())
     ]
-    return table(["federation", *names, "refused"], body)
+    return f"{table(['federation', *names, 'refused'], body)}\n\n{filled(versions(found))}"
 
 
 def lying() -> str:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.attacks.presets [--only TEXT] [--minutes N]`: every small preset with and without protection.
+"""`python -m benchmarks.attacks.presets [--only TEXT] [--minutes N] [--anew]`: small presets, protected and not.
 
 Without an attacker protection must change nothing, to the last bit. So each preset that has a small form is run twice,
 cut to a few rounds of every stage and to 600 to 1,500 samples: once as it is, once with every key of `[gate]` that
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.attacks.files import read, write
+from benchmarks.attacks.files import SOURCE, missing, read, source, write
 from benchmarks.attacks.light import conducted
 
 from fedsift.contract.codec import digest_of
@@ -79,19 +79,20 @@ def compared(name: str) -> dict[str, Any]:
         run = conducted(study, study.spread())
         found[key] = digest_of(run.state)
         found[f"refused {key}"] = run.refused
-    return {**found, "rounds": run.steps, "equal": found["on"] == found["off"]}
+    return {**found, "rounds": run.steps, "equal": found["on"] == found["off"], SOURCE: source()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attacks.presets")
     parser.add_argument("--only", default="", help="presets whose name holds this")
+    parser.add_argument("--anew", action="store_true", help="rows of other versions of the source as well")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after so long")
     options = parser.parse_args()
     torch.set_num_threads(1)
     until = time.monotonic() + 60 * options.minutes
     for name in small_presets():
-        found = read(FILE)
-        if name in found or options.only not in name or time.monotonic() > until:
+        asked = options.only in name and missing(read(FILE).get(name), options.anew)
+        if not asked or time.monotonic() > until:
             continue
         began = time.process_time()
         try:

@@ -72,13 +72,13 @@ class Turning(Protection):
         return {}
 
 
-def some_wrong(folder: Path, labels: str, share: float) -> Path:
-    """Digits at ten sites; two of them have this share of their labels shifted by one class, or of findings turned."""
+def some_wrong(folder: Path, labels: str, share: float, sites: int = 2) -> Path:
+    """Digits at ten sites; the last have this share of their labels shifted by one class, or of findings turned."""
     digits = load_digits()
     images = (digits.images * (255 / 16)).astype(np.uint8)
     draw = np.random.default_rng(SEED)
     order, owner = draw.permutation(len(images)), np.repeat(np.arange(10), 120)
-    train, test, noisy = order[: len(owner)], order[len(owner) :], owner >= 8
+    train, test, noisy = order[: len(owner)], order[len(owner) :], owner >= 10 - sites
     if labels == "4 findings":
         clean = np.stack([np.isin(digits.target, WITH[k]) for k in range(len(FINDINGS))], axis=1).astype(
             np.int64

@@ -116,6 +116,28 @@ def test_one_site_a_visit_is_sequential_training() -> None:
     assert state.weights["w"].item() == 21.0
 
 
+def test_sites_that_train_beside_the_first_visit_count_for_nothing() -> None:
+    federation = Scripted(SIZES, answering(), weights())
+    method = small(visit_fraction=1 / 6, iterations=2, first_together=True)
+    state = play(method, federation, "pre-processing")
+    assert state.weights["w"].item() == 42.0
+    asked = [
+        [own for r, _, own in federation.log if r == index and isinstance(own, Train)] for index in range(12)
+    ]
+    assert [len(requests) for requests in asked] == [6] + [1] * 11
+    assert sum(bool(request.then) for request in asked[0]) == 1, "only the visited site measures its model"
+
+
+def test_a_first_visit_that_only_the_others_answered_is_lost() -> None:
+    first = Scripted(SIZES, answering(), weights())
+    play(small(visit_fraction=1 / 6, iterations=1), first, "pre-processing")
+    silent = next(name for r, name, _ in first.log if r == 0)
+    federation = Scripted(SIZES, answering(silent=(silent,)), weights())
+    state = play(small(visit_fraction=1 / 6, iterations=1, first_together=True), federation, "pre-processing")
+    assert state.weights["w"].item() == 21.0 - (int(silent[1:]) + 1)
+    assert any(f"beside {silent}" in text for text in federation.warnings)
+
+
 def test_a_visit_of_several_sites_is_their_average() -> None:
     federation = Scripted(SIZES, answering(), weights())
     state = play(small(visit_fraction=1.0, iterations=1), federation, "pre-processing")

@@ -38,6 +38,10 @@ class VisitsInTurn(Averaging):
     visit_fraction: Share | None = None
     """Share of the sites visited in one round of the first stage; by itself 1/N, as in the paper. 0.1 is FedCorr's
     Table 6, "w/o fraction scheduling"."""
+    first_together: bool = False
+    """In the very first visit let all the other sites train as well, so that the gate sees them beside each other
+    before any of them makes the model alone: whoever goes too far or back is told then, and later by it. Their models
+    are used for nothing else."""
 
     def completed(self, facts: FederationFacts) -> Self:
         if facts.sites is None or self.visit_fraction is not None:
@@ -62,10 +66,25 @@ class VisitsInTurn(Averaging):
         self, state: InTurnState, federation: Federation, requests: Mapping[str, Train]
     ) -> Replies[Trained] | None:
         """The replies of one visit; None where nobody could be reached: they miss this iteration, no more."""
+        beside = self._beside(state, federation, requests)
         try:
-            return federation.ask(requests)
+            replies = federation.ask({**beside, **requests})
+            visited = {site: reply for site, reply in replies.items() if site in requests}
+            if not visited:
+                raise QuorumError(f"only sites beside {', '.join(requests)} were accepted")
         except QuorumError as error:
             if state.lost + 1 >= LOST_VISITS:
                 raise
             federation.warn(f"a visit brought no reply: {error}")
             return None
+        return Replies(visited, replies.refused)
+
+    def _beside(
+        self, state: InTurnState, federation: Federation, requests: Mapping[str, Train]
+    ) -> dict[str, Train]:
+        """What the iteration's other sites are asked in the very first visit."""
+        if not self.first_together or federation.round.index > 0:
+            return {}
+        like = next(iter(requests.values()))
+        others = {site for visit in state.visits for site in visit if site not in requests}
+        return dict.fromkeys(sorted(others), Train(like.weights, like.recipe))

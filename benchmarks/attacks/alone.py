@@ -1,0 +1,128 @@
+"""`python -m benchmarks.attacks.alone`: sites that are visited one by one, as in FedCorr's first stage.
+
+Can a site that turns its sign be told there from an honest one whose labels are all wrong? For both: the cosine of its
+lone update with the others' of the same round of visits. And what a hostile site costs that is among the first visited,
+when nobody else has said yet how far sites go, as it is and where all sites answer together first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.attacks.accuracy import HOSTILE, KINDS, RULE, SEEDS, SHORT, cell, study_of
+from benchmarks.attacks.attacks import MODEL, attacked, scaled
+from benchmarks.attacks.files import SOURCE, read, source, write
+from benchmarks.attacks.honest import natural
+from benchmarks.attacks.light import conducted
+
+from fedsift.aggregate.likeness import agreements
+from fedsift.engines.inprocess import InProcess
+from fedsift.engines.protection import Move, Protection
+from fedsift.study import Study
+
+FILE = Path(__file__).parent / "results" / "alone.json"
+SITES, STAGE = 10, "pre-processing"
+LAST = HOSTILE[0]
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "as it is": {},
+    "first_together": {"first_together": True},
+}
+"""How FedCorr visits sites."""
+EARLY = ("x10", "x25", "sign flip x15", "sign flip x1")
+"""What a hostile site sends that is among the first visited."""
+FIRST = 3
+"""Where it comes in the first visits: first, second, third."""
+MISSED = ("sign flip x1", "later sign flip", "a little is enough")
+"""What the last site costs more than it may where sites come one by one."""
+
+
+class Visits(Protection):
+    """Refuses nobody and keeps the first stage's updates."""
+
+    moves: dict[str, Move]
+
+    def _judged(self, key: str, cohort: Mapping[str, Move]) -> dict[str, str]:
+        if key.startswith(STAGE):
+            self.moves |= cohort
+        return {}
+
+
+def agreement(seed: int, shifted: bool, kind: type[InProcess]) -> float:
+    """The cosine of the last site's lone update with the sum of the others' directions."""
+    with tempfile.TemporaryDirectory() as place:
+        file = natural(Path(place), [120] * SITES, SITES - 1 if shifted else -1)
+        data = {"data": {"name": "npz", "path": str(file)}, "partition": {"name": "natural"}}
+        study = study_of("fedcorr", Path(place), seed=seed, **data)
+        visits = Visits()
+        visits.moves = {}
+        conducted(study, study.spread(), kind, protection=visits)
+    moves = list(visits.moves.values())
+    found = agreements([m.model for m in moves], [m.start for m in moves], moves[0].parameters)
+    return round(dict(zip(visits.moves, found))[LAST], 2)
+
+
+def study_as(way: str, seed: int, kind: str) -> Study:
+    rule = RULE if kind == "two" else {}
+    method = {"name": "fedcorr", "fraction": 1.0, **SHORT["fedcorr"], **WAYS[way], **rule}
+    return study_of("fedcorr", Path(), seed=seed, method=method)
+
+
+def visited(seed: int) -> list[str]:
+    """Who is visited first, second and so on, one by one."""
+    study = study_as("as it is", seed, "one")
+    visits = Visits()
+    visits.moves = {}
+    conducted(study, study.spread(), protection=visits)
+    return list(visits.moves)
+
+
+def costs(way: str, seed: int, kind: str) -> dict[str, Any]:
+    """What the last sites cost, one or two of them."""
+    study = study_as(way, seed, kind)
+    spread, hostile = study.spread(), HOSTILE if kind == "two" else HOSTILE[:1]
+    found = {"none": cell(study, spread, InProcess)}
+    return found | {name: cell(study, spread, attacked(MODEL[name], hostile)) for name in MISSED}
+
+
+def early(way: str, seed: int) -> dict[str, Any]:
+    """What one site costs that is visited early."""
+    study = study_as(way, seed, "one")
+    spread, order = study.spread(), visited(seed)
+    found = {"none": cell(study, spread, InProcess)}
+    for number, name in itertools.product(range(FIRST), EARLY):
+        found[f"{name}, visited {number + 1}"] = cell(study, spread, attacked(MODEL[name], [order[number]]))
+    return found
+
+
+def lone(seed: int) -> dict[str, Any]:
+    turned = attacked(scaled(-1.0), [LAST])
+    wrong, flip = agreement(seed, True, InProcess), agreement(seed, False, turned)
+    return {"every label wrong": wrong, "sign flip": flip, SOURCE: source()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.attacks.alone")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after so long")
+    until = time.monotonic() + 60 * parser.parse_args().minutes
+    torch.set_num_threads(1)
+    jobs: dict[str, Callable[[], dict[str, Any]]] = {f"seed {seed}": partial(lone, seed) for seed in SEEDS}
+    for seed, way in itertools.product(SEEDS, WAYS):
+        jobs[f"early, {way}, seed {seed}"] = partial(early, way, seed)
+        jobs |= {f"{kind}, {way}, seed {seed}": partial(costs, way, seed, kind) for kind in KINDS}
+    for key, job in jobs.items():
+        if key not in read(FILE) and time.monotonic() < until:
+            found = job()
+            write(FILE, read(FILE) | {key: found})
+            print(key, flush=True)
+
+
+if __name__ == "__main__":
+    main()
