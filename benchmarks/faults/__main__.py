@@ -48,16 +48,17 @@ ON_DIGITS: dict[str, OnStand] = {
     "hostile app": strangers.hostile_app,
     "hostile coordinator": strangers.hostile_coordinator,
     "disk full at a site": disks.full_at_a_site,
-    "disk full at the coordinator": disks.full_at_the_coordinator,
+    "disk full at the coordinator": disks.disks_of_the_coordinator,
     "changed study": before.other_study,
     "class order": before.other_classes,
-    "superlink killed": killed.superlink_everywhere,
+    **{f"superlink killed, {name}": partial(killed.superlink_everywhere, method=name) for name in DIGITS},
 }
 """One consortium for all of them; the SuperLink is killed last."""
 ON_FINDINGS: dict[str, OnStand] = {
     "site killed, fedmlp": partial(killed.site_in_every_stage, method="fedmlp"),
     "coordinator killed, fedmlp": partial(killed.coordinator_everywhere, method="fedmlp"),
     "messages read, fedmlp": partial(intercepted.every_message, method="fedmlp"),
+    "superlink killed, fedmlp": partial(killed.superlink_everywhere, method="fedmlp"),
 }
 ALONE: dict[str, Alone] = {
     "killed while writing": disks.killed_while_writing,
