@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.faults import before, disks, intercepted, killed, soak, strangers, together
+from benchmarks.faults import before, disks, hostile, intercepted, killed, soak, strangers, together
 from benchmarks.faults.page import write_page
 from benchmarks.faults.row import PROCESSES, ROWS, Row, keep_row, known
 from benchmarks.faults.stand import NotSeen, Stand, standing
@@ -47,6 +47,10 @@ ON_DIGITS: dict[str, OnStand] = {
     "revoked in a run": strangers.revoked_in_a_run,
     "hostile app": strangers.hostile_app,
     "hostile coordinator": strangers.hostile_coordinator,
+    "hostile site": hostile.hostile_site,
+    "oversize at the door": hostile.oversize,
+    "corrupt bytes at the door": hostile.broken_requests,
+    "flood": hostile.flood,
     "disk full at a site": disks.full_at_a_site,
     "disk full at the coordinator": disks.disks_of_the_coordinator,
     "changed study": before.other_study,
