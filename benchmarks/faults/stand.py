@@ -48,11 +48,11 @@ def wait_until(condition: Callable[[], object], seconds: float, what: str, look:
 
 
 def command_of(pid: int) -> str:
-    """A process's command, and the name that it gave itself."""
+    """A process's command, and the name that it gave itself; nothing for one that has ended and still has a name."""
     place = Path(f"/proc/{pid}")
     try:
-        command = (place / "cmdline").read_bytes().replace(b"\0", b" ") + (place / "comm").read_bytes()
-        return command.decode(errors="replace").strip()
+        command = (place / "cmdline").read_bytes().replace(b"\0", b" ")
+        return (command + (place / "comm").read_bytes()).decode(errors="replace").strip() if command else ""
     except OSError:
         return ""
 
@@ -63,7 +63,7 @@ class Running:
 
     member: Member
     folder: RunFolder
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=time.time)
 
     @property
     def over(self) -> bool:
@@ -75,9 +75,18 @@ class Running:
         except ValueError:
             return {}
 
+    def _said_since(self) -> bool:
+        """Whether the file that says who is awaited was written after this start."""
+        try:
+            return (self.folder.path / WAITING).stat().st_mtime >= self.began
+        except OSError:
+            return False
+
     @property
     def asking(self) -> int:
-        """The round whose answers are awaited now; 0 for none."""
+        """The round whose answers are awaited now; 0 for none, or what an earlier start awaited."""
+        if not self._said_since():
+            return 0
         found = re.match(r"round (\d+) \(.*answers to", str(self.waiting().get("what", "")))
         return int(found[1]) if found else 0
 
