@@ -63,7 +63,7 @@ def site_back_two_rounds_later(stand: Stand) -> Iterator[Row]:
     stand.work(victim, run)
     stand.kill(victim)
     run.finish(4, 300)
-    said = said_by("\n".join(str(row["refused"]) for row in run.folder.rounds()), victim)
+    said = next((row["refused"][victim] for row in run.folder.rounds() if victim in row["refused"]), "")
     without = [row["round"] for row in run.folder.rounds() if victim in row["refused"]]
     stand.start_site(victim)
     code = run.end(400)
