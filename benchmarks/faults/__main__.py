@@ -121,6 +121,7 @@ def main() -> None:
                     with standing(place / base, study_of(base, place)) as stand:
                         for name in names:
                             carried_out(name, place, partial(table[name], stand))
+                            stand.stop_runs()
         finally:
             if chosen.keep is None:
                 shutil.rmtree(place, ignore_errors=True)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pickle
 import random
+import statistics
 import threading
 import time
 from base64 import b64encode
@@ -21,8 +22,7 @@ from benchmarks.attacks.attacks import ATTACKS, Sight
 from benchmarks.faults.intercepted import tapped
 from benchmarks.faults.references import app_of, lost, reference, said_by, sameness
 from benchmarks.faults.row import PROCESSES, Row
-from benchmarks.faults.soak import megabytes
-from benchmarks.faults.stand import Stand, accuracy_of
+from benchmarks.faults.stand import Stand
 from benchmarks.faults.studies import study_of
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -36,6 +36,9 @@ from fedsift.deploy.limits import SIGNATURE_LIFE, Limits
 from fedsift.deploy.roster import Entry, add_entry, fingerprint
 from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.records import letter_of, value_of
+from fedsift.runs import RunFolder
+from fedsift.study.running import new_run
+from fedsift.study.running import run as run_in_process
 
 # A site of the consortium ---------------------------------------------------------------------------------------------
 
@@ -87,6 +90,12 @@ class Liar:
         return dataclasses.replace(changed, note=letter.note)
 
 
+def _level(folder: RunFolder) -> float:
+    """Accuracy over the second half of the rounds, in per cent: a single round of three sites is a matter of luck."""
+    found = [100 * float(row["accuracy"]) for row in folder.rounds() if "accuracy" in row]
+    return statistics.mean(found[len(found) // 2 :])
+
+
 def hostile_site(stand: Stand) -> Iterator[Row]:
     """One of three sites sends something else instead of its answer in every round but the last."""
     rounds = len(IN_TURN) + len(BROKEN) + 1
@@ -94,23 +103,19 @@ def hostile_site(stand: Stand) -> Iterator[Row]:
         "method": {"name": "fedavg", "rounds": rounds},
         "federation": {"quorum": 0.5, "deadline": 120},
     }
-    app = stand.app(study_of("fedavg", stand.trial.out, **changes), "lied-to")
-    calm_began = time.monotonic()
-    calm = stand.start(app)
-    calm.end()
-    calm_seconds = time.monotonic() - calm_began
+    study = study_of("fedavg", stand.trial.out, **changes)
+    calm = new_run(study, stand.trial.out / "calm")
+    run_in_process(study, calm)
     site, mark = stand.sites[-1], stand.trial.out / "opened"
-    liar, began = Liar(mark), time.monotonic()
+    liar = Liar(mark)
     with tapped(stand, {site: liar}):
-        run = stand.start(app)
-        code = run.end(600)
-    seconds = time.monotonic() - began - calm_seconds
+        run = stand.start(stand.app(study, "lied-to"))
+        code = run.end(1200)
     rows = {row["round"]: row for row in run.folder.rounds()}
     passed_on = [what for number, what in liar.sent.items() if site not in rows[number]["refused"]]
     others = {name for row in rows.values() for name in row["refused"]} - {site}
     reasons = [rows[number]["refused"].get(site, "") for number in liar.sent]
-    before, after = accuracy_of(calm.folder), accuracy_of(run.folder)
-    assert before is not None and after is not None
+    lost_points = _level(calm) - _level(run.folder)
     spared = [*IN_TURN, *BROKEN] == list(liar.sent.values())
     honest = rows[rounds]["participants"] == len(stand.sites)
     yield Row(
@@ -126,10 +131,9 @@ def hostile_site(stand: Stand) -> Iterator[Row]:
         and spared
         and not (passed_on or others or mark.exists())
         and honest
-        and before - after <= 3,
+        and lost_points <= 3,
         said="; ".join(list(dict.fromkeys(reasons))[:: max(1, len(reasons) // SEPARATELY)]),
-        accuracy_lost=round(before - after, 2),
-        seconds_lost=round(seconds, 1),
+        accuracy_lost=round(lost_points, 2),
     )
 
 
@@ -181,9 +185,17 @@ def listed(stand: Stand) -> Iterator[Knocker]:
 
 
 def _memory(stand: Stand) -> float:
-    """MB of the SuperLink's program, its door and all it started."""
+    """MB of the SuperLink's program, its door and all it started, what they share counted once."""
     pid = stand.members["superlink"].process.pid
-    return sum(megabytes(each) for each in [pid, *family(pid)] if Path(f"/proc/{each}/status").is_file())
+    return sum(_share(each) for each in [pid, *family(pid)])
+
+
+def _share(pid: int) -> float:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text("utf-8")
+    except OSError:  # it has ended
+        return 0.0
+    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
 
 
 MOST_GROWN = 100.0

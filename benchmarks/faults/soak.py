@@ -22,7 +22,7 @@ program may grow from there to the end."""
 PATIENCE = 120 * 60.0
 
 
-def megabytes(pid: int | str = "self") -> float:
+def _megabytes(pid: int | str = "self") -> float:
     text = Path(f"/proc/{pid}/status").read_text("utf-8")
     sizes = [int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS:")]
     return sizes[0] / 1024 if sizes else 0.0  # a process that has ended has none
@@ -49,7 +49,7 @@ def many_rounds(folder: Path) -> Iterator[Row]:
         seconds.append(float(str(row["seconds"])))
         if row["round"] in (100, ROUNDS):
             gc.collect()
-            memory[int(str(row["round"]))] = megabytes()
+            memory[int(str(row["round"]))] = _megabytes()
 
     place, began = new_run(study, folder), time.monotonic()
     run(study, place, listen)
@@ -77,16 +77,16 @@ def deployed_rounds(stand: Stand) -> Iterator[Row]:
     if run.over:
         raise NotSeen(f"the run ended at once: {run.words[-500:]}")
     programs = {
-        "coordinator": max(stand.pids_of("superlink", COORDINATOR), key=megabytes),
+        "coordinator": max(stand.pids_of("superlink", COORDINATOR), key=_megabytes),
         "SuperLink": stand.members["superlink"].process.pid,
-        "site": max(stand.pids_of(stand.sites[0], WORKER), key=megabytes),
+        "site": max(stand.pids_of(stand.sites[0], WORKER), key=_megabytes),
     }
     memory: dict[int, dict[str, float]] = {}
     until = time.monotonic() + PATIENCE
     while not run.over and time.monotonic() < until:
         done = len(run.folder.rounds())
         if done < ROUNDS:  # after the last one the coordinator ends, and has no size any more
-            memory[done] = {name: megabytes(pid) for name, pid in programs.items()}
+            memory[done] = {name: _megabytes(pid) for name, pid in programs.items()}
         time.sleep(1.0)
     code, rows = run.end(120), run.folder.rounds()
     settled = memory[min((done for done in memory if done >= SETTLED), default=max(memory))]

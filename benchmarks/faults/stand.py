@@ -203,6 +203,18 @@ class Stand:
         log = f"start-{name.replace('/', '-')}"
         return Running(self.trial.launch(log, "start", app, *place), RunFolder(folder))
 
+    def stop_runs(self) -> None:
+        """Ctrl-C for whatever run a fault has left on its way: it would be in the way of the next."""
+        going = [
+            each
+            for each in self.trial.members
+            if each.name.startswith("start-") and each.process.poll() is None
+        ]
+        for member in going:
+            member.process.send_signal(signal.SIGINT)
+        for member in going:
+            wait_until(lambda each=member: each.process.poll() is not None, 120, f"the end of {member.name}")
+
     # What a site does -----------------------------------------------------------------------------------------------
 
     def notes_of(self, site: str, run: Running) -> Path:
