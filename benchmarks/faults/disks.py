@@ -83,7 +83,7 @@ def disks_of_the_coordinator(stand: Stand) -> Iterator[Row]:
             run = stand.start(app, f"{place.name}/run")
             run.finish(2)
             with broken(place):
-                code = run.end(240)
+                code = run.end()
             said = said_by(run.words, "cannot be written (")
             run = stand.start(app, f"{place.name}/run")
             again = run.end()

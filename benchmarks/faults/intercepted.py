@@ -108,7 +108,7 @@ def every_message(stand: Stand, method: str) -> Iterator[Row]:
     try:
         with tapped(stand) as taps:
             run = stand.start(app)
-            code = run.end(300)
+            code = run.end()
     finally:
         for file, text in kept.items():
             file.write_text(text, "utf-8")

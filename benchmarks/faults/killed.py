@@ -33,7 +33,7 @@ def site_in_every_stage(stand: Stand, method: str) -> Iterator[Row]:
             pass  # its part of this stage is over in milliseconds: it is killed all the same
         stand.kill(victim)
         stand.start_site(victim)
-    code = run.end(600)
+    code = run.end()
     refused = {site: why for row in run.folder.rounds() for site, why in row["refused"].items()}
     names = ", ".join(name for name, _ in stages)
     yield Row(
@@ -62,11 +62,11 @@ def site_back_two_rounds_later(stand: Stand) -> Iterator[Row]:
     run.ask(2)
     stand.work(victim, run)
     stand.kill(victim)
-    run.finish(4, 300)
+    run.finish(4)
     said = next((row["refused"][victim] for row in run.folder.rounds() if victim in row["refused"]), "")
     without = [row["round"] for row in run.folder.rounds() if victim in row["refused"]]
     stand.start_site(victim)
-    code = run.end(400)
+    code = run.end()
     last = run.folder.rounds()[-1]
     figures = lost(run, began, usual)
     calm = [row for row in undisturbed.folder.rounds() if "accuracy" in row][-1]
@@ -130,11 +130,11 @@ def _everywhere(
         if moment == "within":
             run.ask(first)
         kill()
-        kills += run.end(120) != 0  # it may have been over just before
+        kills += run.end() != 0  # it may have been over just before
         words = words or said_by(run.words, "ended before", "goes on from")
         mend()
         run = stand.start(app_of(stand, method), run.folder.id)
-    code = run.end(600)
+    code = run.end()
     return Row(
         name=name,
         fault=f"{method}: {who} at every boundary of stages and within each stage",
@@ -191,7 +191,7 @@ def flapping_site(stand: Stand) -> Iterator[Row]:
             stand.kill(victim)
             stand.start_site(victim)
         kills += 1
-    code = run.end(600)
+    code = run.end()
     words = said_by(stand.log(victim), "it is started again")
     yield Row(
         name="flapping site",

@@ -31,6 +31,8 @@ from fedsift.runs.folder import FEDERATION, WAITING
 from fedsift.study import Study
 
 LOOK = 0.004
+PATIENCE = 1200.0
+"""Seconds for what takes a minute on a quiet machine."""
 COORDINATOR = "flwr-serverapp"
 WORKER = "fedsift.deploy.worker"
 
@@ -90,15 +92,15 @@ class Running:
         found = re.match(r"round (\d+) \(.*answers to", str(self.waiting().get("what", "")))
         return int(found[1]) if found else 0
 
-    def end(self, seconds: float = 420.0) -> int:
+    def end(self, seconds: float = PATIENCE) -> int:
         wait_until(lambda: self.over, seconds, f"the end of {self.folder.id}")
         return int(self.member.process.returncode)
 
-    def finish(self, number: int, seconds: float = 240.0) -> None:
+    def finish(self, number: int, seconds: float = PATIENCE) -> None:
         """Wait until so many rounds are done, or the run is over."""
         wait_until(lambda: self.over or len(self.folder.rounds()) >= number, seconds, f"round {number}", LOOK)
 
-    def ask(self, number: int, seconds: float = 240.0) -> None:
+    def ask(self, number: int, seconds: float = PATIENCE) -> None:
         """Wait until this round's answers are awaited, or the run is over."""
         wait_until(lambda: self.over or self.asking >= number, seconds, f"round {number} to be asked", LOOK)
 
@@ -233,7 +235,7 @@ class Stand:
             return False
         return False
 
-    def work(self, site: str, run: Running, seconds: float = 240.0) -> None:
+    def work(self, site: str, run: Running, seconds: float = PATIENCE) -> None:
         """Wait until the site is at work on a request, or the run is over."""
         wait_until(lambda: run.over or self.computes(site, run), seconds, f"{site} to compute", LOOK)
 
