@@ -7,12 +7,11 @@ import itertools
 import json
 import pickle
 import random
-import statistics
 import threading
 import time
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +22,7 @@ from benchmarks.attacks.attacks import ATTACKS, Sight
 from benchmarks.faults.intercepted import tapped
 from benchmarks.faults.references import app_of, lost, reference, said_by, sameness
 from benchmarks.faults.row import PROCESSES, Row
-from benchmarks.faults.stand import Stand
+from benchmarks.faults.stand import Stand, accuracy_of, model_of
 from benchmarks.faults.studies import study_of
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -37,7 +36,7 @@ from fedsift.deploy.limits import SIGNATURE_LIFE, Limits
 from fedsift.deploy.roster import Entry, add_entry, fingerprint
 from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.records import letter_of, value_of
-from fedsift.runs import RunFolder
+from fedsift.engines.inprocess import InProcess
 from fedsift.study.running import new_run
 from fedsift.study.running import run as run_in_process
 
@@ -91,10 +90,16 @@ class Liar:
         return dataclasses.replace(changed, note=letter.note)
 
 
-def _level(folder: RunFolder) -> float:
-    """Accuracy over the second half of the rounds, in per cent: a single round of three sites is a matter of luck."""
-    found = [100 * float(row["accuracy"]) for row in folder.rounds() if "accuracy" in row]
-    return statistics.mean(found[len(found) // 2 :])
+def _without(site: str, rounds: int) -> type[InProcess]:
+    """An engine in which this site says nothing in so many rounds."""
+
+    class Without(InProcess):
+        def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+            answers = super().deliver(envelopes, deadline)
+            there = [each for each in answers if each != site or envelopes[each].moment.round >= rounds]
+            return {each: answers[each] for each in there}
+
+    return Without
 
 
 def hostile_site(stand: Stand) -> Iterator[Row]:
@@ -105,9 +110,9 @@ def hostile_site(stand: Stand) -> Iterator[Row]:
         "federation": {"quorum": 0.5, "deadline": 120},
     }
     study = study_of("fedavg", stand.trial.out, **changes)
-    calm = new_run(study, stand.trial.out / "calm")
-    run_in_process(study, calm)
     site, mark = stand.sites[-1], stand.trial.out / "opened"
+    calm = new_run(study, stand.trial.out / "calm")
+    run_in_process(study, calm, kind=_without(site, rounds - 1))
     liar = Liar(mark)
     with tapped(stand, {site: liar}):
         run = stand.start(stand.app(study, "lied-to"))
@@ -116,25 +121,23 @@ def hostile_site(stand: Stand) -> Iterator[Row]:
     passed_on = [what for number, what in liar.sent.items() if site not in rows[number]["refused"]]
     others = {name for row in rows.values() for name in row["refused"]} - {site}
     reasons = [rows[number]["refused"].get(site, "") for number in liar.sent]
-    lost_points = _level(calm) - _level(run.folder)
+    same = model_of(run.folder) == model_of(calm) != b""
+    before, after = accuracy_of(calm), accuracy_of(run.folder)
     spared = [*IN_TURN, *BROKEN] == list(liar.sent.values())
     honest = rows[rounds]["participants"] == len(stand.sites)
     yield Row(
         name="hostile site",
         fault=f"one site of three sends, a round each: {', '.join((*IN_TURN, *BROKEN))}; then an honest answer",
         how=PROCESSES,
-        expected="each is set aside with a reason, nothing is opened, at most 3 points are lost; the honest one counts",
+        expected="each is set aside with a reason, nothing is opened, the honest one counts; in the end the model is "
+        "that of a run in which the site said nothing in these rounds",
         outcome=f"exit code {code}; {len(liar.sent) - len(passed_on)} of {len(liar.sent)} set aside"
         + (f" (not: {', '.join(passed_on)})" if passed_on else "")
         + f", {'a pickle was opened' if mark.exists() else 'nothing was opened'}, "
-        f"{rows[rounds]['participants']} sites in the last round",
-        passed=code == 0
-        and spared
-        and not (passed_on or others or mark.exists())
-        and honest
-        and lost_points <= 3,
+        f"{rows[rounds]['participants']} sites in the last round; {'the same model' if same else 'another model'}",
+        passed=code == 0 and spared and not (passed_on or others or mark.exists()) and honest and same,
         said="; ".join(list(dict.fromkeys(reasons))[:: max(1, len(reasons) // SEPARATELY)]),
-        accuracy_lost=round(lost_points, 2),
+        accuracy_lost=None if before is None or after is None else round(before - after, 2),
     )
 
 

@@ -257,11 +257,15 @@ def standing(folder: Path, study: Study) -> Iterator[Stand]:
 CLOCKS = ("seconds", "warnings", "bytes_down", "bytes_up")
 
 
+def model_of(folder: RunFolder) -> bytes:
+    """The file of a run's last model; empty where sites keep theirs."""
+    file = folder.path / "model.safetensors"
+    return file.read_bytes() if file.is_file() else b""
+
+
 def mark_of(folder: RunFolder) -> str:
     """A fingerprint of what a run came to: its model, and its rounds without their clocks."""
-    found = sha256()
-    model = folder.path / "model.safetensors"
-    found.update(model.read_bytes() if model.is_file() else b"")
+    found = sha256(model_of(folder))
     for row in folder.rounds():
         kept = {key: value for key, value in row.items() if key not in CLOCKS}
         found.update(json.dumps(kept, sort_keys=True).encode())
