@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.faults import before, disks, intercepted, killed, soak, strangers, together
+from benchmarks.faults import before, disks, hostile, intercepted, killed, soak, strangers, together
 from benchmarks.faults.page import write_page
 from benchmarks.faults.row import PROCESSES, ROWS, Row, keep_row, known
 from benchmarks.faults.stand import NotSeen, Stand, standing
@@ -47,17 +47,22 @@ ON_DIGITS: dict[str, OnStand] = {
     "revoked in a run": strangers.revoked_in_a_run,
     "hostile app": strangers.hostile_app,
     "hostile coordinator": strangers.hostile_coordinator,
+    "hostile site": hostile.hostile_site,
+    "oversize at the door": hostile.oversize,
+    "corrupt bytes at the door": hostile.broken_requests,
+    "flood": hostile.flood,
     "disk full at a site": disks.full_at_a_site,
-    "disk full at the coordinator": disks.full_at_the_coordinator,
+    "disk full at the coordinator": disks.disks_of_the_coordinator,
     "changed study": before.other_study,
     "class order": before.other_classes,
-    "superlink killed": killed.superlink_everywhere,
+    **{f"superlink killed, {name}": partial(killed.superlink_everywhere, method=name) for name in DIGITS},
 }
 """One consortium for all of them; the SuperLink is killed last."""
 ON_FINDINGS: dict[str, OnStand] = {
     "site killed, fedmlp": partial(killed.site_in_every_stage, method="fedmlp"),
     "coordinator killed, fedmlp": partial(killed.coordinator_everywhere, method="fedmlp"),
     "messages read, fedmlp": partial(intercepted.every_message, method="fedmlp"),
+    "superlink killed, fedmlp": partial(killed.superlink_everywhere, method="fedmlp"),
 }
 ALONE: dict[str, Alone] = {
     "killed while writing": disks.killed_while_writing,
@@ -116,6 +121,7 @@ def main() -> None:
                     with standing(place / base, study_of(base, place)) as stand:
                         for name in names:
                             carried_out(name, place, partial(table[name], stand))
+                            stand.stop_runs()
         finally:
             if chosen.keep is None:
                 shutil.rmtree(place, ignore_errors=True)

@@ -132,7 +132,7 @@ def other_study(stand: Stand) -> Iterator[Row]:
     first = stand.start(app_of(stand, "fedavg"))
     first.finish(1)
     os.kill(first.member.process.pid, signal.SIGINT)
-    stopped = first.end(90)
+    stopped = first.end()
     changed = stand.app(study_of("fedavg", stand.trial.out, seed=6), "changed")
     yield _start_row(
         stand, changed, first.folder.id, "changed study", "another study over an old run folder", "seed"
@@ -166,7 +166,7 @@ def _start_row(stand: Stand, app: Path, run: str, name: str, fault: str, word: s
     running = stand.start(app, run)
     log = running.member.log
     before = log.stat().st_size
-    code = running.end(90)
+    code = running.end()
     words = CLOCK.sub("", log.read_bytes()[before:].decode(errors="replace"))
     return _row(name, fault, Said(code, words, time.monotonic() - began), word)
 
@@ -227,7 +227,7 @@ def _disagreeing(
     _restart(stand, site, environment)
     began = time.monotonic()
     run = stand.start(app_of(stand, "fedavg"))
-    code = run.end(240)
+    code = run.end()
     time.sleep(6.0)  # the notice to the site is nobody's business any more, and travels on
     told = said_by(stand.log(site), word)
     rounds = len(run.folder.rounds())

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.faults.references import app_of, lost, reference, said_by, sameness
@@ -72,29 +72,19 @@ def full_at_a_site(stand: Stand) -> Iterator[Row]:
     )
 
 
-def full_at_the_coordinator(stand: Stand) -> Iterator[Row]:
-    """The run folder's disk is full, then read-only; the same command goes on when it is mended."""
-    for name, state in (
-        ("disk full at the coordinator", "full"),
-        ("read-only disk at the coordinator", "read-only"),
-    ):
-        usual = reference(stand, "fedavg")
+def disks_of_the_coordinator(stand: Stand) -> Iterator[Row]:
+    """The run folder's disk is full, then another's read-only; the same command goes on when it is mended."""
+    usual, app = reference(stand, "fedavg"), app_of(stand, "fedavg")
+    for state, broken in (("full", _full), ("read-only", _read_only)):
+        name = f"disk {state} at the coordinator"
         place = stand.trial.out / "runs" / name.replace(" ", "-")
         with mounted(place, "size=64m"):
             began = time.monotonic()
-            app = app_of(stand, "fedavg")
             run = stand.start(app, f"{place.name}/run")
             run.finish(2)
-            if state == "full":
-                _fill(place)
-            else:
-                _freeze(run.folder.path, True)
-            code = run.end(240)
+            with broken(place):
+                code = run.end()
             said = said_by(run.words, "cannot be written (")
-            if state == "full":
-                (place / "filler").unlink()
-            else:
-                _freeze(run.folder.path, False)
             run = stand.start(app, f"{place.name}/run")
             again = run.end()
             row = Row(
@@ -110,23 +100,28 @@ def full_at_the_coordinator(stand: Stand) -> Iterator[Row]:
         yield row
 
 
-def _fill(place: Path) -> None:
-    """Write until there is no room left."""
-    with (place / "filler").open("wb") as file:
-        try:
-            while True:
-                file.write(b"\0" * 65536)
-                file.flush()
-        except OSError:
-            pass
+@contextmanager
+def _read_only(folder: Path) -> Iterator[None]:
+    """The folder read-only for all that is opened from now on; a disk with files open for writing stays writable."""
+    subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
+    try:
+        if not remount(folder, "bind", "ro"):
+            raise NotSeen("a folder could not be made read-only here")
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=False)
 
 
-def _freeze(folder: Path, frozen: bool) -> None:
-    """No file of the folder can be made or replaced: a disk with files open for writing cannot be remounted."""
-    flag = "+i" if frozen else "-i"
-    done = subprocess.run(["chattr", flag, str(folder)], capture_output=True, check=False)
-    if done.returncode:
-        raise NotSeen("a folder could not be made unchangeable here (chattr)")
+@contextmanager
+def _full(place: Path) -> Iterator[None]:
+    """No room left."""
+    filler = place / "filler"
+    with filler.open("wb") as file, suppress(OSError):
+        while True:
+            file.write(b"\0" * 65536)
+            file.flush()
+    yield
+    filler.unlink()
 
 
 def killed_while_writing(folder: Path) -> Iterator[Row]:

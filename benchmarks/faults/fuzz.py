@@ -23,6 +23,7 @@ import torch
 from benchmarks.attacks.attacks import Sight
 from benchmarks.attacks.light import conducted
 from benchmarks.faults.mutations import EXECUTED, Mutations
+from benchmarks.faults.row import source
 from benchmarks.faults.small import small_study
 
 from fedsift.contract.codec import digest_of
@@ -232,14 +233,16 @@ def fuzz(
     file: Path | None = None,
     minutes: float = 1e6,
 ) -> dict[str, Any]:
-    """So many messages, spread over the methods; `file` keeps each method as it is done, and is gone on with.
+    """So many messages, spread over the methods; `file` keeps each method as it is done, and is gone on with if
+    the program is still the same.
 
     No method is begun after so many minutes.
     """
     until = time.monotonic() + 60 * minutes
     chosen = names or methods.names()
     known = json.loads(file.read_text("utf-8")) if file is not None and file.is_file() else {}
-    each = dict(known.get("by_method", {})) if known.get("seed") == seed else {}
+    done, state = known.get("by_method", {}) if known.get("seed") == seed else {}, source()
+    each = {name: row for name, row in done.items() if row.get("source") == state}
     share = -(-messages // len(chosen))
     for number, name in enumerate(chosen):
         if each.get(name, {}).get("messages", 0) >= share or time.monotonic() > until:
@@ -250,6 +253,7 @@ def fuzz(
             **{key: getattr(found, key) for key in SUMS},
             "faults": found.faults,
             "cpu_seconds": round(time.process_time() - begun, 1),
+            "source": state,
         }
         print(name, each[name], flush=True)
         if file is not None:
@@ -260,6 +264,7 @@ def fuzz(
 def _summed(each: dict[str, Any], seed: int) -> dict[str, Any]:
     return {
         "methods": len(each),
+        "source": ", ".join(sorted({row["source"] for row in each.values()})),
         "seed": seed,
         **{key: sum(row[key] for row in each.values()) for key in SUMS},
         "executed": len(EXECUTED),

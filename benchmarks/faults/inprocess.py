@@ -8,9 +8,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
-import random
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +19,7 @@ from benchmarks.attacks.accuracy import HOSTILE, study_of
 from benchmarks.attacks.attacks import FORM, MODEL, Change, Sight, attacked
 from benchmarks.faults.fuzz import FILE as FUZZED
 from benchmarks.faults.mutations import EXECUTED, Mutations
+from benchmarks.faults.row import source
 from benchmarks.faults.small import small_study
 
 from fedsift.contract.files import write_atomically
@@ -30,12 +28,11 @@ from fedsift.deploy.policy import small_counts
 from fedsift.engines.inprocess import InProcess
 from fedsift.local.requests import Indicators
 from fedsift.methods import methods
-from fedsift.runs import Checkpoint, RunFolder
 from fedsift.study import Study
 from fedsift.study.running import new_run, run
 
 FILE = Path(__file__).parent / "results" / "inprocess.json"
-FLOOR, KILLS = 10, 200
+FLOOR = 10
 DEPLOYED = ("fednoro", "fedcorr", "rhfl", "fedmlp", "feddpcont")
 """Methods whose sites are also killed as processes."""
 
@@ -151,7 +148,7 @@ def fuzzed() -> Iterator[dict[str, Any]]:
     if not FUZZED.is_file():
         return
     found = json.loads(FUZZED.read_text("utf-8"))
-    yield row(
+    line = row(
         f"{found['messages']:,} fuzzed messages",
         f"through the gate and all {found['methods']} methods, seed {found['seed']} (benchmarks/faults/fuzz.py)",
         f"{len(found['faults'])} raised, {found['executed']} executed; {found['refused']:,} set aside; "
@@ -160,6 +157,7 @@ def fuzzed() -> Iterator[dict[str, Any]]:
         None,
         "a reason for each that was set aside, of at most 1000 printable characters",
     )
+    yield {**line, "source": found["source"]}
 
 
 # Labels and scores ---------------------------------------------------------------------------------------------------
@@ -296,60 +294,7 @@ def every_method() -> Iterator[dict[str, Any]]:
     )
 
 
-# Checkpoints ---------------------------------------------------------------------------------------------------------
-
-
-def kills() -> Iterator[dict[str, Any]]:
-    """A process that does nothing but write checkpoints is killed at a random moment, and what it left is read."""
-    loaded, before, chance = 0, 0, random.Random(5)
-    with tempfile.TemporaryDirectory() as place:
-        folder = new_run(study_of("fedavg", Path()), Path(place))
-        for _ in range(KILLS):
-            ready, tell = os.pipe()
-            child = os.fork()
-            if child == 0:
-                _write_forever(folder.path, tell)
-            os.read(ready, 1)
-            time.sleep(chance.uniform(0, 0.02))
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            os.close(ready)
-            os.close(tell)
-            point = RunFolder.open(folder.path).restore()
-            if point is not None and point.rounds_done >= before:
-                notebook = point.notebooks["a"] == b"%d" % point.rounds_done * 1000
-                loaded += point.state == _state(point.rounds_done) and notebook
-                before = point.rounds_done
-    yield row(
-        "kills during checkpoint writes",
-        f"{KILLS} SIGKILLs of a process that writes one checkpoint after another",
-        f"{loaded} of {KILLS} left one that loads whole, with its notebook; {before} had been written",
-        None,
-        None,
-        "nothing: the last one counts",
-    )
-
-
-def _state(number: int) -> bytes:
-    return bytes([number % 251]) * 400_000
-
-
-def _write_forever(path: Path, tell: int) -> None:
-    try:
-        folder = RunFolder.open(path)
-        point = folder.restore()
-        number = 0 if point is None else point.rounds_done
-        while True:
-            number += 1
-            folder.append_round({"round": number})
-            folder.checkpoint(Checkpoint(number, _state(number), [], {"a": b"%d" % number * 1000}))
-            os.write(tell, b".")
-    finally:
-        os._exit(1)
-
-
 PARTS: Mapping[str, Callable[[], Iterator[dict[str, Any]]]] = {
-    "kills": kills,
     "messages": messages,
     "fuzzed": fuzzed,
     "labels": labels,
@@ -364,7 +309,7 @@ def rows(only: str, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for name, part in PARTS.items():
         if only in ("", name):
-            found += [{**line, "part": name} for line in part()]
+            found += [{"source": source(), **line, "part": name} for line in part()]
         else:
             found += [line for line in before if line["part"] == name]
     assert not EXECUTED

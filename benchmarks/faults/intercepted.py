@@ -8,9 +8,10 @@ import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.faults.references import app_of, lost, reference
@@ -24,15 +25,25 @@ from fedsift.deploy.policy import fields_in, small_counts
 from fedsift.deploy.texts import narrowest_policy
 from fedsift.deploy.wire import call_worker, receive_letter, send_letter
 from fedsift.engines.flower.hello import Introduction, Noted
+from fedsift.engines.flower.letters import Letter
 from fedsift.engines.flower.records import value_of
 
 FLOOR = 10
 
 
+Change = Callable[[Letter, Letter], Letter]
+"""What was asked and what the site answered, to what is passed on."""
+
+
+def unchanged(asked: Letter, answered: Letter) -> Letter:
+    return answered
+
+
 class Tap:
     """Stands between Flower's processes and the site's own, and reads every letter of both directions."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, change: Change) -> None:
+        self._change = change
         self._real = place.with_name("tapped")
         self.answers: list[Any] = []
         self.unread = 0
@@ -53,7 +64,8 @@ class Tap:
 
     def _carry(self, channel: socket.socket) -> None:
         with channel, suppress(OSError):
-            reply = call_worker(self._real, receive_letter(channel))
+            asked = receive_letter(channel)
+            reply = self._change(asked, call_worker(self._real, asked))
             try:
                 self.answers.append(value_of(reply))
             except ValueError:
@@ -67,14 +79,15 @@ class Tap:
 
 
 @contextmanager
-def tapped(stand: Stand) -> Iterator[dict[str, Tap]]:
+def tapped(stand: Stand, changes: Mapping[str, Change] = MappingProxyType({})) -> Iterator[dict[str, Tap]]:
+    """Taps at all sites; at those that `changes` names, answers are changed on their way."""
     taps = {}
     for site in stand.sites:
         workers = stand.pids_of(site, WORKER)
         if not workers:
             raise NotSeen(f"the process of {site}")
         command = Path(f"/proc/{workers[0]}/cmdline").read_text("utf-8").split("\0")
-        taps[site] = Tap(Path(command[command.index(WORKER) + 2]))
+        taps[site] = Tap(Path(command[command.index(WORKER) + 2]), changes.get(site, unchanged))
     try:
         yield taps
     finally:
@@ -95,7 +108,7 @@ def every_message(stand: Stand, method: str) -> Iterator[Row]:
     try:
         with tapped(stand) as taps:
             run = stand.start(app)
-            code = run.end(300)
+            code = run.end()
     finally:
         for file, text in kept.items():
             file.write_text(text, "utf-8")

@@ -6,11 +6,11 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from benchmarks.faults.references import app_of, lost, reference, said_by, sameness
 from benchmarks.faults.row import PROCESSES, Row
-from benchmarks.faults.stand import COORDINATOR, WORKER, NotSeen, Running, Stand
+from benchmarks.faults.stand import COORDINATOR, WORKER, NotSeen, Stand
 from benchmarks.faults.studies import settled, stages_of, study_of
 
 AT_WORK_WITHIN = 12.0
@@ -33,7 +33,7 @@ def site_in_every_stage(stand: Stand, method: str) -> Iterator[Row]:
             pass  # its part of this stage is over in milliseconds: it is killed all the same
         stand.kill(victim)
         stand.start_site(victim)
-    code = run.end(600)
+    code = run.end()
     refused = {site: why for row in run.folder.rounds() for site, why in row["refused"].items()}
     names = ", ".join(name for name, _ in stages)
     yield Row(
@@ -62,11 +62,11 @@ def site_back_two_rounds_later(stand: Stand) -> Iterator[Row]:
     run.ask(2)
     stand.work(victim, run)
     stand.kill(victim)
-    run.finish(4, 300)
-    said = said_by("\n".join(str(row["refused"]) for row in run.folder.rounds()), victim)
+    run.finish(4)
+    said = next((row["refused"][victim] for row in run.folder.rounds() if victim in row["refused"]), "")
     without = [row["round"] for row in run.folder.rounds() if victim in row["refused"]]
     stand.start_site(victim)
-    code = run.end(400)
+    code = run.end()
     last = run.folder.rounds()[-1]
     figures = lost(run, began, usual)
     calm = [row for row in undisturbed.folder.rounds() if "accuracy" in row][-1]
@@ -89,68 +89,61 @@ def site_back_two_rounds_later(stand: Stand) -> Iterator[Row]:
     )
 
 
-def _again(stand: Stand, app_name: str, run: Running) -> Running:
-    return stand.start(app_of(stand, app_name), run.folder.id)
-
-
 def coordinator_everywhere(stand: Stand, method: str) -> Iterator[Row]:
-    """The coordinator's program is killed after the last round of each stage and in the middle of the next."""
-    usual = reference(stand, method)
-    study = settled(study_of(method, stand.trial.out))
-    total = study.method.total_rounds
-    began = time.monotonic()
-    run, kills, words = stand.start(app_of(stand, method)), 0, ""
-    firsts = [first for _, first in stages_of(study)]
-    for first, moment in [(firsts[0], "middle"), *itertools.product(firsts[1:], ("boundary", "middle"))]:
-        run.finish(first - 1)
-        if moment == "middle":
-            run.ask(first)
-        if run.over or len(run.folder.rounds()) >= total:
-            break  # the last stage was over before it could be hit
-        stand.kill_program("superlink", COORDINATOR)
-        if run.end(90) == 0:
-            break  # it had just finished
-        kills += 1
-        words = words or said_by(run.words, "ended before", "goes on from")
-        run = _again(stand, method, run)
-    code = run.end(420)
-    yield Row(
+    """The coordinator's program is killed within the first round of each stage and after the last one before it."""
+    yield _everywhere(
+        stand,
+        method,
         name=f"coordinator killed, {method}",
-        fault=f"{method}: the coordinator's program is killed at every boundary of stages and within each stage",
-        how=PROCESSES,
-        expected="each `start` says how to go on; equal to the undisturbed run",
-        outcome=f"exit code {code} after {kills} kills; {sameness(run, usual)}",
-        passed=code == 0 and kills > 0 and sameness(run, usual).startswith("model and rounds equal"),
-        said=words,
-        **lost(run, began, usual),
+        who="the coordinator's program is killed",
+        kill=lambda: stand.kill_program("superlink", COORDINATOR),
     )
 
 
-def superlink_everywhere(stand: Stand, method: str = "fednoro") -> Iterator[Row]:
-    """The whole SuperLink with its door loses power after each stage and within one; both commands are typed again."""
+def superlink_everywhere(stand: Stand, method: str) -> Iterator[Row]:
+    """The whole SuperLink with its door loses power at the same moments; both commands are typed again."""
+    yield _everywhere(
+        stand,
+        method,
+        name=f"superlink killed, {method}",
+        who="SuperLink, door and coordinator lose power",
+        kill=lambda: stand.kill("superlink"),
+        mend=stand.start_superlink,
+    )
+
+
+def _everywhere(
+    stand: Stand,
+    method: str,
+    name: str,
+    who: str,
+    kill: Callable[[], None],
+    mend: Callable[[], None] = lambda: None,
+) -> Row:
     usual = reference(stand, method)
-    stages = stages_of(settled(study_of(method, stand.trial.out)))
     began = time.monotonic()
     run, kills, words = stand.start(app_of(stand, method)), 0, ""
-    moments = [(first - 1, False) for _, first in stages[1:]] + [(stages[-1][1] - 1, True)]
-    for done, within in moments:
-        run.finish(done)
-        if within:
-            run.ask(done + 1)
-        stand.kill("superlink")
-        kills += run.end(120) != 0
+    firsts = [first for _, first in stages_of(settled(study_of(method, stand.trial.out)))]
+    moments = [(firsts[0], "within"), *itertools.product(firsts[1:], ("boundary", "within"))]
+    for first, moment in moments:
+        run.finish(first - 1)
+        if moment == "within":
+            run.ask(first)
+        kill()
+        kills += run.end() != 0  # it may have been over just before
         words = words or said_by(run.words, "ended before", "goes on from")
-        stand.start_superlink()
-        run = _again(stand, method, run)
-    code = run.end(600)
-    yield Row(
-        name="superlink killed",
-        fault=f"{method}: SuperLink, door and coordinator lose power at every boundary of stages and within a round",
+        mend()
+        run = stand.start(app_of(stand, method), run.folder.id)
+    code = run.end()
+    return Row(
+        name=name,
+        fault=f"{method}: {who} at every boundary of stages and within each stage",
         how=PROCESSES,
-        expected="the sites come back by themselves; equal to the undisturbed run",
-        outcome=f"exit code {code} after {kills} losses; {sameness(run, usual)}",
+        expected="each `start` says how to go on, the sites need nobody; equal to the undisturbed run",
+        outcome=f"exit code {code} after {kills} of {len(moments)} kills; {sameness(run, usual)}",
         passed=code == 0
         and kills == len(moments)
+        and bool(words)
         and sameness(run, usual).startswith("model and rounds equal"),
         said=words,
         **lost(run, began, usual),
@@ -198,7 +191,7 @@ def flapping_site(stand: Stand) -> Iterator[Row]:
             stand.kill(victim)
             stand.start_site(victim)
         kills += 1
-    code = run.end(600)
+    code = run.end()
     words = said_by(stand.log(victim), "it is started again")
     yield Row(
         name="flapping site",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.row import HERE, ONE_COMMAND, PROCESSES, RESULTS, ROWS, known
+from benchmarks.faults.row import PROCESSES, RESULTS, ROWS, known
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 INPROCESS = RESULTS / "inprocess.json"
@@ -15,11 +16,35 @@ WIDTH = 118
 TOP = """What a consortium makes of faults and attacks. Each line was brought about, not reasoned about: by `python -m
 benchmarks.faults`, which writes a row as soon as it has seen it, compares it with a run that nothing disturbed, and
 judges it by an expectation that was written down before. This page is made from `benchmarks/faults/results` alone."""
-PROCESS = """Real processes on one machine, over TLS and through both doors: a SuperLink, three sites and the
-coordinator's program. Accuracy is what the last evaluation lost, in points; seconds are those that the whole command
-took longer than the undisturbed one: on a quiet machine a part of it, for the programs have to start again."""
+PROCESS = """Where a row does not say otherwise there were real processes on one machine, over TLS and through both
+doors: a SuperLink, three sites and the coordinator's program. Points are those of accuracy that the last evaluation
+lost. Seconds are those that the whole command took longer than the undisturbed one; most of them are programs that
+start again, on a machine as busy as the end of the tables says. The last column quotes what the person who can mend
+it was told, in a terminal or a log; ids are shortened here, nothing else is."""
 GATE = """The same messages without processes: what arrives is tampered with, and the coordinator's gate, its
-protection and the methods have to live with it."""
+protection and the methods have to live with it. Every one of these rows is made by `python -m
+benchmarks.faults.inprocess`."""
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Programs that die": ("site killed", "coordinator killed", "superlink killed", "start killed", "Ctrl-C"),
+    "Sites that are slow, come and go": ("slow site", "flapping site", "site back two rounds later"),
+    "Strangers at the door": (
+        "only ca.crt", "plain text", "unlisted key", "taken name", "revoked in a run", "foreign certificate",
+        "expired certificate", "flood",
+    ),
+    "Members that mean harm": (
+        "hostile site", "oversize at the door", "corrupt bytes at the door", "hostile app", "pinned app",
+        "hostile coordinator",
+    ),
+    "What leaves a site": ("messages read",),
+    "Disks": ("disk", "read-only notebook", "killed while writing"),
+    "Before the first round": (
+        "truncated data", "label out of range", "long temporary path", "changed study", "class order",
+        "site of another version", "app of another version", "run of another version",
+    ),
+    "Together, and for long": ("two runs at once", "never silent", "deployed soak", "500 rounds"),
+}  # fmt: skip
+"""Titles, and how the names of their rows begin; in the order of the page."""
+LONG_ID = re.compile(r"\b(sha256:)?([0-9a-f]{8})[0-9a-f]{24,}\b")
 
 
 def filled(text: str) -> str:
@@ -27,13 +52,13 @@ def filled(text: str) -> str:
 
 
 def cell(value: Any) -> str:
-    if value is None:
+    if value is None or value == "":
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "**no**"
     if isinstance(value, float | int):
         return f"{value:.1f}"
-    return " ".join(str(value).replace("|", "\\|").split())
+    return LONG_ID.sub(r"\1\2…", " ".join(str(value).replace("|", "\\|").split()))
 
 
 def table(head: list[str], body: list[list[str]]) -> str:
@@ -43,13 +68,22 @@ def table(head: list[str], body: list[list[str]]) -> str:
 def deployed_rows(rows: dict[str, dict[str, Any]]) -> str:
     head = ["fault", "must follow", "followed", "as expected", "points lost", "seconds lost", "what was said"]
     keys = ("fault", "expected", "outcome", "passed", "accuracy_lost", "seconds_lost", "said")
-    return table(head, [[cell(row[key]) for key in keys] for row in rows.values()])
+    told = [
+        row if row["how"] == PROCESSES else {**row, "fault": f"{row['fault']} ({row['how']})"}
+        for row in rows.values()
+    ]
+    return table(head, [[cell(row[key]) for key in keys] for row in told])
 
 
 def inprocess_rows(rows: list[dict[str, Any]]) -> str:
     head = ["fault", "how", "outcome", "points lost", "seconds lost", "what was said"]
     keys = ("fault", "how", "outcome", "accuracy_lost", "seconds_lost", "said")
     return table(head, [[cell(row.get(key)) for key in keys] for row in rows])
+
+
+def of_group(rows: dict[str, dict[str, Any]], title: str) -> dict[str, dict[str, Any]]:
+    """The rows under this title, in the order of its names."""
+    return {name: rows[name] for start in GROUPS[title] for name in rows if name.startswith(start)}
 
 
 def busy(rows: dict[str, dict[str, Any]]) -> str:
@@ -63,19 +97,39 @@ def busy(rows: dict[str, dict[str, Any]]) -> str:
     )
 
 
+def states(rows: list[dict[str, Any]]) -> str:
+    """Which rows were seen with which state of the program: the last commit that had changed it then."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(row.get("source", ""), []).append(row["fault"])
+    usual = max(found, key=lambda state: (bool(state), len(found[state])))
+    if not usual:
+        return ""
+    words = [
+        f"All but {len(rows) - len(found[usual])} of {len(rows)} rows were seen with the program of commit {usual}."
+    ]
+    if len(found) == 1:
+        words = [f"All rows were seen with the program of commit {usual}."]
+    for state, faults in found.items():
+        if state != usual:
+            which = f"the program of commit {state}" if state else "an earlier state"
+            words.append(f"Of {which}: {'; '.join(faults)}.")
+    return " ".join(words)
+
+
 def page() -> str:
     rows = known(ROWS)
     kept = sum(row["passed"] for row in rows.values())
-    parts = ["# Faults and attacks", filled(TOP)]
-    for how in (PROCESSES, ONE_COMMAND, HERE):
-        own = {name: row for name, row in rows.items() if row["how"] == how}
-        parts += [f"## {how[:1].upper()}{how[1:]}"] if own else []
-        parts += [filled(PROCESS)] if how == PROCESSES else []
-        parts += [deployed_rows(own)] if own else []
-    parts += [filled(f"{kept} of {len(rows)} rows are as expected. {busy(rows)}")]
+    parts = ["# Faults and attacks", filled(TOP), filled(PROCESS)]
+    for title in GROUPS:
+        own = of_group(rows, title)
+        parts += [f"## {title}", deployed_rows(own)] if own else []
+    parts += [
+        filled(f"{kept} of {len(rows)} rows are as expected. {busy(rows)} {states(list(rows.values()))}")
+    ]
     if INPROCESS.is_file():
         found = json.loads(INPROCESS.read_text("utf-8"))
-        parts += ["## At the gate", filled(GATE), inprocess_rows(found)]
+        parts += ["## At the gate", filled(GATE), inprocess_rows(found), filled(states(found))]
     return "\n\n".join(parts) + "\n"
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from benchmarks.faults.row import REFERENCES, keep, known
+from benchmarks.faults.row import REFERENCES, keep, known, source
 from benchmarks.faults.stand import NotSeen, Running, Stand, accuracy_of, mark_of
 from benchmarks.faults.studies import study_of
 
@@ -22,6 +22,8 @@ class Reference:
     mark: str
     machine: str = ""
     """Where it was measured: the last bits of a model are a processor's and a library's own."""
+    source: str = ""
+    """The program's state: another one's seconds are no measure."""
 
 
 BY_SECRETS = frozenset({"feddpcont"})
@@ -45,19 +47,20 @@ def app_of(stand: Stand, method: str) -> Path:
 
 
 def reference(stand: Stand, method: str) -> Reference:
-    """Measured once, on this machine; the seconds are those of a machine as busy as it was then."""
+    """Measured once for this machine and this state of the program, on a machine as busy as it was then."""
     own: Reference | None = stand.references.get(method)
     if own is not None:
         return own
     found = known(REFERENCES).get(method)
-    if found is not None and found.get("machine") == this_machine() and method not in BY_SECRETS:
+    of_now = {"machine": this_machine(), "source": source()}
+    if found is not None and of_now.items() <= found.items() and method not in BY_SECRETS:
         return Reference(**found)
     began = time.monotonic()
     run = stand.start(app_of(stand, method))
     code, accuracy = run.end(), accuracy_of(run.folder)
     if code or (accuracy is None and method not in OF_SITES):
         raise NotSeen(f"{method} did not end well though nothing disturbed it: {run.words[-500:]}")
-    measured = Reference(accuracy, time.monotonic() - began, mark_of(run.folder), this_machine())
+    measured = Reference(accuracy, time.monotonic() - began, mark_of(run.folder), **of_now)
     stand.references[method] = measured
     keep(REFERENCES, method, asdict(measured))
     return measured

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import fedsift
 from fedsift.contract.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
@@ -51,6 +53,17 @@ def keep(path: Path, name: str, value: Any) -> None:
         write_atomically(path, (json.dumps(dict(sorted(table.items())), indent=1) + "\n").encode())
 
 
+def source() -> str:
+    """The last commit that changed the program, with a plus where its files differ; empty outside of a checkout."""
+    program = str(Path(fedsift.__file__).parent)
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", program, *words, "--", program]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    return git("log", "-1", "--format=%h", "--abbrev=9") + ("+" if git("status", "--porcelain") else "")
+
+
 def keep_row(row: Row) -> None:
-    """With the machine's load at that moment: seconds are worth no more than the quiet in which they were taken."""
-    keep(ROWS, row.name, {**asdict(row), "load": round(os.getloadavg()[0], 1)})
+    """With the program's state, and the machine's load: seconds are worth no more than the quiet they were taken in."""
+    keep(ROWS, row.name, {**asdict(row), "load": round(os.getloadavg()[0], 1), "source": source()})

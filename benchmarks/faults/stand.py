@@ -31,6 +31,8 @@ from fedsift.runs.folder import FEDERATION, WAITING
 from fedsift.study import Study
 
 LOOK = 0.004
+PATIENCE = 1200.0
+"""Seconds for what takes a minute on a quiet machine."""
 COORDINATOR = "flwr-serverapp"
 WORKER = "fedsift.deploy.worker"
 
@@ -48,11 +50,11 @@ def wait_until(condition: Callable[[], object], seconds: float, what: str, look:
 
 
 def command_of(pid: int) -> str:
-    """A process's command, and the name that it gave itself."""
+    """A process's command, and the name that it gave itself; nothing for one that has ended and still has a name."""
     place = Path(f"/proc/{pid}")
     try:
-        command = (place / "cmdline").read_bytes().replace(b"\0", b" ") + (place / "comm").read_bytes()
-        return command.decode(errors="replace").strip()
+        command = (place / "cmdline").read_bytes().replace(b"\0", b" ")
+        return (command + (place / "comm").read_bytes()).decode(errors="replace").strip() if command else ""
     except OSError:
         return ""
 
@@ -63,7 +65,7 @@ class Running:
 
     member: Member
     folder: RunFolder
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=time.time)
 
     @property
     def over(self) -> bool:
@@ -75,21 +77,30 @@ class Running:
         except ValueError:
             return {}
 
+    def _said_since(self) -> bool:
+        """Whether the file that says who is awaited was written after this start."""
+        try:
+            return (self.folder.path / WAITING).stat().st_mtime >= self.began
+        except OSError:
+            return False
+
     @property
     def asking(self) -> int:
-        """The round whose answers are awaited now; 0 for none."""
+        """The round whose answers are awaited now; 0 for none, or what an earlier start awaited."""
+        if not self._said_since():
+            return 0
         found = re.match(r"round (\d+) \(.*answers to", str(self.waiting().get("what", "")))
         return int(found[1]) if found else 0
 
-    def end(self, seconds: float = 420.0) -> int:
+    def end(self, seconds: float = PATIENCE) -> int:
         wait_until(lambda: self.over, seconds, f"the end of {self.folder.id}")
         return int(self.member.process.returncode)
 
-    def finish(self, number: int, seconds: float = 240.0) -> None:
+    def finish(self, number: int, seconds: float = PATIENCE) -> None:
         """Wait until so many rounds are done, or the run is over."""
         wait_until(lambda: self.over or len(self.folder.rounds()) >= number, seconds, f"round {number}", LOOK)
 
-    def ask(self, number: int, seconds: float = 240.0) -> None:
+    def ask(self, number: int, seconds: float = PATIENCE) -> None:
         """Wait until this round's answers are awaited, or the run is over."""
         wait_until(lambda: self.over or self.asking >= number, seconds, f"round {number} to be asked", LOOK)
 
@@ -194,6 +205,18 @@ class Stand:
         log = f"start-{name.replace('/', '-')}"
         return Running(self.trial.launch(log, "start", app, *place), RunFolder(folder))
 
+    def stop_runs(self) -> None:
+        """Ctrl-C for whatever run a fault has left on its way: it would be in the way of the next."""
+        going = [
+            each
+            for each in self.trial.members
+            if each.name.startswith("start-") and each.process.poll() is None
+        ]
+        for member in going:
+            member.process.send_signal(signal.SIGINT)
+        for member in going:
+            wait_until(lambda each=member: each.process.poll() is not None, 120, f"the end of {member.name}")
+
     # What a site does -----------------------------------------------------------------------------------------------
 
     def notes_of(self, site: str, run: Running) -> Path:
@@ -212,7 +235,7 @@ class Stand:
             return False
         return False
 
-    def work(self, site: str, run: Running, seconds: float = 240.0) -> None:
+    def work(self, site: str, run: Running, seconds: float = PATIENCE) -> None:
         """Wait until the site is at work on a request, or the run is over."""
         wait_until(lambda: run.over or self.computes(site, run), seconds, f"{site} to compute", LOOK)
 
@@ -234,11 +257,15 @@ def standing(folder: Path, study: Study) -> Iterator[Stand]:
 CLOCKS = ("seconds", "warnings", "bytes_down", "bytes_up")
 
 
+def model_of(folder: RunFolder) -> bytes:
+    """The file of a run's last model; empty where sites keep theirs."""
+    file = folder.path / "model.safetensors"
+    return file.read_bytes() if file.is_file() else b""
+
+
 def mark_of(folder: RunFolder) -> str:
     """A fingerprint of what a run came to: its model, and its rounds without their clocks."""
-    found = sha256()
-    model = folder.path / "model.safetensors"
-    found.update(model.read_bytes() if model.is_file() else b"")
+    found = sha256(model_of(folder))
     for row in folder.rounds():
         kept = {key: value for key, value in row.items() if key not in CLOCKS}
         found.update(json.dumps(kept, sort_keys=True).encode())

@@ -265,7 +265,7 @@ def hostile_app(stand: Stand) -> Iterator[Row]:
     mark = stand.trial.out / "mark"
     evil = _with_spy(stand, app_of(stand, "fedavg"), "evil", secrets, mark)
     run = stand.start(evil)
-    code = run.end(240)
+    code = run.end()
     ran = mark.exists() or any("SPY" in stand.log(site) for site in stand.sites)
     said = said_by(stand.log(stand.sites[0]), "is not pinned")
     yield Row(
@@ -280,7 +280,7 @@ def hostile_app(stand: Stand) -> Iterator[Row]:
     for file in stand.trial.sites.values():
         pin(app_fingerprint(evil), file)
     again = stand.start(evil)
-    again.end(300)
+    again.end()
     log = stand.log(stand.sites[0])
     tried, read = log.count("SPY refused PermissionError"), log.count("SPY read")
     yield Row(

@@ -19,7 +19,7 @@ def two_runs(stand: Stand) -> Iterator[Row]:
     usual = {method: reference(stand, method) for method in ("fedavg", "feddpcont")}
     began = time.monotonic()
     runs = {method: stand.start(app_of(stand, method)) for method in usual}
-    codes = {method: run.end(600) for method, run in runs.items()}
+    codes = {method: run.end() for method, run in runs.items()}
     same = {method: sameness(run, usual[method]) for method, run in runs.items()}
     yield Row(
         name="two runs at once",

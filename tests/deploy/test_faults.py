@@ -25,7 +25,7 @@ TOGETHER = (
     "expired certificate",
     "hostile app",
     "hostile coordinator",
-    "superlink killed",
+    "superlink killed, fednoro",
 )
 SHORT = ("killed while writing", "truncated data", "label out of range", "long temporary path")
 
