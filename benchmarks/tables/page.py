@@ -143,11 +143,7 @@ def section(results: Results) -> list[str]:
     rest = "." if results.cells_there == results.cells_wanted else ": open."
     there = f"{results.cells_there} of {plural(results.cells_wanted, 'run')}{rest}"
     asked = [seed for seed in find_table(table.name).seeds if seed not in table.seeds]
-    missing = (
-        [f"Of the {len(asked) + len(table.seeds)} seeds that it asks for {len(asked)} are open."]
-        if asked
-        else []
-    )
+    missing = [f"Seeds that it asks for and that are open: {', '.join(map(str, asked))}."] if asked else []
     if asked or rest != ".":
         missing.append(f"`fedsift bench {table.name}` computes what is missing.")
     blocks.append(filled(" ".join([there, *versions(results), *missing])))
