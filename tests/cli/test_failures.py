@@ -80,6 +80,18 @@ def test_sigterm_stops_as_ctrl_c_does_and_the_handler_goes_again() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_a_command_that_sigterm_ends_by_itself_has_its_exit_code_and_not_that_of_ctrl_c() -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def wait() -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as ended, sigterm_as_interrupt():
+        app([])
+    assert ended.value.code == 143
+
+
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (Terminated(), 143)])
 def test_a_stopped_run_says_how_to_go_on(
     stop: BaseException,

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from fedsift.cli.failures import INTERRUPTED, TERMINATED
 from fedsift.cli.main import app
 from fedsift.contract.errors import ConfigError, DataError
 
@@ -102,6 +103,9 @@ def test_the_units_start_our_commands_and_start_them_again(file: Path) -> None:
     assert not params["insecure"]
     assert unit["Service"]["Restart"] in ("always", "on-failure")
     assert unit["Service"]["RestartPreventExitStatus"] == f"{ConfigError.exit_code} {DataError.exit_code}"
+    assert (
+        unit["Service"]["SuccessExitStatus"] == f"{INTERRUPTED} {TERMINATED}"
+    )  # `systemctl stop` is no failure
     assert unit["Service"]["UMask"] == "0077"
     writable = unit["Service"]["ReadWritePaths"]
     assert unit["Service"]["WorkingDirectory"].startswith(writable)

@@ -40,9 +40,11 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """While a command runs, `kill` and a job scheduler's end of time stop it as Ctrl-C does."""
+    """While a command runs, `kill` and a job scheduler's end of time stop it as Ctrl-C does, with their own code."""
+    came: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
+        came.append(number)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends it at once
         raise Terminated
 
@@ -53,6 +55,10 @@ def sigterm_as_interrupt() -> Iterator[None]:
         return
     try:
         yield
+    except SystemExit as end:
+        if came and end.code == INTERRUPTED:  # what reads the command line takes every interrupt for Ctrl-C
+            raise SystemExit(TERMINATED) from None
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
