@@ -73,20 +73,22 @@ only of one label a sample and where sites answer together; `later sign flip` is
 in two exchanges that follow each other. Without an attacker, in the first exchanges of the methods above (`python -m
 benchmarks.attacks.agreement`):"""
 SAME = """Of several findings a sample, a site that took yes for no throughout, which is honest and can be mended,
-sends what an attacker sends: in the table of first exchanges above it goes {wrong:.2f} of the others' way along, and
+sends nearly what an attacker sends: in the table of first exchanges above it goes {wrong:.2f} of the others' way along, and
 the turned sign {flip:.2f}. Of sites that come one by one the same is true from the first visits on, for the model has
 learnt from those before. FedCorr's first stage, a site whose labels are all wrong and one that turns its sign, each the
 cosine of its lone update with the others' of the same stage (`python -m benchmarks.attacks.alone`):"""
 EARLIEST = """**The first visited.** In the tables above the hostile sites are `site-09` and `site-08`, whom FedCorr and
 FedDiv may visit late, when others have shown how far sites go. A hostile site that is among the first three visited is
-measured by nothing but the model that was sent, and **can spoil the model by itself**. With `first_together = true` all
+measured by nothing but the model that was sent, and **can spoil the model by itself**: FedDiv's row with two hostile
+sites shows it, for `site-08` is the second visited there. With `first_together = true` all
 sites train in the very first visit, for the gate alone, and then go on one by one. It is off by default: models that
 are trained beside others differ in their last bits, and every site sends one model more. FedCorr, one hostile site, by
 when it is visited ({seeds}):"""
 REMEDY = """What the last sites cost in the same two ways, one of them by default and two against the trimmed mean
 (accuracy, and in brackets what is lost):"""
 MISSING = "None."
-BEFORE = "All are of sources before that was written down."
+FEW_NAMES = 3
+"""Rows of one version that are named."""
 COST = """Final accuracy of averaging methods on ten equal sites of digits with clean labels (with several labels a
 sample where a method needs them), one of them hostile, and what the worst attack costs in points. `absent` never
 answers, which is what a refused attack comes to."""
@@ -178,9 +180,7 @@ def block(found: dict[str, dict[str, Any]], kind: str, most: float, extra: list[
     text = table(["method", "seeds", "nobody", *attacks, "worst"], body)
     text += f"\n\nCells that cost more than {100 * most:.0f} points:\n\n"
     text += "\n".join(f"- {each}" for each in missed) if missed else f"- {MISSING.lower().rstrip('.')}"
-    text += "\n\n" + filled(
-        f"{SHARED.format(proven=proven)} Of the rows, one a seed: {versions(rows_by_seed(found, kind))}"
-    )
+    text += "\n\n" + filled(f"{SHARED.format(proven=proven)} {versions(rows_by_seed(found, kind))}")
     if unmeasured:
         text += "\n\n" + filled(f"Not measured: {', '.join(unmeasured)}.")
     return text
@@ -212,6 +212,11 @@ def why() -> str:
     return f"{filled(WHY.format(longest=longest))}\n\n{table(head, body)}\n\n{alone()}"
 
 
+def measured_everywhere(found: Mapping[str, Any], seed: str) -> bool:
+    """Whether all ways of visiting can be compared at this seed."""
+    return all(f"{kind}, {way}, {seed}" in found for kind in ("early", *KINDS) for way in WAYS)
+
+
 def alone() -> str:
     """Sites that cannot be told from attackers, by figures; then what a study can do about it."""
     found, ways = read(ALONE), read(BACK)[FINDINGS]
@@ -227,7 +232,8 @@ def alone() -> str:
     ]
     late = []
     for way, kind in itertools.product(WAYS, KINDS):
-        if rows := rows_of(found, f"{kind}, {way}"):
+        rows = [found[f"{kind}, {way}, {seed}"] for seed in seeds if measured_everywhere(found, seed)]
+        if rows:
             means = [mean_of([row[name] for row in rows]) or 0.0 for name in ("none", *MISSED)]
             lost = [f"{points(value)} ({100 * (means[0] - value):.1f})" for value in means[1:]]
             name = f"`{way}`" if WAYS[way] else way
@@ -250,16 +256,12 @@ def versions(rows: Mapping[str, Mapping[str, Any]]) -> str:
     of: dict[str, list[str]] = {}
     for name, row in rows.items():
         of.setdefault(row.get(SOURCE, ""), []).append(name)
-    if len(of) == 1:
-        [(only, names)] = of.items()
-        return f"All {len(names)} are of source `{only}`." if only else BEFORE
-    least = min(of, key=lambda one: len(of[one]))
     told = [
-        f"{len(names)} are {f'of source `{one}`' if one else 'of sources before that was written down'}"
-        + (f" ({', '.join(names)})" if one == least else "")
+        f"{len(names)} {f'by `{one}`' if one else 'before this was written down'}"
+        + (f" ({'; '.join(names)})" if len(names) <= FEW_NAMES else "")
         for one, names in of.items()
     ]
-    return f"By the version of the source that measured them: {'; '.join(told)}."
+    return f"Rows by the version of the source that measured them: {', '.join(told)}."
 
 
 def limits() -> str:
