@@ -73,10 +73,11 @@ only of one label a sample and where sites answer together; `later sign flip` is
 in two exchanges that follow each other. Without an attacker, in the first exchanges of the methods above (`python -m
 benchmarks.attacks.agreement`):"""
 SAME = """Of several findings a sample, a site that took yes for no throughout, which is honest and can be mended,
-sends nearly what an attacker sends: in the table of first exchanges above it goes {wrong:.2f} of the others' way along, and
-the turned sign {flip:.2f}. Of sites that come one by one the same is true from the first visits on, for the model has
-learnt from those before. FedCorr's first stage, a site whose labels are all wrong and one that turns its sign, each the
-cosine of its lone update with the others' of the same stage (`python -m benchmarks.attacks.alone`):"""
+sends nearly what an attacker sends: in the table of first exchanges above it goes {wrong:.2f} of the others' way
+along, and the turned sign {flip:.2f}. Of sites that come one by one the same is true from the first visits on, for
+the model has learnt from those before. FedCorr's first stage, a site whose labels are all wrong and one that turns
+its sign, each the cosine of its lone update with the others' of the same stage (`python -m
+benchmarks.attacks.alone`):"""
 EARLIEST = """**The first visited.** In the tables above the hostile sites are `site-09` and `site-08`, whom FedCorr and
 FedDiv may visit late, when others have shown how far sites go. A hostile site that is among the first three visited is
 measured by nothing but the model that was sent, and **can spoil the model by itself**: FedDiv's row with two hostile
@@ -100,7 +101,7 @@ method, and ended in the same model to the last bit."""
 NEAR = """How near honest federations come to the limits, in shares of each limit: 1 would be a refusal (opposed:
 negative where everybody goes along). Digits over ten sites unless said otherwise; `python -m benchmarks.attacks
 --honest` measures those that are not in the table yet, over every kind of skew and wrong labels, and presets on real
-data cut to their first rounds. Rows without a figure for `turned` were measured before that rule was there."""
+data cut to their first rounds. No figure for `opposed`: the first exchange told nothing."""
 EQUAL = """Every preset that has a small form, cut to a few rounds of every stage and to 600 to 1,500 samples, with
 `[gate]` as it is and with every key that judges an update switched off (`python -m benchmarks.attacks.presets`):
 {equal} of {runs} ended in the same state to the last bit, {refused} updates were refused."""
