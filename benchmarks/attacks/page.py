@@ -81,10 +81,10 @@ benchmarks.attacks.alone`):"""
 EARLIEST = """**The first visited.** In the tables above the hostile sites are `site-09` and `site-08`, whom FedCorr and
 FedDiv may visit late, when others have shown how far sites go. A hostile site that is among the first three visited is
 measured by nothing but the model that was sent, and **can spoil the model by itself**: FedDiv's row with two hostile
-sites shows it, for `site-08` is the second visited there. With `first_together = true` all
-sites train in the very first visit, for the gate alone, and then go on one by one. It is off by default: models that
-are trained beside others differ in their last bits, and every site sends one model more. FedCorr, one hostile site, by
-when it is visited ({seeds}):"""
+sites shows it, for `site-08` is the second visited there. With `first_together = true` all sites train in the very
+first visit, for the gate alone, and then go on one by one. `fedsift deploy` writes it into an app's study unless the
+study says otherwise. In simulations it is off: models that are trained beside others differ in their last bits, and
+every site sends one model more. FedCorr, one hostile site, by when it is visited ({seeds}):"""
 REMEDY = """What the last sites cost in the same two ways, one of them by default and two against the trimmed mean
 (accuracy, and in brackets what is lost):"""
 MISSING = "None."

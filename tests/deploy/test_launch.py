@@ -50,6 +50,17 @@ def test_the_app_holds_what_flower_needs_and_nothing_of_the_data(deployed: Path)
     assert (study.method_name, study.engine.name) == ("fednoro", "flower")
 
 
+@pytest.mark.parametrize("method", ["fedcorr", "feddiv"])
+@pytest.mark.parametrize(("decided", "written"), [({}, True), ({"first_together": False}, False)])
+def test_an_app_judges_all_sites_once_before_one_makes_the_model_alone(
+    tmp_path: Path, method: str, decided: dict[str, bool], written: bool
+) -> None:
+    study = Study.from_table({"method": {"name": method, **decided}})
+    write_app(study, tmp_path / "app")
+    assert tomllib.loads((tmp_path / "app" / "study.toml").read_text())["method"]["first_together"] is written
+    assert "first_together" not in study.to_table()["method"] or decided
+
+
 def test_no_path_of_the_coordinator_travels_to_the_sites(tmp_path: Path) -> None:
     own = tmp_path / "ward" / "scans.npz"
     study = Study.from_table(

@@ -110,6 +110,11 @@ class Method(Ranged):
         """
         return self
 
+    def deployed(self: M) -> M:
+        """This method as it runs across real sites unless somebody decided otherwise: there, what keeps one site from
+        spoiling the model is worth a message more. What is filled in is written into the app's study."""
+        return self
+
     def fits(self, facts: FederationFacts) -> Misfit | None:
         """Why this method does not fit such a federation, or only with care; None where nothing speaks against it."""
         found = list(self.misfits(facts))

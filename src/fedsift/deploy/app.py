@@ -58,7 +58,8 @@ def write_app(
 
 
 def travelling(study: Study) -> Study:
-    """The study as the sites receive it: on Flower, and with files' names where the coordinator's own paths were.
+    """The study as the sites receive it: on Flower, protected as real sites are, and with files' names where the
+    coordinator's own paths were.
 
     Nobody opens these files there, since sites have their own data; their folders are nobody else's business.
     """
@@ -71,6 +72,7 @@ def travelling(study: Study) -> Study:
         partition=_without_folders(study.partition),
         noise=_without_folders(study.noise),
         public=public,
+        method=study.method.deployed(),
         engine=dataclasses.replace(study.engine, name="flower"),
     )
 

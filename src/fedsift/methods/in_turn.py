@@ -38,15 +38,18 @@ class VisitsInTurn(Averaging):
     visit_fraction: Share | None = None
     """Share of the sites visited in one round of the first stage; by itself 1/N, as in the paper. 0.1 is FedCorr's
     Table 6, "w/o fraction scheduling"."""
-    first_together: bool = False
+    first_together: bool | None = None
     """In the very first visit let all the other sites train as well, so that the gate sees them beside each other
     before any of them makes the model alone: whoever goes too far or back is told then, and later by it. Their models
-    are used for nothing else."""
+    are used for nothing else. By itself: across real sites, not in simulations, whose sites are honest."""
 
     def completed(self, facts: FederationFacts) -> Self:
         if facts.sites is None or self.visit_fraction is not None:
             return self
         return replace(self, visit_fraction=1 / facts.sites)
+
+    def deployed(self) -> Self:
+        return self if self.first_together is not None else replace(self, first_together=True)
 
     @property
     def visits_each(self) -> int:
