@@ -56,6 +56,8 @@ PLAIN = "identity"
 """The one content encoding: a packed body can be a thousand times larger than its bytes."""
 FOR_A_NODE = {408: 503, 413: 403, 415: 403, 429: 503, 500: 503}
 """Answers that end a SuperNode's loop for good, and what it takes instead: 403 drops one message, 503 tries again."""
+PIECE = 2**18
+"""Bytes of a body that are handed on at one go."""
 STILL_THERE = 412
 """Flower's answer to a listed key whose node has not been silent for a minute yet: to it, the node still runs."""
 
@@ -342,9 +344,13 @@ class Door:
 
 
 async def _once(body: bytes) -> AsyncIterator[bytes]:
-    """A body that nobody holds when it is sent: httpx's answers know their requests in a circle, until the collector
-    of garbage comes, and that counts objects, not megabytes."""
-    yield body
+    """A body that nobody holds when it is sent, and of which nobody makes four copies on the way.
+
+    httpx ties an answer and its request in a circle until the collector of garbage comes, which counts objects and not
+    megabytes; and what is sent at one go is copied by each layer as a whole.
+    """
+    for start in range(0, len(body), PIECE):
+        yield body[start : start + PIECE]
 
 
 def _address(scope: Scope) -> str:
