@@ -192,10 +192,16 @@ def noisy_study(noise: dict[str, Any], **changes: Any) -> Study:
 
 def labels() -> Iterator[dict[str, Any]]:
     some = {"name": "fedcorr", "rho": 0.4, "tau": 0.5, "sites": "exact"}
-    usual = played(noisy_study(some, gate={"cross_check": True}))
-    seen = played(noisy_study(some, gate={"cross_check": True}), Lying)
+    study = noisy_study(some, gate={"cross_check": True})
+    usual, seen, truth = played(study), played(study, Lying), study.spread().truth
+    assert truth is not None
+    liar = min(truth.noisy)
     warned = [text for line in seen.lines for text in line["warnings"]]
-    outcome = "the site passes for clean; the coordinator's own samples tell on it"
+    [found] = [line["findings"] for line in seen.lines if "findings" in line]
+    outcome = (
+        f"{liar} {'is called noisy' if liar in found['noisy'] else 'passes for clean'}; the coordinator's own samples "
+        f"{'tell on it' if any(liar in text for text in warned) else 'do not tell on it'}"
+    )
     yield row(
         "lying scores",
         "FedNoRo: one noisy site of ten claims a clean one's losses",

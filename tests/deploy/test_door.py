@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import hashlib
 import json
+import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
@@ -661,3 +663,39 @@ def test_a_roster_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert roster.of("sha256:" + "c" * 64) is None
     with pytest.raises(ConfigError, match="cannot be read"):
         Roster(tmp_path / "missing.toml")
+
+
+def test_a_body_is_let_go_as_soon_as_it_has_passed(setting: Setting) -> None:
+    """Not only when the collector of garbage comes: bodies have megabytes, and it counts objects."""
+    body, sent = bytes(range(256)) * 64, []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    async def post() -> int:
+        headers = [(name.encode(), value.encode()) for name, value in setting.key.headers().items()]
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": PUSH,
+            "headers": headers,
+            "client": ("127.0.0.1", 1),
+        }
+        await setting.door(scope, receive, send)
+        setting.upstream.calls.clear()
+        return sys.getrefcount(body)
+
+    async def posts() -> list[int]:
+        return [await post() for _ in range(5)]
+
+    gc.collect()
+    gc.disable()
+    try:
+        held = asyncio.run(posts())
+    finally:
+        gc.enable()
+    assert sent[0]["status"] == 200
+    assert len(set(held)) == 1, f"after each of five requests the body was held {held} times"

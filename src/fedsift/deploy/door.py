@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,8 @@ PLAIN = "identity"
 """The one content encoding: a packed body can be a thousand times larger than its bytes."""
 FOR_A_NODE = {408: 503, 413: 403, 415: 403, 429: 503, 500: 503}
 """Answers that end a SuperNode's loop for good, and what it takes instead: 403 drops one message, 503 tries again."""
+PIECE = 2**18
+"""Bytes of a body that are handed on at one go."""
 STILL_THERE = 412
 """Flower's answer to a listed key whose node has not been silent for a minute yet: to it, the node still runs."""
 
@@ -268,9 +270,9 @@ class Door:
     async def _ask(self, path: str, body: bytes, passed: dict[str, str]) -> tuple[int, bytes, str]:
         """The other side's answer as its bytes came, refused as soon as it is too long or packed."""
         most, parts, size = self.limits.answer_bytes, [], 0
-        asked = {**passed, "accept-encoding": PLAIN}
+        asked = {**passed, "accept-encoding": PLAIN, "content-length": str(len(body))}
         async with self.client.stream(
-            "POST", f"{self.upstream}{path}", content=body, headers=asked
+            "POST", f"{self.upstream}{path}", content=_once(body), headers=asked
         ) as response:
             packed = response.headers.get("content-encoding", PLAIN)
             if packed.strip().lower() != PLAIN:
@@ -345,6 +347,16 @@ class Door:
             **{"status": FOR_A_NODE.get(status, status) if self.egress else status},
             **{"seconds": round(seconds, 4), "reason": words},
         )
+
+
+async def _once(body: bytes) -> AsyncIterator[bytes]:
+    """A body that nobody holds when it is sent, and of which nobody makes four copies on the way.
+
+    httpx ties an answer and its request in a circle until the collector of garbage comes, which counts objects and not
+    megabytes; and what is sent at one go is copied by each layer as a whole.
+    """
+    for start in range(0, len(body), PIECE):
+        yield body[start : start + PIECE]
 
 
 def _address(scope: Scope) -> str:
