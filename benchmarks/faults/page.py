@@ -92,8 +92,8 @@ def busy(rows: dict[str, dict[str, Any]]) -> str:
     if not loads:
         return ""
     return (
-        f"Other programs kept the machine at a load of {min(loads):g} to {max(loads):g} meanwhile, so the seconds are "
-        "upper bounds."
+        f"Other programs kept the machine at a load of {min(loads):g} to {max(loads):g} meanwhile, and not always at "
+        "the same one, so the seconds are rough: below zero where the undisturbed run met a busier machine."
     )
 
 
