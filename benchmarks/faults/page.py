@@ -92,8 +92,9 @@ def busy(rows: dict[str, dict[str, Any]]) -> str:
     if not loads:
         return ""
     return (
-        f"Other programs kept the machine at a load of {min(loads):g} to {max(loads):g} meanwhile, so the seconds are "
-        "upper bounds."
+        f"The machine had a load of {min(loads):g} to {max(loads):g} meanwhile, of other programs and of "
+        "rows made side by side, and not always the same, so the seconds are rough: "
+        "below zero where the undisturbed run met a busier machine."
     )
 
 

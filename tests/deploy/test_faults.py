@@ -25,6 +25,10 @@ TOGETHER = (
     "expired certificate",
     "hostile app",
     "hostile coordinator",
+    "hostile site",
+    "oversize at the door",
+    "corrupt bytes at the door",
+    "flood",
     "superlink killed, fednoro",
 )
 SHORT = ("killed while writing", "truncated data", "label out of range", "long temporary path")
