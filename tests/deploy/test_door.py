@@ -680,7 +680,7 @@ def test_a_body_is_let_go_as_soon_as_it_has_passed(setting: Setting) -> None:
         scope = {
             "type": "http",
             "method": "POST",
-            "path": PUSH,
+            "path": "/v1/fleet/get-run",
             "headers": headers,
             "client": ("127.0.0.1", 1),
         }
