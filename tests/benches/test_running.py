@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from fedsift.benches import cells, running
+from fedsift.benches import cells, crew, running
 from fedsift.benches.crew import Job, News, carry_out, do
 from fedsift.benches.running import Outcome, Progress, in_shard, run_table
 from fedsift.benches.store import Store, merge
@@ -197,6 +199,99 @@ def test_processes_give_the_bytes_of_this_process(made: tuple[Outcome, Path], tm
     _, out = made
     assert run_table(small_table(), tmp_path, processes=2).computed == 8
     assert files_of(tmp_path) == files_of(out)
+
+
+def shared_run(tmp_path: Path, name: str, granted: Callable[[], int] | None, **changes: Any) -> News:
+    """Twelve rounds of FedCorr, which keeps pages at its sites, with as many processes as are granted on the way."""
+    method = {"name": "fedcorr", "iterations": 2, "fine_tuning_rounds": 4, "usual_rounds": 4}
+    (cell, *_) = cells.cells_of(small_table(rows=[{"label": "FedCorr", "method": method}], claims=[]))
+    job = Job(0, cell.study.to_table(), tmp_path / name, keep=True, **changes)
+    return do(job, lambda news: None, granted)
+
+
+def test_a_run_that_gets_more_processes_goes_on_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cores become free while it runs, and it has long to go: broken off after its third round, then two workers."""
+    for name, seconds in (("WORTH_A_BREAK", -1.0), ("TRIED_AFTER", 0.0), ("SAID_EVERY", 0.0)):
+        monkeypatch.setattr(crew, name, seconds)
+    heard = iter([0, 0, 2] + [0] * 100)
+    alone, shared = shared_run(tmp_path, "alone", None), shared_run(tmp_path, "shared", lambda: next(heard))
+    at_once = shared_run(tmp_path, "at once", None, workers=2)
+    assert alone.record is not None and shared.record is not None and at_once.record is not None
+    assert alone.record.line() == shared.record.line() == at_once.record.line()
+    events = [json.loads(line) for line in (tmp_path / "shared" / "events.jsonl").read_text().splitlines()]
+    begun = [event["done"] for event in events if event["kind"] == "started"]
+    assert begun == [0, 3], "it was broken off once, and went on from its last round"
+    assert shared.record.seconds > 0
+
+
+def test_a_run_that_ends_soon_is_not_broken_off(tmp_path: Path) -> None:
+    assert shared_run(tmp_path, "short", lambda: 2).record is not None
+    assert (tmp_path / "short" / "events.jsonl").read_text().count('"started"') == 1
+
+
+def test_a_run_on_another_device_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "WORTH_A_BREAK", -1.0)
+    monkeypatch.setattr(crew, "_can_share", lambda study: False)
+    assert shared_run(tmp_path, "elsewhere", lambda: 2, workers=2).record is not None
+    assert (tmp_path / "elsewhere" / "events.jsonl").read_text().count('"started"') == 1
+
+
+class Line:
+    """A connection to nobody that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, item: Any) -> None:
+        self.sent.append(item)
+
+    def recv(self) -> News:
+        (*_, job) = (item for item in self.sent if isinstance(item, Job))
+        return News(job.number, failure="over")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
+    """The lines of a crew in which the run of the first hand at work is always the next to end."""
+    made: list[Line] = []
+
+    class Hand(crew._Hand):
+        def __init__(self) -> None:
+            made.append(Line())
+            self.connection, self.job, self.workers = cast(Any, made[-1]), None, 1
+            self.process = cast(Any, threading.current_thread())
+
+        def end(self) -> None:
+            pass
+
+    monkeypatch.setattr(crew, "_Hand", Hand)
+    monkeypatch.setattr(crew, "wait", lambda connections: connections[:1])
+    return made
+
+
+def sent(lines: list[Line]) -> list[list[tuple[int, int] | int]]:
+    """What each hand was sent: a run with its number and processes, or more processes."""
+    return [[(i.number, i.workers) if isinstance(i, Job) else i for i in line.sent] for line in lines]
+
+
+def jobs_of(count: int) -> list[Job]:
+    return [Job(number, {}, Path(str(number))) for number in range(count)]
+
+
+def test_cores_are_shared_among_the_runs_that_are_left(lines: list[Line]) -> None:
+    """Seven runs and four cores: one core each, then two each where two are left, and the last has them all."""
+    assert [news.number for news in carry_out(jobs_of(7), 4)] == [0, 4, 5, 6, 1, 2, 3]
+    assert sent(lines) == [[(0, 1), (4, 1), (5, 1), (6, 1)], [(1, 1)], [(2, 1), 2], [(3, 1), 2, 4]]
+
+
+def test_fewer_runs_than_cores_have_more_than_one_each(lines: list[Line]) -> None:
+    assert [news.number for news in carry_out(jobs_of(2), 5)] == [0, 1]
+    assert sent(lines) == [[(0, 2)], [(1, 2), 5]]
 
 
 @pytest.mark.slow

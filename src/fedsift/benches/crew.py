@@ -1,6 +1,7 @@
 """As many processes of one thread as there are cores, a run each: its bytes are those of a lone run.
 
 A process is started once and gets one run after another. One that dies takes its own run with it and nobody else's.
+When fewer runs are left than cores, those under way share the rest as worker processes, which change no bit of them.
 """
 
 from __future__ import annotations
@@ -9,23 +10,31 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsift.benches.left import Ahead, Pace
 from fedsift.benches.store import Record
+from fedsift.contract.errors import FedsiftError, Stopped
+
+if TYPE_CHECKING:
+    from fedsift.study import Study
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 SAID_EVERY = 0.5
 """Seconds between two words about the rounds of one run."""
 TRIED_AFTER = 20.0
 """Seconds of rounds after which the stages that lie ahead of a run are tried, to say how long it takes."""
+WORTH_A_BREAK = 60.0
+"""Seconds that a run must still take for it to be broken off and gone on with by more processes: loading its data anew
+takes a few."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,8 @@ class Job:
     study: dict[str, Any]
     folder: Path
     keep: bool = False
+    workers: int = 1
+    """Processes that may work on it from its start."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ def carry_out(jobs: Sequence[Job], processes: int) -> Iterator[News]:
         for _ in range(min(processes, len(waiting))):
             crew.append(_Hand())
         for hand in crew:
-            hand.begin(waiting.pop())
+            hand.begin(replace(waiting.pop(), workers=processes // len(crew)))
         while any(hand.job is not None for hand in crew):
             ready = wait([hand.connection for hand in crew if hand.job is not None])
             for place, hand in enumerate(crew):
@@ -81,6 +92,9 @@ def carry_out(jobs: Sequence[Job], processes: int) -> Iterator[News]:
                         crew[place] = hand = _Hand()
                     if waiting and hand.process.is_alive():
                         hand.begin(waiting.pop())
+            busy = [hand for hand in crew if hand.job is not None]
+            for hand in busy:
+                hand.share(processes // len(busy))
     finally:
         for hand in crew:
             hand.end()
@@ -99,10 +113,18 @@ class _Hand:
             self.process.start()
         theirs.close()
         self.job: Job | None = None
+        self.workers = 1
 
     def begin(self, job: Job) -> None:
-        self.job = job
+        self.job, self.workers = job, job.workers
         self.connection.send(job)
+
+    def share(self, workers: int) -> None:
+        """So many processes may work on its run from now on."""
+        if workers > self.workers:
+            self.workers = workers
+            with contextlib.suppress(OSError):  # its end will be heard
+                self.connection.send(workers)
 
     def hear(self) -> News:
         assert self.job is not None
@@ -150,46 +172,120 @@ def _serve(connection: Connection, parent: int) -> None:
     while True:
         try:
             job = connection.recv()
+            while not isinstance(job, Job):  # a share in cores that came when its run had just ended
+                job = connection.recv()
         except EOFError:
             return
-        news = do(job, lambda said: connection.send(said))
+        news = do(job, connection.send, lambda: connection.recv() if connection.poll() else 0)
         try:
             connection.send(news)
         except OSError:
             return
 
 
-def do(job: Job, tell: Callable[[News], None] | None = None) -> News:
-    """One job; what goes wrong in it is said, not raised."""
+class _Shared(Stopped):
+    """A run is broken off to be gone on with by more processes."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(f"goes on with {workers} processes")
+        self.workers = workers
+
+
+def do(
+    job: Job, tell: Callable[[News], None] | None = None, granted: Callable[[], int] | None = None
+) -> News:
+    """One job; what goes wrong in it is said, not raised.
+
+    granted: asked after every round for the number of processes that may work on it from now on, 0 if as before.
+    """
     from fedsift.benches.measure import measure
-    from fedsift.contract.errors import FedsiftError
     from fedsift.study import Study
 
-    began = said = time.monotonic()
-    pace: Pace | None = None
-
-    def listen(row: dict[str, Any]) -> None:
-        nonlocal said, pace
-        now = time.monotonic()
-        if pace is None:
-            pace = _pace_so_far(job.folder)
-            pace.before = max(now - began - row["seconds"], 0.0)
-        else:
-            pace.hear(row)
-        if tell is None or now - said < SAID_EVERY:
-            return
-        if pace.unknown and now - began >= TRIED_AFTER:
-            pace.tried = _tried(job, pace)
-        said = time.monotonic()
-        tell(News(job.number, round=row["round"], of=row.get("of", 0), ahead=pace.ahead()))
-
+    listener = _Listener(job, tell, granted)
     try:
-        record = measure(Study.from_table(job.study), job.folder, listen, keep=job.keep)
+        study = Study.from_table(job.study)
+        if not _can_share(study):
+            listener.granted = None
+        elif job.workers > 1:
+            study = _with_workers(study, job.workers)
+        began = processor_seconds(study.engine.workers)
+        while True:
+            listener.workers = study.engine.workers
+            try:
+                record = measure(study, job.folder, listener, keep=job.keep)
+                break
+            except _Shared as share:
+                study = _with_workers(study, share.workers)
     except FedsiftError as error:
         return News(job.number, failure=str(error))
     except Exception as error:
         return News(job.number, failure=f"{type(error).__name__}: {error}")
-    return News(job.number, record=record, ahead=None if pace is None else pace.ahead())
+    spent = processor_seconds(listener.workers) - began - listener.seconds
+    return News(job.number, record=replace(record, seconds=round(spent, 2)), ahead=listener.ahead)
+
+
+def processor_seconds(workers: int = 0) -> float:
+    """Processor time of this process until now, with that of its workers, those that have ended among them."""
+    ended = os.times()
+    spent = time.process_time() + ended.children_user + ended.children_system
+    if workers > 1:
+        from fedsift.local.processes import workers as crew
+
+        spent += sum(crew(workers).map(time.process_time, [()] * workers, []))
+    return spent
+
+
+def _can_share(study: Study) -> bool:
+    """Whether worker processes could help it: those of Flower and of a GPU are another matter."""
+    engine = study.engine
+    return engine.name == "inprocess" and engine.device == "cpu" and hasattr(socket, "send_fds")
+
+
+def _with_workers(study: Study, workers: int) -> Study:
+    return replace(study, engine=replace(study.engine, workers=max(workers, study.engine.workers)))
+
+
+class _Listener:
+    """Hears the rounds of a run: says how far it is, and breaks it off where more processes make up for that."""
+
+    def __init__(
+        self, job: Job, tell: Callable[[News], None] | None, granted: Callable[[], int] | None
+    ) -> None:
+        self.job, self.tell, self.granted = job, tell, granted
+        self.workers = self.offered = 0
+        self.pace: Pace | None = None
+        self.began = self.said = time.monotonic()
+        self.seconds = 0.0
+        """Processor time that listening took, which is no part of the run's."""
+
+    @property
+    def ahead(self) -> Ahead | None:
+        return None if self.pace is None else self.pace.ahead()
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        before = time.process_time()
+        self._follow(row)
+        self.seconds += time.process_time() - before
+        if self.granted is not None:
+            self.offered = max(self.offered, self.granted())
+        if self.offered > max(self.workers, 1):
+            ahead = self.ahead
+            if ahead is not None and ahead.left > WORTH_A_BREAK:
+                raise _Shared(self.offered)
+
+    def _follow(self, row: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if self.pace is None:
+            self.pace = _pace_so_far(self.job.folder)
+            self.pace.before = max(now - self.began - row["seconds"], 0.0)
+        else:
+            self.pace.hear(row)
+        if self.tell is None or now - self.said < SAID_EVERY:
+            return
+        if self.pace.unknown and now - self.began >= TRIED_AFTER:
+            self.pace.tried = _tried(self.job, self.pace)
+        self.said = time.monotonic()
+        self.tell(News(self.job.number, round=row["round"], of=row.get("of", 0), ahead=self.pace.ahead()))
 
 
 def _pace_so_far(folder: Path) -> Pace:

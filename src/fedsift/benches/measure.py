@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,25 +29,13 @@ NOT_OF_SITES = frozenset({"given_label_counts", "held_out", "replies_refused"})
 
 
 def measure(study: Study, place: Path, listen: Listener | None = None, *, keep: bool = False) -> Record:
-    """Run a study in `place`, or go on with it there, and read its outcome; the folder goes unless it is kept.
-
-    What the listener does is no part of the run's time.
-    """
-    started, aside = time.process_time(), 0.0
-
-    def told(row: dict[str, Any]) -> None:
-        nonlocal aside
-        before = time.process_time()
-        if listen is not None:
-            listen(row)
-        aside += time.process_time() - before
-
+    """Run a study in `place`, or go on with it there, and read its outcome; the folder goes unless it is kept."""
     folder = RunFolder(place)
     if not folder.study_file.is_file():
         place.mkdir(parents=True, exist_ok=True)
         folder.write_text("study.toml", study.to_toml())
     if not folder.finished:
-        run(study, folder, told)
+        run(study, folder, listen)
     found = outcome_of(folder)
     table = study.to_table()
     study_key, version = digest(canonical(study)), version_of(table)
@@ -60,7 +47,6 @@ def measure(study: Study, place: Path, listen: Listener | None = None, *, keep: 
         version=version,
         torch=torch.__version__,
         outcome=found,
-        seconds=round(time.process_time() - started - aside, 2),
         study=plain(table),
     )
 

@@ -28,8 +28,8 @@ class Record:
     torch: str
     outcome: dict[str, Any]
     seconds: float = 0.0
-    """Processor time of the process that finished it, which other work on the machine changes little; no part of what
-    is compared."""
+    """Processor time of the process that finished it and of its workers, which other work on the machine changes
+    little; no part of what is compared; 0 where it is not known."""
     study: dict[str, Any] = field(default_factory=dict)
 
     def line(self) -> dict[str, Any]:
