@@ -23,7 +23,7 @@ from fedsift.deploy.attending import home_of
 from fedsift.deploy.holders import KeyHolders, holders_of
 from fedsift.deploy.nodes import NodeBook
 from fedsift.deploy.pins import app_fingerprint, pin
-from fedsift.deploy.roster import Entry, add_entry, fingerprint, read_entries, revoke_entry
+from fedsift.deploy.roster import Entry, add_entry, change_entry, fingerprint, read_entries, revoke_entry
 from fedsift.deploy.site_file import egress_of, read_site_file
 from fedsift.deploy.site_head import read_head
 from fedsift.deploy.sites import open_site
@@ -67,6 +67,62 @@ def test_a_coordinators_roster_by_commands(tmp_path: Path) -> None:
     assert "revoked" in call("roster", "list", "--roster", file)
     call("roster", "revoke", "north", "--roster", file)  # twice is once
     assert text == file.read_text("utf-8")
+
+
+def test_a_site_comes_back_and_gets_a_new_key_by_commands(tmp_path: Path) -> None:
+    file, key = tmp_path / "federation.toml", "--roster"
+    file.write_text("# ours\n", "utf-8")
+    _, north = site_key(tmp_path, "north")
+    _, south = site_key(tmp_path, "south")
+    _, fresh = site_key(tmp_path, "fresh")
+    call("roster", "add", "north", north, "--samples", 100, "--share", 0.5, key, file)
+    call("roster", "add", "south", south, "--samples", 200, key, file)
+    before = read_entries(file)
+    call("roster", "revoke", "north", key, file)
+    assert "it is revoked still" in call("roster", "key", "north", fresh, key, file)
+    assert "may speak again" in call("roster", "reinstate", "north", key, file)
+    mark = fingerprint(fresh.read_bytes())
+    assert read_entries(file) == (Entry("north", mark, 100, False, 0.5), before[1])
+    assert file.read_text("utf-8").startswith("# ours\n")
+    text = file.read_text("utf-8")
+    with pytest.raises(ConfigError, match=f"key '{before[1].key}' stands there twice"):
+        call("roster", "key", "north", south, key, file)
+    with pytest.raises(ConfigError, match="lists no site 'west'; it lists north, south"):
+        call("roster", "reinstate", "west", key, file)
+    call("roster", "reinstate", "north", key, file)  # twice is once
+    assert file.read_text("utf-8") == text
+
+
+def test_the_old_key_of_a_site_speaks_for_nobody(holders: KeyHolders, tmp_path: Path) -> None:
+    change_entry(tmp_path / "federation.toml", "north", key=KEYS[2])
+    assert [holders.admits(node) for node in (11, 22, 33)] == [False, True, True]
+    assert holders.objection(33, introduced(tmp_path, name="north", samples=100)) is None
+
+
+def test_commands_of_operators_answer_as_json(tmp_path: Path) -> None:
+    file = tmp_path / "federation.toml"
+    _, north = site_key(tmp_path, "north")
+    mark = json.loads(call("fingerprint", north, "--json"))["fingerprint"]
+    listed = {"name": "north", "key": mark, "samples": 9, "revoked": False, "share": 1.0}
+    assert (
+        json.loads(call("roster", "add", "north", north, "--samples", 9, "--roster", file, "--json"))
+        == listed
+    )
+    for command, revoked in (("revoke", True), ("reinstate", False)):
+        said = json.loads(call("roster", command, "north", "--roster", file, "--json"))
+        assert said == {**listed, "revoked": revoked}
+    study = Study.from_table({"method": {"name": "fedavg"}})
+    write_app(study, tmp_path / "app")
+    requests, fields = asked_of_sites(study)
+    policy = json.loads(call("policy", tmp_path / "app", "--json"))["policy"]
+    assert (policy["requests"], policy["fields"]) == (list(requests), list(fields))
+    site = write_site(tmp_path / "site", policy={"requests": [], "fields": list(fields)})
+    pinned = json.loads(call("pin", tmp_path / "app", site, "--json"))
+    assert pinned["app"] == app_fingerprint(tmp_path / "app")
+    assert set(pinned["not_allowed_by_policy"]) == set(requests)
+    call("allow", "first", site)
+    assert json.loads(call("allow", "run-7", site, "--json"))["allowed_runs"] == ["first", "run-7"]
+    assert json.loads(call("withdraw", site, "--json")) == {"site": "north", "runs": [], "erased": False}
 
 
 def test_a_key_and_a_name_are_listed_once(tmp_path: Path) -> None:

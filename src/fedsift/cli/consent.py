@@ -90,6 +90,7 @@ def withdraw(
     erase: bool = typer.Option(
         False, "--erase", help="Also remove the notes; the record of what left stays."
     ),
+    json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Take no further part: the notebook is closed, and this site answers nothing from now on."""
     with patiently(f"reading {site_file}"):
@@ -99,6 +100,9 @@ def withdraw(
         path = site_file.resolve()
         file = read_site_file(path)
         runs = consent.withdraw(notebook_of(path, file), erase=erase)
+    if json:
+        print_json({"site": file.name, "runs": runs, "erased": erase})
+        return
     say(f"site '{file.name}' has withdrawn; it took part in: {', '.join(runs) or 'no run'}")
     say(
         "the coordinator lists the models with `fedsift flower took-part NAME RUNS`; ask for them to be trained anew"

@@ -1,7 +1,8 @@
-"""`fedsift flower roster|fingerprint|pin`: who may take part, and which apps may run at a site."""
+"""`fedsift flower roster|fingerprint|pin|allow|policy`: who may take part, and which apps may run at a site."""
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,12 @@ if TYPE_CHECKING:
     from fedsift.deploy.policy import Policy
 
 roster = typer.Typer(
-    help="Which key speaks for which site: list, add, revoke. A running door follows at once.",
+    help="Which key speaks for which site. A running door follows at once.",
     no_args_is_help=True,
 )
 ROSTER = typer.Option(Path("federation.toml"), "--roster", help="The roster's file.")
 PUBLIC_KEY = typer.Argument(help="The site's public key, node.pub.")
+JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 flower.add_typer(roster, name="roster")
@@ -33,9 +35,13 @@ def _fingerprint(public_key: Path) -> str:
 
 
 @flower.command("fingerprint")
-def show_fingerprint(public_key: Path = PUBLIC_KEY) -> None:
+def show_fingerprint(public_key: Path = PUBLIC_KEY, json: bool = JSON) -> None:
     """The fingerprint of a site's key: read it to each other over the telephone."""
-    print(_fingerprint(public_key))
+    mark = _fingerprint(public_key)
+    if json:
+        print_json({"public_key": public_key, "fingerprint": mark})
+    else:
+        print(mark)
 
 
 @flower.command()
@@ -44,6 +50,7 @@ def pin(
         help="The app's folder, its .fab file, or the sha256:... that `deploy` printed."
     ),
     site_file: Path = typer.Argument(Path("site.toml"), help="The site's site.toml."),
+    json: bool = JSON,
 ) -> None:
     """Allow an app at this site; no other app runs here. A running site follows at once."""
     with patiently(f"reading {app} and {site_file}"):
@@ -54,6 +61,9 @@ def pin(
         file = read_site_file(site_file)
         consent.approve(notebook_of(site_file.resolve(), file))
         lacking = [] if file.policy is None else _withheld(Path(app), file.policy)
+    if json:
+        print_json({"site": file.name, "site_file": site_file, "app": mark, "not_allowed_by_policy": lacking})
+        return
     say(f"{site_file} allows {mark}; requests that a later fedsift adds are refused until you pin again")
     if lacking:
         say(
@@ -74,26 +84,35 @@ def _withheld(app: Path, policy: Policy) -> list[str]:
 def allow(
     run: str = typer.Argument(help="The run's id, as the site's log names it."),
     site_file: Path = typer.Argument(Path("site.toml"), help="The site's site.toml."),
+    json: bool = JSON,
 ) -> None:
     """Let a run begin at a site whose policy says ask_first."""
     with patiently(f"reading {site_file}"):
-        from fedsift.deploy.consent import allow_run
+        from fedsift.deploy.consent import allow_run, allowed_runs
         from fedsift.deploy.site_file import notebook_of, read_site_file
 
         path = site_file.resolve()
-        allow_run(notebook_of(path, read_site_file(path)), run)
-    say(f"run '{run}' may begin here")
+        file = read_site_file(path)
+        notebook = notebook_of(path, file)
+        allow_run(notebook, run)
+    if json:
+        print_json({"site": file.name, "run": run, "allowed_runs": sorted(allowed_runs(notebook))})
+    else:
+        say(f"run '{run}' may begin here")
 
 
 @flower.command("policy")
-def show_policy(app: Path = typer.Argument(help="The app's folder.")) -> None:
+def show_policy(app: Path = typer.Argument(help="The app's folder."), json: bool = JSON) -> None:
     """The narrowest policy under which a site can take part: read it, then add it to site.toml."""
     with patiently(f"reading {app}"):
         from fedsift.deploy.texts import narrowest_policy
         from fedsift.study import Study
 
         policy = narrowest_policy(Study.from_file(app / "study.toml"))
-    print(policy, end="")
+    if json:
+        print_json(tomllib.loads(policy))
+    else:
+        print(policy, end="")
 
 
 @roster.command("add")
@@ -105,28 +124,62 @@ def roster_add(
         1.0, "--share", help="The most that it may count for in a round's average, 0 to 1."
     ),
     file: Path = ROSTER,
+    json: bool = JSON,
 ) -> None:
     """List a site: the holder of this key may join, under this name only."""
     from fedsift.deploy.roster import Entry, add_entry
 
     entry = Entry(name, _fingerprint(public_key), samples, share=share)
     add_entry(file, entry)
+    if json:
+        print_json(vars(entry))
+        return
     bound = f" and {share:.0%} of a round" if share < 1 else ""
     say(f"{file} lists '{name}' with {entry.key}, at most {samples} samples{bound}")
 
 
 @roster.command("revoke")
 def roster_revoke(
-    name: str = typer.Argument(help="The site that may not speak any more."), file: Path = ROSTER
+    name: str = typer.Argument(help="The site that may not speak any more."),
+    file: Path = ROSTER,
+    json: bool = JSON,
 ) -> None:
     """Refuse a site from its next message on."""
-    from fedsift.deploy.roster import revoke_entry
+    _change(file, name, "is refused from its next message on", json, revoked=True)
 
-    say(f"'{name}' ({revoke_entry(file, name).key}) is refused from its next message on")
+
+@roster.command("reinstate")
+def roster_reinstate(
+    name: str = typer.Argument(help="The site that may speak again."), file: Path = ROSTER, json: bool = JSON
+) -> None:
+    """Let a revoked site speak again, with the key that it had."""
+    _change(file, name, "may speak again", json, revoked=False)
+
+
+@roster.command("key")
+def roster_key(
+    name: str = typer.Argument(help="The site that has a new key."),
+    public_key: Path = PUBLIC_KEY,
+    file: Path = ROSTER,
+    json: bool = JSON,
+) -> None:
+    """Give a site a new key; the old one is refused from its next message on. A revoked site stays revoked."""
+    _change(file, name, "speaks with this key from now on", json, key=_fingerprint(public_key))
+
+
+def _change(file: Path, name: str, words: str, json: bool, **parts: str | bool) -> None:
+    from fedsift.deploy.roster import change_entry
+
+    entry = change_entry(file, name, **parts)
+    if json:
+        print_json(vars(entry))
+        return
+    still = "; it is revoked still" if entry.revoked and "revoked" not in parts else ""
+    say(f"'{name}' ({entry.key}) {words}{still}")
 
 
 @roster.command("list")
-def roster_list(file: Path = ROSTER, json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
+def roster_list(file: Path = ROSTER, json: bool = JSON) -> None:
     """Who may take part."""
     from fedsift.deploy.commands import existing
     from fedsift.deploy.roster import read_entries

@@ -11,6 +11,7 @@ revoked = false
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import tomllib
 from collections.abc import Iterable
@@ -167,26 +168,38 @@ def add_entry(path: Path, entry: Entry) -> None:
 
 
 def revoke_entry(path: Path, name: str) -> Entry:
-    """Mark a site as revoked where it stands; a door that reads the file refuses its next message."""
+    """Mark a site as revoked; a door that reads the file refuses its next message."""
+    return change_entry(path, name, revoked=True)
+
+
+def change_entry(path: Path, name: str, **parts: str | bool) -> Entry:
+    """Change parts of a site's entry where it stands; all else in the file, comments too, stays as it is."""
     known = read_entries(path)
     number = next((n for n, entry in enumerate(known) if entry.name == name), None)
     if number is None:
         names = ", ".join(entry.name for entry in known) or "nobody"
         raise ConfigError(f"{path} lists no site '{name}'; it lists {names}")
+    changed = replace(known[number], **parts)  # type: ignore[arg-type]  # of an entry's own fields
+    wanted = (*known[:number], changed, *known[number + 1 :])
+    entries_of({"site": [vars(each) for each in wanted]}, str(path))
+    if changed == known[number]:
+        return changed
     lines = path.read_text("utf-8").splitlines()
     heads = [n for n, line in enumerate(lines) if _HEAD.match(line)]
-    wanted = tuple(replace(e, revoked=True) if e.name == name else e for e in known)
     if len(heads) != len(known):  # written in another way than [[site]] tables
-        raise ConfigError(f"{path}: write each site as a [[site]] table, then revoke again")
+        raise ConfigError(f"{path}: write each site as a [[site]] table, then try again")
     start = heads[number]
     end = next((n for n in range(start + 1, len(lines)) if lines[n].lstrip().startswith("[")), len(lines))
-    kept = [line for line in lines[start + 1 : end] if not _REVOKED.match(line)]
-    _write(path, "\n".join([*lines[: start + 1], "revoked = true", *kept, *lines[end:]]) + "\n", wanted)
-    return wanted[number]
+    old = re.compile(rf"\s*({'|'.join(parts)})\s*=")
+    kept = [line for line in lines[start + 1 : end] if not old.match(line)]
+    new = [
+        f"{part} = {json.dumps(value)}" for part, value in parts.items()
+    ]  # text and truth: TOML writes them so
+    _write(path, "\n".join([*lines[: start + 1], *new, *kept, *lines[end:]]) + "\n", wanted)
+    return changed
 
 
 _HEAD = re.compile(r"\s*\[\[\s*site\s*\]\]")
-_REVOKED = re.compile(r"\s*revoked\s*=")
 
 
 def _write(path: Path, text: str, wanted: tuple[Entry, ...]) -> None:
