@@ -175,7 +175,7 @@ def test_a_damaged_zip_and_a_folder_that_is_a_table(tmp_path: Path) -> None:
     (root / "more.zip").write_bytes(b"PK\x03\x04 cut")
     with pytest.raises(DataError, match=r"more.zip cannot be read as a zip"):
         folder(root)
-    with pytest.raises(DataError, match="is a table: name the folder"):
+    with pytest.raises(DataError, match="is a table of pictures: name their folder"):
         kind_at(root / "labels.csv")
     with pytest.raises(DataError, match="there is no"):
         FolderSource(path=tmp_path / "nothing").load()

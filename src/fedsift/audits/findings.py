@@ -90,13 +90,13 @@ class Evidence:
 class Origin:
     """Where the labels came from, so that a corrected table can be written in the same format.
 
-    Field names are those of the sources "folder", "sites" and "npz".
+    Field names are those of the sources "folder", "sites", "table" and "npz".
     """
 
     kind: str
-    """"folder" (also one site of "sites") or "npz"."""
+    """"folder" (also one site of "sites"), "table" or "npz"."""
     path: str
-    """The folder, the zip or the .npz file."""
+    """The folder, the zip, the CSV or the .npz file."""
     table: str = ""
     """The CSV; empty for a folder whose layout names the classes."""
     id_column: str = "id"
@@ -105,6 +105,8 @@ class Origin:
     label_columns: tuple[str, ...] = ()
     separator: str = ""
     nothing: tuple[str, ...] = ("No Finding",)
+    delimiter: str = ","
+    encoding: str = "utf-8"
     labels: str = "labels"
     given: str = "given"
     ids: str = "ids"

@@ -38,6 +38,8 @@ def data_uri(picture: bytes | None) -> str:
     if not picture:
         return ""
     kind = next((kind for magic, kind in MAGIC.items() if picture.startswith(magic)), "")
+    if picture.startswith(b"<svg "):
+        kind = "svg+xml"
     if not kind and picture[:4] == b"RIFF" and picture[8:12] == b"WEBP":
         kind = "webp"
     return f"data:image/{kind};base64,{base64.b64encode(picture).decode('ascii')}" if kind else ""

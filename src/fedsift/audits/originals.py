@@ -1,6 +1,7 @@
 """The table that the labels came from, written again with corrections beside it; the original is only ever read.
 
-A CSV keeps its columns, order, line ends and byte order mark; an .npz keeps its arrays. Both get provenance columns.
+A CSV keeps its columns, order, delimiter, encoding, line ends and byte order mark; an .npz keeps its arrays. Both get
+provenance columns.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.layout import folder_table
 from fedsift.data.sources.npz import Npz, read_arrays
 from fedsift.data.sources.sites import SitesSource
+from fedsift.data.sources.tabled import Tabled
 from fedsift.data.tables import column
 
 PROVENANCE = (
@@ -52,7 +54,7 @@ def origin_of(source: Source, site: str) -> Origin | None:
     """Where a site's labels came from; None for sources that are no files of a person's own."""
     if isinstance(source, Npz):
         return Origin("npz", str(source.path), labels=source.labels, given=source.given, ids=source.ids)
-    if not isinstance(source, FolderSource):
+    if not isinstance(source, Tabled):
         return None
     if isinstance(source, SitesSource):
         folder = source.path / site
@@ -64,15 +66,17 @@ def origin_of(source: Source, site: str) -> Origin | None:
         has = source.read_csv(table)
         columns = tuple(name for name in columns if name in has)
     return Origin(
-        "folder",
+        "folder" if isinstance(source, FolderSource) else "table",
         str(folder),
         table="" if table is None else str(table),
         id_column=source.id_column,
-        path_column=source.path_column,
+        path_column=source.path_column if isinstance(source, FolderSource) else "",
         label_column=source.label_column,
         label_columns=columns,
         separator=source.separator,
         nothing=source.nothing,
+        delimiter=source.delimiter,
+        encoding=source.encoding,
     )
 
 
@@ -103,10 +107,10 @@ def rendered(
         raise DataError(f"{path} is the original table: it is never written to; choose another --to")
     if origin.kind == "npz":
         return path, _npz(origin, site, classes, corrections, forgotten)
-    if origin.kind == "folder":
+    if origin.kind in ("folder", "table"):
         return path, _csv(origin, site, classes, corrections, forgotten)
     raise DataError(
-        f"labels of a '{origin.kind}' source cannot be written back: only folder and npz are known"
+        f"labels of a '{origin.kind}' source cannot be written back: only folder, table and npz are known"
     )
 
 
@@ -142,13 +146,16 @@ def _csv(
             f"{where} has a column '{taken[0]}' already: it is a corrected table, name the original"
         )
     table = {name: [line[k] for line in lines] for k, name in enumerate(names)}
-    key = origin.id_column if origin.id_column in table else origin.path_column
-    ids = [value.strip() for value in column(table, key, where)]
+    if origin.kind == "table" and origin.id_column not in table:
+        ids = [str(row) for row in range(1, len(lines) + 1)]  # as the source names them
+    else:
+        key = origin.id_column if origin.id_column in table else origin.path_column
+        ids = [value.strip() for value in column(table, key, where)]
     repeated = {name for name, count in Counter(ids).items() if count > 1}
     rewrite = _Rewriter(origin, names, classes, where)
     found: set[str] = set()
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator=ending)
+    writer = csv.writer(text, lineterminator=ending, delimiter=origin.delimiter)
     writer.writerow([*header, *PROVENANCE])
     for name, line in zip(ids, lines):
         if name in forgotten or f"{site}/{name}" in forgotten:
@@ -163,7 +170,7 @@ def _csv(
         before, after = rewrite(line, wanted)
         writer.writerow([*after, before, "1", wanted.decision, f"{wanted.probability:.6f}", wanted.line])
     _all_found(found, corrections, where)
-    return mark + text.getvalue().encode("utf-8")
+    return mark + text.getvalue().encode(origin.encoding)
 
 
 def _read_lines(origin: Origin, where: Path) -> tuple[bytes, str, list[str], list[list[str]]]:
@@ -174,19 +181,21 @@ def _read_lines(origin: Origin, where: Path) -> tuple[bytes, str, list[str], lis
         return b"", "\n", names, [list(row) for row in zip(*(table[name] for name in names))]
     try:
         data = where.read_bytes()
-        text = data.decode("utf-8-sig")
-        lines = [line for line in csv.reader(io.StringIO(text, newline="")) if line]
+        text = data.decode("utf-8-sig" if origin.encoding == "utf-8" else origin.encoding)
+        lines = [
+            line for line in csv.reader(io.StringIO(text, newline=""), delimiter=origin.delimiter) if line
+        ]
     except FileNotFoundError:
         raise DataError(f"there is no table {where}: name it with --table") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{where} is not a CSV file in UTF-8: {error}") from error
+        raise DataError(f"{where} is not a CSV file in {origin.encoding.upper()}: {error}") from error
     if not lines:
         raise DataError(f"{where} is empty")
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(lines[0]):
             raise DataError(f"{where}, line {number}: {len(line)} values for {len(lines[0])} columns")
     mark = b"\xef\xbb\xbf" if data.startswith(b"\xef\xbb\xbf") else b""
-    return mark, "\r\n" if b"\r\n" in data else "\n", lines[0], lines[1:]
+    return mark, "\r\n" if "\r\n" in text else "\n", lines[0], lines[1:]
 
 
 class _Rewriter:

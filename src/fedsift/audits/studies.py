@@ -33,6 +33,7 @@ from fedsift.audits.federated import consortium_rows, judged_site, site_rows
 from fedsift.audits.findings import Evidence, Issues, SiteAudit, issues
 from fedsift.audits.originals import origin_of
 from fedsift.audits.places import SiteFolder, make_private
+from fedsift.audits.rowcards import row_cards
 from fedsift.audits.write import array_thumbnails
 from fedsift.contract import codec
 from fedsift.contract.codec import digest_of
@@ -213,7 +214,8 @@ def _written(
     folders: dict[str, SiteFolder] = {}
     for site, own in list(judged.items()):
         _refuse_shared(SiteFolder.of(out, site), site, folders)
-        shown = array_thumbnails(pictures[site_rows(spread, site)[0]])
+        rows = site_rows(spread, site)[0]
+        shown = array_thumbnails(pictures[rows]) or row_cards(study.source, rows)
         folders[site], judged[site] = write_again(out, own, shown, tell)
     _write_consortium(folder, spread, out, evidence)
     summary = _summary(study, spread, judged)

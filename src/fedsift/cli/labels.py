@@ -151,7 +151,9 @@ def _opened(
         if table.suffix.lower() == ".npz":
             origin = replace(origin or Origin("npz", ""), kind="npz", path=str(table), table="")
         else:
-            origin = replace(origin or Origin("folder", str(table.parent)), kind="folder", table=str(table))
+            origin = origin or Origin("folder", str(table.parent))
+            kind = "table" if origin.kind == "table" else "folder"
+            origin = replace(origin, kind=kind, table=str(table))
             if audit.multilabel and not origin.separator and not origin.label_columns:
                 origin = replace(origin, label_columns=audit.classes)
     if origin is not None and label_column:

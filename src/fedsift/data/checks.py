@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,15 +16,13 @@ from fedsift.data.images import DARK, load_pictures
 from fedsift.data.labelspace import look_alikes
 from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.sites import SitesSource
+from fedsift.data.tables import MISSING
 
 EXAMPLES = 5
 IMBALANCE = 10.0
 """A largest class so many times the smallest is worth a word."""
 TINY = 10
 """A site with fewer training samples is worth a word."""
-
-MISSING = frozenset({"na", "n/a", "nan", "none", "null", "?", "-", "#n/a", "missing", "unknown"})
-"""Words that tables write for no label."""
 
 Severity = Literal["error", "warning", "note"]
 
@@ -92,12 +90,17 @@ def check_files(source: FolderSource) -> list[Finding]:
         findings.append(
             Finding("missing-file", "warning", text, "add them or remove their rows", tuple(missing))
         )
-    if outside:
-        words = tuple(f"{name or 'no label at all'} ({count})" for name, count in outside.most_common())
-        count = counted(sum(outside.values()), "sample")
-        text = f"{count} without a label or with one outside the vocabulary; left out"
-        findings.append(Finding("unknown-label", "warning", text, "correct them or extend `classes`", words))
-    return findings
+    return findings + check_labels(outside)
+
+
+def check_labels(outside: Mapping[str, int]) -> list[Finding]:
+    """Labels outside the vocabulary, with how often each occurs."""
+    if not outside:
+        return []
+    words = tuple(f"{name or 'no label at all'} ({count})" for name, count in Counter(outside).most_common())
+    count = counted(sum(outside.values()), "sample")
+    text = f"{count} without a label or with one outside the vocabulary; left out"
+    return [Finding("unknown-label", "warning", text, "correct them or extend `classes`", words)]
 
 
 def _emptied_sites(source: FolderSource, sites: NDArray[np.str_] | None) -> list[Finding]:

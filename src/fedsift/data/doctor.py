@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from fedsift.data.checks import (
     check_files,
     check_groups,
     check_ids,
+    check_labels,
     check_names,
     check_sites,
     check_values,
@@ -31,7 +33,9 @@ from fedsift.data.dataset import Dataset
 from fedsift.data.sources.base import Source
 from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.npz import Npz
+from fedsift.data.sources.numbers import TableSource
 from fedsift.data.sources.sites import SitesSource, site_folders
+from fedsift.data.sources.tabled import Tabled
 
 UNUSABLE = 3
 """Exit code: the data cannot be used at all (as every data error)."""
@@ -91,20 +95,32 @@ class Report:
         return UNUSABLE if "error" in worst else FOUND if "warning" in worst else 0
 
 
-def kind_at(path: Path) -> type[Npz] | type[FolderSource]:
-    """The kind of source that a path most likely is: an .npz, a folder of sites, a folder or zip of pictures."""
+def kind_at(path: Path) -> type[Npz] | type[TableSource] | type[FolderSource]:
+    """The kind of source that a path most likely is: an .npz, a table of numbers, a folder of sites, a folder or zip of
+    pictures."""
     if not path.exists():
         raise DataError(f"there is no {path}")
     if path.suffix == ".npz":
         return Npz
-    if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".txt", ".xlsx"):
-        raise DataError(
-            f"{path} is a table: name the folder of the pictures, with the table in it, or add table={path.name}"
-        )
+    if path.is_file() and path.suffix.lower() == ".xlsx":
+        raise DataError(f"{path} is a spreadsheet: save it as CSV in UTF-8")
+    if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".txt"):
+        if names_pictures(path):
+            raise DataError(
+                f"{path} is a table of pictures: name their folder, with the table in it, or add table={path.name}"
+            )
+        return TableSource
     own_table = path.is_dir() and any(path.glob("*.csv"))
     if path.is_dir() and not own_table and any(any(part.glob("*.csv")) for part in site_folders(path)):
         return SitesSource
     return FolderSource
+
+
+def names_pictures(path: Path) -> bool:
+    """Whether a table has a column with the paths of pictures, and so no numbers to learn from."""
+    with path.open("rb") as file:
+        header = file.readline(65536).decode("utf-8", "replace")
+    return "path" in (name.strip(' "\ufeff\r\n').lower() for name in re.split(r"[,;\t|]", header))
 
 
 Look = Callable[[Dataset], list[Finding]]
@@ -117,9 +133,14 @@ def examine(source: Source, look: Look | None = None) -> Report:
     """
     findings: list[Finding] = []
     start = time.perf_counter()
-    if isinstance(source, FolderSource):
+    if isinstance(source, Tabled):
         source = replace(source, unknown="drop")
+    if isinstance(source, FolderSource):
         findings += check_files(source)
+    if isinstance(source, TableSource):
+        table = source.examined()
+        findings += [Finding(each.code, "warning", each.text, each.fix) for each in table.remarks]
+        findings += check_labels(table.outside)
     dataset = source.load()
     check_dataset(dataset)
     seconds = time.perf_counter() - start

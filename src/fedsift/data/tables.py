@@ -14,6 +14,8 @@ from fedsift.contract.plaintext import cell, visible
 
 Table = dict[str, list[str]]
 
+MISSING = frozenset({"na", "n/a", "nan", "none", "null", "?", "-", "#n/a", "missing", "unknown"})
+"""Words that tables write for nothing, in small letters."""
 DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 MARKS = {
     b"\xff\xfe": "utf-16",

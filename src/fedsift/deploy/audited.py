@@ -13,6 +13,7 @@ from fedsift.audits.federated import judged_site
 from fedsift.audits.findings import Evidence, SiteAudit
 from fedsift.audits.originals import origin_of
 from fedsift.audits.places import SiteFolder
+from fedsift.audits.rowcards import row_cards
 from fedsift.audits.write import array_thumbnails
 from fedsift.contract.errors import RunError
 from fedsift.contract.evidence import evidence_of
@@ -70,6 +71,7 @@ def write_own_audit(
     file, dataset, train, held = site_data(path)
     run, pages = last_pages(file, path)
     _refuse_other_data(path, file, run, pages)
+    source = source_of(file.data, path, file.classes)
     rows = np.concatenate([train, held])
     parts = ("train",) * len(train) + ("test",) * len(held)
     judged = judged_site(
@@ -81,6 +83,7 @@ def write_own_audit(
         pages,
         evidence=Evidence(f"run {run}", evidence_of(pages).round or None, pages.get(MODELS, "")),
         floor=file.floor,
-        origin=origin_of(source_of(file.data, path, file.classes), file.name),
+        origin=origin_of(source, file.name),
     )
-    return write_again(out, judged, array_thumbnails(dataset.images[rows]), tell)
+    shown = array_thumbnails(dataset.images[rows]) or row_cards(source, rows)
+    return write_again(out, judged, shown, tell)

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsift.contract.errors import DataError
-from fedsift.contract.plaintext import readable, visible
-from fedsift.contract.randomness import numpy_generator
+from fedsift.contract.plaintext import visible
 from fedsift.contract.ranges import Range
-from fedsift.data.dataset import Dataset, Rows
+from fedsift.data.dataset import Dataset
 from fedsift.data.dicom import header_values
 from fedsift.data.images import Finder, Form, Picture, find_pictures, inside_reference, load_pictures
-from fedsift.data.sources.annotations import (
-    Annotations,
-    from_columns,
-    from_names,
-    from_sets,
-)
-from fedsift.data.sources.base import Source, normalisation, sources
-from fedsift.data.sources.layout import folder_table, side_of
-from fedsift.data.sources.listing import Listing, both_sides, broken_notes, dark_notes, repeated_notes
-from fedsift.data.splits import split
-from fedsift.data.tables import Table, column, read_table
+from fedsift.data.sources.base import normalisation, sources
+from fedsift.data.sources.layout import folder_table
+from fedsift.data.sources.listing import Listing, broken_notes, dark_notes
+from fedsift.data.sources.tabled import Tabled
+from fedsift.data.tables import Table, column
 
 
 @sources.register("folder")
 @dataclass(frozen=True)
-class FolderSource(Source):
+class FolderSource(Tabled):
     """Pictures in a folder (or zip) and a CSV with a row for each.
 
     Without a CSV the folder of a picture is its class: `class/file` or `train/class/file`.
@@ -41,41 +32,13 @@ class FolderSource(Source):
     summary: ClassVar[str] = (
         "your own pictures: a folder or zip, and a CSV with id, path, label, site, split, group"
     )
-    kind: ClassVar[str] = "either"
-    own: ClassVar[bool] = True
 
     path: Path
     """The folder or zip with the pictures."""
     table: Path | None = None
     """The CSV (default: `labels.csv` in the folder, or the only CSV there)."""
-    id_column: str = "id"
-    """Column with a name for each sample."""
     path_column: str = "path"
     """Column with the picture's path in the folder; without it the id, with any ending, is looked for."""
-    label_column: str = "label"
-    """Column with the class name."""
-    label_columns: tuple[str, ...] = ()
-    """Instead: one 0/1 column a class (multi-label, unless `one_hot`)."""
-    one_hot: bool = False
-    """Whether `label_columns` have exactly one 1 a row and mean one class a sample."""
-    separator: str = ""
-    """What stands between several class names in `label_column`, e.g. "|": multi-label."""
-    nothing: tuple[str, ...] = ("No Finding",)
-    """Names that stand for no class, with `separator`."""
-    true_column: str = ""
-    """Column with the true class name, when `label_column` is what annotators gave."""
-    site_column: str = "site"
-    """Column with the sample's site."""
-    split_column: str = "split"
-    """Column with train or test (and val)."""
-    group_column: str = "group"
-    """Column with the patient or lesion: never on both sides of a split."""
-    validation: Literal["train", "test", "drop"] = "train"
-    """Where samples of a validation split go."""
-    classes: tuple[str, ...] = ()
-    """The vocabulary and its order (default: all names found)."""
-    unknown: Literal["refuse", "drop"] = "refuse"
-    """What happens to a label outside the vocabulary: "refuse" the data, or "drop" the sample."""
     size: Annotated[int, Range(1, 4096)] = 64
     """Side of the decoded pictures in pixels."""
     channels: int = 3
@@ -86,18 +49,8 @@ class FolderSource(Source):
     """Bits that 16-bit grey pictures really use: 12 for values up to 4095."""
     dicom_id: str = ""
     """DICOM attribute that the table's ids are, e.g. "AccessionNumber"; nothing else of a header is kept."""
-    delimiter: str = ","
-    """What separates the table's columns, e.g. ";"."""
-    encoding: str = "utf-8"
-    """The table's encoding, e.g. "cp1252"."""
     statistics: Literal["data", "imagenet"] = "data"
     """Mean and deviation for normalising: of these pictures, or ImageNet's."""
-    test_fraction: Annotated[float, Range(0, 1, below=True)] = 0.0
-    """Share to keep for testing when no split column does; whole groups where there are groups."""
-    split_seed: int = 0
-    """Seed of that split; the study's seed does not move it."""
-    trusted: bool = False
-    """Whether the labels can be taken for the truth: only then right and wrong are counted against them."""
     cache: Path | None = None
     """Where decoded pictures are kept (default: the user's cache folder)."""
 
@@ -111,7 +64,7 @@ class FolderSource(Source):
         if len(decoded.kept) == 0:
             raise DataError(f"{self.path}: none of {len(listing.pictures)} pictures could be read")
         listing = listing.take(decoded.kept)
-        train, test, more = self._split(listing)
+        train, test, more = self.sides(listing)
         # Rows follow the pictures' names, so that every table shares one cache; `train` follows the table.
         train = train[np.argsort(listing.order[train], kind="stable")]
         mean, std = normalisation(decoded.images, train, self.statistics)
@@ -139,18 +92,14 @@ class FolderSource(Source):
         """What the pictures are brought to."""
         return Form(self.size, self.channels, self.fit, self.bits)
 
-    def read_csv(self, path: Path) -> Table:
-        """A table in this source's delimiter and encoding."""
-        return read_table(path, self.delimiter, self.encoding)
-
     def listing(self, table: Table | None = None) -> Listing:
         """What a table (this one, the CSV, or the folder's layout) says, before any picture is decoded."""
         found_table = None if table is not None else self.table_path()
         pictures = find_pictures(self.path)
         if not pictures:
             raise DataError(
-                f"there is no picture in {self.path}; rows of numbers go into an .npz file "
-                "(arrays 'images' [n, features] and 'labels'), read by name = \"npz\""
+                f'there is no picture in {self.path}; rows of numbers are read by name = "table" from a CSV, '
+                'or by name = "npz" from arrays'
             )
         if table is None:
             table = folder_table(pictures) if found_table is None else self.read_csv(found_table)
@@ -163,26 +112,7 @@ class FolderSource(Source):
             else []
         )
         table = {name: [values[k] for k in found] for name, values in table.items()}
-        given = self._annotations(table, where, self.label_column)
-        truth = (
-            given
-            if not self.true_column
-            else self._annotations(table, where, self.true_column, given.classes)
-        )
-        pictures = list(found.values())
-        listing = Listing(
-            order=np.arange(len(pictures), dtype=np.int64),
-            pictures=pictures,
-            ids=self._ids(table, where),
-            labels=truth.labels,
-            given=given.labels if self.true_column else None,
-            classes=given.classes,
-            sites=self._optional(table, "site_column", where),
-            groups=self._optional(table, "group_column", where),
-            splits=self._optional(table, "split_column", where),
-            notes=(*notes, *repeated_notes(self._ids(table, where))),
-            missing=tuple(missing),
-        ).known(self.unknown, {**truth.unknown, **given.unknown}, self.path.name)
+        listing = self.listed(table, where, self._names(table, where), list(found.values()), missing, notes)
         by_name = sorted(range(len(listing.pictures)), key=lambda k: listing.pictures[k].name)
         return listing.take(np.array(by_name, np.int64))
 
@@ -229,34 +159,5 @@ class FolderSource(Source):
             )
         return found, missing
 
-    def _annotations(self, table: Table, where: Path, name: str, classes: Sequence[str] = ()) -> Annotations:
-        vocabulary = tuple(classes) or self.classes
-        if self.label_columns:
-            columns = [column(table, label, where) for label in self.label_columns]
-            return from_columns(columns, self.label_columns, one_hot=self.one_hot)
-        values = column(table, name, where)
-        if self.separator:
-            return from_sets(values, self.separator, vocabulary, self.nothing)
-        return from_names(values, vocabulary)
-
-    def _ids(self, table: Table, where: Path) -> list[str]:
-        names = table[self.id_column] if self.id_column in table else column(table, self.path_column, where)
-        return [readable(name) for name in names]
-
-    def _optional(self, table: Table, key: str, where: Path) -> NDArray[np.str_] | None:
-        """A column that may be absent under its usual name, but not when a person named it."""
-        name = getattr(self, key)
-        default = type(self).__dataclass_fields__[key].default
-        if name in table:
-            return np.array(table[name])
-        if name and name != default:
-            column(table, name, where)
-        return None
-
-    def _split(self, listing: Listing) -> tuple[Rows, Rows, list[str]]:
-        if listing.splits is None:
-            rng = numpy_generator(self.split_seed, "folder", "split")
-            return *split(listing.labels, self.test_fraction, rng, listing.groups), []
-        side = np.array([side_of(str(value), self.validation, self.split_column) for value in listing.splits])
-        notes = [] if listing.groups is None else both_sides(listing.groups, side)
-        return np.flatnonzero(side == "train"), np.flatnonzero(side == "test"), notes
+    def _names(self, table: Table, where: Path) -> list[str]:
+        return table[self.id_column] if self.id_column in table else column(table, self.path_column, where)

@@ -41,7 +41,7 @@ class Listing:
         return replace(
             self,
             order=self.order[rows],
-            pictures=[self.pictures[k] for k in rows],
+            pictures=[self.pictures[k] for k in rows] if self.pictures else [],
             ids=[self.ids[k] for k in rows],
             labels=self.labels[rows],
             given=None if self.given is None else self.given[rows],
