@@ -14,6 +14,7 @@ from safetensors import safe_open
 
 import fedsift
 from fedsift.api.rows import Rows
+from fedsift.api.start import assembled
 from fedsift.contract import ConfigError, DataError, RunError
 from tests.api.own import Calm, FirstWrong, Halves, Line, Stripes
 
@@ -326,3 +327,26 @@ def test_rows_become_a_frame_where_pandas_is(monkeypatch: pytest.MonkeyPatch) ->
     fake.DataFrame = lambda rows: ("frame", rows)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pandas", fake)
     assert rows.frame() == ("frame", [{"a": 1}, {"a": 2, "b": 3}])
+
+
+def test_paths_in_a_study_start_at_its_file_and_typed_ones_where_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, here = tmp_path / "own", tmp_path / "here"
+    for folder, size in ((own, 20), (here, 12)):
+        folder.mkdir()
+        rows = "\n".join(f"{k},{k % 5},{'uv'[k % 2]}" for k in range(size))
+        (folder / "data.csv").write_text(f"id,x,label\n{rows}\n", "utf-8")
+    study = """
+data = { name = "table", path = "data.csv" }
+partition = { name = "iid", sites = 2 }
+model = { name = "linear" }
+method = { name = "fedavg", rounds = 1 }
+"""
+    (own / "study.toml").write_text(study, "utf-8")
+    monkeypatch.chdir(here)
+    assert assembled(own / "study.toml", {}).source.path == own / "data.csv"
+    assert assembled("../own/study.toml", {"seed": 3}).source.path == own / "data.csv"
+    assert assembled(own / "study.toml", {"data": {"path": "data.csv"}}).source.path == here / "data.csv"
+    assert assembled({"data": {"name": "table", "path": "data.csv"}}, {}).source.path == here / "data.csv"
+    assert fedsift.run(own / "study.toml", out=tmp_path / "runs").summary["rounds"] == 1

@@ -146,7 +146,7 @@ def test_what_is_no_number_is_refused_with_its_place(tmp_path: Path, cell: str, 
 
 def test_remarks_are_no_categories(tmp_path: Path) -> None:
     rows = "\n".join(f"{k},remark {k},{'uv'[k % 2]}" for k in range(60))
-    with pytest.raises(DataError, match="60 different words, at most 50"):
+    with pytest.raises(DataError, match="60 different words, from 1 to 50"):
         loaded(tmp_path, f"id,x,label\n{rows}\n", categories=("x",))
     with pytest.raises(DataError, match=r"'remark 0' is no number; ignore = \[\"x\"\] leaves it out"):
         loaded(tmp_path, f"id,x,label\n{rows}\n")

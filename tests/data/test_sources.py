@@ -159,7 +159,9 @@ def test_folder_layout_without_a_table(tmp_path):
 
 def test_a_table_of_numbers_is_told_where_numbers_go(tmp_path):
     (tmp_path / "labels.csv").write_text("id,label,age,pressure\na,ill,61,140\n")
-    with pytest.raises(DataError, match=r'no picture in .*rows of numbers are read by name = "table".*name = "npz"'):
+    with pytest.raises(
+        DataError, match=r'no picture in .*rows of numbers are read by name = "table".*name = "npz"'
+    ):
         load("folder", path=tmp_path)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedsift.api.folder import ModelCard
 from fedsift.api.predictions import normalisation
 from fedsift.contract.errors import ConfigError, RunError
+from fedsift.data.sources.numbers import flat_scale
 
 if TYPE_CHECKING:
     from fedsift.contract.messages import Weights
@@ -24,7 +25,8 @@ TOLERANCE = 1e-4
 
 
 class Applied(nn.Module):
-    """Normalisation, then the network: pictures in 0..1 `[n, C, H, W]`, or rows `[n, F]`, to logits `[n, K]`."""
+    """Normalisation, then the network: pictures in 0..1 `[n, C, H, W]`, or rows `[n, F]` (of a table in its own units),
+    to logits `[n, K]`."""
 
     mean: Tensor
     std: Tensor
@@ -34,6 +36,8 @@ class Applied(nn.Module):
         self.network = network
         view = (1, -1, 1, 1) if len(card.shape) == 3 else (1, -1)
         mean, std = normalisation(card) if len(card.shape) == 3 else ((0.0,), (1.0,))
+        if card.scale is not None:
+            mean, std = flat_scale(card.scale)
         self.register_buffer("mean", torch.tensor(mean).view(view))
         self.register_buffer("std", torch.tensor(std).view(view))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsift.contract.errors import RunError
+from fedsift.data.sources.numbers import checked_scale
 from fedsift.runs import RunData, RunFolder, read_run
 from fedsift.study import Study
 from fedsift.study.running import new_run
@@ -42,6 +43,8 @@ class ModelCard:
     multilabel: bool
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
+    scale: dict[str, list[Any]] | None = None
+    """Of a table's features, by name and in order: mean and deviation, or words."""
 
 
 def start(study: Study, out: Path) -> RunFolder:
@@ -100,6 +103,7 @@ def model_card(path: Path) -> ModelCard:
             multilabel=bool(card["multilabel"]),
             mean=None if card["mean"] is None else tuple(map(float, card["mean"])),
             std=None if card["std"] is None else tuple(map(float, card["std"])),
+            scale=None if card.get("scale") is None else checked_scale(card["scale"], str(file)),
         )
     except FileNotFoundError:
         raise RunError(

@@ -13,6 +13,7 @@ from fedsift.api.folder import ModelCard
 from fedsift.api.rows import Rows
 from fedsift.contract.errors import DataError, RunError
 from fedsift.data.sources.arrays import as_samples
+from fedsift.data.sources.numbers import flat_scale
 
 if TYPE_CHECKING:
     from torch import nn
@@ -68,13 +69,17 @@ class Predictions:
 
 
 def predict(network: nn.Module, card: ModelCard, images: Any, ids: Sequence[str] = ()) -> Predictions:
-    """Probabilities of samples `[n, C, H, W]` (uint8, or float in 0..1) or rows `[n, F]`, read as the run's own."""
+    """Probabilities of samples `[n, C, H, W]` (uint8, or float in 0..1) or rows `[n, F]`, read as the run's own:
+    numbers of a table in its own units."""
     import torch
 
     from fedsift.local.predict import logits_of
     from fedsift.local.site import Samples
 
     samples = _embedded(as_samples(images), card)
+    if card.scale is not None and samples.shape[1:] == card.shape:
+        mean_of, deviation_of = (np.array(each, np.float64) for each in flat_scale(card.scale))
+        samples = ((samples - mean_of) / deviation_of).astype(np.float32)
     if samples.shape[1:] != card.shape:
         raise DataError(
             f"images are {'x'.join(map(str, samples.shape[1:]))} each, the model was trained on "

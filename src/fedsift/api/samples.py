@@ -1,4 +1,5 @@
-"""Samples to apply a model to, from files: one picture, a folder or zip of them, or arrays; labels are not needed."""
+"""Samples to apply a model to, from files: one picture, a folder or zip of them, arrays, or a table of numbers; labels
+are not needed."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from fedsift.contract.errors import DataError
 from fedsift.data.images import Form, Picture, find_pictures, why_unreadable
 from fedsift.data.picturefile import SUFFIXES
 from fedsift.data.sources.npz import read_arrays
+from fedsift.data.sources.numbers import TableSource, numbers_in
 
 
 def read_samples(
@@ -25,6 +27,8 @@ def read_samples(
     """
     if not path.exists():
         raise DataError(f"there is no {path}")
+    if card.scale is not None and path.suffix.lower() in (".csv", ".tsv", ".txt"):
+        return *_numbers(path, card.scale, data), []
     if path.suffix.lower() in (".npz", ".npy"):
         ids, samples = _arrays(path)
         return ids, samples, []
@@ -35,6 +39,14 @@ def read_samples(
     if not pictures:
         raise DataError(f"{path} holds no picture ({', '.join(sorted(SUFFIXES))})")
     return _pictures(pictures, _form(card, data), path)
+
+
+def _numbers(path: Path, scale: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[list[str], NDArray[Any]]:
+    """Rows of a CSV that is written as the run's own was."""
+    usual = {
+        key: data[key] for key in ("delimiter", "encoding", "decimal", "missing", "id_column") if key in data
+    }
+    return numbers_in(TableSource(path, **usual), scale)
 
 
 def _arrays(path: Path) -> tuple[list[str], NDArray[Any]]:

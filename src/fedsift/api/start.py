@@ -86,9 +86,15 @@ def load(path: Path | str, *, model: Callable[..., Any] | None = None) -> Run:
 
 
 def assembled(study: Any, changes: Mapping[str, Any]) -> Study:
-    """A study with changes over it, tables merged key by key."""
-    from fedsift.study import Study
+    """A study with changes over it, tables merged key by key.
 
+    Paths in a file are relative to the file, paths in the changes to the working directory.
+    """
+    from fedsift.study import Study
+    from fedsift.study.tables import Bases
+
+    typed = {f"{key}.{name}" for key, own in changes.items() if isinstance(own, Mapping) for name in own}
+    bases = Bases(Path.cwd())
     if isinstance(study, Study):
         if not changes:
             return study
@@ -97,13 +103,15 @@ def assembled(study: Any, changes: Mapping[str, Any]) -> Study:
         table = dict(study or {})
     elif isinstance(study, str | Path):
         table = _read(Path(study))
+        if Path(study).is_file():
+            bases = Bases(Path(study).absolute().parent, frozenset(typed))
     else:
         raise ConfigError(
             f"a study is a file, a scenario's name, a dict or a Study, not a {type(study).__name__}"
         )
     for key, value in changes.items():
         table[key] = _merged(key, table.get(key), value)
-    return Study.from_table(table)
+    return Study.from_table(table, bases)
 
 
 def _merged(key: str, below: Any, over: Any) -> Any:

@@ -17,6 +17,7 @@ from fedsift.contract.errors import DataError, RunError
 from fedsift.contract.messages import Moment, SiteFacts
 from fedsift.data.dataset import Dataset, Rows, Spread
 from fedsift.data.sources.base import Source
+from fedsift.data.sources.numbers import TableSource
 from fedsift.local.features import with_features
 from fedsift.local.label_audit import (
     JUDGED,
@@ -45,7 +46,9 @@ def judge_later(out: Path, source: Source) -> tuple[dict[str, SiteAudit], Datase
     state = state_of(folder)
     spread = present(out, audit_spread(study))
     refuse_other_data(study, folder, spread, "run `fedsift audit` without --new first")
-    raw = source.load()
+    scale = spread.dataset.scale
+    # new rows of a table are measured by the old ones, or the model would see other numbers
+    raw = source.read_as(scale) if isinstance(source, TableSource) and scale is not None else source.load()
     _check(raw, spread)
     new = with_features(raw, study.model.name, device=study.engine.device)
     if new.shape != spread.dataset.shape:

@@ -99,12 +99,17 @@ def _refuse(context: typer.Context, options: Sequence[str], why: str) -> None:
 def _judge_new(path: Path, options: list[str], out: Path, *, as_json: bool) -> None:
     from fedsift.audits import array_thumbnails, write_site
     from fedsift.audits.later import judge_later
+    from fedsift.audits.rowcards import row_cards
     from fedsift.cli.doctor import source_at
 
-    found, data, rows = judge_later(out, source_at(path, options))
+    source = source_at(path, options)
+    found, data, rows = judge_later(out, source)
     place = out / "later" / (path.name if path.is_dir() else path.stem)
     folders = {
-        site: write_site(place, own, array_thumbnails(data.images[rows[site]])) for site, own in found.items()
+        site: write_site(
+            place, own, array_thumbnails(data.images[rows[site]]) or row_cards(source, rows[site])
+        )
+        for site, own in found.items()
     }
     lines = {
         site: {"samples": len(own), "flagged": int(own.flagged.sum()), "list": folders[site].labels}

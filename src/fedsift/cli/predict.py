@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 def predict(
     run: Path = typer.Argument(help="The run's folder."),
     data: Path = typer.Argument(
-        help="A picture, a folder or zip of pictures, an .npz with `images`, or an .npy."
+        help="A picture, a folder or zip of pictures, an .npz with `images`, an .npy, or a CSV of numbers."
     ),
     out: Path | None = typer.Option(None, "--out", help="Write all predictions to this CSV file."),
     json: bool = typer.Option(False, "--json", help="Print all predictions as JSON."),

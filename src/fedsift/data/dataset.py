@@ -5,6 +5,7 @@ Images stay one uint8 array for the whole process; a site holds row numbers into
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,9 @@ class Dataset:
     """Labels as annotators gave them, when the source brings them beside the true ones."""
     trusted: bool = True
     """False when nobody knows how good `labels` are: then there is no truth to measure against."""
+    scale: Mapping[str, Sequence[Any]] | None = None
+    """How the features of a table were brought to one scale, by name and in order: mean and deviation, or the words
+    that have a feature each."""
     notes: tuple[str, ...] = ()
     """What loading left out or changed, in a person's words."""
 

@@ -52,9 +52,10 @@ def write_results(
 
 
 def model_card(study: Study, federation: EngineFederation, spread: Spread | None) -> dict[str, Any]:
-    """What it takes to apply the model: its network, the shape of a sample, how pixels are normalised, the classes.
+    """What it takes to apply the model: its network, the shape of a sample, how pixels are normalised, the classes,
+    and the scale of a table's features.
 
-    Sites that are not simulated keep the normalisation to themselves: then `mean` and `std` are null.
+    Sites that are not simulated keep the normalisation to themselves: then `mean`, `std` and `scale` are null.
     """
     return {
         "model": study.model.name,
@@ -63,6 +64,7 @@ def model_card(study: Study, federation: EngineFederation, spread: Spread | None
         "multilabel": federation.multilabel,
         "mean": None if spread is None else list(spread.dataset.mean),
         "std": None if spread is None else list(spread.dataset.std),
+        "scale": None if spread is None else spread.dataset.scale,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -24,6 +24,8 @@ MOST_WORDS = 50
 OURS = "fedsift_"
 """How the columns begin that `fedsift labels apply` adds."""
 Floats = NDArray[np.float64]
+Scale = Mapping[str, Sequence[Any]]
+"""`Dataset.scale`: by feature, in order, mean and deviation, or words."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,12 @@ class Feature:
     name: str
     texts: Sequence[str]
     values: Floats
-    words: bool = False
+    scale: Sequence[Any]
+    """Mean and deviation, or the words."""
+
+    @property
+    def words(self) -> bool:
+        return isinstance(self.scale[0], str)
 
 
 @dataclass(frozen=True)
@@ -101,11 +108,15 @@ class TableSource(Tabled):
         remarks = (f"{each.text}: {each.fix}" for each in found.remarks)
         return replace(found.dataset, notes=(*found.dataset.notes, *remarks))
 
-    def examined(self) -> Examined:
-        """The dataset, and what there is to say of the table that it was made from."""
+    def read_as(self, scale: Scale) -> Dataset:
+        """The dataset on the scale of another one: samples that came later."""
+        return self.examined(scale).dataset
+
+    def examined(self, scale: Scale | None = None) -> Examined:
+        """The dataset, on a scale of its own or another's, and what there is to say of the table."""
         table = self.read_csv(self.path)
-        shared = None if self.scaling is None else read_scaling(self.scaling)
-        names = table.get(self.id_column) or [str(row) for row in range(1, len(column_of(table)) + 1)]
+        shared = scale if scale is not None or self.scaling is None else read_scaling(self.scaling)
+        names = table.get(self.id_column) or row_names(table)
         listing = self.listed(table, self.path, names)
         train, test, notes = self.sides(listing)
         features, remarks = _features(self, table, shared, listing.order[train])
@@ -126,6 +137,7 @@ class TableSource(Tabled):
             sites=listing.sites,
             given=listing.given,
             trusted=self.trusted or listing.given is not None,
+            scale={feature.name: feature.scale for feature in features},
             notes=(*listing.notes, *notes),
         )
         return Examined(dataset, remarks, listing.outside, features, listing.order)
@@ -171,13 +183,18 @@ def read_scaling(path: Path) -> dict[str, list[Any]]:
         raise ConfigError(f"data.scaling: there is no {path}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"data.scaling: {path} cannot be read: {error}") from None
+    return checked_scale(content, f"data.scaling: {path}")
+
+
+def checked_scale(content: Any, where: str) -> dict[str, list[Any]]:
+    """The same, from JSON that anybody may have written."""
     if not isinstance(content, dict) or not content:
-        raise ConfigError(f'data.scaling: {path} must hold {{"feature": [mean, deviation], ...}}')
+        raise ConfigError(f'{where} must hold {{"feature": [mean, deviation], ...}}')
     for name, entry in content.items():
         words = isinstance(entry, list) and len(entry) > 0 and all(isinstance(word, str) for word in entry)
         if not words and not _is_pair(entry):
             raise ConfigError(
-                f"data.scaling: {path}, '{visible(name)}': it must be [mean, deviation above 0] or a list of words"
+                f"{where}, '{visible(name)}': it must be [mean, deviation above 0] or a list of words"
             )
     return content
 
@@ -189,13 +206,13 @@ def _is_pair(entry: Any) -> bool:
     return all(math.isfinite(value) for value in entry) and entry[1] > 0
 
 
-def column_of(table: Table) -> list[str]:
-    """Any column, for the number of rows."""
-    return next(iter(table.values()))
+def row_names(table: Table) -> list[str]:
+    """Numbers from 1, for rows that have no names."""
+    return [str(row) for row in range(1, len(next(iter(table.values()))) + 1)]
 
 
 def _features(
-    source: TableSource, table: Table, shared: dict[str, list[Any]] | None, train: NDArray[np.int64]
+    source: TableSource, table: Table, shared: Scale | None, train: NDArray[np.int64]
 ) -> tuple[list[Feature], list[Remark]]:
     """Numbers with mean 0 and deviation 1 over the training rows, words as zeros and ones."""
     features: list[Feature] = []
@@ -205,7 +222,8 @@ def _features(
         texts = column(table, name, source.path)
         agreed = None if shared is None else shared[name]
         if name in source.categories or (agreed is not None and isinstance(agreed[0], str)):
-            features.append(Feature(name, texts, _words(source, name, texts, agreed), words=True))
+            words = _vocabulary(source, name, texts, agreed)
+            features.append(Feature(name, texts, _words(texts, words), words))
             continue
         numbers = _numbers(source, name, texts)
         absent = np.isnan(numbers)
@@ -215,8 +233,10 @@ def _features(
         mean, deviation = _scale(numbers[train]) if agreed is None else map(float, agreed)
         if deviation == 0:
             still.append(name)
-        scaled = (numbers - mean) / (deviation or 1.0)
-        features.append(Feature(name, texts, np.where(absent, 0.0, scaled)[:, None]))
+        scale = (mean, deviation or 1.0)
+        features.append(
+            Feature(name, texts, np.where(absent, 0.0, (numbers - mean) / scale[1])[:, None], scale)
+        )
     remarks = []
     if gaps:
         worst = max(gaps, key=lambda name: gaps[name])
@@ -273,27 +293,50 @@ def _scale(numbers: Floats) -> tuple[float, float]:
     return (float(there.mean()), float(there.std())) if len(there) else (0.0, 0.0)
 
 
-def _words(source: TableSource, name: str, values: Sequence[str], agreed: Sequence[str] | None) -> Floats:
-    """`[n, words]` of zeros and ones; an empty cell is none of them."""
+def _vocabulary(
+    source: TableSource, name: str, values: Sequence[str], agreed: Sequence[str] | None
+) -> tuple[str, ...]:
+    """The words of a column: those that were agreed on, or all that are there."""
     found = {value for value in values if value and value.lower() not in MISSING}
-    words = sorted(found) if agreed is None else list(agreed)
-    if agreed is not None and found - set(agreed):
-        other = sorted(found - set(agreed))[0]
+    words = tuple(sorted(found)) if agreed is None else tuple(agreed)
+    other = sorted(found - set(words))
+    if other:
         raise DataError(
-            f"{source.path}: column '{visible(name)}' has '{visible(other)}', which {source.scaling} does not list: "
-            f"it lists {', '.join(map(visible, agreed))}"
+            f"{source.path}: column '{visible(name)}' has '{visible(other[0])}', which the scale does not list: "
+            f"it lists {', '.join(map(visible, words))}"
         )
-    if len(words) > MOST_WORDS:
+    if not 0 < len(words) <= MOST_WORDS:
         raise DataError(
-            f"{source.path}: column '{visible(name)}' has {len(words)} different words, at most {MOST_WORDS} make "
+            f"{source.path}: column '{visible(name)}' has {len(words)} different words, from 1 to {MOST_WORDS} make "
             f'sense as categories; ignore = ["{name}"] leaves it out'
         )
+    return words
+
+
+def _words(values: Sequence[str], words: Sequence[str]) -> Floats:
+    """`[n, words]` of zeros and ones; an empty cell is none of them."""
     place = {word: k for k, word in enumerate(words)}
     result = np.zeros((len(values), len(words)))
     for row, value in enumerate(values):
         if value in place:
             result[row, place[value]] = 1.0
     return result
+
+
+def flat_scale(scale: Scale) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each column of `Dataset.images`; words are zeros and ones as they are."""
+    parts = [[(0.0, 1.0)] * len(own) if isinstance(own[0], str) else [tuple(own)] for own in scale.values()]
+    mean, deviation = zip(*(pair for part in parts for pair in part))
+    return tuple(map(float, mean)), tuple(map(float, deviation))
+
+
+def numbers_in(source: TableSource, scale: Scale) -> tuple[list[str], NDArray[np.float32]]:
+    """Names and rows `[n, F]` of a table without labels, in its own units; what is missing is the scale's mean."""
+    table = source.read_csv(source.path)
+    features, _ = _features(source, table, scale, np.zeros(0, np.int64))
+    mean, deviation = (np.array(each) for each in flat_scale(scale))
+    rows = np.concatenate([feature.values for feature in features], axis=1) * deviation + mean
+    return table.get(source.id_column) or row_names(table), rows.astype(np.float32)
 
 
 def _tell_tales(source: TableSource, table: Table, labels: Labels, rows: NDArray[np.int64]) -> list[Remark]:
