@@ -86,6 +86,13 @@ def test_a_dropped_label_takes_its_numbers_along(tmp_path: Path) -> None:
         loaded(tmp_path, text, classes=("u", "v"))
 
 
+def test_another_number_is_no_misspelling(tmp_path: Path) -> None:
+    text = "x,label\n1,grade 3\n2,grade 4\n3,Grade 3\n"
+    with pytest.raises(DataError) as caught:
+        loaded(tmp_path, text, classes=("grade 1", "grade 3"))
+    assert "'grade 4' (1 sample), 'Grade 3' (1 sample; did you mean 'grade 3'?)" in str(caught.value)
+
+
 def test_several_labels_and_known_truth(tmp_path: Path) -> None:
     text = "x,one,two,truth,label\n1,1,0,u,u\n2,1,1,v,u\n3,0,0,v,v\n"
     several = loaded(tmp_path, text, label_columns=("one", "two"), ignore=("truth", "label"))
@@ -132,8 +139,8 @@ def test_sites_can_agree_on_a_scale(tmp_path: Path) -> None:
             "f",
             r"'f' is no number; categories = \[\"x\"\] makes a feature of each word, ignore = \[\"x\"\] leaves it out",
         ),
-        ("inf", "inf is no finite number"),
-        ("1e400", "1e400 is no finite number"),
+        ("inf", "inf is no number to learn from"),
+        ("1e400", "1e400 is no number to learn from"),
         ("1.2.3", r"'1.2.3' is no number"),
         ("\x1b[2J", r"is no number"),
     ],
@@ -142,6 +149,15 @@ def test_what_is_no_number_is_refused_with_its_place(tmp_path: Path, cell: str, 
     with pytest.raises(DataError, match=f"blood.csv, sample 2, column 'x': .*{words}") as caught:
         loaded(tmp_path, f"id,x,label\na,1,u\nb,{cell},v\n")
     assert "\x1b" not in str(caught.value)
+
+
+def test_a_number_beyond_all_others_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="sample 2, column 'x': 1e308 is no number to learn from"):
+        loaded(tmp_path, "id,x,label\na,1,u\nb,1e308,v\n")
+    agreed = tmp_path / "scaling.json"
+    agreed.write_text('{"x": [0, 1e-6]}', "utf-8")
+    with pytest.raises(DataError, match="sample 2, column 'x': 5000 is beyond all others"):
+        loaded(tmp_path, "id,x,label\na,0,u\nb,5000,v\n", scaling=agreed)
 
 
 def test_remarks_are_no_categories(tmp_path: Path) -> None:

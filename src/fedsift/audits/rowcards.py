@@ -26,7 +26,7 @@ def row_cards(source: Source, rows: Rows) -> Thumbnails | None:
     if not isinstance(source, TableSource):
         return None
     shown = source.shown()
-    return lambda k: card(shown[int(rows[k])]).encode("utf-8")
+    return lambda k: card(shown(int(rows[k]))).encode("utf-8")
 
 
 def card(features: Sequence[Shown]) -> Markup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ import numpy as np
 from fedsift.contract.errors import DataError
 from fedsift.contract.plaintext import visible
 from fedsift.data.dataset import Labels
+
+_NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,11 @@ def natural_order(name: str) -> tuple[int, float, str]:
 
 
 def nearest_class(name: str, classes: Sequence[str]) -> str | None:
-    """The class that a misspelt name probably means, or None."""
-    lowered = {known.lower(): known for known in classes if known != name}
+    """The class that a misspelt name probably means, or None: "grade 4" is no misspelt "grade 3"."""
+    numbers = _NUMBERS.findall(name)
+    lowered = {
+        known.lower(): known for known in classes if known != name and _NUMBERS.findall(known) == numbers
+    }
     close = difflib.get_close_matches(name.lower().strip(), list(lowered), n=1, cutoff=0.75)
     return lowered[close[0]] if close else None
 

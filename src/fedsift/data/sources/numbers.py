@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -21,6 +21,8 @@ from fedsift.data.tables import MISSING, Table, column
 
 MOST_WORDS = 50
 """A column with more words than this holds names or remarks, no categories."""
+LARGEST, FARTHEST = 1e30, 1e9
+"""A number, and deviations from the mean, beyond which there is a mistake that would drown all training."""
 OURS = "fedsift_"
 """How the columns begin that `fedsift labels apply` adds."""
 Floats = NDArray[np.float64]
@@ -142,16 +144,18 @@ class TableSource(Tabled):
         )
         return Examined(dataset, remarks, listing.outside, features, listing.order)
 
-    def shown(self) -> list[list[Shown]]:
-        """What a person sees of each sample, in the dataset's order: its features as the table writes them."""
+    def shown(self) -> Callable[[int], list[Shown]]:
+        """What a person sees of the dataset's rows, by number: their features as the table writes them."""
         found = self.examined()
-        return [
-            [
-                Shown(f.name, f.texts[row], None if f.words else float(f.values[row, 0]))
+
+        def row(number: int) -> list[Shown]:
+            at = found.order[number]
+            return [
+                Shown(f.name, f.texts[at], None if f.words else float(f.values[at, 0]))
                 for f in found.features
             ]
-            for row in found.order
-        ]
+
+        return row
 
     def chosen(self, table: Table) -> list[str]:
         """The columns that are features, in order."""
@@ -234,9 +238,14 @@ def _features(
         if deviation == 0:
             still.append(name)
         scale = (mean, deviation or 1.0)
-        features.append(
-            Feature(name, texts, np.where(absent, 0.0, (numbers - mean) / scale[1])[:, None], scale)
-        )
+        values = np.where(absent, 0.0, (numbers - mean) / scale[1])
+        far = np.flatnonzero(np.abs(values) > FARTHEST)
+        if len(far):
+            raise DataError(
+                f"{source.path}, sample {far[0] + 1}, column '{visible(name)}': {visible(texts[far[0]])} is beyond all "
+                "others: correct it, or leave it empty"
+            )
+        features.append(Feature(name, texts, values[:, None], scale))
     remarks = []
     if gaps:
         worst = max(gaps, key=lambda name: gaps[name])
@@ -262,9 +271,10 @@ def _numbers(source: TableSource, name: str, values: Sequence[str]) -> Floats:
             result[row] = float(text)
         except ValueError:
             raise DataError(_no_number(source, name, value, row, set(values))) from None
-        if not math.isfinite(result[row]):
+        if not abs(result[row]) < LARGEST:
             raise DataError(
-                f"{source.path}, sample {row + 1}, column '{visible(name)}': {value} is no finite number"
+                f"{source.path}, sample {row + 1}, column '{visible(name)}': {visible(value)} is no number to learn "
+                "from: correct it, or leave it empty"
             )
     return result
 
