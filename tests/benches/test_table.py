@@ -157,6 +157,10 @@ def test_figures_are_read_off_a_run_by_name() -> None:
     for name, value in expected.items():
         check_figure(name)
         assert value_of(outcome, name) == value, name
+    nobody = {**outcome, "detection": {"recall": 0.0, "precision": 0.0, "truth": []}}
+    assert value_of(nobody, "detection.recall") is None, "no site is noisy: there was none to find"
+    assert value_of(nobody, "detection.precision") == 0.0, "but whoever was named was named wrongly"
+    assert value_of({"detection": {"recall": 0.5, "truth": ["north"]}}, "detection.recall") == 50.0
     for name in ("accuracy.bset", "visits-to.80", "site.0"):
         with pytest.raises(ConfigError, match=f"unknown figure '{name}'"):
             check_figure(name)

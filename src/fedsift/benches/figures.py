@@ -65,6 +65,8 @@ def value_of(outcome: Mapping[str, Any], name: str) -> float | None:
         return float(outcome[name])
     if head in ("detection", "corrections"):
         found = outcome.get(head, {}).get(tail)
+        if name == "detection.recall" and not outcome.get(head, {}).get("truth", True):
+            return None  # where no site is noisy there is none to find
         count = tail in ("fixed", "harmed", "missed")
         return None if found is None else float(found) * (1.0 if count else 100.0)
     found = outcome.get("scores", {}).get(head, {}).get(tail)
