@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import fedsift
 from fedsift.audits import open_site
 from fedsift.audits.studies import notebooks_of
 from fedsift.cli.main import app
-from fedsift.contract.errors import ConfigError, DataError, RunError
+from fedsift.contract.errors import ConfigError, DataError, FedsiftError, RunError
 from fedsift.runs import RunFolder
 from fedsift.study import Study
+from fedsift.study.own import names_data
 
 FEW = ["--folds", "3", "--rounds", "4", "--model", "linear"]
 
@@ -435,3 +437,30 @@ def test_an_audit_on_flower_says_how_it_is_done(tmp_path: Path) -> None:
         CliRunner().invoke(
             app, ["audit", str(tmp_path / "study.toml"), "engine.name=flower"], catch_exceptions=False
         )
+
+
+def test_data_alone_are_audited_as_a_study_of_them_is(
+    audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, _, found = audited
+    shutil.copy(place / "data.npz", tmp_path / "data.npz")
+    monkeypatch.chdir(tmp_path)
+    alone = json.loads(ask("data.npz", "--out", "out", *FEW, "--json").stdout)
+    assert alone["sites"] == found["sites"]
+    listed = ("sites", "west", "labels.csv")
+    assert (tmp_path / "out").joinpath(*listed).read_bytes() == (place / "out").joinpath(*listed).read_bytes()
+    fewer = json.loads(ask("data.npz", "train_limit=90", "seed=2", "--out", "fewer", *FEW, "--json").stdout)
+    assert sum(site["samples"] for site in fewer["sites"].values()) == 90
+    from_python = fedsift.audit(
+        "data.npz", out=tmp_path / "py", folds=3, rounds=4, model="linear", progress=False
+    )
+    assert from_python.sites["west"].flagged.sum() == found["sites"]["west"]["flagged"]
+
+
+def test_what_is_no_data_is_told(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name, words in (("empty", "there is no picture"), ("nowhere", "does not exist")):
+        done = CliRunner().invoke(app, ["audit", str(tmp_path / name)])
+        assert isinstance(done.exception, FedsiftError)
+        assert words in str(done.exception)
+    assert not names_data("fedcorr/cifar10-iid-0.0-0.0")

@@ -31,20 +31,22 @@ def audit(
 ) -> Audit:
     """Judge every label by a model that never saw it; files for each site are written under `out`.
 
-    study: a TOML file, a scenario's name, tables, a `Study`, or data alone (such as `Arrays`). model: the name of the
-    network that judges (frozen features by default where a network would take long). folds, rounds, fast: as
-    `fedsift audit`.
+    study: a TOML file, a scenario's name, tables, a `Study`, or data alone: `Arrays`, or the path of a folder, a CSV or
+    an .npz. model: the name of the network that judges (frozen features by default where a network would take long).
+    folds, rounds, fast: as `fedsift audit`.
     """
     from fedsift.audits.studies import audit as carry_out
     from fedsift.audits.studies import audit_study
     from fedsift.data.sources.base import Source
+    from fedsift.study.own import names_data, study_of_data
 
     changes = {key: value for key, value in tables.items() if value is not None}
-    whole = (
-        assembled(None, {"data": study, **changes})
-        if isinstance(study, Source)
-        else assembled(study, changes)
-    )
+    if isinstance(study, Source):
+        whole = assembled(None, {"data": study, **changes})
+    elif isinstance(study, str | Path) and names_data(study):
+        whole = assembled(study_of_data(study), changes)
+    else:
+        whole = assembled(study, changes)
     made, _ = audit_study(whole, folds=1 if fast else folds, rounds=rounds, model=_network(model))
     with api_progress("audit", made.method.total_rounds, wanted=progress) as show:
 

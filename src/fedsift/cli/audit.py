@@ -29,9 +29,12 @@ def register(app: typer.Typer) -> None:
 def audit(
     context: typer.Context,
     study: Path = typer.Argument(
-        help="A study's TOML (its [data] is enough), a scenario by name, or a finished run."
+        help="The data (a folder of pictures or of sites, a CSV of numbers, an .npz), a study's TOML, a scenario by "
+        "name, or a finished run."
     ),
-    overrides: list[str] = typer.Argument(None, help="Settings over the file's: data.size=32 seed=3 ..."),
+    overrides: list[str] = typer.Argument(
+        None, help="Settings over the file's: data.size=32 seed=3 ...; beside data alone size=32 will do."
+    ),
     out: Path = typer.Option(Path("audit"), "--out", help="Where the audit's folder is made."),
     model: str = typer.Option(
         "", "--model", help="The network that judges; frozen features by default where one would take long."
@@ -55,10 +58,11 @@ def audit(
     from fedsift.audits.studies import audit_study, write_audit
     from fedsift.runs import RunFolder
     from fedsift.study import Study
+    from fedsift.study.own import names_data, study_of_data
 
     if new is not None:
         _refuse(context, TRAINING, "--new trains nothing: it judges by the audit in --out")
-        if not (study / "study.toml").is_file():
+        if not (study / "study.toml").is_file() and not names_data(study):
             Study.from_file(study)  # a name that is wrong is said, though what counts is the audit in --out
         _judge_new(new, overrides or [], out, as_json=json)
         return
@@ -74,7 +78,8 @@ def audit(
         )
         _tell(found, as_json=json)
         return
-    asked = Study.from_file(study, overrides or [])
+    settings = overrides or []
+    asked = study_of_data(study, settings) if names_data(study) else Study.from_file(study, settings)
     made, notes = audit_study(asked, folds=1 if fast else folds, rounds=rounds, model=model)
     for note in (*asked.notes, *notes):
         say(f"note: {note}", stderr)
