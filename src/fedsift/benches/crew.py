@@ -35,6 +35,8 @@ TRIED_AFTER = 20.0
 WORTH_A_BREAK = 60.0
 """Seconds that a run must still take for it to be broken off and gone on with by more processes: loading its data anew
 takes a few."""
+MOST_WORKERS = 4
+"""Of one run: a round of few sites has no work for more, and each takes a process's memory."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def carry_out(jobs: Sequence[Job], processes: int) -> Iterator[News]:
         for _ in range(min(processes, len(waiting))):
             crew.append(_Hand())
         for hand in crew:
-            hand.begin(replace(waiting.pop(), workers=processes // len(crew)))
+            hand.begin(replace(waiting.pop(), workers=share_of(processes, len(crew))))
         while any(hand.job is not None for hand in crew):
             ready = wait([hand.connection for hand in crew if hand.job is not None])
             for place, hand in enumerate(crew):
@@ -94,10 +96,15 @@ def carry_out(jobs: Sequence[Job], processes: int) -> Iterator[News]:
                         hand.begin(waiting.pop())
             busy = [hand for hand in crew if hand.job is not None]
             for hand in busy:
-                hand.share(processes // len(busy))
+                hand.share(share_of(processes, len(busy)))
     finally:
         for hand in crew:
             hand.end()
+
+
+def share_of(processes: int, runs: int) -> int:
+    """How many processes may work on each of so many runs."""
+    return min(processes // runs, MOST_WORKERS)
 
 
 class _Hand:
