@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from fedsift.cli.main import app
 from fedsift.contract import ConfigError, DataError
+from fedsift.contract.plaintext import argument
 from tests.data.pictures_on_disk import labelled_folder
 
 
@@ -32,6 +33,7 @@ def test_doctor_prints_findings_and_exits_with_seven(tmp_path):
     root = labelled_folder(tmp_path / "mine", 30, split=lambda k: "test" if k % 3 == 0 else "train")
     (root / "pictures" / "p004.png").write_bytes(b"broken")
     text = run("doctor", str(root), "size=8", code=7)
+    assert f"fedsift audit {argument(root)} size=8" in text
     assert "1 of 30 pictures cannot be read" in text
     assert "pictures/p004.png" in text
     report = json.loads(run("doctor", str(root), "size=8", "--json", code=7))

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 
 from fedsift.cli.output import print_json, print_table, say, stdout
-from fedsift.contract.plaintext import visible
+from fedsift.contract.plaintext import argument, visible
 
 if TYPE_CHECKING:
     from fedsift.benches.advice import Advice
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     path: Path = typer.Argument(
-        help="A folder or zip of pictures, a folder of sites, an .npz, or a study.toml."
+        help="A folder or zip of pictures, a folder of sites, a CSV of numbers, an .npz, or a study.toml."
     ),
     options: list[str] | None = typer.Argument(
         None, help="Fields of the source, e.g. label_column=dx size=64."
@@ -38,7 +38,7 @@ def doctor(
     json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """Look at data before any training. Exits with 0 (nothing to mend), 7 (look at the findings) or 3 (unusable)."""
-    from fedsift.data.doctor import examine, fitting
+    from fedsift.data.doctor import UNUSABLE, examine, fitting
     from fedsift.methods import methods
     from fedsift.study.quick_look import look_for_reference
 
@@ -55,6 +55,9 @@ def doctor(
         _print_report(report, fits)
         for line in advice_lines(advice) if advice is not None else ():
             say(line)
+        if source.own and report.exit_code != UNUSABLE:
+            same = [option if study is None else f"data.{option}" for option in options or []]
+            say(f"next, which labels are wrong: fedsift audit {' '.join(map(argument, [path, *same]))}")
     raise typer.Exit(report.exit_code)
 
 
