@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import logging
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -252,3 +254,31 @@ def test_a_cache_that_cannot_be_written_is_one_line_with_the_key_that_mends_it(
     monkeypatch.setenv("FEDSIFT_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(DataError, match=r"site 'north': '.*file/cache.*FEDSIFT_CACHE names another folder"):
         open_site(picture_site(tmp_path))
+
+
+def write_table(folder: Path, rows: list[str], **data: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "own.csv").write_text("\n".join(["id,age,sodium,label", *rows]) + "\n", "utf-8")
+    described = {**BASE, "held_out": 0.0, "data": {"name": "table", "path": "own.csv", **data}}
+    (folder / "site.toml").write_text(tomli_w.dumps(described), "utf-8")
+    return folder / "site.toml"
+
+
+def test_a_site_whose_data_are_a_table_of_numbers(tmp_path: Path) -> None:
+    """Class "b" is not there, and is a class all the same; sites that share a scale mean the same by a number."""
+    (tmp_path / "scaling.json").write_text(json.dumps({"age": [50, 10], "sodium": [140, 2]}), "utf-8")
+    own = open_site(write_table(tmp_path / "one", ["x,60,142,a", "y,40,140,a"], scaling="../scaling.json"))
+    other = open_site(write_table(tmp_path / "two", ["z,60,142,b", "w,90,120,a"], scaling="../scaling.json"))
+    assert own.classes == ("a", "b", "c")
+    assert own.given.tolist() == [0, 0]
+    seen = [room.samples.pool[room.samples.rows] for room in (own, other)]
+    assert seen[0].tolist() == [[1.0, 1.0], [-1.0, 0.0]]
+    assert seen[1][0].tolist() == seen[0][0].tolist()
+
+
+def test_a_table_that_changed_is_read_again(tmp_path: Path) -> None:
+    path = write_table(tmp_path, ["x,60,142,a", "y,40,140,b"])
+    assert open_site(path).given.tolist() == [0, 1]
+    (tmp_path / "own.csv").write_text("id,age,sodium,label\nx,60,142,b\ny,40,140,b\nz,1,1,a\n", "utf-8")
+    os.utime(tmp_path / "own.csv", ns=(1, 1))
+    assert open_site(path).given.tolist() == [1, 1, 0]

@@ -55,7 +55,8 @@ def open_site(path: Path, model: str = "") -> SiteRoom:
 
 
 def _stamp(path: Path, file: SiteFile) -> tuple[int, ...]:
-    sources = (path, path.parent / "data.npz", notebook_of(path, file) / FORGOTTEN)
+    named = [path.parent / value for key in ("path", "table") if isinstance(value := file.data.get(key), str)]
+    sources = (path, *named, notebook_of(path, file) / FORGOTTEN)
     try:
         return tuple(source.stat().st_mtime_ns for source in sources if source.is_file())
     except OSError:
@@ -194,7 +195,7 @@ def own_secret(notebook: Path) -> str:
 def source_of(table: Mapping[str, Any], site_file: Path, classes: tuple[str, ...]) -> Source:
     """The source that a table describes, with paths relative to the site's file."""
     filled = dict(table)
-    if filled.get("name") == "folder" and not filled.get("label_columns"):
+    if filled.get("name") in ("folder", "table") and not filled.get("label_columns"):
         filled.setdefault("classes", list(classes))  # a site may lack classes that others have
     source: Source = build_named(sources, filled, "data")
     here = {

@@ -21,6 +21,8 @@ from fedsift.data.tables import MISSING, Table, column
 
 MOST_WORDS = 50
 """A column with more words than this holds names or remarks, no categories."""
+ENOUGH = 20
+"""Rows from which on it is no chance that all values of a column differ."""
 LARGEST, FARTHEST = 1e30, 1e9
 """A number, and deviations from the mean, beyond which there is a mistake that would drown all training."""
 OURS = "fedsift_"
@@ -360,7 +362,9 @@ def _tell_tales(source: TableSource, table: Table, labels: Labels, rows: NDArray
     for name in source.chosen(table):
         values, leave_out = np.array(table[name])[rows], f'ignore = ["{visible(name)}"]'
         different, number = np.unique(values, return_inverse=True)
-        if len(different) == len(values) and all(value.lstrip("+-").isdigit() for value in different):
+        if len(different) == len(values) >= ENOUGH and all(
+            value.lstrip("+-").isdigit() for value in different
+        ):
             text = f"column '{visible(name)}' has another whole number in every row"
             remarks.append(Remark("names", text, f"if it names the sample, set {leave_out}"))
         elif several and 1 < len(different) <= len(values) // 5:
