@@ -47,8 +47,6 @@ class Job:
     study: dict[str, Any]
     folder: Path
     keep: bool = False
-    workers: int = 1
-    """Processes that may work on it from its start."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,11 @@ def carry_out(jobs: Sequence[Job], processes: int) -> Iterator[News]:
         for _ in range(min(processes, len(waiting))):
             crew.append(_Hand())
         for hand in crew:
-            hand.begin(replace(waiting.pop(), workers=share_of(processes, len(crew))))
-        while any(hand.job is not None for hand in crew):
-            ready = wait([hand.connection for hand in crew if hand.job is not None])
+            hand.begin(waiting.pop())
+        while busy := [hand for hand in crew if hand.job is not None]:
+            for hand in busy:
+                hand.share(min(processes // len(busy), MOST_WORKERS))
+            ready = wait([hand.connection for hand in busy])
             for place, hand in enumerate(crew):
                 if hand.connection not in ready:
                     continue
@@ -94,17 +94,9 @@ def carry_out(jobs: Sequence[Job], processes: int) -> Iterator[News]:
                         crew[place] = hand = _Hand()
                     if waiting and hand.process.is_alive():
                         hand.begin(waiting.pop())
-            busy = [hand for hand in crew if hand.job is not None]
-            for hand in busy:
-                hand.share(share_of(processes, len(busy)))
     finally:
         for hand in crew:
             hand.end()
-
-
-def share_of(processes: int, runs: int) -> int:
-    """How many processes may work on each of so many runs."""
-    return min(processes // runs, MOST_WORKERS)
 
 
 class _Hand:
@@ -123,7 +115,7 @@ class _Hand:
         self.workers = 1
 
     def begin(self, job: Job) -> None:
-        self.job, self.workers = job, job.workers
+        self.job, self.workers = job, 1
         self.connection.send(job)
 
     def share(self, workers: int) -> None:
@@ -213,8 +205,6 @@ def do(
         study = Study.from_table(job.study)
         if not _can_share(study):
             listener.granted = None
-        elif job.workers > 1:
-            study = _with_workers(study, job.workers)
         began = processor_seconds(study.engine.workers)
         while True:
             listener.workers = study.engine.workers
@@ -222,7 +212,7 @@ def do(
                 record = measure(study, job.folder, listener, keep=job.keep)
                 break
             except _Shared as share:
-                study = _with_workers(study, share.workers)
+                study = replace(study, engine=replace(study.engine, workers=share.workers))
     except FedsiftError as error:
         return News(job.number, failure=str(error))
     except Exception as error:
@@ -246,10 +236,6 @@ def _can_share(study: Study) -> bool:
     """Whether worker processes could help it: those of Flower and of a GPU are another matter."""
     engine = study.engine
     return engine.name == "inprocess" and engine.device == "cpu" and hasattr(socket, "send_fds")
-
-
-def _with_workers(study: Study, workers: int) -> Study:
-    return replace(study, engine=replace(study.engine, workers=max(workers, study.engine.workers)))
 
 
 class _Listener:
