@@ -16,9 +16,9 @@ from fedsift.benches.claims import Difference, Verdict
 from fedsift.benches.page import drawn_rows, page
 from fedsift.benches.running import Outcome
 from fedsift.benches.store import Record
-from fedsift.benches.summary import Results, results_of
+from fedsift.benches.summary import Entry, Results, results_of
 from fedsift.benches.table import Claim
-from fedsift.benches.text import difference_words, escaped, latex, markdown, spreadsheet
+from fedsift.benches.text import difference_words, escaped, latex, markdown, ours, spreadsheet
 from fedsift.contract.errors import ConfigError
 from fedsift.metrics.paired import paired, spread
 from tests.benches.small import CLAIM, small_table
@@ -315,3 +315,10 @@ def test_more_rows_than_kinds_of_lines_are_not_all_drawn() -> None:
     made = made_up(values, rows=rows, claims=[], reference="row 0", seeds=[1])
     assert drawn_rows(made) == ["row 0", *(f"row {k}" for k in range(4, 15))]
     assert "in % of the 12 best rows, mean of the seeds" in page(made)
+
+
+def test_only_a_target_is_never_reached() -> None:
+    """A run without a noisy site has no recall of them; that is nothing to show, and no failure."""
+    without = Entry("FedAvg", "clean", "detection.recall", {}, 2, None, None, None, None)
+    assert ours(without) == "–"
+    assert ours(replace(without, figure="visits-to.0.9", never={1: 40.0, 2: 40.0})) == "never"

@@ -28,7 +28,7 @@ def shown(entry: Entry, *, printed: bool = True) -> str:
 
 def ours(entry: Entry) -> str:
     if entry.mean is None:
-        return "never" if entry.runs else NOTHING
+        return "never" if entry.never else NOTHING
     places = digits(entry.figure)
     sd = "" if entry.sd is None else f" ± {entry.sd:.{places}f}"
     reached = f" [{len(entry.values)} of {entry.runs}]" if len(entry.values) < entry.runs else ""
