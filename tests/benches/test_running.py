@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -264,6 +265,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
             made.append(Line())
             self.connection, self.job, self.workers = cast(Any, made[-1]), None, 1
             self.process = cast(Any, threading.current_thread())
+            self.started = time.monotonic()
 
         def end(self) -> None:
             pass
@@ -288,6 +290,14 @@ def test_cores_are_shared_among_the_runs_that_are_left(lines: list[Line]) -> Non
     first, *others = sent(lines)
     assert first == ["run 0", "run 4", "run 5", "run 6"]
     assert others == [["run 1"], ["run 2", "2 each"], ["run 3", "2 each", "4 each"]]
+
+
+def test_a_process_that_has_worked_long_is_renewed(
+    lines: list[Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "RENEWED_AFTER", -1.0)
+    assert [news.number for news in carry_out(jobs_of(4), 1)] == [0, 1, 2, 3]
+    assert sent(lines) == [["run 0"], ["run 1"], ["run 2"], ["run 3"]]
 
 
 def test_fewer_runs_than_cores_have_more_than_one_each(lines: list[Line]) -> None:
