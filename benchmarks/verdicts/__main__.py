@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import os
 import subprocess
 import sys
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.section import Section
+
+from fedsift.metrics.intervals import wilson
 
 RESULTS = Path(__file__).parent / "results" / "verdicts.json"
 SECTION = Section("detection.md", "turns", "python -m benchmarks.verdicts --page")
@@ -130,7 +131,7 @@ def compare(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str,
         "different": len(differ),
         "turned": len(turned),
         "turned_share": len(turned) / len(pairs),
-        "turned_interval": wilson(len(turned), len(pairs)),
+        "turned_interval": interval(len(turned), len(pairs)),
         "which": [[a["number"], a["p_value"], b["p_value"]] for a, b in turned],
         "indicators_differ_by": quantiles([_difference(a["indicator"], b["indicator"]) for a, b in pairs]),
     }
@@ -154,12 +155,9 @@ def quantiles(values: list[float]) -> dict[str, float]:
     }
 
 
-def wilson(hits: int, n: int, z: float = 1.96) -> list[float]:
+def interval(hits: int, n: int) -> list[float]:
     """A 95 % interval for a share."""
-    share, scale = hits / n, 1 + z * z / n
-    centre = (share + z * z / (2 * n)) / scale
-    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / scale
-    return [round(max(0.0, centre - half), 5), round(min(1.0, centre + half), 5)]
+    return [round(end, 5) for end in wilson(hits, n)]
 
 
 def report(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
@@ -181,7 +179,7 @@ def report(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         "federations": len(rows),
         "turned_in_any_pair": turned,
         "turned_share": turned / len(rows),
-        "turned_interval": wilson(turned, len(rows)),
+        "turned_interval": interval(turned, len(rows)),
         "borderline_share": sum(row["borderline"] for row in first) / len(first),
         "borderline_share_of_clean": sum(row["borderline"] for row in clean) / max(len(clean), 1),
         "false_alarms_among_clean": sum(bool(row["noisy"]) for row in clean) / max(len(clean), 1),

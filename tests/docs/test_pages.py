@@ -205,6 +205,12 @@ def test_the_cost_of_every_method_is_that_of_its_result_file() -> None:
     SECTION.check(body(read()))
 
 
+def test_the_rates_of_the_tested_way_are_the_measured_ones() -> None:
+    from benchmarks.verdicts.rates import SECTION, page, read
+
+    SECTION.check(page(read()))
+
+
 def test_how_often_no_clean_reference_is_said_is_that_of_its_result_file() -> None:
     from benchmarks.verdicts.reference import SECTION, read, table
 
