@@ -168,6 +168,15 @@ def test_pictures_are_known_by_their_first_bytes() -> None:
     assert data_uri(b"RIFF1234WEBP").startswith("data:image/webp;")
     assert data_uri(b"GIF89a").startswith("data:image/gif;")
     assert data_uri(b"<svg onload=alert(1)>") == data_uri(b"") == data_uri(None) == ""
+    for hostile in (
+        b"<svg><script>alert(1)</script></svg>",
+        b'<svg onload="alert(1)"></svg>',
+        b'<svg><rect fill="url(http://elsewhere)"></rect></svg>',
+        b'<svg><text x="1" onclick="alert(1)">a</text></svg>',
+        b'<svg><image href="http://elsewhere"></image></svg>',
+        b"<svg></svg><script></script>",
+    ):
+        assert data_uri(hostile) == ""
 
 
 def test_the_folder_is_private(tmp_path: Path) -> None:

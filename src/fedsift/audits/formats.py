@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,21 @@ QUEUE_COLUMNS = (
 )
 MAGIC = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
 
+_ATTRIBUTES = (
+    rb'(?: (?:xmlns|width|height|viewBox|x|y|rx|fill|font-family|font-size|text-anchor)="[^"<>()]*")*'
+)
+_CARD = re.compile(
+    rb"<svg" + _ATTRIBUTES + rb">(?:<(?:rect|text)" + _ATTRIBUTES + rb">[^<>]*</(?:rect|text)>)*</svg>"
+)
+"""The drawing of a table's row: boxes and words, nothing that acts and nothing from elsewhere."""
+
 
 def data_uri(picture: bytes | None) -> str:
     """A picture as text that needs no file; empty for bytes that are none of the known formats."""
     if not picture:
         return ""
     kind = next((kind for magic, kind in MAGIC.items() if picture.startswith(magic)), "")
-    if picture.startswith(b"<svg "):
+    if _CARD.fullmatch(picture):
         kind = "svg+xml"
     if not kind and picture[:4] == b"RIFF" and picture[8:12] == b"WEBP":
         kind = "webp"
