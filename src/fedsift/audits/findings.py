@@ -88,10 +88,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the labels came from, so that a corrected table can be written in the same format.
-
-    Field names are those of the sources "folder", "sites", "table" and "npz".
-    """
+    """Where the labels came from, for a corrected table in the same format; fields are named as the sources' are."""
 
     kind: str
     """"folder" (also one site of "sites"), "table" or "npz"."""
