@@ -12,7 +12,8 @@ from glob import glob
 from io import StringIO
 from pathlib import Path
 
-from fedsift.cli import main, output
+from fedsift.cli import output
+from fedsift.cli.main import main
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def no_worker_stays_behind() -> Iterator[None]:
     """Worker processes serve all modules of this process: what they cost is their start."""
     yield
-    if "fedsift.local.processes" in sys.modules:
-        sys.modules["fedsift.local.processes"].close_workers()
+    if "fedsift.training.processes" in sys.modules:
+        sys.modules["fedsift.training.processes"].close_workers()
 
 
 @pytest.fixture(autouse=True)

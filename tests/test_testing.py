@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import ConfigError, QuorumError, Reply, Request, Round, SiteFacts
-from fedsift.engines.inprocess import InProcess
-from fedsift.study import Study
+from fedsift.core.errors import ConfigError, QuorumError
+from fedsift.protocol.federation import Round
+from fedsift.protocol.messages import Reply, Request, SiteFacts
+from fedsift.runtime.in_process import InProcess
+from fedsift.study.study import Study
 from fedsift.testing import Scripted
 
 SIZES = {f"site-{number:02d}": 10 * (number + 1) for number in range(7)}

@@ -93,7 +93,7 @@ def test_the_rooms_pages_and_presets_come_from_the_wheel(installed: Path, tmp_pa
     assert "fedcorr/" in run(installed, "-m", "fedsift", "scenarios", folder=tmp_path)
     script = (
         "from importlib.resources import files\n"
-        "import fedsift.audits.page.document, fedsift.drawing, fedsift.report\n"
+        "import fedsift.audit.page.document, fedsift.drawing, fedsift.report\n"
         "for room, name in (('audits.page', 'review.js'), ('audits.page', 'kept.js'),"
         " ('audits.page', 'review.css'), ('drawing', 'style.css'), ('report', 'script.js'),"
         " ('local.native', 'tiles.cpp')):\n"

@@ -14,8 +14,8 @@ from benchmarks.attacks.accuracy import KINDS, SEEDS, averaging, row
 from benchmarks.attacks.files import missing, read, write
 from benchmarks.attacks.honest import built, margins, presets, studies
 
-from fedsift.data.places import NotAtHand
-from fedsift.study import Study
+from fedsift.data.locations import NotAtHand
+from fedsift.study.study import Study
 
 RESULTS = Path(__file__).parent / "results"
 ACCURACY, HONEST = RESULTS / "accuracy", RESULTS / "honest.json"

@@ -15,15 +15,14 @@ from benchmarks.attacks.files import SOURCE, source
 from benchmarks.attacks.light import conducted
 from sklearn.datasets import load_digits
 
-from fedsift.contract.codec import digest_of
-from fedsift.contract.messages import Answer, Envelope, Reply
+from fedsift.core.codec import digest_of
 from fedsift.data.dataset import Spread
-from fedsift.engines.gate import refusal
-from fedsift.engines.inprocess import InProcess
-from fedsift.engines.protection import Protection
-from fedsift.methods import methods
-from fedsift.methods.base import Averaging
-from fedsift.study import Study
+from fedsift.methods._base import Averaging, methods
+from fedsift.protocol.messages import Answer, Envelope, Reply
+from fedsift.runtime.gate.protection import Protection
+from fedsift.runtime.gate.reply_checks import refusal
+from fedsift.runtime.in_process import InProcess
+from fedsift.study.study import Study
 
 SITES = 10
 SEEDS = (5, 6, 7)

@@ -19,8 +19,7 @@ from benchmarks.attacks.light import conducted
 from benchmarks.attacks.page import AGREEMENT as FILE
 from benchmarks.attacks.page import missed_methods
 
-from fedsift.aggregate.likeness import agreements
-from fedsift.engines.protection import Move, Protection
+from fedsift.runtime.gate.protection import Move, Protection, agreements
 
 EXCHANGES = 4
 

@@ -23,10 +23,9 @@ from benchmarks.attacks.files import SOURCE, read, source, write
 from benchmarks.attacks.honest import natural
 from benchmarks.attacks.light import conducted
 
-from fedsift.aggregate.likeness import agreements
-from fedsift.engines.inprocess import InProcess
-from fedsift.engines.protection import Move, Protection
-from fedsift.study import Study
+from fedsift.runtime.gate.protection import Move, Protection, agreements
+from fedsift.runtime.in_process import InProcess
+from fedsift.study.study import Study
 
 FILE = Path(__file__).parent / "results" / "alone.json"
 SITES, STAGE = 10, "pre-processing"

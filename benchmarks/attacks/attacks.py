@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsift.contract.messages import Answer, Envelope, Reply, Weights
-from fedsift.contract.randomness import torch_generator
-from fedsift.engines.inprocess import InProcess
+from fedsift.core.randomness import torch_generator
+from fedsift.protocol.messages import Answer, Envelope, Reply, Weights
+from fedsift.runtime.in_process import InProcess
 
 
 @dataclass

@@ -20,10 +20,10 @@ from benchmarks.attacks.honest import natural
 from benchmarks.attacks.light import conducted
 from benchmarks.attacks.turned import some_wrong
 
-from fedsift.contract.files import write_atomically
-from fedsift.engines.inprocess import InProcess
-from fedsift.engines.protection import Protection
-from fedsift.study import Study
+from fedsift.core.files import write_atomically
+from fedsift.runtime.gate.protection import Protection
+from fedsift.runtime.in_process import InProcess
+from fedsift.study.study import Study
 
 FILE = Path(__file__).parent / "results" / "back.json"
 CLASSES, ROUNDS, SITES = (2, 5, 10), 5, 10

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsift.benches.version import source_digest
-from fedsift.contract.files import write_atomically
+from fedsift.bench.source_version import source_digest
+from fedsift.core.files import write_atomically
 
 SOURCE = "source"
 """In a row of results: the version of the source that measured it."""

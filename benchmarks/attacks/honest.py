@@ -13,13 +13,13 @@ import numpy as np
 from benchmarks.attacks.files import SOURCE, source
 from sklearn.datasets import load_digits
 
-from fedsift.data.presets import preset_table
-from fedsift.engines import facing
-from fedsift.engines.inprocess import InProcess
-from fedsift.engines.protection import Move, Protection
-from fedsift.methods import methods
-from fedsift.study import Study
+from fedsift.methods._base import methods
+from fedsift.runtime.gate import protection as facing
+from fedsift.runtime.gate.protection import Move, Protection
+from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import new_run, run
+from fedsift.study.scenarios import preset_table
+from fedsift.study.study import Study
 
 
 class Watching(Protection):

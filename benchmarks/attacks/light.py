@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from fedsift.contract.federation import Round
 from fedsift.data.dataset import Spread
-from fedsift.engines.evaluate import Evaluator
-from fedsift.engines.inprocess import InProcess
-from fedsift.study import Study
+from fedsift.protocol.federation import Round
+from fedsift.runtime.evaluation import Evaluator
+from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import federate
+from fedsift.study.study import Study
 
 
 @dataclass(frozen=True)

@@ -18,17 +18,17 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from fedsift.contract.federation import Round
-from fedsift.contract.files import write_atomically
-from fedsift.engines.inprocess import InProcess
-from fedsift.local.requests import Indicate, Train
-from fedsift.local.workers import predict
-from fedsift.methods.fedcorr_site import ScoreModel
-from fedsift.metrics.detection import precision_recall
-from fedsift.signals.mixture import split_matrix, split_values
-from fedsift.signals.per_class import normalise
-from fedsift.study import Study
+from fedsift.core.files import write_atomically
+from fedsift.detection.indicators import normalise
+from fedsift.detection.mixtures import split_matrix, split_values
+from fedsift.formulas.metrics import precision_recall
+from fedsift.methods.fedcorr import ScoreModel
+from fedsift.protocol.federation import Round
+from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import federate
+from fedsift.study.study import Study
+from fedsift.training.requests import Indicate, Train
+from fedsift.training.workers import predict
 
 FILE = Path(__file__).parent / "results" / "lying.json"
 SITES, SEEDS, DRAWS, OWN = 15, 3, 10, 100

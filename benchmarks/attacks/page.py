@@ -25,8 +25,8 @@ from benchmarks.attacks.presets import small_presets
 from benchmarks.attacks.turned import FILE as TURNED
 from benchmarks.attacks.turned import SEED
 
-from fedsift.engines import facing
-from fedsift.engines.protection import GateLimits
+from fedsift.runtime.gate import protection as facing
+from fedsift.runtime.gate.protection import GateLimits
 
 AGREEMENT = Path(__file__).parent / "results" / "agreement.json"
 PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
@@ -266,7 +266,7 @@ def versions(rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def limits() -> str:
-    from fedsift.contract.fielddocs import field_docs
+    from fedsift.cli.fields import field_docs
 
     docs = field_docs(GateLimits)
     return table(

@@ -18,11 +18,11 @@ import torch
 from benchmarks.attacks.files import SOURCE, missing, read, source, write
 from benchmarks.attacks.light import conducted
 
-from fedsift.contract.codec import digest_of
-from fedsift.data.places import NotAtHand
-from fedsift.data.presets import preset_names, preset_table
-from fedsift.methods import methods
-from fedsift.study import Study
+from fedsift.core.codec import digest_of
+from fedsift.data.locations import NotAtHand
+from fedsift.methods._base import methods
+from fedsift.study.scenarios import preset_names, preset_table
+from fedsift.study.study import Study
 
 FILE = Path(__file__).parent / "results" / "presets.json"
 SMALL = "-small"

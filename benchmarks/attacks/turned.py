@@ -25,8 +25,8 @@ from benchmarks.attacks.honest import NOISES, PARTITIONS
 from benchmarks.attacks.light import conducted
 from sklearn.datasets import load_digits
 
-from fedsift.engines import facing
-from fedsift.engines.protection import GateLimits, Protection
+from fedsift.runtime.gate import protection as facing
+from fedsift.runtime.gate.protection import GateLimits, Protection
 
 FILE = Path(__file__).parent / "results" / "turned.json"
 SEED, ROUNDS = 5, 8

@@ -20,11 +20,10 @@ from benchmarks.audit.summary import SETTINGS, print_summary
 from benchmarks.audit.trained import REPORTED, trained
 from numpy.typing import NDArray
 
-from fedsift.contract.files import write_atomically
-from fedsift.metrics.calibration import calibration_error
-from fedsift.metrics.multilabel import average_precision, roc_area
-from fedsift.signals.label_posterior import probability_wrong
-from fedsift.signals.label_rates import applied, flagged, site_rate
+from fedsift.core.files import write_atomically
+from fedsift.detection.label_posterior import probability_wrong
+from fedsift.detection.label_rates import applied, flagged, site_rate
+from fedsift.formulas.metrics import average_precision, calibration_error, roc_area
 
 RESULTS = Path(__file__).parent / "results"
 Array = NDArray[np.float64]

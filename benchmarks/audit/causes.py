@@ -26,19 +26,18 @@ from benchmarks.audit.federation import (
 from benchmarks.audit.scenarios import Labels, annotators_doubt, folded, ham, made_xrays, skin
 from numpy.typing import NDArray
 
-from fedsift.contract.files import write_atomically
+from fedsift.core.files import write_atomically
 from fedsift.data.noise.instance import spoil_by
-from fedsift.metrics.calibration import calibration_error
-from fedsift.metrics.multilabel import average_precision
-from fedsift.signals import label_posterior
-from fedsift.signals.label_posterior import (
+from fedsift.detection import label_posterior
+from fedsift.detection.label_posterior import (
     LabelModel,
     SiteFit,
     fit_with_wrong,
     responsibilities,
     tempered_evidence,
 )
-from fedsift.signals.label_rates import site_rate
+from fedsift.detection.label_rates import site_rate
+from fedsift.formulas.metrics import average_precision, calibration_error
 
 Array = NDArray[np.float64]
 RESULTS = Path(__file__).parent / "results" / "causes.json"

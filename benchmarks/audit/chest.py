@@ -19,19 +19,12 @@ from benchmarks.audit.scenarios import FOLDS, folded
 from benchmarks.audit.trained import REPORTED
 from numpy.typing import NDArray
 
-from fedsift.contract.files import write_atomically
-from fedsift.metrics.calibration import calibration_error
-from fedsift.metrics.multilabel import average_precision, roc_area
-from fedsift.signals.label_crossfit import as_probabilities, averaged, crossfit_step, out_of_fold
-from fedsift.signals.label_exchange import (
-    first_reply,
-    second_reply,
-    shared_model,
-    site_tempering,
-    start_model,
-)
-from fedsift.signals.label_findings import fit_questions, never_annotated, site_rates, two_columns
-from fedsift.signals.label_posterior import LabelModel, probability_wrong
+from fedsift.audit.exchange import first_reply, second_reply, shared_model, site_tempering, start_model
+from fedsift.audit.linear_crossfit import as_probabilities, averaged, crossfit_step, out_of_fold
+from fedsift.audit.multilabel import fit_questions, never_annotated, site_rates, two_columns
+from fedsift.core.files import write_atomically
+from fedsift.detection.label_posterior import LabelModel, probability_wrong
+from fedsift.formulas.metrics import average_precision, calibration_error, roc_area
 
 RESULTS = Path(__file__).parent / "results"
 SITES = 10

@@ -16,9 +16,9 @@ import numpy as np
 from benchmarks.audit.federation import Scene, federated_audit, federated_probabilities, standard_features
 from benchmarks.audit.scenarios import dealt, flipped, folded
 
-from fedsift.contract.files import write_atomically
-from fedsift.signals.label_posterior import probability_wrong
-from fedsift.signals.label_rates import FALSE_ALARM, flagged, site_rate
+from fedsift.core.files import write_atomically
+from fedsift.detection.label_posterior import probability_wrong
+from fedsift.detection.label_rates import FALSE_ALARM, flagged, site_rate
 
 RESULTS = Path(__file__).parent / "results" / "clean.json"
 

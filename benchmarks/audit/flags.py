@@ -15,9 +15,9 @@ from benchmarks.audit.federation import Scene
 from numpy.typing import NDArray
 
 import fedsift
-from fedsift.contract import codec
-from fedsift.contract.evidence import evidence_of
-from fedsift.runs import RunFolder
+from fedsift.core import codec
+from fedsift.protocol.evidence import evidence_of
+from fedsift.runs.folder import RunFolder
 
 METHOD: dict[str, Any] = {
     "name": "fedcorr",

@@ -30,11 +30,10 @@ from benchmarks.audit.federation import (
 from benchmarks.audit.scenarios import SCENARIOS
 from numpy.typing import NDArray
 
-from fedsift.contract.files import write_atomically
-from fedsift.metrics.calibration import calibration_error
-from fedsift.metrics.multilabel import average_precision
-from fedsift.signals.label_crossfit import CrossfitSettings, as_probabilities, averaged, out_of_fold
-from fedsift.signals.label_posterior import LabelModel, SiteFit, responsibilities
+from fedsift.audit.linear_crossfit import CrossfitSettings, as_probabilities, averaged, out_of_fold
+from fedsift.core.files import write_atomically
+from fedsift.detection.label_posterior import LabelModel, SiteFit, responsibilities
+from fedsift.formulas.metrics import average_precision, calibration_error
 
 Array = NDArray[np.float64]
 Floats = NDArray[np.float32]

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedsift.contract.files import write_atomically
-from fedsift.data.places import cache_root, find
-from fedsift.local.features import efficientnet_lite0, embed
+from fedsift.core.files import cache_root, write_atomically
+from fedsift.data.locations import find
+from fedsift.training.features import efficientnet_lite0, embed
 
 FINDINGS = 8
 """NIH: so many of the most frequent findings."""

@@ -8,7 +8,7 @@ from cleanlab.rank import get_label_quality_scores
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from fedsift.signals.label_crossfit import as_probabilities, out_of_fold
+from fedsift.audit.linear_crossfit import as_probabilities, out_of_fold
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]

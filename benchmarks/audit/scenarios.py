@@ -11,7 +11,7 @@ from benchmarks.audit import pictures
 from benchmarks.audit.federation import Scene
 from numpy.typing import NDArray
 
-from fedsift.signals.label_crossfit import fold_numbers
+from fedsift.audit.linear_crossfit import fold_numbers
 
 Labels = NDArray[np.int64]
 FOLDS = 5

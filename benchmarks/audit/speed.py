@@ -15,7 +15,7 @@ from benchmarks.audit import pictures
 from benchmarks.audit.federation import Scene, federated_audit, federated_probabilities, standard_features
 from benchmarks.audit.scenarios import dealt, folded
 
-from fedsift.contract.files import write_atomically
+from fedsift.core.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "speed.json"
 COUNT = 50_000

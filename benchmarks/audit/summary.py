@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
-from fedsift.contract.thresholds import APPLY
-from fedsift.signals.label_any_wrong import FEW, VAGUE
-from fedsift.signals.label_mistakes import FOLLOWS
-from fedsift.signals.label_posterior import SPREAD
-from fedsift.signals.label_rates import STRETCH, SURE
+from fedsift.detection.any_wrong_labels import FEW, VAGUE
+from fedsift.detection.label_posterior import FOLLOWS, SPREAD
+from fedsift.detection.label_rates import STRETCH, SURE
+from fedsift.detection.label_thresholds import APPLY
 
 SETTINGS = {
     "follows": FOLLOWS,

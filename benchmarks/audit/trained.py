@@ -19,8 +19,7 @@ from benchmarks.audit.rivals import in_sample, local_probabilities, pooled_proba
 from benchmarks.audit.scenarios import SCENARIOS
 from numpy.typing import NDArray
 
-from fedsift.contract.files import write_atomically
-from fedsift.data.places import cache_root
+from fedsift.core.files import cache_root, write_atomically
 
 REPORTED = (15, 16, 17, 18, 19)
 """The seeds of the figures that are shown; README.md says on which others the settings were chosen."""

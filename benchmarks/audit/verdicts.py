@@ -18,14 +18,13 @@ from benchmarks.audit.scenarios import SCENARIOS
 from benchmarks.audit.trained import REPORTED, trained
 from numpy.typing import NDArray
 
-from fedsift.audits.findings import SiteAudit
-from fedsift.audits.labels import audit_labels
-from fedsift.audits.recalibrate import recalibrate
-from fedsift.audits.review import Plan, draw_plan
-from fedsift.audits.verdicts import GIVEN, OTHER, PROPOSAL, Verdict
-from fedsift.contract.files import write_atomically
-from fedsift.metrics.calibration import calibration_error
-from fedsift.metrics.multilabel import average_precision
+from fedsift.audit.from_probabilities import audit_labels
+from fedsift.audit.recalibration import recalibrate
+from fedsift.audit.review import Plan, draw_plan
+from fedsift.audit.site_audit import SiteAudit
+from fedsift.audit.verdicts import GIVEN, OTHER, PROPOSAL, Verdict
+from fedsift.core.files import write_atomically
+from fedsift.formulas.metrics import average_precision, calibration_error
 
 RESULTS = Path(__file__).parent / "results" / "verdicts.json"
 MISTAKEN = 0.1

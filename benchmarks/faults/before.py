@@ -22,10 +22,10 @@ from benchmarks.faults.row import ONE_COMMAND, PROCESSES, Row
 from benchmarks.faults.stand import Stand, wait_until
 from benchmarks.faults.studies import study_of
 
-from fedsift.contract.version import __version__
+from fedsift.core.version import __version__
 from fedsift.deploy.app import write_app
 from fedsift.deploy.certificates import throw_away
-from fedsift.deploy.consortium import make_key
+from fedsift.deploy.trial.consortium import make_key
 
 CALLS = "nobody answers"
 CLOCK = re.compile(r"\x1b\[[0-9;]*m")

@@ -16,7 +16,8 @@ from benchmarks.faults.row import HERE, PROCESSES, Row
 from benchmarks.faults.stand import NotSeen, Stand
 from benchmarks.faults.studies import study_of
 
-from fedsift.runs import Checkpoint, RunFolder
+from fedsift.runs.checkpoint import Checkpoint
+from fedsift.runs.folder import RunFolder
 
 KILLS = 200
 

@@ -26,14 +26,14 @@ from benchmarks.faults.mutations import EXECUTED, Mutations
 from benchmarks.faults.row import source
 from benchmarks.faults.small import small_study
 
-from fedsift.contract.codec import digest_of
-from fedsift.contract.files import write_atomically
-from fedsift.contract.messages import Answer, Envelope, Reply
-from fedsift.contract.typed import LONGEST_TEXT
-from fedsift.engines.federation import reply_names
-from fedsift.engines.gate import refusal
-from fedsift.engines.inprocess import InProcess
-from fedsift.methods import methods
+from fedsift.core.codec import digest_of
+from fedsift.core.files import write_atomically
+from fedsift.core.type_checks import LONGEST_TEXT
+from fedsift.methods._base import methods
+from fedsift.protocol.messages import Answer, Envelope, Reply
+from fedsift.runtime.federation import reply_names
+from fedsift.runtime.gate.reply_checks import refusal
+from fedsift.runtime.in_process import InProcess
 
 WHOLE = 10
 """What the form's check refuses is told the rest of the gate, beside the other answers, every tenth time."""

@@ -27,18 +27,18 @@ from benchmarks.faults.studies import study_of
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedsift.contract.messages import Answer, Envelope, Reply
 from fedsift.deploy.certificates import client_context
-from fedsift.deploy.consortium import family, make_key
-from fedsift.deploy.door import FLEET, OBJECT, PULL, PUSH
-from fedsift.deploy.hosting import ACCESS_LOG
-from fedsift.deploy.limits import SIGNATURE_LIFE, Limits
-from fedsift.deploy.roster import Entry, add_entry, fingerprint
-from fedsift.engines.flower.letters import Letter
-from fedsift.engines.flower.records import letter_of, value_of
-from fedsift.engines.inprocess import InProcess
+from fedsift.deploy.coordinator.hosting import ACCESS_LOG
+from fedsift.deploy.coordinator.roster import Entry, add_entry, fingerprint
+from fedsift.deploy.gateway.issued_messages import PUSH
+from fedsift.deploy.gateway.limits import SIGNATURE_LIFE, Limits
+from fedsift.deploy.gateway.proxy import FLEET, OBJECT, PULL
+from fedsift.deploy.trial.consortium import family, make_key
+from fedsift.protocol.messages import Answer, Envelope, Reply
+from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import new_run
 from fedsift.study.running import run as run_in_process
+from fedsift.transports.remote.messages import Letter, letter_of, value_of
 
 # A site of the consortium ---------------------------------------------------------------------------------------------
 

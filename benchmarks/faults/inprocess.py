@@ -22,14 +22,14 @@ from benchmarks.faults.mutations import EXECUTED, Mutations
 from benchmarks.faults.row import source
 from benchmarks.faults.small import small_study
 
-from fedsift.contract.files import write_atomically
-from fedsift.contract.messages import Answer, Envelope, Reply
-from fedsift.deploy.policy import small_counts
-from fedsift.engines.inprocess import InProcess
-from fedsift.local.requests import Indicators
-from fedsift.methods import methods
-from fedsift.study import Study
+from fedsift.core.files import write_atomically
+from fedsift.deploy.site.policy import small_counts
+from fedsift.methods._base import methods
+from fedsift.protocol.messages import Answer, Envelope, Reply
+from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import new_run, run
+from fedsift.study.study import Study
+from fedsift.training.requests import Indicators
 
 FILE = Path(__file__).parent / "results" / "inprocess.json"
 FLOOR = 10

@@ -20,13 +20,12 @@ from benchmarks.faults.stand import WORKER, NotSeen, Stand
 from benchmarks.faults.studies import study_of
 
 import fedsift.methods  # noqa: F401  every message must be known by its class to be read
-from fedsift.contract.messages import Answer
-from fedsift.deploy.policy import fields_in, small_counts
-from fedsift.deploy.texts import narrowest_policy
-from fedsift.deploy.wire import call_worker, receive_letter, send_letter
-from fedsift.engines.flower.hello import Introduction, Noted
-from fedsift.engines.flower.letters import Letter
-from fedsift.engines.flower.records import value_of
+from fedsift.deploy.app import narrowest_policy
+from fedsift.deploy.site.local_socket import call_worker, receive_letter, send_letter
+from fedsift.deploy.site.policy import fields_in, small_counts
+from fedsift.protocol.messages import Answer
+from fedsift.transports.remote.introduction import Introduction, Noted
+from fedsift.transports.remote.messages import Letter, value_of
 
 FLOOR = 10
 

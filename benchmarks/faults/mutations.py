@@ -17,9 +17,8 @@ import torch
 from benchmarks.attacks.attacks import ATTACKS, Sight
 from torch import Tensor
 
-from fedsift.contract.messages import Answer, Reply, SiteFacts
-from fedsift.engines.flower.letters import Letter
-from fedsift.engines.flower.records import letter_of, value_of
+from fedsift.protocol.messages import Answer, Reply, SiteFacts
+from fedsift.transports.remote.messages import Letter, letter_of, value_of
 
 EXECUTED: list[str] = []
 """Grows if anything that was sent is ever executed."""

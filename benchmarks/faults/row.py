@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fedsift
-from fedsift.contract.files import write_atomically
+from fedsift.core.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 ROWS = RESULTS / "deployed.json"

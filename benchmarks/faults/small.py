@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.attacks.accuracy import several_labels
 
-from fedsift.methods import methods
-from fedsift.study import Study
+from fedsift.methods._base import methods
+from fedsift.study.study import Study
 
 
 def small_study(name: str, folder: Path, **changes: Any) -> Study:

@@ -12,8 +12,8 @@ from benchmarks.faults.row import HERE, PROCESSES, Row
 from benchmarks.faults.stand import COORDINATOR, WORKER, NotSeen, Stand
 from benchmarks.faults.studies import study_of
 
-from fedsift.study import Study
 from fedsift.study.running import new_run, run
+from fedsift.study.study import Study
 
 ROUNDS = 500
 EARLY, SETTLED, MOST_GROWN = 10, 100, 20

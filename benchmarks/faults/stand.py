@@ -20,21 +20,20 @@ from typing import Any
 import tomli_w
 
 from fedsift.deploy.app import write_app
-from fedsift.deploy.consortium import Member, Trial, end_family, family, prepare_trial
-from fedsift.deploy.hosting import LINK_FILE
-from fedsift.deploy.nodes import NODES_FILE
-from fedsift.deploy.pins import app_fingerprint, pin
-from fedsift.deploy.site_head import read_head
-from fedsift.engines.flower.notebooks import RUNS
-from fedsift.runs import RunFolder
-from fedsift.runs.folder import FEDERATION, WAITING
-from fedsift.study import Study
+from fedsift.deploy.coordinator.hosting import LINK_FILE
+from fedsift.deploy.gateway.node_keys import NODES_FILE
+from fedsift.deploy.site.pins import app_fingerprint, pin
+from fedsift.deploy.site.site_file_head import read_head
+from fedsift.deploy.trial.consortium import Member, Trial, end_family, family, prepare_trial
+from fedsift.runs.folder import FEDERATION, WAITING, RunFolder
+from fedsift.study.study import Study
+from fedsift.transports.remote.notebooks import RUNS
 
 LOOK = 0.004
 PATIENCE = 1200.0
 """Seconds for what takes a minute on a quiet machine."""
 COORDINATOR = "flwr-serverapp"
-WORKER = "fedsift.deploy.worker"
+WORKER = "fedsift.deploy.site.worker"
 
 
 class NotSeen(Exception):

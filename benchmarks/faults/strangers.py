@@ -18,13 +18,13 @@ from benchmarks.faults.row import PROCESSES, Row
 from benchmarks.faults.stand import Stand, wait_until
 from benchmarks.faults.studies import study_of
 
+from fedsift.deploy.app import narrowest_policy
 from fedsift.deploy.certificates import Pair, client_context, throw_away
-from fedsift.deploy.commands import free_port
-from fedsift.deploy.consortium import Member, end_family, make_key
-from fedsift.deploy.door import FLEET
-from fedsift.deploy.pins import app_fingerprint, pin
-from fedsift.deploy.roster import Entry, add_entry, fingerprint, revoke_entry
-from fedsift.deploy.texts import narrowest_policy
+from fedsift.deploy.coordinator.roster import Entry, add_entry, fingerprint, revoke_entry
+from fedsift.deploy.flower_commands import free_port
+from fedsift.deploy.gateway.proxy import FLEET
+from fedsift.deploy.site.pins import app_fingerprint, pin
+from fedsift.deploy.trial.consortium import Member, end_family, make_key
 
 CONTROL = ("list-nodes", "register-node", "start-run", "stop-run", "list-runs")
 OTHERS = ("/v1/runtime/pull-task-input", "/v1/runtime/acquire-task", "/docs", "/openapi.json")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsift.study import Study
+from fedsift.study.study import Study
 
 METHODS: dict[str, dict[str, Any]] = {
     "fednoro": {"rounds": 4, "warm_up": 2},

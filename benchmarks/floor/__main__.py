@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from benchmarks.section import Section
 
-from fedsift.study import Study
 from fedsift.study.running import new_run, run
+from fedsift.study.study import Study
 
 RESULTS = Path(__file__).parent / "results" / "floor.json"
 SECTION = Section("deployment.md", "floor", "python -m benchmarks.floor --page")

@@ -22,19 +22,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract import Federation, Weights
-from fedsift.contract.federation import Round
-from fedsift.contract.files import write_atomically
-from fedsift.data.presets import preset_table
-from fedsift.local.requests import Indicate, Train
+from fedsift.core.files import write_atomically
+from fedsift.detection.indicators import normalise
+from fedsift.detection.mixtures import split_matrix
+from fedsift.formulas.metrics import detect_sets, roc_area
 from fedsift.methods.fednoro import FedNoRo
-from fedsift.metrics import detect_sets
-from fedsift.metrics.multilabel import roc_area
-from fedsift.signals.mixture import split_matrix
-from fedsift.signals.per_class import normalise
-from fedsift.study import Study
+from fedsift.protocol.federation import Federation, Round
+from fedsift.protocol.messages import Weights
 from fedsift.study.running import federate
-from fedsift.study.tables import apply_overrides
+from fedsift.study.scenarios import preset_table
+from fedsift.study.study import Study
+from fedsift.study.toml_tables import apply_overrides
+from fedsift.training.requests import Indicate, Train
 
 Table = NDArray[np.float64]
 

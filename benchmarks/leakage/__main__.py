@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from benchmarks.leakage.measure import measured
 
-from fedsift.contract.files import write_atomically
+from fedsift.core.files import write_atomically
 
 FILE = Path(__file__).parent / "results" / "leakage.json"
 SEEDS = 2

@@ -12,9 +12,9 @@ from benchmarks.leakage.measure import FLOOR
 from benchmarks.leakage.methods import FILE, NOISE, POLICIES, SEEDS, SHOWN, SITES
 from benchmarks.leakage.replies import LEAST
 
-from fedsift.deploy.site_file import SiteFile
-from fedsift.methods import methods
-from fedsift.signals.privacy import update_zcdp
+from fedsift.deploy.site.site_file import SiteFile
+from fedsift.formulas.privacy import update_zcdp
+from fedsift.methods._base import methods
 
 AGAIN = ("fedavg", "cbafed", "fednoro", "local")
 """Methods that the slow tests measure anew: a model, counts, losses by class, and counts of held-out samples."""

@@ -1,6 +1,6 @@
 """A federation whose sites answer as deployed ones do: from a site.toml, by the code of a site's own process.
 
-Every envelope is a letter to `fedsift.deploy.worker`, so that the site's policy does to a reply whatever it does to one
+Every envelope is a letter to `fedsift.deploy.site.worker`, so that the site's policy does to a reply whatever it does to one
 across a network: its floor, clipping, noise, account and refusals. What comes back is kept, for the attacks to read.
 """
 
@@ -14,19 +14,18 @@ from typing import Any
 
 import tomli_w
 
-from fedsift.contract.errors import DataError
-from fedsift.contract.files import write_private
-from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request, SiteFacts
+from fedsift.core.errors import DataError
+from fedsift.core.files import private_folder, write_private
 from fedsift.data.dataset import Spread
-from fedsift.deploy import worker
-from fedsift.deploy.consent import APPROVED, approve
-from fedsift.deploy.private import private_folder
-from fedsift.deploy.site_file import notebook_of, read_site_file
-from fedsift.deploy.trial import export_trial
-from fedsift.engines.federation import EngineFederation
-from fedsift.engines.flower.hello import Hello, Introduction
-from fedsift.engines.flower.records import letter_of, value_of
-from fedsift.engines.inprocess import InProcess
+from fedsift.deploy.site import worker
+from fedsift.deploy.site.consent import APPROVED, approve
+from fedsift.deploy.site.site_file import notebook_of, read_site_file
+from fedsift.deploy.trial.export import export_trial
+from fedsift.protocol.messages import Answer, Envelope, Moment, Reply, Request, SiteFacts
+from fedsift.runtime.federation import EngineFederation
+from fedsift.runtime.in_process import InProcess
+from fedsift.transports.remote.introduction import Hello, Introduction
+from fedsift.transports.remote.messages import letter_of, value_of
 
 Policies = Mapping[str, Any]
 """The keys of a `[policy]` table; an empty one is no table at all."""

@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsift.contract.federation import Round
-from fedsift.contract.messages import Weights
-from fedsift.engines.inprocess import InProcess
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Indicate, Train
-from fedsift.local.site import Samples
-from fedsift.local.workers import predict
-from fedsift.metrics.multilabel import roc_area
-from fedsift.signals.privacy import clipping_share, gaussian_draws
-from fedsift.study import Study
+from fedsift.formulas.metrics import roc_area
+from fedsift.formulas.privacy import clipping_share, gaussian_draws
+from fedsift.protocol.federation import Round
+from fedsift.protocol.messages import Weights
+from fedsift.protocol.site import Samples
+from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import federate
+from fedsift.study.study import Study
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Indicate, Train
+from fedsift.training.workers import predict
 
 Array = NDArray[np.float64]
 OWN = 200

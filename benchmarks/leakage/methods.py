@@ -26,13 +26,13 @@ from benchmarks.leakage.deployed import Deployed, Left, introduced, site_files
 from benchmarks.leakage.measure import FLOOR
 from benchmarks.leakage.replies import Reader, figures, lengths, read
 
-from fedsift.contract.errors import FedsiftError
+from fedsift.core.errors import FedsiftError
 from fedsift.data.dataset import Spread
-from fedsift.deploy.policy import fields_in
-from fedsift.engines.inprocess import InProcess
-from fedsift.methods import methods
-from fedsift.study import Study
+from fedsift.deploy.site.policy import fields_in
+from fedsift.methods._base import methods
+from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import federate
+from fedsift.study.study import Study
 
 FILE = Path(__file__).parent / "results" / "methods.json"
 SEEDS = (1, 2)

@@ -12,7 +12,7 @@ from benchmarks.leakage.__main__ import FILE
 from benchmarks.leakage.by_method import section
 from benchmarks.leakage.secure import verdict
 
-from fedsift.methods import methods
+from fedsift.methods._base import methods
 
 PAGE = Path(__file__).parents[2] / "docs" / "leakage.md"
 TOP = """What leaves a site says something about its data. This page measures how much a curious coordinator can

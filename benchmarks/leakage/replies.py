@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsift.contract.messages import SiteFacts, Weights
-from fedsift.engines.inprocess import InProcess
-from fedsift.local.site import Samples
-from fedsift.local.workers import predict
-from fedsift.signals.privacy import posterior
+from fedsift.formulas.privacy import posterior
+from fedsift.protocol.messages import SiteFacts, Weights
+from fedsift.protocol.site import Samples
+from fedsift.runtime.in_process import InProcess
+from fedsift.training.workers import predict
 
 FROM = ("first", "last", "all")
 """Which exchanges an attack reads."""

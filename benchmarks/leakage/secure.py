@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedsift.contract.disclosure import declared_replies
-from fedsift.methods import methods
-from fedsift.methods.base import Averaging
+from fedsift.methods._base import Averaging, methods
+from fedsift.protocol.disclosure import declared_replies
 
 ADDS_UP: Mapping[str, str] = {
     "Trained": "a weighted sum of models",

@@ -33,10 +33,10 @@ def file_of(kind: str, row: str) -> Path:
 def ending(kind: Kind, row: Row, settings: tuple[str, ...], seed: int) -> dict[str, float]:
     """One run: means over the last rounds, of the kind's metric first; of accuracies of both kinds, and FedBN's second
     figure."""
-    from fedsift.data.presets import preset_table
-    from fedsift.study import Study
     from fedsift.study.running import new_run, run
-    from fedsift.study.tables import apply_overrides
+    from fedsift.study.scenarios import preset_table
+    from fedsift.study.study import Study
+    from fedsift.study.toml_tables import apply_overrides
 
     table = apply_overrides(
         preset_table(kind.preset), [*kind.settings, *row.settings, *settings, f"seed={seed}"]
@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def write(found: dict[str, Any]) -> None:
-    from fedsift.contract.files import write_atomically
+    from fedsift.core.files import write_atomically
 
     write_atomically(file_of(found["kind"], found["method"]), (json.dumps(found, indent=1) + "\n").encode())
     shown = f"clean {found['clean']:.3f}  noisy {found['noisy']:.3f}  {found['seconds']:.0f} s"

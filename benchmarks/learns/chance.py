@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fedsift.metrics.intervals import wilson
+from fedsift.formulas.intervals import wilson
 
 Z = 1.959963984540054
 """Two-sided 95 %."""

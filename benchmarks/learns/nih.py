@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from benchmarks.audit.pictures import adjudicated, chest
 
-from fedsift.contract.files import write_atomically
-from fedsift.data.presets import preset_table
-from fedsift.study import Study
+from fedsift.core.files import write_atomically
 from fedsift.study.running import new_run, run
-from fedsift.study.tables import apply_overrides
+from fedsift.study.scenarios import preset_table
+from fedsift.study.study import Study
+from fedsift.study.toml_tables import apply_overrides
 
 KIND, PRESET = "nih", "fedmlp/chestxray14-missing-5-small"
 SETTINGS = (

@@ -80,7 +80,7 @@ def wanted() -> Iterator[Trial]:
 
 
 def main() -> None:
-    from fedsift.contract.files import write_atomically
+    from fedsift.core.files import write_atomically
 
     while True:
         known = read()

@@ -24,10 +24,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.audits.browser import MISSING, Browser
+from tests.audit.browser import MISSING, Browser
 
-from fedsift.runs import EventLog, RunFolder
-from fedsift.runs.events import Answered, Asked, Checkpointed, Refused, RoundDone, Started
+from fedsift.runs.events import Answered, Asked, Checkpointed, EventLog, Refused, RoundDone, Started
+from fedsift.runs.folder import RunFolder
 
 HERE = Path(__file__).parent
 TICK = os.sysconf("SC_CLK_TCK")

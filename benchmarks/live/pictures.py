@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.audits.browser import MISSING, Browser
+from tests.audit.browser import MISSING, Browser
 
-from fedsift.live.beside import runs_page_beside
-from fedsift.report import write_report
-from fedsift.study import Study
+from fedsift.live.companion import runs_page_beside
+from fedsift.report.page import write_report
 from fedsift.study.running import new_run, run
+from fedsift.study.study import Study
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 TABLE: dict[str, Any] = {

@@ -24,12 +24,11 @@ from benchmarks.phases.memory import megabytes, proportional
 from benchmarks.phases.page import SECTION, table_of
 from benchmarks.phases.plain import plain_phases
 
-from fedsift.contract.errors import RunError
-from fedsift.deploy.consortium import Trial, family, prepare_trial, try_consortium
-from fedsift.deploy.site_head import read_head
-from fedsift.runs import RunFolder
-from fedsift.runs.folder import WAITING
-from fedsift.study import Study
+from fedsift.core.errors import RunError
+from fedsift.deploy.site.site_file_head import read_head
+from fedsift.deploy.trial.consortium import Trial, family, prepare_trial, try_consortium
+from fedsift.runs.folder import WAITING, RunFolder
+from fedsift.study.study import Study
 
 RESULTS = Path(__file__).parent / "results" / "phases.json"
 PULL, PUSH = "POST /v1/fleet/pull-messages", "POST /v1/fleet/push-messages"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import tomli_w
 
-from fedsift.deploy.commands import free_port, program
-from fedsift.deploy.consortium import end_family
-from fedsift.deploy.starting import wait_for
-from fedsift.engines.flower.processes import offline
+from fedsift.deploy.coordinator.starting import wait_for
+from fedsift.deploy.flower_commands import free_port, program
+from fedsift.deploy.trial.consortium import end_family
+from fedsift.transports.flower.processes import offline
 
 SERVER = """
 import json, time

@@ -26,16 +26,16 @@ ROUNDS = 7
 
 
 def measure(sites: int) -> dict[str, Any]:
-    from fedsift.data import build
+    from fedsift.data.build import build
     from fedsift.data.dataset import Dataset
-    from fedsift.data.noise import noises
-    from fedsift.data.partitions import partitions
-    from fedsift.engines.evaluate import Evaluator
-    from fedsift.engines.loop import conduct
-    from fedsift.methods import methods
-    from fedsift.runs import RunFolder
-    from fedsift.study import Study
+    from fedsift.data.noise.base import noises
+    from fedsift.data.partitions.base import partitions
+    from fedsift.methods._base import methods
+    from fedsift.runs.folder import RunFolder
+    from fedsift.runtime.evaluation import Evaluator
+    from fedsift.runtime.loop import conduct
     from fedsift.study.running import federate
+    from fedsift.study.study import Study
 
     torch.set_num_threads(1)
     rng = np.random.default_rng(1)

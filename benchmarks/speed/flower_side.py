@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from fedsift.models import initial_weights
+from fedsift.models.factory import initial_weights
 
 Next = Callable[[], bool]
 """Waits until the next round may start; False ends the run."""

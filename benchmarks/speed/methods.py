@@ -24,12 +24,13 @@ import torch
 from benchmarks.section import Section
 from threadpoolctl import threadpool_limits
 
-from fedsift.contract import Round, Stage
-from fedsift.contract.files import write_atomically
-from fedsift.engines.inprocess import InProcess
-from fedsift.methods import methods
-from fedsift.study import Study
+from fedsift.core.files import write_atomically
+from fedsift.methods._base import methods
+from fedsift.protocol.federation import Round
+from fedsift.protocol.method import Stage
+from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import federate
+from fedsift.study.study import Study
 
 RESULTS = Path(__file__).parent / "results" / "methods.json"
 SECTION = Section("speed.md", "methods", "python -m benchmarks.speed.methods --page")

@@ -25,7 +25,7 @@ from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
-from fedsift.models import build_model
+from fedsift.models.factory import build_model
 
 ROUNDS = 1_000_000
 """More than anybody will ask for."""

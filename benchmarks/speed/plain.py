@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from benchmarks.speed.workload import CLASSES, MEAN, PADDING, SHAPE, STD, Workload
 from torch import Tensor, nn
 
-from fedsift.models import build_model
+from fedsift.models.factory import build_model
 
 State = dict[str, Tensor]
 

@@ -12,13 +12,15 @@ from benchmarks.speed.research import Pictures, train_research
 from benchmarks.speed.workload import CLASSES, MEAN, PADDING, SHAPE, STD, Workload, make_pool
 from torch import Tensor
 
-from fedsift.aggregate import shares_of, weighted_average
-from fedsift.contract.messages import Moment, SiteFacts
-from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.requests import Train
-from fedsift.local.site import Compute, LocalSite, Samples, Site
-from fedsift.local.workers import answer_many, start_workers
-from fedsift.models import build_model, initial_weights
+from fedsift.formulas.aggregation import shares_of, weighted_average
+from fedsift.models.factory import build_model, initial_weights
+from fedsift.protocol.messages import Moment, SiteFacts
+from fedsift.protocol.site import Compute, Samples, Site
+from fedsift.training.processes import start_workers
+from fedsift.training.recipe import Augment, Recipe
+from fedsift.training.requests import Train
+from fedsift.training.site import LocalSite
+from fedsift.training.workers import answer_many
 
 Round = Callable[[int], None]
 """Train and average the sites of the numbered round."""

@@ -1,6 +1,6 @@
 """`python -m benchmarks.speed.sizes`: time a sample by cohort size, for networks, images and batches of many kinds.
 
-What `engine.trainer = "auto"` chooses (`fedsift.local.dispatch.suggested_size`) rests on this table. Processor time of
+What `engine.trainer = "auto"` chooses (`fedsift.training.dispatch.suggested_size`) rests on this table. Processor time of
 the fastest of a few steps in one thread, so that a shared machine disturbs it little; the choice's loss against the
 best size tried is printed for every line.
 """
@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from benchmarks.speed.workload import CLASSES
 
-from fedsift.contract.messages import Moment, SiteFacts
-from fedsift.local.cohort import ALONE, try_steps
-from fedsift.local.dispatch import LARGE, suggested_size
-from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.site import LocalSite, Samples
-from fedsift.local.trainer import Job
-from fedsift.models import build_model, initial_weights
+from fedsift.models.factory import build_model, initial_weights
+from fedsift.protocol.messages import Moment, SiteFacts
+from fedsift.protocol.site import Samples
+from fedsift.training.cohort import ALONE, try_steps
+from fedsift.training.dispatch import LARGE, suggested_size
+from fedsift.training.job import Job
+from fedsift.training.recipe import Augment, Recipe
+from fedsift.training.site import LocalSite
 
 RESULTS = Path(__file__).parent / "results" / "sizes.json"
 STEPS, SECONDS = 7, 1.0

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fedsift.benches.cells import study_of
-from fedsift.benches.library import find_table, table_names
-from fedsift.benches.summary import Results
-from fedsift.benches.table import Column, Row, Table
+from fedsift.bench.cells import study_of
+from fedsift.bench.summary import Results
+from fedsift.bench.table import Column, Row, Table, find_table, table_names
 
 CORES = 2
 SEEDS = 3

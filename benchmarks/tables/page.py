@@ -10,11 +10,11 @@ from pathlib import Path
 
 from benchmarks.tables.forecast import CORES, lines
 
-from fedsift.benches.claims import Verdict
-from fedsift.benches.library import find_table, table_names
-from fedsift.benches.store import TABLE, placed_in
-from fedsift.benches.summary import Results, results_of
-from fedsift.benches.text import (
+from fedsift.bench.claims import Verdict
+from fedsift.bench.store import TABLE, placed_in
+from fedsift.bench.summary import Results, results_of
+from fedsift.bench.table import find_table, table_names
+from fedsift.bench.text import (
     bold,
     cells_of_row,
     figure_words,
@@ -25,7 +25,7 @@ from fedsift.benches.text import (
     title,
     versions,
 )
-from fedsift.runs.units import plural
+from fedsift.core.units import plural
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "results" / "papers.md"

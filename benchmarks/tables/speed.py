@@ -19,11 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedsift.benches.cells import cells_of
-from fedsift.benches.measure import measure
-from fedsift.benches.running import run_table
-from fedsift.benches.store import Store
-from fedsift.benches.table import Table, table_of
+from fedsift.bench.cells import cells_of, measure
+from fedsift.bench.running import run_table
+from fedsift.bench.store import Store
+from fedsift.bench.table import Table, table_of
 
 SCENARIO = "fedcorr/cifar10-iid-0.6-0.5-small"
 OUT = Path(__file__).with_name("speed.json")

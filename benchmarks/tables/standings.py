@@ -9,12 +9,12 @@ from pathlib import Path
 
 from benchmarks.tables.page import HERE, figure_table, filled, kept_result, open_result, section
 
-from fedsift.benches import advice
-from fedsift.benches.advice import KINDS, LEADERBOARD, SITUATIONS, Advised, Ranking, rankings_of
-from fedsift.benches.summary import Results
-from fedsift.benches.table import Table
-from fedsift.benches.text import figure_words, note_lines, pipes, versions
-from fedsift.runs.units import plural, size
+from fedsift.bench import advice
+from fedsift.bench.advice import KINDS, LEADERBOARD, SITUATIONS, Advised, Ranking, rankings_of
+from fedsift.bench.summary import Results
+from fedsift.bench.table import Table
+from fedsift.bench.text import figure_words, note_lines, pipes, versions
+from fedsift.core.units import plural, size
 
 PAGE = HERE.parents[1] / "docs" / "results" / "leaderboard.md"
 ADVICE = Path(advice.__file__).with_name(advice.FILE)

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.section import Section
 
-from fedsift.metrics.intervals import wilson
+from fedsift.formulas.intervals import wilson
 
 RESULTS = Path(__file__).parent / "results" / "verdicts.json"
 SECTION = Section("detection.md", "turns", "python -m benchmarks.verdicts --page")
@@ -55,10 +55,10 @@ def study_of(number: int, trainer: str) -> dict[str, Any]:
 
 def judge(number: int, trainer: str) -> dict[str, Any]:
     """Warm up and test one federation."""
-    from fedsift.contract.federation import Round
-    from fedsift.contract.findings import Findings
-    from fedsift.study import Study
+    from fedsift.protocol.federation import Round
+    from fedsift.protocol.findings import Findings
     from fedsift.study.running import federate
+    from fedsift.study.study import Study
 
     study = Study.from_table(study_of(number, trainer))
     federation = federate(study, study.spread(), "verdicts")

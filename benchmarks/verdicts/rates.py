@@ -18,11 +18,11 @@ import numpy as np
 from benchmarks.section import Section
 from numpy.typing import NDArray
 
-from fedsift.contract.files import write_atomically
-from fedsift.metrics.intervals import wilson
-from fedsift.signals.mixture import split_by_vote
-from fedsift.signals.per_class import normalise
-from fedsift.signals.tested import tested_split
+from fedsift.core.files import write_atomically
+from fedsift.detection.group_test import tested_split
+from fedsift.detection.indicators import normalise
+from fedsift.detection.mixtures import split_by_vote
+from fedsift.formulas.intervals import wilson
 
 RESULTS = Path(__file__).parent / "results" / "rates.json"
 SECTION = Section("detection.md", "rates", "python -m benchmarks.verdicts.rates --page")
@@ -140,11 +140,11 @@ REAL = "digits"
 
 def real(sites: int, rho: float, federations: int) -> dict[str, Any]:
     """FedNoRo on handwritten digits, classes spread unevenly, told by the test and by the paper's mixture."""
-    from fedsift.contract.findings import Findings
-    from fedsift.data.presets import preset_table
-    from fedsift.study import Study
+    from fedsift.protocol.findings import Findings
     from fedsift.study.running import new_run, run
-    from fedsift.study.tables import apply_overrides
+    from fedsift.study.scenarios import preset_table
+    from fedsift.study.study import Study
+    from fedsift.study.toml_tables import apply_overrides
 
     count = dict.fromkeys(
         ("accused", "noisy", "found", "named", "papers_accused", "papers_found", "papers_named"), 0

@@ -17,8 +17,8 @@ from typing import Any
 
 from benchmarks.section import Section
 
-from fedsift.contract.files import write_atomically
-from fedsift.contract.findings import Findings
+from fedsift.core.files import write_atomically
+from fedsift.protocol.findings import Findings
 
 RESULTS = Path(__file__).parent / "results" / "reference.json"
 SECTION = Section("detection.md", "reference", "python -m benchmarks.verdicts.reference --page")
@@ -83,10 +83,10 @@ CASES = [
 
 def measure(case: Case, rho: float, seed: int) -> dict[str, Any]:
     """One run: what was said, and the best sites' share that it rests on."""
-    from fedsift.data.presets import preset_table
-    from fedsift.study import Study
     from fedsift.study.running import new_run, run
-    from fedsift.study.tables import apply_overrides
+    from fedsift.study.scenarios import preset_table
+    from fedsift.study.study import Study
+    from fedsift.study.toml_tables import apply_overrides
 
     settings = [*case.settings, case.noise % rho, f"seed={seed}", "evaluate.every=1000"]
     study = Study.from_table(apply_overrides(preset_table(case.preset), settings))

@@ -9,8 +9,8 @@ The names in `__all__` are the public API (docs/api.md); they are imported when 
 
 from typing import TYPE_CHECKING
 
-from fedsift.contract.lazy import lazy
-from fedsift.contract.version import __version__
+from fedsift.core.lazy import lazy
+from fedsift.core.version import __version__
 
 if TYPE_CHECKING:
     from fedsift.api.auditing import audit
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from fedsift.api.predictions import Predictions
     from fedsift.api.run import Run
     from fedsift.api.start import load, resume, run
-    from fedsift.audits.labels import audit_labels
-    from fedsift.contract.errors import FedsiftError
-    from fedsift.contract.federation import Federation
-    from fedsift.contract.messages import Reply, Request
-    from fedsift.contract.method import Method, Stage, State
+    from fedsift.audit.from_probabilities import audit_labels
+    from fedsift.core.errors import FedsiftError
     from fedsift.data.dataset import Dataset
     from fedsift.data.noise.base import Noise, Scene, Spoiled
     from fedsift.data.partitions.base import Partition, Placement, Pool
     from fedsift.data.sources.arrays import Arrays
     from fedsift.data.sources.base import Source
-    from fedsift.local.objective import Term, View
-    from fedsift.local.recipe import Recipe
-    from fedsift.methods.base import TrainingMethod
+    from fedsift.methods._base import TrainingMethod
+    from fedsift.protocol.federation import Federation
+    from fedsift.protocol.messages import Reply, Request
+    from fedsift.protocol.method import Method, Stage, State
     from fedsift.study.study import Study
+    from fedsift.training.objective import Term, View
+    from fedsift.training.recipe import Recipe
 
 _NAMES = {
     "api.auditing": ("audit",),

@@ -1,5 +1,5 @@
 """`python -m fedsift` is the `fedsift` command."""
 
-from fedsift.cli import main
+from fedsift.cli.main import main
 
 main()

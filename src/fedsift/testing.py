@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from fedsift.contract.errors import ConfigError, QuorumError
-from fedsift.contract.federation import Draws, Replies, Round
-from fedsift.contract.findings import Findings
-from fedsift.contract.messages import Reply, Request, SiteFacts, Weights
+from fedsift.core.errors import ConfigError, QuorumError
+from fedsift.protocol.federation import Draws, Replies, Round
+from fedsift.protocol.findings import Findings
+from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights
 
 R = TypeVar("R", bound=Reply)
 Script = Callable[[str, Request[Any]], Reply | None]

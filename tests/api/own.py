@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import fedsift
-from fedsift.local.objective import CrossEntropy
-from fedsift.local.requests import Train
-from fedsift.methods.base import size_weighted, train_round
+from fedsift.methods._base import size_weighted, train_round
+from fedsift.training.objective import CrossEntropy
+from fedsift.training.requests import Train
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import fedsift
 from fedsift.cli.main import app
-from fedsift.contract.errors import DataError, FedsiftError
+from fedsift.core.errors import DataError, FedsiftError
 
 STUDY = """
 data = { name = "table", path = "own.csv", categories = ["sex"], ignore = ["record"] }

@@ -11,6 +11,7 @@ import pytest
 
 from fedsift.api import progress
 from fedsift.api.progress import api_progress, round_progress
+from fedsift.report import console
 from tests.report.made_runs import make_run
 from tests.report.test_watching import told
 
@@ -80,7 +81,7 @@ def test_the_command_line_says_where_it_stands_and_can_be_silent(capsys: pytest.
 def test_a_terminal_gets_a_bar_with_names_as_they_are(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = progress.PlainConsole
+    plain = console.PlainConsole
     monkeypatch.setattr(
         progress,
         "PlainConsole",
@@ -100,7 +101,7 @@ def test_a_terminal_gets_a_bar_with_names_as_they_are(
 def test_a_terminal_shows_stage_and_sites_of_a_run_that_has_a_folder(
     width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = progress.PlainConsole
+    plain = console.PlainConsole
     options = {"force_terminal": True, "width": width, "color_system": None}
     monkeypatch.setattr(progress, "PlainConsole", lambda **more: plain(**options, **more))
     monkeypatch.setattr("fedsift.runs.folder.RunFolder.in_use", True)

@@ -15,7 +15,7 @@ from safetensors import safe_open
 import fedsift
 from fedsift.api.rows import Rows
 from fedsift.api.start import assembled
-from fedsift.contract import ConfigError, DataError, RunError
+from fedsift.core.errors import ConfigError, DataError, RunError
 from tests.api.own import Calm, FirstWrong, Halves, Line, Stripes
 
 SMALL = {
@@ -114,13 +114,13 @@ def test_a_study_is_a_file_a_dict_a_study_or_a_scenario(finished: fedsift.Run, t
 
 
 def _known(name: str) -> bool:
-    from fedsift.data.presets import preset_names
+    from fedsift.study.scenarios import preset_names
 
     return name in preset_names()
 
 
 def _any_scenario() -> str:
-    from fedsift.data.presets import preset_names
+    from fedsift.study.scenarios import preset_names
 
     return next(name for name in preset_names() if name.startswith("fednoro/"))
 

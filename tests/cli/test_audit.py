@@ -14,13 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 import fedsift
-from fedsift.audits import open_site
-from fedsift.audits.studies import notebooks_of
+from fedsift.audit.running import notebooks_of
+from fedsift.audit.writing import open_site
 from fedsift.cli.main import app
-from fedsift.contract.errors import ConfigError, DataError, FedsiftError, RunError
-from fedsift.runs import RunFolder
-from fedsift.study import Study
-from fedsift.study.own import names_data
+from fedsift.core.errors import ConfigError, DataError, FedsiftError, RunError
+from fedsift.runs.folder import RunFolder
+from fedsift.study.own_data import names_data
+from fedsift.study.study import Study
 
 FEW = ["--folds", "3", "--rounds", "4", "--model", "linear"]
 
@@ -111,7 +111,7 @@ def test_the_same_command_again_changes_nothing_and_another_study_is_refused(
 def test_a_stopped_audit_goes_on_to_the_same_lists(
     audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedsift.methods.label_audit import LabelAudit
+    from fedsift.audit.method import LabelAudit
 
     place, _, _ = audited
     real = LabelAudit.share
@@ -175,7 +175,7 @@ def test_labels_that_changed_are_judged_anew_not_by_what_was_said_of_the_old_one
 def test_a_stopped_audit_does_not_go_on_with_other_labels(
     audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedsift.methods.label_audit import LabelAudit
+    from fedsift.audit.method import LabelAudit
 
     place = copied(audited, tmp_path / "own")
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedsift.benches import running
+from fedsift.bench import running
 from fedsift.cli.main import app
-from tests.benches.small import STUDY_FILE, here
+from tests.bench.small import STUDY_FILE, here
 
 STUDY = f"""{STUDY_FILE}[method]
 name = "fedavg"

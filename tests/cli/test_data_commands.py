@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app
-from fedsift.contract import ConfigError, DataError
-from fedsift.contract.plaintext import argument
+from fedsift.core.errors import ConfigError, DataError
+from fedsift.core.text import argument
 from tests.data.pictures_on_disk import labelled_folder
 
 
@@ -54,11 +54,10 @@ def test_doctor_reads_a_study(tmp_path):
 
 def test_doctor_asks_for_the_situation_s_advice(monkeypatch):
     from fedsift.cli import doctor
-    from fedsift.data.checks import Finding, SiteSummary
-    from fedsift.data.doctor import Estimate, Fit, Report
+    from fedsift.data.doctor import Estimate, Finding, Fit, Report, SiteSummary
 
     asked = []
-    monkeypatch.setattr("fedsift.benches.advice.advice_for", lambda **told: asked.append(told))
+    monkeypatch.setattr("fedsift.bench.advice.advice_for", lambda **told: asked.append(told))
     fits = [Fit("fedla", True, ""), Fit("fedcorr", True, "too few sites"), Fit("rhfl", False, "no")]
     site, lacking = SiteSummary("a", 5, 0, {}, ()), SiteSummary("b", 5, 0, {}, ("cat",))
     blind = Finding("no-clean-reference", "warning", "", "")
@@ -75,7 +74,7 @@ def test_doctor_asks_for_the_situation_s_advice(monkeypatch):
 
 
 def test_doctor_s_advice_says_how_much_and_how_sure():
-    from fedsift.benches.advice import Advice, Advised
+    from fedsift.bench.advice import Advice, Advised
     from fedsift.cli.doctor import advice_lines
 
     best = (

@@ -15,10 +15,10 @@ import typer
 from fedsift.cli import output
 from fedsift.cli import run as run_command
 from fedsift.cli.failures import STORAGE, Terminated, exit_code_of, line_of, sigterm_as_interrupt
-from fedsift.contract.errors import ConfigError
+from fedsift.core.errors import ConfigError
 from fedsift.report.console import PlainConsole
-from fedsift.study import Study
 from fedsift.study.running import new_run
+from fedsift.study.study import Study
 
 cli_module = importlib.import_module("fedsift.cli.main")
 

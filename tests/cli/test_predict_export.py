@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import fedsift
 from fedsift.cli.main import app
-from fedsift.contract import ConfigError, DataError, RunError
+from fedsift.core.errors import ConfigError, DataError, RunError
 from tests.api.own import Stripes
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fedsift.audits import Origin, SiteAudit, open_site, write_site
+from fedsift.audit.site_audit import Origin, SiteAudit
+from fedsift.audit.writing import open_site, write_site
 from fedsift.cli.main import app
-from fedsift.contract.errors import FedsiftError
-from tests.audits.made import digit_pictures, digits_audit
+from fedsift.core.errors import FedsiftError
+from tests.audit.made import digit_pictures, digits_audit
 from tests.cli.test_cli import fedsift
 
 

@@ -13,12 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift.contract import codec
-from fedsift.contract.codec import Wire
-from fedsift.contract.errors import RunError
-from fedsift.local.objective import CrossEntropy, Distillation
-from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.requests import Train
+from fedsift.core import codec
+from fedsift.core.codec import Wire
+from fedsift.core.errors import RunError
+from fedsift.training.objective import CrossEntropy, Distillation
+from fedsift.training.recipe import Augment, Recipe
+from fedsift.training.requests import Train
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
-from fedsift.contract import Evidence, Findings, codec
-from fedsift.contract.evidence import EVIDENCE, evidence_of
-from fedsift.contract.messages import moment_words
+from fedsift.core import codec
+from fedsift.protocol.evidence import EVIDENCE, Evidence, evidence_of
+from fedsift.protocol.findings import Findings
+from fedsift.protocol.messages import moment_words
 
 WHOLE = Findings(
     ("b",),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from fedsift.contract.plaintext import FORMULA, HIDDEN, argument, cell, readable, uncell, visible
+from fedsift.core.text import FORMULA, HIDDEN, argument, cell, readable, uncell, visible
 from fedsift.report.console import PlainConsole
 
 

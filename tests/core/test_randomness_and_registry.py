@@ -9,7 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsift.contract import ConfigError, Moment, Registry, derive, numpy_generator, torch_generator
+from fedsift.core.errors import ConfigError
+from fedsift.core.randomness import derive, numpy_generator, torch_generator
+from fedsift.core.registry import Registry
+from fedsift.protocol.messages import Moment
 
 
 def test_seeds_are_the_same_on_every_machine() -> None:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import pytest
 
-from fedsift.contract.errors import ConfigError
-from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Positive, Range, Ranged, Rate, Share, ranges_of
-from fedsift.local.recipe import Recipe
-from fedsift.methods import methods
-from fedsift.study import Study
+from fedsift.core.errors import ConfigError
+from fedsift.core.ranges import AtLeastOne, AtLeastZero, Positive, Range, Ranged, Rate, Share, ranges_of
+from fedsift.methods._base import methods
+from fedsift.study.study import Study
+from fedsift.training.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fedsift.contract import ConfigError, Registry
-from fedsift.contract.registry import address_of, import_modules, importable
-from fedsift.data.noise import Noise, noises
-from fedsift.data.partitions import partitions
-from fedsift.data.sources import Source, sources
-from fedsift.methods import methods
-from fedsift.models import models
+from fedsift.core.errors import ConfigError
+from fedsift.core.registry import Registry, address_of, import_modules, importable
+from fedsift.data.noise.base import Noise, noises
+from fedsift.data.partitions.base import partitions
+from fedsift.data.sources.base import Source, sources
+from fedsift.methods._base import methods
+from fedsift.models.factory import models
 from tests.api.own import Calm, FirstWrong, Halves, Stripes
 
 OWN = "tests.api.own"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedsift.cli import catalogue
-from fedsift.contract.sourcefacts import NotLiteral, registered_facts
+from fedsift.cli.catalogue import NotLiteral, registered_facts
 
 TEXT = """
 class Base:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsift.contract.codec import Wire
-from fedsift.contract.messages import Answer, Reply, SiteFacts, Weights, disclosed
-from fedsift.contract.typed import LARGEST_WHOLE, LONGEST_TEXT, misfit, shown
+from fedsift.core.codec import Wire
+from fedsift.core.type_checks import LARGEST_WHOLE, LONGEST_TEXT, misfit, shown
+from fedsift.protocol.messages import Answer, Reply, SiteFacts, Weights, disclosed
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift.contract import DataError
+from fedsift.core.errors import DataError
 from fedsift.data.build import build
-from fedsift.data.noise import noises
-from fedsift.data.partitions import partitions
+from fedsift.data.noise.base import noises
+from fedsift.data.partitions.base import partitions
 from fedsift.data.sources.arrays import Arrays, as_samples
-from fedsift.study import Study
+from fedsift.study.study import Study
 
 PICTURES = np.arange(6 * 1 * 4 * 4, dtype=np.uint8).reshape(6, 1, 4, 4)
 LABELS = np.array([0, 1, 2, 0, 1, 2])

@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift.contract import ConfigError, DataError, numpy_generator
-from fedsift.data import Dataset, Ledger, build, ledger, noises, partitions, sources
-from fedsift.data.build import site_names
+from fedsift.core.errors import ConfigError, DataError
+from fedsift.core.randomness import numpy_generator
+from fedsift.data.build import build, site_names
+from fedsift.data.dataset import Dataset
+from fedsift.data.noise.base import noises
+from fedsift.data.partitions.base import partitions
+from fedsift.data.sources.base import sources
+from fedsift.data.truth_ledger import Ledger, ledger
 
 
 def toy(n: int = 120, classes: int = 3, test: int = 0, **more) -> Dataset:

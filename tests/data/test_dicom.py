@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import ConfigError, DataError
+from fedsift.core.errors import ConfigError, DataError
 from fedsift.data import dicom
 from fedsift.data.images import Form, decode
 from fedsift.data.sources.folder import FolderSource
-
-from .pictures_on_disk import table
+from tests.data.pictures_on_disk import table
 
 pydicom = pytest.importorskip("pydicom")
 

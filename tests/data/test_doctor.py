@@ -7,13 +7,15 @@ import shutil
 import numpy as np
 import pytest
 
-from fedsift.contract import DataError
-from fedsift.data import build, noises, partitions
+from fedsift.core.errors import DataError
+from fedsift.data.build import build
 from fedsift.data.doctor import FOUND, UNUSABLE, Report, examine, fitting, kind_at
+from fedsift.data.noise.base import noises
+from fedsift.data.partitions.base import partitions
 from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.npz import Npz
-from fedsift.data.sources.sites import SitesSource
-from fedsift.methods import methods
+from fedsift.data.sources.site_folders import SitesSource
+from fedsift.methods._base import methods
 from tests.data.pictures_on_disk import labelled_folder
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from fedsift.contract import ConfigError, DataError
+from fedsift.core.errors import ConfigError, DataError
 from fedsift.data import download as d
 
 CONTENT = bytes(range(256)) * 4000

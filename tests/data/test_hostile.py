@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedsift.contract.errors import ConfigError, DataError
-from fedsift.data import Dataset, sources
+from fedsift.core.errors import ConfigError, DataError
+from fedsift.data.csv_tables import read_table
+from fedsift.data.dataset import Dataset
 from fedsift.data.doctor import examine, kind_at
 from fedsift.data.images import Form, decode, load_pictures
-from fedsift.data.picturefile import find_pictures, inside_reference
+from fedsift.data.picture_files import find_pictures, inside_reference
+from fedsift.data.sources.base import sources
 from fedsift.data.sources.folder import FolderSource
 from fedsift.data.sources.npz import Npz
-from fedsift.data.tables import read_table
-
-from .pictures_on_disk import labelled_folder, picture, table
+from tests.data.pictures_on_disk import labelled_folder, picture, table
 
 
 @pytest.fixture(autouse=True)

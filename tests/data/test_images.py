@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedsift.contract import ConfigError
+from fedsift.core.errors import ConfigError
 from fedsift.data import images
-from fedsift.data.images import Finder, Form, decode, find_pictures, load_pictures
+from fedsift.data.images import Form, decode, load_pictures
+from fedsift.data.picture_files import Finder, find_pictures
 from tests.data.pictures_on_disk import picture
 
 

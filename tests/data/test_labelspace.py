@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift.contract import DataError
-from fedsift.data.labelspace import look_alikes, unite
+from fedsift.core.errors import DataError
+from fedsift.data.label_space import look_alikes, unite
 
 names = st.lists(st.sampled_from(["ant", "bee", "cat", "dog", "eel", "fox"]), min_size=1, unique=True)
 

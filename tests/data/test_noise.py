@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift.contract import ConfigError, DataError, numpy_generator
+from fedsift.core.errors import ConfigError, DataError
+from fedsift.core.randomness import numpy_generator
 from fedsift.data.dataset import Dataset
-from fedsift.data.noise import POOL, Scene, noises
+from fedsift.data.noise.base import POOL, Scene, noises
 from fedsift.data.noise.class_missing import ClassMissing, draw_masks
 from fedsift.data.noise.fedcorr import FedCorrNoise
 from fedsift.data.noise.freeloader import Freeloader

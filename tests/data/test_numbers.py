@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsift.contract.errors import ConfigError, DataError
+from fedsift.core.errors import ConfigError, DataError
 from fedsift.data.dataset import Dataset
 from fedsift.data.doctor import examine, kind_at
-from fedsift.data.sources.numbers import TableSource
+from fedsift.data.sources.table import TableSource
 
 BLOOD = """id,site,age,sex,sodium,label
 a,north,10,f,140,well

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedsift.data.presets import preset_names, preset_table
+from fedsift.study.scenarios import preset_names, preset_table
 from fedsift.study.study import Study
 
 SETTINGS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("papers.toml").read_text("utf-8"))[

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift.contract import ConfigError, DataError
-from fedsift.data.partitions import Pool, partitions
+from fedsift.core.errors import ConfigError, DataError
+from fedsift.data.partitions.base import Pool, partitions
 from fedsift.data.partitions.bernoulli_dirichlet import BernoulliDirichlet, draw_holders
 from fedsift.data.partitions.iid import Iid
 from fedsift.data.partitions.natural import Natural

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedsift.data import build, noises, partitions, sources
-from fedsift.data.pictures import portrait_of, text_of
+from fedsift.data.build import build
+from fedsift.data.noise.base import noises
+from fedsift.data.overview import portrait_of, text_of
+from fedsift.data.partitions.base import partitions
+from fedsift.data.sources.base import sources
 from tests.data.test_build import toy
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from fedsift.contract import ConfigError
+from fedsift.core.errors import ConfigError
 from fedsift.data.noise.instance import InstanceNoise
-from fedsift.data.presets import preset_names, preset_summary, preset_table, preset_text, write_preset
-from fedsift.local.features import is_features
-from fedsift.local.recipe import Augment
+from fedsift.study.scenarios import preset_names, preset_summary, preset_table, preset_text, write_preset
 from fedsift.study.study import Study
+from fedsift.training.features import is_features
+from fedsift.training.recipe import Augment
 
 NAMES = preset_names()
 CORRUPTIONS = [(0.0, 0.0), (0.4, 0.0), (0.4, 0.5), (0.6, 0.0), (0.6, 0.5), (0.8, 0.0), (0.8, 0.5)]

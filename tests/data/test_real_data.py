@@ -7,9 +7,13 @@ import time
 import numpy as np
 import pytest
 
-from fedsift.data import Dataset, build, noises, partitions, sources
+from fedsift.data.build import build
+from fedsift.data.dataset import Dataset
+from fedsift.data.locations import NotAtHand
+from fedsift.data.noise.base import noises
 from fedsift.data.noise.cifar_n import ARRAYS, read_human_labels
-from fedsift.data.places import NotAtHand
+from fedsift.data.partitions.base import partitions
+from fedsift.data.sources.base import sources
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsift.contract import ConfigError, DataError
-from fedsift.data import Dataset, build, noises, partitions, sources
+from fedsift.core.errors import ConfigError, DataError
+from fedsift.data.build import build
+from fedsift.data.dataset import Dataset
+from fedsift.data.locations import data_roots
+from fedsift.data.noise.base import noises
 from fedsift.data.noise.cifar_n import CifarN
-from fedsift.data.places import data_roots
+from fedsift.data.partitions.base import partitions
+from fedsift.data.sources.base import sources
 from tests.data.pictures_on_disk import labelled_folder, picture, table
 
 

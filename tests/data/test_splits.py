@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift.contract import ConfigError
-from fedsift.data.rounding import floor_count, shares_to_counts
+from fedsift.core.errors import ConfigError
+from fedsift.core.rounding import floor_count, shares_to_counts
 from fedsift.data.splits import split, units_of
 
 

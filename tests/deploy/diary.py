@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from fedsift.contract import Federation, Reply, Request, SiteFacts, Stage, disclosed
-from fedsift.local.site import Site
-from fedsift.methods.base import methods
+from fedsift.methods._base import methods
 from fedsift.methods.fednoro import FedNoRo, FedNoRoState
+from fedsift.protocol.federation import Federation
+from fedsift.protocol.messages import Reply, Request, SiteFacts, disclosed
+from fedsift.protocol.method import Stage
+from fedsift.protocol.site import Site
 
 
 @dataclass(frozen=True)

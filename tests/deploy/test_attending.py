@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from fedsift.contract.errors import ConfigError
-from fedsift.deploy import attending
-from fedsift.deploy.attending import AGAIN_AFTER, Visit, attend
-from fedsift.deploy.site_file import read_site_file
-from fedsift.deploy.site_head import read_head
-
-from .keys import Authority, site_key
-from .test_sites import write_site
+from fedsift.core.errors import ConfigError
+from fedsift.deploy import flower_commands
+from fedsift.deploy.site import session as attending
+from fedsift.deploy.site.session import AGAIN_AFTER, Visit, attend
+from fedsift.deploy.site.site_file import read_site_file
+from fedsift.deploy.site.site_file_head import read_head
+from tests.deploy.keys import Authority, site_key
+from tests.deploy.test_sites import write_site
 
 
 def test_a_node_that_had_joined_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +27,7 @@ def test_a_node_that_had_joined_is_started_again(tmp_path: Path, monkeypatch: py
         return lives[-1]
 
     monkeypatch.setattr(attending, "_visit", visit)
-    monkeypatch.setattr(attending.Worker, "start", lambda worker: None)
+    monkeypatch.setattr(flower_commands.Worker, "start", lambda worker: None)
     told: list[str] = []
     rests: list[float] = []
     key, _ = site_key(tmp_path, "node")

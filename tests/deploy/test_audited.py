@@ -12,21 +12,21 @@ import pytest
 from typer.testing import CliRunner
 
 pytest.importorskip("flwr")
-from fedsift.audits.apply import forget
-from fedsift.audits.ledger import Ledger
-from fedsift.audits.studies import audit, audit_spread, audit_study, notebooks_of
-from fedsift.audits.verdicts import Verdict, notes
+from fedsift.audit.corrections import forget
+from fedsift.audit.ledger import Ledger
+from fedsift.audit.running import audit, audit_spread, audit_study, notebooks_of
+from fedsift.audit.verdicts import Verdict, notes
 from fedsift.cli.main import app
-from fedsift.contract.errors import RunError
-from fedsift.contract.messages import Answer, Envelope, Moment, Request
-from fedsift.contract.notebook import Notebook
-from fedsift.deploy.audited import write_own_audit
-from fedsift.deploy.forgetting import forget_at_site
-from fedsift.deploy.site_file import notebook_of, read_site_file
-from fedsift.deploy.trial import export_trial
-from fedsift.engines.flower.notebooks import NotebookStore
-from fedsift.runs import RunFolder
-from fedsift.study import Study
+from fedsift.core.errors import RunError
+from fedsift.deploy.site.audit import write_own_audit
+from fedsift.deploy.site.forgetting import forget_at_site
+from fedsift.deploy.site.site_file import notebook_of, read_site_file
+from fedsift.deploy.trial.export import export_trial
+from fedsift.protocol.messages import Answer, Envelope, Moment, Request
+from fedsift.protocol.notebook import Notebook
+from fedsift.runs.folder import RunFolder
+from fedsift.study.study import Study
+from fedsift.transports.remote.notebooks import NotebookStore
 
 TABLES: dict[str, Any] = {
     "seed": 5,

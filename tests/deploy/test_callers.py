@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from fedsift.deploy.access_log import KEPT, AccessLog
-from fedsift.deploy.callers import MOST_CALLERS, WRITTEN_EVERY, Callers, caller_of
-from fedsift.deploy.limits import Limits
-from fedsift.deploy.telling import CALLERS_TOLD_APART, FIRST_FEW, FORGOTTEN_AFTER, SUMMED_UP_EVERY, Telling
-
-from .test_door import PULL, PUSH, Key, Setting
+from fedsift.deploy.gateway.access_log import (
+    CALLERS_TOLD_APART,
+    FIRST_FEW,
+    FORGOTTEN_AFTER,
+    KEPT,
+    SUMMED_UP_EVERY,
+    AccessLog,
+    Telling,
+)
+from fedsift.deploy.gateway.clients import MOST_CALLERS, WRITTEN_EVERY, Callers, caller_of
+from fedsift.deploy.gateway.issued_messages import PUSH
+from fedsift.deploy.gateway.limits import Limits
+from tests.deploy.test_door import PULL, Key, Setting
 
 FEW = Limits(refusals=5, refusals_a_second=0.001, hold_seconds=0.0)
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fedsift.deploy import confinement
-from fedsift.deploy.confinement import Confinement, landlock_version, of_node, tell
-from fedsift.deploy.site_head import read_head
-
-from .test_sites import write_site
+from fedsift.deploy.site import confinement
+from fedsift.deploy.site.confinement import Confinement, landlock_version, of_node, tell
+from fedsift.deploy.site.site_file_head import read_head
+from tests.deploy.test_sites import write_site
 
 APP = """
 import socket, sys, tempfile

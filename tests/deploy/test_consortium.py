@@ -12,20 +12,18 @@ import httpx
 import pytest
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 
-from fedsift.deploy.app import write_app
+from fedsift.deploy.app import narrowest_policy, write_app
 from fedsift.deploy.certificates import Pair, client_context
-from fedsift.deploy.door import FLEET
-from fedsift.deploy.hosting import LINK_FILE
-from fedsift.deploy.pins import pin
-from fedsift.deploy.roster import Entry, add_entry, fingerprint, revoke_entry
-from fedsift.deploy.texts import narrowest_policy
-from fedsift.runs import RunFolder
-from fedsift.study import Study
-
-from .keys import Authority, site_key
-from .processes import Processes, family, wait_until
-from .test_deployment import free_port
-from .test_door import Key
+from fedsift.deploy.coordinator.hosting import LINK_FILE
+from fedsift.deploy.coordinator.roster import Entry, add_entry, fingerprint, revoke_entry
+from fedsift.deploy.flower_commands import free_port
+from fedsift.deploy.gateway.proxy import FLEET
+from fedsift.deploy.site.pins import pin
+from fedsift.runs.folder import RunFolder
+from fedsift.study.study import Study
+from tests.deploy.keys import Authority, site_key
+from tests.deploy.processes import Processes, family, wait_until
+from tests.deploy.test_door import Key
 
 pytestmark = pytest.mark.flower
 

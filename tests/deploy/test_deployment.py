@@ -16,14 +16,13 @@ import torch
 from safetensors.torch import load_file
 
 from fedsift.deploy.app import write_app
-from fedsift.deploy.commands import free_port
-from fedsift.engines.flower.notebooks import NotebookStore
-from fedsift.methods import methods
-from fedsift.runs import RunFolder
-from fedsift.study import Study
+from fedsift.deploy.flower_commands import free_port
+from fedsift.methods._base import methods
+from fedsift.runs.folder import RunFolder
 from fedsift.study.running import new_run, run
-
-from .processes import Processes, kill_family, wait_until
+from fedsift.study.study import Study
+from fedsift.transports.remote.notebooks import NotebookStore
+from tests.deploy.processes import Processes, kill_family, wait_until
 
 STUDY: dict[str, Any] = {
     "name": "three hospitals",

@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from fedsift.cli.failures import INTERRUPTED, TERMINATED
 from fedsift.cli.main import app
-from fedsift.contract.errors import ConfigError, DataError
+from fedsift.core.errors import ConfigError, DataError
 
 FOLDER = Path(__file__).parents[2] / "deployment"
 UNITS = sorted((FOLDER / "systemd").glob("*.service"))

@@ -31,13 +31,13 @@ from flwr.proto.fleet_pb2 import (
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 
-from fedsift.contract.errors import ConfigError
-from fedsift.deploy.door import FLEET, Door, Limits
-from fedsift.deploy.handed import CONFIRM, PULL_OBJECT, PUSH
-from fedsift.deploy.limits import MESSAGES_REMEMBERED, Refused, Visitors
-from fedsift.deploy.nodes import NodeBook
-from fedsift.deploy.roster import Entry, Roster, entries_of, fingerprint, roster_text
-from fedsift.deploy.telling import Reminder
+from fedsift.core.errors import ConfigError
+from fedsift.deploy.coordinator.roster import Entry, Roster, entries_of, fingerprint, roster_text
+from fedsift.deploy.gateway.access_log import Reminder
+from fedsift.deploy.gateway.issued_messages import CONFIRM, PULL_OBJECT, PUSH
+from fedsift.deploy.gateway.limits import MESSAGES_REMEMBERED, Limits, Refused, Visitors
+from fedsift.deploy.gateway.node_keys import NodeBook
+from fedsift.deploy.gateway.proxy import FLEET, Door
 
 PULL = "/v1/fleet/pull-messages"
 OBJECT = "/v1/fleet/push-object"

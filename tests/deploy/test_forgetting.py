@@ -10,22 +10,21 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedsift.audit.at_site import CountLabels
 from fedsift.cli.main import app
-from fedsift.contract.errors import ConfigError, DataError
-from fedsift.contract.messages import Answer, Envelope, Moment, Request
-from fedsift.deploy import worker
-from fedsift.deploy.consent import withdraw
-from fedsift.deploy.embeddings import note_embedding
-from fedsift.deploy.forgetting import forget_at_site, forgotten_at, serving
-from fedsift.deploy.sites import open_site, site_data
-from fedsift.engines.flower.records import letter_of, value_of
-from fedsift.local.label_audit import CountLabels
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Train
-from fedsift.methods.fedcorr_site import ScoreModel
-from fedsift.models import initial_weights
-
-from .test_sites import write_site
+from fedsift.core.errors import ConfigError, DataError
+from fedsift.deploy.site import worker
+from fedsift.deploy.site.consent import withdraw
+from fedsift.deploy.site.data import open_site, site_data
+from fedsift.deploy.site.embeddings import note_embedding
+from fedsift.deploy.site.forgetting import forget_at_site, forgotten_at, serving
+from fedsift.methods.fedcorr import ScoreModel
+from fedsift.models.factory import initial_weights
+from fedsift.protocol.messages import Answer, Envelope, Moment, Request
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train
+from fedsift.transports.remote.messages import letter_of, value_of
+from tests.deploy.test_sites import write_site
 
 NAMES = [f"scan-{k}" for k in range(12)]
 HOSTILE = "../../secret\x1b[2J[bold]\n"

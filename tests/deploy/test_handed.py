@@ -24,12 +24,11 @@ from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectSto
 from flwr.superlink.federation.noop_federation_manager import NoOpFederationManager
 from flwr.superlink.servicer.fleet import fleet_handlers
 
-from fedsift.deploy.door import PULL
-from fedsift.deploy.handed import CONFIRM, MOST_ANNOUNCEMENTS, MOST_PIECES, PULL_OBJECT, PUSH
-from fedsift.deploy.limits import MESSAGES_REMEMBERED
-from fedsift.deploy.roster import Entry
-
-from .test_door import Key, Setting, handing
+from fedsift.deploy.coordinator.roster import Entry
+from fedsift.deploy.gateway.issued_messages import CONFIRM, MOST_ANNOUNCEMENTS, MOST_PIECES, PULL_OBJECT, PUSH
+from fedsift.deploy.gateway.limits import MESSAGES_REMEMBERED
+from fedsift.deploy.gateway.proxy import PULL
+from tests.deploy.test_door import Key, Setting, handing
 
 QUESTION, ANSWER, PIECE = "1" * 64, "2" * 64, "3" * 64
 

@@ -11,17 +11,16 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app
-from fedsift.contract.errors import ConfigError, DataError, RunError
-from fedsift.deploy import commands, starting
-from fedsift.deploy.app import write_app
+from fedsift.core.errors import ConfigError, DataError, RunError
+from fedsift.deploy import flower_commands as commands
+from fedsift.deploy.app import site_template, write_app
 from fedsift.deploy.certificates import Pair
-from fedsift.deploy.server import read_federation_file
-from fedsift.deploy.sites import open_site
-from fedsift.deploy.texts import site_template
-from fedsift.engines.flower.processes import SWITCHES, offline
-from fedsift.study import Study
-
-from .test_sites import write_site
+from fedsift.deploy.coordinator import starting
+from fedsift.deploy.coordinator.server_app import read_federation_file
+from fedsift.deploy.site.data import open_site
+from fedsift.study.study import Study
+from fedsift.transports.flower.processes import SWITCHES, offline
+from tests.deploy.test_sites import write_site
 
 runner = CliRunner()
 HERE = "127.0.0.1:8000"

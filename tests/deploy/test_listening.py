@@ -15,23 +15,16 @@ from typing import Any
 import httpx
 import pytest
 
-from fedsift.contract.errors import ConfigError
-from fedsift.deploy import listening
-from fedsift.deploy.certificates import (
-    Pair,
-    client_context,
-    greet,
-    server_context,
-    throw_away,
-    words_of,
-)
-from fedsift.deploy.door import FLEET, Door, Limits
-from fedsift.deploy.listening import PLAIN_TEXT_HINT, DoorServer, bind
-from fedsift.deploy.roster import Entry, Roster, roster_text
-
-from .keys import Authority
-from .processes import wait_until
-from .test_door import Key, Upstream
+from fedsift.core.errors import ConfigError
+from fedsift.deploy.certificates import Pair, client_context, greet, server_context, throw_away, words_of
+from fedsift.deploy.coordinator.roster import Entry, Roster, roster_text
+from fedsift.deploy.gateway import listener as listening
+from fedsift.deploy.gateway.limits import Limits
+from fedsift.deploy.gateway.listener import PLAIN_TEXT_HINT, DoorServer, bind
+from fedsift.deploy.gateway.proxy import FLEET, Door
+from tests.deploy.keys import Authority
+from tests.deploy.processes import wait_until
+from tests.deploy.test_door import Key, Upstream
 
 
 @contextmanager

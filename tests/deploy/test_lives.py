@@ -11,14 +11,13 @@ import pytest
 pytest.importorskip("flwr")
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest
 
-from fedsift.contract.errors import ConfigError
+from fedsift.core.errors import ConfigError
 from fedsift.deploy.certificates import server_context
-from fedsift.deploy.listening import DoorServer, bind
-from fedsift.deploy.lives import DEACTIVATE, LAST_NODE, note_node, only_one, sign_off
-from fedsift.deploy.roster import Entry, fingerprint
-
-from .keys import Authority, site_key
-from .test_door import Setting
+from fedsift.deploy.coordinator.roster import Entry, fingerprint
+from fedsift.deploy.gateway.listener import DoorServer, bind
+from fedsift.deploy.site.session import DEACTIVATE, LAST_NODE, note_node, only_one, sign_off
+from tests.deploy.keys import Authority, site_key
+from tests.deploy.test_door import Setting
 
 
 class Standing:

@@ -11,13 +11,12 @@ import pytest
 import tomli_w
 
 from fedsift.deploy.app import write_app
-from fedsift.deploy.commands import free_port
-from fedsift.deploy.consortium import family
-from fedsift.runs import RunFolder
-from fedsift.study import Study
-
-from .processes import Processes, wait_until
-from .test_consortium import STUDY
+from fedsift.deploy.flower_commands import free_port
+from fedsift.deploy.trial.consortium import family
+from fedsift.runs.folder import RunFolder
+from fedsift.study.study import Study
+from tests.deploy.processes import Processes, wait_until
+from tests.deploy.test_consortium import STUDY
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
@@ -60,7 +59,9 @@ def test_a_killed_start_is_attached_to_and_an_ended_one_leaves_no_orphan(tmp_pat
         assert second.wait(90) == 143
         assert not run.in_use, "an orphan goes on"
         [worker] = [
-            pid for pid, line in commands_of(family(nodes[0].pid)).items() if "fedsift.deploy.worker" in line
+            pid
+            for pid, line in commands_of(family(nodes[0].pid)).items()
+            if "fedsift.deploy.site.worker" in line
         ]
         os.kill(worker, signal.SIGKILL)
         third = processes.fedsift("third", *start)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fedsift.deploy.patience import EVERY, Starting, meanwhile
+from fedsift.deploy.waiting import EVERY, Starting, meanwhile
 
 
 def test_words_come_at_once_and_again_and_end_with_the_block() -> None:

@@ -13,21 +13,20 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app
-from fedsift.contract.errors import ConfigError
-from fedsift.contract.messages import Answer, Envelope, Moment
-from fedsift.deploy import policy as policies
-from fedsift.deploy import worker
-from fedsift.deploy.consent import allow_run, allowed_runs
-from fedsift.deploy.policy import Policy, fields_in, requests_in
-from fedsift.deploy.site_file import read_site_file
-from fedsift.deploy.texts import narrowest_policy
-from fedsift.engines.flower.hello import Hello, Introduction
-from fedsift.engines.flower.records import letter_of, value_of
-from fedsift.local.requests import Evaluate, Trained
-from fedsift.methods import methods
-from fedsift.study import Study
-
-from .test_sites import train, write_site
+from fedsift.core.errors import ConfigError
+from fedsift.deploy.app import narrowest_policy
+from fedsift.deploy.site import policy as policies
+from fedsift.deploy.site import worker
+from fedsift.deploy.site.consent import allow_run, allowed_runs
+from fedsift.deploy.site.policy import Policy, fields_in, requests_in
+from fedsift.deploy.site.site_file import read_site_file
+from fedsift.methods._base import methods
+from fedsift.protocol.messages import Answer, Envelope, Moment
+from fedsift.study.study import Study
+from fedsift.training.requests import Evaluate, Trained
+from fedsift.transports.remote.introduction import Hello, Introduction
+from fedsift.transports.remote.messages import letter_of, value_of
+from tests.deploy.test_sites import train, write_site
 
 FIELDS = ["Trained.weights", "Trained.samples", "Trained.loss"]
 OPEN = {"requests": ["Train"], "fields": FIELDS, "floor": 0}
@@ -164,7 +163,7 @@ def net(shape, n_classes):
     (tmp_path / "modules" / "not_asked_for.py").write_text(code, "utf-8")
     monkeypatch.syspath_prepend(tmp_path / "modules")
     monkeypatch.delitem(sys.modules, "not_asked_for", raising=False)
-    monkeypatch.setattr("fedsift.local.features.cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr("fedsift.training.features.cache_root", lambda: tmp_path / "cache")
     return mark
 
 

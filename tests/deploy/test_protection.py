@@ -13,25 +13,24 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedsift.audit.at_site import CountLabels
 from fedsift.cli.main import app
-from fedsift.contract.codec import digest_of
-from fedsift.contract.errors import ConfigError, RunError
-from fedsift.contract.messages import Answer, Envelope, Moment, Reply, Request, disclosed
-from fedsift.deploy import worker
-from fedsift.deploy.account import Account, Charge, Refused
-from fedsift.deploy.consent import approve, fields_that_left, rules_of, withdraw, withdrawn_since
-from fedsift.deploy.policy import Policy, small_counts
-from fedsift.deploy.site_file import read_site_file
-from fedsift.engines.flower.hello import Hello, Noted, Notice
-from fedsift.engines.flower.records import letter_of, value_of
-from fedsift.local.label_audit import CountLabels
-from fedsift.local.private_updates import Mechanism, protected, protected_model
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Train, Trained
-from fedsift.methods.feddpcont_site import Released, ReleaseLabels
-
-from .test_policy import FIELDS, OPEN, ask, egress, site
-from .test_sites import train, write_site
+from fedsift.core.codec import digest_of
+from fedsift.core.errors import ConfigError, RunError
+from fedsift.deploy.site import worker
+from fedsift.deploy.site.consent import approve, fields_that_left, rules_of, withdraw, withdrawn_since
+from fedsift.deploy.site.policy import Policy, small_counts
+from fedsift.deploy.site.privacy_account import Account, Charge, Refused
+from fedsift.deploy.site.site_file import read_site_file
+from fedsift.methods.feddpcont import Released, ReleaseLabels
+from fedsift.protocol.messages import Answer, Envelope, Moment, Reply, Request, disclosed
+from fedsift.training.private_updates import Mechanism, protected, protected_model
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train, Trained
+from fedsift.transports.remote.introduction import Hello, Noted, Notice
+from fedsift.transports.remote.messages import letter_of, value_of
+from tests.deploy.test_policy import FIELDS, OPEN, ask, egress, site
+from tests.deploy.test_sites import train, write_site
 
 START = {"w": torch.zeros(3), "steps": torch.tensor(0)}
 

@@ -16,22 +16,27 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app
-from fedsift.contract.errors import ConfigError, RunError
-from fedsift.deploy import hosting
-from fedsift.deploy.app import write_app
-from fedsift.deploy.attending import home_of
-from fedsift.deploy.holders import KeyHolders, holders_of
-from fedsift.deploy.nodes import NodeBook
-from fedsift.deploy.pins import app_fingerprint, pin
-from fedsift.deploy.roster import Entry, add_entry, change_entry, fingerprint, read_entries, revoke_entry
-from fedsift.deploy.site_file import egress_of, read_site_file
-from fedsift.deploy.site_head import read_head
-from fedsift.deploy.sites import open_site
-from fedsift.deploy.texts import asked_of_sites
-from fedsift.study import Study
-
-from .keys import Authority, site_key
-from .test_sites import write_site
+from fedsift.core.errors import ConfigError, RunError
+from fedsift.deploy.app import asked_of_sites, write_app
+from fedsift.deploy.coordinator import hosting
+from fedsift.deploy.coordinator.roster import (
+    Entry,
+    add_entry,
+    change_entry,
+    fingerprint,
+    read_entries,
+    revoke_entry,
+)
+from fedsift.deploy.coordinator.server_app import KeyHolders, holders_of
+from fedsift.deploy.gateway.node_keys import NodeBook
+from fedsift.deploy.site.data import open_site
+from fedsift.deploy.site.pins import app_fingerprint, pin
+from fedsift.deploy.site.session import home_of
+from fedsift.deploy.site.site_file import egress_of, read_site_file
+from fedsift.deploy.site.site_file_head import read_head
+from fedsift.study.study import Study
+from tests.deploy.keys import Authority, site_key
+from tests.deploy.test_sites import write_site
 
 runner = CliRunner()
 KEYS = ["sha256:" + letter * 64 for letter in "abc"]

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsift.contract.messages import SiteFacts
-from fedsift.deploy.server import FederationFile, awaited, own_data, own_test
-from fedsift.engines.flower.hello import Introduction
+from fedsift.deploy.coordinator.server_app import FederationFile, awaited, own_data, own_test
+from fedsift.protocol.messages import SiteFacts
+from fedsift.transports.remote.introduction import Introduction
 
 
 def test_the_own_test_set_goes_by_the_studys_network_and_not_by_a_sites_word(
@@ -19,7 +19,7 @@ def test_the_own_test_set_goes_by_the_studys_network_and_not_by_a_sites_word(
     np.savez(tmp_path / "test.npz", images=images, labels=np.array([0, 1, 1]), classes=np.array(["a", "b"]))
     facts = SiteFacts("aachen", 10, model="features:not_asked_for:look", classes=2)
     first = Introduction(facts, ("a", "b"), False, (1, 2, 2), (0.5,), (0.5,))
-    monkeypatch.setattr("fedsift.local.features._extractor", lambda name: pytest.fail(f"called {name}"))
+    monkeypatch.setattr("fedsift.training.features._extractor", lambda name: pytest.fail(f"called {name}"))
     table = {"name": "npz", "path": str(tmp_path / "test.npz")}
     data = own_data(table, "mlp")
     assert data is not None

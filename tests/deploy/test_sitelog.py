@@ -12,13 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app
-from fedsift.deploy import worker
-from fedsift.deploy.consent import allowed_runs
-from fedsift.deploy.sitelog import PlainLines
-from fedsift.engines.flower.records import letter_of
-
-from .test_policy import OPEN
-from .test_sites import train, write_site
+from fedsift.deploy.site import worker
+from fedsift.deploy.site.consent import allowed_runs
+from fedsift.deploy.site.worker import PlainLines
+from fedsift.transports.remote.messages import letter_of
+from tests.deploy.test_policy import OPEN
+from tests.deploy.test_sites import train, write_site
 
 FAKE = "\n2026-01-01 00:00:00 fedsift.site all is well\x1b[2J"
 

@@ -16,22 +16,22 @@ import pytest
 import tomli_w
 import torch
 
-from fedsift.contract.codec import digest_of
-from fedsift.contract.errors import ConfigError, DataError
-from fedsift.contract.messages import Answer, Envelope, Moment
+from fedsift.core.codec import digest_of
+from fedsift.core.errors import ConfigError, DataError
 from fedsift.data.dataset import Spread
-from fedsift.deploy import client
-from fedsift.deploy.sites import open_site, own_secret
-from fedsift.deploy.trial import export_trial
-from fedsift.engines.flower.answering import answer as answer_in
-from fedsift.engines.flower.hello import Hello, Introduction
-from fedsift.engines.flower.notebooks import NotebookStore
-from fedsift.engines.flower.records import letter_of
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Train
-from fedsift.models import initial_weights
+from fedsift.deploy.site import client_app as client
+from fedsift.deploy.site.data import open_site, own_secret
+from fedsift.deploy.trial.export import export_trial
+from fedsift.models.factory import initial_weights
+from fedsift.protocol.messages import Answer, Envelope, Moment
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train
+from fedsift.transports.remote.answering import answer as answer_in
+from fedsift.transports.remote.introduction import Hello, Introduction
+from fedsift.transports.remote.messages import letter_of
+from fedsift.transports.remote.notebooks import NotebookStore
 from tests.data.pictures_on_disk import labelled_folder
-from tests.engines.exported import (
+from tests.runtime.exported import (
     assert_no_truth,
     assert_one_public_set,
     assert_same_samples,
@@ -203,7 +203,7 @@ def test_a_node_knows_its_site_from_its_own_settings_alone() -> None:
 
 
 def test_pictures_become_features_at_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import fedsift.local.features as features
+    import fedsift.training.features as features
 
     def three_means() -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())

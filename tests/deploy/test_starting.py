@@ -17,18 +17,17 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app as commands
-from fedsift.contract.errors import ConfigError, DataError, FedsiftError, Stopped
-from fedsift.deploy import starting, worker
+from fedsift.core.errors import ConfigError, DataError, FedsiftError, Stopped
 from fedsift.deploy.app import write_app
-from fedsift.deploy.commands import Worker
-from fedsift.deploy.following import Rounds, follow, waiting_words
-from fedsift.deploy.patience import SILENT, Status
+from fedsift.deploy.coordinator import starting
+from fedsift.deploy.coordinator.following import Rounds, follow, waiting_words
+from fedsift.deploy.flower_commands import Worker
+from fedsift.deploy.site import worker
 from fedsift.deploy.temporary import LONGEST_SOCKET, PREFIX, new_socket, remove_stale
-from fedsift.runs import RunFolder
-from fedsift.runs.folder import WAITING
-from fedsift.study import Study
-
-from .test_sites import write_site
+from fedsift.deploy.waiting import SILENT, Status
+from fedsift.runs.folder import WAITING, RunFolder
+from fedsift.study.study import Study
+from tests.deploy.test_sites import write_site
 
 HERE = "127.0.0.1:8000"
 IMAGES = np.zeros((6, 1, 2, 2), np.uint8)

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app
-from fedsift.deploy.tookpart import participations
-from fedsift.runs import RunFolder
-from fedsift.study import Study
+from fedsift.deploy.coordinator.participation import participations
+from fedsift.runs.folder import RunFolder
 from fedsift.study.running import new_run, run
+from fedsift.study.study import Study
 
 
 def run_of(method: str, runs: Path) -> RunFolder:

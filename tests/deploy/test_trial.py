@@ -11,15 +11,13 @@ import pytest
 from rich.console import Console
 
 from fedsift.cli.consortium import _table
-from fedsift.contract.errors import ConfigError, RunError
-from fedsift.deploy.consortium import Member, end_family, family, prepare_trial
-from fedsift.deploy.roster import read_entries
-from fedsift.deploy.site_head import read_head
-from fedsift.runs import RunFolder
-from fedsift.runs.folder import WAITING
-from fedsift.study import Study
-
-from .processes import wait_until
+from fedsift.core.errors import ConfigError, RunError
+from fedsift.deploy.coordinator.roster import read_entries
+from fedsift.deploy.site.site_file_head import read_head
+from fedsift.deploy.trial.consortium import Member, end_family, family, prepare_trial
+from fedsift.runs.folder import WAITING, RunFolder
+from fedsift.study.study import Study
+from tests.deploy.processes import wait_until
 
 TABLE = {
     "data": {"name": "digits", "train_limit": 60},

@@ -14,39 +14,34 @@ import pytest
 import torch
 from torch import nn
 
-from fedsift.contract.cache import cache_root
-from fedsift.contract.messages import Answer, Envelope, Moment, Request, SiteFacts
-from fedsift.contract.work import STEP
-from fedsift.deploy import worker
-from fedsift.deploy.consent import known_requests
-from fedsift.deploy.embeddings import EMBEDDINGS
-from fedsift.deploy.policy import Policy
-from fedsift.deploy.sites import _open_site
-from fedsift.engines.flower.hello import Hello, Introduction
-from fedsift.engines.flower.letters import Letter
-from fedsift.engines.flower.records import letter_of, value_of
-from fedsift.local import features
-from fedsift.local.crossfit import CrossTrain
-from fedsift.local.features import Extractor, extractors
-from fedsift.local.label_audit import CountLabels, FitFolds, JudgeGrid
-from fedsift.local.objective import CrossEntropy, Objective
-from fedsift.local.own import EvaluateOwn
-from fedsift.local.public.learning import Lesson
-from fedsift.local.public.samples import PublicPart
-from fedsift.local.public.showing import Show
-from fedsift.local.public.visit import Collaborate
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Evaluate, Indicate, Train
-from fedsift.methods.co_teaching_site import TrainCoTaught
-from fedsift.methods.divide_mix_site import TrainDivided
-from fedsift.methods.fedclean_site import SortByOwnLearner
-from fedsift.methods.feddiv_site import TrainBehindFilter
-from fedsift.methods.fedrn_site import TrainAmongNeighbours
-from fedsift.methods.joint_opt_site import JointLabels
-from fedsift.models import initial_weights
-
-from .test_policy import ask, egress
-from .test_sites import train, write_site
+from fedsift.audit.at_site import CountLabels, FitFolds, JudgeGrid
+from fedsift.core.files import cache_root
+from fedsift.deploy.site import worker
+from fedsift.deploy.site.consent import known_requests
+from fedsift.deploy.site.data import _open_site
+from fedsift.deploy.site.embeddings import EMBEDDINGS
+from fedsift.deploy.site.policy import Policy
+from fedsift.methods.co_teaching import TrainCoTaught
+from fedsift.methods.divide_mix import TrainDivided
+from fedsift.methods.fedclean import SortByOwnLearner
+from fedsift.methods.feddiv import TrainBehindFilter
+from fedsift.methods.fedrn import TrainAmongNeighbours
+from fedsift.methods.joint_opt import JointLabels
+from fedsift.models.factory import initial_weights
+from fedsift.protocol.messages import Answer, Envelope, Moment, Request, SiteFacts
+from fedsift.protocol.work import STEP
+from fedsift.training import features
+from fedsift.training.crossfit import CrossTrain
+from fedsift.training.features import Extractor, extractors
+from fedsift.training.objective import CrossEntropy, Objective
+from fedsift.training.own_models import EvaluateOwn
+from fedsift.training.public_learning import Collaborate, Lesson, PublicPart, Show
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Evaluate, Indicate, Train
+from fedsift.transports.remote.introduction import Hello, Introduction
+from fedsift.transports.remote.messages import Letter, letter_of, value_of
+from tests.deploy.test_policy import ask, egress
+from tests.deploy.test_sites import train, write_site
 
 # Embeddings ---------------------------------------------------------------------------------------------------------
 

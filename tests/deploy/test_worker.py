@@ -19,22 +19,21 @@ from typing import Any
 import pytest
 import torch
 
-from fedsift.contract.codec import digest_of
-from fedsift.contract.errors import RunError
-from fedsift.contract.messages import Answer
-from fedsift.deploy import commands, worker
-from fedsift.deploy.sites import open_site
-from fedsift.deploy.wire import call_worker, receive_letter, send_letter
-from fedsift.engines.flower.answering import answer, answer_letter
-from fedsift.engines.flower.hello import Hello, Introduction, Noted, Notice
-from fedsift.engines.flower.letters import Letter
-from fedsift.engines.flower.records import letter_of, value_of
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Train
-from tests.contract.fuzz import changed
-
-from .processes import wait_until
-from .test_sites import train, write_site
+from fedsift.core.codec import digest_of
+from fedsift.core.errors import RunError
+from fedsift.deploy import flower_commands as commands
+from fedsift.deploy.site import worker
+from fedsift.deploy.site.data import open_site
+from fedsift.deploy.site.local_socket import call_worker, receive_letter, send_letter
+from fedsift.protocol.messages import Answer
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train
+from fedsift.transports.remote.answering import answer, answer_letter
+from fedsift.transports.remote.introduction import Hello, Introduction, Noted, Notice
+from fedsift.transports.remote.messages import Letter, letter_of, value_of
+from tests.deploy.processes import wait_until
+from tests.deploy.test_sites import train, write_site
+from tests.promises.fuzz import changed
 
 
 @pytest.fixture
@@ -283,5 +282,5 @@ def test_an_ended_process_is_started_again(tmp_path: Path, door: Path) -> None:
 
 
 def test_flowers_short_lived_process_imports_no_torch() -> None:
-    code = "import sys, fedsift.deploy.client; sys.exit('torch' in sys.modules)"
+    code = "import sys, fedsift.deploy.site.client_app; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import fedsift
-
-from .blocks import files, write
+from tests.docs.blocks import files, write
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 NAME = "mine.fedavgm:FedAvgM"

@@ -15,14 +15,14 @@ from pathlib import Path
 from rich.console import Console
 
 import fedsift
-from fedsift.data.pictures import portrait_of
-from fedsift.report import write_report
+from fedsift.data.overview import portrait_of
 from fedsift.report.federation import federation_page
+from fedsift.report.page import write_report
 from fedsift.report.watching import Watch
 from fedsift.runs.events import EVENTS
 from fedsift.runs.state import State
-from fedsift.study import Study
-from tests.audits.browser import MISSING, Browser
+from fedsift.study.study import Study
+from tests.audit.browser import MISSING, Browser
 
 PLACE = Path(__file__).parents[2] / "docs" / "pictures"
 WIDTH = 1120

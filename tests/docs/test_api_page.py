@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .blocks import blocks
+from tests.docs.blocks import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 

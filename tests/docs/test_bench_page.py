@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedsift.benches.cells import cells_of
-from fedsift.benches.library import table_names
-from fedsift.benches.table import read_table
+from fedsift.bench.cells import cells_of
+from fedsift.bench.table import read_table, table_names
 from fedsift.cli.main import app
-from tests.benches.small import STUDY_FILE
+from tests.bench.small import STUDY_FILE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bench.md").read_text("utf-8")
 

@@ -14,14 +14,16 @@ import pytest
 import torch
 
 import fedsift
-from fedsift.contract.disclosure import declared
-from fedsift.local import processes
-from fedsift.local.requests import Train
-from fedsift.methods import methods
-from fedsift.runs import RunFolder
+from fedsift.methods._base import methods
+from fedsift.protocol.disclosure import declared
+from fedsift.runs.folder import RunFolder
+from fedsift.training import processes
+from fedsift.training.requests import Train
 from tests.commands import typed
-from tests.contract import test_every_method as promises
-from tests.contract.federations import (
+from tests.docs.blocks import blocks, environment, files, perform, write
+from tests.docs.contributed import NAME, PAGE, SOURCE, contributed
+from tests.promises import test_every_method as promises
+from tests.promises.federations import (
     alone_study,
     assert_close,
     assert_same_bits,
@@ -29,9 +31,6 @@ from tests.contract.federations import (
     outcome,
     play,
 )
-
-from .blocks import blocks, environment, files, perform, write
-from .contributed import NAME, PAGE, SOURCE, contributed
 
 ROOT = PAGE.parent
 MINE = ("momentum.py", "fedavgm.py", "test_fedavgm.py")

@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.commands import typed
-
-from .blocks import blocks
+from tests.docs.blocks import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "first-hour.md"
 

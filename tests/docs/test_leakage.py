@@ -22,7 +22,7 @@ def test_the_leakage_figures_are_those_of_its_result_files() -> None:
 def test_every_method_was_looked_at_for_secure_aggregation() -> None:
     from benchmarks.leakage.secure import verdict
 
-    from fedsift.methods import methods
+    from fedsift.methods._base import methods
 
     assert [name for name in methods.names() if "not been looked at" in verdict(name)[1]] == []
 
@@ -41,7 +41,7 @@ def test_no_honest_site_turns_round_as_an_attacker_does() -> None:
     from benchmarks.attacks.files import read
     from benchmarks.attacks.turned import FILE
 
-    from fedsift.engines.protection import tells_turns
+    from fedsift.runtime.gate.protection import tells_turns
 
     found = read(FILE)
     turned = {key for key, row in found.items() if row["refused"]}
@@ -62,7 +62,7 @@ def test_protection_changes_no_preset() -> None:
 def test_fuzzed_messages_found_no_fault() -> None:
     from benchmarks.faults.fuzz import FILE
 
-    from fedsift.methods import methods
+    from fedsift.methods._base import methods
 
     found = json.loads(FILE.read_text("utf-8"))
     assert found["faults"] == [] and found["executed"] == 0

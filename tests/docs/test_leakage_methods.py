@@ -19,16 +19,15 @@ from benchmarks.leakage.measure import as_shares, known
 from benchmarks.leakage.methods import FILE, POLICIES, SEEDS, measured, policy_table
 from benchmarks.leakage.replies import BY_CLASS, PREDICTED, PUBLIC, UNREAD, from_counts, lengths
 
-from fedsift.contract.disclosure import declared_replies
-from fedsift.contract.messages import Envelope, Moment, Reply, Weights
-from fedsift.local.label_messages import LabelsCounted
-from fedsift.local.own import OwnEvaluated
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Indicators, Train
-from fedsift.methods import methods
-from fedsift.models import initial_weights
-
-from ..deploy.test_sites import write_site
+from fedsift.audit.messages import LabelsCounted
+from fedsift.methods._base import methods
+from fedsift.models.factory import initial_weights
+from fedsift.protocol.disclosure import declared_replies
+from fedsift.protocol.messages import Envelope, Moment, Reply, Weights
+from fedsift.training.own_models import OwnEvaluated
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Indicators, Train
+from tests.deploy.test_sites import write_site
 
 
 def replies_of_all() -> set[type[Reply]]:

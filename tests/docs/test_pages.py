@@ -10,12 +10,11 @@ from pathlib import Path
 import click
 import pytest
 
-from fedsift.benches.cells import cells_of
-from fedsift.benches.library import find_table
-from fedsift.benches.store import placed_in
-
-from .blocks import blocks
-from .test_readme import command_of
+from fedsift.bench.cells import cells_of
+from fedsift.bench.store import placed_in
+from fedsift.bench.table import find_table
+from tests.docs.blocks import blocks
+from tests.docs.test_readme import command_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -128,7 +127,7 @@ def test_a_kept_result_states_and_notes_what_its_table_does(folder: Path) -> Non
     """Notes, claims and printed figures have one home, the table's file: a kept file repeats it word by word."""
     from benchmarks.tables.page import kept_result
 
-    from fedsift.benches.write import table_text
+    from fedsift.bench.outputs import table_text
 
     results = kept_result(folder.name)
     assert results is not None
@@ -239,7 +238,7 @@ def test_the_index_names_every_page() -> None:
 
 def test_every_method_has_a_page() -> None:
     """A page of its own, or one that names it as a study does."""
-    from fedsift.methods import methods
+    from fedsift.methods._base import methods
 
     pages = {page.stem: page.read_text("utf-8") for page in (ROOT / "docs" / "methods").glob("*.md")}
     without = [

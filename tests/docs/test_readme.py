@@ -12,9 +12,8 @@ import typer
 
 import fedsift
 from fedsift.cli.main import app
-from fedsift.study import Study
-
-from .blocks import blocks
+from fedsift.study.study import Study
+from tests.docs.blocks import blocks
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedsift.study.track import read_track
-from fedsift.tracking import trackers
-from fedsift.tracking.following import Following
+from fedsift.study.tracking import read_track
+from fedsift.tracking.base import trackers
+from fedsift.tracking.threads import Following
 from tests.docs import pictures
 from tests.docs.blocks import blocks, files, write
 

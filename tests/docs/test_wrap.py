@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from .test_pages import PAGES, name
-from .wrap import WIDTH, wrapped
+from tests.docs.test_pages import PAGES, name
+from tests.docs.wrap import WIDTH, wrapped
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 

@@ -9,9 +9,13 @@ from adapters_losses import ALL, gradient, tensor
 from golden_harness import Adapters
 from torch import Tensor
 
-from fedsift import aggregate
-from fedsift.contract import Weights
-from fedsift.local.losses import inner_product, proximal
+from fedsift.formulas import aggregation
+from fedsift.formulas.losses import inner_product, proximal
+from fedsift.methods import arfl as arfl_module
+from fedsift.methods import feddyn as feddyn_module
+from fedsift.methods import fednoro
+from fedsift.methods import scaffold as scaffold_module
+from fedsift.protocol.messages import Weights
 
 ADAPTERS = Adapters()
 Inputs = dict[str, Any]
@@ -34,7 +38,7 @@ def buffers(values: dict[str, Any]) -> Weights:
 def fedavg(i: Inputs, variant: str) -> dict[str, Any]:
     integers = [buffers(b) for b in i.get("integer_buffers") or [{} for _ in i["models"]]]
     models = [model(m) | b for m, b in zip(i["models"], integers)]
-    averaged, shares = aggregate.average(models, i["sizes"]), aggregate.shares_of(i["sizes"])
+    averaged, shares = aggregation.average(models, i["sizes"]), aggregation.shares_of(i["sizes"])
     assert list(averaged) == list(models[0])
     assert all(averaged[name].dtype == models[0][name].dtype for name in averaged)
     return {
@@ -55,13 +59,13 @@ def fedavg(i: Inputs, variant: str) -> dict[str, Any]:
 @ADAPTERS.add("fedavg_weights", "server_step", "corrected", "both")  # "paper" prints the opposite sign
 def server_step(i: Inputs, variant: str) -> dict[str, Any]:
     models = [model(m) for m in i["models"]]
-    return {"w_new": aggregate.server_step(model(i["w_global"]), models, i["sizes"], i["server_lr"])}
+    return {"w_new": aggregation.server_step(model(i["w_global"]), models, i["sizes"], i["server_lr"])}
 
 
 @ADAPTERS.add("fednoro_daagg", "daagg", *ALL)
 def daagg(i: Inputs, variant: str) -> dict[str, Any]:
     models = [model(m["params"]) | buffers(m.get("buffers") or {}) for m in i["models"]]
-    done = aggregate.distance_aware(
+    done = fednoro.distance_aware(
         models,
         i["sizes"],
         i["clean"],
@@ -74,23 +78,23 @@ def daagg(i: Inputs, variant: str) -> dict[str, Any]:
 
 @ADAPTERS.add("robust_aggregation", "median", *ALL)
 def median(i: Inputs, variant: str) -> dict[str, Any]:
-    return {"aggregated": aggregate.coordinate_median([model(m) for m in i["models"]])}
+    return {"aggregated": aggregation.coordinate_median([model(m) for m in i["models"]])}
 
 
 @ADAPTERS.add("robust_aggregation", "trimmed_mean", *ALL)
 def trimmed_mean(i: Inputs, variant: str) -> dict[str, Any]:
-    return {"aggregated": aggregate.trimmed_mean([model(m) for m in i["models"]], i["alpha"])}
+    return {"aggregated": aggregation.trimmed_mean([model(m) for m in i["models"]], i["alpha"])}
 
 
 @ADAPTERS.add("arfl_weights", "arfl", *ALL)
 def arfl(i: Inputs, variant: str) -> dict[str, Any]:
     models = [model(m) for m in i["models"]]
-    done = aggregate.residual_average(models, i["lambda"], i["delta"])
+    done = arfl_module.residual_average(models, i["lambda"], i["delta"])
     names = list(models[0])
     return {
         "score": done.score,
         "weights": done.shares,
-        "restricted": [aggregate.unflatten(row, models[0], names) for row in done.restricted],
+        "restricted": [aggregation.unflatten(row, models[0], names) for row in done.restricted],
         "aggregated": done.weights,
     }
 
@@ -102,7 +106,7 @@ def quadratic_gradient(client: dict[str, Any], w: Tensor) -> Tensor:
 @ADAPTERS.add("feddyn_scaffold", "scaffold", *ALL)
 def scaffold(i: Inputs, variant: str) -> dict[str, Any]:
     clients, n = i["clients"], len(i["clients"])
-    relative = aggregate.relative_sizes(i["sizes"], n)
+    relative = aggregation.relative_sizes(i["sizes"], n)
     w = {"w": tensor(i["w"])}
     zero = {"w": torch.zeros_like(w["w"])}
     server, own, rounds = zero, [zero] * n, []
@@ -110,17 +114,17 @@ def scaffold(i: Inputs, variant: str) -> dict[str, Any]:
         ends, changes = [], []
         for k in selected:
             y = w["w"].clone()
-            correction = aggregate.scaffold_correction(own[k], server, relative[k])["w"]
+            correction = scaffold_module.scaffold_correction(own[k], server, relative[k])["w"]
             for _ in range(i["steps"]):
                 y = y.detach().requires_grad_()
                 [extra] = gradient(inner_product([y], [correction]), y)
                 y = y - i["lr"] * (quadratic_gradient(clients[k], y) + extra)
             ends.append({"w": y.detach()})
-            changes.append(aggregate.scaffold_change(server, w, ends[-1], i["steps"], i["lr"]))
-            own[k] = aggregate.scaffold_variate(own[k], changes[-1])
+            changes.append(scaffold_module.scaffold_change(server, w, ends[-1], i["steps"], i["lr"]))
+            own[k] = scaffold_module.scaffold_variate(own[k], changes[-1])
         sizes = [relative[k] for k in selected]
-        server = aggregate.scaffold_server_variate(server, changes, sizes, n)
-        w = aggregate.server_step(w, ends, server_lr=i["server_lr"])
+        server = scaffold_module.scaffold_server_variate(server, changes, sizes, n)
+        w = aggregation.server_step(w, ends, server_lr=i["server_lr"])
         rounds.append(
             {
                 "client_models": [end["w"] for end in ends],
@@ -135,7 +139,7 @@ def scaffold(i: Inputs, variant: str) -> dict[str, Any]:
 @ADAPTERS.add("feddyn_scaffold", "feddyn", *ALL)
 def feddyn(i: Inputs, variant: str) -> dict[str, Any]:
     clients, n = i["clients"], len(i["clients"])
-    relative = aggregate.relative_sizes(i["sizes"], n)
+    relative = aggregation.relative_sizes(i["sizes"], n)
     cloud = {"w": tensor(i["w"])}
     memory: list[Weights] = [{"w": torch.zeros_like(cloud["w"])} for _ in clients]
     rounds = []
@@ -145,14 +149,14 @@ def feddyn(i: Inputs, variant: str) -> dict[str, Any]:
             v = {"w": cloud["w"].clone()}
             for _ in range(i["steps"]):
                 w = v["w"].detach().requires_grad_()
-                anchor = aggregate.feddyn_anchor(cloud, memory[k])["w"]
+                anchor = feddyn_module.feddyn_anchor(cloud, memory[k])["w"]
                 [extra] = gradient(proximal([w], [anchor], i["alpha"] / relative[k] / 2), w)
                 v = {"w": v["w"] - i["lr"] * (quadratic_gradient(clients[k], v["w"]) + extra)}
             ends.append(v)
         for k, end in zip(selected, ends):
-            memory[k] = aggregate.feddyn_memory(memory[k], end, cloud)
-        averaged = aggregate.average(ends)
-        cloud = aggregate.feddyn_cloud(averaged, memory, n)
+            memory[k] = feddyn_module.feddyn_memory(memory[k], end, cloud)
+        averaged = aggregation.average(ends)
+        cloud = feddyn_module.feddyn_cloud(averaged, memory, n)
         rounds.append(
             {
                 "client_models": [end["w"] for end in ends],

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from golden_harness import Adapters
 
-from fedsift.data.noise import instance, matrices
+from fedsift.core.rounding import floor_count, shares_to_counts
+from fedsift.data.noise import instance
+from fedsift.data.noise import transition_matrix as matrices
 from fedsift.data.noise.base import Scene
 from fedsift.data.noise.class_missing import draw_masks
 from fedsift.data.noise.fedcorr import FedCorrNoise, choose_samples, redraw
@@ -22,7 +24,6 @@ from fedsift.data.partitions import open_set
 from fedsift.data.partitions.base import Pool
 from fedsift.data.partitions.iid import Iid
 from fedsift.data.partitions.overlapping import draw_sample
-from fedsift.data.rounding import floor_count, shares_to_counts
 
 Inputs = dict[str, Any]
 DRAWS = 40_000

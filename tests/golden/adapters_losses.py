@@ -10,9 +10,9 @@ from golden_harness import Adapters
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedsift.local import losses
-from fedsift.local.recipe import Recipe
-from fedsift.local.trainer import make_optimiser
+from fedsift.formulas import losses
+from fedsift.training.recipe import Recipe
+from fedsift.training.trainer import make_optimiser
 
 ADAPTERS = Adapters()
 Inputs = dict[str, Any]

@@ -10,10 +10,13 @@ import torch
 from adapters_losses import ALL
 from golden_harness import Adapters, NullIsUnchecked
 
-from fedsift import signals
-from fedsift.local.losses import contrastive_cross_entropy
-from fedsift.local.losses import small_loss as by_small_loss
-from fedsift.signals.late_joiners import score_sites
+from fedsift.detection import indicators, mixtures
+from fedsift.formulas import privacy, prototypes
+from fedsift.formulas.losses import contrastive_cross_entropy
+from fedsift.formulas.losses import small_loss as by_small_loss
+from fedsift.methods import _forgetting, fedcorr, fedmlp, fednoro, rhfl
+from fedsift.methods import power_of_choice as power_of_choice_module
+from fedsift.methods.fedcorr import score_sites
 
 ADAPTERS = Adapters()
 Inputs = dict[str, Any]
@@ -35,14 +38,14 @@ def nulls(values: np.ndarray) -> Any:
 def lid(i: Inputs, variant: str) -> dict[str, Any]:
     points = np.array(i["points"], dtype=np.float64)
     return {
-        "per_sample": signals.lid(points, i["k"], variant, i["eps"]),
-        "client_score": signals.site_lid(points, i["k"], variant, i["eps"]),
+        "per_sample": indicators.lid(points, i["k"], variant, i["eps"]),
+        "client_score": indicators.site_lid(points, i["k"], variant, i["eps"]),
     }
 
 
 @ADAPTERS.add("fedcorr_gmm_split", "split_values", "paper", "official", "both", "guarded")
 def split_values(i: Inputs, variant: str) -> dict[str, Any]:
-    split = signals.split_values(i["values"])
+    split = mixtures.split_values(i["values"])
     return {"noisy": split.noisy, "noisy_fraction": split.fraction}
 
 
@@ -52,25 +55,25 @@ def cumulative_lid(i: Inputs, variant: str) -> dict[str, Any]:
     cumulative = [score_sites(rounds[: t + 1], "cumulative") for t in range(len(rounds))]
     return {
         "cumulative": cumulative,
-        "noisy_per_round": [signals.split_values(row).noisy for row in cumulative],
+        "noisy_per_round": [mixtures.split_values(row).noisy for row in cumulative],
     }
 
 
 @ADAPTERS.add("fedcorr_gmm_split", "clean_set", "paper", "official", "both", "guarded", "paper_algorithm")
 def clean_set(i: Inputs, variant: str) -> dict[str, Any]:
     strict = variant == "paper_algorithm"
-    clean, remaining = signals.clean_set(i["mu_hat"], i["kappa"], strict=strict, fallback=i["fallback"])
+    clean, remaining = fedcorr.clean_set(i["mu_hat"], i["kappa"], strict=strict, fallback=i["fallback"])
     return {"clean": clean, "remaining": remaining}
 
 
 @ADAPTERS.add("fedcorr_gmm_split", "relabel_clients", "paper", "official")
 def relabel_clients(i: Inputs, variant: str) -> dict[str, Any]:
-    return {"relabel": signals.relabel_sites(i["mu_hat"], i["kappa"], i["gmm_noisy"], variant)}
+    return {"relabel": fedcorr.relabel_sites(i["mu_hat"], i["kappa"], i["gmm_noisy"], variant)}
 
 
 @ADAPTERS.add("fedcorr_relabel", "relabel", "paper", "official")
 def relabel(i: Inputs, variant: str) -> dict[str, Any]:
-    done = signals.relabel(i["labels"], i["losses"], i["noisy"], i["probs"], i["ratio"], i["theta"], variant)
+    done = fedcorr.relabel(i["labels"], i["losses"], i["noisy"], i["probs"], i["ratio"], i["theta"], variant)
     return {
         "count": len(done.candidates),
         "candidates": done.candidates,
@@ -82,13 +85,13 @@ def relabel(i: Inputs, variant: str) -> dict[str, Any]:
 
 @ADAPTERS.add("fedcorr_relabel", "relabel_all", "paper", "official")
 def relabel_all(i: Inputs, variant: str) -> dict[str, Any]:
-    done = signals.relabel_all(i["labels"], i["probs"], i["theta"], variant)
+    done = fedcorr.relabel_all(i["labels"], i["probs"], i["theta"], variant)
     return {"relabelled": done.relabelled, "new_labels": done.labels, "changed": done.changed}
 
 
 @ADAPTERS.add("fednoro_rampup", "rampup", *ALL)
 def rampup(i: Inputs, variant: str) -> dict[str, Any]:
-    return {"lambda": [signals.rampup(t, i["begin"], i["end"], i["maximum"]) for t in i["rounds"]]}
+    return {"lambda": [fednoro.rampup(t, i["begin"], i["end"], i["maximum"]) for t in i["rounds"]]}
 
 
 @ADAPTERS.add("fednoro_indicator", "per_class_mean", *ALL)
@@ -97,29 +100,29 @@ def per_class_mean(i: Inputs, variant: str) -> dict[str, Any]:
     rows = []
     for client in range(i["n_clients"]):
         own = clients == client
-        rows.append(nulls(signals.per_class_mean(losses[own], labels[own], i["n_classes"])))
+        rows.append(nulls(indicators.per_class_mean(losses[own], labels[own], i["n_classes"])))
     return {"table": rows}
 
 
 @ADAPTERS.add("fednoro_indicator", "normalise", *ALL)
 def normalise(i: Inputs, variant: str) -> dict[str, Any]:
-    done = signals.normalise(table(i["table"]))
+    done = indicators.normalise(table(i["table"]))
     return {"filled": nulls(done.filled), "normalised": done.values, "informative": done.informative}
 
 
 @ADAPTERS.add("fednoro_client_split", "split_matrix", *ALL)
 def split_matrix(i: Inputs, variant: str) -> dict[str, Any]:
-    return {"noisy": signals.split_by_vote(i["matrix"], rule=i["rule"]).noisy}
+    return {"noisy": mixtures.split_by_vote(i["matrix"], rule=i["rule"]).noisy}
 
 
 @ADAPTERS.add("fednoro_client_split", "noisy_component", *ALL)
 def noisy_component(i: Inputs, variant: str) -> dict[str, Any]:
-    return {"component": signals.noisy_component(i["means"], i["rule"])}
+    return {"component": mixtures.noisy_component(i["means"], i["rule"])}
 
 
 @ADAPTERS.add("fednoro_client_split", "vote", *ALL)
 def vote(i: Inputs, variant: str) -> dict[str, Any]:
-    noisy, votes = signals.vote(i["sets"])
+    noisy, votes = mixtures.vote(i["sets"])
     return {"noisy": noisy, "votes": votes}
 
 
@@ -127,19 +130,19 @@ def vote(i: Inputs, variant: str) -> dict[str, Any]:
 def ccr(i: Inputs, variant: str) -> dict[str, Any]:
     rounds, previous = [], None
     for losses in i["losses"]:
-        now = signals.credibility(losses, previous, i["eta"], i["mode"])
+        now = rhfl.credibility(losses, previous, i["eta"], i["mode"])
         rounds.append({"Q": now.quality, "P": now.drop, "F": now.confidence, "w": now.raw, "W": now.weights})
         previous = losses
     return {"rounds": rounds}
 
 
-def as_dict(found: signals.Prototypes, classes: Any) -> dict[str, Any]:
+def as_dict(found: prototypes.Prototypes, classes: Any) -> dict[str, Any]:
     return {str(c): [found.get(c, 0), found.get(c, 1)] for c in classes}
 
 
 @ADAPTERS.add("fedmlp_prototypes", "local", *ALL)
 def local_prototypes(i: Inputs, variant: str) -> dict[str, Any]:
-    found = signals.local_prototypes(i["features"], i["labels"], i["active"])
+    found = prototypes.local_prototypes(i["features"], i["labels"], i["active"])
     return {"prototypes": as_dict(found, i["active"])}
 
 
@@ -157,29 +160,29 @@ def global_prototypes(i: Inputs, variant: str) -> dict[str, Any]:
             for side, vector in enumerate(pair):
                 if vector is not None:
                     vectors[int(name), side], held[int(name), side] = vector, True
-        local.append(signals.Prototypes(vectors, held))
-    found = signals.global_prototypes(local, i["sizes"], i["weighting"])
+        local.append(prototypes.Prototypes(vectors, held))
+    found = prototypes.global_prototypes(local, i["sizes"], i["weighting"])
     return {"prototypes": as_dict(found, range(n))}
 
 
 @ADAPTERS.add("fedmlp_selection", "difficulty", *ALL)
 def difficulty(i: Inputs, variant: str) -> dict[str, Any]:
-    local = np.stack([signals.local_difficulty(p, i["low"], i["high"]) for p in i["probs"]])
+    local = np.stack([fedmlp.local_difficulty(p, i["low"], i["high"]) for p in i["probs"]])
     active = np.zeros(local.shape, dtype=np.bool_)
     for client, classes in enumerate(i["active_sets"]):
         active[client, classes] = True
     sizes = [len(p) for p in i["probs"]]
-    return {"local": local, "global": signals.global_difficulty(local, sizes, active, i["over"])}
+    return {"local": local, "global": fedmlp.global_difficulty(local, sizes, active, i["over"])}
 
 
 @ADAPTERS.add("fedmlp_selection", "rounds", *ALL)
 def rounds(i: Inputs, variant: str) -> dict[str, Any]:
-    tags = np.full(len(i["features_per_round"][0]), signals.UNTAGGED)
+    tags = np.full(len(i["features_per_round"][0]), fedmlp.UNTAGGED)
     done = []
     for features, p0, p1, d in zip(
         i["features_per_round"], i["p0_per_round"], i["p1_per_round"], i["difficulty_per_round"]
     ):
-        now = signals.tag(features, p0, p1, tags, d, i["t0"], i["t1"], i["min_select"])
+        now = fedmlp.tag(features, p0, p1, tags, d, i["t0"], i["t1"], i["min_select"])
         tags = now.tags
         done.append(
             {
@@ -190,7 +193,7 @@ def rounds(i: Inputs, variant: str) -> dict[str, Any]:
                 "n1": len(now.positive),
                 "pick0": now.negative,
                 "pick1": now.positive,
-                "tagged": {str(k): tags[k] for k in np.flatnonzero(tags != signals.UNTAGGED)},
+                "tagged": {str(k): tags[k] for k in np.flatnonzero(tags != fedmlp.UNTAGGED)},
             }
         )
     return {"rounds": done}
@@ -199,10 +202,10 @@ def rounds(i: Inputs, variant: str) -> dict[str, Any]:
 @ADAPTERS.add("feddpcont_matrix", "matrix", *ALL)
 def matrix(i: Inputs, variant: str) -> dict[str, Any]:
     epsilon, n = i["epsilon"], i["n_classes"]
-    keep, other = signals.response_probabilities(epsilon, n)
+    keep, other = privacy.response_probabilities(epsilon, n)
     t = np.where(np.eye(n, dtype=np.bool_), keep, other)
     # undoing the response of one label is a column of the inverse
-    columns = [signals.posterior(unit, epsilon).raw for unit in np.eye(n)]
+    columns = [privacy.posterior(unit, epsilon).raw for unit in np.eye(n)]
     with np.errstate(divide="ignore", over="ignore"):
         ratio = float((t.max(axis=0) / t.min(axis=0)).max())
     return {
@@ -215,13 +218,13 @@ def matrix(i: Inputs, variant: str) -> dict[str, Any]:
 
 @ADAPTERS.add("feddpcont_matrix", "diagonal", *ALL)
 def diagonal(i: Inputs, variant: str) -> dict[str, Any]:
-    pairs = [signals.response_probabilities(e, k) for e, k in zip(i["epsilon"], i["n_classes"])]
+    pairs = [privacy.response_probabilities(e, k) for e, k in zip(i["epsilon"], i["n_classes"])]
     return {"diagonal": [keep for keep, _ in pairs], "off_diagonal": [other for _, other in pairs]}
 
 
 @ADAPTERS.add("feddpcont_posterior", "posterior", *ALL)
 def posterior(i: Inputs, variant: str) -> dict[str, Any]:
-    found = signals.posterior(i["counts"], i["epsilon"])
+    found = privacy.posterior(i["counts"], i["epsilon"])
     return {
         "p_released": found.released,
         "raw": found.raw,
@@ -265,9 +268,9 @@ def small_loss(i: Inputs, variant: str) -> dict[str, Any]:
 
 @ADAPTERS.add("baseline_losses", "forget_rate", "paper", "official")
 def forget_rate(i: Inputs, variant: str) -> dict[str, Any]:
-    return {"forget_rate": [signals.forget_rate(t, i["rate"], i["warm"], variant) for t in i["t"]]}
+    return {"forget_rate": [_forgetting.forget_rate(t, i["rate"], i["warm"], variant) for t in i["t"]]}
 
 
 @ADAPTERS.add("baseline_losses", "power_of_choice", *ALL)
 def power_of_choice(i: Inputs, variant: str) -> dict[str, Any]:
-    return {"selected": signals.power_of_choice(i["candidates"], i["losses"], i["m"])}
+    return {"selected": power_of_choice_module.power_of_choice(i["candidates"], i["losses"], i["m"])}

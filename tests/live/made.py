@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedsift.runs import EventLog, RunFolder
-from fedsift.runs.events import Answered, Asked, Checkpointed, Ended, Event, RoundDone, Started
+from fedsift.runs.events import Answered, Asked, Checkpointed, Ended, Event, EventLog, RoundDone, Started
+from fedsift.runs.folder import RunFolder
 
 SITES = ("a", "b", "c", "d")
 STAGES = ({"name": "warm up", "rounds": 2, "trains": True}, {"name": "train", "rounds": 4, "trains": True})

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from fedsift.audits.places import SiteFolder
+from fedsift.audit.site_files import SiteFolder
 from fedsift.cli.main import app
-from fedsift.contract.errors import Stopped
+from fedsift.core.errors import Stopped
 from tests.live.made import Made
 
 pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'fedsift[flower]'")
@@ -42,8 +42,8 @@ def status(url: str) -> int:
 
 
 def test_a_run_has_its_page_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedsift.live import beside
-    from fedsift.live.serving import Address
+    from fedsift.live import companion as beside
+    from fedsift.live.server import Address
     from fedsift.study import running
 
     (tmp_path / "study.toml").write_text(STUDY)
@@ -75,9 +75,9 @@ def test_a_run_has_its_page_beside_it(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_coordinator_whose_run_was_stopped_from_the_page_says_so(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="the Flower engine is an extra: pip install 'fedsift[flower]'")
-    from fedsift.deploy.following import follow
-    from fedsift.deploy.patience import Status
-    from fedsift.deploy.starting import _outcome
+    from fedsift.deploy.coordinator.following import follow
+    from fedsift.deploy.coordinator.starting import _outcome
+    from fedsift.deploy.waiting import Status
 
     made = Made(tmp_path)
     made.folder.ask_to_stop()

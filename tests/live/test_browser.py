@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from fedsift.contract.errors import Stopped
-from fedsift.report import write_report
-from fedsift.runs import RunFolder
-from fedsift.study import Study
+from fedsift.core.errors import Stopped
+from fedsift.report.page import write_report
+from fedsift.runs.folder import RunFolder
 from fedsift.study.running import new_run, run
-from tests.audits.browser import MISSING, Browser
+from fedsift.study.study import Study
+from tests.audit.browser import MISSING, Browser
 from tests.live.made import Made
 
 pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'fedsift[flower]'")
 
-from fedsift.live.beside import runs_page_beside
+from fedsift.live.companion import runs_page_beside
 
 pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=MISSING or "Chromium is there"),

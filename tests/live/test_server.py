@@ -21,11 +21,11 @@ from tests.live.made import Made
 pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'fedsift[flower]'")
 pytest.importorskip("uvicorn", reason="the live page needs uvicorn: pip install 'fedsift[flower]'")
 
-from fedsift.contract.errors import ConfigError
-from fedsift.live.beside import run_page_beside, site_page_beside
-from fedsift.live.guard import Guard
-from fedsift.live.serving import Address
-from fedsift.live.words import withheld
+from fedsift.core.errors import ConfigError
+from fedsift.live.access import Guard
+from fedsift.live.companion import run_page_beside, site_page_beside
+from fedsift.live.run_view import withheld
+from fedsift.live.server import Address
 
 SECRET = "the contents of a file that is none of the server's business"
 OFFLINE = """
@@ -256,7 +256,7 @@ def test_off_loopback_every_route_asks_for_the_token(place: Path) -> None:
     from starlette.testclient import TestClient
 
     from fedsift.live.app import LiveApp
-    from fedsift.live.glance import Runs
+    from fedsift.live.overview import Runs
 
     guard = Guard("192.0.2.1", 8700)
     live = LiveApp(guard, runs=Runs(place / "runs"))
@@ -329,7 +329,7 @@ def test_a_site_sees_what_left_it(tmp_path: Path) -> None:
 
 
 def test_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedsift.live import serving
+    from fedsift.live import server as serving
 
     asked = CliRunner().invoke(cli, ["serve", str(tmp_path / "nowhere")])
     assert "is no folder" in str(asked.exception)
@@ -344,5 +344,5 @@ def test_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_server_needs_no_torch_and_little_memory(server: Server) -> None:
-    code = "import sys, fedsift.live.app, fedsift.live.serving; sys.exit('torch' in sys.modules)"
+    code = "import sys, fedsift.live.app, fedsift.live.server; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

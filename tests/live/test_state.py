@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from fedsift.live.actions import present_state
-from fedsift.live.glance import Runs, glance
-from fedsift.live.watching import Watch
-from fedsift.runs import RunFolder
+from fedsift.live.overview import Runs, glance
+from fedsift.live.run_view import Watch
 from fedsift.runs.events import EVENTS
+from fedsift.runs.folder import RunFolder
 from fedsift.runs.state import state_of
 from tests.live.made import Made
 

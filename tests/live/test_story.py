@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedsift.runs import read_events
-from fedsift.runs.events import Absent, EventTail, Found, Refused, Warned
-from fedsift.runs.story import Story, thinned
+from fedsift.runs.events import Absent, EventTail, Found, Refused, Warned, read_events
+from fedsift.runs.history import Story, thinned
 from tests.live.made import Made
 
 

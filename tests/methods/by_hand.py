@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsift.contract import SiteFacts, Weights
-from fedsift.contract.messages import Moment
-from fedsift.contract.notebook import Notebook
-from fedsift.local.objective import View
-from fedsift.local.site import LocalSite, Samples, Site
 from fedsift.models.network import Network
+from fedsift.protocol.messages import Moment, SiteFacts, Weights
+from fedsift.protocol.notebook import Notebook
+from fedsift.protocol.site import Samples, Site
+from fedsift.training.objective import View
+from fedsift.training.site import LocalSite
 
 
 class Plain(Network):

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsift.contract.federation import Round
-from fedsift.contract.messages import Moment, SiteFacts, Weights
-from fedsift.contract.method import Method
-from fedsift.contract.notebook import Notebook
 from fedsift.data.dataset import Dataset, PublicSet, Spread
-from fedsift.engines.inprocess import InProcess
-from fedsift.local.site import LocalSite, Samples, Site
+from fedsift.protocol.federation import Round
+from fedsift.protocol.messages import Moment, SiteFacts, Weights
+from fedsift.protocol.method import Method
+from fedsift.protocol.notebook import Notebook
+from fedsift.protocol.site import Samples, Site
+from fedsift.runtime.in_process import InProcess
+from fedsift.training.site import LocalSite
 
 torch.set_num_threads(1)
 

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedsift.aggregate import average, coordinate_median
-from fedsift.contract import ConfigError, Reply, Request, Weights
-from fedsift.local.requests import Train, Trained
-from fedsift.methods import methods
-from fedsift.methods.base import Averaging, OneStage
+from fedsift.core.errors import ConfigError
+from fedsift.formulas.aggregation import average, coordinate_median
+from fedsift.methods._base import Averaging, OneStage, methods
 from fedsift.methods.fedavg import FedAvg
 from fedsift.methods.fedcorr import FedCorr
 from fedsift.methods.feddpcont import FedDPCont
@@ -20,7 +18,9 @@ from fedsift.methods.fednoro import FedNoRo, FedNoRoState
 from fedsift.methods.median import FedMedian
 from fedsift.methods.rofl import RoFL
 from fedsift.methods.scaffold import Controlled, Scaffold
+from fedsift.protocol.messages import Reply, Request, Weights
 from fedsift.testing import Scripted
+from fedsift.training.requests import Train, Trained
 
 PLACES = (1.0, 2.0, 3.0, 4.0, 1000.0)
 """Where the five sites' models lie; the last is far off."""

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.aggregate import residual_average
-from fedsift.contract import FederationFacts, Reply, Request, State, Weights
-from fedsift.local.requests import Train, Trained
-from fedsift.methods.arfl import ARFL
+from fedsift.methods.arfl import ARFL, residual_average
+from fedsift.protocol.facts import FederationFacts
+from fedsift.protocol.messages import Reply, Request, Weights
+from fedsift.protocol.method import State
 from fedsift.testing import Scripted
+from fedsift.training.requests import Train, Trained
 
 RNG = np.random.default_rng(4)
 HONEST = [RNG.normal(size=6) for _ in range(9)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.federations import contract_study, play
+from tests.promises.federations import contract_study, play
 
 
 @pytest.mark.parametrize("name", ["joint-opt", "dividemix"])

@@ -8,20 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import ConfigError, Reply, Request
-from fedsift.local.extras import PerSite
-from fedsift.local.forgetting import ESTIMATE, FIRST, FORGOTTEN, LOSSES, forgetting, note
-from fedsift.local.objective import View
-from fedsift.local.pairs import TrainedPair
-from fedsift.local.recipe import Recipe
-from fedsift.local.robust import GeneralisedCrossEntropy
-from fedsift.methods.co_teaching import CoTeaching
-from fedsift.methods.co_teaching_site import PeersChoice, TrainCoTaught
+from fedsift.core.errors import ConfigError
+from fedsift.detection.mixtures import suspects
+from fedsift.methods._forgetting import ESTIMATE, FIRST, FORGOTTEN, LOSSES, forgetting, note
+from fedsift.methods._two_networks import TrainedPair
+from fedsift.methods.co_teaching import CoTeaching, PeersChoice, TrainCoTaught
 from fedsift.methods.fedavg import FedAvg
-from fedsift.signals.mixture import suspects
+from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
-
-from .by_hand import plain_weights, site
+from fedsift.training.extras import PerSite
+from fedsift.training.objective import View
+from fedsift.training.recipe import Recipe
+from fedsift.training.robust_terms import GeneralisedCrossEntropy
+from tests.methods.by_hand import plain_weights, site
 
 
 def seen(own: Any, twin: Any, forgotten: float, present: Any = (1, 1, 1, 1)) -> View:

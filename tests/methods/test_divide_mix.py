@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import DataError, Reply, Request
-from fedsift.local.extras import PerSample
-from fedsift.local.objective import View
-from fedsift.local.pairs import TrainedPair, TrainPair
-from fedsift.local.recipe import Recipe
-from fedsift.methods.divide_mix import DivideMix
-from fedsift.methods.divide_mix_site import GUESSES, LABELLED, Divided, TrainDivided, made_labels
-from fedsift.signals.mixture import clean_probability
+from fedsift.core.errors import DataError
+from fedsift.detection.mixtures import clean_probability
+from fedsift.methods._two_networks import TrainedPair, TrainPair
+from fedsift.methods.divide_mix import GUESSES, LABELLED, Divided, DivideMix, TrainDivided, made_labels
+from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
-
-from .by_hand import plain_weights, site
+from fedsift.training.extras import PerSample
+from fedsift.training.objective import View
+from fedsift.training.recipe import Recipe
+from tests.methods.by_hand import plain_weights, site
 
 
 class TestWhoIsBelieved:

@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from fedsift.contract import QuorumError, State
-from fedsift.local.partial import PositiveWeighted
-from fedsift.local.requests import Train
+from fedsift.core.errors import QuorumError
 from fedsift.methods.fedavg_pl import FedAvgPL
+from fedsift.protocol.method import State
 from fedsift.testing import Scripted
-
-from .by_hand import site, view
+from fedsift.training.partial_terms import PositiveWeighted
+from fedsift.training.requests import Train
+from tests.methods.by_hand import site, view
 
 LOG2 = math.log(2)
 
@@ -44,9 +44,9 @@ def test_padding_does_not_count() -> None:
 
 def test_weight_from_a_sites_labels() -> None:
     """One positive of four: N / n_c = 4; no positive: N + 1 = 5, which no sample uses."""
-    from fedsift.local.objective import as_objective
-    from fedsift.local.recipe import Recipe
-    from fedsift.local.trainer import Job
+    from fedsift.training.job import Job
+    from fedsift.training.objective import as_objective
+    from fedsift.training.recipe import Recipe
 
     at = site([[0.0]] * 4, [[1, 0], [0, 0], [0, 0], [0, 0]], classes=2)
     recipe = Recipe(objective=as_objective(PositiveWeighted(weigh=True)))

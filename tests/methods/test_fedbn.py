@@ -9,11 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from fedsift.contract import Request, Weights
-from fedsift.contract.notebook import Notebook
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Train, Trained
-from fedsift.local.site import Site
 from fedsift.methods.fedbn import (
     NORMS,
     EvaluateNormed,
@@ -24,12 +19,16 @@ from fedsift.methods.fedbn import (
     with_own_norms,
 )
 from fedsift.models.network import Network
-from fedsift.runs import RunFolder
-from fedsift.study import Study
+from fedsift.protocol.messages import Request, Weights
+from fedsift.protocol.notebook import Notebook
+from fedsift.protocol.site import Site
+from fedsift.runs.folder import RunFolder
 from fedsift.study.running import new_run, run
+from fedsift.study.study import Study
 from fedsift.testing import Scripted
-
-from .by_hand import site
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train, Trained
+from tests.methods.by_hand import site
 
 
 class Normed(Network):

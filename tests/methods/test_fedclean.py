@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from fedsift.contract import Reply, Request
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Train
-from fedsift.methods.co_teaching_site import TrainCoTaught
-from fedsift.methods.fedclean import FedClean, FedCleanState
-from fedsift.methods.fedclean_site import (
+from fedsift.methods.co_teaching import TrainCoTaught
+from fedsift.methods.fedclean import (
     LOCAL,
     PARTS,
     Counted,
+    FedClean,
+    FedCleanState,
     Part,
     SettleByAgreement,
     SettleByModel,
@@ -24,10 +22,12 @@ from fedsift.methods.fedclean_site import (
     TrainedOnParts,
     TrainOnParts,
 )
-from fedsift.methods.joint_opt_site import TrainJointly
+from fedsift.methods.joint_opt import TrainJointly
+from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
-
-from .by_hand import plain_weights, site
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train
+from tests.methods.by_hand import plain_weights, site
 
 START = plain_weights([[1.0, -1.0], [-1.0, 1.0]])
 ROWS = [[4.0, 0.0]] * 20 + [[0.0, 4.0]] * 20

@@ -11,22 +11,30 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import ConfigError, QuorumError, Reply, Request
-from fedsift.contract.codec import from_bytes, to_bytes
-from fedsift.local.blind_labels import BlindShare, TellBlindShare
-from fedsift.local.objective import CrossEntropy, Proximal
-from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.requests import Indicate, Indicators, Train, Trained
+from fedsift.core.codec import from_bytes, to_bytes
+from fedsift.core.errors import ConfigError, QuorumError
+from fedsift.methods._clean_reference import BlindShare, TellBlindShare
 from fedsift.methods.fedavg import FedAvg
-from fedsift.methods.fedcorr import FedCorr
-from fedsift.methods.fedcorr_parts import FedCorrState, with_replacement
-from fedsift.methods.fedcorr_site import Corrected, CorrectLabels, RelabelConfident, Scored, ScoreModel
+from fedsift.methods.fedcorr import (
+    Corrected,
+    CorrectLabels,
+    FedCorr,
+    FedCorrState,
+    RelabelConfident,
+    Scored,
+    ScoreModel,
+    with_replacement,
+)
 from fedsift.methods.feddyn import FedDyn, FedDynState, TrainDynamically
 from fedsift.methods.median import FedMedian
 from fedsift.methods.power_of_choice import PowerOfChoice
-from fedsift.study import Study
+from fedsift.protocol.messages import Reply, Request
 from fedsift.study.running import new_run, run
+from fedsift.study.study import Study
 from fedsift.testing import Scripted
+from fedsift.training.objective import CrossEntropy, Proximal
+from fedsift.training.recipe import Augment, Recipe
+from fedsift.training.requests import Indicate, Indicators, Train, Trained
 
 SITES = [f"s{i}" for i in range(6)]
 SIZES = dict.fromkeys(SITES, 10)

@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import SiteFacts
-from fedsift.contract.notebook import Notebook
-from fedsift.local.site import Site
-from fedsift.methods.fedcorr_site import (
+from fedsift.methods.fedcorr import (
     HIGHEST_LID,
     LOSSES,
     Corrected,
@@ -21,8 +18,10 @@ from fedsift.methods.fedcorr_site import (
     ScoreModel,
     losses_of,
 )
-
-from .by_hand import plain_weights, site
+from fedsift.protocol.messages import SiteFacts
+from fedsift.protocol.notebook import Notebook
+from fedsift.protocol.site import Site
+from tests.methods.by_hand import plain_weights, site
 
 FACTS = SiteFacts("here", 8)
 SURE = plain_weights([[4.0, 0.0], [0.0, 4.0]])

@@ -8,18 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from fedsift.contract.errors import ConfigError
-from fedsift.contract.federation import Round
-from fedsift.contract.messages import Envelope, Moment, Weights
-from fedsift.engines.evaluate import Evaluator
-from fedsift.engines.inprocess import InProcess
-from fedsift.local.losses import ensemble_distillation
-from fedsift.local.public import PublicPart, learn
-from fedsift.local.recipe import Recipe
-from fedsift.methods.feddf import FedDF, FedDFState
-from fedsift.methods.feddf_site import Contribute, EvaluateStudent
-
-from .rhfl_small import LINEAR, WIDER, federation, play, spread
+from fedsift.core.errors import ConfigError
+from fedsift.formulas.losses import ensemble_distillation
+from fedsift.methods.feddf import Contribute, EvaluateStudent, FedDF, FedDFState
+from fedsift.protocol.federation import Round
+from fedsift.protocol.messages import Envelope, Moment, Weights
+from fedsift.runtime.evaluation import Evaluator
+from fedsift.runtime.in_process import InProcess
+from fedsift.training.public_learning import PublicPart, learn
+from fedsift.training.recipe import Recipe
+from tests.methods.rhfl_small import LINEAR, WIDER, federation, play, spread
 
 BASE = FedDF(rounds=2, local=Recipe(batch_size=4, lr=0.2))
 MIXED = {"site-1": WIDER}

@@ -10,17 +10,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsift.contract import Reply, Request
-from fedsift.local.objective import CrossEntropy, Objective, as_objective
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Train, Trained
-from fedsift.local.robust import ClassBalance
-from fedsift.methods.feddiv import FedDiv, FedDivState
-from fedsift.methods.feddiv_filter import USUAL, FitFilter, Fitted, Rules, SiftLabels, Suspected, sift
-from fedsift.methods.feddiv_site import CONSISTENT, VISITS, TrainBehindFilter, TrainedBehindFilter
+from fedsift.methods.feddiv import (
+    CONSISTENT,
+    USUAL,
+    VISITS,
+    FedDiv,
+    FedDivState,
+    FitFilter,
+    Fitted,
+    Rules,
+    SiftLabels,
+    Suspected,
+    TrainBehindFilter,
+    TrainedBehindFilter,
+    sift,
+)
+from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
-
-from .by_hand import plain_weights, site
+from fedsift.training.objective import CrossEntropy, Objective, as_objective
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train, Trained
+from fedsift.training.robust_terms import ClassBalance
+from tests.methods.by_hand import plain_weights, site
 
 START = plain_weights([[3.0, 0.0], [0.0, 3.0]])
 """Says the larger coordinate, with p = 0.95 for (1, 0): a loss of 0.049 for its own label, 3.05 for the other."""

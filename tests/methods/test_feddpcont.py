@@ -13,28 +13,31 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import ConfigError, DataError, Reply, Request, Round, SiteFacts
-from fedsift.contract.notebook import Notebook
-from fedsift.local.objective import CrossEntropy, as_objective
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Train, Trained
-from fedsift.local.site import Site
-from fedsift.local.trainer import Job
-from fedsift.methods.feddpcont import FedDPCont, FedDPContState, label_shares
-from fedsift.methods.feddpcont_site import (
+from fedsift.core.errors import ConfigError, DataError
+from fedsift.methods.feddpcont import (
     RELEASE,
     Contrastive,
+    FedDPCont,
+    FedDPContState,
     LargestLogit,
     Released,
     ReleaseLabels,
     WatchLogits,
     draw_peers,
+    label_shares,
 )
-from fedsift.study import Study
+from fedsift.protocol.federation import Round
+from fedsift.protocol.messages import Reply, Request, SiteFacts
+from fedsift.protocol.notebook import Notebook
+from fedsift.protocol.site import Site
+from fedsift.study.study import Study
 from fedsift.testing import Scripted
-
-from ..contract.federations import contract_study, play
-from .by_hand import PLAIN, plain_weights, site, view
+from fedsift.training.job import Job
+from fedsift.training.objective import CrossEntropy, as_objective
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train, Trained
+from tests.methods.by_hand import PLAIN, plain_weights, site, view
+from tests.promises.federations import contract_study, play
 
 LOG3 = math.log(3)
 """With K = 3, epsilon = log 3 keeps a label with 3/5 and gives each other one 1/5."""

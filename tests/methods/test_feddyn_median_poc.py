@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import ConfigError, Reply, Request, State
-from fedsift.local.objective import CrossEntropy, Proximal, as_objective
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Indicate, Indicators, Train, Trained
-from fedsift.local.site import Site
+from fedsift.core.errors import ConfigError
 from fedsift.methods.feddyn import MEMORY, DynamicRound, FedDyn, TrainDynamically, begin_dynamics
 from fedsift.methods.median import FedMedian
 from fedsift.methods.power_of_choice import PowerOfChoice
+from fedsift.protocol.messages import Reply, Request
+from fedsift.protocol.method import State
+from fedsift.protocol.site import Site
 from fedsift.testing import Scripted
-
-from .by_hand import plain_weights, site
+from fedsift.training.objective import CrossEntropy, Proximal, as_objective
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Indicate, Indicators, Train, Trained
+from tests.methods.by_hand import plain_weights, site
 
 
 def shifting(name: str, request: Request[Any]) -> Reply | None:

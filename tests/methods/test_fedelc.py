@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import Reply, Request
-from fedsift.local import losses
-from fedsift.local.objective import View
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Trained
-from fedsift.methods.fedelc import FedELC
-from fedsift.methods.fedelc_site import LABELS, LearntLabels, TrainLearningLabels, TrainScoring, begun
-from fedsift.methods.fednoro_parts import FedNoRoState
+from fedsift.methods import fedelc
+from fedsift.methods.fedelc import LABELS, FedELC, LearntLabels, TrainLearningLabels, TrainScoring, begun
+from fedsift.methods.fednoro import FedNoRoState
+from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
-
-from .by_hand import plain_weights, site
+from fedsift.training.objective import View
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Trained
+from tests.methods.by_hand import plain_weights, site
 
 DRAW = np.random.default_rng(3)
 
@@ -63,7 +61,7 @@ def test_labels_follow_the_gradient_of_the_loss(batch: int) -> None:
     view = seen()
     u = view.rows(LABELS).clone().requires_grad_()
     kept = torch.ones(5).double()
-    loss = losses.label_distribution_loss(view.logits, u, view.target, kept, 0.5, 0.2, 0.25)
+    loss = fedelc.label_distribution_loss(view.logits, u, view.target, kept, 0.5, 0.2, 0.25)
     (gradient,) = torch.autograd.grad(loss.sum(), u)
     LearntLabels(rate=100.0, batch=batch).value(view)
     want = u.detach() - 100.0 / (batch or 5) * gradient
@@ -88,13 +86,13 @@ def test_the_given_label_never_loses_its_share(alpha: float, classes: int, share
     p[:], y[0] = 0.05 / (classes - 1), 1.0
     p[1] = 0.95
     fixed = share * p + (1 - share) * y
-    stay = losses.stepped_labels(
+    stay = fedelc.stepped_labels(
         fixed.log()[None], p.log()[None], y[None], torch.ones(1).double(), alpha, 1 / classes, 15.0
     )
     torch.testing.assert_close(stay, fixed.log()[None])
     u = 10 * y[None]
     for _ in range(2000):
-        u = losses.stepped_labels(u, p.log()[None], y[None], torch.ones(1).double(), alpha, 1 / classes, 5.0)
+        u = fedelc.stepped_labels(u, p.log()[None], y[None], torch.ones(1).double(), alpha, 1 / classes, 5.0)
     torch.testing.assert_close(torch.softmax(u, -1)[0], fixed, atol=1e-4, rtol=0)
 
 

@@ -9,14 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import ConfigError, Reply, Request, SiteFacts
-from fedsift.local.partial import RELATED, RELATIONS, MissingTo, PositiveWeighted, SameRelations
-from fedsift.local.requests import Train, Trained
-from fedsift.methods.fedirm import FedIRM
-from fedsift.methods.fedirm_site import Relate, Relations, TrainByRelations
+from fedsift.core.errors import ConfigError
+from fedsift.methods.fedirm import (
+    RELATED,
+    RELATIONS,
+    FedIRM,
+    Relate,
+    Relations,
+    SameRelations,
+    TrainByRelations,
+)
+from fedsift.protocol.messages import Reply, Request, SiteFacts
 from fedsift.testing import Scripted
-
-from .by_hand import plain_weights, site
+from fedsift.training.partial_terms import MissingTo, PositiveWeighted
+from fedsift.training.requests import Train, Trained
+from tests.methods.by_hand import plain_weights, site
 
 FACTS = [
     SiteFacts("a", 10, annotated=(0,)),

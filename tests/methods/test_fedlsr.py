@@ -9,13 +9,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedsift.contract import ConfigError, Reply, Request, State
-from fedsift.local import losses
-from fedsift.local.objective import View
-from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.requests import Train, Trained
+from fedsift.core.errors import ConfigError
+from fedsift.methods import fedlsr
 from fedsift.methods.fedlsr import FedLSR, SelfRegularised
+from fedsift.protocol.messages import Reply, Request
+from fedsift.protocol.method import State
 from fedsift.testing import Scripted
+from fedsift.training.objective import View
+from fedsift.training.recipe import Augment, Recipe
+from fedsift.training.requests import Train, Trained
 
 Array = NDArray[np.float64]
 
@@ -97,18 +99,18 @@ def test_padding_does_not_count_and_a_cohort_is_its_sites() -> None:
 
 def test_looks_that_agree_have_nothing_to_mend() -> None:
     z, _, labels = two_looks(3)
-    assert losses.jensen_shannon(torch.from_numpy(z), torch.from_numpy(z)).abs().max() < 1e-12
+    assert fedlsr.jensen_shannon(torch.from_numpy(z), torch.from_numpy(z)).abs().max() < 1e-12
     with_it, without = (SelfRegularised(gamma).value(seen(z, z, labels, 0.5)) for gamma in (5.0, 0.0))
     assert float(with_it) == pytest.approx(float(without))
 
 
 def test_a_confident_wrong_prediction_keeps_its_gradient() -> None:
     z = torch.tensor([[200.0, 0.0]], dtype=torch.float64).requires_grad_()
-    log_s = losses.log_sharpened_mixture(z, z, torch.tensor(0.5))
+    log_s = fedlsr.log_sharpened_mixture(z, z, torch.tensor(0.5))
     [gradient] = torch.autograd.grad(-log_s[0, 1], z)
     assert gradient.tolist() == [pytest.approx([2.0, -2.0])]  # 1 / T times cross-entropy's
     for share in (0.0, 1.0):  # ends of the draw
-        assert torch.isfinite(losses.log_sharpened_mixture(z, -z, torch.tensor(share))).all()
+        assert torch.isfinite(fedlsr.log_sharpened_mixture(z, -z, torch.tensor(share))).all()
 
 
 def test_the_released_loss_is_bounded() -> None:

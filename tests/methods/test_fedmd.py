@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedsift.contract.errors import ConfigError
-from fedsift.local.own import own_model
-from fedsift.local.public import Collaborate, Lesson, PublicPart, learn
-from fedsift.local.recipe import Recipe
+from fedsift.core.errors import ConfigError
 from fedsift.methods.fedmd import FedMD
-
-from .rhfl_small import WIDER, distance, federation, models_of, play, site, spread
+from fedsift.training.own_models import own_model
+from fedsift.training.public_learning import Collaborate, Lesson, PublicPart, learn
+from fedsift.training.recipe import Recipe
+from tests.methods.rhfl_small import WIDER, distance, federation, models_of, play, site, spread
 
 BASE = FedMD(rounds=2, pretrain_rounds=1, pretrain_epochs=2, local=Recipe(batch_size=4, lr=0.2))
 

@@ -11,25 +11,19 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import ConfigError, Reply, Request, Round, SiteFacts
-from fedsift.contract.evidence import evidence_of
-from fedsift.engines.inprocess import InProcess
-from fedsift.local.objective import BinaryCrossEntropy
-from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass
-from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.requests import Train, Trained
-from fedsift.methods.fedmlp import FedMLP, FedMLPState
-from fedsift.methods.fedmlp_site import (
-    TAGS,
-    Portrait,
-    Portray,
-    TagCounts,
-    TagMissing,
-)
+from fedsift.core.errors import ConfigError
+from fedsift.methods.fedmlp import TAGS, FedMLP, FedMLPState, Portrait, Portray, TagCounts, TagMissing
+from fedsift.protocol.evidence import evidence_of
+from fedsift.protocol.federation import Round
+from fedsift.protocol.messages import Reply, Request, SiteFacts
+from fedsift.runtime.in_process import InProcess
 from fedsift.testing import Script, Scripted
-
-from ..contract.federations import contract_study, play
-from .by_hand import PLAIN, plain_weights
+from fedsift.training.objective import BinaryCrossEntropy
+from fedsift.training.partial_terms import LabelsAndTeacher, MissingTo, PartialClass
+from fedsift.training.recipe import Augment, Recipe
+from fedsift.training.requests import Train, Trained
+from tests.methods.by_hand import PLAIN, plain_weights
+from tests.promises.federations import contract_study, play
 
 FACTS = [
     SiteFacts("a", 10, model=PLAIN, annotated=(0,)),

@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import SiteFacts
-from fedsift.contract.evidence import EVIDENCE, Evidence
-from fedsift.contract.messages import Moment
-from fedsift.contract.notebook import Notebook
-from fedsift.local.cohort import can_stack, train_cohort
-from fedsift.local.objective import Objective, as_objective
-from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass, PositiveWeighted
-from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.site import LocalSite, Samples
-from fedsift.local.trainer import Job, Result, train_each
-from fedsift.methods.feddpcont_site import Contrastive
-from fedsift.models import initial_weights
+from fedsift.methods.feddpcont import Contrastive
+from fedsift.models.factory import initial_weights
+from fedsift.protocol.evidence import EVIDENCE, Evidence
+from fedsift.protocol.messages import Moment, SiteFacts
+from fedsift.protocol.notebook import Notebook
+from fedsift.protocol.site import Samples
+from fedsift.training.cohort import can_stack, train_cohort
+from fedsift.training.job import Job, Result
+from fedsift.training.objective import Objective, as_objective
+from fedsift.training.partial_terms import LabelsAndTeacher, MissingTo, PartialClass, PositiveWeighted
+from fedsift.training.recipe import Augment, Recipe
+from fedsift.training.site import LocalSite
+from fedsift.training.trainer import train_each
 
 torch.set_num_threads(1)
 CLASSES = ("a", "b", "c")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsift.methods import methods
-from fedsift.study import Study
+from fedsift.methods._base import methods
+from fedsift.study.study import Study
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
 COMMON = {"rounds", "fraction", "local", "aggregate", "hostile"}

@@ -9,26 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import SiteFacts
-from fedsift.contract.evidence import EVIDENCE, Evidence
-from fedsift.contract.notebook import Notebook
-from fedsift.local.objective import BinaryCrossEntropy, as_objective
-from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass
-from fedsift.local.plan import plan
-from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.requests import Train
-from fedsift.local.site import Site
-from fedsift.local.trainer import Job, known_in
-from fedsift.methods.fedmlp_site import (
-    TAGGED_IN,
-    TAGS,
-    Portrait,
-    Portray,
-    TagCounts,
-    TagMissing,
-)
-
-from .by_hand import plain_weights, site, view
+from fedsift.methods.fedmlp import TAGGED_IN, TAGS, Portrait, Portray, TagCounts, TagMissing
+from fedsift.protocol.evidence import EVIDENCE, Evidence
+from fedsift.protocol.messages import SiteFacts
+from fedsift.protocol.notebook import Notebook
+from fedsift.protocol.site import Site
+from fedsift.training.job import Job
+from fedsift.training.objective import BinaryCrossEntropy, as_objective
+from fedsift.training.partial_terms import LabelsAndTeacher, MissingTo, PartialClass
+from fedsift.training.plan import plan
+from fedsift.training.recipe import Augment, Recipe
+from fedsift.training.requests import Train
+from fedsift.training.trainer import known_in
+from tests.methods.by_hand import plain_weights, site, view
 
 LOG2, LOG3 = math.log(2), math.log(3)
 

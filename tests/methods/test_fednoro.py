@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import Findings, Round
-from fedsift.contract.errors import ConfigError
-from fedsift.local.blind_labels import BlindShare, TellBlindShare
-from fedsift.local.objective import CrossEntropy, Distillation
-from fedsift.local.requests import Indicate, Indicators, Train, Trained
+from fedsift.core.errors import ConfigError
+from fedsift.methods._clean_reference import BlindShare, TellBlindShare
 from fedsift.methods.fednoro import FedNoRo, FedNoRoState
-from fedsift.study import Study
+from fedsift.protocol.federation import Round
+from fedsift.protocol.findings import Findings
+from fedsift.study.study import Study
 from fedsift.testing import Scripted
+from fedsift.training.objective import CrossEntropy, Distillation
+from fedsift.training.requests import Indicate, Indicators, Train, Trained
 
 SITES = ("a", "b", "c", "d")
 SIZES = {"a": 10, "b": 30, "c": 20, "d": 40}

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import ConfigError, Reply, Request
-from fedsift.contract.disclosure import declared_replies, disclosure_rows
-from fedsift.local.belief import clean_votes
-from fedsift.local.losses import over_prior
-from fedsift.local.recipe import Recipe
-from fedsift.methods.fedrn import FedRN, FedRNState
-from fedsift.methods.fedrn_site import (
+from fedsift.core.errors import ConfigError
+from fedsift.formulas.losses import over_prior
+from fedsift.methods.divide_mix import clean_votes
+from fedsift.methods.fedrn import (
     DescribeModel,
+    FedRN,
+    FedRNState,
     Profile,
     Shown,
     TrainAmongNeighbours,
@@ -23,9 +22,11 @@ from fedsift.methods.fedrn_site import (
     noise_picture,
     tuned_head,
 )
+from fedsift.protocol.disclosure import declared_replies, disclosure_rows
+from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
-
-from .by_hand import plain_weights, site
+from fedsift.training.recipe import Recipe
+from tests.methods.by_hand import plain_weights, site
 
 SAMPLES = [[2.0, 0.0], [3.0, 0.5], [0.0, 2.0], [0.5, 3.0], [2.5, 0.2], [0.1, 2.2]]
 GIVEN = [0, 0, 1, 1, 1, 1]  # the fifth is wrong

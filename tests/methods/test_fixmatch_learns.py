@@ -10,11 +10,11 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from fedsift.local.losses import confident_tags
-from fedsift.local.objective import View
-from fedsift.local.partial import PositiveWeighted
-from fedsift.study import Study
+from fedsift.formulas.losses import confident_tags
 from fedsift.study.running import new_run, run
+from fedsift.study.study import Study
+from fedsift.training.objective import View
+from fedsift.training.partial_terms import PositiveWeighted
 
 
 @pytest.mark.parametrize(("weigh", "says"), [(False, 0.1), (True, 1 / 1.9)])

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import Reply, Request
-from fedsift.local.objective import View
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Trained
-from fedsift.local.robust import ClassBalance, Entropy
-from fedsift.methods.joint_opt import JointOpt
-from fedsift.methods.joint_opt_site import WINDOW, JointLabels, TrainJointly, mean_prediction
+from fedsift.methods.joint_opt import WINDOW, JointLabels, JointOpt, TrainJointly, mean_prediction
+from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
-
-from .by_hand import plain_weights, site
+from fedsift.training.objective import View
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Trained
+from fedsift.training.robust_terms import ClassBalance, Entropy
+from tests.methods.by_hand import plain_weights, site
 
 HALF = [[0.0, 0.0], [0.2, 0.8], [0.6, 0.4]]
 

@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.audits.federated import judged_site, site_rows
-from fedsift.audits.findings import Evidence
-from fedsift.audits.studies import against_truth, audit_study
-from fedsift.contract.codec import pack
-from fedsift.contract.messages import Answer, Envelope
+from fedsift.audit.at_site import JUDGED, JudgedLabels
+from fedsift.audit.messages import GridJudged, LabelsCounted, LabelsJudged
+from fedsift.audit.method import LabelAudit, is_linear
+from fedsift.audit.results import judged_site, site_rows
+from fedsift.audit.running import against_truth, audit_study
+from fedsift.audit.site_audit import Evidence
+from fedsift.core.codec import pack
 from fedsift.data.sources.arrays import Arrays
-from fedsift.engines.inprocess import InProcess
-from fedsift.local.label_audit import JUDGED, JudgedLabels
-from fedsift.local.label_messages import GridJudged, LabelsCounted, LabelsJudged
-from fedsift.methods.label_audit import LabelAudit
-from fedsift.methods.label_audit_parts import is_linear
-from fedsift.study import Study
+from fedsift.protocol.messages import Answer, Envelope
+from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import new_run, run
+from fedsift.study.study import Study
 
 FLOOR = 10
 

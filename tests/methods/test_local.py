@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract.federation import Round
-from fedsift.contract.messages import Envelope, Moment
-from fedsift.engines.evaluate import Evaluator
-from fedsift.engines.inprocess import InProcess
-from fedsift.local.own import EvaluateOwn, TrainOwn, own_model
-from fedsift.local.recipe import Recipe
 from fedsift.methods.local_training import LocalTraining
-
-from .rhfl_small import LINEAR, WIDER, distance, federation, models_of, play, spread
+from fedsift.protocol.federation import Round
+from fedsift.protocol.messages import Envelope, Moment
+from fedsift.runtime.evaluation import Evaluator
+from fedsift.runtime.in_process import InProcess
+from fedsift.training.own_models import EvaluateOwn, TrainOwn, own_model
+from fedsift.training.recipe import Recipe
+from tests.methods.rhfl_small import LINEAR, WIDER, distance, federation, models_of, play, spread
 
 BASE = LocalTraining(rounds=2, local=Recipe(batch_size=4, lr=0.5))
 

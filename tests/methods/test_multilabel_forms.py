@@ -10,15 +10,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedsift.contract import ConfigError, FederationFacts, Reply, Request, State
-from fedsift.local.objective import View
-from fedsift.local.partial import MissingTo, PartialClass
-from fedsift.local.requests import Train, Trained
-from fedsift.methods.fedlsr import FedLSR, SelfRegularised
-from fedsift.methods.fedlsr_ml import FedLSRMultiLabel
-from fedsift.methods.fednoro import FedNoRo
-from fedsift.methods.fednoro_ml import FedNoRoMultiLabel
+from fedsift.core.errors import ConfigError
+from fedsift.methods.fedlsr import FedLSR, FedLSRMultiLabel, SelfRegularised
+from fedsift.methods.fednoro import FedNoRo, FedNoRoMultiLabel
+from fedsift.protocol.facts import FederationFacts
+from fedsift.protocol.messages import Reply, Request
+from fedsift.protocol.method import State
 from fedsift.testing import Scripted
+from fedsift.training.objective import View
+from fedsift.training.partial_terms import MissingTo, PartialClass
+from fedsift.training.requests import Train, Trained
 
 Array = NDArray[np.float64]
 

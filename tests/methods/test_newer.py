@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fedsift.contract import FederationFacts
 from fedsift.methods.fedelc import FedELC
-from fedsift.study import Study
-from tests.contract.federations import contract_study, play
+from fedsift.protocol.facts import FederationFacts
+from fedsift.study.study import Study
+from tests.promises.federations import contract_study, play
 
 HALF = {"name": "fedcorr", "rho": 0.5, "tau": 0.4, "sites": "exact"}
 EVERYONE = {"name": "fedcorr", "rho": 1.0, "tau": 0.5, "sites": "exact"}

@@ -9,21 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from fedsift.contract import Weights
-from fedsift.local.objective import Objective, as_objective
-from fedsift.local.pairs import TrainedPair
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Train
-from fedsift.methods.co_teaching_site import PeersChoice, TrainCoTaught
-from fedsift.methods.divide_mix import DivideMix
-from fedsift.methods.divide_mix_site import TrainDivided
-from fedsift.methods.fedrn_site import TrainAmongNeighbours
-from fedsift.methods.joint_opt import JointOpt
-from fedsift.methods.joint_opt_site import TrainJointly
-from fedsift.methods.rofl_site import Robust, TrainRobustly
-from fedsift.methods.transition_site import EstimateTransition, ThroughTransition, TrainCorrected
-
-from .by_hand import plain_weights, site
+from fedsift.methods._two_networks import TrainedPair
+from fedsift.methods.co_teaching import PeersChoice, TrainCoTaught
+from fedsift.methods.divide_mix import DivideMix, TrainDivided
+from fedsift.methods.fedrn import TrainAmongNeighbours
+from fedsift.methods.forward_correction import EstimateTransition, ThroughTransition, TrainCorrected
+from fedsift.methods.joint_opt import JointOpt, TrainJointly
+from fedsift.methods.rofl import Robust, TrainRobustly
+from fedsift.protocol.messages import Weights
+from fedsift.training.objective import Objective, as_objective
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train
+from tests.methods.by_hand import plain_weights, site
 
 KNOWS = plain_weights([[6.0, 0.0], [0.0, 6.0], [-3.0, -3.0]])
 SITES: dict[str, tuple[list[list[float]], list[int]]] = {

@@ -15,17 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedsift.contract.errors import ConfigError
-from fedsift.contract.messages import Answer, Envelope, Moment
-from fedsift.engines.inprocess import InProcess
-from fedsift.local.own import mean_objective, own_model
-from fedsift.local.public import OPTIMISER, Collaborate, Lesson, PublicPart, Show, learn
-from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.robust import SymmetricCrossEntropy
-from fedsift.local.site import Samples
+from fedsift.core.errors import ConfigError
 from fedsift.methods.rhfl import RHFL, RHFLState
-
-from .rhfl_small import (
+from fedsift.protocol.messages import Answer, Envelope, Moment
+from fedsift.protocol.site import Samples
+from fedsift.runtime.in_process import InProcess
+from fedsift.training.own_models import mean_objective, own_model
+from fedsift.training.public_learning import OPTIMISER, Collaborate, Lesson, PublicPart, Show, learn
+from fedsift.training.recipe import Augment, Recipe
+from fedsift.training.robust_terms import SymmetricCrossEntropy
+from tests.methods.rhfl_small import (
     LINEAR,
     NORMED,
     WIDER,

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedsift.contract import ConfigError
+from fedsift.core.errors import ConfigError
 from fedsift.data.dataset import Spread
-from fedsift.engines.inprocess import InProcess
-from fedsift.local.recipe import Recipe
-from fedsift.methods.rhfl import RHFL
-from fedsift.methods.rhfl_averaged import RHFLAveraged
-
-from .rhfl_small import federation, play, spread
+from fedsift.methods.rhfl import RHFL, RHFLAveraged
+from fedsift.runtime.in_process import InProcess
+from fedsift.training.recipe import Recipe
+from tests.methods.rhfl_small import federation, play, spread
 
 BASE = RHFLAveraged(rounds=3, local=Recipe(batch_size=4, lr=0.2))
 

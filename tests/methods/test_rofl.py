@@ -9,25 +9,25 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedsift.contract import Reply, Request
-from fedsift.contract.notebook import Notebook
-from fedsift.local import losses
-from fedsift.local.forgetting import ESTIMATE, FIRST, FORGOTTEN, LOSSES
-from fedsift.local.objective import View, as_objective
-from fedsift.local.recipe import Recipe
-from fedsift.methods.rofl import RoFL, RoFLState
-from fedsift.methods.rofl_site import (
+from fedsift.methods import rofl
+from fedsift.methods._forgetting import ESTIMATE, FIRST, FORGOTTEN, LOSSES
+from fedsift.methods.rofl import (
     CENTROIDS,
     PSEUDO,
     Robust,
     RobustlyTrained,
+    RoFL,
+    RoFLState,
     TrainRobustly,
     first_centroids,
     plausible,
 )
+from fedsift.protocol.messages import Reply, Request
+from fedsift.protocol.notebook import Notebook
 from fedsift.testing import Scripted
-
-from .by_hand import plain_weights, site
+from fedsift.training.objective import View, as_objective
+from fedsift.training.recipe import Recipe
+from tests.methods.by_hand import plain_weights, site
 
 # Formulas ------------------------------------------------------------------------------------------------
 
@@ -35,10 +35,10 @@ from .by_hand import plain_weights, site
 def test_class_means_and_an_empty_class() -> None:
     features = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 8.0]])
     labels = F.one_hot(torch.tensor([0, 0, 1]), 3).float()
-    found = losses.class_means(features, labels, torch.tensor([1.0, 1.0, 1.0]))
+    found = rofl.class_means(features, labels, torch.tensor([1.0, 1.0, 1.0]))
     assert found.tolist() == [[2.0, 0.0], [0.0, 8.0], [0.0, 0.0]]
-    assert losses.class_means(features, labels, torch.tensor([0.0, 1.0, 0.0])).tolist()[0] == [3.0, 0.0]
-    nobody = losses.class_means(features, labels, torch.zeros(3))
+    assert rofl.class_means(features, labels, torch.tensor([0.0, 1.0, 0.0])).tolist()[0] == [3.0, 0.0]
+    nobody = rofl.class_means(features, labels, torch.zeros(3))
     assert not nobody.any()
 
 
@@ -47,27 +47,25 @@ def test_centroids_follow_by_the_square_of_their_cosine() -> None:
     old = torch.tensor([[1.0, 0.0], [2.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
     seen = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 5.0]], dtype=torch.float64)
     expected = [[0.64 + 1.08, 1.44], [2.0, 1.0], [1.0, 0.0]]
-    assert losses.followed(old, seen).tolist() == [pytest.approx(row) for row in expected]
+    assert rofl.followed(old, seen).tolist() == [pytest.approx(row) for row in expected]
 
 
 def test_common_centroids_by_hand() -> None:
     """Class 0: cosines 1, 0.6 and -1, of which the last counts for nothing: (1 (2, 0) + 0.6 (3, 4)) / 1.6."""
     own = torch.tensor([[[2.0, 0.0]], [[3.0, 4.0]], [[-1.0, 0.0]]], dtype=torch.float64)
     previous = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    assert losses.common_centroids(previous, own)[0].tolist() == pytest.approx([3.8 / 1.6, 2.4 / 1.6])
+    assert rofl.common_centroids(previous, own)[0].tolist() == pytest.approx([3.8 / 1.6, 2.4 / 1.6])
 
 
 def test_common_centroids_without_any_agreement() -> None:
     own = torch.tensor([[[0.0, 2.0], [0.0, 0.0]], [[0.0, 4.0], [0.0, 0.0]]], dtype=torch.float64)
-    first = losses.common_centroids(None, own)
+    first = rofl.common_centroids(None, own)
     assert first.tolist() == [[0.0, 3.0], [0.0, 0.0]]  # the mean; nobody has the second class
     at_right_angles = torch.tensor([[1.0, 0.0], [5.0, 6.0]], dtype=torch.float64)
-    after = losses.common_centroids(at_right_angles, own)
+    after = rofl.common_centroids(at_right_angles, own)
     assert after.tolist() == [[0.0, 3.0], [5.0, 6.0]]  # the release divides by about 0 here
     alone = torch.tensor([[[0.0, 2.0]], [[0.0, 0.0]]], dtype=torch.float64)
-    assert losses.common_centroids(None, alone).tolist() == [
-        [0.0, 2.0]
-    ]  # a site without the class has no say
+    assert rofl.common_centroids(None, alone).tolist() == [[0.0, 2.0]]  # a site without the class has no say
 
 
 # The loss --------------------------------------------------------------------------------------------------

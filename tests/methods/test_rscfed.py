@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from fedsift.contract import ConfigError, Reply, Request
-from fedsift.contract.notebook import Notebook
-from fedsift.local.following import STEPS, TrainWithAverage
-from fedsift.local.objective import as_objective
-from fedsift.local.partial import AVERAGE, MissingTo, PositiveWeighted
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Trained
+from fedsift.core.errors import ConfigError
+from fedsift.methods._mean_teacher import STEPS, TrainWithAverage
 from fedsift.methods.rscfed import RSCFed
+from fedsift.protocol.messages import Reply, Request
+from fedsift.protocol.notebook import Notebook
 from fedsift.testing import Scripted
-
-from .by_hand import plain_weights, site
+from fedsift.training.objective import AVERAGE, as_objective
+from fedsift.training.partial_terms import MissingTo, PositiveWeighted
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Trained
+from tests.methods.by_hand import plain_weights, site
 
 STEP = {"a": 0.0, "b": 2.0, "c": 6.0, "d": 12.0, "e": 20.0}
 

@@ -8,16 +8,23 @@ from typing import Any
 import pytest
 import torch
 
-from fedsift.contract import ConfigError, Reply, Request, Weights
-from fedsift.local.gradient import mean_gradient
-from fedsift.local.objective import CrossEntropy, as_objective
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Train
-from fedsift.local.site import Site
-from fedsift.methods.scaffold import VARIATE, Controlled, Drift, Scaffold, TrainControlled, mean_steps
+from fedsift.core.errors import ConfigError
+from fedsift.methods.scaffold import (
+    VARIATE,
+    Controlled,
+    Drift,
+    Scaffold,
+    TrainControlled,
+    mean_gradient,
+    mean_steps,
+)
+from fedsift.protocol.messages import Reply, Request, Weights
+from fedsift.protocol.site import Site
 from fedsift.testing import Scripted
-
-from .by_hand import plain_weights, site
+from fedsift.training.objective import CrossEntropy, as_objective
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train
+from tests.methods.by_hand import plain_weights, site
 
 NAMES = ("head.weight", "head.bias")
 LOSS = as_objective(CrossEntropy())

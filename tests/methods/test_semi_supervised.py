@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import Reply, Request
-from fedsift.local.losses import confident_tags
-from fedsift.local.objective import View
-from fedsift.local.partial import SureOfFirstView
-from fedsift.local.requests import Train, Trained
-from fedsift.methods.cbafed import CBAFed, class_thresholds
-from fedsift.methods.cbafed_site import TagByThreshold, Used
+from fedsift.formulas.losses import confident_tags
+from fedsift.methods.cbafed import CBAFed, TagByThreshold, Used, class_thresholds
 from fedsift.methods.fedfixmatch import FedFixMatch
+from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
-
-from .by_hand import plain_weights, site
+from fedsift.training.objective import View
+from fedsift.training.partial_terms import SureOfFirstView
+from fedsift.training.requests import Train, Trained
+from tests.methods.by_hand import plain_weights, site
 
 
 def test_tags_of_sure_entries() -> None:

@@ -8,26 +8,25 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract import Reply, Request
-from fedsift.local import losses
-from fedsift.local.objective import View
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Trained
-from fedsift.methods.forward_correction import ForwardCorrection
-from fedsift.methods.t_revision import TRevision
-from fedsift.methods.transition_site import (
+from fedsift.formulas import losses
+from fedsift.methods.forward_correction import (
     CHANGE,
     TRANSITION,
     Estimated,
     EstimateTransition,
+    ForwardCorrection,
     ThroughTransition,
     TrainCorrected,
     anchor_transition,
     confident_transition,
 )
+from fedsift.methods.t_revision import TRevision
+from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
-
-from .by_hand import plain_weights, site
+from fedsift.training.objective import View
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Trained
+from tests.methods.by_hand import plain_weights, site
 
 P = np.array([[0.97, 0.02, 0.01], [0.96, 0.03, 0.01], [0.01, 0.98, 0.01], [0.5, 0.3, 0.2], [0.96, 0.0, 0.04]])
 """Three samples surely called 0, one surely called 1, one that is not sure, nobody called 2."""

@@ -9,18 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedsift.contract import ConfigError
-from fedsift.models import (
-    buffers_of,
-    build_model,
-    describe,
-    dropout_mask,
-    has_features,
-    initial_weights,
-    models,
-    require_features,
-    with_repeatable_dropout,
-)
+from fedsift.core.errors import ConfigError
+from fedsift.models.dropout import dropout_mask, with_repeatable_dropout
+from fedsift.models.factory import buffers_of, build_model, describe, initial_weights, models
+from fedsift.models.network import has_features, require_features
 
 SMALL = (3, 32, 32)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedsift.contract import ConfigError
-from fedsift.models import initial_weights
+from fedsift.core.errors import ConfigError
+from fedsift.models.factory import initial_weights
 from fedsift.models.weights import find_weights, read_state, started_from
 
 SHAPE = (3, 32, 32)

@@ -22,16 +22,16 @@ import numpy as np
 import torch
 
 import fedsift
-from fedsift.benches.library import find_table, table_names
-from fedsift.benches.running import run_table
-from fedsift.contract.errors import Stopped
-from fedsift.data.presets import preset_names, preset_table
-from fedsift.local import native
-from fedsift.methods import methods
-from fedsift.runs import RunFolder
-from fedsift.study import Study
+from fedsift.bench.running import run_table
+from fedsift.bench.table import find_table, table_names
+from fedsift.core.errors import Stopped
+from fedsift.methods._base import methods
+from fedsift.runs.folder import RunFolder
 from fedsift.study.running import new_run, reopen, run
-from tests.contract.federations import alone_study, contract_study, multilabel_file, play
+from fedsift.study.scenarios import preset_names, preset_table
+from fedsift.study.study import Study
+from fedsift.training.native import library
+from tests.promises.federations import alone_study, contract_study, multilabel_file, play
 
 ON_FLOWER = (
     "fedavg",
@@ -65,7 +65,7 @@ def machine() -> str:
     flags = next((line for line in info.splitlines() if line.startswith("flags")), "")
     kinds = [kind for kind in ("avx2", "avx512f", "avx512_bf16", "amx_tile") if kind in flags.split()]
     vendor = next((line.split(":")[1].strip() for line in info.splitlines() if "vendor_id" in line), "")
-    kernels = "torch" if native.library() is None else "native"
+    kernels = "torch" if library.library() is None else "native"
     return f"{vendor} {' '.join(kinds)}, torch {torch.__version__}, numpy {np.__version__}, kernels {kernels}"
 
 
@@ -120,7 +120,7 @@ def every_method(place: Path) -> Iterator[tuple[str, Any]]:
 
 
 def on_flower(place: Path) -> Iterator[tuple[str, Any]]:
-    from fedsift.study.on_flower import simulate_many
+    from fedsift.transports.flower.launch import simulate_many
 
     engine = {"name": "flower", "threads": 1, "trainer": "one"}
     studies = [contract_study(name, place, small=True, engine=engine) for name in ON_FLOWER]
@@ -210,7 +210,7 @@ def settings(place: Path) -> Iterator[tuple[str, Any]]:
 
 
 def bench(place: Path) -> Iterator[tuple[str, Any]]:
-    from tests.benches.small import small_table
+    from tests.bench.small import small_table
 
     run_table(small_table(), place / "bench")
     for name in ("table.json", "table.md", "table.tex", "table.csv"):

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fedsift.engines.loop import write_plan
-from fedsift.runs import Checkpoint, RunFolder, summarise
-from fedsift.study import Study
+from fedsift.runs.checkpoint import Checkpoint
+from fedsift.runs.folder import RunFolder
+from fedsift.runs.summary import summarise
+from fedsift.runtime.loop import write_plan
+from fedsift.study.study import Study
 
 
 def study_table(method: str = "fednoro", sites: int = 4, seed: int = 1, **more: Any) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fedsift.data.pictures import portrait_of
-from fedsift.report import write_report
+from fedsift.data.overview import portrait_of
 from fedsift.report.federation import federation_page
-from tests.audits.browser import MISSING, Browser
+from fedsift.report.page import write_report
+from tests.audit.browser import MISSING, Browser
 from tests.data.test_pictures import digits_spread
 from tests.report.made_runs import make_run
 from tests.report.test_groups import seeded

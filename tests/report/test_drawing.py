@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedsift.contract.messages import SiteFacts
+from fedsift.core import units
 from fedsift.drawing import svg
-from fedsift.report import words
-from fedsift.report.disclosure import disclosures, field_words, reply_classes
+from fedsift.protocol.messages import SiteFacts
+from fedsift.report.tables import disclosures, field_words, reply_classes
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
@@ -66,7 +66,7 @@ def test_elements_escape_text_but_not_markup() -> None:
     [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2_300_000, "2.3 MB"), (4.2e12, "4.2 TB"), (None, "–")],
 )
 def test_sizes(value: float | None, expected: str) -> None:
-    assert words.size(value) == expected
+    assert units.size(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -74,12 +74,12 @@ def test_sizes(value: float | None, expected: str) -> None:
     [(12345, "12,345"), (0.123456, "0.1235"), (0.00001234, "1.2e-05"), (float("nan"), "–"), (True, "–")],
 )
 def test_numbers(value: float, expected: str) -> None:
-    assert words.number(value) == expected
+    assert units.number(value) == expected
 
 
 def test_long_lists_end_in_a_count() -> None:
-    assert words.listed(list("abcdef")) == "a, b, c, d, e, f"
-    assert words.listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
+    assert units.listed(list("abcdef")) == "a, b, c, d, e, f"
+    assert units.listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
 
 
 def test_every_reply_field_has_words() -> None:

@@ -10,8 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app
-from fedsift.data import build, noises, partitions
-from fedsift.data.pictures import Portrait, portrait_of
+from fedsift.data.build import build
+from fedsift.data.noise.base import noises
+from fedsift.data.overview import Portrait, portrait_of
+from fedsift.data.partitions.base import partitions
 from fedsift.report.federation import federation_page, headline
 from tests.data.test_build import toy
 from tests.data.test_pictures import digits_spread

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from fedsift.core.units import isolated, listed
 from fedsift.drawing import house_style
 from fedsift.drawing.svg import MARKERS, SERIES
-from fedsift.metrics.intervals import t_interval
-from fedsift.report import print_comparison
+from fedsift.formulas.intervals import t_interval
 from fedsift.report.groups import groups_of, spread_of
+from fedsift.report.terminal import print_comparison
 from fedsift.report.words import comparison_line, headline
-from fedsift.runs import isolated, listed, read_run
+from fedsift.runs.reading import read_run
 from tests.report.made_runs import make_run, round_row, study_table
 from tests.report.test_report import read
 

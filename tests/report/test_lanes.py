@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedsift.report.lanes import _codes, lanes
-from fedsift.runs import read_run
+from fedsift.report.site_timeline import _codes, lanes
 from fedsift.runs.events import Absent, Refused
+from fedsift.runs.reading import read_run
 from tests.live.made import Made
 
 

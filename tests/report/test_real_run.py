@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsift.contract.errors import QuorumError
-from fedsift.contract.messages import Answer
-from fedsift.engines.evaluate import Evaluator
-from fedsift.engines.federation import reply_names
-from fedsift.engines.loop import conduct
-from fedsift.local.requests import Indicators, Trained
-from fedsift.report import write_report
-from fedsift.study import Study
+from fedsift.core.errors import QuorumError
+from fedsift.protocol.messages import Answer
+from fedsift.report.page import write_report
+from fedsift.runtime.evaluation import Evaluator
+from fedsift.runtime.federation import reply_names
+from fedsift.runtime.loop import conduct
 from fedsift.study.running import federate, new_run, run
+from fedsift.study.study import Study
+from fedsift.training.requests import Indicators, Trained
 from tests.report.test_report import Page
 
 STUDY = {

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fedsift.contract.errors import RunError
-from fedsift.report import write_report
+from fedsift.core.errors import RunError
 from fedsift.report.noisy_sites import noisy_sites
+from fedsift.report.page import write_report
 from fedsift.report.words import headline
-from fedsift.runs import read_run
+from fedsift.runs.reading import read_run
 from tests.report.made_runs import fednoro_rows, make_run, round_row, study_table
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedsift.report import print_comparison, print_summary, write_report
+from fedsift.report.page import write_report
+from fedsift.report.terminal import print_comparison, print_summary
 from fedsift.report.words import headline
-from fedsift.runs import read_run
+from fedsift.runs.reading import read_run
 from tests.report.made_runs import fednoro_rows, make_run
 
 

@@ -12,9 +12,8 @@ from rich.console import Console
 
 from fedsift.cli.main import app
 from fedsift.report.console import PlainConsole
-from fedsift.report.following import follow
-from fedsift.report.watching import BLOCKS, PLAIN, Signs, Watch, sparkline
-from fedsift.runs.events import (
+from fedsift.report.watching import BLOCKS, PLAIN, Signs, Watch, follow, sparkline
+from fedsift.runs.events import (  # fmt: skip
     FAILED,
     FINISHED,
     Absent,
@@ -27,7 +26,7 @@ from fedsift.runs.events import (
     Refused,
     RoundDone,
     Started,
-)  # fmt: skip
+)
 from tests.report.made_runs import make_run
 
 SITES = ("north", "south, by the sea", "east\u202e", *(f"clinic-{n:02d}" for n in range(9)))

@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from fedsift.contract.errors import QuorumError, Stopped
-from fedsift.contract.messages import Answer
-from fedsift.engines.inprocess import InProcess
-from fedsift.runs import EventLog, EventTail, RunFolder, read_events
+from fedsift.core.errors import QuorumError, Stopped
+from fedsift.protocol.messages import Answer
 from fedsift.runs.events import (
     EVENTS,
     KINDS,
@@ -25,15 +23,20 @@ from fedsift.runs.events import (
     Checkpointed,
     Ended,
     Event,
+    EventLog,
+    EventTail,
     Found,
     Refused,
     RoundDone,
     Started,
     Warned,
+    read_events,
     stamped,
 )
-from fedsift.study import Study
+from fedsift.runs.folder import RunFolder
+from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import new_run, run
+from fedsift.study.study import Study
 from tests.runs.told import told
 
 TABLE: dict[str, Any] = {

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsift.contract.errors import ConfigError, RunError
-from fedsift.contract.files import safe_name
-from fedsift.contract.plain import plain
-from fedsift.runs import Checkpoint, RunFolder
+from fedsift.core.errors import ConfigError, RunError
+from fedsift.core.files import safe_name
+from fedsift.core.json_values import plain
+from fedsift.runs.checkpoint import Checkpoint
+from fedsift.runs.folder import RunFolder
 
 
 def folder(tmp_path: Path) -> RunFolder:

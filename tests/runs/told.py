@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedsift.runs import RunFolder, read_events
-from fedsift.runs.events import Answered, Asked, Checkpointed, Found, RoundDone, Started
+from fedsift.runs.events import Answered, Asked, Checkpointed, Found, RoundDone, Started, read_events
+from fedsift.runs.folder import RunFolder
 
 
 def told(folder: RunFolder) -> list[Any]:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract.evidence import EVIDENCE, Evidence
 from fedsift.data.dataset import Dataset, Spread, Truth
-from fedsift.study.corrections import summarise_corrections
+from fedsift.protocol.evidence import EVIDENCE, Evidence
+from fedsift.study.results import summarise_corrections
 
 
 def spread(clean: dict[str, list[int]], given: dict[str, list[int]], known: bool = True) -> Spread:

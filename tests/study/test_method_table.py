@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsift.contract import ConfigError, FederationFacts
-from fedsift.local.recipe import Recipe
-from fedsift.methods import methods
+from fedsift.core.errors import ConfigError
+from fedsift.methods._base import methods
 from fedsift.methods.fedcorr import FedCorr
 from fedsift.methods.feddyn import FedDyn
 from fedsift.methods.fednoro import FedNoRo
-from fedsift.study import Study
+from fedsift.protocol.facts import FederationFacts
 from fedsift.study.running import new_run, run
+from fedsift.study.study import Study
+from fedsift.training.recipe import Recipe
 
 
 def fedcorr(**method: Any) -> FedCorr:

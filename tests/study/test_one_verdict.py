@@ -15,10 +15,10 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from fedsift.local import workers
-from fedsift.runs import RunFolder
-from fedsift.study import Study
+from fedsift.runs.folder import RunFolder
 from fedsift.study.running import new_run, run
+from fedsift.study.study import Study
+from fedsift.training import processes as processes_module
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def own_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def no_worker_stays_behind() -> Iterator[None]:
     yield
-    workers.close_workers()
+    processes_module.close_workers()
 
 
 def study(own_data: Path, **engine: Any) -> Study:

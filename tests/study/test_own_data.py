@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsift.contract.errors import ConfigError
-from fedsift.study import Study
+from fedsift.core.errors import ConfigError
 from fedsift.study.running import new_run, reopen
-
-from ..data.pictures_on_disk import labelled_folder
+from fedsift.study.study import Study
+from tests.data.pictures_on_disk import labelled_folder
 
 STUDY = """
 [data]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.contract.errors import ConfigError, DataError
+from fedsift.core.errors import ConfigError, DataError
 from fedsift.data.dataset import Dataset
-from fedsift.data.public import Public
-from fedsift.study import Study
+from fedsift.data.public_set import Public
 from fedsift.study.running import federate
+from fedsift.study.study import Study
 
 FOUR = {"name": "iid", "sites": 4}
 

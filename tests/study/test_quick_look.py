@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from fedsift.cli.main import app
 from fedsift.data.dataset import Dataset
-from fedsift.data.presets import preset_table, write_preset
-from fedsift.study import Study
 from fedsift.study.quick_look import look_for_reference
-from fedsift.study.tables import apply_overrides
+from fedsift.study.scenarios import preset_table, write_preset
+from fedsift.study.study import Study
+from fedsift.study.toml_tables import apply_overrides
 
 EVERYONE = ("everyone/digits-iid-small", "everyone/digits-skewed-small")
 

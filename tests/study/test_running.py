@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from fedsift.contract.errors import ConfigError, QuorumError, RunError
-from fedsift.contract.messages import Answer
-from fedsift.engines.engine import Engine
-from fedsift.engines.inprocess import Here, InProcess
-from fedsift.runs import RunFolder, read_run
-from fedsift.study import Study, on_flower
+from fedsift.core.errors import ConfigError, QuorumError, RunError
+from fedsift.protocol.messages import Answer
+from fedsift.runs.folder import RunFolder
+from fedsift.runs.reading import read_run
+from fedsift.runtime.engine import Engine
+from fedsift.runtime.in_process import Here, InProcess
 from fedsift.study.running import carry_out, new_run, run
+from fedsift.study.study import Study
+from fedsift.transports.flower import launch as on_flower
 
 TABLE: dict[str, Any] = {
     "partition": {"name": "iid", "sites": 3},

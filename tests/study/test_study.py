@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedsift.contract.errors import ConfigError, FedsiftError
-from fedsift.study import Study
-
-from ..contract.federations import multilabel_file
+from fedsift.core.errors import ConfigError, FedsiftError
+from fedsift.study.study import Study
+from tests.promises.federations import multilabel_file
 
 
 def test_defaults_are_a_working_study() -> None:
@@ -108,7 +107,7 @@ def test_another_network_for_an_unknown_site() -> None:
 def test_initial_weights_are_taken_from_a_file_and_said_to_be_missing_where_they_are(tmp_path, monkeypatch):
     from safetensors.torch import save_file
 
-    from fedsift.models import initial_weights
+    from fedsift.models.factory import initial_weights
     from fedsift.study.running import federate
 
     table = {

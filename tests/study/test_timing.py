@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedsift.engines.loop import Schedule
-from fedsift.study import Study, timing
-from fedsift.study.timing import Trial, evaluations
+from fedsift.runtime.loop import Schedule
+from fedsift.study import planning as timing
+from fedsift.study.planning import Trial, evaluations
+from fedsift.study.study import Study
 
 
 def test_a_round_grows_with_the_data_and_the_epochs() -> None:
@@ -39,7 +40,7 @@ def test_every_stage_and_its_evaluation_is_tried(monkeypatch: pytest.MonkeyPatch
         }
     )
     tried: list[tuple[int, int]] = []
-    try_once = timing._try
+    try_once = timing._timed_stages
 
     def count(study: Study, spread: object, epochs: int) -> Trial:
         trial = try_once(study, spread, epochs)  # type: ignore[arg-type]
@@ -48,7 +49,7 @@ def test_every_stage_and_its_evaluation_is_tried(monkeypatch: pytest.MonkeyPatch
         tried.append((len(spread.dataset.test), epochs))  # type: ignore[attr-defined]
         return trial
 
-    monkeypatch.setattr(timing, "_try", count)
+    monkeypatch.setattr(timing, "_timed_stages", count)
     monkeypatch.setattr(timing, "REPEATS", 1)
     timed = timing.time_study(study)
     assert set(timed.stages) == {"warm up", "find noisy sites", "robust training"}

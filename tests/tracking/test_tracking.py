@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from fedsift.contract.errors import ConfigError
-from fedsift.runs import RunFolder
-from fedsift.study import Study
+from fedsift.core.errors import ConfigError
+from fedsift.runs.folder import RunFolder
 from fedsift.study.running import new_run, reopen, run
-from fedsift.tracking import Tracker, trackers
-from fedsift.tracking.following import Following
-from fedsift.tracking.values import figures_of, settings_of
+from fedsift.study.study import Study
+from fedsift.tracking.base import Tracker, trackers
+from fedsift.tracking.threads import Following, figures_of, settings_of
 
 TABLE = {
     "partition": {"name": "iid", "sites": 3},
@@ -258,7 +257,7 @@ def test_wandb_and_trackio_are_called_as_they_wish(
 
 def test_a_deployed_app_keeps_its_trackers_with_the_coordinator(tmp_path: Path) -> None:
     from fedsift.deploy.app import write_app
-    from fedsift.deploy.starting import prepare_run
+    from fedsift.deploy.coordinator.starting import prepare_run
 
     app = tmp_path / "an-app"
     write_app(Study.from_table({**TABLE, "track": {"csv": {"folder": str(tmp_path / "figures")}}}), app)

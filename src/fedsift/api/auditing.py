@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from fedsift.api.progress import Listener, api_progress
 from fedsift.api.start import assembled
-from fedsift.contract.errors import ConfigError
-from fedsift.contract.plaintext import short
+from fedsift.core.errors import ConfigError
+from fedsift.core.text import short
 
 if TYPE_CHECKING:
-    from fedsift.audits.studies import Audit
+    from fedsift.audit.running import Audit
     from fedsift.data.sources.base import Source
-    from fedsift.study import Study
+    from fedsift.study.study import Study
 
 
 def audit(
@@ -35,10 +35,10 @@ def audit(
     an .npz. model: the name of the network that judges (frozen features by default where a network would take long).
     folds, rounds, fast: as `fedsift audit`.
     """
-    from fedsift.audits.studies import audit as carry_out
-    from fedsift.audits.studies import audit_study
+    from fedsift.audit.running import audit as carry_out
+    from fedsift.audit.running import audit_study
     from fedsift.data.sources.base import Source
-    from fedsift.study.own import names_data, study_of_data
+    from fedsift.study.own_data import names_data, study_of_data
 
     changes = {key: value for key, value in tables.items() if value is not None}
     if isinstance(study, Source):

@@ -11,12 +11,12 @@ from rich.markup import escape
 
 from fedsift.api.progress import QUIET_SECONDS, notebook_display
 from fedsift.api.rows import Rows
+from fedsift.core.units import duration
 from fedsift.report.console import PlainConsole
-from fedsift.runs.units import duration
 
 if TYPE_CHECKING:
-    from fedsift.benches.running import Listener, Outcome, Progress
-    from fedsift.benches.table import Table
+    from fedsift.bench.running import Listener, Outcome, Progress
+    from fedsift.bench.table import Table
 
 
 class Bench:
@@ -50,7 +50,7 @@ class Bench:
 
     def markdown(self) -> str:
         """The table as Markdown."""
-        from fedsift.benches.text import markdown
+        from fedsift.bench.text import markdown
 
         return markdown(self._outcome.results)
 
@@ -79,7 +79,7 @@ def bench(
     "method.rounds=20". processes: runs at a time, 0 is one a core. A script that calls this needs
     `if __name__ == "__main__":`, for processes are started.
     """
-    from fedsift.benches.running import run_table
+    from fedsift.bench.running import run_table
 
     found = _table(table).changed(seeds=tuple(seeds or ()), settings=settings)
     show = progress if progress is not None else notebook_display() is not None or _terminal()
@@ -99,8 +99,7 @@ def bench(
 
 
 def _table(table: str | Path | Mapping[str, Any]) -> Table:
-    from fedsift.benches.library import find_table
-    from fedsift.benches.table import table_of
+    from fedsift.bench.table import find_table, table_of
 
     if isinstance(table, Mapping):
         rest = {key: value for key, value in table.items() if key != "name"}

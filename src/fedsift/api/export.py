@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from fedsift.api.folder import ModelCard
 from fedsift.api.predictions import normalisation
-from fedsift.contract.errors import ConfigError, RunError
-from fedsift.data.sources.numbers import flat_scale
+from fedsift.core.errors import ConfigError, RunError
+from fedsift.data.sources.table import flat_scale
 
 if TYPE_CHECKING:
-    from fedsift.contract.messages import Weights
+    from fedsift.protocol.messages import Weights
 
 FORMATS = {".safetensors": "weights", ".pt": "TorchScript", ".onnx": "ONNX"}
 TOLERANCE = 1e-4

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsift.contract.errors import RunError
-from fedsift.data.sources.numbers import checked_scale
-from fedsift.runs import RunData, RunFolder, read_run
-from fedsift.study import Study
+from fedsift.core.errors import RunError
+from fedsift.data.sources.table import checked_scale
+from fedsift.runs.folder import RunFolder
+from fedsift.runs.reading import RunData, read_run
 from fedsift.study.running import new_run
 from fedsift.study.running import run as run_study
+from fedsift.study.study import Study
 
 Listener = Callable[[dict[str, Any]], None]
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from fedsift.api.folder import ModelCard
 from fedsift.api.rows import Rows
-from fedsift.contract.errors import DataError, RunError
+from fedsift.core.errors import DataError, RunError
 from fedsift.data.sources.arrays import as_samples
-from fedsift.data.sources.numbers import flat_scale
+from fedsift.data.sources.table import flat_scale
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,8 +73,8 @@ def predict(network: nn.Module, card: ModelCard, images: Any, ids: Sequence[str]
     numbers of a table in its own units."""
     import torch
 
-    from fedsift.local.predict import logits_of
-    from fedsift.local.site import Samples
+    from fedsift.protocol.site import Samples
+    from fedsift.training.predict import logits_of
 
     samples = _embedded(as_samples(images), card)
     if card.scale is not None and samples.shape[1:] == card.shape:
@@ -107,7 +107,7 @@ def normalisation(card: ModelCard) -> tuple[tuple[float, ...], tuple[float, ...]
 def _embedded(samples: NDArray[Any], card: ModelCard) -> NDArray[Any]:
     """Features in place of pictures where the model is a head on frozen features."""
     from fedsift.data.dataset import Dataset
-    from fedsift.local.features import is_features, with_features
+    from fedsift.training.features import is_features, with_features
 
     if not is_features(card.model) or samples.ndim == 2:
         return samples

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.console import Console
 from rich.markup import escape
 
-from fedsift.contract.plaintext import visible
+from fedsift.core.text import visible
+from fedsift.core.units import plural
 from fedsift.report.console import PlainConsole
-from fedsift.runs.units import plural
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

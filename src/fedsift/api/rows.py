@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fedsift.contract.errors import ConfigError
+from fedsift.core.errors import ConfigError
 
 
 class Rows(list[dict[str, Any]]):

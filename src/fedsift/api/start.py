@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from fedsift.api import folder
 from fedsift.api.progress import Listener, api_progress
 from fedsift.api.run import Run
-from fedsift.contract.errors import ConfigError, RunError
+from fedsift.core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from fedsift.study import Study
+    from fedsift.study.study import Study
 
 OBJECTS = ("data", "partition", "noise", "method")
 """Tables in whose place an object may be passed."""
@@ -71,7 +71,7 @@ def resume(
         table.pop("train", None)
     if model is not None:
         table["model"] = {**table.get("model", {}), "name": model}
-    from fedsift.study import Study
+    from fedsift.study.study import Study
 
     try:
         whole = Study.from_table(table)
@@ -90,8 +90,8 @@ def assembled(study: Any, changes: Mapping[str, Any]) -> Study:
 
     Paths in a file are relative to the file, paths in the changes to the working directory.
     """
-    from fedsift.study import Study
-    from fedsift.study.tables import Bases
+    from fedsift.study.study import Study
+    from fedsift.study.toml_tables import Bases
 
     typed = {f"{key}.{name}" for key, own in changes.items() if isinstance(own, Mapping) for name in own}
     bases = Bases(Path.cwd())
@@ -133,7 +133,7 @@ def _merged(key: str, below: Any, over: Any) -> Any:
 
 def _as_objects(study: Study) -> dict[str, Any]:
     """A study's tables, with objects where a table could not bring them back."""
-    from fedsift.contract.registry import importable
+    from fedsift.core.registry import importable
 
     table = study.to_table()
     for key, part in zip(OBJECTS, (study.source, study.partition, study.noise, study.method)):
@@ -143,8 +143,8 @@ def _as_objects(study: Study) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from fedsift.data.presets import preset_names, preset_table
-    from fedsift.study import read_toml
+    from fedsift.study.scenarios import preset_names, preset_table
+    from fedsift.study.study import read_toml
 
     if not path.is_file() and path.as_posix() in preset_names():
         return preset_table(path.as_posix())

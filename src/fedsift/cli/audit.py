@@ -10,12 +10,12 @@ import typer
 
 from fedsift.cli.failures import exit_code_of
 from fedsift.cli.output import print_json, print_table, say, stderr
-from fedsift.contract.errors import ConfigError, FedsiftError
-from fedsift.contract.plaintext import argument
+from fedsift.core.errors import ConfigError, FedsiftError
+from fedsift.core.text import argument
 
 if TYPE_CHECKING:
-    from fedsift.audits.studies import Audit
-    from fedsift.study import Study
+    from fedsift.audit.running import Audit
+    from fedsift.study.study import Study
 
 
 TRAINING = ("model", "folds", "rounds", "fast", "plan")
@@ -55,10 +55,10 @@ def audit(
     json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """Judge every label by a model that never saw it, and write each site's private list, page and review queue."""
-    from fedsift.audits.studies import audit_study, write_audit
-    from fedsift.runs import RunFolder
-    from fedsift.study import Study
-    from fedsift.study.own import names_data, study_of_data
+    from fedsift.audit.running import audit_study, write_audit
+    from fedsift.runs.folder import RunFolder
+    from fedsift.study.own_data import names_data, study_of_data
+    from fedsift.study.study import Study
 
     if new is not None:
         _refuse(context, TRAINING, "--new trains nothing: it judges by the audit in --out")
@@ -102,9 +102,9 @@ def _refuse(context: typer.Context, options: Sequence[str], why: str) -> None:
 
 
 def _judge_new(path: Path, options: list[str], out: Path, *, as_json: bool) -> None:
-    from fedsift.audits import array_thumbnails, write_site
-    from fedsift.audits.later import judge_later
-    from fedsift.audits.rowcards import row_cards
+    from fedsift.audit.row_cards import row_cards
+    from fedsift.audit.score_new import judge_later
+    from fedsift.audit.writing import array_thumbnails, write_site
     from fedsift.cli.doctor import source_at
 
     source = source_at(path, options)
@@ -129,7 +129,7 @@ def _judge_new(path: Path, options: list[str], out: Path, *, as_json: bool) -> N
 
 def _carried_out(study: Study, out: Path, *, silent: bool) -> Audit:
     from fedsift.api.progress import round_progress
-    from fedsift.audits.studies import audit as carry_out
+    from fedsift.audit.running import audit as carry_out
 
     try:
         with round_progress("audit", study.method.total_rounds, silent=silent) as listen:

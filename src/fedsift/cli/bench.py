@@ -10,12 +10,12 @@ import typer
 
 from fedsift.cli.failures import exit_code_of
 from fedsift.cli.output import print_json, print_table, say, stderr
-from fedsift.contract.errors import ConfigError, RunError
-from fedsift.contract.plaintext import argument
+from fedsift.core.errors import ConfigError, RunError
+from fedsift.core.text import argument
 
 if TYPE_CHECKING:
-    from fedsift.benches.running import Outcome
-    from fedsift.benches.table import Table
+    from fedsift.bench.running import Outcome
+    from fedsift.bench.table import Table
 
 OUT = typer.Option(
     Path("bench"), "--out", help="The folder of finished runs, shared by all tables, and of the tables."
@@ -57,8 +57,7 @@ def bench(
     if table == "merge":
         merge_folders([Path(folder) for folder in more or []], out, first=first, as_json=json)
         return
-    from fedsift.benches.library import find_table
-    from fedsift.benches.table import read_seeds
+    from fedsift.bench.table import find_table, read_seeds
 
     found = find_table(table).changed(
         seeds=read_seeds(seeds, "--seeds") if seeds else (), settings=more or []
@@ -80,7 +79,7 @@ class Way:
 def go(table: Table, out: Path, way: Way, *, as_json: bool) -> None:
     """Compute with a progress display, then show where the table is and what it says; shared by `bench` and `sweep`."""
     from fedsift.api.benching import table_progress
-    from fedsift.benches.running import run_table
+    from fedsift.bench.running import run_table
 
     try:
         with table_progress(table.name, silent=as_json) as listen:
@@ -104,8 +103,8 @@ def go(table: Table, out: Path, way: Way, *, as_json: bool) -> None:
 
 
 def _show(outcome: Outcome, *, as_json: bool) -> None:
-    from fedsift.benches.text import markdown
-    from fedsift.benches.write import data
+    from fedsift.bench.outputs import data
+    from fedsift.bench.text import markdown
 
     if as_json:
         content = {key: value for key, value in data(outcome.results).items() if key != "cells"}
@@ -129,7 +128,7 @@ def read_shard(text: str) -> tuple[int, int]:
 
 
 def list_tables(match: str, *, as_json: bool) -> None:
-    from fedsift.benches.library import catalogue
+    from fedsift.bench.table import catalogue
 
     entries = [entry for entry in catalogue() if match in entry["name"]]
     if as_json:
@@ -140,7 +139,7 @@ def list_tables(match: str, *, as_json: bool) -> None:
 
 
 def merge_folders(folders: list[Path], out: Path, *, first: bool, as_json: bool) -> None:
-    from fedsift.benches.store import Store, merge
+    from fedsift.bench.store import Store, merge
 
     if not folders:
         raise ConfigError("fedsift bench merge FOLDER... --out OUT: name the folders to join")

@@ -6,15 +6,99 @@ source or added one by an entry point has them measured once and kept in the cac
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+# Facts of registered classes, read from their source without importing it: listings start at once
+# ------------------------------------------------------------------------------
+
+
+class NotLiteral(Exception):
+    """A fact is computed, so that it cannot be read; import the class instead."""
+
+
+@dataclass(frozen=True)
+class _Class:
+    """What a class statement says: its registered names, its bases, its own attributes as expressions."""
+
+    registered: tuple[str, ...]
+    bases: tuple[str, ...]
+    attributes: Mapping[str, ast.expr] = field(default_factory=dict)
+
+
+def registered_facts(
+    files: Iterable[Path], registry: str, facts: Iterable[str], *, elsewhere: Iterable[Path] = ()
+) -> dict[str, dict[str, Any]]:
+    """For every class that has `@registry.register("name")`: these attributes of it, inherited ones included.
+
+    elsewhere: files that hold base classes only. Raises NotLiteral where a value is not a literal.
+    """
+    classes: dict[str, _Class] = {}
+    for file in [*elsewhere, *files]:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name] = _read(node, registry)
+    wanted = list(facts)
+    return {
+        name: {fact: _literal(_inherited(classes, key, fact), name, fact) for fact in wanted}
+        for key, cls in classes.items()
+        for name in cls.registered
+    }
+
+
+def _read(node: ast.ClassDef, registry: str) -> _Class:
+    attributes: dict[str, ast.expr] = {}
+    for statement in node.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            if statement.value is not None:
+                attributes[statement.target.id] = statement.value
+        elif isinstance(statement, ast.Assign):
+            attributes |= {t.id: statement.value for t in statement.targets if isinstance(t, ast.Name)}
+    return _Class(
+        registered=tuple(name for d in node.decorator_list if (name := _registered(d, registry))),
+        bases=tuple(base.id for base in node.bases if isinstance(base, ast.Name)),
+        attributes=attributes,
+    )
+
+
+def _registered(decorator: ast.expr, registry: str) -> str:
+    """The name in `registry.register("name")`; empty for any other decorator."""
+    if not isinstance(decorator, ast.Call) or not isinstance(decorator.func, ast.Attribute):
+        return ""
+    owner, arguments = decorator.func.value, decorator.args
+    if decorator.func.attr != "register" or not isinstance(owner, ast.Name) or owner.id != registry:
+        return ""
+    if not arguments or not isinstance(arguments[0], ast.Constant):
+        raise NotLiteral(f"a name given to {registry}.register")
+    return str(arguments[0].value)
+
+
+def _inherited(classes: Mapping[str, _Class], key: str, fact: str) -> ast.expr | None:
+    if key not in classes:
+        return None
+    own = classes[key].attributes.get(fact)
+    if own is not None:
+        return own
+    return next((found for base in classes[key].bases if (found := _inherited(classes, base, fact))), None)
+
+
+def _literal(expression: ast.expr | None, name: str, fact: str) -> Any:
+    if expression is None:
+        raise NotLiteral(f"{fact} of {name}")
+    try:
+        return ast.literal_eval(expression)
+    except ValueError:
+        raise NotLiteral(f"{fact} of {name}") from None
+
 
 FACTS = ("summary", "paper", "tasks")
 CARDS = Path(__file__).with_name("models.json")
@@ -23,14 +107,14 @@ CARDS = Path(__file__).with_name("models.json")
 
 def method_entries() -> list[dict[str, Any]]:
     """Name, kinds of label, paper and summary of every method."""
-    from fedsift.contract.sourcefacts import NotLiteral, registered_facts
+    pass  # REMOVED IMPORT
 
     try:
         found = registered_facts(
             source_files("fedsift.methods"),
             "methods",
             FACTS,
-            elsewhere=[source_file("fedsift.contract.method")],
+            elsewhere=[source_file("fedsift.protocol.method")],
         )
     except NotLiteral:
         found = imported_methods()
@@ -45,8 +129,8 @@ def method_entries() -> list[dict[str, Any]]:
 
 def imported_methods() -> dict[str, dict[str, Any]]:
     """The same facts from the classes themselves; a broken plug-in says so and hides nobody."""
-    from fedsift.contract.errors import FedsiftError
-    from fedsift.methods import methods
+    from fedsift.core.errors import FedsiftError
+    from fedsift.methods._base import methods
 
     found: dict[str, dict[str, Any]] = {}
     for name in methods:
@@ -61,7 +145,7 @@ def imported_methods() -> dict[str, dict[str, Any]]:
 
 def model_entries() -> list[dict[str, Any]]:
     """The card of every network: as the package says, or the cache, where its source has not changed since."""
-    from fedsift.contract.cache import cache_root
+    from fedsift.core.files import cache_root
 
     key = _models_key()
     known: dict[str, Any] = json.loads(CARDS.read_text("utf-8"))
@@ -92,8 +176,8 @@ def known_text() -> str:
 
 def measured_models() -> list[dict[str, Any]]:
     """Build every network and count."""
-    from fedsift.contract.plain import plain
-    from fedsift.models import describe, models
+    from fedsift.core.json_values import plain
+    from fedsift.models.factory import describe, models
 
     return [plain(describe(name)) for name in models]
 

@@ -10,7 +10,7 @@ import typer
 
 from fedsift.cli.flower import flower
 from fedsift.cli.output import patiently, print_json, print_table, say
-from fedsift.contract.plaintext import visible
+from fedsift.core.text import visible
 
 SITE_FILE = typer.Argument(Path("site.toml"), help="The site's site.toml.")
 
@@ -23,9 +23,9 @@ def budget(
 ) -> None:
     """What this site's dataset has spent of its privacy, and what left outside of that account."""
     with patiently(f"reading {site_file}"):
-        from fedsift.deploy.consent import account_of, fields_that_left, label_account_of
-        from fedsift.deploy.site_file import egress_of, read_site_file
-        from fedsift.signals.privacy import zcdp_epsilon
+        from fedsift.deploy.site.consent import account_of, fields_that_left, label_account_of
+        from fedsift.deploy.site.site_file import egress_of, read_site_file
+        from fedsift.formulas.privacy import zcdp_epsilon
 
         path = site_file.resolve()
         file = read_site_file(path)
@@ -68,7 +68,7 @@ def forget(
 ) -> None:
     """Forget samples at this site: notes of all runs, features, its own audit. The site must not be running."""
     with patiently(f"reading {site_file}, forgetting"):
-        from fedsift.deploy.forgetting import forget_at_site
+        from fedsift.deploy.site.forgetting import forget_at_site
 
         forgotten = forget_at_site(site_file, ids, who=who or getpass.getuser(), gone=gone, audit=audit)
     if json:
@@ -94,8 +94,8 @@ def withdraw(
 ) -> None:
     """Take no further part: the notebook is closed, and this site answers nothing from now on."""
     with patiently(f"reading {site_file}"):
-        from fedsift.deploy import consent
-        from fedsift.deploy.site_file import notebook_of, read_site_file
+        from fedsift.deploy.site import consent
+        from fedsift.deploy.site.site_file import notebook_of, read_site_file
 
         path = site_file.resolve()
         file = read_site_file(path)
@@ -117,7 +117,7 @@ def took_part(
 ) -> None:
     """At the coordinator: the runs, and so the models, in which a site took part."""
     with patiently(f"reading {', '.join(map(str, runs))}"):
-        from fedsift.deploy.tookpart import participations
+        from fedsift.deploy.coordinator.participation import participations
 
         found = participations(site, runs)
     if json:

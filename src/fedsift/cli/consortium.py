@@ -12,12 +12,12 @@ from rich.markup import escape
 
 from fedsift.cli.failures import exit_code_of
 from fedsift.cli.output import patiently, print_json, say, stderr
-from fedsift.contract.plaintext import visible
+from fedsift.core.text import visible
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedsift.deploy.consortium import Trial
+    from fedsift.deploy.trial.consortium import Trial
 
 WIDEST = 30
 """Signs of a name or a state that are always shown."""
@@ -38,9 +38,10 @@ def try_it(
 ) -> None:
     """Run a study across sites that are processes of this machine, to the report; Ctrl-C ends all of them."""
     with patiently(f"reading {study}, writing keys, roster, sites and the app"):
-        from fedsift.deploy.consortium import prepare_trial, try_consortium
-        from fedsift.report import print_summary, write_report
-        from fedsift.study import Study
+        from fedsift.deploy.trial.consortium import prepare_trial, try_consortium
+        from fedsift.report.page import write_report
+        from fedsift.report.terminal import print_summary
+        from fedsift.study.study import Study
 
         trial = prepare_trial(Study.from_file(study, overrides or []), out)
     try:

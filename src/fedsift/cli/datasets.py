@@ -10,7 +10,7 @@ from fedsift.cli.fields import show_fields
 from fedsift.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from fedsift.data.sources import Source
+    from fedsift.data.sources.base import Source
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +22,7 @@ def list_datasets(
     json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """List the datasets and where they are, or one dataset's fields."""
-    from fedsift.data.sources import sources
+    from fedsift.data.sources.base import sources
 
     if name:
         show_fields(sources, name, json)
@@ -41,7 +41,7 @@ def list_datasets(
 
 def _where(name: str, cls: type[Source]) -> str:
     from fedsift.data.download import BY_HAND, REMOTES
-    from fedsift.data.places import data_roots
+    from fedsift.data.locations import data_roots
 
     if cls.bundled:
         return "bundled"

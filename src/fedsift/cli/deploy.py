@@ -23,8 +23,8 @@ def deploy(
     """Write a ready Flower app, with the commands for the coordinator and for a site in its README."""
     with patiently(f"reading {study}, writing {out}"):
         from fedsift.deploy.app import write_app
-        from fedsift.deploy.pins import app_fingerprint
-        from fedsift.study import Study
+        from fedsift.deploy.site.pins import app_fingerprint
+        from fedsift.study.study import Study
 
         files = write_app(Study.from_file(study, overrides or []), out, sites=tuple(site), trial=trial)
         mark = app_fingerprint(out)

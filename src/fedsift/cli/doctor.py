@@ -12,12 +12,12 @@ import typer
 from rich.markup import escape
 
 from fedsift.cli.output import print_json, print_table, say, stdout
-from fedsift.contract.plaintext import argument, visible
+from fedsift.core.text import argument, visible
 
 if TYPE_CHECKING:
-    from fedsift.benches.advice import Advice
+    from fedsift.bench.advice import Advice
     from fedsift.data.doctor import Fit, Report
-    from fedsift.data.sources import Source
+    from fedsift.data.sources.base import Source
     from fedsift.study.study import Study
 
 SHOWN = 5
@@ -39,7 +39,7 @@ def doctor(
 ) -> None:
     """Look at data before any training. Exits with 0 (nothing to mend), 7 (look at the findings) or 3 (unusable)."""
     from fedsift.data.doctor import UNUSABLE, examine, fitting
-    from fedsift.methods import methods
+    from fedsift.methods._base import methods
     from fedsift.study.quick_look import look_for_reference
 
     study = study_at(path, options or [])
@@ -66,7 +66,7 @@ def advice_on(report: Report, fits: list[Fit]) -> Advice | None:
 
     None where the leaderboard has nothing like it.
     """
-    from fedsift.benches.advice import advice_for
+    from fedsift.bench.advice import advice_for
 
     if not report.sites or report.kind != "multiclass":
         return None
@@ -79,7 +79,7 @@ def advice_on(report: Report, fits: list[Fit]) -> Advice | None:
 
 def advice_lines(advice: Advice) -> Iterator[str]:
     """The best methods of a situation, with what they gained there and how sure that is."""
-    from fedsift.runs.units import plural
+    from fedsift.core.units import plural
 
     if not advice.best:
         if advice.methods:
@@ -110,7 +110,7 @@ def study_at(path: Path, options: list[str]) -> Study | None:
 
 def source_at(path: Path, options: list[str]) -> Source:
     from fedsift.data.doctor import kind_at
-    from fedsift.study.tables import apply_overrides, build
+    from fedsift.study.toml_tables import apply_overrides, build
 
     study = study_at(path, options)
     if study is not None:
@@ -120,7 +120,7 @@ def source_at(path: Path, options: list[str]) -> Source:
 
 
 def _print_report(report: Report, fits: list[Fit]) -> None:
-    from fedsift.runs.units import duration, size
+    from fedsift.core.units import duration, size
 
     counts = ", ".join(f"{visible(name)} {count}" for name, count in report.counts.items())
     name = escape(visible(report.name))

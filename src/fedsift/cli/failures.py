@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from fedsift.contract.errors import FedsiftError
+from fedsift.core.errors import FedsiftError
 
 INTERRUPTED = 130
 TERMINATED = 143

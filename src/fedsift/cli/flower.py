@@ -12,7 +12,7 @@ import typer
 from fedsift.cli.failures import exit_code_of
 from fedsift.cli.output import patiently, print_json, say, stderr
 from fedsift.cli.run import SERVE, page_beside
-from fedsift.contract.errors import FedsiftError, Stopped
+from fedsift.core.errors import FedsiftError, Stopped
 
 flower = typer.Typer(
     help="Run a deployed study: the meeting point, a site, the run itself. Everything stays offline.",
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 @flower.callback()
 def privately() -> None:
     """Whatever a command of this group writes is for its own account alone."""
-    from fedsift.deploy.private import keep_to_oneself
+    from fedsift.core.files import keep_to_oneself
 
     keep_to_oneself()
 
@@ -50,9 +50,10 @@ def superlink(
     home: Path = HOME,
 ) -> None:
     """Start the meeting point: Flower's SuperLink, on this machine only, and our door, which sites reach."""
-    from fedsift.contract.errors import ConfigError
-    from fedsift.deploy import commands, hosting
+    from fedsift.core.errors import ConfigError
+    from fedsift.deploy import flower_commands as commands
     from fedsift.deploy.certificates import Pair
+    from fedsift.deploy.coordinator import hosting
 
     place = home or hosting.HOME
     if insecure:
@@ -91,9 +92,9 @@ def _site_page(site_file: Path, *, wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    from fedsift.audits.places import SiteFolder
-    from fedsift.deploy.site_head import read_head
-    from fedsift.live.beside import site_page_beside
+    from fedsift.audit.site_files import SiteFolder
+    from fedsift.deploy.site.site_file_head import read_head
+    from fedsift.live.companion import site_page_beside
 
     head = read_head(site_file)
     audit = SiteFolder.of(head.path.parent / "audit", head.name).report
@@ -105,7 +106,8 @@ def _site_page(site_file: Path, *, wanted: bool) -> Iterator[None]:
 def _attend(
     site_file: Path, superlink: str, *, insecure: bool, ca: Path | None, key: Path | None, home: Path | None
 ) -> int:
-    from fedsift.deploy import attending, commands
+    from fedsift.deploy import flower_commands as commands
+    from fedsift.deploy.site import session as attending
     from fedsift.deploy.temporary import new_socket
 
     place = home or attending.home_of(site_file)
@@ -125,7 +127,7 @@ def site_audit(
 ) -> None:
     """Write what the last run said of this site's labels: list, page, review queue. Nothing of it leaves the site."""
     with patiently(f"reading {site_file}, writing its audit"):
-        from fedsift.deploy.audited import write_own_audit
+        from fedsift.deploy.site.audit import write_own_audit
 
         place = out or site_file.resolve().parent / "audit"
         folder, _ = write_own_audit(site_file, place, tell=lambda line: say(line, stderr))
@@ -156,7 +158,7 @@ def start(
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
 ) -> None:
     """Start the run, or go on with it, and follow it to its end."""
-    from fedsift.deploy.patience import meanwhile
+    from fedsift.deploy.waiting import meanwhile
 
     def quietly(words: str) -> None:
         if not json:
@@ -164,11 +166,12 @@ def start(
 
     with meanwhile(f"reading {app}", quietly):
         from fedsift.api.progress import round_progress
-        from fedsift.deploy import hosting, starting
-        from fedsift.deploy.pins import app_fingerprint
-        from fedsift.engines.flower.processes import LOG_FILE
-        from fedsift.report import print_summary, write_report
-        from fedsift.study import Study
+        from fedsift.deploy.coordinator import hosting, starting
+        from fedsift.deploy.site.pins import app_fingerprint
+        from fedsift.report.page import write_report
+        from fedsift.report.terminal import print_summary
+        from fedsift.study.study import Study
+        from fedsift.transports.flower.processes import LOG_FILE
 
         link = None if insecure else hosting.read_link(home or hosting.HOME)
         address, ca = (superlink, None) if link is None else (link.address, Path(link.ca))

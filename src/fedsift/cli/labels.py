@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedsift.cli.output import print_json, stdout
-from fedsift.contract.thresholds import APPLY
+from fedsift.detection.label_thresholds import APPLY
 
 if TYPE_CHECKING:
-    from fedsift.audits.apply import Applied
-    from fedsift.audits.findings import Origin, SiteAudit
-    from fedsift.audits.places import SiteFolder
+    from fedsift.audit.corrections import Applied
+    from fedsift.audit.site_audit import Origin, SiteAudit
+    from fedsift.audit.site_files import SiteFolder
 
 FOLDER = typer.Argument(help="A site's folder of an audit: OUT/sites/SITE.")
 JSON = typer.Option(False, "--json", help="Print as JSON.")
@@ -50,7 +50,7 @@ def apply(
     json: bool = JSON,
 ) -> None:
     """Write a corrected table beside the original, which stays as it is."""
-    from fedsift.audits import apply as corrections
+    from fedsift.audit import corrections
 
     place, audit, origin = _opened(folder, table, label_column, id_column)
     done = corrections.apply(
@@ -72,7 +72,7 @@ def undo(
     json: bool = JSON,
 ) -> None:
     """Take verdicts and corrections back to any line of the ledger, and write the table anew."""
-    from fedsift.audits import apply as corrections
+    from fedsift.audit import corrections
 
     place, audit, origin = _opened(folder, table, label_column, id_column)
     _print_applied(corrections.undo(place, audit, to_line, who=_who(who), origin=origin, out=to), json)
@@ -86,8 +86,8 @@ def verify(
     json: bool = JSON,
 ) -> None:
     """Check that no line of the ledger was edited, removed, reordered or cut off."""
-    from fedsift.audits.ledger import Ledger, LedgerError
-    from fedsift.audits.places import SiteFolder
+    from fedsift.audit.ledger import Ledger, LedgerError
+    from fedsift.audit.site_files import SiteFolder
 
     ledger = Ledger(SiteFolder.open(folder).ledger)
     problems = ledger.verify(head)
@@ -112,8 +112,8 @@ def forget(
     json: bool = JSON,
 ) -> None:
     """Remove samples from the site's files, notebook, corrected table and ledger, and say which models saw them."""
-    from fedsift.audits.forgetting import forget_everywhere
-    from fedsift.audits.write import open_site
+    from fedsift.audit.forgetting import forget_everywhere
+    from fedsift.audit.writing import open_site
 
     place, audit = open_site(folder)
     removed = []
@@ -142,8 +142,8 @@ def _opened(
     folder: Path, table: Path | None, label_column: str, id_column: str
 ) -> tuple[SiteFolder, SiteAudit, Origin | None]:
     """A site's audit, and what it knows of the original, changed by what the command line says."""
-    from fedsift.audits.findings import Origin
-    from fedsift.audits.write import open_site
+    from fedsift.audit.site_audit import Origin
+    from fedsift.audit.writing import open_site
 
     place, audit = open_site(folder)
     origin = audit.origin

@@ -17,9 +17,9 @@ from rich.markup import escape
 
 from fedsift.cli.failures import exit_code_of, line_of, sigterm_as_interrupt
 from fedsift.cli.output import say, stderr
-from fedsift.contract.errors import FedsiftError
-from fedsift.contract.plaintext import visible
-from fedsift.contract.version import __version__
+from fedsift.core.errors import FedsiftError
+from fedsift.core.text import visible
+from fedsift.core.version import __version__
 
 FIRST = (
     "demo",

@@ -32,9 +32,9 @@ def list_methods(
 def _one(name: str, json: bool) -> None:
     """One method: its parameters, its forms, and what it lets out of a site with its defaults."""
     from fedsift.cli.fields import field_rows
-    from fedsift.contract.disclosure import declared_replies, disclosure_rows
-    from fedsift.local.requests import Evaluate
-    from fedsift.methods import methods
+    from fedsift.methods._base import methods
+    from fedsift.protocol.disclosure import declared_replies, disclosure_rows
+    from fedsift.training.requests import Evaluate
 
     method = methods.get(name)
     rows = [

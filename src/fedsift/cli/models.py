@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
 def list_models(json: bool = typer.Option(False, "--json", help="Print as JSON.")) -> None:
     """List the networks, with their size for the images that their stem is made for."""
     from fedsift.cli.catalogue import model_entries
-    from fedsift.runs.units import size
+    from fedsift.core.units import size
 
     cards = model_entries()
     if json:

@@ -16,6 +16,6 @@ def list_noises(
     json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """List the ways to spoil labels, or the fields of one."""
-    from fedsift.data.noise import noises
+    from fedsift.data.noise.base import noises
 
     list_or_show(noises, name, json)

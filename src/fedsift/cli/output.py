@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedsift.contract.plain import plain
-from fedsift.contract.plaintext import visible
+from fedsift.core.json_values import plain
+from fedsift.core.text import visible
 from fedsift.report.console import PlainConsole
 
 stdout = PlainConsole()
@@ -31,7 +31,7 @@ def say(text: object, console: Console | None = None) -> None:
 @contextmanager
 def patiently(words: str) -> Iterator[None]:
     """Says on standard error what is going on if that takes longer than a moment, e.g. while libraries load."""
-    from fedsift.deploy.patience import meanwhile
+    from fedsift.deploy.waiting import meanwhile
 
     with meanwhile(words, lambda line: say(line, stderr), at_once=False):
         yield

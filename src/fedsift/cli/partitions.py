@@ -16,6 +16,6 @@ def list_partitions(
     json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """List the ways to spread samples over sites, or the fields of one."""
-    from fedsift.data.partitions import partitions
+    from fedsift.data.partitions.base import partitions
 
     list_or_show(partitions, name, json)

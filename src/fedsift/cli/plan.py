@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from fedsift.cli.output import print_json, print_table, say, stdout
-from fedsift.contract.plaintext import visible
+from fedsift.core.text import visible
 
 if TYPE_CHECKING:
     from fedsift.study.planning import Forecast
@@ -25,15 +25,15 @@ def plan(
     json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """Rounds, messages, bytes, minutes, and what leaves each site. A few steps are timed; no run is made."""
-    from fedsift.study import Study
     from fedsift.study.planning import plan_study
+    from fedsift.study.study import Study
 
     tell_plan(plan_study(Study.from_file(study, overrides or [])), as_json=json)
 
 
 def tell_plan(forecast: Forecast, *, as_json: bool) -> None:
     """A forecast for people or programs; `fedsift audit --plan` tells its own."""
-    from fedsift.runs import duration, size
+    from fedsift.core.units import duration, size
 
     if as_json:
         print_json(forecast.as_dict())

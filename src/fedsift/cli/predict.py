@@ -25,9 +25,8 @@ def predict(
     json: bool = typer.Option(False, "--json", help="Print all predictions as JSON."),
 ) -> None:
     """Apply a run's trained model to new samples; labels are not needed."""
-    from fedsift.api.samples import read_samples
+    from fedsift.api.samples import read_samples, write_csv
     from fedsift.api.start import load
-    from fedsift.api.tables import write_csv
 
     trained = load(run)
     ids, images, broken = read_samples(data, trained.card, trained.study.get("data", {}))

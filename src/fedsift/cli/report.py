@@ -22,7 +22,7 @@ def report(
     json: bool = typer.Option(False, "--json", help="Print the file's path as JSON."),
 ) -> None:
     """Write the run's report: one HTML file that needs no network."""
-    from fedsift.report import write_report
+    from fedsift.report.page import write_report
 
     path = write_report(run, out, compare)
     if json:

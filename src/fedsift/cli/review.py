@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedsift.audits.defaults import BLIND, WITHIN
+from fedsift.audit.defaults import BLIND, WITHIN
 from fedsift.cli.output import print_json, print_table, say, stdout
-from fedsift.contract.errors import DataError
+from fedsift.core.errors import DataError
 
 if TYPE_CHECKING:
-    from fedsift.audits.findings import SiteAudit
-    from fedsift.audits.review import Plan, Status
+    from fedsift.audit.review import Plan, Status
+    from fedsift.audit.site_audit import SiteAudit
 
 FOLDER = typer.Argument(help="A site's folder of an audit: OUT/sites/SITE.")
 JSON = typer.Option(False, "--json", help="Print as JSON.")
@@ -50,8 +50,8 @@ def plan(
     json: bool = JSON,
 ) -> None:
     """Draw the review queue: the worst, a random part of the other flagged, a random part of the unflagged."""
-    from fedsift.audits.review import draw_plan
-    from fedsift.audits.write import open_site, write_queue
+    from fedsift.audit.review import draw_plan
+    from fedsift.audit.writing import open_site, write_queue
 
     place, audit = open_site(folder)
     share = None if within is None else within / 100
@@ -81,8 +81,8 @@ def export(
     json: bool = JSON,
 ) -> None:
     """Write the queue for Label Studio, as a CSV to fill in, and the samples for FiftyOne."""
-    from fedsift.audits.formats import write_review
-    from fedsift.audits.write import open_site, stored_thumbnails
+    from fedsift.audit.exports import write_review
+    from fedsift.audit.writing import open_site, stored_thumbnails
 
     place, audit = open_site(folder)
     drawn = current_plan(place.plan, audit)
@@ -106,10 +106,10 @@ def import_verdicts(
     json: bool = JSON,
 ) -> None:
     """Take verdicts over into the ledger; what was imported before is not taken twice."""
-    from fedsift.audits.ledger import Ledger, effective
-    from fedsift.audits.verdicts import from_entries, notes, read_verdicts, superseded
-    from fedsift.audits.write import open_site
-    from fedsift.runs.units import plural
+    from fedsift.audit.ledger import Ledger, effective
+    from fedsift.audit.verdicts import from_entries, notes, read_verdicts, superseded
+    from fedsift.audit.writing import open_site
+    from fedsift.core.units import plural
 
     place, audit = open_site(folder)
     said = [one for file in files for one in read_verdicts(file, audit, reader, adjudicate)]
@@ -130,11 +130,11 @@ def show_status(
     json: bool = JSON,
 ) -> None:
     """How good the list is, by what people said: its precision, the share missed, and what to review next."""
-    from fedsift.audits.ledger import Ledger
-    from fedsift.audits.review import status
-    from fedsift.audits.verdicts import verdicts_on
-    from fedsift.audits.write import open_site
-    from fedsift.metrics import plain
+    from fedsift.audit.ledger import Ledger
+    from fedsift.audit.review import status
+    from fedsift.audit.verdicts import verdicts_on
+    from fedsift.audit.writing import open_site
+    from fedsift.core.json_values import plain
 
     place, audit = open_site(folder)
     verdicts = verdicts_on(audit, Ledger(place.ledger).entries())
@@ -158,11 +158,11 @@ def recalibrate_site(
     json: bool = JSON,
 ) -> None:
     """Let the verdicts set the probabilities: how sure a score is, and what people settled."""
-    from fedsift.audits.ledger import Ledger
-    from fedsift.audits.recalibrate import recalibrate
-    from fedsift.audits.verdicts import verdicts_on
-    from fedsift.audits.write import open_site, stored_thumbnails, write_site
-    from fedsift.runs.units import plural
+    from fedsift.audit.ledger import Ledger
+    from fedsift.audit.recalibration import recalibrate
+    from fedsift.audit.verdicts import verdicts_on
+    from fedsift.audit.writing import open_site, stored_thumbnails, write_site
+    from fedsift.core.units import plural
 
     place, audit = open_site(folder)
     verdicts = verdicts_on(audit, Ledger(place.ledger).entries())
@@ -190,7 +190,7 @@ def recalibrate_site(
 
 def current_plan(path: Path, audit: SiteAudit) -> Plan:
     """The plan, which must have been drawn from the audit that is there."""
-    from fedsift.audits.review import read_plan
+    from fedsift.audit.review import read_plan
 
     drawn = read_plan(path)
     if drawn.fingerprint != audit.as_made.fingerprint():
@@ -199,7 +199,7 @@ def current_plan(path: Path, audit: SiteAudit) -> Plan:
 
 
 def _print_status(found: Status) -> None:
-    from fedsift.runs.units import plural
+    from fedsift.core.units import plural
 
     rows = [
         (

@@ -12,7 +12,7 @@ from fedsift.cli.flower import flower
 from fedsift.cli.output import patiently, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from fedsift.deploy.policy import Policy
+    from fedsift.deploy.site.policy import Policy
 
 roster = typer.Typer(
     help="Which key speaks for which site. A running door follows at once.",
@@ -27,8 +27,8 @@ flower.add_typer(roster, name="roster")
 
 
 def _fingerprint(public_key: Path) -> str:
-    from fedsift.deploy.commands import existing
-    from fedsift.deploy.roster import fingerprint
+    from fedsift.deploy.coordinator.roster import fingerprint
+    from fedsift.deploy.flower_commands import existing
 
     existing(public_key, "the site's public key")
     return fingerprint(public_key.read_bytes())
@@ -54,8 +54,8 @@ def pin(
 ) -> None:
     """Allow an app at this site; no other app runs here. A running site follows at once."""
     with patiently(f"reading {app} and {site_file}"):
-        from fedsift.deploy import consent, pins
-        from fedsift.deploy.site_file import notebook_of, read_site_file
+        from fedsift.deploy.site import consent, pins
+        from fedsift.deploy.site.site_file import notebook_of, read_site_file
 
         mark = pins.pin(app, site_file)
         file = read_site_file(site_file)
@@ -73,8 +73,8 @@ def pin(
 
 
 def _withheld(app: Path, policy: Policy) -> list[str]:
-    from fedsift.deploy.texts import withheld
-    from fedsift.study import Study
+    from fedsift.deploy.app import withheld
+    from fedsift.study.study import Study
 
     file = app / "study.toml"  # of a fingerprint alone nothing is known
     return withheld(Study.from_file(file), policy) if file.is_file() else []
@@ -88,8 +88,8 @@ def allow(
 ) -> None:
     """Let a run begin at a site whose policy says ask_first."""
     with patiently(f"reading {site_file}"):
-        from fedsift.deploy.consent import allow_run, allowed_runs
-        from fedsift.deploy.site_file import notebook_of, read_site_file
+        from fedsift.deploy.site.consent import allow_run, allowed_runs
+        from fedsift.deploy.site.site_file import notebook_of, read_site_file
 
         path = site_file.resolve()
         file = read_site_file(path)
@@ -105,8 +105,8 @@ def allow(
 def show_policy(app: Path = typer.Argument(help="The app's folder."), json: bool = JSON) -> None:
     """The narrowest policy under which a site can take part: read it, then add it to site.toml."""
     with patiently(f"reading {app}"):
-        from fedsift.deploy.texts import narrowest_policy
-        from fedsift.study import Study
+        from fedsift.deploy.app import narrowest_policy
+        from fedsift.study.study import Study
 
         policy = narrowest_policy(Study.from_file(app / "study.toml"))
     if json:
@@ -127,7 +127,7 @@ def roster_add(
     json: bool = JSON,
 ) -> None:
     """List a site: the holder of this key may join, under this name only."""
-    from fedsift.deploy.roster import Entry, add_entry
+    from fedsift.deploy.coordinator.roster import Entry, add_entry
 
     entry = Entry(name, _fingerprint(public_key), samples, share=share)
     add_entry(file, entry)
@@ -168,7 +168,7 @@ def roster_key(
 
 
 def _change(file: Path, name: str, words: str, json: bool, **parts: str | bool) -> None:
-    from fedsift.deploy.roster import change_entry
+    from fedsift.deploy.coordinator.roster import change_entry
 
     entry = change_entry(file, name, **parts)
     if json:
@@ -181,8 +181,8 @@ def _change(file: Path, name: str, words: str, json: bool, **parts: str | bool) 
 @roster.command("list")
 def roster_list(file: Path = ROSTER, json: bool = JSON) -> None:
     """Who may take part."""
-    from fedsift.deploy.commands import existing
-    from fedsift.deploy.roster import read_entries
+    from fedsift.deploy.coordinator.roster import read_entries
+    from fedsift.deploy.flower_commands import existing
 
     existing(file, "the roster")
     entries = read_entries(file)

@@ -12,12 +12,12 @@ import typer
 
 from fedsift.cli.failures import exit_code_of
 from fedsift.cli.output import print_json, print_table, say, stderr
-from fedsift.contract.errors import FedsiftError, Stopped
-from fedsift.contract.plaintext import argument
+from fedsift.core.errors import FedsiftError, Stopped
+from fedsift.core.text import argument
 
 if TYPE_CHECKING:
-    from fedsift.runs import RunFolder
-    from fedsift.study import Study
+    from fedsift.runs.folder import RunFolder
+    from fedsift.study.study import Study
 
 
 SERVE = typer.Option(False, "--serve", help="Show the run in the browser while it runs: prints the address.")
@@ -36,8 +36,8 @@ def run(
     profile: bool = typer.Option(False, "--profile", help="Show where the time of the rounds went."),
 ) -> None:
     """Simulate a study on this machine. Ctrl-C and crashes are safe: `fedsift resume` goes on."""
-    from fedsift.study import Study
     from fedsift.study.running import new_run
+    from fedsift.study.study import Study
 
     plan = Study.from_file(study, overrides or [])
     for note in plan.notes:
@@ -60,7 +60,7 @@ def page_beside(folder: RunFolder, *, wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    from fedsift.live.beside import run_page_beside
+    from fedsift.live.companion import run_page_beside
 
     with run_page_beside(folder.path) as address:
         say(f"the live page: {address.url}", stderr)
@@ -73,7 +73,8 @@ def page_beside(folder: RunFolder, *, wanted: bool) -> Iterator[None]:
 
 def _go(study: Study, folder: RunFolder, *, as_json: bool, done: int) -> None:
     from fedsift.api.progress import round_progress
-    from fedsift.report import print_summary, write_report
+    from fedsift.report.page import write_report
+    from fedsift.report.terminal import print_summary
     from fedsift.study.running import run as run_study
 
     try:

@@ -12,8 +12,8 @@ from rich.markup import escape
 from fedsift.cli.output import print_json, print_table, say, stderr, stdout
 
 if TYPE_CHECKING:
-    from fedsift.data import Spread
-    from fedsift.data.pictures import Portrait
+    from fedsift.data.dataset import Spread
+    from fedsift.data.overview import Portrait
 
 JSON = typer.Option(False, "--json", help="Print as JSON.")
 
@@ -33,7 +33,7 @@ def list_scenarios(
     """List the scenarios."""
     if context.invoked_subcommand is not None:
         return
-    from fedsift.data.presets import preset_names, preset_summary
+    from fedsift.study.scenarios import preset_names, preset_summary
 
     entries = [{"name": name, "what": preset_summary(name)} for name in preset_names() if match in name]
     if json:
@@ -56,11 +56,11 @@ def show_scenario(
     """Show a scenario: its settings, and the picture of its federation when the data are at hand."""
     from rich.syntax import Syntax
 
-    from fedsift.contract.errors import ConfigError, DataError
-    from fedsift.data.pictures import portrait_of, text_of
-    from fedsift.data.presets import preset_table, preset_text, write_preset
+    from fedsift.core.errors import ConfigError, DataError
+    from fedsift.data.overview import portrait_of, text_of
+    from fedsift.study.scenarios import preset_table, preset_text, write_preset
     from fedsift.study.study import Study
-    from fedsift.study.tables import apply_overrides
+    from fedsift.study.toml_tables import apply_overrides
 
     if name.endswith(".toml"):
         study = Study.from_file(Path(name), overrides or [])
@@ -93,7 +93,7 @@ def show_scenario(
         for note in spread.notes[len(study.model.notes) :]:
             say(f"note: {note}")
     if html is not None:
-        from fedsift.contract.files import write_atomically
+        from fedsift.core.files import write_atomically
         from fedsift.report.federation import federation_page
 
         page = federation_page(portrait, name, study.to_toml(), spread.notes)

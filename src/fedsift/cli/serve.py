@@ -26,8 +26,8 @@ def serve(
     json: bool = typer.Option(False, "--json", help="Print address and token as JSON."),
 ) -> None:
     """Show runs in the browser while they run: curves, sites, findings; stop and resume. Ctrl-C ends it."""
-    from fedsift.contract.loopback import is_loopback
-    from fedsift.live.serving import Address, serve_runs
+    from fedsift.core.loopback import is_loopback
+    from fedsift.live.server import Address, serve_runs
 
     def ready(address: Address) -> None:
         if json:

@@ -28,8 +28,8 @@ def sweep(
     json: bool = JSON,
 ) -> None:
     """Compare settings of one study, with seeds: a table from the command line, kept as a file beside its results."""
-    from fedsift.benches.sweep import sweep_table
-    from fedsift.contract.files import write_atomically
+    from fedsift.bench.sweep import sweep_table
+    from fedsift.core.files import write_atomically
 
     table, text = sweep_table(study, settings, figure or ["accuracy.last"])
     write_atomically(out / table.name / f"{table.name}.toml", text.encode())

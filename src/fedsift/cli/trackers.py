@@ -16,6 +16,6 @@ def list_trackers(
     json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """List the trackers of the table `track`, or the fields of one."""
-    from fedsift.tracking import trackers
+    from fedsift.tracking.base import trackers
 
     list_or_show(trackers, name, json)

@@ -19,8 +19,7 @@ def watch(
     json: bool = typer.Option(False, "--json", help="Print how it stands now as JSON, and stop."),
 ) -> None:
     """Follow a run in the terminal: stages, sites, scores, findings, time left. Ctrl-C stops looking, not the run."""
-    from fedsift.report.following import follow
-    from fedsift.report.watching import Watch
+    from fedsift.report.watching import Watch, follow
 
     view = Watch(run)
     if json:

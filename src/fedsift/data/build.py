@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import ConfigError, DataError
-from fedsift.contract.plaintext import visible
-from fedsift.contract.randomness import numpy_generator
+from fedsift.core.errors import ConfigError, DataError
+from fedsift.core.randomness import numpy_generator
+from fedsift.core.text import visible
 from fedsift.data.dataset import Dataset, Labels, Rows, Spread, Truth
 from fedsift.data.noise.base import POOL, Noise, Scene, Spoiled, noises
 from fedsift.data.partitions.base import Partition, Placement, Pool, partitions

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import DataError
+from fedsift.core.errors import DataError
 
 Rows = NDArray[np.int64]
 Labels = NDArray[np.int64]

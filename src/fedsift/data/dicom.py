@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedsift.contract.errors import ConfigError, DataError
-from fedsift.data.picturefile import MAX_PIXELS, Picture, is_dicom, too_large
+from fedsift.core.errors import ConfigError, DataError
+from fedsift.data.picture_files import MAX_PIXELS, Picture, is_dicom, too_large
 
 GREY = ("MONOCHROME1", "MONOCHROME2")
 

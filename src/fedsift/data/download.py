@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsift.contract.errors import ConfigError, DataError
-from fedsift.contract.registry import nearest
-from fedsift.data.places import cache_root
+from fedsift.core.errors import ConfigError, DataError
+from fedsift.core.files import cache_root
+from fedsift.core.registry import nearest
 
 BLOCK = 1 << 18
 TIMEOUT = 30.0

@@ -20,11 +20,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedsift.contract.errors import ConfigError, DataError, FedsiftError
-from fedsift.contract.plaintext import visible
+from fedsift.core.errors import ConfigError, DataError, FedsiftError
+from fedsift.core.files import cache_root
+from fedsift.core.text import visible
 from fedsift.data.dataset import Rows
 from fedsift.data.dicom import decode_dicom, pydicom
-from fedsift.data.picturefile import (
+from fedsift.data.picture_files import (
     MAX_PIXELS,
     Finder,
     Picture,
@@ -33,7 +34,6 @@ from fedsift.data.picturefile import (
     is_dicom,
     too_large,
 )
-from fedsift.data.places import cache_root
 
 FORMAT = 2
 """Part of every cache key: raise it when decoding changes."""

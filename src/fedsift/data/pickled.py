@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsift.contract.errors import DataError
+from fedsift.core.errors import DataError
 
 ALLOWED = {
     ("numpy", "ndarray"),

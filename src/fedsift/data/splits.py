@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import ConfigError
+from fedsift.core.errors import ConfigError
 from fedsift.data.dataset import Labels, Rows
 
 

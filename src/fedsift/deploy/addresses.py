@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedsift.contract.errors import ConfigError
-from fedsift.contract.loopback import is_loopback
+from fedsift.core.errors import ConfigError
+from fedsift.core.loopback import is_loopback
 
 LOOPBACK_ONLY = (
     "Flower answers its control calls on the port that sites reach, so whoever holds ca.crt could run code on the "

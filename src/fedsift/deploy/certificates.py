@@ -14,9 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fedsift.contract.errors import ConfigError
-from fedsift.contract.files import write_private
-from fedsift.deploy.private import private_folder
+from fedsift.core.errors import ConfigError
+from fedsift.core.files import private_folder, write_private
 
 OWN_LIFE = timedelta(days=3650)
 """Of a throw-away certificate: it is made anew at every start, and must outlive the longest run between two."""

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from fedsift.deploy.parents import end_with_parent
-from fedsift.deploy.private import private_folder
+from fedsift.core.files import private_folder
+from fedsift.deploy.temporary import end_with_parent
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ SIDES = {
             "flwr-clientapp": "flwr.supernode.cli:flwr_clientapp",
             "flower-superexec": "flwr.supercore.cli:flower_superexec",
         },
-        "fedsift.deploy.client",
+        "fedsift.deploy.site.client_app",
     ),
     "coordinator": Side(
         "flwr.superlink.cli:flower_superlink",
         {"flwr-serverapp": "flwr.superlink.cli:flwr_serverapp"},
-        "fedsift.deploy.server",
+        "fedsift.deploy.coordinator.server_app",
     ),
 }
 LONGEST_FIRST_LINE = 200

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedsift.contract.errors import ConfigError
+from fedsift.core.errors import ConfigError
+
+# Processes that must not outlive the one that started them
+# ------------------------------------------------------------------------------
+
+
+def end_with_parent() -> None:
+    """Ask Linux to end this process when its parent is gone, however that ended; elsewhere nothing is asked."""
+    parent_death_signal = 1
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
+
 
 PREFIX = "fedsift-site-"
 OWNER = "pid"

@@ -12,8 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedsift.contract.errors import FedsiftError
-from fedsift.live.serving import Address, serve_runs, serve_site
+from fedsift.core.errors import FedsiftError
+from fedsift.live.server import Address, serve_runs, serve_site
 
 
 def main(wanted: dict[str, Any]) -> None:

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedsift.contract.errors import RunError
-from fedsift.contract.plaintext import short
+from fedsift.core.errors import RunError
+from fedsift.core.text import short
 from fedsift.runs.events import FAILED, Ended, Started, read_events
 from fedsift.runs.folder import RunFolder
 from fedsift.runs.state import STARTING, State, state_of

@@ -18,13 +18,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from fedsift.contract.errors import FedsiftError
+from fedsift.core.errors import FedsiftError
 from fedsift.live import actions
-from fedsift.live.glance import Runs
-from fedsift.live.guard import Guard
+from fedsift.live.access import Guard
+from fedsift.live.overview import Runs
 from fedsift.live.page import message_page, run_page, runs_page
-from fedsift.live.site import SiteView
-from fedsift.live.watching import KEEP_ALIVE, Watch
+from fedsift.live.run_view import KEEP_ALIVE, Watch
+from fedsift.live.site_view import SiteView
 from fedsift.runs.folder import SUMMARY, RunFolder
 
 REPORT = "report.html"

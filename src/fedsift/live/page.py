@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from fedsift.contract.plaintext import visible
-from fedsift.contract.version import __version__
+from fedsift.core.text import visible
+from fedsift.core.version import __version__
 from fedsift.drawing import house_style
 from fedsift.drawing.document import document
 from fedsift.drawing.svg import Markup, join, tag

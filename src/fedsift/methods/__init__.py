@@ -1,11 +1,9 @@
-"""One file a method, named after it; each reads top to bottom as its paper's algorithm.
+"""One module a paper, named after its method; each reads from top to bottom as the paper's algorithm.
 
-Importing this package fills the registry: a new file in this folder appears in the CLI and in the contract tests.
+Importing this package fills the registry: a new file in this folder appears in the CLI and in the promise tests.
+Modules that begin with an underscore hold what several methods share.
 """
 
-from fedsift.contract.registry import import_modules
-from fedsift.methods.base import TrainingMethod, methods
+from fedsift.core.registry import import_modules
 
 import_modules(__name__, __path__)
-
-__all__ = ["TrainingMethod", "methods"]

@@ -8,15 +8,69 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
-from fedsift.aggregate import average
-from fedsift.contract import Federation, FederationFacts, Misfit, Stage, State, Weights
-from fedsift.contract.ranges import AtLeastOne, Count, Rate, Share
-from fedsift.local.partial import PartialClass
-from fedsift.local.requests import Train
-from fedsift.methods.base import TrainingMethod, ask_to_train, for_missing_classes, methods
-from fedsift.methods.cbafed_site import TagByThreshold, Used
+from fedsift.core.ranges import AtLeastOne, Count, Rate, Share
+from fedsift.formulas.aggregation import average
+from fedsift.formulas.losses import confident_tags
+from fedsift.methods._base import TrainingMethod, ask_to_train, for_missing_classes, methods
+from fedsift.protocol.facts import FederationFacts, Misfit
+from fedsift.protocol.federation import Federation
+from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
+from fedsift.protocol.method import Stage, State
+from fedsift.protocol.site import Site
+from fedsift.training.partial_terms import PartialClass
+from fedsift.training.predict import site_logits
+from fedsift.training.requests import Train, count_refusal
+
+# CBAFed at a site: tag missing labels that the received model is sure of, by a threshold for each
+# class
+# ------------------------------------------------------------------------------
+
+NAME = "cbafed"
+
+
+@dataclass(frozen=True)
+class Used(Reply):
+    """How many labels a site trains on; which, stays there."""
+
+    labels: int = disclosed("how many labels it trains on, given ones and those that it tagged itself")
+    positives: Tensor = disclosed("how many of them say yes, for each class, [K]; 0 below the site's floor")
+
+    def refusal(self, request: TagByThreshold, facts: SiteFacts) -> str | None:
+        if self.positives.shape != (request.classes,) or self.positives.dtype != torch.int64:
+            return f"the positives have shape {tuple(self.positives.shape)}, asked were {request.classes} integers"
+        if bool((self.positives < 0).any()) or bool((self.positives > facts.samples).any()):
+            return f"the positives are not from 0 to the {facts.samples} samples that the site declared"
+        return count_refusal("labels", self.labels, facts.samples * request.classes, least=0)
+
+
+@dataclass(frozen=True)
+class TagByThreshold(Request[Used]):
+    """Give missing classes the labels that the received model is sure of; earlier tags are forgotten."""
+
+    reply_type: ClassVar[type[Reply]] = Used
+
+    classes: int
+    thresholds: tuple[float, ...] = ()
+    """tau_c; empty: no tags, only the counts."""
+    weights: Weights | None = None
+    """None: the model received with the training that this is a part of."""
+
+    def answer(self, site: Site) -> Used:
+        shape = len(site.samples), site.n_classes
+        annotated = (torch.ones(site.n_classes) if site.known is None else site.known).expand(shape) > 0
+        labels, known = site.given.clone(), annotated
+        if self.thresholds:
+            p = torch.sigmoid(site_logits(site, site.weights_for(self.weights)).double())
+            tags, sure = confident_tags(p, torch.tensor(self.thresholds, dtype=torch.float64))
+            known = annotated | sure
+            labels = torch.where(annotated, site.given, torch.where(sure, tags.to(site.given.dtype), 0))
+            site.keep_evidence(NAME, labels=labels, known=known, proposed=labels)
+        positives = (labels * known).sum(0).to(torch.int64)
+        return Used(site.told(int(known.sum())), positives.masked_fill(positives < site.smallest, 0))
 
 
 def class_thresholds(positives: ArrayLike, base: float, low: float, high: float) -> NDArray[np.float64]:

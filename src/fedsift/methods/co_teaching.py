@@ -3,15 +3,69 @@ as FedDPCont section 9 says: two global networks, averaged separately."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-from fedsift.contract import Federation, Stage, Weights
-from fedsift.contract.ranges import AtLeastOne, Count, Range, Share
-from fedsift.methods.base import methods, told
-from fedsift.methods.co_teaching_site import PeersChoice, TrainCoTaught
-from fedsift.methods.pairs import PairState, TwoNetworks
-from fedsift.signals.choice import forget_rate
+from torch import Tensor
+
+from fedsift.core.ranges import AtLeastOne, Count, Range, Share
+from fedsift.formulas import losses
+from fedsift.methods._base import methods, told
+from fedsift.methods._forgetting import FORGOTTEN, MEMORY, NEEDS, forget_rate, forgetting, judge, note
+from fedsift.methods._two_networks import PairState, TrainedPair, TrainPair, TwoNetworks
+from fedsift.protocol.federation import Federation
+from fedsift.protocol.messages import Reply, Weights
+from fedsift.protocol.method import Stage
+from fedsift.protocol.site import Site
+from fedsift.training.extras import Extra
+from fedsift.training.job import Result
+from fedsift.training.objective import Term, View
+
+# Co-teaching at a site: each network learns from the samples that the other finds easy
+# ------------------------------------------------------------------------------
+
+NAME = "co-teaching"
+
+
+@dataclass(frozen=True)
+class PeersChoice(Term):
+    """Mean cross-entropy over the floor((1 - R) B) samples on which the *other* network's loss is smallest (Alg. 1
+    lines 5-8). A mean once: the release divides it by their number again."""
+
+    needs: ClassVar[frozenset[str]] = NEEDS | {"twin"}
+
+    def memory(self, classes: int) -> Mapping[str, tuple[int, ...]]:
+        return MEMORY
+
+    def value(self, view: View) -> Tensor:
+        assert view.twin is not None
+        own = losses.cross_entropy(view.logits, view.target)
+        chosen = losses.small_loss(
+            losses.cross_entropy(view.twin, view.target), view.site(FORGOTTEN), view.present
+        )
+        note(view, own)
+        return (own * chosen).sum(-1) / chosen.sum(-1).clamp(min=1)
+
+
+@dataclass(frozen=True)
+class TrainCoTaught(TrainPair):
+    """Train two networks that choose samples for each other; then judge anew how many labels are wrong."""
+
+    reply_type: ClassVar[type[Reply]] = TrainedPair
+
+    ramp: float = 1.0
+    """R(t) / tau: how much of the noise rate is left out by now."""
+    noise_rate: float | None = None
+    """tau; None: what the site itself estimated at its last visit, nothing before the first."""
+
+    def extras(self, site: Site) -> dict[str, Extra]:
+        return forgetting(site, self.ramp, self.noise_rate)
+
+    def reply(self, site: Site, result: Result | None) -> TrainedPair:
+        assert result is not None and result.twin is not None
+        judge(site, NAME, result, result.twin)
+        return super().reply(site, result)
 
 
 @methods.register("co-teaching")

@@ -3,17 +3,162 @@ comparison did it. With one site it is the central method."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-from fedsift.contract import Federation, Stage
-from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Range, Share
-from fedsift.local.objective import Objective, as_objective
-from fedsift.local.pairs import TrainPair
-from fedsift.local.robust import ClassBalance, Entropy
-from fedsift.methods.base import methods, plain_loss
-from fedsift.methods.divide_mix_site import Divided, TrainDivided
-from fedsift.methods.pairs import PairState, TwoNetworks
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Positive, Range, Share
+from fedsift.detection.mixtures import clean_probability
+from fedsift.formulas import losses
+from fedsift.methods._base import methods, plain_loss
+from fedsift.methods._two_networks import PairState, TrainedPair, TrainPair, TwoNetworks
+from fedsift.protocol.federation import Federation
+from fedsift.protocol.messages import Reply, SiteFacts
+from fedsift.protocol.method import Stage
+from fedsift.protocol.site import Site
+from fedsift.training.extras import Extra, PerSample
+from fedsift.training.job import Job
+from fedsift.training.objective import Objective, Term, View, as_objective
+from fedsift.training.predict import logits_of_each
+from fedsift.training.robust_terms import ClassBalance, Entropy
+
+# Which of a site's labels a model believes, by its losses
+# ------------------------------------------------------------------------------
+
+
+def clean_votes(
+    logits: Tensor, labels: Tensor, guarded: bool = True, balanced: bool = True, iterations: int = 100
+) -> NDArray[np.float64]:
+    """P(clean) of every sample by a mixture of two over the losses of these logits, `[n, K], [n] -> [n]`
+    (DivideMix section 3.1, FedRN).
+
+    guarded: a label that the model itself would give is clean. A mixture parts any losses in two, those of right labels
+    too, and a site would never learn from its harder samples.
+    balanced: a class is judged beside its share pi_c of the labels at hand, by softmax(z - log pi), the classes that
+    are not among them left out. The labels of a rare class have large losses because it is rare: all of them would be
+    dropped, and the model would end with the most frequent class for everything.
+    """
+    z = logits.double()
+    if balanced:
+        z = losses.over_prior(z, torch.bincount(labels, minlength=z.shape[-1]).double())
+    loss = losses.cross_entropy(z, F.one_hot(labels, z.shape[-1]).double()).numpy()
+    found = clean_probability(loss, max_iter=iterations)
+    return np.where((z.argmax(-1) == labels).numpy(), 1.0, found) if guarded else found
+
+
+# DivideMix at a site: part the samples by the other network's losses, make labels for both parts,
+# train on mixtures
+# ------------------------------------------------------------------------------
+
+NAME = "dividemix"
+ITERATIONS = 10
+"""Of the mixture, as released."""
+GUESSES = "dividemix labels"
+"""Refined and guessed labels, `[n, K]`."""
+LABELLED = "dividemix labelled"
+"""1 for samples whose given label counts, `[n]`."""
+
+
+def made_labels(
+    given: Tensor, clean: Tensor, own: Tensor, other: Tensor, threshold: float = 0.5, temperature: float = 0.5
+) -> tuple[Tensor, Tensor]:
+    """Labels `[n, K]` to train on and who counts as labelled, `[n]` (section 3.2, eqs. 3-8).
+
+    given: one-hot `[n, K]`; clean: w, the other network's belief in each given label, `[n]`; own, other: mean
+    predictions of this network and of the other over augmented views, `[n, K]`. A believed label is blended with the
+    own prediction, w y + (1 - w) p; for the rest both networks guess together. Both are sharpened.
+    """
+    labelled = clean > threshold
+    w = clean.unsqueeze(-1)
+    refined = w * given + (1 - w) * own
+    guessed = (own + other) / 2
+    labels = losses.sharpened(torch.where(labelled.unsqueeze(-1), refined, guessed), temperature)
+    return labels, labelled.to(given.dtype)
+
+
+@dataclass(frozen=True)
+class Divided(Term):
+    """Mean loss over one part of a mixed batch: cross-entropy over the labelled (eq. 10), mean squared error of the
+    probabilities over the unlabelled (eq. 11). A mixed row belongs to the part of the sample that it has most of."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({GUESSES, LABELLED})
+
+    part: Literal["labelled", "unlabelled"] = "labelled"
+
+    def value(self, view: View) -> Tensor:
+        labels, labelled = view.rows(GUESSES), view.rows(LABELLED) > 0.5
+        if self.part == "labelled":
+            per_sample, counted = losses.cross_entropy(view.logits, labels), labelled
+        else:
+            per_sample = (F.softmax(view.logits, dim=-1) - labels).square().mean(-1)
+            counted = ~labelled
+        chosen = counted.to(per_sample.dtype) * view.present
+        return (per_sample * chosen).sum(-1) / chosen.sum(-1).clamp(min=1)
+
+
+@dataclass(frozen=True)
+class TrainDivided(TrainPair):
+    """Divide the samples twice, once for each network by the other's losses, and train both networks in step."""
+
+    reply_type: ClassVar[type[Reply]] = TrainedPair
+
+    threshold: float = 0.5
+    temperature: float = 0.5
+    views: int = 2
+    guarded: bool = False
+    balanced: bool = False
+    """See `clean_votes`."""
+
+    def work(self, facts: SiteFacts) -> float:
+        """With both networks' guesses for every view."""
+        return super().work(facts) + 2 * max(self.views, 0) * facts.samples
+
+    def job(self, site: Site) -> Job:
+        given = F.one_hot(site.labels, site.n_classes).double()
+        networks = [site.network(self.weights), site.network(self.twin, slot="twin")]
+        logits = [own.double() for own in logits_of_each(networks, site.samples)]
+        clean = [
+            torch.from_numpy(clean_votes(own, site.labels, self.guarded, self.balanced, ITERATIONS))
+            for own in logits
+        ]
+        believed = self.predictions(site, networks, logits)
+        site.workbench["divided"] = [
+            self.divide(given, clean[1 - side], believed[side], believed[1 - side]) for side in (0, 1)
+        ]
+        belief = np.mean([own.numpy() for own in clean], axis=0)
+        flagged = torch.from_numpy(belief <= self.threshold)
+        proposed = torch.where(flagged, (believed[0] + believed[1]).argmax(-1), site.given)
+        site.keep_evidence(NAME, suspicion=torch.from_numpy(1 - belief), flagged=flagged, proposed=proposed)
+        return super().job(site)
+
+    def predictions(self, site: Site, networks: Sequence[nn.Module], plain: list[Tensor]) -> list[Tensor]:
+        """Both networks' mean probabilities over augmented views, `[n, K]`; without augmentation all views are the
+        sample itself."""
+        augment = self.recipe.augment
+        views = [
+            logits_of_each(networks, site.samples, augment=augment, generator=site.random(f"guess {view}"))
+            for view in range(self.views if augment.active else 0)
+        ]
+        seen = list(zip(*views)) if views else [(own,) for own in plain]
+        return [torch.stack([torch.softmax(z.double(), -1) for z in own]).mean(0) for own in seen]
+
+    def divide(self, given: Tensor, clean: Tensor, own: Tensor, other: Tensor) -> dict[str, Extra]:
+        labels, labelled = made_labels(given, clean, own, other, self.threshold, self.temperature)
+        return {GUESSES: PerSample(labels.float()), LABELLED: PerSample(labelled.float())}
+
+    def extras(self, site: Site) -> dict[str, Extra]:
+        found: dict[str, Extra] = site.workbench["divided"][0]
+        return found
+
+    def twin_extras(self, site: Site) -> dict[str, Extra]:
+        found: dict[str, Extra] = site.workbench["divided"][1]
+        return found
 
 
 @methods.register("dividemix")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedsift.methods.base import AnyLoss, methods
+from fedsift.methods._base import AnyLoss, methods
 
 
 @methods.register("fedavg")

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedsift.contract import Federation, FederationFacts, Misfit
-from fedsift.local.partial import PositiveWeighted
-from fedsift.methods.base import OneStage, for_missing_classes, methods
+from fedsift.methods._base import OneStage, for_missing_classes, methods
+from fedsift.protocol.facts import FederationFacts, Misfit
+from fedsift.protocol.federation import Federation
+from fedsift.training.partial_terms import PositiveWeighted
 
 
 @methods.register("fedavg-pl")

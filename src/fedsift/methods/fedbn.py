@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from fedsift.contract import Federation, Reply, Request, State, Weights, disclosed
-from fedsift.contract.method import Asks
-from fedsift.local.own import EvaluateOwn, OwnEvaluated
-from fedsift.local.requests import Train, Trained
-from fedsift.local.site import Site
-from fedsift.local.trainer import Job, Result
-from fedsift.methods.base import OneStage, ask_to_train, methods
+from fedsift.methods._base import OneStage, ask_to_train, methods
+from fedsift.protocol.federation import Federation
+from fedsift.protocol.messages import Reply, Request, Weights, disclosed
+from fedsift.protocol.method import Asks, State
+from fedsift.protocol.site import Site
+from fedsift.training.job import Job, Result
+from fedsift.training.own_models import EvaluateOwn, OwnEvaluated
+from fedsift.training.requests import Train, Trained
 
 NORMS = "fedbn norms"
 """The notebook page with the site's own batch norm: scales, shifts and running statistics."""

@@ -9,14 +9,87 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedsift.aggregate import average
-from fedsift.contract import ConfigError, Federation, Replies, Request, Stage, State, Weights
-from fedsift.contract.method import Asks
-from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Share
-from fedsift.local.losses import mean_scores
-from fedsift.local.public import Lesson, PublicPart, Show, public_size
-from fedsift.methods.base import TrainingMethod, methods, plain_loss, record_loss
-from fedsift.methods.feddf_site import Contribute, Contributed, EvaluateStudent
+from fedsift.core.errors import ConfigError
+from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Share
+from fedsift.formulas.aggregation import average
+from fedsift.formulas.losses import mean_scores
+from fedsift.methods._base import TrainingMethod, methods, plain_loss, record_loss
+from fedsift.protocol.federation import Federation, Replies
+from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
+from fedsift.protocol.method import Asks, Stage, State
+from fedsift.protocol.site import Site
+from fedsift.training.job import Job, Result
+from fedsift.training.own_models import OwnEvaluated, judge
+from fedsift.training.plan import reach
+from fedsift.training.public_learning import Lesson, PublicPart, Show, learn, public_size
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import TrainingRequest, count_refusal, weights_refusal
+
+# FedDF at a site: distil the group's average, train it privately, send it back with its public scores
+# ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Contributed(Reply):
+    """A site's model and what it predicts for the public samples."""
+
+    weights: Weights = disclosed("the site's model after local training", update="weights")
+    outputs: Tensor | None = disclosed("that model's logits for the public, unlabelled samples, [N0, K]")
+    samples: int = disclosed("how many samples it trained on")
+    loss: float = disclosed("mean training loss over the local steps")
+
+    def refusal(self, request: Contribute, facts: SiteFacts) -> str | None:
+        problem = weights_refusal(self.weights, request.weights)
+        problem = problem or count_refusal("samples", self.samples, facts.samples)
+        if problem is None and request.show is not None:
+            problem = request.show.refusal(self.outputs)
+        if problem is None and request.show is None and self.outputs is not None:
+            problem = "the reply holds public predictions that were not asked for"
+        return problem
+
+    def moves(self, request: Contribute) -> tuple[tuple[Weights, Weights], ...]:
+        return ((self.weights, request.weights),)
+
+
+@dataclass(frozen=True)
+class Contribute(TrainingRequest[Contributed]):
+    """Distil the ensemble into these weights, train them privately, send them with their public scores."""
+
+    reply_type: ClassVar[type[Reply]] = Contributed
+
+    weights: Weights
+    lesson: Lesson | None
+    recipe: Recipe
+    show: Show | None
+
+    def reach(self, samples: int) -> float:
+        return reach(samples, self.recipe)
+
+    def job(self, site: Site) -> Job:
+        return Job(site, student_of(site, self.weights, self.lesson), self.recipe)
+
+    def reply(self, site: Site, result: Result | None) -> Contributed:
+        assert result is not None
+        outputs = None if self.show is None else self.show.outputs(site, result.weights)
+        return Contributed(result.weights, outputs, len(site.samples), result.loss)
+
+
+def student_of(site: Site, weights: Weights, lesson: Lesson | None) -> Weights:
+    """The group's student. Every site of a group makes the same one: order and dropout are shared."""
+    return weights if lesson is None else learn(site, weights, lesson)
+
+
+@dataclass(frozen=True)
+class EvaluateStudent(Request[OwnEvaluated]):
+    """Judge the student that the ensemble makes of these weights."""
+
+    reply_type: ClassVar[type[Reply]] = OwnEvaluated
+
+    weights: Weights
+    lesson: Lesson | None
+
+    def answer(self, site: Site) -> OwnEvaluated:
+        return judge(site, student_of(site, self.weights, self.lesson))
 
 
 @dataclass(frozen=True)

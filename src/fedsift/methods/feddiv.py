@@ -6,20 +6,320 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, cast
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
-from fedsift.contract import Federation, Findings, Replies, Stage, Weights
-from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
-from fedsift.local.objective import CrossEntropy, Objective, as_objective
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Train
-from fedsift.local.robust import ClassBalance
-from fedsift.methods.base import ask_to_train, methods
-from fedsift.methods.feddiv_filter import FitFilter, Rules, SiftLabels
-from fedsift.methods.feddiv_site import TrainBehindFilter, TrainedBehindFilter
-from fedsift.methods.in_turn import InTurnState, VisitsInTurn
-from fedsift.signals.two_gaussians import TwoGaussians, pooled
+from fedsift.core.codec import Wire
+from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
+from fedsift.detection.mixtures import (
+    TwoGaussians,
+    clean_share,
+    first_filter,
+    local_filter,
+    pooled,
+    scaled_to_one,
+)
+from fedsift.methods._base import ask_to_train, methods
+from fedsift.methods._visits_in_turn import InTurnState, VisitsInTurn
+from fedsift.protocol.federation import Federation, Replies
+from fedsift.protocol.findings import Findings
+from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
+from fedsift.protocol.method import Stage
+from fedsift.protocol.site import Site
+from fedsift.training.crossfit import part_of
+from fedsift.training.job import Job, Result
+from fedsift.training.objective import CrossEntropy, Objective, as_objective
+from fedsift.training.predict import site_logits
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train, Trained, count_refusal
+from fedsift.training.robust_terms import ClassBalance
+
+# Predictions freed of what a network says of everything: FedDiv's predictive consistency
+# ------------------------------------------------------------------------------
+
+LEAST = 1e-4
+"""A class's share counts as at least this. It decays like m^t where a site lacks the class; without a floor the bonus
+-xi log p grows without end, and the class wins every time."""
+
+
+def debiased(
+    logits: ArrayLike, prior: ArrayLike, strength: float, held: ArrayLike | None = None
+) -> NDArray[np.float64]:
+    """F = f(x) - xi log p_hat, `[n, K]` (FedDiv eq. 9): what is predicted beyond the site's usual prediction.
+
+    prior: p_hat, the site's running mean prediction, `[K]`. held: classes that the site has samples of, `[K]`; the
+    others get the smallest bonus of all instead of the largest. None: all classes alike.
+    """
+    bonus = -strength * np.log(np.maximum(np.asarray(prior, dtype=np.float64), LEAST))
+    if held is not None:
+        bonus = np.where(np.asarray(held, dtype=np.bool_), bonus, bonus.min())
+    return np.asarray(logits, dtype=np.float64) + bonus
+
+
+def running_prior(
+    prior: ArrayLike, probabilities: ArrayLike, momentum: float, counted: ArrayLike | None = None
+) -> NDArray[np.float64]:
+    """p_hat <- m p_hat + (1 - m) mean of p over the site's samples, `[K]` (FedDiv eq. 10).
+
+    counted: samples that count, bool `[n]`; None: all. Where none does, p_hat stays.
+    """
+    before, p = np.asarray(prior, dtype=np.float64), np.asarray(probabilities, dtype=np.float64)
+    if counted is not None:
+        p = p[np.asarray(counted, dtype=np.bool_)]
+    return momentum * before + (1 - momentum) * p.mean(axis=0) if len(p) else before
+
+
+# FedDiv's filter at a site: two Gaussians over its samples' losses, and what they say of its labels
+# ------------------------------------------------------------------------------
+
+NAME = "feddiv"
+USUAL = "feddiv usual prediction"
+"""The notebook page of p_hat, the running mean of the site's predictions, float64 `[K]`."""
+WORDS = (
+    "means, variances and shares of two Gaussians over its samples' losses, six numbers; "
+    "the share of the larger mean is about its rate of wrong labels"
+)
+
+
+@dataclass(frozen=True)
+class Rules(Wire):
+    """How a site reads the filter; symbols as in the paper."""
+
+    clean_from: float = 0.5
+    """A label is clean from this posterior on."""
+    noisy_above: float = 0.1
+    """A site is noisy where a larger share of its labels is not clean."""
+    zeta: float = 0.75
+    xi: float = 0.5
+    momentum: float = 0.2
+    """m"""
+    relabel: bool = True
+    pcs: bool = True
+    pcs_when: Literal["epoch", "visit"] = "epoch"
+    pcs_after: int = 0
+    phat_conf: float = 0.0
+    phat_over: Literal["all", "held"] = "all"
+    scale: Literal["raw", "site_minmax"] = "raw"
+    guarded: bool = True
+
+
+def filter_losses(site: Site, logits: Tensor, scale: str) -> NDArray[np.float64]:
+    """Cross-entropy of the given labels, `[n]`: as it is, or scaled to 0..1 within the site."""
+    found: NDArray[np.float64] = F.cross_entropy(logits.double(), site.given, reduction="none").numpy()
+    return scaled_to_one(found) if scale == "site_minmax" else found
+
+
+def consistent_labels(site: Site, logits: Tensor, rules: Rules) -> Tensor:
+    """y° = argmax f(x) - xi log p_hat, int64 `[n]` (eq. 9)."""
+    held = torch.bincount(site.given, minlength=site.n_classes) > 0 if rules.phat_over == "held" else None
+    scores = debiased(logits.double().numpy(), usual_prediction(site), rules.xi, held)
+    return torch.from_numpy(scores.argmax(axis=1))
+
+
+def usual_prediction(site: Site) -> NDArray[np.float64]:
+    """p_hat; all classes alike before the first visit."""
+    kept: Tensor = site.notebook.get(USUAL, torch.full((site.n_classes,), 1 / site.n_classes).double())
+    return kept.numpy()
+
+
+@dataclass(frozen=True)
+class Sifted:
+    """A site's labels behind the filter."""
+
+    clean: Tensor
+    """bool `[n]`: c_i >= clean_from."""
+    sure: Tensor
+    """bool `[n]`: max p >= zeta."""
+    said: Tensor
+    """int64 `[n]`: y_hat, the received model's label."""
+
+    @property
+    def noise(self) -> float:
+        """delta_hat: share of the labels that are not clean."""
+        return 1 - float(self.clean.double().mean())
+
+
+def sift(site: Site, logits: Tensor, mixture: Tensor, rules: Rules) -> Sifted:
+    """Part the labels by the filter (eqs. 7-8), and keep as evidence what it says of each."""
+    belief = clean_share(filter_losses(site, logits, rules.scale), TwoGaussians.of(mixture.numpy()))
+    top = F.softmax(logits.double(), dim=-1).max(-1)
+    if rules.guarded:
+        belief = np.where((top.indices == site.given).numpy(), 1.0, belief)
+    found = Sifted(torch.from_numpy(belief >= rules.clean_from), top.values >= rules.zeta, top.indices)
+    clear = ~found.clean & found.sure & (found.said == consistent_labels(site, logits, rules))
+    site.keep_evidence(
+        NAME,
+        suspicion=torch.from_numpy(1 - belief),
+        flagged=~found.clean,
+        # a suspect without a clear answer keeps its label as the proposal
+        proposed=torch.where(clear, found.said, site.given),
+    )
+    return found
+
+
+def filter_refusal(table: Tensor) -> str | None:
+    if table.shape != (3, 2) or not table.is_floating_point():
+        return f"the filter has shape {tuple(table.shape)}, two Gaussians are (3, 2) numbers"
+    return (
+        None if bool((table[1:] > 0).all()) else "the filter has a variance or a share that is not positive"
+    )
+
+
+@dataclass(frozen=True)
+class Fitted(Reply):
+    """A site's own filter."""
+
+    filter: Tensor = disclosed(WORDS, least=0.0)
+    samples: int = disclosed("how many samples it was fitted to")
+
+    def refusal(self, request: FitFilter, facts: SiteFacts) -> str | None:
+        return filter_refusal(self.filter) or count_refusal("samples", self.samples, facts.samples)
+
+
+@dataclass(frozen=True)
+class FitFilter(Request[Fitted]):
+    """Fit two Gaussians to the site's losses under these weights, from nothing: W^0."""
+
+    reply_type: ClassVar[type[Reply]] = Fitted
+
+    weights: Weights
+    scale: Literal["raw", "site_minmax"] = "raw"
+
+    def answer(self, site: Site) -> Fitted:
+        found = first_filter(filter_losses(site, site_logits(site, self.weights), self.scale))
+        return Fitted(torch.from_numpy(found.table), len(site.samples))
+
+
+@dataclass(frozen=True)
+class Suspected(Reply):
+    """How many labels the filter holds suspect; which, stays there."""
+
+    suspects: int = disclosed("how many of its labels the final filter holds suspect")
+
+    def refusal(self, request: SiftLabels, facts: SiteFacts) -> str | None:
+        return count_refusal("suspects", self.suspects, facts.samples, least=0)
+
+
+@dataclass(frozen=True)
+class SiftLabels(Request[Suspected]):
+    """Judge every label by the final model and filter: the site's list of suspects."""
+
+    reply_type: ClassVar[type[Reply]] = Suspected
+
+    weights: Weights
+    filter: Tensor
+    rules: Rules = field(default_factory=Rules)
+
+    def answer(self, site: Site) -> Suspected:
+        found = sift(site, site_logits(site, self.weights), self.filter, self.rules)
+        return Suspected(site.told(int((~found.clean).sum())))
+
+
+# FedDiv's training at a site: part its labels by the filter that all sites share, relabel what is
+# doubtful but clear, train on what stays consistent, and fit the filter anew
+# ------------------------------------------------------------------------------
+
+CONSISTENT = "feddiv consistent labels"
+"""The notebook page of y°, the debiased label of each sample at the end of the last visit, int64 `[n]`."""
+VISITS = "feddiv visits"
+"""The notebook page of how often the site has trained behind the filter."""
+MOST_EM_STEPS = 10_000
+"""Of the filter's fit, that a message may ask for."""
+FEWEST = 2
+"""Samples to train on."""
+
+
+@dataclass(frozen=True)
+class TrainedBehindFilter(Trained):
+    """A model, and the site's filter."""
+
+    filter: Tensor = disclosed(WORDS, least=0.0, default_factory=lambda: torch.ones(3, 2).double())
+
+    def refusal(self, request: Train, facts: SiteFacts) -> str | None:
+        return super().refusal(request, facts) or filter_refusal(self.filter)
+
+
+@dataclass(frozen=True)
+class TrainBehindFilter(Train):
+    """One visit of Alg. 1: filter, relabel, train on consistent samples, fit the filter anew."""
+
+    reply_type: ClassVar[type[Reply]] = TrainedBehindFilter
+
+    filter: Tensor = field(default_factory=lambda: torch.ones(3, 2).double())
+    """W^t: means, variances and shares, clean first, `[3, 2]`."""
+    rules: Rules = field(default_factory=Rules)
+    em_steps: int | None = field(default=None, metadata={"least": 1, "most": MOST_EM_STEPS})
+
+    def work(self, facts: SiteFacts) -> float:
+        """With a look at every sample before each epoch, and one of the filter before and after."""
+        return super().work(facts) + (self.recipe.epochs + 1) * facts.samples
+
+    def job(self, site: Site) -> Job | None:  # type: ignore[override]
+        super().job(site)
+        logits = site_logits(site, self.weights)
+        found = sift(site, logits, self.filter, self.rules)
+        bench = site.workbench
+        bench["epochs"], bench["said"] = 0, found.said
+        bench["labels"], bench["usable"], bench["choosy"] = self.believed(site, found)
+        return self.part(site, self.weights, logits)
+
+    def believed(self, site: Site, found: Sifted) -> tuple[Tensor, Tensor, bool]:
+        """Labels `[n]`, samples that may be trained on `[n]`, and whether they must be consistent.
+
+        A clean site has all of its own; a noisy one its clean samples with their labels, and of the rest those that
+        the received model is sure of with its label (eqs. 8, 11).
+        """
+        if found.noise <= self.rules.noisy_above:
+            return site.given, torch.ones_like(found.clean), False
+        late = site.notebook.get(VISITS, 0) >= self.rules.pcs_after
+        taken = ~found.clean & found.sure & (self.rules.relabel and late)
+        return torch.where(taken, found.said, site.given), found.clean | taken, self.rules.pcs and late
+
+    def part(self, site: Site, weights: Weights, logits: Tensor) -> Job | None:
+        """The next epoch, or all of them where the choice of samples does not change; None where too few are left."""
+        bench, rules = site.workbench, self.rules
+        usable, recipe = bench["usable"], self.recipe
+        if bench["choosy"] and rules.pcs_when == "epoch":
+            usable = usable & (bench["said"] == consistent_labels(site, logits, rules))
+            recipe = replace(recipe, epochs=1)
+        elif bench["choosy"]:
+            last: Tensor = site.notebook.get(CONSISTENT, bench["said"])
+            usable = usable & (bench["said"] == last)
+        if int(usable.sum()) < FEWEST:
+            return None
+        own = part_of(site, usable.nonzero().squeeze(-1), bench["labels"])
+        bench["epochs"] += recipe.epochs
+        return Job(own, weights, recipe, purpose=f"train to epoch {bench['epochs']}")
+
+    def further(self, site: Site, result: Result) -> Job | None:
+        if site.workbench["epochs"] >= self.recipe.epochs:
+            return None
+        return self.part(site, result.weights, site_logits(site, result.weights))
+
+    def reply(self, site: Site, result: Result | None) -> TrainedBehindFilter:
+        """The trained model, or the received one where nothing was trained, and the filter of its losses."""
+        weights = self.weights if result is None else result.weights
+        logits = site_logits(site, weights)
+        own = local_filter(
+            filter_losses(site, logits, self.rules.scale), TwoGaussians.of(self.filter.numpy()), self.em_steps
+        )
+        self.remember(site, logits)
+        loss = 0.0 if result is None else result.loss
+        return TrainedBehindFilter(weights, len(site.samples), loss, filter=torch.from_numpy(own.table))
+
+    def remember(self, site: Site, logits: Tensor) -> None:
+        """The site's usual prediction follows (eq. 10); y° is kept for a check at the next visit."""
+        p, counted = F.softmax(logits.double(), dim=-1), None
+        if self.rules.phat_conf > 0:
+            scores = torch.from_numpy(debiased(logits.numpy(), usual_prediction(site), self.rules.xi))
+            counted = (F.softmax(scores, dim=-1).max(-1).values > self.rules.phat_conf).numpy()
+        usual = running_prior(usual_prediction(site), p.numpy(), self.rules.momentum, counted)
+        site.notebook[CONSISTENT] = consistent_labels(site, logits, self.rules)
+        site.notebook[USUAL] = torch.from_numpy(usual)
+        site.notebook[VISITS] = site.notebook.get(VISITS, 0) + 1
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,46 @@ from typing import ClassVar
 
 import torch
 
-from fedsift.aggregate import Merge, feddyn_anchor, feddyn_cloud, feddyn_memory, relative_sizes
-from fedsift.contract import ConfigError, Federation, State, Weights
-from fedsift.contract.codec import Wire
-from fedsift.contract.messages import Reply
-from fedsift.contract.method import Asks
-from fedsift.contract.ranges import AtLeastZero, Share
-from fedsift.local.extras import Extra, PerParameter
-from fedsift.local.objective import Objective, Proximal, Term, as_objective
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Train, Trained
-from fedsift.local.site import Site
-from fedsift.local.trainer import Result
-from fedsift.methods.base import AnyLoss, Averaging, methods, record_loss
+from fedsift.core.codec import Wire
+from fedsift.core.errors import ConfigError
+from fedsift.core.ranges import AtLeastZero, Share
+from fedsift.formulas.aggregation import Merge, each_tensor, relative_sizes
+from fedsift.methods._base import AnyLoss, Averaging, methods, record_loss
+from fedsift.protocol.federation import Federation
+from fedsift.protocol.messages import Reply, Weights
+from fedsift.protocol.method import Asks, State
+from fedsift.protocol.site import Site
+from fedsift.training.extras import Extra, PerParameter
+from fedsift.training.job import Result
+from fedsift.training.objective import Objective, Proximal, Term, as_objective
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train, Trained
+
+
+def feddyn_anchor(cloud: Weights, memory: Weights) -> Weights:
+    """Where a site's proximal term pulls to: w - h_k. With (alpha_k / 2) ||v - (w - h_k)||^2 in its loss, the gradient
+    gains alpha_k (v - w + h_k), with alpha_k = alpha / s_k."""
+    return each_tensor(lambda h, w: w - h, memory, cloud)
+
+
+def feddyn_memory(memory: Weights, end: Weights, cloud: Weights) -> Weights:
+    """A site's memory after training: h_k + v - w."""
+    return each_tensor(lambda h, v, w: h + v - w, memory, end, cloud)
+
+
+def feddyn_cloud(averaged: Weights, memories: Sequence[Weights], n_sites: int) -> Weights:
+    """The model that the next round starts from: average of the round's models + mean of h over all sites.
+
+    memories: of the sites that have one; the others' are 0 and count in `n_sites`.
+    """
+    cloud: Weights = {}
+    for name, tensor in averaged.items():
+        total = torch.zeros_like(tensor)
+        for memory in memories:
+            total += memory[name]
+        cloud[name] = tensor + total / n_sites
+    return cloud
+
 
 MEMORY = "feddyn memory"
 """The notebook page that holds h_k; it never leaves the site."""

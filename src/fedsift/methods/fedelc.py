@@ -7,13 +7,164 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-from fedsift.contract import Federation, Stage
-from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Rate, Share
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Train
-from fedsift.methods.base import ask_to_train, methods
-from fedsift.methods.fedelc_site import LearntLabels, TrainLearningLabels, TrainScoring
-from fedsift.methods.fednoro_parts import FedNoRoState, FindsNoisySites
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Positive, Rate, Share
+from fedsift.formulas import losses
+from fedsift.formulas.losses import entropy, expected_value
+from fedsift.methods._base import ask_to_train, methods
+from fedsift.methods.fednoro import FedNoRoState, FindsNoisySites
+from fedsift.protocol.federation import Federation
+from fedsift.protocol.messages import Reply
+from fedsift.protocol.method import Stage
+from fedsift.protocol.site import Site
+from fedsift.training.job import Job, Result
+from fedsift.training.objective import Term, View
+from fedsift.training.predict import site_logits
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train, Trained
+
+# Labels that are learnt as distributions d = softmax(u) beside the network (FedELC): logits, u and
+# targets are `[..., B, K]`
+# ------------------------------------------------------------------------------
+
+
+def label_distribution_loss(
+    logits: Tensor, u: Tensor, target: Tensor, kept: Tensor, alpha: float, beta: float, scale: float
+) -> Tensor:
+    """scale KL(p || d) + alpha kept (-log d_y) + scale beta H(p), `[..., B]` (FedELC; scale = 1/K as released).
+
+    kept: 1 where the given label still has a say, `[..., B]`; all are in FedELC, MaskedOptim leaves some out.
+    """
+    log_p, log_d = F.log_softmax(logits, dim=-1), F.log_softmax(u, dim=-1)
+    divergence = (log_p.exp() * (log_p - log_d)).sum(-1)
+    faithful = -expected_value(target, log_d) * kept
+    return scale * divergence + alpha * faithful + scale * beta * entropy(logits)
+
+
+def stepped_labels(
+    u: Tensor, logits: Tensor, target: Tensor, kept: Tensor, alpha: float, scale: float, rate: Tensor | float
+) -> Tensor:
+    """u - rate [scale (d - p) + alpha kept (d - e_y)]: one step of plain descent on the loss above, `[..., B, K]`.
+
+    Its fixed point is d = (scale p + alpha e_y) / (scale + alpha): the given label never loses its share.
+    """
+    p, d = F.softmax(logits.detach(), dim=-1), F.softmax(u, dim=-1)
+    return u - rate * (scale * (d - p) + alpha * kept.unsqueeze(-1) * (d - target))
+
+
+# FedELC at a site: a noisy one learns a distribution over the classes for each of its labels; a clean
+# one trains as usual and scores its labels
+# ------------------------------------------------------------------------------
+
+NAME = "fedelc"
+LABELS = "fedelc labels"
+"""The notebook page of u, each sample's label before softmax, `[n, K]`; zeros where nothing is learnt yet."""
+
+
+@dataclass(frozen=True)
+class LearntLabels(Term):
+    """s KL(p || d) + alpha (-log d_y) + s beta H(p) with d = softmax(u); after each look at a sample its u makes a step
+    of its own. A sample is looked at once an epoch, so this is the release's step at the end of each epoch."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({LABELS})
+
+    alpha: float = 0.5
+    beta: float = 0.2
+    class_scale: Literal["1/C", "1"] = "1/C"
+    """s"""
+    rate: float = 1000.0
+    """lambda"""
+    batch: int = 64
+    """The step is lambda / batch; 0: by the batch's own size."""
+    start: float = 10.0
+    """K_u: u begins with this on the given class and 0 elsewhere."""
+    mask_keep: float = 1.0
+    """Share of a batch, by rising cross-entropy, whose given labels have a say."""
+
+    def memory(self, classes: int) -> Mapping[str, tuple[int, ...]]:
+        return {LABELS: (classes,)}
+
+    def value(self, view: View) -> Tensor:
+        target, present = view.target, view.present
+        kept = present
+        if self.mask_keep < 1:
+            left_out = torch.tensor(1 - self.mask_keep, dtype=torch.float64)
+            hard = losses.cross_entropy(view.logits.detach(), target)
+            kept = losses.small_loss(hard, left_out, present)
+        scale = 1 / target.shape[-1] if self.class_scale == "1/C" else 1.0
+        u = begun(view.rows(LABELS), target, self.start)
+        size = present.sum(-1)[..., None, None] if self.batch == 0 else float(self.batch)
+        view.keep(
+            LABELS,
+            stepped_labels(u, view.logits, target, kept, self.alpha, scale, self.rate / size),
+        )
+        per_sample = label_distribution_loss(view.logits, u, target, kept, self.alpha, self.beta, scale)
+        return view.mean(per_sample)
+
+
+def begun(u: Tensor, target: Tensor, start: float) -> Tensor:
+    """u `[..., K]`, with start e_y in the rows that nothing was learnt for yet."""
+    return torch.where((u != 0).any(-1, keepdim=True), u, start * target)
+
+
+@dataclass(frozen=True)
+class TrainLearningLabels(Train):
+    """Train on learnt labels at a noisy site, merge them with what the trained network says, and note the outcome."""
+
+    reply_type: ClassVar[type[Reply]] = Trained
+
+    merge_weight: float = 0.5
+    """Share of the learnt label in the merged one; the rest is the trained network's prediction."""
+    start: float = 10.0
+    """K_u: the merged label times this is u of the next visit."""
+    upload_mix: float = 1.0
+    """Share of the trained model in what is sent; the rest is the received one."""
+
+    def reply(self, site: Site, result: Result | None) -> Trained:
+        assert result is not None
+        given = F.one_hot(site.given, site.n_classes).to(torch.float32)
+        learnt = F.softmax(begun(site.notebook[LABELS], given, self.start), dim=-1)
+        predicted = F.softmax(site_logits(site, result.weights), dim=-1)
+        merged = self.merge_weight * learnt + (1 - self.merge_weight) * predicted
+        site.notebook[LABELS] = self.start * merged
+        proposed = merged.argmax(-1)
+        site.keep_evidence(
+            NAME,
+            proposed=proposed,
+            flagged=proposed != site.given,
+            suspicion=1 - losses.expected_value(given, merged),
+        )
+        return super().reply(site, replace(result, weights=self.sent(result)))
+
+    def sent(self, result: Result) -> dict[str, Tensor]:
+        """(1 - m) theta^t + m theta_k; whole numbers (batch norm's counters) are those of theta_k."""
+        if self.upload_mix == 1:
+            return dict(result.weights)
+        return {
+            name: torch.lerp(self.weights[name], own, self.upload_mix) if own.is_floating_point() else own
+            for name, own in result.weights.items()
+        }
+
+
+@dataclass(frozen=True)
+class TrainScoring(Train):
+    """Train as usual at a site called clean; the received model scores its labels, none is held suspect."""
+
+    reply_type: ClassVar[type[Reply]] = Trained
+
+    def job(self, site: Site) -> Job:
+        p = F.softmax(site_logits(site, self.weights).double(), dim=-1)
+        given = F.one_hot(site.given, site.n_classes).double()
+        site.keep_evidence(
+            NAME,
+            proposed=p.argmax(-1),
+            flagged=torch.zeros(len(given), dtype=torch.bool),
+            suspicion=1 - losses.expected_value(given, p),
+        )
+        return super().job(site)
 
 
 @methods.register("fedelc")

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from fedsift.contract import Federation
-from fedsift.contract.ranges import AtLeastZero, Range
-from fedsift.local.objective import Objective, Term
-from fedsift.local.partial import PositiveWeighted, SureOfFirstView
-from fedsift.local.recipe import Recipe
-from fedsift.methods.base import methods
-from fedsift.methods.partly_annotated import PartlyAnnotated
+from fedsift.core.ranges import AtLeastZero, Range
+from fedsift.methods._base import methods
+from fedsift.methods._partial_annotation import PartlyAnnotated
+from fedsift.protocol.federation import Federation
+from fedsift.training.objective import Objective, Term
+from fedsift.training.partial_terms import PositiveWeighted, SureOfFirstView
+from fedsift.training.recipe import Recipe
 
 
 @methods.register("fedfixmatch")

@@ -10,16 +10,160 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsift.contract import ConfigError, Federation, FederationFacts, Replies, Stage, State, Weights
-from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Positive, Range
-from fedsift.local.objective import Objective
-from fedsift.local.partial import MissingTo, PositiveWeighted, SameRelations, annotated_classes
-from fedsift.local.requests import Train, Trained
-from fedsift.methods.base import ask_to_train, methods
-from fedsift.methods.fedirm_site import Relate, Relations, TrainByRelations
-from fedsift.methods.partly_annotated import PartlyAnnotated
-from fedsift.signals.prototypes import mean_of_holders
-from fedsift.signals.rampup import rampup
+from fedsift.core.errors import ConfigError
+from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Positive, Range
+from fedsift.formulas import losses
+from fedsift.formulas.prototypes import mean_of_holders
+from fedsift.methods import fedirm
+from fedsift.methods._base import ask_to_train, methods
+from fedsift.methods._mean_teacher import TrainWithAverage
+from fedsift.methods._partial_annotation import PartlyAnnotated
+from fedsift.methods.fednoro import rampup
+from fedsift.protocol.facts import FederationFacts
+from fedsift.protocol.federation import Federation, Replies
+from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
+from fedsift.protocol.method import Stage, State
+from fedsift.protocol.site import Site
+from fedsift.training.extras import Extra, PerSite
+from fedsift.training.objective import Objective, Term, View
+from fedsift.training.partial_terms import MissingTo, PositiveWeighted, annotated_classes, known_entries
+from fedsift.training.predict import site_logits
+from fedsift.training.requests import Train, Trained
+
+RELATIONS, RELATED = "relations between classes", "classes that have relations"
+"""Extras of the term below: what other sites' models say of positives of each class, `[K, K]`, and which rows exist."""
+
+
+@dataclass(frozen=True)
+class SameRelations(Term):
+    """FedIRM: what the network says of samples that it takes for class c is what other sites' networks say of theirs.
+
+    Samples of which the network is sure throughout, and whose entropy is small, stand for their missing classes; the
+    divergence from the received rows is averaged over the classes that the batch and the received matrix both have.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({RELATIONS, RELATED})
+
+    threshold: float = 0.7
+    most_entropy: float = 2.0
+    temperature: float = 2.0
+    divergence: Literal["plain", "binary"] = "plain"
+
+    def value(self, view: View) -> Tensor:
+        guess = view.logits.detach()
+        labels, sure = losses.confident_tags(torch.sigmoid(guess), self.threshold)
+        everywhere = losses.sure_throughout(sure, torch.ones_like(sure))
+        chosen = everywhere & (losses.binary_entropy(guess).sum(-1) < self.most_entropy) & (view.present > 0)
+        members = labels * (known_entries(view) == 0) * chosen.unsqueeze(-1)
+        own, held = fedirm.relation_matrix(view.logits, members, self.temperature)
+        compared = held & (view.site(RELATED) > 0)
+        apart = fedirm.relation_divergence(own, view.site(RELATIONS), self.divergence)
+        return torch.where(compared, apart, 0.0).sum(-1) / compared.sum(-1).clamp(min=1)
+
+
+# What a network says of all classes where one of them is present (FedIRM), for several yes/no labels
+# a sample
+# ------------------------------------------------------------------------------
+
+LEAST = 1e-6
+"""Probabilities count as at least this in a divergence."""
+
+
+def relation_matrix(logits: Tensor, members: Tensor, temperature: float = 2.0) -> tuple[Tensor, Tensor]:
+    """Row c: sigmoid(mean over the members of class c of z / T), `[..., B, K] -> [..., K, K]`; and which rows exist.
+
+    members: `[..., B, K]`, 1 where a sample stands for a class. A class without a member has no row (1/2 throughout).
+    """
+    weights = members.to(logits.dtype)
+    count = weights.sum(-2)
+    mean = weights.transpose(-1, -2) @ logits / count.clamp(min=1).unsqueeze(-1)
+    return torch.sigmoid(mean / temperature), count > 0
+
+
+def relation_divergence(own: Tensor, other: Tensor, kind: Literal["plain", "binary"] = "plain") -> Tensor:
+    """(KL(p || q) + KL(q || p)) / 2 of each row, `[..., K, K] -> [..., K]`.
+
+    "plain" takes the probabilities of a row as they stand, as released: (p - q)(log p - log q) / 2, which is never
+    negative though a row need not add up to 1. "binary" takes each of them for a yes/no distribution, so that the
+    other side counts too: (p - q)(logit p - logit q) / 2.
+    """
+    p, q = own.clamp(LEAST, 1 - LEAST), other.to(own.dtype).clamp(LEAST, 1 - LEAST)
+    if kind == "plain":
+        apart = p.log() - q.log()
+    elif kind == "binary":
+        apart = torch.logit(p) - torch.logit(q)
+    else:
+        raise ConfigError(f"divergence = '{kind}': choose 'plain' or 'binary'")
+    return ((p - q) * apart).sum(-1) / 2
+
+
+# FedIRM at a site: what its model says of all classes where one that it annotates is present, and
+# training beside what other sites' models say
+# ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Relations(Reply):
+    """A site's rows of the relation matrix."""
+
+    rows: Tensor = disclosed(
+        "what its model says of every class, on average over its samples with each class that it annotates, [A, K]",
+        least=0.0,
+        most=1.0,
+    )
+    held: Tensor = disclosed("which of these rows exist, [A]")
+
+    def refusal(self, request: Relate, facts: SiteFacts) -> str | None:
+        wanted = (len(annotated_classes(facts, request.classes)), request.classes)
+        if self.rows.shape != wanted or self.held.shape != wanted[:1]:
+            return f"the relations have shape {tuple(self.rows.shape)}, asked were {wanted}"
+        if self.rows.dtype != torch.float32 or self.held.dtype != torch.bool:
+            return "the relations' types are wrong"
+        if bool(((self.rows < 0) | (self.rows > 1)).any()):
+            return "a relation is no probability from 0 to 1"
+        return None
+
+
+@dataclass(frozen=True)
+class Relate(Request[Relations]):
+    """sigmoid(mean logit / T) over the positives of each annotated class, under a model."""
+
+    reply_type: ClassVar[type[Reply]] = Relations
+
+    classes: int
+    temperature: float = 2.0
+    least_members: int = 1
+    """Withhold a row over fewer samples."""
+    weights: Weights | None = None
+    """None inside a training visit: the model just trained."""
+
+    def answer(self, site: Site) -> Relations:
+        active = annotated_classes(site.facts, self.classes)
+        logits = site_logits(site, site.weights_for(self.weights)).double()
+        members = site.given.double()
+        rows, _ = relation_matrix(logits, members, self.temperature)
+        held = members.sum(0) >= max(self.least_members, site.smallest)
+        rows = torch.where(held.unsqueeze(-1), rows, 0.0)
+        return Relations(rows[active].float(), held[active])
+
+
+@dataclass(frozen=True)
+class TrainByRelations(TrainWithAverage):
+    """Train with a mean teacher beside what other sites' models say of each class."""
+
+    reply_type: ClassVar[type[Reply]] = Trained
+
+    relations: Tensor | None = None
+    """`[K, K]`, row c from the sites that annotate class c; None: none are asked for."""
+    related: Tensor | None = None
+    """bool `[K]`: which rows exist."""
+
+    def extras(self, site: Site) -> dict[str, Extra]:
+        found = super().extras(site)
+        if self.relations is not None and self.related is not None:
+            found[RELATIONS] = PerSite(self.relations)
+            found[RELATED] = PerSite(self.related.float())
+        return found
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedsift.contract import Federation
-from fedsift.contract.ranges import AtLeastZero
-from fedsift.local.objective import CrossEntropy
-from fedsift.methods.base import OneStage, methods
+from fedsift.core.ranges import AtLeastZero
+from fedsift.methods._base import OneStage, methods
+from fedsift.protocol.federation import Federation
+from fedsift.training.objective import CrossEntropy
 
 
 @methods.register("fedla")

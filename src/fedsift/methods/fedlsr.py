@@ -1,4 +1,5 @@
-"""FedLSR: Jiang et al., Towards Federated Learning against Noisy Labels via Local Self-Regularization, CIKM 2022."""
+"""FedLSR (Jiang et al., CIKM 2022) for several yes/no labels a sample, as FedMLP's comparison (Sun et al. 2024) adapted
+it: the label that a site does not annotate is a wrong "absent", noise like any other."""
 
 from __future__ import annotations
 
@@ -8,13 +9,49 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from fedsift.contract import ConfigError, Federation
-from fedsift.contract.ranges import AtLeastZero, Positive, Range, Share
-from fedsift.local import losses
-from fedsift.local.objective import Objective, Term, View, as_objective
-from fedsift.local.recipe import Augment, Recipe
-from fedsift.methods.base import OneStage, methods, train_round
+from fedsift.core.errors import ConfigError
+from fedsift.core.ranges import AtLeastZero, Positive, Range, Share
+from fedsift.formulas import losses
+from fedsift.methods._base import OneStage, methods, train_round
+from fedsift.methods._partial_annotation import published_recipe
+from fedsift.protocol.federation import Federation
+from fedsift.training.objective import Objective, Term, View, as_objective
+from fedsift.training.recipe import Augment, Recipe
+
+# FedLSR's loss on two augmented looks at the same samples: logits of each are `[..., B, K]`, results
+# `[..., B]`
+# ------------------------------------------------------------------------------
+
+
+def log_sharpened_mixture(first: Tensor, second: Tensor, share: Tensor, temperature: float = 0.5) -> Tensor:
+    """log p_s with p_s = p^(1/T) / sum_j p_j^(1/T) of p = lambda softmax(z1) + (1 - lambda) softmax(z2).
+
+    share: lambda, `[...]`, one for each batch. In log space, so that a tiny probability keeps its gradient:
+    `[..., B, K] -> [..., B, K]`.
+    """
+    weight = share.to(first.dtype)[..., None, None].clamp(1e-7, 1 - 1e-7)
+    mixed = torch.logaddexp(
+        F.log_softmax(first, dim=-1) + weight.log(), F.log_softmax(second, dim=-1) + (1 - weight).log()
+    )
+    return F.log_softmax(mixed / temperature, dim=-1)
+
+
+def jensen_shannon(first: Tensor, second: Tensor, sharpness: float = 3.0, least: float = 1e-6) -> Tensor:
+    """(KL(a || m) + KL(b || m)) / 2 with a = softmax(s z1), b = softmax(s z2), m = (a + b) / 2.
+
+    least: probabilities count as at least this, as released. `[..., B, K] -> [..., B]`.
+    """
+    a = F.softmax(sharpness * first, dim=-1).clamp(min=least)
+    b = F.softmax(sharpness * second, dim=-1).clamp(min=least)
+    log_m = ((a + b) / 2).log()
+    return ((a * (a.log() - log_m)).sum(-1) + (b * (b.log() - log_m)).sum(-1)) / 2
+
+
+# FedLSR: Jiang et al., Towards Federated Learning against Noisy Labels via Local Self-Regularization,
+# CIKM 2022
+# ------------------------------------------------------------------------------
 
 VIEWS = 2
 
@@ -50,10 +87,10 @@ class SelfRegularised(Term):
         if self.yes_no:
             first, second = (torch.stack([z, torch.zeros_like(z)], -1) for z in (first, second))
             target, share = torch.stack([target, 1 - target], -1), share.unsqueeze(-1)
-        log_s = losses.log_sharpened_mixture(first, second, share, self.sharpen)
+        log_s = log_sharpened_mixture(first, second, share, self.sharpen)
         fit = self.fit(log_s, target)
         unsure = -(log_s.exp() * log_s).sum(-1)
-        apart = losses.jensen_shannon(first, second, self.distil)
+        apart = jensen_shannon(first, second, self.distil)
         if self.yes_no:
             known = view.known.chunk(VIEWS, dim=-2)[0] if self.partial and view.known is not None else None
             fit = fit.mean(-1) if known is None else (fit * known).sum(-1) / known.sum(-1).clamp(min=1)
@@ -143,3 +180,35 @@ class FedLSR(OneStage):
         replies = train_round(federation, state.weights, self.looks(federation), chosen)
         federation.record(gamma=self.gamma_at(federation.round.index))
         return replace(state, weights=self.merged(replies, state.weights))
+
+
+@methods.register("fedlsr-ml")
+@dataclass(frozen=True)
+class FedLSRMultiLabel(FedLSR):
+    """FedLSR with a yes/no distribution for each class; the zeros of missing classes are taken at face value.
+
+    `form = "released"` feeds probabilities to a loss that takes logits, which cannot fit.
+    """
+
+    summary: ClassVar[str] = (
+        "FedLSR for several yes/no labels: two looks must give one, sharp answer for each class"
+    )
+    paper: ClassVar[str] = "Jiang et al. 2022 (CIKM); multi-label as in FedMLP's comparison"
+    tasks: ClassVar[tuple[str, ...]] = ("multilabel",)
+    instead: ClassVar[Mapping[str, str]] = {"multiclass": "fedlsr"}
+    forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "released": {"twice": True},
+        "plus": {"lambda_e": 0.6},
+    }
+
+    warm_up: Share = 0.08
+    """t_w / T: share of the rounds over which gamma grows from 0; 40 of the published 500."""
+    mean_over: Literal["samples", "entries"] = "entries"
+    """The agreement of a sample: its sum over classes, or their mean, as the fit is one."""
+    partial: bool = False
+    """Fit the labels of annotated classes alone, and let all classes agree; off as published."""
+
+    local: Recipe = field(default_factory=published_recipe, kw_only=True)
+
+    def term(self, gamma: float) -> SelfRegularised:
+        return replace(super().term(gamma), yes_no=True, partial=self.partial)

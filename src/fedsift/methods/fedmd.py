@@ -8,13 +8,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedsift.contract import ConfigError, Federation, Replies, State
-from fedsift.contract.ranges import AtLeastOne, Count
-from fedsift.local.losses import mean_scores
-from fedsift.local.public import Collaborate, Collaborated, Lesson, PublicPart, Show, public_size
-from fedsift.local.recipe import Recipe
-from fedsift.methods.base import methods, plain_loss, record_loss
-from fedsift.methods.in_public import LearnsInPublic
+from fedsift.core.errors import ConfigError
+from fedsift.core.ranges import AtLeastOne, Count
+from fedsift.formulas.losses import mean_scores
+from fedsift.methods._base import methods, plain_loss, record_loss
+from fedsift.methods._public_learning import LearnsInPublic
+from fedsift.protocol.federation import Federation, Replies
+from fedsift.protocol.method import State
+from fedsift.training.public_learning import Collaborate, Collaborated, Lesson, PublicPart, Show, public_size
+from fedsift.training.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -3,42 +3,381 @@ MICCAI 2024."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
-from fedsift.contract import (
-    ConfigError,
-    Federation,
-    FederationFacts,
-    Misfit,
-    Replies,
-    Stage,
-    State,
-    Weights,
+from fedsift.core.errors import ConfigError
+from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
+from fedsift.core.rounding import floor_count
+from fedsift.formulas.prototypes import Prototypes, cosine, global_prototypes, local_prototypes
+from fedsift.methods._base import Averaging, for_missing_classes, methods, record_loss
+from fedsift.protocol.facts import FederationFacts, Misfit
+from fedsift.protocol.federation import Federation, Replies
+from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
+from fedsift.protocol.method import Stage, State
+from fedsift.protocol.site import Site
+from fedsift.training.objective import BinaryCrossEntropy, Objective, as_objective
+from fedsift.training.partial_terms import (
+    LabelsAndTeacher,
+    MissingTo,
+    PartialClass,
+    annotated_classes,
+    missing_classes,
 )
-from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
-from fedsift.local.objective import BinaryCrossEntropy, Objective, as_objective
-from fedsift.local.partial import LabelsAndTeacher, MissingTo, PartialClass
-from fedsift.local.recipe import Augment, Recipe
-from fedsift.local.requests import Train, Trained
-from fedsift.methods.base import Averaging, for_missing_classes, methods, record_loss
-from fedsift.methods.fedmlp_parts import (
-    average_difficulty,
-    average_prototypes,
-    feature_width,
-    parts_of,
-    record_tags,
-    warn_of_gaps,
-)
-from fedsift.methods.fedmlp_site import (
-    Portrait,
-    Portray,
-    TagMissing,
-)
+from fedsift.training.predict import features_of
+from fedsift.training.recipe import Augment, Recipe
+from fedsift.training.requests import Train, Trained
+
+# FedMLP's pseudo tags: how hard a missing class is, and which samples are tagged each round (eq
+# ------------------------------------------------------------------------------
+
+UNTAGGED = -1
+
+
+def local_difficulty(probabilities: ArrayLike, low: float = 0.3, high: float = 0.7) -> NDArray[np.float64]:
+    """Share of a site's samples with p_c < low or p_c > high, `[n, K] -> [K]`; large for an easy class."""
+    p = np.asarray(probabilities, dtype=np.float64)
+    return np.asarray(((p < low) | (p > high)).mean(axis=0)) if len(p) else np.zeros(p.shape[1])
+
+
+def global_difficulty(
+    local: ArrayLike, sizes: ArrayLike, active: ArrayLike, over: Literal["missing", "active"] = "missing"
+) -> NDArray[np.float64]:
+    """Size-weighted mean over the sites that miss a class, or that annotate it (eq. 10): `[S, K] -> [K]`.
+
+    active: true where a site annotates a class. A class with no such site gets 1.
+    """
+    if over not in ("missing", "active"):
+        raise ConfigError(f"difficulty_over = '{over}': choose 'missing' or 'active'")
+    values, annotated = np.asarray(local, dtype=np.float64), np.asarray(active, dtype=np.bool_)
+    weights = np.asarray(sizes, dtype=np.float64)[:, None] * (annotated if over == "active" else ~annotated)
+    total = weights.sum(axis=0)
+    found = total > 0
+    return np.where(found, (weights * values).sum(axis=0) / np.where(found, total, 1.0), 1.0)
+
+
+@dataclass(frozen=True)
+class Tagging:
+    """One round of tagging for one missing class."""
+
+    score: NDArray[np.float64]
+    """z = cos(P0, f) - cos(P1, f), `[n]`; NaN for tagged samples, and for all without both prototypes."""
+    leaning_negative: int
+    """Untagged samples with z >= 0."""
+    leaning_positive: int
+    """Untagged samples with z < 0."""
+    negative: NDArray[np.int64]
+    """Newly tagged 0, by falling z."""
+    positive: NDArray[np.int64]
+    """Newly tagged 1, by rising z."""
+    tags: NDArray[np.int64]
+    """All tags after the round, `[n]`: 0, 1, or -1 for untagged."""
+
+
+def tag(
+    features: ArrayLike,
+    negative: ArrayLike | None,
+    positive: ArrayLike | None,
+    tags: ArrayLike,
+    difficulty: float,
+    t0: float = 0.005,
+    t1: float = 0.01,
+    min_select: int = 0,
+) -> Tagging:
+    """Tag the surest samples of one missing class for good (eq. 7-9, tau = d_c T).
+
+    features `[n, d]`; negative, positive: the class's prototypes `[d]`, None if there is none (then nothing
+    is tagged); tags `[n]`: -1 untagged, tagged samples are not looked at again. Of the samples that lean to
+    0 (z >= 0) the floor(d t0 ...) surest are tagged 0, of the others the floor(d t1 ...) surest 1; at least
+    `min_select` while any are left, because the floor alone stalls. Each side is tagged whether or not the
+    other finds anything.
+    """
+    current = np.asarray(tags, dtype=np.int64)
+    score = np.full(len(current), np.nan)
+    if negative is not None and positive is not None:
+        open_ = current == UNTAGGED
+        score[open_] = (cosine(negative, features) - cosine(positive, features))[open_]
+    to_zero, to_one = np.flatnonzero(score >= 0), np.flatnonzero(score < 0)
+    n0 = min(len(to_zero), max(floor_count(difficulty * t0 * len(to_zero)), min_select))
+    n1 = min(len(to_one), max(floor_count(difficulty * t1 * len(to_one)), min_select))
+    pick0 = to_zero[np.argsort(-score[to_zero], kind="stable")][:n0].astype(np.int64)
+    pick1 = to_one[np.argsort(score[to_one], kind="stable")][:n1].astype(np.int64)
+    updated = current.copy()
+    updated[pick0], updated[pick1] = 0, 1
+    return Tagging(score, len(to_zero), len(to_one), pick0, pick1, updated)
+
+
+# What a site does for FedMLP beside training: tagging missing labels, measuring its own model
+# ------------------------------------------------------------------------------
+
+TAGS = "fedmlp: tags"
+"""int8 `[n, K]`: 0 or 1 for good, -1 for an entry of a missing class that is not tagged yet."""
+TAGGED_IN = "fedmlp: tagged in round"
+"""int32 `[n, K]`: the round of each tag, from 1; 0 without one."""
+NAME = "fedmlp"
+
+
+# Missing-label detection, section 2.3 ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TagCounts(Reply):
+    """How far tagging is; which entries were tagged, and how, stays at the site."""
+
+    new: int = disclosed("how many labels of missing classes it tagged in this visit", least=0)
+    left: int = disclosed("how many labels of missing classes are still untagged", least=0)
+
+    def refusal(self, request: TagMissing, facts: SiteFacts) -> str | None:
+        most = facts.samples * len(missing_classes(facts, len(request.difficulty)))
+        for name, value in (("new", self.new), ("left", self.left)):
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+                return f"{name} = {value!r} is no number of labels from 0 to {most}"
+        if self.new + self.left > most:
+            return f"{self.new} new tags and {self.left} left are more than {most} in all"
+        return None
+
+
+@dataclass(frozen=True)
+class TagMissing(Request[TagCounts]):
+    """Tag the surest entries of every missing class for good, by nearness to the prototypes (eqs. 7-9)."""
+
+    reply_type: ClassVar[type[Reply]] = TagCounts
+
+    weights: Weights | None
+    """theta_G; None inside a training visit, where it is the model received."""
+    prototypes: NDArray[np.float64]
+    """P_0^c and P_1^c, `[K, 2, F]`."""
+    held: NDArray[np.bool_]
+    """Which of them exist, `[K, 2]`."""
+    difficulty: NDArray[np.float64]
+    """d_c^G, `[K]`; ones without the self-adaptive threshold."""
+    t0: float = 0.005
+    t1: float = 0.01
+    min_select: int = 0
+    augment: Augment | None = None
+    """Look at augmented images, as released code does; None looks at the images themselves."""
+
+    def answer(self, site: Site) -> TagCounts:
+        n, missing = len(site.samples), missing_classes(site.facts, site.n_classes)
+        if not missing:
+            return TagCounts(0, 0)
+        tags, when, suspicion = _tag_pages(site, n)
+        network = site.network(site.weights_for(self.weights))
+        features, _ = features_of(
+            network, site.samples, augment=self.augment, generator=site.random("tagging")
+        )
+        new = 0
+        for c in missing:
+            negative, positive = (self.prototypes[c, side] if self.held[c, side] else None for side in (0, 1))
+            found = tag(
+                features.numpy(), negative, positive, tags[:, c], float(self.difficulty[c]),
+                self.t0, self.t1, self.min_select,
+            )  # fmt: skip
+            fresh = np.concatenate([found.negative, found.positive])
+            tags[:, c] = found.tags
+            when[fresh, c] = site.moment.round + 1
+            suspicion[:, c] = np.where(np.isnan(found.score), suspicion[:, c], -found.score)
+            new += len(fresh)
+        _keep_tags(site, tags, when, suspicion, missing)
+        return TagCounts(site.told(new), site.told(int((tags[:, missing] == UNTAGGED).sum())))
+
+
+def _tag_pages(site: Site, n: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
+    """Copies of the notebook's pages, `[n, K]` each; empty ones at first."""
+    shape = (n, site.n_classes)
+    if TAGS not in site.notebook:
+        return (
+            np.full(shape, UNTAGGED, np.int64),
+            np.zeros(shape, np.int32),
+            np.full(shape, np.nan, np.float32),
+        )
+    kept = site.evidence.suspicion
+    assert kept is not None
+    tags, when, suspicion = site.notebook[TAGS].numpy(), site.notebook[TAGGED_IN].numpy(), kept.numpy()
+    return tags.astype(np.int64), when.copy(), suspicion.copy()
+
+
+def _keep_tags(
+    site: Site,
+    tags: NDArray[np.int64],
+    when: NDArray[np.int32],
+    suspicion: NDArray[np.float32],
+    missing: list[int],
+) -> None:
+    """Write the pages and the evidence: labels with every tag in its place, and which are known.
+
+    suspicion: -Z, high for a 0 that is probably a 1; frozen once tagged, NaN if never looked at. flagged: zeros of
+    missing classes that were tagged 1.
+    """
+    site.notebook[TAGS] = torch.from_numpy(tags.astype(np.int8))
+    site.notebook[TAGGED_IN] = torch.from_numpy(when)
+    known = np.ones(tags.shape, np.bool_)
+    known[:, missing] = tags[:, missing] != UNTAGGED
+    labels = site.given.clone()
+    labels[:, missing] = torch.from_numpy(tags[:, missing] == 1).to(labels.dtype)
+    site.keep_evidence(
+        NAME,
+        labels=labels,
+        known=torch.from_numpy(known),
+        flagged=torch.from_numpy(tags == 1),
+        suspicion=torch.from_numpy(suspicion),
+    )
+
+
+# What a site tells of its model, Alg. 1 "Local Calculation" --------------------------------------------
+
+
+def measured_classes(facts: SiteFacts, n_classes: int, over: str) -> list[int]:
+    """Classes whose difficulty a site measures."""
+    return (missing_classes if over == "missing" else annotated_classes)(facts, n_classes)
+
+
+@dataclass(frozen=True)
+class Portrait(Reply):
+    """A site's prototypes and its view of the classes' difficulty."""
+
+    prototypes: Tensor = disclosed("mean feature of samples without and with each annotated class, [A, 2, F]")
+    held: Tensor = disclosed("which of these means exist, [A, 2]")
+    difficulty: Tensor = disclosed(
+        "share of confident predictions for each class measured, [M]", least=0.0, most=1.0
+    )
+
+    def refusal(self, request: Portray, facts: SiteFacts) -> str | None:
+        active = len(annotated_classes(facts, request.classes))
+        measured = len(measured_classes(facts, request.classes, request.difficulty_over))
+        wanted = (active, 2, request.width)
+        if self.prototypes.shape != wanted or self.held.shape != wanted[:2]:
+            return f"the prototypes have shape {tuple(self.prototypes.shape)}, asked were {wanted}"
+        if self.prototypes.dtype != torch.float32 or self.held.dtype != torch.bool:
+            return "the prototypes' types are wrong"
+        if self.difficulty.shape != (measured,) or self.difficulty.dtype != torch.float64:
+            return f"the difficulties have shape {tuple(self.difficulty.shape)}, asked were ({measured},)"
+        if bool(((self.difficulty < 0) | (self.difficulty > 1)).any()):
+            return "a difficulty is no share from 0 to 1"
+        return None
+
+
+@dataclass(frozen=True)
+class Portray(Request[Portrait]):
+    """Prototypes of the annotated classes (eq. 5) and difficulty of the others (eq. 10) under a model."""
+
+    reply_type: ClassVar[type[Reply]] = Portrait
+
+    weights: Weights | None
+    """theta_k; None inside a training visit, where it is the model just trained."""
+    classes: int
+    width: int
+    """F: length of a feature vector."""
+    low: float = 0.3
+    high: float = 0.7
+    difficulty_over: Literal["missing", "active"] = "missing"
+    least_members: int = 1
+    """Withhold a mean over fewer samples."""
+    augment: Augment | None = None
+
+    def answer(self, site: Site) -> Portrait:
+        active = annotated_classes(site.facts, self.classes)
+        network = site.network(site.weights_for(self.weights))
+        features, logits = features_of(
+            network, site.samples, augment=self.augment, generator=site.random("portrait")
+        )
+        given = site.given.numpy()[:, active]
+        found = local_prototypes(features.numpy(), given, range(len(active)))
+        members = np.stack([(given == 0).sum(0), (given == 1).sum(0)], axis=1)
+        held = found.held & (members >= max(self.least_members, site.smallest))
+        sure = local_difficulty(torch.sigmoid(logits.double()).numpy(), self.low, self.high)
+        return Portrait(
+            torch.from_numpy(np.where(held[..., None], found.vectors, 0.0)).to(torch.float32),
+            torch.from_numpy(held),
+            torch.from_numpy(sure[measured_classes(site.facts, self.classes, self.difficulty_over)]),
+        )
+
+
+# What FedMLP's server makes of a federation, its replies and its network
+# ------------------------------------------------------------------------------
+
+
+def warn_of_gaps(federation: Federation) -> None:
+    """Say which classes no site annotates."""
+    seen = {
+        c for facts in federation.facts.values() for c in annotated_classes(facts, len(federation.classes))
+    }
+    for c, name in enumerate(federation.classes):
+        if c not in seen:
+            federation.warn(f"no site annotates '{name}': nothing can be learnt about it")
+
+
+def parts_of(replies: Replies[Trained]) -> list[tuple[str, Reply]]:
+    """Everything that was asked beside training, with its site."""
+    return [(site, part) for site, reply in replies.items() for part in reply.then]
+
+
+def feature_width(weights: Weights) -> int:
+    """F: inputs of the network's head."""
+    head = weights.get("head.weight")
+    if head is None or head.dim() != 2:
+        raise ConfigError(
+            "method 'fedmlp' compares features: its network needs a linear layer called 'head' on top of "
+            "features(x); use a registered model, or name the last layer of your own so"
+        )
+    return int(head.shape[1])
+
+
+def record_tags(replies: Replies[Trained], federation: Federation) -> None:
+    """How far tagging is; a stall is warned of."""
+    counts = {site: part for site, part in parts_of(replies) if isinstance(part, TagCounts)}
+    new = sum(count.new for count in counts.values())
+    left = sum(count.left for count in counts.values())
+    federation.record(tags_new=new, tags_left=left)
+    federation.record_sites("tags_left", {site: count.left for site, count in counts.items()})
+    if left and not new:
+        federation.warn(
+            "no site tagged a label in some round though some are left: the floor in tau stalls; "
+            "method.min_select = 1 goes on"
+        )
+
+
+def average_prototypes(
+    portraits: Mapping[str, Portrait],
+    sizes: Sequence[int],
+    federation: Federation,
+    weighting: Literal["size", "equal"],
+) -> Prototypes:
+    """P_n^c over the sites that annotate c and hold that side, eq. 6."""
+    k = len(federation.classes)
+    local = []
+    for site, portrait in portraits.items():
+        active = annotated_classes(federation.facts[site], k)
+        vectors = np.zeros((k, *portrait.prototypes.shape[1:]))
+        held = np.zeros((k, 2), np.bool_)
+        vectors[active], held[active] = portrait.prototypes.double().numpy(), portrait.held.numpy()
+        local.append(Prototypes(vectors, held))
+    return global_prototypes(local, sizes, weighting)
+
+
+def average_difficulty(
+    portraits: Mapping[str, Portrait],
+    sizes: Sequence[int],
+    federation: Federation,
+    over: Literal["missing", "active"],
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """d_c^G by size, eq. 10, `[K]`; and which classes anybody measured."""
+    k = len(federation.classes)
+    local, active = np.zeros((len(portraits), k)), np.zeros((len(portraits), k), np.bool_)
+    measured = np.zeros(k, np.bool_)
+    for row, (site, portrait) in enumerate(portraits.items()):
+        facts = federation.facts[site]
+        classes = measured_classes(facts, k, over)
+        local[row, classes] = portrait.difficulty.numpy()
+        active[row, annotated_classes(facts, k)] = True
+        measured[classes] = True
+    return global_difficulty(local, sizes, active, over), measured
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedsift.contract import Federation
-from fedsift.contract.ranges import AtLeastZero
-from fedsift.local.objective import Objective, Proximal, as_objective
-from fedsift.methods.base import AnyLoss, methods
+from fedsift.core.ranges import AtLeastZero
+from fedsift.methods._base import AnyLoss, methods
+from fedsift.protocol.federation import Federation
+from fedsift.training.objective import Objective, Proximal, as_objective
 
 
 @methods.register("fedprox")

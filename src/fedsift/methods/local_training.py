@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from fedsift.contract import Federation, Request, Stage, State
-from fedsift.contract.method import Asks
-from fedsift.contract.ranges import AtLeastOne
-from fedsift.local.own import EvaluateOwn, TrainOwn
-from fedsift.methods.base import TrainingMethod, methods, plain_loss, record_loss
+from fedsift.core.ranges import AtLeastOne
+from fedsift.methods._base import TrainingMethod, methods, plain_loss, record_loss
+from fedsift.protocol.federation import Federation
+from fedsift.protocol.messages import Request
+from fedsift.protocol.method import Asks, Stage, State
+from fedsift.training.own_models import EvaluateOwn, TrainOwn
 
 
 @methods.register("local")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from fedsift.aggregate.rules import Rule
-from fedsift.methods.base import AnyLoss, methods
+from fedsift.formulas.aggregation import Rule
+from fedsift.methods._base import AnyLoss, methods
 
 
 @methods.register("fedmedian")

@@ -3,17 +3,31 @@ Power-of-Choice Selection Strategies, 2020."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from fedsift.aggregate import shares_of
-from fedsift.contract import ConfigError, Federation
-from fedsift.contract.method import Asks
-from fedsift.contract.ranges import AtLeastOne, Share
-from fedsift.local.requests import Indicate, Train
-from fedsift.methods.base import AnyLoss, methods
-from fedsift.signals.choice import power_of_choice
-from fedsift.signals.counting import floor_count
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedsift.core.errors import ConfigError
+from fedsift.core.ranges import AtLeastOne, Share
+from fedsift.core.rounding import floor_count
+from fedsift.formulas.aggregation import shares_of
+from fedsift.methods._base import AnyLoss, methods
+from fedsift.protocol.federation import Federation
+from fedsift.protocol.method import Asks
+from fedsift.training.requests import Indicate, Train
+
+
+def power_of_choice(candidates: Sequence[int], losses: ArrayLike, m: int) -> list[int]:
+    """The m candidates with the largest loss, largest first; `losses` is indexed by site number.
+
+    Draw the candidates without replacement in proportion to the sites' sizes.
+    """
+    values = np.asarray(losses, dtype=np.float64)
+    pool = np.sort(np.asarray(candidates, dtype=np.int64))
+    return [int(site) for site in pool[np.argsort(-values[pool], kind="stable")][:m]]
 
 
 @methods.register("poc")

@@ -8,15 +8,203 @@ from typing import Annotated, Any, ClassVar, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from fedsift.contract import Federation, Replies, State, Weights
-from fedsift.contract.method import Asks
-from fedsift.contract.ranges import AtLeastZero, Count, Range, Rate
-from fedsift.local import losses
-from fedsift.local.recipe import Recipe
-from fedsift.methods.base import OneStage, ask_to_train, methods, told
-from fedsift.methods.rofl_site import Robust, RobustlyTrained, TrainRobustly
-from fedsift.signals.choice import forget_rate
+from fedsift.core.ranges import AtLeastZero, Count, Range, Rate
+from fedsift.formulas import losses
+from fedsift.methods._base import OneStage, ask_to_train, methods, told
+from fedsift.methods._forgetting import FORGOTTEN, MEMORY, NEEDS, forget_rate, forgetting, judge, note
+from fedsift.protocol.federation import Federation, Replies
+from fedsift.protocol.messages import Reply, SiteFacts, Weights, disclosed
+from fedsift.protocol.method import Asks, State
+from fedsift.protocol.site import Site
+from fedsift.training.extras import Extra, PerSample, PerSite
+from fedsift.training.job import Result
+from fedsift.training.objective import Term, View
+from fedsift.training.predict import features_of, site_logits
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train, Trained
+
+# RoFL's class centroids: features are `[..., B, F]`, centroids `[..., K, F]`, over the last axes
+# ------------------------------------------------------------------------------
+
+
+def class_means(features: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Mean feature of each class, `[..., B, F], [..., B, K], [..., B] -> [..., K, F]`; zeros for one without.
+
+    labels: one-hot rows; weights: 1 for samples that count, 0 for others.
+    """
+    members = labels * weights.unsqueeze(-1)
+    return members.transpose(-1, -2) @ features / members.sum(-2).clamp(min=1).unsqueeze(-1)
+
+
+def cosines(features: Tensor, centroids: Tensor) -> Tensor:
+    """Cosine of every sample with every centroid, `[..., B, F], [..., K, F] -> [..., B, K]`; 0 with a zero vector."""
+    return F.normalize(features, dim=-1) @ F.normalize(centroids, dim=-1).transpose(-1, -2)
+
+
+def followed(centroids: Tensor, seen: Tensor) -> Tensor:
+    """(1 - s^2) f + s^2 g of each class's centroid f and the batch's mean g, s their cosine (RoFL eq. 4).
+
+    A class that the batch lacks has g = 0, hence s = 0, and stays: `[..., K, F] -> [..., K, F]`.
+    """
+    s = F.cosine_similarity(centroids, seen, dim=-1).square().unsqueeze(-1)
+    return (1 - s) * centroids + s * seen
+
+
+def distances(features: Tensor, centroids: Tensor, labels: Tensor) -> Tensor:
+    """||phi(x) - f_y||^2 of each sample and its centroid, `[..., B, F], [..., K, F], [..., B, K] -> [..., B]`."""
+    return (features - labels.to(centroids.dtype) @ centroids).square().sum(-1)
+
+
+def common_centroids(previous: Tensor | None, own: Tensor) -> Tensor:
+    """f_G = sum_k s_k f_k / sum_k s_k with s_k = max(0, cos(f_G, f_k)), for each class (RoFL eq. 5).
+
+    own: the sites' centroids, `[S, K, F]`, zeros for a class that a site never saw. previous: f_G of the round before,
+    `[K, F]`; before the first round, and where no site points the same way, the mean over those that have the class.
+    """
+    held = (own.abs().sum(-1) > 0).to(own.dtype)
+    plain = held / held.sum(0).clamp(min=1)
+    if previous is None:
+        shares = plain
+    else:
+        similar = F.cosine_similarity(own, previous.unsqueeze(0), dim=-1).clamp(min=0) * held
+        total = similar.sum(0)
+        shares = torch.where(total > 1e-6, similar / total.clamp(min=1e-6), plain)
+    merged = (shares.unsqueeze(-1) * own).sum(0)
+    if previous is None:
+        return merged
+    return torch.where(held.sum(0).unsqueeze(-1) > 0, merged, previous)
+
+
+# RoFL at a site: samples of small loss whose features lie with their label's class; for the others
+# the global model's label; and class centroids that follow
+# ------------------------------------------------------------------------------
+
+NAME = "rofl"
+CENTROIDS, PSEUDO = "rofl centroids", "rofl pseudo labels"
+"""What the term below needs: f_k `[K, F]`, and the received model's labels `[n, K]`."""
+
+
+@dataclass(frozen=True)
+class Robust(Term):
+    """CE over small-loss samples + lambda_cen ||phi - f_y||^2 over those in place + lambda_e entropy (RoFL section 3).
+
+    S: the floor((1 - R) B) samples of smallest loss. A sample is in place where the centroid nearest to its feature, by
+    cosine, is that of its given label; it then keeps this label, and the others take the global model's.
+    """
+
+    needs: ClassVar[frozenset[str]] = NEEDS | {"features", CENTROIDS, PSEUDO}
+
+    lambda_cen: float = 1.0
+    lambda_e: float = 0.8
+    pull: bool = True
+    total: bool = False
+
+    def memory(self, classes: int) -> Mapping[str, tuple[int, ...]]:
+        return MEMORY
+
+    def value(self, view: View) -> Tensor:
+        assert view.features is not None
+        phi, given, centroids = view.features, view.target, view.site(CENTROIDS)
+        seen, fixed = phi.detach(), centroids.to(phi.dtype)
+        loss = losses.cross_entropy(view.logits, given)
+        chosen = losses.small_loss(loss, view.site(FORGOTTEN), view.present)
+        nearest = F.one_hot(cosines(seen, fixed).argmax(-1), given.shape[-1]).to(given.dtype)
+        in_place = (nearest * given).sum(-1)
+        label = torch.where(in_place.unsqueeze(-1) > 0, given, view.rows(PSEUDO))
+        apart = distances(phi if self.pull else seen, fixed, given) * in_place
+        fit = losses.cross_entropy(view.logits, label) + self.lambda_e * losses.entropy(view.logits)
+        count = chosen.sum(-1).clamp(min=1)
+        away = (apart * chosen).sum(-1) / (1 if self.total else count * phi.shape[-1])
+        note(view, loss)
+        view.keep(CENTROIDS, followed(fixed, class_means(seen, label, chosen)).to(centroids.dtype))
+        return (fit * chosen).sum(-1) / count + self.lambda_cen * away
+
+
+@dataclass(frozen=True)
+class RobustlyTrained(Trained):
+    """A trained model and the site's centroids."""
+
+    centroids: Tensor = disclosed(
+        "mean feature of each class over the site's own samples, [K, F]; zeros for a class "
+        "that it never saw, or less often than its floor",
+        default_factory=lambda: torch.zeros(0, 0),
+    )
+
+    def refusal(self, request: TrainRobustly, facts: SiteFacts) -> str | None:  # type: ignore[override]
+        told, sent = self.centroids, request.centroids
+        wanted = (
+            sent.shape if sent is not None else (request.classes, request.weights["head.weight"].shape[1])
+        )
+        if told.shape != tuple(wanted) or told.dtype != torch.float32:
+            return f"the centroids have shape {tuple(told.shape)}, asked were {tuple(wanted)}"
+        return super().refusal(request, facts)
+
+
+@dataclass(frozen=True)
+class TrainRobustly(Train):
+    """Train on small-loss samples beside the class centroids; then judge anew how many labels are wrong."""
+
+    reply_type: ClassVar[type[Reply]] = RobustlyTrained
+
+    classes: int = 0
+    centroids: Tensor | None = None
+    """f_G, `[K, F]`; None: begin with the class means of the given labels under the received model."""
+    refine: bool = False
+    """Give samples out of place the received model's label; before, they keep their own."""
+    sure: float = 0.0
+    """But only where the model holds that label for likelier than this."""
+    guarded: bool = True
+    """And the given one for implausible."""
+    ramp: float = 1.0
+    """R(t) / forget: how much of the noise rate is left out by now."""
+    forget: float | None = None
+    """The noise rate; None: what the site itself estimated at its last visit, nothing before the first."""
+
+    def extras(self, site: Site) -> dict[str, Extra]:
+        given = F.one_hot(site.labels, site.n_classes).float()
+        pseudo = given
+        if self.refine:
+            p = F.softmax(site_logits(site, self.weights), dim=-1)
+            top, label = p.max(-1)
+            told = F.one_hot(label, site.n_classes).float()
+            replaced = (top > self.sure) & ~(self.guarded & plausible(p, site.labels))
+            pseudo = torch.where(replaced.unsqueeze(-1), told, given)
+        return {
+            **forgetting(site, self.ramp, self.forget),
+            CENTROIDS: PerSite(
+                first_centroids(site, self.weights) if self.centroids is None else self.centroids
+            ),
+            PSEUDO: PerSample(pseudo),
+        }
+
+    def reply(self, site: Site, result: Result | None) -> RobustlyTrained:
+        """The noise rate is estimated anew (signals/noise_rate.py)."""
+        trained = super().reply(site, result)
+        assert result is not None
+        judge(site, NAME, result)
+        few = site.label_counts() < site.smallest
+        centroids = result.learnt[CENTROIDS].float().masked_fill(few.unsqueeze(-1), 0.0)
+        return RobustlyTrained(trained.weights, trained.samples, trained.loss, trained.then, centroids)
+
+
+def plausible(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """Whether a label is in the upper half of the classes by probability, `[n, K], [n] -> [n]`; of two, the likelier.
+
+    The right class of a sample ranks high with any model that has learnt something, if not first: of what such a model
+    holds for second or third it cannot say that it is wrong.
+    """
+    classes = probabilities.shape[-1]
+    own = probabilities.gather(-1, labels.unsqueeze(-1))
+    return (probabilities > own).sum(-1) < classes - classes // 2
+
+
+def first_centroids(site: Site, weights: Weights) -> Tensor:
+    """Class means of the given labels under this model, float32 `[K, F]`."""
+    features, _ = features_of(site.network(weights), site.samples)
+    given = F.one_hot(site.labels, site.n_classes).to(features.dtype)
+    return class_means(features, given, torch.ones(len(features))).float()
 
 
 @dataclass(frozen=True)
@@ -124,7 +312,7 @@ class RoFL(OneStage):
             weights=self.merged(replies, state.weights)
             if self.by_size
             else self.alike(replies, state.weights),
-            centroids=losses.common_centroids(state.centroids, own),
+            centroids=common_centroids(state.centroids, own),
         )
 
     def alike(self, replies: Replies[Any], start: Weights) -> Weights:

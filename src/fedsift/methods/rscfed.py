@@ -4,20 +4,48 @@ annotate some classes only, as FedMLP's comparison (Sun et al. 2024) adapted it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-from fedsift.aggregate import consensus_shares
-from fedsift.contract import Federation, Replies, Weights
-from fedsift.contract.method import Asks
-from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Range
-from fedsift.local.following import TrainWithAverage
-from fedsift.local.objective import Objective
-from fedsift.local.partial import MissingTo, PositiveWeighted
-from fedsift.local.requests import Trained
-from fedsift.methods.base import ask_to_train, methods
-from fedsift.methods.partly_annotated import PartlyAnnotated
+import torch
+from torch import Tensor
+
+from fedsift.core.ranges import AtLeastOne, AtLeastZero, Range
+from fedsift.formulas.aggregation import average, pair_distances
+from fedsift.methods._base import ask_to_train, methods
+from fedsift.methods._mean_teacher import TrainWithAverage
+from fedsift.methods._partial_annotation import PartlyAnnotated
+from fedsift.protocol.federation import Federation, Replies
+from fedsift.protocol.messages import Weights
+from fedsift.protocol.method import Asks
+from fedsift.training.objective import Objective
+from fedsift.training.partial_terms import MissingTo, PositiveWeighted
+from fedsift.training.requests import Trained
+
+# RSCFed's aggregation: random groups of sites agree on a model each, and these are averaged
+# ------------------------------------------------------------------------------
+
+
+def consensus_shares(
+    models: Sequence[Weights], sizes: Sequence[float], groups: Sequence[Sequence[int]], scale: float
+) -> Tensor:
+    """What each model counts for in the mean of all groups' models, float64 `[C]`, sum 1.
+
+    Within a group site i counts n_i exp(-scale d_i / n_i), d_i the sum of its tensors' distances to the group's plain
+    mean; the groups count alike. A site in no group counts nothing. groups: positions in `models`.
+    """
+    names = [name for name, tensor in models[0].items() if tensor.is_floating_point()]
+    shares = torch.zeros(len(models), dtype=torch.float64)
+    counts = torch.as_tensor(sizes, dtype=torch.float64)
+    for group in groups:
+        own = [models[i] for i in group]
+        away = pair_distances(own, [average(own)], names, "layer_sum")[:, 0]
+        n = counts[list(group)]
+        # in logarithms: with a large scale all factors of a group may underflow
+        shares[list(group)] += torch.softmax(n.log() - scale * away / n, 0) / len(groups)
+    return shares
+
 
 SHARE_OF_SITES = 0.6
 """K by itself: 3 of FedMLP's 5 sites on ICH."""

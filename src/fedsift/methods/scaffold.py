@@ -7,29 +7,80 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from fedsift.aggregate import (
-    relative_sizes,
-    scaffold_change,
-    scaffold_correction,
-    scaffold_server_variate,
-    scaffold_variate,
-    server_step,
-)
-from fedsift.contract import ConfigError, Federation, Replies, SiteFacts, Stage, State, Weights, disclosed
-from fedsift.contract.messages import Reply
-from fedsift.contract.ranges import AtLeastOne, AtLeastZero, Positive, Share
-from fedsift.local import losses
-from fedsift.local.extras import Extra, PerParameter
-from fedsift.local.gradient import mean_gradient
-from fedsift.local.objective import Objective, Term, View, as_objective
-from fedsift.local.plan import steps
-from fedsift.local.recipe import Recipe
-from fedsift.local.requests import Train, Trained, weights_refusal
-from fedsift.local.site import Site
-from fedsift.local.trainer import Result
-from fedsift.methods.base import Averaging, methods, plain_loss, record_loss
+from fedsift.core.errors import ConfigError
+from fedsift.core.ranges import AtLeastOne, AtLeastZero, Positive, Share
+from fedsift.formulas import losses
+from fedsift.formulas.aggregation import each_tensor, relative_sizes, server_step
+from fedsift.methods._base import Averaging, methods, plain_loss, record_loss
+from fedsift.protocol.federation import Federation, Replies
+from fedsift.protocol.messages import Reply, SiteFacts, Weights, disclosed
+from fedsift.protocol.method import Stage, State
+from fedsift.protocol.site import Site
+from fedsift.training.extras import Extra, PerParameter
+from fedsift.training.job import Result
+from fedsift.training.objective import Objective, Term, View, as_objective
+from fedsift.training.plan import steps
+from fedsift.training.predict import BATCH
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train, Trained, weights_refusal
+
+
+def scaffold_correction(own: Weights, server: Weights, relative_size: float = 1.0) -> Weights:
+    """What a site adds to its gradient: c / s_k - c_k."""
+    return each_tensor(lambda c_k, c: c / relative_size - c_k, own, server)
+
+
+def scaffold_change(server: Weights, start: Weights, end: Weights, steps: float, lr: float) -> Weights:
+    """How a site's control variate changes (option II): (w - y) / (steps lr) - c, w its start, y its end."""
+    return each_tensor(lambda c, w, y: (w - y) / (steps * lr) - c, server, start, end)
+
+
+def scaffold_variate(own: Weights, change: Weights) -> Weights:
+    """A site's new control variate: c_k + change."""
+    return each_tensor(lambda c_k, delta: c_k + delta, own, change)
+
+
+def scaffold_server_variate(
+    server: Weights, changes: Sequence[Weights], relative: Sequence[float], n_sites: int
+) -> Weights:
+    """c + (1 / N) sum over the round's sites of s_k (c_k+ - c_k); N counts all sites, in the round or not."""
+    updated: Weights = {}
+    for name, variate in server.items():
+        total = torch.zeros_like(variate)
+        for size, change in zip(relative, changes, strict=True):
+            total += size * change[name]
+        updated[name] = variate + total / n_sites
+    return updated
+
+
+# The gradient of an objective over all of a site's samples at once
+# ------------------------------------------------------------------------------
+
+
+def mean_gradient(site: Site, weights: Weights, objective: Objective) -> Weights:
+    """The gradient of the mean objective at these weights, by the name of each trained parameter.
+
+    In inference mode and without augmentation; for objectives of terms that look at logits and labels alone.
+    """
+    network = site.network(weights).eval()
+    parameters = {name: value for name, value in network.named_parameters() if value.requires_grad}
+    n, labels = len(site.samples), site.labels
+    total = {name: torch.zeros_like(value) for name, value in parameters.items()}
+    for start in range(0, n, BATCH):
+        places = torch.arange(start, min(start + BATCH, n))
+        logits = network(site.samples.take(places))
+        own = labels[places].to(logits.device)
+        target = (own if site.multilabel else F.one_hot(own, site.n_classes)).to(logits.dtype)
+        present = torch.ones(len(places), dtype=logits.dtype, device=logits.device)
+        value = objective.value(View(logits=logits, target=target, present=present))
+        gradients = torch.autograd.grad(value, list(parameters.values()))
+        for name, gradient in zip(parameters, gradients):
+            total[name] += gradient * (len(places) / n)
+    return {name: value.cpu() for name, value in total.items()}
+
 
 VARIATE = "scaffold variate"
 """The notebook page that holds c_k; it never leaves the site."""

@@ -6,18 +6,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fedsift.contract import Federation, Stage, State
-from fedsift.contract.ranges import AtLeastOne, Positive
-from fedsift.local.requests import Train
-from fedsift.methods.base import methods
-from fedsift.methods.forward_correction import ThroughMatrices
-from fedsift.methods.transition_site import (
+from fedsift.core.ranges import AtLeastOne, Positive
+from fedsift.methods._base import methods
+from fedsift.methods.forward_correction import (
     Correction,
     EstimateTransition,
     Estimator,
+    ThroughMatrices,
     ThroughTransition,
     TrainCorrected,
 )
+from fedsift.protocol.federation import Federation
+from fedsift.protocol.method import Stage, State
+from fedsift.training.requests import Train
 
 
 @methods.register("t-revision")

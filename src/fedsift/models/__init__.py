@@ -10,39 +10,6 @@ its own should too.
 Dropout layers are exchanged for `Dropout`, whose draws a cohort trainer can repeat site by site.
 """
 
-from fedsift.contract.registry import import_modules
-from fedsift.models.dropout import Dropout, dropout_mask, with_repeatable_dropout
-from fedsift.models.network import Network, has_features, require_features
-from fedsift.models.registry import (
-    Builder,
-    ModelCard,
-    buffers_of,
-    build_model,
-    check_model,
-    describe,
-    drawing_name,
-    initial_weights,
-    models,
-    name_of_model,
-)
+from fedsift.core.registry import import_modules
 
 import_modules(__name__, __path__)
-
-__all__ = [
-    "Builder",
-    "Dropout",
-    "ModelCard",
-    "Network",
-    "buffers_of",
-    "build_model",
-    "check_model",
-    "describe",
-    "drawing_name",
-    "dropout_mask",
-    "has_features",
-    "initial_weights",
-    "models",
-    "name_of_model",
-    "require_features",
-    "with_repeatable_dropout",
-]

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from fedsift.contract import ConfigError
+from fedsift.core.errors import ConfigError
+from fedsift.models.factory import Builder, models
 from fedsift.models.network import Network
-from fedsift.models.registry import Builder, models
 
 PREFIX = "features:"
 

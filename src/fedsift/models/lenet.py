@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from fedsift.models.factory import models
 from fedsift.models.network import Network, image_sides
-from fedsift.models.registry import models
 
 
 class LeNet5(Network):

@@ -6,8 +6,8 @@ import math
 
 from torch import Tensor, nn
 
+from fedsift.models.factory import models
 from fedsift.models.network import Network
-from fedsift.models.registry import models
 
 
 class MLP(Network):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedsift.contract import ConfigError
+from fedsift.core.errors import ConfigError
 
 
 class Network(nn.Module):

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedsift.models.factory import models
 from fedsift.models.network import Network, image_sides
-from fedsift.models.registry import models
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedsift.models.factory import models
 from fedsift.models.network import Network, image_sides
-from fedsift.models.registry import models
 
 _STAGES = ((200, 4), (400, 8), (800, 4))
 """(width, units) of the stages for two groups."""

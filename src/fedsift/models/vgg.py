@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedsift.models.dropout import Dropout
+from fedsift.models.factory import models
 from fedsift.models.network import Network, image_sides
-from fedsift.models.registry import models
 
 # Widths of the eight convolutions; a pool follows each group.
 _GROUPS = ((64,), (128,), (256, 256), (512, 512), (512, 512))

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedsift.contract import ConfigError
+from fedsift.core.errors import ConfigError
 
 IMAGENET = "imagenet"
 SUFFIXES = (".safetensors", ".pth", ".pt")

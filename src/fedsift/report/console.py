@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from fedsift.contract.plaintext import HIDDEN, visible
+from fedsift.core.text import HIDDEN, visible
 
 
 class PlainConsole(Console):

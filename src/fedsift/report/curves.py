@@ -27,7 +27,7 @@ from fedsift.drawing.svg import (
     ticks,
     whole_ticks,
 )
-from fedsift.runs import Span
+from fedsift.runs.reading import Span
 
 HEIGHT = 270.0
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 24.0, 36.0

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsift.metrics.intervals import t_interval
-from fedsift.runs import RunData, labels_of, listed, plural
+from fedsift.core.units import listed, plural
+from fedsift.formulas.intervals import t_interval
+from fedsift.runs.reading import RunData, labels_of
 
 NOT_COMPUTING = frozenset({"seed", "name", "engine"})
 """Parts of a study in which runs of one group may differ: the seed, what it is called, and where it was answered."""

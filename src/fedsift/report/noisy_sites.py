@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedsift.core.units import isolated, listed, percent
 from fedsift.drawing.svg import MANY_CLASSES, Markup, figure, join, tag
 from fedsift.report.matrix import Row, dot_plot, heat_map
 from fedsift.report.words import headline, words_of_test
-from fedsift.runs import RunData, isolated, listed, numbers_of, percent
+from fedsift.runs.reading import RunData, numbers_of
 
 INDICATORS = {"loss": "mean loss", "lid": "local intrinsic dimension", "confidence": "confidence, negated"}
 

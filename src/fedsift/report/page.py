@@ -1,21 +1,28 @@
-"""The page: what stands on top, and the sections in their order."""
+"""`write_report`: one offline HTML file from a run folder alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.resources import files
+from pathlib import Path
 
-from fedsift.contract.plaintext import argument
-from fedsift.contract.version import __version__
+from fedsift.core.files import write_atomically
+from fedsift.core.text import argument
+from fedsift.core.units import duration, isolated, number, percent, plural, size
+from fedsift.core.version import __version__
 from fedsift.drawing import house_style, saving_script
 from fedsift.drawing.document import document
 from fedsift.drawing.svg import Markup, join, tag
-from fedsift.report.lanes import lanes
 from fedsift.report.noisy_sites import noisy_sites
 from fedsift.report.sections import classes, comparison, curves, notes, site_list, study
+from fedsift.report.site_timeline import lanes
 from fedsift.report.tables import disclosure_table, refusals_table, stages_table
 from fedsift.report.words import METRICS, comparison_line, headline, oracle, progress
-from fedsift.runs import LAST, RunData, duration, isolated, number, percent, plural, size
+from fedsift.runs.reading import RunData, read_run
+from fedsift.runs.summary import LAST
+
+# The page: what stands on top, and the sections in their order
+# ------------------------------------------------------------------------------
 
 LONG_HEADLINE = 90
 HATCH = Markup(
@@ -126,3 +133,20 @@ def tiles(run: RunData) -> Markup:
 
 def tile(name: str, value: str, under: str) -> Markup:
     return tag("div", tag("dt", name), tag("dd", value, class_="value"), tag("dd", under, class_="under"))
+
+
+FILE = "report.html"
+
+
+def write_report(run: Path, out: Path | None = None, compare: Sequence[Path] = ()) -> Path:
+    """Write the report of a run, finished or not, and return where it is.
+
+    out: the file, or a folder that gets a `report.html`; by default that is the run's own folder.
+    compare: other runs on the same federation, drawn beside it.
+    """
+    text = page(read_run(Path(run)), [read_run(Path(other)) for other in compare or ()])
+    target = Path(run) / FILE if out is None else Path(out)
+    if target.is_dir():
+        target = target / FILE
+    write_atomically(target, text.encode("utf-8"))
+    return target

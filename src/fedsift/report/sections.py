@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedsift.core.units import listed, number, percent
 from fedsift.drawing.svg import MANY_CLASSES, SERIES, Markup, empty, figure, join, marker, tag
 from fedsift.report.curves import Series, class_figure, curve_figure
 from fedsift.report.groups import Group, cautions, groups_of, sample_words
 from fedsift.report.tables import html_table, sites_table
 from fedsift.report.words import METRIC_NOTES, METRICS, comparison_table
-from fedsift.runs import RunData, listed, number, numbers_of, percent
+from fedsift.runs.reading import RunData, numbers_of
 
 BESIDE = 4
 """Methods that stand beside each other in a table; more become its rows."""

@@ -9,12 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedsift.contract.plaintext import visible
+from fedsift.core.text import visible
+from fedsift.core.units import duration, number, percent, size
 from fedsift.report.console import PlainConsole
 from fedsift.report.groups import cautions, groups_of, sample_words
 from fedsift.report.tables import cell_words, column_words, site_columns
 from fedsift.report.words import METRICS, comparison_line, comparison_table, headline, oracle, verdict
-from fedsift.runs import LAST, RunData, duration, number, percent, read_run, size
+from fedsift.runs.reading import RunData, read_run
+from fedsift.runs.summary import LAST
 
 SITES_SHOWN = 25
 STYLES = {

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedsift.contract.findings import Findings
+from fedsift.core.units import duration, listed, named, number, percent, plural, size
+from fedsift.protocol.findings import Findings
 from fedsift.report.groups import Group, Spread, groups_of, spread_of
-from fedsift.runs import LAST, RunData, duration, listed, named, number, percent, plural, size
+from fedsift.runs.reading import RunData
+from fedsift.runs.summary import LAST
 
 METRICS = {"accuracy": "Accuracy", "bacc": "BACC", "auc": "AUC", "map": "mAP"}
 METRIC_NOTES = {

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedsift.contract.errors import RunError
-from fedsift.contract.plain import plain
+from fedsift.core.errors import RunError
+from fedsift.core.json_values import plain
 
 FORMAT = 1
 LONGEST_LINE = 100_000_000

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fedsift.contract.plain import plain
+from fedsift.core.json_values import plain
 
 EVENTS = "events.jsonl"
 FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedsift.contract.errors import FedsiftError, RunError, Stopped
-from fedsift.contract.files import safe_name, write_atomically
-from fedsift.contract.plain import plain
-from fedsift.contract.plaintext import cell
+from fedsift.core.errors import FedsiftError, RunError, Stopped
+from fedsift.core.files import safe_name, write_atomically
+from fedsift.core.json_values import plain
+from fedsift.core.text import cell
 from fedsift.runs.checkpoint import Checkpoint, Header, read_checkpoint, read_header, written
 from fedsift.runs.events import EVENTS, EventLog
 

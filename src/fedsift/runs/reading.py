@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedsift.contract.findings import Findings
-from fedsift.contract.plaintext import uncell
+from fedsift.core.text import uncell
+from fedsift.protocol.findings import Findings
 from fedsift.runs.folder import FAILURE, PLAN, SUMMARY, RunFolder
 from fedsift.runs.summary import CURVES, summarise
 

@@ -3,20 +3,183 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from fedsift.contract.disclosure import declared_replies, disclosure_rows
-from fedsift.contract.errors import FedsiftError
-from fedsift.contract.federation import Round
-from fedsift.contract.messages import Answer, Envelope
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from fedsift.core.errors import FedsiftError
 from fedsift.data.dataset import Spread
-from fedsift.engines.inprocess import InProcess
-from fedsift.local.requests import Evaluate
+from fedsift.protocol.disclosure import declared_replies, disclosure_rows
+from fedsift.protocol.federation import Round
+from fedsift.protocol.messages import Answer, Envelope
+from fedsift.runtime.evaluation import Evaluator
+from fedsift.runtime.in_process import InProcess
+from fedsift.runtime.loop import Schedule
 from fedsift.study.running import federate
 from fedsift.study.study import Study
-from fedsift.study.timing import time_stages
+from fedsift.training.processes import threads_of
+from fedsift.training.requests import Evaluate
+
+# How long a run will take: one round of every stage, and its evaluation, on parts of the data, with
+# the run's own trainer, workers and threads
+# ------------------------------------------------------------------------------
+
+FEW, MORE = 3, 9
+"""Batches of a mean site in the two parts of the data."""
+FEW_EPOCHS = 3
+QUICK, REPEATS = 2.0, 3
+"""A trial that takes fewer seconds than this is repeated; the fastest counts."""
+
+
+@dataclass
+class Trial:
+    """Seconds of one round of each stage and of its evaluation, by the stage's name."""
+
+    rounds: dict[str, float] = field(default_factory=dict)
+    evaluations: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.rounds.values()) + sum(self.evaluations.values())
+
+    def fastest(self, other: Trial) -> Trial:
+        return Trial(
+            {name: min(value, other.rounds.get(name, value)) for name, value in self.rounds.items()},
+            {
+                name: min(value, other.evaluations.get(name, value))
+                for name, value in self.evaluations.items()
+            },
+        )
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long each stage of a run will take."""
+
+    stages: dict[str, float]
+    """Seconds of all its rounds and their evaluations, by the stage's name; one that could not be tried is left out."""
+    samples: int
+    """How many samples were trained on to find out."""
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.stages.values())
+
+
+def time_study(study: Study) -> Timing:
+    """The same for a study whose data nobody has laid out yet."""
+    spread = study.spread()
+    return time_stages(study.completed(study.facts(spread)), spread)
+
+
+def time_stages(study: Study, spread: Spread) -> Timing:
+    """Try one round of every stage, and say how long all of them will take."""
+    samples = sum(len(rows) for rows in spread.rows.values())
+    mean = samples / max(len(spread.sites), 1)
+    few, more = (min(1.0, batches * study.train.batch_size / max(mean, 1)) for batches in (FEW, MORE))
+    epochs = study.train.epochs
+    threads = study.engine.compute().threads
+    with threads_of(threads), threadpool_limits(1, user_api="blas"):
+        _timed_stages(
+            study, _part(spread, few), 1
+        )  # the first round pays for starting workers and for tracing
+        if more >= 1 and epochs <= FEW_EPOCHS:  # so little that whole rounds cost no more than parts of them
+            return Timing(
+                _by_stage(study, _fastest(study, spread, 1.0, epochs)), round(samples * (few + epochs))
+            )
+        small = _fastest(study, spread, few, 1)
+        large = small if more <= few else _fastest(study, spread, more, 1)
+        twice = large if epochs == 1 else _fastest(study, spread, more, 2)
+    whole = _extrapolated(small, large, twice, few, more, epochs)
+    return Timing(_by_stage(study, whole), round(samples * (few + more * (1 if epochs == 1 else 3))))
+
+
+def _fastest(study: Study, spread: Spread, part: float, epochs: int) -> Trial:
+    small = _part(spread, part)
+    trial = _timed_stages(study, small, epochs)
+    for _ in range(REPEATS - 1 if trial.seconds < QUICK else 0):
+        trial = trial.fastest(_timed_stages(study, small, epochs))
+    return trial
+
+
+def _timed_stages(study: Study, spread: Spread, epochs: int) -> Trial:
+    """One round of each stage in turn; a stage that cannot work on so little is left out."""
+    method = study.method
+    if hasattr(method, "local"):
+        method = dataclasses.replace(method, local=dataclasses.replace(method.local, epochs=epochs))  # type: ignore[call-arg]
+    federation = federate(study, spread, "plan")
+    evaluate = Evaluator(federation, federation.test_set(), federation.compute)
+    federation.begin(Round("start", 0, -1), ())
+    state = method.start(federation)
+    trial = Trial()
+    for number, stage in enumerate(stage for stage in method.stages() if stage.rounds > 0):
+        federation.begin(Round(stage.name, 0, number), stage.asks)
+        try:
+            started = time.perf_counter()
+            state = stage.step(state, federation)
+            trial.rounds[stage.name] = time.perf_counter() - started
+            if stage.trains:
+                started = time.perf_counter()
+                evaluate(method, state)
+                trial.evaluations[stage.name] = time.perf_counter() - started
+        except FedsiftError:
+            continue
+    return trial
+
+
+def _part(spread: Spread, part: float) -> Spread:
+    """Every site and the test set with the first `part` of their samples, one at least."""
+    if part >= 1:
+        return spread
+
+    def first(rows: np.ndarray) -> np.ndarray:
+        return rows[: max(1, math.ceil(part * len(rows)))]
+
+    names = ("rows", "given", "held_out", "held_out_given")
+    parts: dict[str, Any] = {
+        name: {site: first(rows) for site, rows in getattr(spread, name).items()} for name in names
+    }
+    dataset = dataclasses.replace(spread.dataset, test=first(spread.dataset.test))
+    return dataclasses.replace(spread, dataset=dataset, truth=None, **parts)
+
+
+def _extrapolated(small: Trial, large: Trial, twice: Trial, few: float, more: float, epochs: int) -> Trial:
+    """The whole data and all epochs, from the same rounds on two parts and with one epoch more."""
+
+    def whole(a: float, b: float, c: float) -> float:
+        each = max(b - a, 0.0) / (more - few) if more > few else 0.0
+        another = max(c - b, 0.0) / more
+        return a + each * (1 - few) + another * (epochs - 1)
+
+    names = [name for name in small.rounds if name in large.rounds and name in twice.rounds]
+    return Trial(
+        {name: whole(small.rounds[name], large.rounds[name], twice.rounds[name]) for name in names},
+        {
+            name: whole(small.evaluations[name], large.evaluations[name], large.evaluations[name])
+            for name in names
+            if name in small.evaluations and name in large.evaluations
+        },
+    )
+
+
+def _by_stage(study: Study, whole: Trial) -> dict[str, float]:
+    return {
+        stage.name: stage.rounds * whole.rounds[stage.name]
+        + evaluations(study.evaluate, stage.rounds) * whole.evaluations.get(stage.name, 0.0)
+        for stage in study.method.stages()
+        if stage.name in whole.rounds
+    }
+
+
+def evaluations(schedule: Schedule, rounds: int) -> int:
+    """How often a stage of so many rounds is evaluated: every so many rounds, and at its end."""
+    return math.ceil(rounds / schedule.every)
+
 
 TRIAL_SAMPLES = 24
 """Samples a site in the trial round: enough for mixtures and for every class to be seen somewhere."""
@@ -68,7 +231,7 @@ def plan_study(study: Study) -> Forecast:
     spread = study.spread()
     study = study.completed(study.facts(spread))
     notes = list(spread.notes)
-    stages = _try(study, _shrink(spread), notes)
+    stages = _tried_stages(study, _shrink(spread), notes)
     evaluates = () if len(spread.dataset.test) else (Evaluate,)
     disclosures = disclosure_rows(declared_replies(study.method, evaluates))
     timing = time_stages(study, spread)
@@ -80,7 +243,7 @@ def plan_study(study: Study) -> Forecast:
     return Forecast(headline, stages, disclosures, timing.seconds, timing.samples, notes)
 
 
-def _try(study: Study, spread: Spread, notes: list[str]) -> list[StagePlan]:
+def _tried_stages(study: Study, spread: Spread, notes: list[str]) -> list[StagePlan]:
     """One round of each stage, with one local epoch, on the shrunken data: how much is asked and comes back."""
     changes = {"local": dataclasses.replace(study.train, epochs=1)} if hasattr(study.method, "local") else {}
     method = dataclasses.replace(study.method, **changes)

@@ -12,23 +12,22 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from fedsift.contract.errors import ConfigError, FedsiftError, RunError, Stopped
-from fedsift.contract.facts import FederationFacts
+from fedsift.core.errors import ConfigError, FedsiftError, RunError, Stopped
 from fedsift.data.dataset import Spread
-from fedsift.data.ledger import ledger
-from fedsift.engines.engine import Engine, Parts
-from fedsift.engines.evaluate import Evaluator
-from fedsift.engines.federation import EngineFederation
-from fedsift.engines.inprocess import Here, InProcess
-from fedsift.engines.loop import Listener, conduct, write_plan
-from fedsift.local.processes import threads_of
+from fedsift.data.truth_ledger import ledger
 from fedsift.models.weights import read_state
-from fedsift.runs import RunFolder
+from fedsift.protocol.facts import FederationFacts
 from fedsift.runs.events import FAILED, FINISHED, STOPPED, Ended
-from fedsift.runs.folder import FAILURE, STOP
+from fedsift.runs.folder import FAILURE, STOP, RunFolder
+from fedsift.runtime.engine import Engine, Parts
+from fedsift.runtime.evaluation import Evaluator
+from fedsift.runtime.federation import EngineFederation
+from fedsift.runtime.in_process import Here, InProcess
+from fedsift.runtime.loop import Listener, conduct, write_plan
 from fedsift.study.results import write_results
 from fedsift.study.study import Study
-from fedsift.study.track import Followed, keep_track, need_packages
+from fedsift.study.tracking import Followed, keep_track, need_packages
+from fedsift.training.processes import threads_of
 
 NAME_LENGTH = 80
 """Letters of a study's name in its folder's: file systems end at 255."""
@@ -57,7 +56,7 @@ def run(
     in-process engine. A run that fails before its first round leaves no folder.
     """
     if study.engine.name == "flower":
-        from fedsift.study.on_flower import simulate  # the flower extra may not be installed
+        from fedsift.transports.flower.launch import simulate  # the flower extra may not be installed
 
         return simulate(study, folder, listen)
     return carry_out(

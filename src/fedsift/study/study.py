@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
 
-from fedsift.contract.errors import ConfigError
-from fedsift.contract.facts import FederationFacts
-from fedsift.contract.method import Method
-from fedsift.contract.ranges import Count, Range, Ranged
-from fedsift.contract.registry import Registry, nearest
+from fedsift.core.errors import ConfigError
+from fedsift.core.ranges import Count, Range, Ranged
+from fedsift.core.registry import Registry, nearest
 from fedsift.data.build import build as build_spread
 from fedsift.data.dataset import Spread
-from fedsift.data.noise import Noise, noises
-from fedsift.data.partitions import Partition, partitions
-from fedsift.data.partitions.natural import Natural
-from fedsift.data.partitions.own_sites import OwnSites
-from fedsift.data.presets import preset_names, preset_table
-from fedsift.data.public import Public
-from fedsift.data.sources import Source, sources
-from fedsift.engines.federation import Patience
-from fedsift.engines.loop import Schedule
-from fedsift.engines.protection import GateLimits
-from fedsift.local.features import is_features, with_features
-from fedsift.local.recipe import Recipe
-from fedsift.local.site import Compute
-from fedsift.methods import methods
-from fedsift.models import check_model, name_of_model
-from fedsift.study.method_table import build_method, method_table, own_recipe, settled, spread_facts
-from fedsift.study.model_table import ModelTable
-from fedsift.study.tables import (
+from fedsift.data.locations import data_roots
+from fedsift.data.noise.base import Noise, noises
+from fedsift.data.partitions.base import Partition, partitions
+from fedsift.data.partitions.natural import Natural, OwnSites
+from fedsift.data.public_set import Public
+from fedsift.data.sources.base import Source, sources
+from fedsift.methods._base import methods
+from fedsift.models.factory import check_model, name_of_model
+from fedsift.models.weights import IMAGENET, Origin, find_weights
+from fedsift.protocol.facts import FederationFacts
+from fedsift.protocol.method import Method
+from fedsift.protocol.site import Compute
+from fedsift.runtime.federation import Patience
+from fedsift.runtime.gate.protection import GateLimits
+from fedsift.runtime.loop import Schedule
+from fedsift.study.scenarios import preset_names, preset_table
+from fedsift.study.toml_tables import (
     Bases,
     apply_overrides,
     as_table,
@@ -43,8 +41,176 @@ from fedsift.study.tables import (
     leave_other_keys,
     read_overrides,
 )
-from fedsift.study.track import read_track
-from fedsift.tracking import Tracker
+from fedsift.study.tracking import read_track
+from fedsift.tracking.base import Tracker
+from fedsift.training.features import is_features, with_features
+from fedsift.training.recipe import Recipe
+
+# The `[model]` table: which network every site trains, and what it starts from
+# ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModelTable:
+    """`[model]`: the network that the sites train."""
+
+    name: str = "cnn"
+    cycle: tuple[str, ...] = ()
+    """Networks for the sites in turn, instead of `name`: the first site trains the first, and so on."""
+    sites: dict[str, str] = field(default_factory=dict)
+    """Another network for a site, by the site's name; it comes before `cycle`."""
+    weights: str = ""
+    """Initial weights: a .safetensors or torch state file, `package.module:name`, or "imagenet" for the network's file
+    in a folder `weights` of the data folders. Sites with models of their own draw theirs."""
+
+    def __post_init__(self) -> None:
+        if self.weights and (self.cycle or self.sites):
+            raise ConfigError("model.weights serve one network: leave model.cycle and model.sites out")
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where the initial weights come from; None draws them."""
+        return find_weights(self.weights, self.name, data_roots()) if self.weights else None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person must know of the initial weights."""
+        if self.weights != IMAGENET or self.origin is not None:
+            return ()
+        return (
+            f"architecture only: {self.name} is to start from ImageNet weights, which are not at hand and are drawn "
+            f"instead; set model.weights, or put {self.name}.safetensors or .pth into a folder weights of FEDSIFT_DATA",
+        )
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """Every network that the table names."""
+        return (self.name, *self.cycle, *self.sites.values())
+
+    def of_sites(self, sites: Sequence[str]) -> dict[str, str]:
+        """The network of each site."""
+        turn = self.cycle or (self.name,)
+        return {site: self.sites.get(site, turn[number % len(turn)]) for number, site in enumerate(sites)}
+
+
+# The `[method]` table: a method by its name, its forms, methods inside it, keys of earlier versions
+# ------------------------------------------------------------------------------
+
+LOCAL = "local"
+"""The entry that holds a method's recipe: the study's `[train]`, never a key of `[method]`."""
+
+
+def own_recipe(table: Mapping[str, Any]) -> Recipe:
+    """The recipe of the method that a table names: what it trains by in a study without `[train]`."""
+    name = table.get("name")
+    if isinstance(name, str):
+        for entry in dataclasses.fields(methods.get(name)):
+            if entry.name == LOCAL and entry.default_factory is not dataclasses.MISSING:
+                recipe = entry.default_factory()
+                assert isinstance(recipe, Recipe)
+                return recipe
+    return Recipe()
+
+
+def build_method(table: Mapping[str, Any], local: Recipe, where: str = "method") -> Method:
+    """A method from its table; `form = ...` stands for that form's settings, and keys beside it come before them."""
+    if LOCAL in table:
+        raise ConfigError(f"unknown key '{where}.{LOCAL}': the study's [train] table is the recipe")
+    name = table.get("name")
+    if not isinstance(name, str):
+        made: Method = build_named(methods, table, where)
+        return made
+    cls = methods.get(name)
+    trains = any(entry.name == LOCAL for entry in dataclasses.fields(cls))
+    fixed: dict[str, Any] = {LOCAL: local} if trains else {}
+    rest = _with_form(cls, dict(table), where)
+    for entry, decided in cls.lasting.items():
+        if isinstance(rest.get(entry), Mapping):
+            fixed[entry] = _last(rest.pop(entry), decided, local, f"{where}.{entry}")
+    for key in rest:
+        if key in cls.renamed:
+            raise ConfigError(f"'{where}.{key}' is no longer a key: write {cls.renamed[key]}")
+    made = build_named(methods, rest, where, fixed=fixed)
+    return made
+
+
+def _with_form(cls: type[Method], table: dict[str, Any], where: str) -> dict[str, Any]:
+    form = table.pop("form", None)
+    if form is None:
+        return table
+    if form not in cls.forms:
+        known = nearest(str(form), list(cls.forms)) if cls.forms else " It has only one form."
+        raise ConfigError(f"'{where}.form' = {form!r}: unknown form of '{table['name']}'.{known}")
+    return {**cls.forms[form], **table}
+
+
+def _last(table: Mapping[str, Any], decided: tuple[str, ...], local: Recipe, where: str) -> Method:
+    """A method inside another one: it has no stages, rounds or fraction of its own, but may have a recipe."""
+    for key in decided:
+        if key in table:
+            raise ConfigError(f"unknown key '{where}.{key}': the method around it decides that")
+    rest = {key: value for key, value in table.items() if key != "train"}
+    own = table.get("train", {})
+    if not isinstance(own, Mapping):
+        raise ConfigError(f"'{where}.train' = {own!r}: it must be a table, e.g. {{lr = 0.1}}")
+    recipe = build(Recipe, {**as_table(local, leave=frozenset({"objective"})), **own}, f"{where}.train")
+    return build_method(rest, recipe if own else own_recipe(rest), where)
+
+
+def method_table(method: Method) -> dict[str, Any]:
+    """The table that builds this method again."""
+    inner = {entry: part for entry in method.lasting if (part := getattr(method, entry)) is not None}
+    table = {
+        "name": methods.name_of(method),
+        **as_table(method, leave=frozenset({LOCAL, *inner})),
+    }
+    for entry, part in inner.items():
+        table[entry] = _last_table(part, method.lasting[entry])
+    return table
+
+
+def _last_table(part: Method, decided: tuple[str, ...]) -> dict[str, Any]:
+    table = {"name": methods.name_of(part), **as_table(part, leave=frozenset({LOCAL, *decided}))}
+    recipe = getattr(part, LOCAL, None)
+    if recipe is not None and recipe != own_recipe(table):
+        table["train"] = as_table(recipe, leave=frozenset({"objective"}))
+    return table
+
+
+def spread_facts(spread: Spread, networks: tuple[str, ...], *, natural: bool) -> FederationFacts:
+    """What is known of a federation once its data are loaded."""
+    return FederationFacts(
+        sites=len(spread.sites),
+        samples=tuple(len(spread.rows[site]) for site in spread.sites),
+        classes=spread.dataset.n_classes,
+        multilabel=spread.dataset.multilabel,
+        natural=natural,
+        annotates_all=spread.annotated is None or all(bool(own.all()) for own in spread.annotated.values()),
+        public=None if spread.public is None else len(spread.public.rows),
+        networks=networks,
+    )
+
+
+def settled(method: Method, facts: FederationFacts) -> tuple[Method, tuple[str, ...]]:
+    """The method completed by the facts, and what speaks against it here; a misfit that decides is an error."""
+    method = method.completed(facts)
+    misfit = method.fits(facts)
+    if misfit is None:
+        return method, ()
+    name = methods.name_of(method)
+    if misfit.refuses:
+        raise ConfigError(f"method '{name}' does not fit: {misfit.reason}. {_others(facts)}")
+    return method, (f"method '{name}': {misfit.reason}",)
+
+
+def _others(facts: FederationFacts) -> str:
+    fitting = []
+    for name in methods:
+        found = methods.get(name)().completed(facts).fits(facts)
+        if found is None or not found.refuses:
+            fitting.append(name)
+    return f"Methods that do: {', '.join(fitting)}" if fitting else "No method does"
+
 
 OBJECTIVE = frozenset({"objective"})
 

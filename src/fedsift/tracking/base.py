@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from fedsift.contract.registry import Registry
+from fedsift.core.registry import Registry
 
 FINISHED: Literal["finished"] = "finished"
 

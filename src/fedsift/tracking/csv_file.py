@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fedsift.contract.files import write_atomically
-from fedsift.contract.plaintext import cell
+from fedsift.core.files import write_atomically
+from fedsift.core.text import cell
 from fedsift.tracking.base import Tracker, trackers
 
 STEP = "round"

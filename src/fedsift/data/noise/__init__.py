@@ -1,8 +1,5 @@
-"""How labels are spoiled; a new noise model is one new file in this folder."""
+"""How labels are corrupted; a new noise model is one new file in this folder."""
 
-from fedsift.contract.registry import import_modules
-from fedsift.data.noise.base import POOL, Noise, Scene, Spoiled, noises
+from fedsift.core.registry import import_modules
 
 import_modules(__name__, __path__)
-
-__all__ = ["POOL", "Noise", "Scene", "Spoiled", "noises"]

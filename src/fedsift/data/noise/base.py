@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import ConfigError
-from fedsift.contract.ranges import Ranged
-from fedsift.contract.registry import Registry
+from fedsift.core.errors import ConfigError
+from fedsift.core.ranges import Ranged
+from fedsift.core.registry import Registry
 from fedsift.data.dataset import Dataset, Labels, Rows
 
 POOL = "pool"

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import DataError
+from fedsift.core.errors import DataError
 from fedsift.data.dataset import Labels
+from fedsift.data.locations import find, first
 from fedsift.data.noise.base import POOL, Noise, Scene, Spoiled, noises
 from fedsift.data.pickled import read_pickled
-from fedsift.data.places import find, first
 from fedsift.data.sources.npz import read_arrays
 
 ARRAYS = {

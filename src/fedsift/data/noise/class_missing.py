@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import ConfigError
+from fedsift.core.errors import ConfigError
 from fedsift.data.noise.base import Noise, Scene, Spoiled, noises
 
 

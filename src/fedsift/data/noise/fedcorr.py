@@ -11,10 +11,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import ConfigError
+from fedsift.core.errors import ConfigError
+from fedsift.core.rounding import floor_count
 from fedsift.data.dataset import Labels
 from fedsift.data.noise.base import Noise, Scene, Spoiled, need_rate, noises
-from fedsift.data.rounding import floor_count
 
 
 @noises.register("fedcorr")

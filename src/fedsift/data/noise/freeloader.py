@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedsift.contract.errors import ConfigError
+from fedsift.core.errors import ConfigError
 from fedsift.data.dataset import Labels
 from fedsift.data.noise.base import Noise, Scene, Spoiled, noises
 

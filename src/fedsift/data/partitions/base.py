@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import ConfigError, DataError
-from fedsift.contract.ranges import Ranged
-from fedsift.contract.registry import Registry
+from fedsift.core.errors import ConfigError, DataError
+from fedsift.core.ranges import Ranged
+from fedsift.core.registry import Registry
 from fedsift.data.dataset import Labels, Rows
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import ConfigError
+from fedsift.core.errors import ConfigError
 from fedsift.data.partitions.base import (
     Partition,
     Placement,

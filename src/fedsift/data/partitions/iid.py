@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsift.contract.errors import DataError
+from fedsift.core.errors import DataError
 from fedsift.data.dataset import Rows
 from fedsift.data.partitions.base import Partition, Placement, Pool, need_samples, need_sites, partitions
 from fedsift.data.splits import units_of

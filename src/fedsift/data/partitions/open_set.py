@@ -13,7 +13,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import ConfigError, DataError
+from fedsift.core.errors import ConfigError, DataError
+from fedsift.core.rounding import shares_to_counts
 from fedsift.data.partitions.base import (
     Partition,
     Placement,
@@ -25,7 +26,6 @@ from fedsift.data.partitions.base import (
     partitions,
 )
 from fedsift.data.partitions.bernoulli_dirichlet import TRIES, draw_shares, fill_empty
-from fedsift.data.rounding import shares_to_counts
 
 
 @partitions.register("open-set")

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsift.contract.errors import ConfigError, DataError
+from fedsift.core.errors import ConfigError, DataError
 from fedsift.data.partitions.base import Partition, Placement, Pool, need_sites, partitions
 
 

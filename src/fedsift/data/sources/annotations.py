@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsift.contract.errors import DataError
-from fedsift.contract.plaintext import visible
+from fedsift.core.errors import DataError
+from fedsift.core.text import visible
 from fedsift.data.dataset import Labels
 
 _NUMBERS = re.compile(r"\d+")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedsift.contract.errors import DataError
+from fedsift.core.errors import DataError
 from fedsift.data.dataset import Dataset, Labels
 from fedsift.data.sources.base import Source, as_labels, sources
 from fedsift.data.sources.npz import ArrayOptions, from_arrays

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import DataError
-from fedsift.contract.randomness import numpy_generator
-from fedsift.contract.ranges import Count, Ranged
-from fedsift.contract.registry import Registry
+from fedsift.core.errors import DataError
+from fedsift.core.randomness import numpy_generator
+from fedsift.core.ranges import Count, Ranged
+from fedsift.core.registry import Registry
 from fedsift.data.dataset import Dataset, Labels, Rows
 from fedsift.data.splits import split
 

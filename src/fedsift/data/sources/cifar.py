@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import DataError
+from fedsift.core.errors import DataError
 from fedsift.data.dataset import Dataset, Labels
+from fedsift.data.locations import find
 from fedsift.data.pickled import read_pickled
-from fedsift.data.places import find
 from fedsift.data.sources.base import Source, normalisation, sources
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

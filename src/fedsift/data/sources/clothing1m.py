@@ -12,13 +12,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsift.contract.errors import DataError
-from fedsift.contract.randomness import numpy_generator
+from fedsift.core.errors import DataError
+from fedsift.core.randomness import numpy_generator
+from fedsift.data.csv_tables import Table
 from fedsift.data.dataset import Dataset
-from fedsift.data.places import find
+from fedsift.data.locations import find
 from fedsift.data.sources.base import sources
 from fedsift.data.sources.medical import PictureSource
-from fedsift.data.tables import Table
 
 CLASSES = (
     "T-Shirt",

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsift.contract.randomness import numpy_generator
+from fedsift.core.randomness import numpy_generator
 from fedsift.data.dataset import Dataset
 from fedsift.data.sources.base import Source, channel_statistics, sources
 from fedsift.data.splits import split

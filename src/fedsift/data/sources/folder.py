@@ -8,17 +8,16 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedsift.contract.errors import DataError
-from fedsift.contract.plaintext import visible
-from fedsift.contract.ranges import Range
+from fedsift.core.errors import DataError
+from fedsift.core.ranges import Range
+from fedsift.core.text import visible
+from fedsift.data.csv_tables import Table, column
 from fedsift.data.dataset import Dataset
 from fedsift.data.dicom import header_values
-from fedsift.data.images import Finder, Form, Picture, find_pictures, inside_reference, load_pictures
+from fedsift.data.images import Form, load_pictures
+from fedsift.data.picture_files import Finder, Picture, find_pictures, inside_reference
 from fedsift.data.sources.base import normalisation, sources
-from fedsift.data.sources.layout import folder_table
-from fedsift.data.sources.listing import Listing, broken_notes, dark_notes
-from fedsift.data.sources.tabled import Tabled
-from fedsift.data.tables import Table, column
+from fedsift.data.sources.listing import Listing, Tabled, broken_notes, dark_notes, folder_table
 
 
 @sources.register("folder")

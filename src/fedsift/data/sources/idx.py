@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import DataError
+from fedsift.core.errors import DataError
 from fedsift.data.dataset import Dataset
-from fedsift.data.places import find, first
+from fedsift.data.locations import find, first
 from fedsift.data.sources.base import Source, channel_statistics, sources
 
 FASHION = (

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from fedsift.contract.errors import DataError
+from fedsift.core.errors import DataError
+from fedsift.data.csv_tables import Table, column, read_table
 from fedsift.data.dataset import Dataset
-from fedsift.data.places import find, first
+from fedsift.data.locations import find, first
 from fedsift.data.sources.base import Source, sources
 from fedsift.data.sources.folder import FolderSource
-from fedsift.data.tables import Table, column, read_table
 
 ICH = ("epidural", "intraparenchymal", "intraventricular", "subarachnoid", "subdural")
 ISIC = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")

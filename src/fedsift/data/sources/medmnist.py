@@ -11,9 +11,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedsift.contract.errors import DataError
+from fedsift.core.errors import DataError
 from fedsift.data.dataset import Dataset
-from fedsift.data.places import find
+from fedsift.data.locations import find
 from fedsift.data.sources.base import (
     Source,
     as_labels,

@@ -12,9 +12,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.contract.errors import DataError
-from fedsift.contract.randomness import numpy_generator
-from fedsift.contract.ranges import Range
+from fedsift.core.errors import DataError
+from fedsift.core.randomness import numpy_generator
+from fedsift.core.ranges import Range
 from fedsift.data.dataset import Dataset, Rows
 from fedsift.data.sources.base import (
     Source,

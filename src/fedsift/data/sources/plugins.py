@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedsift.contract.errors import DataError
+from fedsift.core.errors import DataError
 from fedsift.data.dataset import Dataset
 from fedsift.data.sources.base import Source
 from fedsift.data.sources.npz import ArrayOptions, from_arrays

@@ -1,5 +1,0 @@
-"""The bench: tables of runs (rows are methods, columns are scenarios, several seeds), made on any number of machines.
-
-A table is one TOML file (`table.py`); its runs are kept by content (`store.py`), so that what exists is never computed
-again; what is shown is a pure function of the kept runs (`summary.py`).
-"""

@@ -1,0 +1,1 @@
+"""What every other package may use: errors, registries, field ranges, the codec, randomness, text, files."""

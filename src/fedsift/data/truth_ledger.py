@@ -1,0 +1,121 @@
+"""The truth ledger: every label that was changed, where, from what to what. Kept apart from the sites."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from fedsift.core.errors import DataError
+from fedsift.core.text import uncell
+from fedsift.data.csv_tables import write_table
+from fedsift.data.dataset import Labels, Rows, Spread
+
+
+@dataclass(frozen=True)
+class Change:
+    """One label (one entry, for multi-label data) that differs from the truth."""
+
+    site: str
+    part: str
+    """"train" or "held-out"."""
+    position: int
+    """Place in the site's own order."""
+    row: int
+    """Row in the dataset."""
+    sample: str
+    """The sample's name."""
+    true_label: str
+    given_label: str
+    entry: str = ""
+    """The class concerned, for multi-label data; then the labels are "0" and "1"."""
+    kind: str = "wrong"
+    """"wrong", or "missing" when the site does not annotate the class at all."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """All changes, in the order of sites and positions."""
+
+    changes: tuple[Change, ...]
+
+    def __len__(self) -> int:
+        return len(self.changes)
+
+    def __iter__(self) -> Iterator[Change]:
+        return iter(self.changes)
+
+    def save(self, path: Path) -> None:
+        """As CSV with a header."""
+        write_table(
+            path, [field.name for field in fields(Change)], [astuple(change) for change in self.changes]
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> Ledger:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if reader.fieldnames != [field.name for field in fields(Change)]:
+                raise DataError(f"{path} is not a truth ledger: its columns are {reader.fieldnames}")
+            return cls(
+                tuple(
+                    Change(
+                        site=uncell(line["site"]),
+                        part=line["part"],
+                        position=int(line["position"]),
+                        row=int(line["row"]),
+                        sample=uncell(line["sample"]),
+                        true_label=uncell(line["true_label"]),
+                        given_label=uncell(line["given_label"]),
+                        entry=uncell(line["entry"]),
+                        kind=line["kind"],
+                    )
+                    for line in reader
+                )
+            )
+
+
+def ledger(spread: Spread) -> Ledger:
+    """What the noise model changed; an error when the truth is not known."""
+    if spread.truth is None:
+        raise DataError("the true labels of these data are not known, so there is no truth ledger")
+    changes: list[Change] = []
+    for site in spread.sites:
+        changes += _changes(
+            spread, site, "train", spread.rows[site], spread.given[site], spread.truth.clean[site]
+        )
+        if site in spread.held_out:
+            changes += _changes(
+                spread,
+                site,
+                "held-out",
+                spread.held_out[site],
+                spread.held_out_given[site],
+                spread.truth.clean_held_out[site],
+            )
+    return Ledger(tuple(changes))
+
+
+def _changes(
+    spread: Spread, site: str, part: str, rows: Rows, given: Labels, clean: Labels
+) -> Iterator[Change]:
+    dataset = spread.dataset
+    annotated = None if spread.annotated is None else spread.annotated[site]
+    for where in np.argwhere(given != clean):
+        position, row = int(where[0]), int(rows[where[0]])
+        name = dataset.id_of(row)
+        if given.ndim == 1:
+            before, after, entry, kind = (
+                dataset.classes[clean[position]],
+                dataset.classes[given[position]],
+                "",
+                "wrong",
+            )
+        else:
+            c = int(where[1])
+            before, after, entry = str(clean[position, c]), str(given[position, c]), dataset.classes[c]
+            kind = "wrong" if annotated is None or annotated[c] else "missing"
+        yield Change(site, part, position, row, name, before, after, entry, kind)

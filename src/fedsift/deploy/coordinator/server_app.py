@@ -1,0 +1,154 @@
+"""The coordinator's program of a deployment: the run whose folder it is told, on Flower's grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
+
+from fedsift.core.errors import ConfigError
+from fedsift.data.dataset import Dataset
+from fedsift.data.sources.base import sources
+from fedsift.deploy.coordinator.roster import Entry, Roster
+from fedsift.deploy.gateway.node_keys import NodeBook
+from fedsift.protocol.site import Samples
+from fedsift.runs.folder import DEPLOYED, FEDERATION
+from fedsift.study.running import carry_out, reopen
+from fedsift.study.study import read_toml
+from fedsift.study.toml_tables import build, build_named
+from fedsift.training.features import with_features
+from fedsift.transports.remote.delivery import Doorkeeper
+from fedsift.transports.remote.engine import Expected, OnGrid
+from fedsift.transports.remote.introduction import Introduction
+
+# Who is who: a Flower node speaks for the site whose key it holds, and for no other
+# ------------------------------------------------------------------------------
+
+
+class KeyHolders(Doorkeeper):
+    """Whom the coordinator speaks to: nodes whose key is on the roster, each under its key's name."""
+
+    def __init__(self, roster: Path, nodes: Path) -> None:
+        self._roster, self._nodes = Roster(roster), NodeBook(nodes)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(entry.name for entry in self._roster.entries if not entry.revoked)
+
+    def entry_of(self, node: int) -> Entry | None:
+        key = self._nodes.key_of(node)
+        entry = None if key is None else self._roster.of(key)
+        return None if entry is None or entry.revoked else entry
+
+    def admits(self, node: int) -> bool:
+        """A node that is not listed, or not any more, receives nothing."""
+        return self.entry_of(node) is not None
+
+    def arrivals(self, node: int) -> int:
+        return self._nodes.arrivals(node)
+
+    def objection(self, node: int, own: Introduction) -> str | None:
+        """Why this node may not speak as the site that it says it is."""
+        entry, facts = self.entry_of(node), own.facts
+        if entry is None:
+            return f"its key is not on the roster {self._roster.path.name}"
+        if facts.name != entry.name:
+            return (
+                f"it calls itself '{facts.name}', its key is that of '{entry.name}': write name = \"{entry.name}\" "
+                "into its site.toml, or list its key under the other name"
+            )
+        most = max(facts.samples, facts.held_out)
+        if most > entry.samples:
+            return (
+                f"site '{facts.name}' declares {most} samples, the roster allows {entry.samples}: "
+                "correct the one that is wrong"
+            )
+        return None
+
+    def share(self, site: str) -> float:
+        return self._roster.share_of(site)
+
+
+def holders_of(roster: str, nodes: str) -> KeyHolders:
+    """As `KeyHolders`, with the words of a run that lost its door."""
+    try:
+        return KeyHolders(Path(roster), Path(nodes))
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}; this run began behind a door with that roster, put the file back"
+        ) from None
+
+
+@dataclass(frozen=True)
+class FederationFile(Expected):
+    """The keys of `federation.toml`: whom the coordinator waits for, and a test set of its own."""
+
+    test: dict[str, Any] = field(default_factory=dict)
+    """A dataset's table for the coordinator's own test set; without it the sites evaluate on their held-out parts."""
+    site: tuple[dict[str, Any], ...] = ()
+    """The roster, if it stands in the same file; the door and `KeyHolders` read it."""
+
+
+def read_federation_file(path: Path) -> FederationFile:
+    return build(FederationFile, read_toml(path), "") if path.is_file() else FederationFile()
+
+
+def awaited(file: FederationFile, listed: tuple[str, ...]) -> FederationFile:
+    """Where no sites are named, those on the roster are waited for: `at_least` of them would leave out who is slow.
+
+    A roster with fewer than must be there is still being written: then whoever comes counts.
+    """
+    return file if file.sites or len(listed) < file.at_least else replace(file, sites=listed)
+
+
+def own_data(table: dict[str, Any], model: str) -> Dataset | None:
+    """The coordinator's own labelled samples, if it has any, as the study's network takes them."""
+    return with_features(build_named(sources, table, "test").load(), model) if table else None
+
+
+def own_test(data: Dataset, common: Introduction, file: Path) -> tuple[Samples, Tensor]:
+    """Of its own samples the coordinator tests on the test part, or on all of them."""
+    if data.classes != common.classes or data.shape != common.shape:
+        raise ConfigError(
+            f"the test set of {file} has classes {', '.join(data.classes)} and shape "
+            f"{data.shape}, the sites have {', '.join(common.classes)} and {common.shape}"
+        )
+    rows = data.test if len(data.test) else data.train
+    samples = Samples(torch.from_numpy(data.images), torch.from_numpy(rows), common.mean, common.std)
+    return samples, torch.from_numpy(data.labels[rows])
+
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Conduct the run whose folder the run config names. Started again on the same folder, it goes on."""
+    place = str(context.run_config.get("run-folder", ""))
+    if not place:
+        raise ConfigError("the run config has no 'run-folder': start the app with `fedsift flower start`")
+    study, folder = reopen(Path(place))
+    file = folder.path / FEDERATION
+
+    link = folder.read_json(DEPLOYED) or {}
+
+    def engine() -> OnGrid:
+        keeper = holders_of(link["roster"], link["nodes"]) if "roster" in link else Doorkeeper()
+        expected = read_federation_file(file)
+        expected = awaited(expected, keeper.names())
+        data = own_data(expected.test, study.model.name)
+        if data is not None and not expected.classes:
+            expected = replace(expected, classes=data.classes)
+        return OnGrid(
+            grid,
+            expected,
+            own_test=lambda common: None if data is None else own_test(data, common, file),
+            keeper=keeper,
+            run=link.get("run", ""),
+        )
+
+    carry_out(study, folder, engine)

@@ -1,0 +1,244 @@
+"""A door's listening side: TLS or nothing, with plain words for whoever comes without it.
+
+Uvicorn serves the requests; taking a connection is done here, because a library that only says "handshake failed" in
+its debug log leaves both sides in the dark. The first byte tells whether a caller speaks TLS (22: a handshake record).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+
+from fedsift.core.errors import ConfigError
+from fedsift.deploy.gateway.access_log import Telling
+from fedsift.deploy.gateway.clients import LET_IN, caller_of
+
+TLS_HANDSHAKE = 0x16
+FIRST_BYTE_WITHIN = 10.0
+HANDSHAKE_WITHIN = 15.0
+MOST_CONNECTIONS = 512
+MOST_OF_ONE_CALLER = 64
+LET_IN_WITHIN = 30.0
+PLAIN_TEXT_HINT = (
+    "this port speaks TLS only: use https, with the federation's ca.crt (a site: --ca ca.crt --key node)"
+)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host.strip("[]"), port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
+        ) from None
+    listener.listen(128)
+    listener.setblocking(False)
+    return listener
+
+
+class DoorServer(uvicorn.Server):
+    """Serves one ASGI program on a socket over TLS for as long as its companion lives."""
+
+    def __init__(
+        self,
+        program: Any,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        alive: Callable[[], bool] = lambda: True,
+        aloud: Callable[[str], None] = lambda words: None,
+    ) -> None:
+        """`alive`: whether the program behind the door still runs. `aloud`: tells the operator."""
+        super().__init__(
+            uvicorn.Config(
+                program,
+                loop="asyncio",
+                http="h11",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=60,
+                timeout_graceful_shutdown=3,
+                limit_concurrency=MOST_CONNECTIONS,
+            )
+        )
+        self.servers = []
+        self._listener, self._context = listener, context
+        self._alive = alive
+        self._accepting: asyncio.Task[None] | None = None
+        self._telling = Telling(aloud)
+        self._welcoming: dict[asyncio.Task[None], tuple[str, int]] = {}
+        """Lines that are not encrypted yet, by address and port, the longest ago first."""
+        self._strangers: dict[Any, float] = {}
+        """Encrypted lines on which nobody has been let in, and since when, the longest ago first."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+        self._accepting = asyncio.create_task(self._accept())
+        self.started = True
+
+    async def on_tick(self, counter: int) -> bool:
+        self._let_go_of_strangers()
+        if counter % 10 == 0:  # of ten a second
+            self._telling.sum_up()
+            if hasattr(self.config.app, "tick"):
+                self.config.app.tick()
+        return await super().on_tick(counter) or not self._alive()
+
+    def _let_go_of_strangers(self) -> None:
+        """Close lines on which nobody is let in: uvicorn itself waits for ever, for a first request and for the rest of
+        any that has begun."""
+        now = time.monotonic()
+        for protocol, since in list(self._strangers.items()):
+            if protocol not in self.server_state.connections or (protocol.scope or {}).get(LET_IN):
+                del self._strangers[protocol]
+            elif now - since > LET_IN_WITHIN:
+                self._let_go(protocol)
+
+    def _let_go(self, protocol: Any) -> None:
+        del self._strangers[protocol]
+        protocol.transport.abort()  # a farewell in TLS would wait for the other side
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for task in (self._accepting, *self._welcoming):
+            if task is not None:
+                task.cancel()
+        if hasattr(self.config.app, "closing"):
+            self.config.app.closing = True
+        self._listener.close()
+        await super().shutdown(sockets)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                line, address = await loop.sock_accept(self._listener)
+            except OSError:  # e.g. too many open files: those that are open will close
+                await asyncio.sleep(0.1)
+                continue
+            caller = caller_of(str(address[0]))
+            if self._crowded(caller):
+                line.close()
+                continue
+            task = asyncio.create_task(self._welcome(line, caller))
+            self._welcoming[task] = (str(address[0]), int(address[1]))
+            task.add_done_callback(lambda task: self._welcoming.pop(task, None))
+
+    def _crowded(self, caller: str) -> bool:
+        """Whether so many are here already, of all or of this caller, that the next one is not let in.
+
+        Lines that are not encrypted yet count like others. When all places are taken, the oldest of these makes room,
+        or else the oldest stranger: a site's handshake and its first request take a moment.
+        """
+        served = {each.client for each in self.server_state.connections if each.client is not None}
+        here = served | set(self._welcoming.values())  # a line that has just been encrypted is in both
+        if sum(caller_of(host) == caller for host, _ in here) >= MOST_OF_ONE_CALLER:
+            return True
+        if len(here) < MOST_CONNECTIONS:
+            return False
+        if self._welcoming:
+            oldest = next(iter(self._welcoming))
+            del self._welcoming[oldest]
+            oldest.cancel()
+            return False
+        self._let_go_of_strangers()
+        if not self._strangers:
+            return True
+        self._let_go(next(iter(self._strangers)))
+        return False
+
+    async def _welcome(self, line: socket.socket, caller: str) -> None:
+        try:
+            await self._take(line, caller)
+        except asyncio.CancelledError:
+            line.close()
+            raise
+
+    async def _take(self, line: socket.socket, caller: str) -> None:
+        line.setblocking(False)
+        first = await _peek(line, FIRST_BYTE_WITHIN)
+        if not first:
+            line.close()
+            return
+        if first[0] != TLS_HANDSHAKE:
+            await self._refuse_plain_text(line, caller)
+            return
+        try:
+            _, protocol = await asyncio.get_running_loop().connect_accepted_socket(
+                self._protocol, line, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_WITHIN
+            )
+            self._strangers[protocol] = time.monotonic()
+        except OSError as error:
+            line.close()
+            self._telling.tell("handshake", caller, _handshake_words(caller, error))
+
+    def _protocol(self) -> asyncio.Protocol:
+        kind: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = kind(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
+    async def _refuse_plain_text(self, line: socket.socket, caller: str) -> None:
+        words = f"{caller} came without encryption and was turned away: {PLAIN_TEXT_HINT}"
+        self._telling.tell("plain text", caller, words)
+        body = PLAIN_TEXT_HINT.encode()
+        head = (
+            "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.wait_for(loop.sock_sendall(line, head.encode() + body), 5.0)
+            line.shutdown(socket.SHUT_WR)
+            await asyncio.wait_for(
+                loop.sock_recv(line, 65536), 1.0
+            )  # unread bytes would reset the answer away
+        line.close()
+
+
+async def _peek(line: socket.socket, seconds: float) -> bytes:
+    """The first byte, left where it is; nothing when none comes in time."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(line, ready.set)
+    try:
+        await asyncio.wait_for(ready.wait(), seconds)
+    except TimeoutError:
+        return b""
+    finally:
+        loop.remove_reader(line)
+    if not select.select([line], [], [], 0)[0]:
+        return b""
+    try:
+        return line.recv(1, socket.MSG_PEEK)
+    except OSError:
+        return b""
+
+
+def _handshake_words(caller: str, error: BaseException) -> str:
+    """Why a handshake failed, for the person who runs the door."""
+    reason = str(getattr(error, "reason", "") or error or type(error).__name__)
+    if "UNKNOWN_CA" in reason or "BAD_CERTIFICATE" in reason or "CERTIFICATE_UNKNOWN" in reason:
+        return (
+            f"{caller} does not trust this door's certificate: does that site have the ca.crt that signed it?"
+        )
+    if "CERTIFICATE_EXPIRED" in reason:
+        return f"{caller} says that this door's certificate has expired: make a new one, or the clock there is wrong"
+    return f"no encrypted line with {caller}: {reason}"

@@ -1,0 +1,1 @@
+"""A site: its file, policy, consent, data, and the process that answers requests."""

@@ -1,0 +1,208 @@
+"""A site's side across a network: its SuperNode, its own process, and a door of its own between them and the world."""
+
+from __future__ import annotations
+
+import time
+from base64 import b64encode
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedsift.core.errors import ConfigError
+from fedsift.core.files import alone, keep_to_oneself, safe_name, write_private
+from fedsift.core.text import argument
+from fedsift.deploy.addresses import host_of
+from fedsift.deploy.certificates import client_context, greet, server_context, throw_away, words_of
+from fedsift.deploy.flower_commands import Worker, ended, existing, node_of, site_command
+from fedsift.deploy.gateway.limits import Limits
+from fedsift.deploy.gateway.listener import DoorServer, bind
+from fedsift.deploy.gateway.proxy import Door
+from fedsift.deploy.site.confinement import of_node, tell
+from fedsift.deploy.site.site_file_head import read_head
+from fedsift.deploy.temporary import new_socket
+from fedsift.deploy.waiting import Say, Starting, meanwhile
+
+# A site's node from one life to the next
+# ------------------------------------------------------------------------------
+
+LAST_NODE = "node"
+DEACTIVATE = "/v1/fleet/deactivate-node"
+FORM = {"content-type": "application/protobuf", "accept": "application/protobuf"}
+
+
+def only_one(home: Path) -> AbstractContextManager[None]:
+    """The home of a site's node for one program at a time."""
+    return alone(
+        home / "lock",
+        f"this site runs already, with its files in '{home}': end that program first, or name another --home",
+    )
+
+
+def note_node(home: Path, node: int) -> None:
+    """Write down the number under which this site's node was let in."""
+    write_private(home / LAST_NODE, str(node).encode("ascii"))
+
+
+def sign_off(home: Path, superlink: str, ca: Path, key: Path) -> bool:
+    """Tell the coordinator that this site's last node has ended, if there was one; whether it took note.
+
+    Nothing depends on it: without it the site is let in a minute later.
+    """
+    from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+
+    try:
+        node = int((home / LAST_NODE).read_text("ascii"))
+        (home / LAST_NODE).unlink()
+        body = DeactivateNodeRequest(node_id=node).SerializeToString()
+        with httpx.Client(verify=client_context(ca), timeout=10.0, trust_env=False) as line:
+            headers = {**FORM, **signature(key)}
+            return line.post(f"https://{superlink}{DEACTIVATE}", content=body, headers=headers).is_success
+    except (OSError, ValueError, httpx.HTTPError):
+        return False
+
+
+def signature(key: Path) -> dict[str, str]:
+    """A site's key and this moment, signed with it: what Flower asks of a node's requests."""
+    private = serialization.load_ssh_private_key(key.read_bytes(), None)
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise ValueError("no key of an elliptic curve")
+    spki = serialization.PublicFormat.SubjectPublicKeyInfo
+    public = private.public_key().public_bytes(serialization.Encoding.PEM, spki)
+    stamp = datetime.now(UTC).isoformat()
+    signed = private.sign(stamp.encode("ascii"), ec.ECDSA(hashes.SHA256()))
+    return {
+        "flwr-public-key": b64encode(public).decode(),
+        "flwr-signature": b64encode(signed).decode(),
+        "flwr-timestamp": stamp,
+    }
+
+
+AGAIN_AFTER = 10.0
+"""Seconds before a node that ended is started again."""
+STRAIGHT_THROUGH = Limits(hold_seconds=0.0, message_bytes=4 * 2**30)
+"""The coordinator's door holds polls open and sets the size of messages; here they are only counted.
+
+Of what comes in, `largest_answer` of site.toml sets the size.
+"""
+
+
+def home_of(site_file: Path) -> Path:
+    """Where Flower's own files of this site are, by its name: two site files in a folder share nothing."""
+    head = read_head(site_file)
+    return head.path.parent / ".flower" / safe_name(head.name)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One life of the site's node."""
+
+    code: int
+    joined: bool
+    """Whether the coordinator had let it in."""
+    too_early: bool = False
+    """Whether it was not let in because its last life was not given up yet."""
+
+
+def attend(
+    site_file: Path,
+    superlink: str,
+    *,
+    ca: Path | None,
+    key: Path | None,
+    home: Path,
+    say: Say,
+    rest: Callable[[float], None] = time.sleep,
+) -> int:
+    """Run node, door and worker until a signal comes, or until the coordinator does not let the node in.
+
+    A node that had joined and ended is started again: a SuperLink without a database forgets its nodes when it is
+    restarted, and theirs end themselves. So is one that came too early: a site that lost power and is back within a
+    minute finds its old node still counted as present. Returns the exit code.
+    """
+    keep_to_oneself()
+    if ca is None or key is None:
+        raise ConfigError("a site needs --ca and --key, or --insecure for a trial on 127.0.0.1")
+    host_of(superlink)
+    existing(key, "the site's private key")
+    site_file = site_file.resolve()
+    with only_one(home):
+        return _attend(site_file, superlink, ca, key, home, say, rest)
+
+
+def _attend(
+    site_file: Path, superlink: str, ca: Path, key: Path, home: Path, say: Say, rest: Callable[[float], None]
+) -> int:
+    worker = Worker(site_file, new_socket())
+    try:
+        with meanwhile("reading this site's data", say):
+            worker.start()
+        trouble = greet(superlink, ca)
+        say(
+            f"the line to {superlink} stands" if trouble is None else f"{trouble} It is tried again and again"
+        )
+        if not read_head(site_file).apps:
+            say(
+                f"no app is pinned, so none will run: fedsift flower pin sha256:... {argument(site_file.name)}"
+            )
+        while True:
+            if sign_off(home, superlink, ca, key):
+                say("this site's last node had not taken leave; that is done")
+            visit = _visit(site_file, superlink, ca, key, worker, home, say)
+            if visit.too_early:
+                say(
+                    "the coordinator has not noticed yet that this site's last node ended, which takes a minute; or "
+                    "another program uses this site's key"
+                )
+            elif not visit.joined:
+                return visit.code
+            say(f"the node is started again in {AGAIN_AFTER:.0f} s")
+            rest(AGAIN_AFTER)
+    finally:
+        worker.stop()
+
+
+def _visit(
+    site_file: Path, superlink: str, ca: Path, key: Path, worker: Worker, home: Path, say: Say
+) -> Visit:
+    own = throw_away(home / "own")
+    head = read_head(site_file)
+    egress = head.egress
+    door = Door(
+        f"https://{superlink}",
+        httpx.AsyncClient(verify=client_context(ca), timeout=60.0, trust_env=False),
+        pins=lambda: read_head(site_file).apps,
+        egress=egress,
+        limits=replace(STRAIGHT_THROUGH, answer_bytes=head.largest_answer),
+        came=lambda node: note_node(home, node),
+        explain=lambda error: words_of(error, superlink, ca),
+        aloud=say,
+    )
+    with bind("127.0.0.1", 0) as listener:
+        inside = f"127.0.0.1:{listener.getsockname()[1]}"
+        place = worker.place
+        command = site_command(inside, insecure=False, ca=own.certificate, key=key, worker=place)
+        worker.start()
+        rules = of_node(home, place, [own.certificate, key], head.guarded)
+        tell(rules, head.guarded, say)
+        with node_of(command, home, place, rules) as node:
+            say(f"what leaves is written to {egress}")
+
+            starts = Starting(
+                "Flower's SuperNode starts and asks to be let in",
+                f"the coordinator has let site '{head.name}' in; it answers from here on",
+                say,
+            )
+
+            def alive() -> bool:
+                worker.keep(say)
+                starts.look(lambda: door.joined)
+                return node.poll() is None
+
+            DoorServer(door, listener, server_context(own), alive=alive, aloud=say).run()
+            return Visit(ended(node, "the SuperNode", say), door.joined, door.too_early)

@@ -1,0 +1,301 @@
+"""The process that stays at a deployed site: it holds the data in memory and answers what Flower's processes bring.
+
+    python -m fedsift.deploy.site.worker SITE.toml SOCKET
+
+It ends with the process that started it, and is started again if it ends before. Losing it loses nothing: what it
+answered is on disk. No other process of a site opens its data or its notebook.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedsift.core.errors import ConfigError, FedsiftError
+from fedsift.core.files import keep_to_oneself, private_folder, write_private
+from fedsift.core.text import argument, short, visible
+from fedsift.core.type_checks import misfit
+from fedsift.deploy.flower_commands import trouble_file
+from fedsift.deploy.site.consent import (
+    WITHDRAWN,
+    account_of,
+    allowed_runs,
+    note_reply,
+    rules_of,
+    withdrawn_since,
+)
+from fedsift.deploy.site.data import open_site
+from fedsift.deploy.site.embeddings import objection_to_embedding
+from fedsift.deploy.site.forgetting import serving
+from fedsift.deploy.site.local_socket import receive_letter, send_letter
+from fedsift.deploy.site.policy import Policy
+from fedsift.deploy.site.site_file import SiteFile, egress_of, notebook_of, read_site_file
+from fedsift.formulas.privacy import update_zcdp
+from fedsift.protocol.messages import Answer, Envelope
+from fedsift.training.known_networks import LONGEST_NAME, unknown_network
+from fedsift.training.private_updates import updates_in
+from fedsift.transports.remote.answering import answer
+from fedsift.transports.remote.introduction import Notice
+from fedsift.transports.remote.messages import Letter, letter_of, value_of
+from fedsift.transports.remote.notebooks import run_folders, unfit_run
+
+# The log of a site's own process: a line of it is a line, whatever a message from outside holds
+# ------------------------------------------------------------------------------
+
+
+class PlainLines(logging.Formatter):
+    """What would act in a terminal is written as an escape; lines of a traceback cannot be taken for entries."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return visible(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(f"  | {visible(line)}" for line in super().formatException(ei).splitlines())
+
+
+def begin_log() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainLines("%(asctime)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+log = logging.getLogger("fedsift.site")
+
+UNKNOWN = "this site does not know what it was asked; it runs another version, or no plugin"
+
+HEARD_WITHIN = 120.0
+"""Seconds in which a letter must have come, and be taken: one app that says nothing must not keep out all others."""
+
+
+def serve(site_file: Path, place: Path) -> None:
+    """Answer letters one after the other until this process is ended."""
+    file = read_site_file(site_file)
+    check_notebook(file.name, notebook_of(site_file, file))
+    load_plugins(file)
+    with serving(notebook_of(site_file, file)), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        open_site(site_file)  # kept in memory; what is wrong with the data shows before anything connects
+        # The name appears only when calls are taken: whoever sees the door may knock.
+        unfinished = place.with_name(f"{place.name}.new")
+        unfinished.unlink(missing_ok=True)
+        door.bind(str(unfinished))
+        unfinished.chmod(0o600)
+        door.listen()
+        unfinished.replace(place)
+        while True:
+            channel, _ = door.accept()
+            with channel:
+                attend(channel, site_file)
+
+
+def attend(channel: socket.socket, site_file: Path) -> None:
+    """Answer one letter. Nothing that it says ends this process: what cannot be answered is refused, and listed."""
+    try:
+        try:
+            reply = _reply(receive_letter(channel, HEARD_WITHIN), site_file)
+        except (OSError, ConfigError):
+            raise
+        except (Exception, SystemExit) as error:
+            log.warning("refused: %s", short(f"{type(error).__name__}: {error}"))
+            reply = _listed(_refusal(None, UNKNOWN), None, site_file)
+        channel.settimeout(HEARD_WITHIN)
+        send_letter(channel, reply)
+    except OSError:
+        log.warning("a request's process ended, or was silent, before it was answered")
+    except ConfigError as error:  # the site's file is being edited: nothing leaves without its policy
+        log.warning("no answer: %s", error)
+
+
+def check_notebook(site: str, notebook: Path) -> None:
+    """A notebook that cannot be written would fail the first request, in the middle of a run."""
+    with _writing(site, notebook):
+        # a run's folder of an older version may have the name of one of the site's own files
+        run_folders(notebook)
+    since = withdrawn_since(notebook)
+    if since is not None:
+        raise ConfigError(
+            f"site '{site}' has withdrawn ({since}), its notebook is closed: to take part again, remove "
+            f"{notebook / WITHDRAWN}"
+        )
+    with _writing(site, notebook):
+        private_folder(notebook)
+        write_private(notebook / ".probe", b"")
+        (notebook / ".probe").unlink()
+
+
+@contextmanager
+def _writing(site: str, notebook: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"site '{site}': its notebook '{notebook}' cannot be written ({error.strerror or error}): make it writable "
+            "for this account, or name another folder in site.toml (notebook)"
+        ) from None
+
+
+def load_plugins(file: SiteFile) -> None:
+    """Import what the site's own file names: a method of one's own must be installed where it is answered."""
+    for name in file.plugins:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigError(
+                f"site '{file.name}': the plugin '{name}' cannot be imported: {error}"
+            ) from None
+
+
+def _reply(letter: Letter, site_file: Path) -> Letter:
+    """The site's answer: its policy stands before the work and, as the last step, before what leaves."""
+    file, began = read_site_file(site_file), time.perf_counter()
+    asked: Any = None
+    try:
+        found = value_of(letter)
+        wrong = misfit(found, type(found), "the request")
+        if wrong is None:
+            asked = found
+            answered = _answer(asked, letter.note, file, site_file)
+        else:  # whatever follows relies on the types that an envelope declares
+            answered = _unfit(wrong)
+    except Exception as error:  # a request that this process does not know, or a notebook with such pages
+        cause = error.__cause__
+        if isinstance(cause, ConfigError):  # a number out of its range; nothing has looked at data yet
+            answered = _unfit(str(cause))
+        else:
+            log.warning("refused: %s", short(error))
+            answered = _refusal(asked, UNKNOWN)
+    return _listed(answered, asked, site_file, _private(answered, file), time.perf_counter() - began)
+
+
+def _unfit(reason: str) -> Answer:
+    log.warning("refused: %s", short(reason))
+    return _refusal(None, short(f"the request cannot be served: {reason}"))
+
+
+def _listed(
+    answered: Any, asked: Any, site_file: Path, private: tuple[str, ...] = (), seconds: float = 0.0
+) -> Letter:
+    """The letter of an answer, once the list of what left has its line."""
+    reply = letter_of(answered)
+    note_reply(egress_of(site_file, read_site_file(site_file)), asked, answered, reply, private, seconds)
+    return reply
+
+
+def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path) -> Any:
+    notebook, model = notebook_of(site_file, file), file.model or note.get("model", "")
+    since = withdrawn_since(notebook)
+    if since is not None:
+        return _refusal(asked, f"site '{file.name}' has withdrawn ({since})")
+    policy = rules_of(file, notebook)
+    reason = unfit_run(asked.run) if isinstance(asked, Envelope) else None
+    if reason is not None:
+        log.warning("refused: %s", short(reason))
+        return _refusal(asked, reason)
+    reason = policy.objection_to_request(asked, allowed_runs(notebook)) if policy else None
+    reason = (
+        reason
+        or _unwritten(asked, model, file)
+        or _too_much(asked, model, file, site_file)
+        or _unaffordable(asked, file, site_file)
+    )
+    if reason is not None:
+        log.warning("refused: %s%s", short(reason), _way_out(asked, policy, site_file))
+        return _refusal(asked, reason)
+    answered = answer(asked, lambda: open_site(site_file, model), model, note.get("session", ""), frank=False)
+    reply = answered.reply if isinstance(answered, Answer) else answered
+    reason = policy.objection_to_reply(reply) if policy and reply is not None else None
+    if reason is not None:
+        log.warning("refused: %s", short(reason))
+        return _refusal(asked, reason)
+    return answered
+
+
+def _unwritten(asked: Any, model: str, file: SiteFile) -> str | None:
+    """Why the network that a message names is not built: its name could have any code imported and called."""
+    reason = unknown_network(model, (file.model, *file.networks))
+    if reason is None or isinstance(asked, Notice):
+        return None
+    line = f"networks = [{json.dumps(short(model, LONGEST_NAME), ensure_ascii=False)}]"
+    return (
+        f"{reason}: at site '{file.name}', install what registers it or, for code that you know, write {line} "
+        "into site.toml"
+    )
+
+
+def _too_much(asked: Any, model: str, file: SiteFile, site_file: Path) -> str | None:
+    """Why a message asks for more work than the site does for one, with or without a policy of its own."""
+    if isinstance(asked, Notice):
+        return None
+    limits, room = file.policy or Policy(), open_site(site_file)
+    if len(room.samples.shape) > 1:  # rows of features are nothing to embed
+        notebook, written = notebook_of(site_file, file), (file.model, *file.networks)
+        reason = objection_to_embedding(notebook, model, limits.embeddings, written)
+        if reason is not None:
+            return f"site '{file.name}': {reason}"
+    return limits.objection_to_work(asked.request, room.facts("")) if isinstance(asked, Envelope) else None
+
+
+def _unaffordable(asked: Any, file: SiteFile, site_file: Path) -> str | None:
+    """Why an update is not even computed: it could not be paid for."""
+    policy = file.policy
+    if policy is None or policy.budget is None or not isinstance(asked, Envelope):
+        return None
+    updates = len(updates_in(asked.request.reply_type))
+    return account_of(site_file, file).objection(update_zcdp(policy.noise, updates)) if updates else None
+
+
+def _private(answered: Any, file: SiteFile) -> tuple[str, ...]:
+    """Fields that left with noise, as `Reply.field`."""
+    if file.policy is None or not file.policy.noise > 0 or not isinstance(answered, Answer):
+        return ()
+    reply = answered.reply
+    return (
+        () if reply is None else tuple(f"{type(reply).__name__}.{name}" for name in updates_in(type(reply)))
+    )
+
+
+def _way_out(asked: Any, policy: Policy | None, site_file: Path) -> str:
+    if policy is None or not policy.ask_first or not isinstance(asked, Envelope):
+        return ""
+    dashes = "-- " if asked.run.startswith("-") else ""  # or it would be read as an option
+    return f". To let it in: fedsift flower allow {dashes}{argument(asked.run)} {argument(site_file)}"
+
+
+def _refusal(asked: Any, reason: str) -> Answer:
+    if isinstance(asked, Envelope):
+        return Answer(asked.run, asked.site, asked.moment.id, None, f"Refused: {reason}")
+    return Answer("", "", "", None, f"Refused: {reason}")
+
+
+def end_with(parent: int, place: Path) -> None:
+    """Leave when the parent has."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        shutil.rmtree(place.parent, ignore_errors=True)
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    keep_to_oneself()
+    begin_log()
+    place = Path(sys.argv[2])
+    end_with(os.getppid(), place)
+    try:
+        serve(Path(sys.argv[1]), place)
+    except FedsiftError as error:
+        trouble_file(place).write_text(str(error), "utf-8")
+        sys.exit(error.exit_code)

@@ -1,1 +1,0 @@
-"""What carries `ask` to the sites, guards what comes back, and keeps a run alive across crashes."""

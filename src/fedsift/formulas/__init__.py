@@ -1,0 +1,1 @@
+"""Pure functions that two or more packages use: losses, aggregation rules, metrics, intervals, privacy."""

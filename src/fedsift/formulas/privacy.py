@@ -1,0 +1,171 @@
+"""Private releases: FedDPCont's randomised labels and their inversion (Alg. 1, Def. 2), Gaussian noise on updates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedsift.core.errors import ConfigError, DataError
+
+
+def response_probabilities(epsilon: float | None, n_classes: int) -> tuple[float, float]:
+    """Chance of releasing the own label, and of one given other label: e^eps and 1 over (e^eps + K - 1).
+
+    Written with e^-eps, so that a huge epsilon cannot overflow. None: no privacy noise, (1, 0).
+    """
+    if epsilon is None:
+        return 1.0, 0.0
+    if not epsilon >= 0:
+        raise ConfigError(f"epsilon = {epsilon}: it must be 0 or more, or none for no privacy noise")
+    small = math.exp(-epsilon)
+    scale = 1.0 + (n_classes - 1) * small
+    return 1.0 / scale, small / scale
+
+
+def randomised_response(
+    labels: ArrayLike, epsilon: float | None, n_classes: int, random: np.random.Generator
+) -> NDArray[np.int64]:
+    """One randomised label a sample, `[n] -> [n]`: the own one with chance T_ii, else any other one.
+
+    Release once and keep it: every further release of the same labels adds epsilon to what is given away.
+    """
+    own = np.asarray(labels, dtype=np.int64)
+    keep, _ = response_probabilities(epsilon, n_classes)
+    if n_classes < 2:
+        return own.copy()
+    stays = random.random(own.shape) < keep
+    shift = random.integers(1, n_classes, size=own.shape)
+    return np.where(stays, own, (own + shift) % n_classes)
+
+
+def project_on_simplex(vector: ArrayLike) -> NDArray[np.float64]:
+    """The nearest distribution, `[K] -> [K]`: max(v - theta, 0) with theta such that the sum is 1."""
+    v = np.asarray(vector, dtype=np.float64)
+    v = v - v.max()  # the projection does not mind a shift, but rounding minds huge entries
+    falling = np.sort(v)[::-1]
+    excess = (np.cumsum(falling) - 1.0) / np.arange(1, len(v) + 1)
+    last = np.flatnonzero(falling > excess)[-1]
+    return np.asarray(np.maximum(v - excess[last], 0.0))
+
+
+def response_noise(epsilon: float | None, n_classes: int, samples: float) -> float:
+    """E ||raw - pi||^2: how far recovered shares lie from the true ones pi, by the randomisation alone.
+
+    (T_ii (1 - T_ii) + (K - 1) T_ij (1 - T_ij)) / (n (T_ii - T_ij)^2), whatever pi is; inf for epsilon = 0.
+    """
+    keep, other = response_probabilities(epsilon, n_classes)
+    spread = keep * (1.0 - keep) + (n_classes - 1) * other * (1.0 - other)
+    return spread / (samples * (keep - other) ** 2) if keep > other else math.inf
+
+
+def shrink_to_uniform(raw: ArrayLike, noise: float) -> NDArray[np.float64]:
+    """1 / K + s (raw - 1 / K) with s = A / (A + noise), `[K] -> [K]`; negative shares are then cut.
+
+    A estimates ||pi - 1 / K||^2, what there is to know beyond equal shares: ||raw - 1 / K||^2 - noise, at
+    least 0 and at most 1 - 1 / K, the most that a distribution can have. Without noise raw stays as it is.
+    """
+    shares = np.asarray(raw, dtype=np.float64)
+    equal = 1.0 / len(shares)
+    if math.isinf(noise):
+        return np.full(len(shares), equal)
+    away = shares - equal
+    signal = min(max(float(away @ away) - noise, 0.0), 1.0 - equal)
+    kept = signal / (signal + noise) if noise > 0 else 1.0
+    positive = np.maximum(equal + kept * away, 0.0)
+    return np.asarray(positive / positive.sum())
+
+
+LEAST_TOLD = 1e-9
+"""1 - e^-epsilon below which labels tell nothing: what is left of them is lost in rounding."""
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Label shares recovered from released labels, `[K]` each."""
+
+    released: NDArray[np.float64]
+    """Shares of the released labels."""
+    raw: NDArray[np.float64] | None
+    """(T^T)^-1 released: sums to 1 but may hold negative entries; None for epsilon = 0."""
+    clipped: NDArray[np.float64]
+    """max(raw, 0), rescaled to sum to 1; uniform for epsilon = 0."""
+    projected: NDArray[np.float64]
+    """The distribution nearest to raw; uniform for epsilon = 0."""
+
+
+def _undo_response(released: NDArray[np.float64], epsilon: float | None) -> NDArray[np.float64] | None:
+    """((e^eps + K - 1) p_i - 1) / (e^eps - 1): the inverse matrix times p, without forming it."""
+    if epsilon is None:
+        return released.copy()
+    response_probabilities(epsilon, len(released))
+    small, gap = math.exp(-epsilon), -math.expm1(-epsilon)
+    if gap < LEAST_TOLD:
+        return None
+    return ((1.0 + (len(released) - 1) * small) * released - small) / gap
+
+
+def posterior(counts: ArrayLike, epsilon: float | None) -> Posterior:
+    """Global label shares from the summed counts of released labels, `[K]` (Alg. 1 lines 8-10)."""
+    numbers = np.asarray(counts, dtype=np.float64)
+    if numbers.ndim != 1 or not np.isfinite(numbers).all() or (numbers < 0).any() or numbers.sum() <= 0:
+        raise DataError(
+            f"label counts {numbers.tolist()} are no histogram: one count a class, at least one sample"
+        )
+    released = numbers / numbers.sum()
+    raw = _undo_response(released, epsilon)
+    if raw is None:
+        uniform = np.full(len(numbers), 1.0 / len(numbers))
+        return Posterior(released, None, uniform, uniform.copy())
+    positive = np.maximum(raw, 0.0)
+    return Posterior(released, raw, positive / positive.sum(), project_on_simplex(raw))
+
+
+# Gaussian noise on clipped updates, accounted in zero-concentrated differential privacy (Bun and Steinke 2016) --------
+
+
+def clipping_share(length: float, bound: float) -> float:
+    """min(1, C / ||u||): what an update of this length is multiplied by, so that it is no longer than C."""
+    if not bound > 0:
+        raise ConfigError(f"clip = {bound}: an update's longest length must be above 0")
+    return 1.0 if length <= bound else bound / length
+
+
+def gaussian_zcdp(sensitivity: float, sigma: float) -> float:
+    """rho of one release with noise N(0, sigma^2 I): Delta^2 / (2 sigma^2) (Prop. 1.6); releases add up (Lemma 2.3)."""
+    if not sigma > 0:
+        return math.inf
+    return sensitivity**2 / (2.0 * sigma**2)
+
+
+def update_zcdp(noise: float, updates: int = 1) -> float:
+    """rho of updates clipped at C with noise of standard deviation `noise` times C, whatever data a site holds.
+
+    Two updates no longer than C differ by 2 C at most, so the sensitivity of a whole dataset is 2 C: rho = 2 / noise^2.
+    What holds for all samples exchanged at once holds for one of them.
+    """
+    return updates * gaussian_zcdp(2.0, noise)
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """The epsilon of (epsilon, delta)-privacy that rho-zCDP implies: rho + 2 sqrt(rho ln(1 / delta)) (Prop. 1.3)."""
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta = {delta}: it must lie between 0 and 1")
+    return rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
+
+
+def gaussian_draws(entropy: bytes, count: int) -> NDArray[np.float64]:
+    """Standard normal numbers `[count]` from 8 bytes each (Box and Muller): the source of chance is the caller's.
+
+    Two uniform numbers u, v in (0, 1] give sqrt(-2 ln u) cos(2 pi v) and the same with the sine.
+    """
+    pairs = (count + 1) // 2
+    if len(entropy) < 16 * pairs:
+        raise DataError(f"{count} draws need {16 * pairs} bytes, got {len(entropy)}")
+    whole = np.frombuffer(entropy, dtype="<u8", count=2 * pairs) >> np.uint64(11)
+    uniform = (whole.astype(np.float64) + 1.0) * 2.0**-53
+    radius = np.sqrt(-2.0 * np.log(uniform[:pairs]))
+    angle = 2.0 * math.pi * uniform[pairs:]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]

@@ -1,0 +1,163 @@
+"""The server itself: uvicorn on one address, with an address and a token to print."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsift.core.errors import ConfigError
+from fedsift.live.access import Guard
+from fedsift.live.overview import Runs
+
+if TYPE_CHECKING:
+    from fedsift.live.app import LiveApp
+
+PORT = 8700
+TRIED = 50
+"""Ports tried from the usual one on, when none is named."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the page is. `url` holds the token: whoever opens it may stop and resume."""
+
+    url: str
+    plain: str
+    token: str
+
+
+def require_server() -> None:
+    for name in ("starlette", "uvicorn"):
+        if find_spec(name) is None:
+            raise ConfigError(f"the live page needs {name}: pip install 'fedsift[flower]'")
+
+
+def serve_runs(
+    place: Path,
+    *,
+    host: str,
+    port: int | None,
+    token: str | None,
+    ready: Callable[[Address], None],
+    parent: int = 0,
+) -> None:
+    """Show the runs of a folder until a signal comes, or until the process `parent` has ended."""
+    require_server()
+    from fedsift.live.app import LiveApp
+
+    runs = Runs(place)
+    _show(lambda guard: LiveApp(guard, runs=runs), host, port, token, ready, parent)
+
+
+def serve_site(
+    egress: Path,
+    audit: Path,
+    name: str,
+    *,
+    port: int | None,
+    token: str | None,
+    ready: Callable[[Address], None],
+    parent: int = 0,
+) -> None:
+    """Show a site what left it, on this machine's own address always."""
+    require_server()
+    from fedsift.live.app import LiveApp
+    from fedsift.live.site_view import SiteView
+
+    view = SiteView(name, egress, audit)
+    _show(lambda guard: LiveApp(guard, site=view), "127.0.0.1", port, token, ready, parent)
+
+
+def _show(
+    app_of: Callable[[Guard], LiveApp],
+    host: str,
+    port: int | None,
+    token: str | None,
+    ready: Callable[[Address], None],
+    parent: int,
+) -> None:
+    """Listen, and serve what is made for the guard of that address."""
+    with _listening(host, port) as listener:
+        number = listener.getsockname()[1]
+        guard = Guard(host, number) if token is None else Guard(host, number, token)
+        _serve(app_of(guard), listener, lambda: ready(_address(guard)), parent)
+
+
+def _address(guard: Guard) -> Address:
+    host = f"[{guard.host}]" if ":" in guard.host else guard.host
+    plain = f"http://{host}:{guard.port}/"
+    return Address(f"{plain}?token={guard.token}", plain, guard.token)
+
+
+@contextmanager
+def _listening(host: str, port: int | None) -> Iterator[socket.socket]:
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise ConfigError(f"--host {host}: {error}") from None
+    wanted = range(PORT, PORT + TRIED) if port is None else (port,)
+    trouble: OSError | None = None
+    for number in wanted:
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address[0], number))
+            listener.listen(128)
+        except (OSError, OverflowError) as error:
+            listener.close()
+            trouble = error if isinstance(error, OSError) else None
+            continue
+        try:
+            yield listener
+        finally:
+            listener.close()
+        return
+    words = trouble.strerror if trouble is not None else "no such port"
+    raise ConfigError(
+        f"nothing can listen on {host}:{wanted[0]} ({words}): name another --port, 0 for a free one"
+    )
+
+
+def _serve(app: Any, listener: socket.socket, ready: Callable[[], None], parent: int) -> None:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                ready()
+
+        async def on_tick(self, counter: int) -> bool:
+            return await super().on_tick(counter) or bool(parent and os.getppid() != parent)
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.closing.set()
+            await super().shutdown(sockets)
+
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            app.closing.set()
+            super().handle_exit(sig, frame)
+
+    config = uvicorn.Config(
+        app,
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        http="h11",
+        loop="asyncio",
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=10,
+        timeout_graceful_shutdown=2,
+        limit_concurrency=200,
+        h11_max_incomplete_event_size=32_768,
+    )
+    Server(config).run(sockets=[listener])

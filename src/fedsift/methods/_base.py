@@ -1,0 +1,230 @@
+"""What the methods share: their registry, the recipe of local training, and the round of the one-stage methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, Protocol, TypeVar
+
+import numpy as np
+
+from fedsift.core.ranges import AtLeastOne, Range, Share
+from fedsift.core.registry import Registry
+from fedsift.detection.group_test import Tested
+from fedsift.formulas.aggregation import Rule, aggregate_by, average
+from fedsift.protocol.facts import FederationFacts, Misfit
+from fedsift.protocol.federation import Federation, Replies
+from fedsift.protocol.findings import Findings
+from fedsift.protocol.messages import Weights
+from fedsift.protocol.method import Asks, Method, Stage
+from fedsift.training.objective import BinaryCrossEntropy, CrossEntropy, Objective, Term, as_objective
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train, Trained
+from fedsift.training.robust_terms import EarlyLearning, GeneralisedCrossEntropy, SymmetricCrossEntropy
+
+methods: Registry[type[Method]] = Registry("method", base=Method, group="fedsift.methods")
+
+
+@dataclass(frozen=True)
+class TrainingMethod(Method):
+    """A method whose sites train a network by a recipe: its own, or a study's `[train]` table in its place."""
+
+    local: Recipe = field(default_factory=Recipe, kw_only=True)
+    """How sites train. A method built alone trains by its own recipe."""
+
+    def recipe(self, objective: Term | Objective, **changes: Any) -> Recipe:
+        """The recipe of local training with this method's objective."""
+        return replace(self.local, objective=as_objective(objective), **changes)
+
+
+HOSTILE = 0.2
+"""Share of hostile sites that is guarded against when nobody says how many there are."""
+
+
+def told(*words: str | None) -> str | None:
+    """What a run was told of the truth, of several things; None for nothing."""
+    return ", ".join(word for word in words if word) or None
+
+
+@dataclass(frozen=True)
+class Averaging(TrainingMethod):
+    """A method whose server makes one model of the sites' models, by a rule that a study may choose."""
+
+    aggregate: Rule = field(default="mean", kw_only=True)
+    """How the sites' models become one. "mean" weighs them by size (or by the method's own shares) and trusts everyone;
+    the others bound what a minority of the sites can do (docs/methods/aggregation.md)."""
+    hostile: Annotated[float, Range(0, 0.5, below=True)] = field(default=HOSTILE, kw_only=True)
+    """f / m: share of a round's sites that may send anything at all, for "trimmed", "krum" and "multi-krum". A share
+    other than the usual one is taken for told, and the run says so."""
+
+    @property
+    def oracle(self) -> str | None:
+        guards = self.aggregate in ("trimmed", "krum", "multi-krum") and self.hostile != HOSTILE
+        return f"share of hostile sites {self.hostile:g} given" if guards else None
+
+    def merge(self, models: Sequence[Weights], sizes: Sequence[float], start: Weights) -> Weights:
+        """The models as one. sizes: what each counts for where the rule lets it; start: what the sites trained from."""
+        return aggregate_by(self.aggregate, models, sizes, start, self.hostile)
+
+    def merged(self, replies: Replies[Trained], start: Weights) -> Weights:
+        """The replies' models as one; with "mean" FedAvg's w = sum_k (n_k / n) w_k (FedNoRo eq. 2)."""
+        every = replies.values()
+        return self.merge([reply.weights for reply in every], [reply.samples for reply in every], start)
+
+
+T = TypeVar("T", bound="OneStage")
+
+
+@dataclass(frozen=True)
+class OneStage(Averaging):
+    """A method that repeats one round: choose sites, let them train from the global model, aggregate.
+
+    A subclass says what differs: the loss, the choice, or the whole round.
+    """
+
+    rounds: AtLeastOne = 100
+    """T: communication rounds."""
+    fraction: Share = 1.0
+    """C: share of the sites that train in a round."""
+
+    def stages(self) -> list[Stage]:
+        return [Stage("train", self.rounds, self.train, self.asks)]
+
+    @property
+    def asks(self) -> Asks:
+        """What a round may ask."""
+        return (Train,)
+
+    def objective(self, federation: Federation) -> Term | Objective:
+        """The loss of local training."""
+        return plain_loss(federation)
+
+    def choose(self, state: Any, federation: Federation) -> list[str]:
+        """The sites of this round."""
+        return federation.choose(self.fraction)
+
+    def train(self, state: Any, federation: Federation) -> Any:
+        """One round."""
+        chosen = self.choose(state, federation)
+        replies = train_round(federation, state.weights, self.recipe(self.objective(federation)), chosen)
+        return replace(state, weights=self.merged(replies, state.weights))
+
+    def tiny(self: T) -> T:
+        return replace(self, rounds=3)
+
+
+Loss = Literal["ce", "sce", "gce", "elr"]
+
+
+@dataclass(frozen=True)
+class AnyLoss(OneStage):
+    """A method of one repeated round that does not care on which loss its sites train."""
+
+    loss: Loss = "ce"
+    """What sites minimise: cross-entropy, or a loss that bears wrong labels better: "sce" (symmetric), "gce"
+    (generalised, q = 0.7) or "elr" (early-learning regularisation, lambda = 3)."""
+
+    def objective(self, federation: Federation) -> Term | Objective:
+        return plain_loss(federation) if self.loss == "ce" else ROBUST[self.loss]
+
+    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
+        yield from super().misfits(facts)
+        if self.loss != "ce" and facts.kind == "multilabel":
+            yield Misfit(f"loss = '{self.loss}' is for one label a sample; these are several", refuses=True)
+
+
+ROBUST: Mapping[str, Term] = {
+    "sce": SymmetricCrossEntropy(),
+    "gce": GeneralisedCrossEntropy(),
+    "elr": EarlyLearning(),
+}
+
+
+def plain_loss(federation: Federation) -> Term:
+    """The usual loss for the kind of labels at hand."""
+    return BinaryCrossEntropy() if federation.multilabel else CrossEntropy()
+
+
+def train_round(
+    federation: Federation,
+    weights: Weights,
+    recipe: Recipe | Mapping[str, Recipe],
+    sites: Sequence[str] | None = None,
+) -> Replies[Trained]:
+    """Ask sites to train from these weights, all by one recipe or each by its own; records their mean training loss."""
+    if isinstance(recipe, Mapping):
+        return ask_to_train(federation, {site: Train(weights, own) for site, own in recipe.items()})
+    return ask_to_train(federation, Train(weights, recipe), sites)
+
+
+def ask_to_train(
+    federation: Federation, request: Train | Mapping[str, Train], sites: Sequence[str] | None = None
+) -> Replies[Trained]:
+    """Ask sites for training of any kind; records their mean training loss, by the samples that they trained on."""
+    replies = federation.ask(request, sites)
+    record_loss(federation, replies)
+    return replies
+
+
+class Told(Protocol):
+    """A reply to training of any kind."""
+
+    @property
+    def loss(self) -> float: ...
+    @property
+    def samples(self) -> int: ...
+
+
+def record_loss(federation: Federation, replies: Mapping[str, Told]) -> None:
+    """Keep the sites' mean training loss, by the samples that they trained on, with the round."""
+    total = sum(reply.samples for reply in replies.values())
+    mean = sum(reply.loss * reply.samples for reply in replies.values()) / max(total, 1)
+    federation.record(train_loss=mean)
+
+
+def size_weighted(replies: Replies[Trained]) -> Weights:
+    """FedAvg's aggregation: w = sum_k (n_k / n) w_k over the replies (FedNoRo eq. 2)."""
+    return average(
+        [reply.weights for reply in replies.values()], [reply.samples for reply in replies.values()]
+    )
+
+
+# What several methods have to say about the federations that they fit ------------------------------------------------
+
+FEWEST_FOR_A_MIXTURE = 4
+"""Sites among which two groups can be told apart."""
+
+
+def mixture_misfits(facts: FederationFacts) -> Iterator[Misfit]:
+    """Of two sites a mixture calls one noisy whatever their labels are like, and no test can say otherwise: refused.
+
+    Three can be parted, but hardly be told apart: a run goes on and says so.
+    """
+    if facts.sites is not None and facts.sites < FEWEST_FOR_A_MIXTURE:
+        words = f"it tells noisy from clean sites by a mixture; {facts.sites} sites are too few"
+        yield Misfit(f"{words} ({FEWEST_FOR_A_MIXTURE} at least)", refuses=facts.sites < 3)
+
+
+def for_missing_classes(facts: FederationFacts) -> Iterator[Misfit]:
+    if facts.annotates_all:
+        yield Misfit("made for sites that annotate some classes only; here every site annotates all")
+
+
+def tested_for_own_labels(detection: str | None, facts: FederationFacts) -> Literal["paper", "tested"]:
+    """Own labels may well be clean, and the papers' mixtures find noise in any federation: a method that can test
+    for noise first does so for them unless told otherwise."""
+    if detection in ("paper", "tested"):
+        return detection  # type: ignore[return-value]
+    return "tested" if facts.own_labels else "paper"
+
+
+def tested_findings(sites: Sequence[str], found: Tested) -> Findings:
+    """What a test for two groups says of these sites, in its order."""
+    return Findings(
+        tuple(sites[i] for i in found.noisy),
+        probability={s: float(p) for s, p in zip(sites, found.probability) if not np.isnan(p)},
+        p_value=found.p_value,
+        threshold=found.threshold,
+        steadiness=found.steadiness,
+        borderline=found.borderline,
+    )

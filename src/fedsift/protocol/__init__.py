@@ -1,0 +1,1 @@
+"""The terms that methods, sites and transports share: requests, replies, the federation, stages, notebooks."""

@@ -1,0 +1,136 @@
+"""What the server can see of the sites: their names, declared facts, and `ask`."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from fedsift.core.randomness import numpy_generator
+from fedsift.protocol.findings import Findings
+from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights
+
+R = TypeVar("R", bound=Reply)
+
+
+@dataclass(frozen=True)
+class Round:
+    """Where a step stands: `index` within its stage, `number` within the run, both from 0 for computing.
+
+    What people read counts from 1: `count`.
+    """
+
+    stage: str
+    index: int
+    number: int
+
+    @property
+    def count(self) -> int:
+        """The round's number for people, from 1."""
+        return self.number + 1
+
+
+class Draws(ABC):
+    """The server's draws, the same in every kind of federation: by the run's seed, the round and a purpose."""
+
+    seed: int
+    round: Round
+
+    @property
+    @abstractmethod
+    def sites(self) -> list[str]:
+        """All sites by name, in the federation's order."""
+
+    def random(self, purpose: str) -> np.random.Generator:
+        """The server's generator for this round and purpose."""
+        return numpy_generator(self.seed, "server", self.round.stage, self.round.number, purpose)
+
+    def choose(
+        self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose"
+    ) -> list[str]:
+        """max(1, floor(fraction * n)) sites without replacement, in the federation's order."""
+        pool = self.sites if among is None else among
+        count = min(len(pool), max(1, math.floor(fraction * len(pool) + 1e-9)))
+        if count == len(pool):
+            return list(pool)
+        return [pool[i] for i in sorted(self.random(purpose).choice(len(pool), size=count, replace=False))]
+
+
+class Replies(Mapping[str, R], Generic[R]):
+    """Accepted replies by site, always in the federation's own order, so that sums do not depend on arrival."""
+
+    def __init__(self, replies: Mapping[str, R], refused: Mapping[str, str]) -> None:
+        self._replies = dict(replies)
+        self.refused = dict(refused)
+        """Sites whose reply was set aside or never came, with the reason."""
+
+    def __getitem__(self, site: str) -> R:
+        return self._replies[site]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._replies)
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    @property
+    def sites(self) -> list[str]:
+        return list(self._replies)
+
+
+class Federation(Protocol):
+    """The server's whole view. A method is written against this and nothing else."""
+
+    facts: Mapping[str, SiteFacts]
+    """Declared facts by site name, in a fixed order."""
+    classes: tuple[str, ...]
+    """The federation's class names; label k means classes[k]."""
+    multilabel: bool
+    round: Round
+
+    @property
+    def sites(self) -> list[str]: ...
+
+    def ask(
+        self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None
+    ) -> Replies[R]:
+        """Ask sites (all by default) and return what passed the gate; one request for all, or one for each site."""
+        ...
+
+    def initial_weights(self, model: str = "", draw: int = 0) -> Weights:
+        """Fresh weights of a registered model (the study's own by default), the same for the same seed and draw."""
+        ...
+
+    def model_buffers(self, model: str = "") -> list[str]:
+        """Names in that model's weights that are running statistics, not trained parameters."""
+        ...
+
+    def random(self, purpose: str) -> np.random.Generator:
+        """The server's generator for this round and purpose."""
+        ...
+
+    def choose(
+        self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose"
+    ) -> list[str]:
+        """max(1, floor(fraction * n)) sites without replacement, in the federation's order."""
+        ...
+
+    def record(self, **values: Any) -> None:
+        """Keep plain values with this round's line (rounds.jsonl)."""
+        ...
+
+    def record_sites(self, name: str, values: Mapping[str, Any]) -> None:
+        """Keep one value a site under `name`, the latest wins (sites.csv and the report)."""
+        ...
+
+    def find(self, findings: Findings) -> None:
+        """Say which sites look noisy; the latest findings stand (the round's line, sites.csv, every report)."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """Say something that a person should know; kept with the run."""
+        ...

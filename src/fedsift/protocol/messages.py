@@ -1,0 +1,215 @@
+"""Messages: a `Request` to sites, a `Reply` from one. A reply's fields are *all* that leaves a site."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsift.core.codec import Wire
+from fedsift.core.randomness import numpy_generator, torch_generator
+from fedsift.protocol.work import Costly, asked_by_fields
+
+if TYPE_CHECKING:
+    from fedsift.protocol.site import Site
+
+Weights: TypeAlias = dict[str, Tensor]
+"""A model's state: names to tensors, parameters and buffers, on the CPU."""
+
+R_co = TypeVar("R_co", bound="Reply", covariant=True)
+
+
+@dataclass(frozen=True)
+class SiteFacts(Wire):
+    """What a site declares of itself on joining; the server sees this and what `ask` returns, nothing else."""
+
+    name: str
+    samples: int
+    """Training samples."""
+    held_out: int = 0
+    """Samples kept for evaluation at the site."""
+    model: str = ""
+    """The network that the site trains; sites may differ."""
+    annotated: tuple[int, ...] | None = None
+    """Classes that the site annotates at all (None: every class)."""
+    public: int = 0
+    """Public unlabelled samples that the site has."""
+    public_digest: str = ""
+    """Fingerprint of those samples and their order: it must be the same at every site."""
+    test: int = 0
+    """Samples of a common test set that a simulation gave the site, so that its own model can be judged."""
+    classes: int = 0
+    """How many classes its labels speak of."""
+    multilabel: bool = False
+    """Whether a sample may have several of them."""
+
+    @property
+    def judged(self) -> tuple[int, ...]:
+        """Shape of counts of judged samples: `[K]`, multi-label `[K, 2]` (without and with the class)."""
+        return (self.classes, 2) if self.multilabel else (self.classes,)
+
+    @property
+    def seen(self) -> int:
+        """Samples that a model looks at when it looks at all that the site alone has."""
+        return self.samples + self.held_out + self.test
+
+    @property
+    def everything(self) -> int:
+        """All samples at the site, public ones too: what its limit on work is measured in."""
+        return self.seen + self.public
+
+
+@dataclass(frozen=True)
+class Reply(Wire):
+    """Base of all replies. Every field needs `metadata={"what": ...}`, the line of the disclosure table."""
+
+    def refusal(self, request: Any, facts: SiteFacts) -> str | None:
+        """Why this reply cannot be what `request` asked of that site, or None if it can.
+
+        The gate checks what is common to all replies (finite numbers, right run, stage, round); a reply class checks
+        its own keys, shapes, types and counts here.
+        """
+        return None
+
+    def moves(self, request: Any) -> tuple[tuple[Weights, Weights], ...]:
+        """The models in this reply, each with the one that was sent and that it began from.
+
+        The gate judges how far and whither each of them went, beside the same one of the other sites.
+        """
+        return ()
+
+
+def disclosed(
+    what: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    counts: bool = True,
+    update: str | None = None,
+    label_loss: bool = False,
+    **options: Any,
+) -> Any:
+    """A reply's field, with the words that tell a site what it gives away, and the range that its numbers must keep.
+
+    `counts`: whether its whole numbers count samples, so that a site's floor holds for them. `update`: for models, the
+    field of the request with what the site started from ("" for a change that starts from nothing): a site's policy
+    clips the difference and adds noise to it. `label_loss`: whether it is the epsilon that the reply spends on each
+    label (None: no bound): a site adds these up.
+    """
+    about = {"what": what, "least": least, "most": most, "counts": counts, "update": update}
+    about["label_loss"] = label_loss
+    return dataclasses.field(metadata=about, **options)
+
+
+@dataclass(frozen=True)
+class Request(Wire, Costly, Generic[R_co]):
+    """Base of all requests: what is asked, and how a site answers it."""
+
+    reply_type: ClassVar[type[Reply]] = Reply
+    spread: ClassVar[float] = 1.0
+    """How many times more than usual honest answers differ in how far they move a model; the gate allows for it."""
+    late: ClassVar[bool] = False
+    """Whether a site that comes late has as far to go as the others had when they began, however little these still
+    move."""
+
+    def reach(self, samples: int) -> float:
+        """How far training on so many samples can carry a model, in steps of one common length.
+
+        The gate compares sites of different sizes by it; the same for all where size does not matter.
+        """
+        return 1.0
+
+    def work(self, facts: SiteFacts) -> float:
+        """Samples that the site sends through a network to answer this, at most; a policy compares it with a limit.
+
+        One look at everything, one with each model that came along, and what recipes, lessons and other requests in
+        its fields ask. A request that does more than that says so here.
+        """
+        return facts.seen + asked_by_fields(self, facts)
+
+    @property
+    def besides(self) -> tuple[Request[Any], ...]:
+        """Requests that travel inside this one and are answered in the same visit."""
+        return ()
+
+    def answer(self, site: Site) -> R_co:
+        """Answer on one site; may read and write `site.notebook`, returns only what may leave."""
+        raise TypeError(f"{type(self).__name__} does not say how a site answers it")
+
+    @classmethod
+    def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
+        """Answer for several sites of one process at once, in the given order.
+
+        An exception is returned in the place of that site's reply, so that one site never spoils another's.
+        """
+        answers: list[Any] = []
+        for request, site in work:
+            try:
+                answers.append(request.answer(site))
+            except Exception as error:  # the boundary: a site's failure is a value, not the run's end
+                answers.append(error)
+        return answers
+
+
+@dataclass(frozen=True)
+class Moment(Wire):
+    """When something is asked: it identifies a request and seeds all its randomness."""
+
+    seed: int
+    stage: str
+    round: int
+    """Counted from 0 over the whole run, across stages; people are told `round + 1`."""
+    ask: int
+    """Counted from 0 within the round."""
+
+    @property
+    def id(self) -> str:
+        """For programs, counted from 0; `moment_words` is for people."""
+        return f"{self.round}.{self.ask}:{self.stage}"
+
+    def numpy(self, who: str, purpose: str) -> np.random.Generator:
+        return numpy_generator(self.seed, who, self.stage, self.round, self.ask, purpose)
+
+    def torch(self, who: str, purpose: str) -> torch.Generator:
+        return torch_generator(self.seed, who, self.stage, self.round, self.ask, purpose)
+
+
+def moment_words(moment_id: str) -> str:
+    """A moment's id as people count: "2.0:warm up" is question 1 of round 3 (warm up)."""
+    where, _, stage = moment_id.partition(":")
+    number, _, ask = where.partition(".")
+    if not (number.isdecimal() and ask.isdecimal()):
+        return f"'{moment_id}'"
+    return f"question {int(ask) + 1} of round {int(number) + 1} ({stage})"
+
+
+@dataclass(frozen=True)
+class Envelope(Wire):
+    """A request on its way to one site.
+
+    `expects` is the id of the last request that the coordinator knows this site answered ("" at first): the site
+    continues from the notebook of that moment, or says that it is gone.
+    """
+
+    run: str
+    site: str
+    moment: Moment
+    expects: str
+    request: Request[Any]
+
+
+@dataclass(frozen=True)
+class Answer(Wire):
+    """A reply on its way back, with what the gate needs to see that it belongs to its request."""
+
+    run: str
+    site: str
+    moment_id: str
+    reply: Reply | None
+    failure: str = ""
+    """Why there is no reply; empty when there is one."""

@@ -1,0 +1,1 @@
+"""The gate: what every reply passes before anything is made of it."""

@@ -1,0 +1,522 @@
+"""Protection of the model: an update is judged beside the other sites', before anything is made of it.
+
+Each reply's models (`Reply.moves`) are compared with the same ones of the round's other sites: how far they went from
+what was sent, and whither. What no honest site does, whatever its data and labels are like, is set aside;
+docs/attacks.md has the figures of both kinds. Without an attacker nothing is changed, to the last bit.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from fedsift.core.codec import digest_of
+from fedsift.core.ranges import AtLeastOne, AtLeastZero, Range, Ranged
+from fedsift.core.text import short
+from fedsift.protocol.messages import Envelope, Reply, Weights
+from fedsift.runtime.gate.reply_checks import unchecked
+from fedsift.runtime.gate.update_norms import Lengths, Way, usual_for
+
+# Whither sites go, update by update: one that went along with the others and then turns round is told
+# by its past
+# ------------------------------------------------------------------------------
+
+COMMON = 0.5
+"""Median cosine of a cohort that has a common direction. Of sites with few classes, at 0.3 to 0.4, honest ones turned
+by 0.58 from one exchange to the next."""
+
+
+def shares(cosines: Mapping[str, float]) -> dict[str, float]:
+    """Each site's cosine with the others as a share of the cohort's median; nothing where they have no direction."""
+    middle = statistics.median(cosines.values())
+    return {site: cosine / middle for site, cosine in cosines.items()} if middle > COMMON else {}
+
+
+def turn(before: float, now: float) -> float:
+    """How far a site has turned round, from 0 up: it went along with the others by so much, and goes back by as much.
+
+    An attacker that sends its honest update with the sign turned comes from 1 to -1, which is 1. An honest site with
+    wrong labels goes back as well once the others have learnt, but never went along as they do.
+    """
+    return max(0.0, min(before, -now))
+
+
+# Models that a site sends a second time
+# ------------------------------------------------------------------------------
+
+KEPT_DIGESTS = 64
+"""Accepted models of a site that are known again if they are sent a second time."""
+SHORT = 12
+
+
+class Starts:
+    """The models that an exchange's answers began at: most are one object, whose fingerprint is taken once."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[Weights, str]] = {}
+        """By identity; the model is held, for otherwise another one could get its identity."""
+
+    def mark(self, model: Weights, start: Weights) -> str:
+        """Fingerprints of a model and of where it began; "" for one that came back as it was sent, which a site may do
+        as often as it is asked."""
+        if all(torch.equal(tensor, start[name]) for name, tensor in model.items()):
+            return ""
+        if id(start) not in self.known:
+            self.known[id(start)] = start, digest_of(start)[:SHORT]
+        return f"{digest_of(model)[:SHORT]}-{self.known[id(start)][1]}"
+
+
+def replays(mark: str, seen: Collection[str]) -> bool:
+    """Whether the model was sent before and began elsewhere then: trained twice from one place, on few samples, it may
+    well end at one place."""
+    model, _, begun = mark.partition("-")
+    return bool(begun) and any(known != mark and known.startswith(model) for known in seen)
+
+
+# How far updates go and whither, each beside the others': what tells a broken or hostile update from
+# an honest one
+# ------------------------------------------------------------------------------
+
+_CHUNK = 1 << 18
+"""Coordinates looked at together, so that float64 copies of a large tensor stay small."""
+_FEWEST = 4
+"""A tensor of fewer numbers may well hold equal ones."""
+
+
+def relative_length(model: Weights, start: Weights, names: Sequence[str]) -> float:
+    """||w_k - w|| / ||w|| over the named tensors; ||w_k|| where w is nothing but zeros."""
+    change = length = 0.0
+    for name in names:
+        before = start[name].double()
+        change += float((model[name].double() - before).square().sum())
+        length += float(before.square().sum())
+    return float((change / length) ** 0.5 if length > 0 else change**0.5)
+
+
+def remaining(model: Weights, start: Weights, names: Sequence[str]) -> float:
+    """||w_k|| / ||w|| over the named tensors; 1 where w is nothing but zeros."""
+    after = sum(float(model[name].double().square().sum()) for name in names)
+    before = sum(float(start[name].double().square().sum()) for name in names)
+    return float((after / before) ** 0.5) if before > 0 else 1.0
+
+
+def agreements(models: Sequence[Weights], starts: Sequence[Weights], names: Sequence[str]) -> list[float]:
+    """cos(u_k, sum of u_j / ||u_j|| over all j but k) for every update u_k = w_k - w, in -1 to 1.
+
+    Every other site counts alike, however long its update is. 0 for an update that goes nowhere, or where the others'
+    cancel out. Two passes and sums over pieces: linear in the number of sites.
+    """
+    squares = torch.zeros(len(models), dtype=torch.float64)
+    for rows in _updates(models, starts, names):
+        squares += rows.square().sum(1)
+    moved = squares > 0
+    scale = torch.where(moved, squares, 1.0).rsqrt()
+    with_all, whole = torch.zeros_like(squares), 0.0
+    for rows in _updates(models, starts, names):
+        units = rows * scale[:, None]
+        total = units.sum(0)
+        with_all += units @ total
+        whole += float(total @ total)
+    own = moved.double()
+    others = (whole - 2 * with_all + own).clamp(min=0).sqrt()
+    cosines = torch.where(others > 1e-9, (with_all - own) / others.clamp(min=1e-9), 0.0)
+    return [float(value) for value in cosines.clamp(-1, 1)]
+
+
+def _updates(models: Sequence[Weights], starts: Sequence[Weights], names: Sequence[str]) -> Iterator[Tensor]:
+    """Pieces `[C, p]` of all updates, float64, in a fixed order."""
+    for name in names:
+        after = [model[name].reshape(-1) for model in models]
+        before = [start[name].reshape(-1) for start in starts]
+        for first in range(0, after[0].numel(), _CHUNK):
+            part = slice(first, first + _CHUNK)
+            yield torch.stack([w[part] for w in after]).double() - torch.stack([w[part] for w in before])
+
+
+def flattened(model: Weights, start: Weights) -> list[str]:
+    """Floating tensors that hold one number throughout (zeros, say) where those that were sent did not.
+
+    Training moves every number in its own way: no site comes to this by learning.
+    """
+    return [
+        name
+        for name, tensor in model.items()
+        if tensor.is_floating_point()
+        and tensor.numel() >= _FEWEST
+        and bool((tensor == tensor.reshape(-1)[0]).all())
+        and not bool((start[name] == start[name].reshape(-1)[0]).all())
+    ]
+
+
+FEWEST_CLASSES = 5
+"""Of so many classes no wrong labels pull a model that has learnt nothing back by more than a share 1 / (K - 1) of what
+right ones pull it on. Two classes that are swapped pull it back as far: that site and an attacker are the same."""
+FEWEST_FINDINGS = 4
+"""Of so many findings a sample, each with a direction of its own, an honest site does not turn round as a whole."""
+FEW = 5
+"""Among fewer replies the median may be that of sites that have nothing left to learn, so what is known of a site from
+the run's other stages counts as well."""
+LEAST_SIZE = 0.1
+"""Of the length of the parameters that were sent, what training leaves at least: nobody learns by forgetting all."""
+
+
+@dataclass(frozen=True)
+class GateLimits(Ranged):
+    """The study's `[gate]` table."""
+
+    norm_factor: AtLeastZero = 6.0
+    """Refuse an update longer than so many times the usual one: the median of the round's, for as many steps; 0 is
+    off."""
+    norm_cohort: AtLeastOne = 3
+    """Sites that make a cohort; an update among fewer is measured by the stage's accepted ones, if these are of as many
+    sites."""
+    statistics_factor: AtLeastZero = 20.0
+    """The same for running statistics (batch norm), which differ more between honest sites; 0 is off."""
+    against: AtLeastZero = 4.5
+    """Refuse an update that goes so many usual lengths straight against the cohort's common direction; 0 is off."""
+    opposed: Annotated[float, Range(0, 1)] = 0.6
+    """Leave out a site whose first update of a run goes against the cohort's direction by more than this share of the
+    way that the others go along it; 0 is off."""
+    turned: Annotated[float, Range(0, 1)] = 0.7
+    """Leave out a site that went along with the others by at least this share of their agreement and in the next
+    exchange goes against them by as much; 0 is off."""
+    flat: bool = True
+    """Refuse tensors of zeros, or of any one number, where others were sent, and models that have nearly vanished."""
+    replays: bool = True
+    """Refuse a model that the same site has sent before, beginning at another one."""
+    largest_share: Annotated[float, Range(0, 1, above=True)] = 1.0
+    """The most that one site's declared size may count for among a round's replies; 1: no bound."""
+    cross_check: bool = False
+    """Where the coordinator has labelled samples: whenever a method says which sites look noisy, compare what they
+    claimed with what their models do on these, and say where the two disagree."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """One model of one reply: where it began, where it ended."""
+
+    model: Weights
+    start: Weights
+    parameters: tuple[str, ...]
+    statistics: tuple[str, ...]
+    spread: float
+    """Of the request: how much more than usual honest answers to it differ."""
+    late: bool
+    """Of the request: whether a site's first model may go as far as the others' first ones went."""
+    reach: float
+    """How far training on the site's samples can carry a model."""
+
+    @property
+    def alone(self) -> float:
+        """The length that is usual where nothing else can say so: that of the model that was sent. 0, and so no
+        measure at all, for one that starts from zeros."""
+        return float(any(bool(self.start[name].any()) for name in self.parameters))
+
+    @property
+    def origin(self) -> str:
+        """Part of the key by which lengths are remembered: from zeros they are not relative to anything, and tell
+        nothing about those that are."""
+        return "" if self.alone else " from zeros"
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Moves of one kind have a common direction; others are of another network."""
+        return tuple((name, tuple(self.model[name].shape)) for name in self.parameters)
+
+
+@dataclass
+class Protection:
+    """What a run's gate remembers, and how it judges."""
+
+    limits: GateLimits = field(default_factory=GateLimits)
+    lengths: dict[str, Lengths] = field(default_factory=dict)
+    """By stage and model; kept with the run's checkpoints."""
+    seen: dict[str, list[str]] = field(default_factory=dict)
+    """Fingerprints of each site's accepted models and of where they began, the latest; kept with them."""
+    tells: bool = False
+    """Whether no honest site turns round as far as an attacker (`tells_turns`)."""
+    opening: bool = False
+    """Whether the next models come from one that has learnt nothing, on labels of which no wrong ones look like an
+    attack (`tells_attacks`); kept with them."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Sites whose models are refused until the run ends, and why; kept with them."""
+    faced: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By stage and model: how far each site's update of the last exchange went along with the others
+    (`facing.shares`); kept with them."""
+
+    def memory(self) -> dict[str, Any]:
+        """What a resumed run must know to judge as one that never stopped: plain values."""
+        known = {key: at.memory() for key, at in self.lengths.items()}
+        seen = {site: list(marks) for site, marks in self.seen.items()}
+        faced = {key: dict(ways) for key, ways in self.faced.items()}
+        told = {"opening": self.opening, "left_out": dict(self.left_out), "faced": faced}
+        return {"lengths": known, "seen": seen, **told}
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """The reverse."""
+        self.lengths = {key: Lengths.recalled(known) for key, known in memory.get("lengths", {}).items()}
+        self.seen = {site: list(marks) for site, marks in memory.get("seen", {}).items()}
+        self.opening = memory.get("opening", self.opening)
+        self.left_out = dict(memory.get("left_out", {}))
+        self.faced = {key: dict(ways) for key, ways in memory.get("faced", {}).items()}
+
+    def refusals(
+        self,
+        stage: str,
+        replies: Mapping[str, Reply],
+        envelopes: Mapping[str, Envelope],
+        buffers: Callable[[str], Collection[str]],
+    ) -> dict[str, str]:
+        """Why updates of these replies are set aside, by site. buffers: a site's running statistics, by name."""
+        refused: dict[str, str] = {}
+        moves: dict[str, dict[str, Move]] = {}
+        marks: dict[str, list[str]] = {}
+        starts = Starts()
+        for site, reply in replies.items():
+            try:
+                found = _moves(reply, envelopes[site], buffers(site))
+                marks[site] = (
+                    [starts.mark(move.model, move.start) for move in found] if self.limits.replays else []
+                )
+                flat = _flat(found) if self.limits.flat else None
+            except Exception as error:  # a reply may hold anything at all
+                refused[site] = short(unchecked(error))
+                continue
+            again = any(replays(mark, self.seen.get(site, ())) for mark in marks[site])
+            known = self.left_out.get(site) if found else None
+            if flat is not None or again or known:
+                refused[site] = short(
+                    flat or known or "the model is one that the site has sent before: a replay"
+                )
+                continue
+            for number, move in enumerate(found):
+                moves.setdefault(f"{number}{move.origin}", {})[site] = move
+        for model, cohort in moves.items():
+            refused |= self._judged(f"{stage}/{model}", {s: m for s, m in cohort.items() if s not in refused})
+        self.opening = self.opening and not moves
+        for site, new in marks.items():
+            if site not in refused and any(new):
+                self.seen[site] = [*self.seen.get(site, []), *filter(None, new)][-KEPT_DIGESTS:]
+        return refused
+
+    def _judged(self, key: str, cohort: Mapping[str, Move]) -> dict[str, str]:
+        """One model of all replies: how far, then whither."""
+        limits = self.limits
+        lengths = {site: relative_length(m.model, m.start, m.parameters) for site, m in cohort.items()}
+        ratios = self._ratios(key, lengths, cohort)
+        refused = _too_long(lengths, ratios, limits.norm_factor, "the update")
+        states = {
+            site: relative_length(m.model, m.start, m.statistics)
+            for site, m in cohort.items()
+            if m.statistics and site not in refused
+        }
+        found = self._ratios(f"{key} statistics", states, cohort)
+        refused |= _too_long(states, found, limits.statistics_factor, "the change of running statistics")
+        refused |= self._opposed(key, ratios, {site: m for site, m in cohort.items() if site not in refused})
+        for name, measured in ((key, lengths), (f"{key} statistics", states)):
+            ways = {site: (length, cohort[site].reach) for site, length in measured.items()}
+            accepted = {site: way for site, way in ways.items() if site not in refused}
+            if 0 < len(ways) < limits.norm_cohort:
+                self.lengths.setdefault(name, Lengths()).note_tried(ways)
+            if accepted:
+                self.lengths.setdefault(name, Lengths()).note(accepted, limits.norm_cohort)
+        return refused
+
+    def _ratios(self, key: str, lengths: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, float]:
+        """Each length beside the usual one; 0 where nothing can say what is usual."""
+        known, others = self.lengths.get(key, Lengths()), self._elsewhere(key)
+        elsewhere = others if len(lengths) < FEW else []
+        now = {site: (length, cohort[site].reach) for site, length in lengths.items()}
+        ways = list(now.values()) if len(now) >= self.limits.norm_cohort else self._before(key, known)
+        found = {}
+        for site, way in now.items():
+            usual = usual_for(way[1], ways) if ways else cohort[site].alone
+            for past in [known] if site in known.own else elsewhere:
+                usual = past.usual(site, way, usual)
+            if len(now) < self.limits.norm_cohort:
+                usual = max(usual, known.lately(site, self.limits.norm_cohort))
+                if self.limits.norm_cohort <= len(known.first) and site not in known.own:
+                    usual = max(usual, known.at_first(way[1]))
+            if cohort[site].late and not any(site in past.own for past in [known, *others]):
+                usual = max(usual, *(past.at_first(way[1]) for past in [known, *others]))
+            found[site] = way[0] / (usual * cohort[site].spread) if usual > 0 else 0.0
+        return found
+
+    def _before(self, key: str, known: Lengths) -> list[Way]:
+        """How far updates went in this stage until now; in its beginning twice as far as in the run's other stages."""
+        if len(known.own) >= self.limits.norm_cohort:  # one site that came three times is no cohort
+            return known.recent
+        others = [(2 * length, reach) for past in self._elsewhere(key) for length, reach in past.recent]
+        return others if len(others) >= self.limits.norm_cohort else []
+
+    def _elsewhere(self, key: str) -> list[Lengths]:
+        """What is known of the same model in the run's other stages."""
+        model = key.rpartition("/")[2]
+        return [at for name, at in self.lengths.items() if name != key and name.rpartition("/")[2] == model]
+
+    def _opposed(self, key: str, ratios: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, str]:
+        """Updates that go against what the others have in common."""
+        refused: dict[str, str] = {}
+        faced: dict[str, float] = {}
+        for kind in dict.fromkeys(move.kind for move in cohort.values()):
+            sites = [site for site, move in cohort.items() if move.kind == kind]
+            if len(sites) < self.limits.norm_cohort or not kind:
+                continue
+            group = [cohort[site] for site in sites]
+            found = agreements([m.model for m in group], [m.start for m in group], group[0].parameters)
+            along = {site: cosine * ratios[site] for site, cosine in zip(sites, found)}
+            refused |= self._against(along)
+            alike = all(move.spread <= 1 for move in group)
+            if self.opening and alike and statistics.median(found) > COMMON:
+                refused |= self._left_out(along)
+            ways = shares(dict(zip(sites, found))) if self.tells and alike else {}
+            refused |= self._turned(self.faced.get(key, {}), ways)
+            faced |= {site: round(way, 6) for site, way in ways.items() if site not in refused}
+        self.faced[key] = faced  # of this exchange alone: in many rounds honest sites turn as well, by and by
+        return refused
+
+    def _turned(self, before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, str]:
+        """Sites that went along with the others in the last exchange and now go back."""
+        found = {
+            site: f"the site is left out: it went along with the others ({before[site]:.2f} of their agreement), then "
+            f"turned round ({way:.2f})"
+            for site, way in now.items()
+            if site in before and turn(before[site], way) > self.limits.turned > 0
+        }
+        self.left_out |= found
+        return found
+
+    def _against(self, along: Mapping[str, float]) -> dict[str, str]:
+        """along: how far each update goes in the cohort's direction, in usual lengths."""
+        return {
+            site: f"the update goes {-way:.1f} usual lengths against the cohort's direction"
+            for site, way in along.items()
+            if 0 < self.limits.against < -way
+        }
+
+    def _left_out(self, along: Mapping[str, float]) -> dict[str, str]:
+        """The run's first updates, of a cohort that agrees: whoever goes back as the others go on is no learner."""
+        usual, least = statistics.median(along.values()), self.limits.opposed
+        found = {
+            site: f"the site is left out: its first update went {-way / usual:.2f} times as far against the "
+            "cohort's direction as the others went along it"
+            for site, way in along.items()
+            if -way > least * usual > 0
+        }
+        self.left_out |= found
+        return found
+
+
+def tells_attacks(classes: int, multilabel: bool, given: bool) -> bool:
+    """Whether a first update that goes against the cohort's can only be an attack: not where a model was given that
+    has learnt already, nor where a site that took yes for no, or one class for another, would send the same."""
+    return classes >= FEWEST_CLASSES and not multilabel and not given
+
+
+def tells_turns(classes: int, multilabel: bool) -> bool:
+    """Whether a site that turns round can only be an attacker: of two classes a linear model has one direction, and an
+    honest site with some wrong labels goes along it first and back when the right ones are learnt."""
+    return classes >= (FEWEST_FINDINGS if multilabel else FEWEST_CLASSES)
+
+
+def _too_long(
+    lengths: Mapping[str, float], ratios: Mapping[str, float], factor: float, what: str
+) -> dict[str, str]:
+    return {
+        site: f"{what}'s length {lengths[site]:.3g} is {ratio:.1f} times the usual {lengths[site] / ratio:.3g}"
+        for site, ratio in ratios.items()
+        if factor > 0 and ratio > factor
+    }
+
+
+def _moves(reply: Reply, envelope: Envelope, buffers: Collection[str]) -> list[Move]:
+    found: list[Move] = []
+    for model, start in reply.moves(envelope.request):
+        floats = [name for name, tensor in model.items() if tensor.is_floating_point()]
+        for name in floats:
+            if name.endswith("running_var") and name in buffers and bool((model[name] < 0).any()):
+                raise ValueError(f"'{name}' holds a negative variance")
+        found.append(
+            Move(
+                model,
+                start,
+                tuple(name for name in floats if name not in buffers),
+                tuple(name for name in floats if name in buffers),
+                envelope.request.spread,
+                envelope.request.late,
+                envelope.request.reach(_trained_on(reply, len(found))),
+            )
+        )
+    return found
+
+
+def _trained_on(reply: Reply, number: int) -> int:
+    """How many samples this model of a reply was trained on, as far as it says so: the gate has bounded it."""
+    samples = _size(reply)
+    if isinstance(samples, tuple) and number < len(samples):
+        samples = samples[number]
+    return samples if isinstance(samples, int) else 1
+
+
+def _flat(moves: list[Move]) -> str | None:
+    for move in moves:
+        names = flattened(move.model, move.start)
+        if names:
+            value = float(move.model[names[0]].reshape(-1)[0])
+            return f"'{names[0]}' holds {value:.3g} throughout, the model that was sent did not"
+        size = remaining(move.model, move.start, move.parameters)
+        if move.spread <= 1 and size < LEAST_SIZE:
+            return f"the model has shrunk to {size:.2g} of the one that was sent"
+    return None
+
+
+def bounded_shares(replies: Mapping[str, Any], most: Callable[[str], float]) -> dict[str, Any]:
+    """The replies with declared sizes (`samples`) lowered until nobody counts for more than his bound.
+
+    Where bounds leave nobody else to make up for it (two sites, each at most 0.3), all bounded ones count alike.
+    """
+    sizes = {site: reply.samples for site, reply in replies.items() if isinstance(_size(reply), int)}
+    bounds = {site: most(site) for site in sizes}
+    if all(bound >= 1 for bound in bounds.values()) or len(sizes) < 2:
+        return dict(replies)
+    kept = shares_within(sizes, bounds)
+    return {
+        site: replace(reply, samples=kept[site]) if site in kept and kept[site] != sizes[site] else reply
+        for site, reply in replies.items()
+    }
+
+
+def _size(reply: Any) -> Any:
+    return getattr(reply, "samples", None)
+
+
+def shares_within(sizes: Mapping[str, int], bounds: Mapping[str, float]) -> dict[str, int]:
+    """Sizes, lowered so that size_k <= bound_k * sum of sizes, as far as that can be; never below 1.
+
+    The sites above their bound are found one after another, most exceeding first: with F the sum of the free ones and B
+    the sum of the bounded ones' bounds, the whole is F / (1 - B), of which each bounded one gets its bound.
+    """
+    bounded: list[str] = []
+    whole = float(sum(sizes.values()))
+    while len(bounded) < len(sizes):
+        free = [site for site in sizes if site not in bounded]
+        excess = {site: sizes[site] / whole / bounds[site] for site in free}
+        worst = max(free, key=lambda site: excess[site])
+        if excess[worst] <= 1 + 1e-12:
+            break
+        taken = sum(bounds[site] for site in bounded) + bounds[worst]
+        rest = sum(sizes[site] for site in free if site != worst)
+        if taken >= 1 or rest == 0:  # no whole of which these are such shares
+            smallest = min(sizes[site] for site in [*bounded, worst])
+            return {site: min(size, max(1, smallest)) for site, size in sizes.items()}
+        bounded.append(worst)
+        whole = rest / (1 - taken)
+    return {
+        site: max(1, int(bounds[site] * whole + 1e-9)) if site in bounded else size
+        for site, size in sizes.items()
+    }

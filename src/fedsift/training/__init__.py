@@ -1,0 +1,1 @@
+"""What one site does: recipes, objectives, plans, trainers, and the requests that train, evaluate and measure."""

@@ -1,0 +1,136 @@
+"""Clipping and Gaussian noise on what a reply carries of a model, by the fields that say what they are an update of."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsift.core.errors import RunError
+from fedsift.formulas.privacy import clipping_share, gaussian_draws
+from fedsift.protocol.messages import Reply, Request, Weights
+
+SMALLEST_VARIANCE = 1e-6
+"""Noise must not make a running variance negative; correcting what was released costs no privacy."""
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What a site does to every update before it leaves."""
+
+    clip: float
+    """The longest update, C."""
+    noise: float = 0.0
+    """Standard deviation of the noise on each number, in units of C; 0 clips alone."""
+    entropy: Callable[[int], bytes] = os.urandom
+    """So many random bytes; the operating system's, since whoever can repeat the noise can take it away."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A reply as it may leave."""
+
+    reply: Reply
+    updates: int
+    """How many updates in it were clipped and noised."""
+    fields: tuple[str, ...]
+    """Where they are, as `Reply.field`."""
+
+
+def updates_in(kind: type[Reply]) -> list[str]:
+    """Fields of a reply's class that carry updates."""
+    return [f.name for f in dataclasses.fields(kind) if f.metadata.get("update") is not None]
+
+
+def protected(reply: Reply, request: Request[Any], mechanism: Mechanism) -> Outcome:
+    """The reply with every update in it, and in the replies to what rode on the request, clipped and noised."""
+    changes: dict[str, Any] = {}
+    names: list[str] = []
+    count = 0
+    for f in dataclasses.fields(reply):
+        value, start = getattr(reply, f.name), f.metadata.get("update")
+        if start is not None and value is not None and len(value):
+            base = getattr(request, start) if start else None
+            changes[f.name], found = _each(value, base, mechanism)
+            names.append(f"{type(reply).__name__}.{f.name}")
+            count += found
+        elif isinstance(value, tuple) and any(isinstance(item, Reply) for item in value):
+            inner = [
+                protected(own, asked, mechanism) for asked, own in zip(request.besides, value, strict=True)
+            ]
+            changes[f.name] = tuple(one.reply for one in inner)
+            names += [name for one in inner for name in one.fields]
+            count += sum(one.updates for one in inner)
+    return Outcome(dataclasses.replace(reply, **changes) if changes else reply, count, tuple(names))
+
+
+def _each(value: Any, base: Any, mechanism: Mechanism) -> tuple[Any, int]:
+    """A model, several models, or one tensor that starts from nothing."""
+    if isinstance(value, Tensor):
+        return protected_model({"": value}, None, mechanism)[""], 1
+    if isinstance(value, Mapping):
+        return protected_model(dict(value), base, mechanism), 1
+    starts = base if base is not None else [None] * len(value)
+    models = tuple(protected_model(own, start, mechanism) for own, start in zip(value, starts, strict=True))
+    return models, len(models)
+
+
+def protected_model(model: Weights, start: Weights | None, mechanism: Mechanism) -> Weights:
+    """w + min(1, C / ||w_k - w||) (w_k - w) + N(0, (noise C)^2), over all floating tensors together.
+
+    `start`: the weights w that the site received; None for a change that is itself the update. A number that training
+    made infinite or no number has not moved. Whole numbers, such as how many batches a layer has seen, cannot be
+    noised: where there is noise they leave as they came.
+    """
+    _check_start(start)
+    moves = {
+        name: _move(tensor, None if start is None else start[name])
+        for name, tensor in model.items()
+        if tensor.is_floating_point()
+    }
+    share = clipping_share(_length(moves), mechanism.clip)
+    sizes = [move.numel() for move in moves.values()]
+    drawn = torch.zeros(sum(sizes), dtype=torch.float64)
+    if mechanism.noise > 0:
+        pairs = (sum(sizes) + 1) // 2
+        drawn = torch.from_numpy(gaussian_draws(mechanism.entropy(16 * pairs), sum(sizes)))
+        drawn *= mechanism.noise * mechanism.clip
+    result = dict(model) if not mechanism.noise > 0 else _as_received(model, start)
+    for (name, move), part in zip(moves.items(), torch.split(drawn, sizes)):
+        # the noise joins the move first: beside a huge weight the move alone would be rounded beyond its bound
+        told = share * move + part.reshape(move.shape)
+        moved = told if start is None else start[name].double() + told
+        if name.endswith("running_var"):
+            moved = moved.clamp(min=SMALLEST_VARIANCE)
+        result[name] = moved.to(model[name].dtype)
+    return result
+
+
+def _check_start(start: Weights | None) -> None:
+    """From a weight that is no number every move is none, too: nothing could be told from nothing."""
+    for name, tensor in (start or {}).items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise RunError(f"the weights sent hold numbers in '{name}' that are not finite: send others")
+
+
+def _move(tensor: Tensor, start: Tensor | None) -> Tensor:
+    """w_k - w in double precision; 0 where it is not finite, for infinity times a share of 0 would be told as NaN."""
+    move = tensor.double() if start is None else tensor.double() - start.double()
+    return torch.where(move.isfinite(), move, torch.zeros_like(move))
+
+
+def _length(moves: Weights) -> float:
+    """Infinite where squares overflow, and then the share is 0."""
+    squares = [move.square().sum() for move in moves.values()]
+    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+
+
+def _as_received(model: Weights, start: Weights | None) -> Weights:
+    return {
+        name: torch.zeros_like(tensor) if start is None else start[name] for name, tensor in model.items()
+    }

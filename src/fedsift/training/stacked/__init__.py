@@ -1,0 +1,1 @@
+"""The stacked cohort: many sites' copies of one network as one computation."""

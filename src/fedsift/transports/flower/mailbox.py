@@ -1,0 +1,173 @@
+"""Answers on their way in: one site's costs no other site its own, and none is waited for.
+
+Flower's `pull_messages` takes several answers at once, waits up to two hours for pieces that were announced and never
+sent, and raises on pieces that cannot be put together; what it had of the others is then lost, for the SuperLink hands
+every answer out once. Here each answer is fetched and put together by itself, as far as its pieces have come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from flwr.app import Message
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectUnavailableError,
+    inflate_object_from_contents,
+    pull_objects,
+)
+from flwr.superlink.grid.http_grid import HttpGrid
+
+from fedsift.core.text import short
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+"""Seconds between two looks for pieces that have not come: at first, and when they have not for long."""
+
+
+@dataclass(frozen=True)
+class Spoilt:
+    """In the place of an answer that came to nothing."""
+
+    reason: str
+    again: bool = False
+    """Whether asking again may help: it was lost rather than unreadable."""
+
+
+@dataclass
+class Arriving:
+    """An answer whose pieces are being fetched."""
+
+    message_id: str
+    pieces: list[str]
+    here: dict[str, bytes] = field(default_factory=dict)
+    due: float = 0.0
+    pause: float = FIRST_PAUSE
+
+    def missing(self) -> list[str]:
+        return [piece for piece in self.pieces if piece not in self.here]
+
+
+class Mailbox:
+    """Looks for answers without waiting for any."""
+
+    def __init__(self, grid: Grid, clock: Callable[[], float] = time.monotonic) -> None:
+        self.grid, self._clock = grid, clock
+        self._arriving: dict[str, Arriving] = {}
+        self._one_by_one = False
+        """Since a look for several failed: from then on one that fails is one site's."""
+
+    def look(self, ids: set[str]) -> list[tuple[str, Message | Spoilt]]:
+        """What has come to these messages, with the message's id as the SuperLink knows it, not as the answer says."""
+        if not isinstance(self.grid, HttpGrid):
+            told = self.grid.pull_messages(list(ids))
+            return [
+                (message.metadata.reply_to_message_id, message)
+                for message in told
+                if message.metadata.reply_to_message_id in ids
+            ]
+        found = self._announced(self.grid, ids)
+        for id in sorted(ids & self._arriving.keys()):
+            answer = self._fetched(self.grid, self._arriving[id])
+            if answer is not None:
+                del self._arriving[id]
+                found.append((id, answer))
+        return found
+
+    def under_way(self, ids: Iterable[str]) -> set[str]:
+        """Messages of these whose answer was announced and is not here in full."""
+        return set(ids) & self._arriving.keys()
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Nobody waits for these answers any more."""
+        for id in ids:
+            self._arriving.pop(id, None)
+
+    def _announced(self, grid: HttpGrid, ids: set[str]) -> list[tuple[str, Message | Spoilt]]:
+        """Ask which answers are there. Those of a question that fails are gone, so these sites are asked again."""
+        asked = sorted(ids - self._arriving.keys())
+        lots = [[id] for id in asked] if self._one_by_one else [asked]
+        failed: list[tuple[str, Message | Spoilt]] = []
+        for lot in filter(None, lots):
+            try:
+                told = _client(grid).PullMessages(PullAppMessagesRequest(message_ids=lot))
+                pairs = list(zip(told.messages_list, told.message_object_trees, strict=True))
+            except Exception as error:
+                _not_the_line(error)
+                self._one_by_one = True
+                reason = _words("the answer could not be fetched", error)
+                failed.extend((id, Spoilt(reason, again=True)) for id in lot)
+                continue
+            for message, tree in pairs:
+                id = message.metadata.reply_to_message_id
+                if id in ids:
+                    pieces = list(dict.fromkeys(node.object_id for node in iterate_object_tree(tree)))
+                    self._arriving[id] = Arriving(message.metadata.message_id, pieces)
+        return failed
+
+    def _fetched(self, grid: HttpGrid, one: Arriving) -> Message | Spoilt | None:
+        """The answer; None while pieces of it are missing."""
+        if self._clock() < one.due:
+            return None
+        try:
+            self._fetch_pieces(grid, one)
+            if one.missing():
+                one.due, one.pause = self._clock() + one.pause, min(2 * one.pause, LONGEST_PAUSE)
+                return None
+            _client(grid).ConfirmMessageReceived(
+                ConfirmMessageReceivedRequest(
+                    node=grid.node, run_id=grid.run.run_id, message_object_id=one.message_id
+                )
+            )
+            answer = inflate_object_from_contents(one.message_id, one.here)
+            if not isinstance(answer, Message):
+                raise TypeError(f"it is a {type(answer).__name__}")
+            return answer
+        except ObjectPullError as error:  # the SuperLink gave up on a sender that stopped in the middle
+            return Spoilt(_words("the answer did not arrive in full", error), again=True)
+        except Exception as error:  # whoever sent it may have sent anything
+            _not_the_line(error)
+            return Spoilt(_words("the answer cannot be put together", error))
+
+    def _fetch_pieces(self, grid: HttpGrid, one: Arriving) -> None:
+        """Fetch what is there; the first piece that is not ends this look."""
+        pull = make_pull_object_fn_protobuf(_client(grid).PullObject, grid.node, grid.run.run_id)
+
+        def fetch(piece: str) -> bytes:
+            try:
+                one.here[piece] = pull(piece)
+            except ObjectUnavailableError:
+                raise _NotYet from None
+            return one.here[piece]
+
+        with suppress(_NotYet):
+            pull_objects(one.missing(), fetch)
+
+
+class _NotYet(Exception):
+    """A piece is not there; `pull_objects` would wait for it at Flower's own word for that."""
+
+
+def _client(grid: HttpGrid) -> Any:
+    return grid._runtime_client
+
+
+def _not_the_line(error: Exception) -> None:
+    """Raise what is no site's doing: the SuperLink is gone, or says that this run is over."""
+    if isinstance(error, httpx.TransportError):
+        raise error
+    if isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500:
+        raise error
+
+
+def _words(what: str, error: Exception) -> str:
+    return short(f"{what}: {type(error).__name__}: {error}")

@@ -1,0 +1,74 @@
+"""Flower's simulation as an engine: nodes in Ray's actors, sites in folders beside the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+from torch import Tensor
+
+from fedsift.data.dataset import Spread
+from fedsift.protocol.site import Samples
+from fedsift.runs.folder import RunFolder
+from fedsift.runtime.engine import Parts
+from fedsift.transports.flower.simulation_client import app as client_app
+from fedsift.transports.remote.delivery import SIMULATED
+from fedsift.transports.remote.engine import Expected, OnGrid
+from fedsift.transports.remote.federation import FlowerFederation
+from fedsift.transports.remote.simulated_sites import export_sites, seen
+
+JOIN_SECONDS = 240.0
+"""Ray's actors can take long to start on a busy machine."""
+
+
+def on_simulated_nodes(conduct: Callable[[Grid], None], nodes: int, backend: Mapping[str, Any]) -> None:
+    """Start Flower's simulation with so many nodes and let `conduct` use its grid."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        conduct(grid)
+
+    run_simulation(server_app=app, client_app=client_app, num_supernodes=nodes, backend_config=dict(backend))
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The engine of a spread's sites on simulated nodes."""
+
+    grid: Grid
+    spread: Spread
+    federation: str
+    """The name under which the nodes find this federation's sites."""
+    root: Path
+    """The folder in which the nodes look for federations."""
+    models: Mapping[str, str] = field(default_factory=dict)
+
+    def open(self, parts: Parts, folder: RunFolder) -> FlowerFederation:
+        """The sites are written out into the run's folder, where their notebooks lie too."""
+        spread, sites = self.spread, folder.path / "sites"
+        places = dict(zip(spread.sites, export_sites(spread, self.models, sites, parts.patience.floor)))
+        (self.root / self.federation).symlink_to(sites.resolve(), target_is_directory=True)
+        engine = OnGrid(
+            self.grid,
+            Expected(tuple(spread.sites), at_least=len(spread.sites), wait=JOIN_SECONDS),
+            note={"federation": self.federation},
+            pace=SIMULATED,
+            own_test=lambda common: central_test(spread),
+            seen=lambda accepted: seen(spread, places, folder.id, accepted),
+        )
+        return engine.open(parts, folder)
+
+
+def central_test(spread: Spread) -> tuple[Samples, Tensor] | None:
+    data = spread.dataset
+    if len(data.test) == 0:
+        return None
+    samples = Samples(torch.from_numpy(data.images), torch.from_numpy(data.test), data.mean, data.std)
+    return samples, torch.from_numpy(data.labels[data.test])

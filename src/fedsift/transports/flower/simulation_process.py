@@ -1,0 +1,117 @@
+"""The process in which Flower's simulation runs: `python -m fedsift.transports.flower.simulation_process PLAN`.
+
+It is started and ended by `on_flower.py`, which reads the events that this process writes, one JSON line each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedsift.core.errors import FedsiftError
+from fedsift.core.json_values import plain
+from fedsift.data.dataset import Spread
+from fedsift.runs.folder import RunFolder
+from fedsift.runtime.engine import Engine
+from fedsift.study.running import carry_out
+from fedsift.study.study import Study
+from fedsift.transports.flower.simulation import Simulated, on_simulated_nodes
+
+
+class Events:
+    """What the starting process is told: one line of JSON each."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def tell(self, **event: Any) -> None:
+        self._file.write(json.dumps(plain(event)) + "\n")
+        self._file.flush()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One study with its data, or with the reason why there are none."""
+
+    number: int
+    study: Study
+    folder: RunFolder
+    spread: Spread | FedsiftError
+
+    def engine(self, grid: Any, root: Path) -> Engine:
+        if isinstance(self.spread, FedsiftError):
+            raise self.spread
+        models = self.study.model.of_sites(self.spread.sites)
+        return Simulated(grid, self.spread, str(self.number), root, models)
+
+
+def main(plan_file: Path) -> None:
+    plan = json.loads(plan_file.read_text("utf-8"))
+    _end_with_parent(int(plan["parent"]))
+    torch.set_num_threads(1)
+    events, root = Events(Path(plan["events"])), Path(plan["sites"])
+    jobs = []
+    for number, path in enumerate(plan["folders"]):
+        try:
+            jobs.append(_loaded(number, RunFolder.open(Path(path))))
+        except FedsiftError as error:
+            events.tell(job=number, error=type(error).__name__, text=str(error))
+
+    def conduct_all(grid: Any) -> None:
+        for job in jobs:
+            _conduct(job, grid, root, events)
+
+    nodes = max((len(job.spread.sites) for job in jobs if isinstance(job.spread, Spread)), default=0)
+    if nodes:
+        on_simulated_nodes(conduct_all, nodes, plan["backend"])
+    else:
+        conduct_all(None)  # nothing can run: each folder says why
+
+
+def _loaded(number: int, folder: RunFolder) -> Job:
+    """The nodes are counted before any run begins; what cannot be loaded fails in its own run."""
+    study = Study.from_file(folder.study_file)
+    try:
+        return Job(number, study, folder, study.spread())
+    except FedsiftError as error:
+        return Job(number, study, folder, error)
+
+
+def _conduct(job: Job, grid: Any, root: Path, events: Events) -> None:
+    def listen(row: dict[str, Any]) -> None:
+        events.tell(job=job.number, round=row)
+
+    try:
+        summary = carry_out(job.study, job.folder, lambda: job.engine(grid, root), listen)
+    except FedsiftError as error:
+        events.tell(job=job.number, error=type(error).__name__, text=str(error))
+    except Exception as error:
+        traceback.print_exc()
+        events.tell(job=job.number, error="RunError", text=f"{type(error).__name__}: {error}")
+    else:
+        events.tell(job=job.number, summary=summary)
+
+
+def _end_with_parent(parent: int) -> None:
+    """A simulation whose starter was killed must not live on."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

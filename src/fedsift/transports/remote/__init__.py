@@ -1,0 +1,1 @@
+"""What every network transport needs: agreement, notebooks on disk, answering, absence. Knows no transport."""

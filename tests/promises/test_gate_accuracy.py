@@ -1,0 +1,142 @@
+"""One bad site of five: each fault is refused with its reason, and costs no more than that site's absence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedsift.protocol.messages import Answer, Envelope
+from fedsift.runtime.in_process import InProcess
+from fedsift.study.study import Study
+from tests.promises.federations import contract_table, play, tampering
+from tests.promises.tamper import TAMPERS, huge, missing_key, other_run
+
+torch.set_num_threads(1)
+
+EVERYTHING = {
+    **TAMPERS,
+    "another run": (other_run, "belongs to run"),
+    "missing key": (missing_key, "keys"),
+    "huge update": (huge, "times the usual"),
+    "silence": (lambda answer: None, "no reply before the deadline"),
+}
+
+
+def short_study(folder: Path, method: str = "fedavg") -> Study:
+    table = contract_table(method, folder, noise={"name": "clean"}, method={"name": method, "rounds": 4})
+    if method == "fednoro":
+        table["method"]["warm_up"] = 2
+    return Study.from_table(table)
+
+
+@pytest.fixture(scope="module")
+def without_the_site(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """Accuracy when the last site never answers at all."""
+    folder = tmp_path_factory.mktemp("absent")
+    made = play(short_study(folder), folder, tampering(lambda answer, envelope: None))
+    return float(made.read_json("summary.json")["accuracy"]["final"])
+
+
+@pytest.mark.parametrize("fault", list(EVERYTHING))
+def test_fault_is_refused_and_harmless(fault: str, tmp_path: Path, without_the_site: float) -> None:
+    change, word = EVERYTHING[fault]
+    made = play(short_study(tmp_path), tmp_path, tampering(lambda answer, envelope: change(answer)))
+    rows = made.rounds()
+    assert len(rows) == 4
+    for row in rows:
+        assert list(row["refused"]) == ["site-04"]
+        assert word in row["refused"]["site-04"]
+        assert row["participants"] == 4
+    # the refused reply must not count at all, so the runs are the same run
+    assert made.read_json("summary.json")["accuracy"]["final"] == pytest.approx(without_the_site, abs=1e-9)
+
+
+def test_a_site_without_indicator_is_treated_as_noisy(tmp_path: Path) -> None:
+    def silent_in_detection(answer: Answer, envelope: Envelope) -> Answer | None:
+        return None if envelope.moment.stage == "find noisy sites" else answer
+
+    made = play(short_study(tmp_path, "fednoro"), tmp_path, tampering(silent_in_detection))
+    row = next(row for row in made.rounds() if row["stage"] == "find noisy sites")
+    assert row["findings"]["unmeasured"] == ["site-04"]
+    assert any("site-04" in warning for warning in row["warnings"])
+
+
+def test_too_few_replies_stop_the_run_resumably(tmp_path: Path) -> None:
+    from fedsift.core.errors import QuorumError
+    from fedsift.runs.folder import RunFolder
+    from fedsift.study.running import new_run, run
+
+    class Collapsing(InProcess):
+        def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+            answers = super().deliver(envelopes, deadline)
+            return {} if self.round.number == 2 else answers
+
+    study = short_study(tmp_path)
+    made = new_run(study, tmp_path)
+    with pytest.raises(QuorumError, match=r"0 of 5 replies accepted, 3 needed"):
+        run(study, made, kind=Collapsing)
+    assert len(RunFolder.open(made.path).rounds()) == 2
+    run(study, RunFolder.open(made.path))
+    whole = play(short_study(tmp_path), tmp_path)
+    assert (made.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
+
+
+def test_quorum_of_a_stage(tmp_path: Path) -> None:
+    from fedsift.core.errors import QuorumError
+
+    table = contract_table("fednoro", tmp_path, federation={"stages": {"find noisy sites": {"quorum": 1.0}}})
+    table["method"].update(rounds=2, warm_up=1)
+    silent = tampering(lambda answer, envelope: None)
+    with pytest.raises(QuorumError, match=r"\(find noisy sites\): 4 of 5 replies accepted, 5 needed"):
+        play(Study.from_table(table), tmp_path, silent)
+
+
+def test_a_failing_site_is_named_with_its_error(tmp_path: Path) -> None:
+    class Broken(InProcess):
+        def site(self, envelope: Envelope) -> Any:
+            site = super().site(envelope)
+            if envelope.site == "site-02":
+                site.given = torch.full_like(site.given, 99)
+            return site
+
+    made = play(short_study(tmp_path), tmp_path, Broken)
+    reason = made.rounds()[0]["refused"]["site-02"]
+    assert reason.startswith("the site failed")
+
+
+def test_refused_replies_do_not_move_the_notebook(tmp_path: Path) -> None:
+    """A reply that was set aside leaves the site's notebook where the coordinator last knew it."""
+    from fedsift.protocol.federation import Round
+    from fedsift.protocol.messages import Reply, Request, disclosed
+
+    @dataclasses.dataclass(frozen=True)
+    class AskCount(Reply):
+        count: float = disclosed("how often the site was asked")
+
+    @dataclasses.dataclass(frozen=True)
+    class CountAsks(Request[AskCount]):
+        reply_type = AskCount
+
+        def answer(self, site: Any) -> AskCount:
+            site.notebook["count"] = site.notebook.get("count", 0) + 1
+            return AskCount(float(site.notebook["count"]))
+
+    study = short_study(tmp_path)
+    lost = {1}
+    Tampered = tampering(lambda answer, envelope: None if envelope.moment.ask in lost else answer)
+    from fedsift.study.running import federate
+
+    federation = federate(study, study.spread(), "notes", Tampered)
+    federation.begin(Round("notes", 0, 0), (CountAsks,))
+    counts = []
+    for _ in range(3):
+        counts.append({site: reply.count for site, reply in federation.ask(CountAsks()).items()})
+    assert counts[0]["site-04"] == 1.0
+    assert "site-04" not in counts[1]
+    assert counts[2]["site-04"] == 2.0
+    assert counts[2]["site-00"] == 3.0

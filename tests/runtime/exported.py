@@ -1,0 +1,79 @@
+"""Sites of a simulation that were written to disk, beside the same sites in process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedsift.data.dataset import PublicSet, Spread
+from fedsift.protocol.messages import Envelope, Moment
+from fedsift.protocol.notebook import Notebook
+from fedsift.protocol.site import Site
+from fedsift.runtime.in_process import InProcess
+from fedsift.study.study import Study
+from fedsift.training.requests import Evaluate
+
+
+def small_spread() -> Spread:
+    """Three unequal sites of digits with wrong labels, a tenth held out."""
+    study = Study.from_table(
+        {
+            "partition": {"name": "bernoulli-dirichlet", "sites": 3, "p": 0.7, "alpha": 1.0},
+            "noise": {"name": "fedcorr", "rho": 1.0, "tau": 0.5},
+            "evaluate": {"held_out": 0.1},
+        }
+    )
+    return study.spread()
+
+
+def pairs(spread: Spread, places: Sequence[Path], opened: Callable[[Path], Any]) -> list[tuple[Site, Site]]:
+    """Each site as it is opened from disk, and as the in-process engine serves it."""
+    federation = InProcess(spread, run="run", seed=1, model="mlp")
+    moment = Moment(1, "train", 0, 0)
+    return [
+        (
+            opened(place).site(moment, Notebook(), "mlp"),
+            federation.site(Envelope("run", name, moment, "", Evaluate(None))),
+        )
+        for name, place in zip(spread.sites, places, strict=True)
+    ]
+
+
+def assert_same_samples(mine: Site, theirs: Site) -> None:
+    """Training and held-out samples with the labels that were given."""
+    everything = torch.arange(len(theirs.samples))
+    assert torch.equal(mine.samples.take(everything), theirs.samples.take(everything))
+    assert torch.equal(mine.given, theirs.given)
+    assert mine.held_out is not None
+    assert theirs.held_out is not None
+    held = torch.arange(len(theirs.held_out))
+    assert torch.equal(mine.held_out.take(held), theirs.held_out.take(held))
+    assert torch.equal(mine.held_out_given, theirs.held_out_given)
+
+
+def assert_one_public_set(
+    spread: Spread, export: Callable[[Spread], Sequence[Path]], opened: Callable[[Path], Any]
+) -> None:
+    """Every site on disk knows the public set by the digest that the in-process engine has."""
+    public = PublicSet("p", spread.dataset.images, np.array([5, 3, 9]), (0.1,), (0.2,))
+    with_public = dataclasses.replace(spread, public=public)
+    federation = InProcess(with_public, run="run", seed=1, model="mlp")
+    assert {opened(path).facts("mlp").public_digest for path in export(with_public)} == {
+        federation.facts[site].public_digest for site in spread.sites
+    }
+
+
+def assert_no_truth(spread: Spread, folder: Path, described: Path) -> None:
+    """The first site's arrays hold what was given, under names that say nothing, and no file speaks of a truth."""
+    with np.load(folder / "data.npz") as arrays:
+        assert set(arrays.files) == {"images", "labels", "classes", "ids", "test_images", "test_labels"}
+        rows = (*spread.rows[spread.sites[0]], *spread.held_out[spread.sites[0]])
+        names = [spread.dataset.id_of(int(row)) for row in rows]
+        assert arrays["ids"].tolist() == names  # what a list calls a sample, not what it shows
+        assert np.array_equal(arrays["labels"], spread.given[spread.sites[0]])
+    assert "truth" not in described.read_text("utf-8")
