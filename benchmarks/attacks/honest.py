@@ -17,7 +17,7 @@ from fedsift.methods._base import methods
 from fedsift.runtime.gate import protection as facing
 from fedsift.runtime.gate.protection import Move, Protection
 from fedsift.runtime.in_process import InProcess
-from fedsift.study.running import new_run, run
+from fedsift.study.running import InProcessTransport, new_run
 from fedsift.study.scenarios import preset_table
 from fedsift.study.study import Study
 
@@ -66,7 +66,7 @@ def margins(study: Study) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as place:
         folder = new_run(study, Path(place))
-        run(study, folder, kind=Watched)
+        InProcessTransport(Watched).run(study, folder)
         refused = {site: reason for row in folder.rounds() for site, reason in row["refused"].items()}
         accuracy = (folder.read_json("summary.json").get("accuracy") or {}).get("final")
     found: dict[str, Any] = {name: round(share, 3) for name, share in seen[0].nearest.items()}

@@ -171,7 +171,7 @@ def _start_row(stand: Stand, app: Path, run: str, name: str, fault: str, word: s
     return _row(name, fault, Said(code, words, time.monotonic() - began), word)
 
 
-VERSION = "from fedsift.contract import version\nversion.__version__ = '9.9.9'\n"
+VERSION = "from fedsift.core import version\nversion.__version__ = '9.9.9'\n"
 
 
 def other_classes(stand: Stand) -> Iterator[Row]:

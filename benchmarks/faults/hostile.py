@@ -38,7 +38,8 @@ from fedsift.protocol.messages import Answer, Envelope, Reply
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import new_run
 from fedsift.study.running import run as run_in_process
-from fedsift.transports.remote.messages import Letter, letter_of, value_of
+from fedsift.transports.remote.encoding import decode, encode
+from fedsift.transports.remote.messages import EncodedMessage
 
 # A site of the consortium ---------------------------------------------------------------------------------------------
 
@@ -69,8 +70,8 @@ class Liar:
         self.sent: dict[int, str] = {}
         """What was done, by round."""
 
-    def __call__(self, asked: Letter, letter: Letter) -> Letter:
-        envelope, answer = value_of(asked), value_of(letter)
+    def __call__(self, asked: EncodedMessage, letter: EncodedMessage) -> EncodedMessage:
+        envelope, answer = decode(asked), decode(letter)
         if not isinstance(envelope, Envelope) or not isinstance(answer, Answer) or answer.reply is None:
             return letter
         number = envelope.moment.round
@@ -80,13 +81,13 @@ class Liar:
         self.sent[number + 1] = name
         if name in ATTACKS:
             sight = Sight(envelope, {envelope.site: answer}, self._past)
-            changed = letter_of(ATTACKS[name](answer, sight) or answer)
+            changed = encode(ATTACKS[name](answer, sight) or answer)
         elif name == "a pickle":
-            changed = Letter(letter.tree, pickle.dumps(Opened(self._mark)))
+            changed = EncodedMessage(letter.tree, pickle.dumps(Opened(self._mark)))
         elif name == "half of the bytes":
-            changed = Letter(letter.tree, letter.tensors[: len(letter.tensors) // 2])
+            changed = EncodedMessage(letter.tree, letter.tensors[: len(letter.tensors) // 2])
         else:
-            changed = letter_of(dataclasses.replace(answer, reply=None, failure="x" * 50_000_000))
+            changed = encode(dataclasses.replace(answer, reply=None, failure="x" * 50_000_000))
         return dataclasses.replace(changed, note=letter.note)
 
 

@@ -27,7 +27,7 @@ from fedsift.deploy.site.policy import small_counts
 from fedsift.methods._base import methods
 from fedsift.protocol.messages import Answer, Envelope, Reply
 from fedsift.runtime.in_process import InProcess
-from fedsift.study.running import new_run, run
+from fedsift.study.running import InProcessTransport, new_run
 from fedsift.study.study import Study
 from fedsift.training.requests import Indicators
 
@@ -63,7 +63,7 @@ def played(study: Study, kind: type[InProcess] = InProcess) -> Seen:
     begun = time.process_time()
     with tempfile.TemporaryDirectory() as place:
         folder = new_run(study, Path(place))
-        run(study, folder, kind=kind)
+        InProcessTransport(kind).run(study, folder)
         lines = list(folder.rounds())
         final = folder.read_json("summary.json")["accuracy"]["final"]
     refused = {site: reason for line in lines for site, reason in line["refused"].items()}
@@ -274,7 +274,7 @@ def every_method() -> Iterator[dict[str, Any]]:
             kind = type("Left", (Leaving,), told)
             folder = new_run(study, Path(place))
             try:
-                run(study, folder, kind=kind)
+                InProcessTransport(kind).run(study, folder)
             except Exception as error:
                 ended.append(f"{name}: {error}"[:200])
             said = said or next((r for line in folder.rounds() for r in line["refused"].values()), "")

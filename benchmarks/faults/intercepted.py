@@ -21,20 +21,21 @@ from benchmarks.faults.studies import study_of
 
 import fedsift.methods  # noqa: F401  every message must be known by its class to be read
 from fedsift.deploy.app import narrowest_policy
-from fedsift.deploy.site.local_socket import call_worker, receive_letter, send_letter
+from fedsift.deploy.site.local_socket import call_worker, receive_message, send_message
 from fedsift.deploy.site.policy import fields_in, small_counts
 from fedsift.protocol.messages import Answer
+from fedsift.transports.remote.encoding import decode
 from fedsift.transports.remote.introduction import Introduction, Noted
-from fedsift.transports.remote.messages import Letter, value_of
+from fedsift.transports.remote.messages import EncodedMessage
 
 FLOOR = 10
 
 
-Change = Callable[[Letter, Letter], Letter]
+Change = Callable[[EncodedMessage, EncodedMessage], EncodedMessage]
 """What was asked and what the site answered, to what is passed on."""
 
 
-def unchanged(asked: Letter, answered: Letter) -> Letter:
+def unchanged(asked: EncodedMessage, answered: EncodedMessage) -> EncodedMessage:
     return answered
 
 
@@ -63,13 +64,13 @@ class Tap:
 
     def _carry(self, channel: socket.socket) -> None:
         with channel, suppress(OSError):
-            asked = receive_letter(channel)
+            asked = receive_message(channel)
             reply = self._change(asked, call_worker(self._real, asked))
             try:
-                self.answers.append(value_of(reply))
+                self.answers.append(decode(reply))
             except ValueError:
                 self.unread += 1
-            send_letter(channel, reply)
+            send_message(channel, reply)
 
     def close(self) -> None:
         self._door.close()

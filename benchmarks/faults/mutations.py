@@ -18,7 +18,8 @@ from benchmarks.attacks.attacks import ATTACKS, Sight
 from torch import Tensor
 
 from fedsift.protocol.messages import Answer, Reply, SiteFacts
-from fedsift.transports.remote.messages import Letter, letter_of, value_of
+from fedsift.transports.remote.encoding import decode, encode
+from fedsift.transports.remote.messages import EncodedMessage
 
 EXECUTED: list[str] = []
 """Grows if anything that was sent is ever executed."""
@@ -222,12 +223,12 @@ class Mutations:
     def _bytes(self, answer: Answer, sight: Sight) -> Answer:
         """The answer as it would be read from a letter whose bytes were changed; what cannot be read says so."""
         try:
-            letter = letter_of(answer)
+            letter = encode(answer)
         except (TypeError, ValueError, RuntimeError):  # it was changed before and cannot travel
             return answer
         words = sight.envelope
         try:
-            found = value_of(self._letter(letter))
+            found = decode(self._letter(letter))
         except ValueError as error:
             return Answer(words.run, words.site, words.moment.id, None, str(error))
         if isinstance(found, Answer):
@@ -236,22 +237,26 @@ class Mutations:
             words.run, words.site, words.moment.id, None, f"the node answered with {type(found).__name__}"
         )
 
-    def _letter(self, letter: Letter) -> Letter:
+    def _letter(self, letter: EncodedMessage) -> EncodedMessage:
         kind = self.random.integers(6)
         if kind == 0:
-            return Letter(self._tree(letter.tree), letter.tensors)
+            return EncodedMessage(self._tree(letter.tree), letter.tensors)
         if kind == 1:
-            return Letter(
+            return EncodedMessage(
                 letter.tree, self._pick((pickle.dumps(Bomb()), b"", b"\0" * 64, b"\xff" * 8 + b"{"))
             )
         if kind == 2:
-            return Letter(letter.tree, letter.tensors[: int(self.random.integers(len(letter.tensors) + 1))])
+            return EncodedMessage(
+                letter.tree, letter.tensors[: int(self.random.integers(len(letter.tensors) + 1))]
+            )
         if kind == 3:
-            return Letter(letter.tree[: int(self.random.integers(len(letter.tree) + 1))], letter.tensors)
+            return EncodedMessage(
+                letter.tree[: int(self.random.integers(len(letter.tree) + 1))], letter.tensors
+            )
         if kind == 4:
-            return Letter(letter.tree, self._flipped(letter.tensors))
+            return EncodedMessage(letter.tree, self._flipped(letter.tensors))
         text = self._flipped(letter.tree.encode()).decode("utf-8", "replace")
-        return Letter(text, letter.tensors)
+        return EncodedMessage(text, letter.tensors)
 
     def _flipped(self, data: bytes) -> bytes:
         changed = bytearray(data)

@@ -1,6 +1,6 @@
 """A federation whose sites answer as deployed ones do: from a site.toml, by the code of a site's own process.
 
-Every envelope is a letter to `fedsift.deploy.site.worker`, so that the site's policy does to a reply whatever it does to one
+Every envelope is a message to `deploy.site.worker`, so that the site's policy does to a reply whatever it does to one
 across a network: its floor, clipping, noise, account and refusals. What comes back is kept, for the attacks to read.
 """
 
@@ -24,8 +24,8 @@ from fedsift.deploy.trial.export import export_trial
 from fedsift.protocol.messages import Answer, Envelope, Moment, Reply, Request, SiteFacts
 from fedsift.runtime.federation import EngineFederation
 from fedsift.runtime.in_process import InProcess
+from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Hello, Introduction
-from fedsift.transports.remote.messages import letter_of, value_of
 
 Policies = Mapping[str, Any]
 """The keys of a `[policy]` table; an empty one is no table at all."""
@@ -60,7 +60,7 @@ def site_files(spread: Spread, folder: Path, policy: Policies) -> dict[str, Path
 
 def told(path: Path, asked: Any, model: str) -> Any:
     """What the site's own process hands out."""
-    return value_of(worker._reply(letter_of(asked).with_note(model=model, session="1"), path))
+    return decode(worker._reply(encode(asked).with_note(model=model, session="1"), path))
 
 
 def introduced(files: Mapping[str, Path], model: str) -> dict[str, SiteFacts]:

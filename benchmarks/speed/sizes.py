@@ -1,6 +1,6 @@
 """`python -m benchmarks.speed.sizes`: time a sample by cohort size, for networks, images and batches of many kinds.
 
-What `engine.trainer = "auto"` chooses (`fedsift.training.dispatch.suggested_size`) rests on this table. Processor time of
+What `engine.trainer = "auto"` chooses (`training.dispatch.suggested_size`) rests on this table. Processor time of
 the fastest of a few steps in one thread, so that a shared machine disturbs it little; the choice's loss against the
 best size tried is printed for every line.
 """

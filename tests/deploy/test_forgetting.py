@@ -23,7 +23,7 @@ from fedsift.models.factory import initial_weights
 from fedsift.protocol.messages import Answer, Envelope, Moment, Request
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train
-from fedsift.transports.remote.messages import letter_of, value_of
+from fedsift.transports.remote.encoding import decode, encode
 from tests.deploy.test_sites import write_site
 
 NAMES = [f"scan-{k}" for k in range(12)]
@@ -46,8 +46,8 @@ def site(folder: Path, names: list[str] | None = None) -> Path:
 
 def ask(path: Path, request: Request[Any], run: str = "run", ask: int = 0, expects: str = "") -> Answer:
     envelope = Envelope(run, "north", Moment(1, "train", 0, ask), expects, request)
-    letter = letter_of(envelope).with_note(model="mlp", session="1")
-    answer = value_of(worker._reply(letter, path))
+    letter = encode(envelope).with_note(model="mlp", session="1")
+    answer = decode(worker._reply(letter, path))
     assert isinstance(answer, Answer)
     return answer
 

@@ -24,8 +24,8 @@ from fedsift.methods._base import methods
 from fedsift.protocol.messages import Answer, Envelope, Moment
 from fedsift.study.study import Study
 from fedsift.training.requests import Evaluate, Trained
+from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Hello, Introduction
-from fedsift.transports.remote.messages import letter_of, value_of
 from tests.deploy.test_sites import train, write_site
 
 FIELDS = ["Trained.weights", "Trained.samples", "Trained.loss"]
@@ -34,7 +34,7 @@ OPEN = {"requests": ["Train"], "fields": FIELDS, "floor": 0}
 
 def ask(path: Path, asked: Any, model: str = "mlp") -> Any:
     """What leaves the site's own process."""
-    return value_of(worker._reply(letter_of(asked).with_note(model=model, session="1"), path))
+    return decode(worker._reply(encode(asked).with_note(model=model, session="1"), path))
 
 
 def egress(path: Path) -> list[dict[str, Any]]:

@@ -27,8 +27,8 @@ from fedsift.protocol.messages import Answer, Envelope, Moment, Reply, Request, 
 from fedsift.training.private_updates import Mechanism, protected, protected_model
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train, Trained
+from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Hello, Noted, Notice
-from fedsift.transports.remote.messages import letter_of, value_of
 from tests.deploy.test_policy import FIELDS, OPEN, ask, egress, site
 from tests.deploy.test_sites import train, write_site
 
@@ -145,11 +145,11 @@ def test_no_model_makes_one_sample_show_through_the_noise(tmp_path: Path, bright
 
 @pytest.mark.parametrize("number", [{"lr": 1e30}, {"weight_decay": 1e30}, {"epochs": 10**15}])
 def test_a_recipe_of_absurd_numbers_is_refused_by_name(number: dict[str, Any], tmp_path: Path) -> None:
-    letter = letter_of(train()).with_note(model="mlp", session="1")
+    letter = encode(train()).with_note(model="mlp", session="1")
     tree = json.loads(letter.tree)
     tree["fields"]["request"]["fields"]["recipe"]["fields"].update(number)
     path = site(tmp_path)
-    refused = value_of(worker._reply(dataclasses.replace(letter, tree=json.dumps(tree)), path))
+    refused = decode(worker._reply(dataclasses.replace(letter, tree=json.dumps(tree)), path))
     [(name, value)] = number.items()
     assert refused.failure.startswith(f"Refused: the request cannot be served: {name} = {value}: it must be")
     assert egress(path)[0]["refused"] == refused.failure

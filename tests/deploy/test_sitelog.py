@@ -15,7 +15,7 @@ from fedsift.cli.main import app
 from fedsift.deploy.site import worker
 from fedsift.deploy.site.consent import allowed_runs
 from fedsift.deploy.site.worker import PlainLines
-from fedsift.transports.remote.messages import letter_of
+from fedsift.transports.remote.encoding import encode
 from tests.deploy.test_policy import OPEN
 from tests.deploy.test_sites import train, write_site
 
@@ -52,7 +52,7 @@ def test_the_command_that_lets_a_run_in_can_be_pasted(
 ) -> None:
     path = write_site(tmp_path / "it's $(here)", policy={**OPEN, "ask_first": True})
     (path.parent / "notebook" / "north").mkdir(parents=True)
-    letter = letter_of(dataclasses.replace(train(), run=run)).with_note(model="mlp")
+    letter = encode(dataclasses.replace(train(), run=run)).with_note(model="mlp")
     with caplog.at_level(logging.WARNING, "fedsift.site"):
         worker._reply(letter, path)
     [message] = caplog.messages
@@ -69,7 +69,7 @@ def test_a_foreign_name_never_becomes_a_command_or_an_entry(
 ) -> None:
     path = write_site(tmp_path, policy={**OPEN, "ask_first": True})
     (tmp_path / "notebook" / "north").mkdir(parents=True)
-    letter = letter_of(dataclasses.replace(train(), run=run)).with_note(model="mlp")
+    letter = encode(dataclasses.replace(train(), run=run)).with_note(model="mlp")
     with caplog.at_level(logging.WARNING, "fedsift.site"):
         worker._reply(letter, path)
     [message] = caplog.messages
@@ -84,7 +84,7 @@ def test_the_names_in_a_failed_request_s_entry_are_cleaned(
     asked = dataclasses.replace(train(), site=FAKE)
     asked = dataclasses.replace(asked, moment=dataclasses.replace(asked.moment, stage=FAKE))
     with caplog.at_level(logging.ERROR, "fedsift.site"):
-        worker._reply(letter_of(asked).with_note(model="mlp"), path)
+        worker._reply(encode(asked).with_note(model="mlp"), path)
     [record] = caplog.records
     assert record.getMessage().isprintable()
     assert record.exc_info is not None and str(record.exc_info[1]).isprintable()

@@ -27,8 +27,8 @@ from fedsift.protocol.messages import Answer, Envelope, Moment
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train
 from fedsift.transports.remote.answering import answer as answer_in
+from fedsift.transports.remote.encoding import encode
 from fedsift.transports.remote.introduction import Hello, Introduction
-from fedsift.transports.remote.messages import letter_of
 from fedsift.transports.remote.notebooks import NotebookStore
 from tests.data.pictures_on_disk import labelled_folder
 from tests.runtime.exported import (
@@ -150,7 +150,7 @@ def train(site: str = "north", run: str = "run", expects: str = "") -> Envelope:
 
 
 def answer(asked: Any, path: Path, session: str, frank: bool = False) -> Any:
-    return answer_in(asked, lambda: open_site(path, "mlp"), "mlp", session, frank=frank)
+    return answer_in(asked, lambda: open_site(path, "mlp"), "mlp", session, expose_errors=frank)
 
 
 def test_a_site_introduces_itself(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_lost_notebook_is_reported_by_its_name(tmp_path: Path) -> None:
 def test_the_text_of_an_unforeseen_error_stays_at_the_site(tmp_path: Path) -> None:
     path = write_site(tmp_path, data={"name": "npz", "path": "patient-4711.npz"})
     assert answer(Hello(), path, "").failure == "the site failed: DataError; its own log says more"
-    assert "4711" in answer(Hello(), path, "", frank=True).failure
+    assert "4711" in answer(Hello(), path, "", expose_errors=True).failure
 
 
 def test_a_full_disk_is_named_and_the_file_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_a_full_disk_is_named_and_the_file_is_not(tmp_path: Path, monkeypatch: p
 
 
 def test_a_node_knows_its_site_from_its_own_settings_alone() -> None:
-    message = SimpleNamespace(content=letter_of(Hello()).to_records())
+    message = SimpleNamespace(content=encode(Hello()).to_records())
     context = SimpleNamespace(node_config={"site": "/data/site.toml", "partition-id": 0}, run_id=1)
     with pytest.raises(ConfigError, match="fedsift flower site"):
         client.call(message, context)  # type: ignore[arg-type]

@@ -38,8 +38,9 @@ from fedsift.training.own_models import EvaluateOwn
 from fedsift.training.public_learning import Collaborate, Lesson, PublicPart, Show
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Evaluate, Indicate, Train
+from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Hello, Introduction
-from fedsift.transports.remote.messages import Letter, letter_of, value_of
+from fedsift.transports.remote.messages import EncodedMessage
 from tests.deploy.test_policy import ask, egress
 from tests.deploy.test_sites import train, write_site
 
@@ -207,8 +208,8 @@ def test_the_limit_is_the_sites_own_and_holds_to_the_pass(tmp_path: Path) -> Non
     assert "policy.passes" in ask(above, envelope(request)).failure
 
 
-def changed(request: Request[Any], old: str, new: str) -> Letter:
-    letter = letter_of(envelope(request))
+def changed(request: Request[Any], old: str, new: str) -> EncodedMessage:
+    letter = encode(envelope(request))
     assert letter.tree.count(old) == 1, letter.tree
     return dataclasses.replace(letter, tree=letter.tree.replace(old, new)).with_note(model="mlp", session="1")
 
@@ -219,7 +220,7 @@ def changed(request: Request[Any], old: str, new: str) -> Letter:
 def test_epochs_that_are_no_number_of_epochs(tmp_path: Path, epochs: str) -> None:
     path = place(tmp_path)
     letter = changed(Train(WEIGHTS, Recipe(epochs=7)), '"epochs": 7', f'"epochs": {epochs}')
-    refused = value_of(worker._reply(letter, path))
+    refused = decode(worker._reply(letter, path))
     assert refused.failure.startswith("Refused: ")
     assert len(egress(path)) == 1
     assert not (tmp_path / "notebook" / "north" / "runs").exists()

@@ -20,7 +20,7 @@ from fedsift.core.codec import pack
 from fedsift.data.sources.arrays import Arrays
 from fedsift.protocol.messages import Answer, Envelope
 from fedsift.runtime.in_process import InProcess
-from fedsift.study.running import new_run, run
+from fedsift.study.running import InProcessTransport, new_run
 from fedsift.study.study import Study
 
 FLOOR = 10
@@ -70,7 +70,7 @@ def study_of(arrays: Arrays, model: str = "linear", **method: Any) -> Study:
 
 
 def carried_out(study: Study, tmp_path: Path) -> Watched:
-    run(study, new_run(study, tmp_path), kind=Watched)
+    InProcessTransport(Watched).run(study, new_run(study, tmp_path))
     return Watched.last
 
 

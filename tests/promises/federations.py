@@ -16,7 +16,7 @@ from fedsift.methods._base import methods
 from fedsift.protocol.messages import Answer, Envelope
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.in_process import InProcess
-from fedsift.study.running import new_run, run
+from fedsift.study.running import InProcessTransport, new_run
 from fedsift.study.study import Study
 
 ATTRIBUTES = ("even", "five or more", "round", "prime")
@@ -82,7 +82,7 @@ def alone_study(name: str, folder: Path, **engine: Any) -> Study:
 def play(study: Study, folder: Path, kind: type[InProcess] = InProcess) -> RunFolder:
     """Run a study in a fresh folder."""
     made = new_run(study, folder)
-    run(study, made, kind=kind)
+    InProcessTransport(kind).run(study, made)
     return made
 
 

@@ -22,7 +22,8 @@ from fedsift.protocol.method import Stage
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import federate
 from fedsift.study.study import Study
-from fedsift.transports.remote.messages import Letter, letter_of, value_of
+from fedsift.transports.remote.encoding import decode, encode
+from fedsift.transports.remote.messages import EncodedMessage
 
 JUNK: tuple[Any, ...] = (
     None, True, 0, -1, 1, 10**15, 10**400, -(2**63), 0.5, 1e30, -1e300, float("nan"), float("inf"), "", "[/foo]",
@@ -75,7 +76,7 @@ class Recorded:
         asked = chance.randrange(len(step.answers))
         site = chance.choice(list(step.answers[asked]))
         try:
-            sent = value_of(changed(letter_of(step.answers[asked][site]), chance))
+            sent = decode(changed(encode(step.answers[asked][site]), chance))
         except ValueError:
             self.outcomes["unreadable"] += 1
             return
@@ -112,7 +113,7 @@ def record(study: Study) -> Recorded:
     return Recorded(federation, steps)
 
 
-def changed(letter: Letter, chance: random.Random) -> Letter:
+def changed(letter: EncodedMessage, chance: random.Random) -> EncodedMessage:
     """A letter with one to three changes: in its tree, or in the bytes of its tensors."""
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         if letter.tensors and chance.random() < 0.4:

@@ -69,7 +69,7 @@ def test_a_site_without_indicator_is_treated_as_noisy(tmp_path: Path) -> None:
 def test_too_few_replies_stop_the_run_resumably(tmp_path: Path) -> None:
     from fedsift.core.errors import QuorumError
     from fedsift.runs.folder import RunFolder
-    from fedsift.study.running import new_run, run
+    from fedsift.study.running import InProcessTransport, new_run, run
 
     class Collapsing(InProcess):
         def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
@@ -79,7 +79,7 @@ def test_too_few_replies_stop_the_run_resumably(tmp_path: Path) -> None:
     study = short_study(tmp_path)
     made = new_run(study, tmp_path)
     with pytest.raises(QuorumError, match=r"0 of 5 replies accepted, 3 needed"):
-        run(study, made, kind=Collapsing)
+        InProcessTransport(Collapsing).run(study, made)
     assert len(RunFolder.open(made.path).rounds()) == 2
     run(study, RunFolder.open(made.path))
     whole = play(short_study(tmp_path), tmp_path)

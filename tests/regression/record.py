@@ -30,7 +30,7 @@ from fedsift.runs.folder import RunFolder
 from fedsift.study.running import new_run, reopen, run
 from fedsift.study.scenarios import preset_names, preset_table
 from fedsift.study.study import Study
-from fedsift.training.native import library
+from fedsift.training import native
 from tests.promises.federations import alone_study, contract_study, multilabel_file, play
 
 ON_FLOWER = (
@@ -65,7 +65,7 @@ def machine() -> str:
     flags = next((line for line in info.splitlines() if line.startswith("flags")), "")
     kinds = [kind for kind in ("avx2", "avx512f", "avx512_bf16", "amx_tile") if kind in flags.split()]
     vendor = next((line.split(":")[1].strip() for line in info.splitlines() if "vendor_id" in line), "")
-    kernels = "torch" if library.library() is None else "native"
+    kernels = "torch" if native.library() is None else "native"
     return f"{vendor} {' '.join(kinds)}, torch {torch.__version__}, numpy {np.__version__}, kernels {kernels}"
 
 

@@ -35,7 +35,7 @@ from fedsift.runs.events import (
 )
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.in_process import InProcess
-from fedsift.study.running import new_run, run
+from fedsift.study.running import InProcessTransport, new_run, run
 from fedsift.study.study import Study
 from tests.runs.told import told
 
@@ -182,7 +182,7 @@ class FirstAskFails(InProcess):
 def test_who_was_refused_and_who_was_absent_are_told_apart(tmp_path: Path) -> None:
     study = study_of(federation={"quorum": 0.3})
     folder = new_run(study, tmp_path)
-    run(study, folder, kind=FirstAskFails)
+    InProcessTransport(FirstAskFails).run(study, folder)
     events = events_of(folder)
     a, b, c = events[0].sites  # type: ignore[attr-defined]
     answered = next(event for event in events if isinstance(event, Answered))
@@ -196,7 +196,7 @@ def test_who_was_refused_and_who_was_absent_are_told_apart(tmp_path: Path) -> No
 def test_a_failure_is_told_and_so_is_going_on(tmp_path: Path) -> None:
     folder = new_run(study_of(), tmp_path)
     with pytest.raises(QuorumError):
-        run(study_of(), folder, kind=FirstAskFails)
+        InProcessTransport(FirstAskFails).run(study_of(), folder)
     ended = events_of(folder)[-1]
     assert isinstance(ended, Ended)
     assert (ended.state, ended.exit_code) == ("failed", 4)

@@ -168,7 +168,7 @@ def test_a_folder_without_a_round_can_be_discarded_and_one_with_other_things_sta
 
 def test_reading_and_writing_runs_needs_no_torch() -> None:
     code = (
-        "import sys, fedsift.runs, fedsift.runs.folder, fedsift.runs.reading, fedsift.contract; "
+        "import sys, fedsift.runs, fedsift.runs.folder, fedsift.runs.reading, fedsift.protocol; "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

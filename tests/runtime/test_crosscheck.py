@@ -19,7 +19,7 @@ from fedsift.protocol.site import Compute, Samples
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.gate.claims import LARGEST_LOSS, MOST_SAMPLES, CrossCheck, verdict
 from fedsift.runtime.in_process import InProcess
-from fedsift.study.running import new_run, run
+from fedsift.study.running import InProcessTransport, new_run
 from fedsift.study.study import Study
 from fedsift.training.requests import Indicators
 
@@ -97,7 +97,7 @@ def lied_to(place: Path, **gate: Any) -> RunFolder:
         }
     )
     folder = new_run(study, place)
-    run(study, folder, kind=Lying)
+    InProcessTransport(Lying).run(study, folder)
     return folder
 
 

@@ -14,7 +14,7 @@ from fedsift.runs.folder import RunFolder
 from fedsift.runs.reading import read_run
 from fedsift.runtime.engine import Engine
 from fedsift.runtime.in_process import Here, InProcess
-from fedsift.study.running import carry_out, new_run, run
+from fedsift.study.running import InProcessTransport, carry_out, new_run, run
 from fedsift.study.study import Study
 from fedsift.transports.flower import launch as on_flower
 
@@ -98,7 +98,7 @@ class Silent(InProcess):
 def test_a_run_that_fails_in_a_round_says_why_and_stays(tmp_path: Path) -> None:
     folder = new_run(study_of(), tmp_path)
     with pytest.raises(QuorumError):
-        run(study_of(), folder, kind=Silent)
+        InProcessTransport(Silent).run(study_of(), folder)
     failure = folder.read_json("failure.json")
     assert failure["exit_code"] == QuorumError.exit_code
     assert "0 of 3 replies accepted" in failure["error"]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from fedsift.training import cohort, native
-from fedsift.training.native import library
 
 
 @pytest.fixture(params=["native", "torch"])
@@ -15,8 +14,8 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Every test twice: with the native kernels, and as on a machine without a compiler."""
     if request.param == "torch":
         monkeypatch.setattr(native, "library", lambda: None)
-    elif library.library() is None:
-        pytest.skip(f"no native kernels here: {library.why_not()}")
+    elif native.library() is None:
+        pytest.skip(f"no native kernels here: {native.why_not()}")
     cohort.stacked_network.cache_clear()
     yield request.param
     cohort.stacked_network.cache_clear()

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsift.training.native import library, operations
+from fedsift.training import native
 from fedsift.training.stacked import convolutions as winograd
 from fedsift.training.stacked.convolutions import Geometry, convolve_by_products
 from fedsift.training.stacked.network import StackedNetwork
 
 needs_kernels = pytest.mark.skipif(
-    library.library() is None, reason=f"no native kernels here: {library.why_not()}"
+    native.library() is None, reason=f"no native kernels here: {native.why_not()}"
 )
 
 
@@ -123,7 +123,7 @@ def test_native_tiles(
 ) -> None:
     dtype = torch.float64 if double else torch.float32
     images, kernels = make(sites, rows, (channels, out, *sides, 3, 3), seed, dtype)
-    assert operations.knows(images, kernels)
+    assert native.knows(images, kernels)
     ours: Tensor = winograd._Compiled.apply(images, kernels, padding)
     assert ours.is_contiguous(memory_format=torch.channels_last)
     assert_same(ours, plainly(images, kernels, 1, padding), [images, kernels], 1e-12 if double else 2e-5)
@@ -158,7 +158,7 @@ def test_no_site_notices_its_neighbours() -> None:
 @needs_kernels
 def test_channels_that_native_kernels_do_not_know() -> None:
     images, kernels = make(1, 2, (40, 32, 8, 8, 3, 3), 0, torch.float64)
-    assert not operations.knows(images, kernels)
+    assert not native.knows(images, kernels)
     assert_same(
         winograd.convolve_by_tiles(images, kernels, 1),
         plainly(images, kernels, 1, 1),

@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsift.training import augment
-from fedsift.training.native import library, operations
-from fedsift.training.native import library as build
+from fedsift.training import augment, native
+from fedsift.training.native import building as build
 from fedsift.training.native.operations import Block
 from fedsift.training.recipe import Augment
 from fedsift.training.stacked import layout
 from fedsift.training.stacked.network import StackedNetwork
 
 needs_kernels = pytest.mark.skipif(
-    library.library() is None, reason=f"no native kernels here: {library.why_not()}"
+    native.library() is None, reason=f"no native kernels here: {native.why_not()}"
 )
 
 
@@ -37,7 +36,7 @@ def expected_block(kind: Block, x: Tensor, weight: Tensor, bias: Tensor | None) 
 
 def assert_same_block(kind: Block, x: Tensor, weight: Tensor, bias: Tensor | None, tolerance: float) -> None:
     inputs = [value.requires_grad_() for value in (x, weight, bias) if value is not None]
-    ours, theirs = operations.block(kind, x, weight, bias), expected_block(kind, x, weight, bias)
+    ours, theirs = native.block(kind, x, weight, bias), expected_block(kind, x, weight, bias)
     assert torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True)
     gradient = torch.randn(theirs.shape, generator=torch.Generator().manual_seed(1), dtype=x.dtype)
     for own, other in zip(
@@ -89,7 +88,7 @@ def test_a_block_by_hand() -> None:
     x = torch.tensor([[1.0, 2.0, 9.0], [5.0, 3.0, 9.0], [9.0, 9.0, 9.0]]).view(1, 1, 1, 3, 3).requires_grad_()
     weight = torch.full((1, 1, 1, 1, 1), 2.0, requires_grad=True)
     bias = torch.full((1, 1), -4.0, requires_grad=True)
-    result = operations.block(Block(1, 0), x, weight, bias)
+    result = native.block(Block(1, 0), x, weight, bias)
     assert result.flatten().tolist() == [6.0]
     by_x, by_weight, by_bias = torch.autograd.grad(
         result, [x, weight, bias], torch.full((1, 1, 1, 1, 1), 3.0)
@@ -112,11 +111,11 @@ def test_a_number_that_is_none_stays_visible() -> None:
     x = torch.randn(1, 2, 1, 8, 8)
     x[0, 0, 0, 3, 3] = torch.nan
     weight = torch.randn(1, 2, 1, 3, 3)
-    ours = operations.block(Block(3, 0), x, weight, None)
+    ours = native.block(Block(3, 0), x, weight, None)
     theirs = expected_block(Block(3, 0), x, weight, None)
     assert torch.equal(ours.isnan(), theirs.isnan())
     assert ours.isnan().any()
-    assert operations.block(Block(3, 0), x, weight * torch.nan, None).isnan().all()
+    assert native.block(Block(3, 0), x, weight * torch.nan, None).isnan().all()
 
 
 @needs_kernels
@@ -126,7 +125,7 @@ def test_no_site_notices_its_neighbours_or_the_threads() -> None:
 
     def run(part: slice) -> list[Tensor]:
         inputs = [value[part].clone().requires_grad_() for value in (x, weight, bias)]
-        result = operations.block(Block(5, 2), *inputs)
+        result = native.block(Block(5, 2), *inputs)
         return [result.detach(), *torch.autograd.grad(result.square().sum(), inputs)]
 
     together = run(slice(0, 4))
@@ -239,7 +238,7 @@ def test_a_norm_with_what_follows_it(
     weight, bias = (drawn(channels).requires_grad_() for _ in range(2)) if affine else (None, None)
     running = (drawn(channels), drawn(channels).abs()) if tracked else None
     expected_running = tuple(value.clone() for value in running) if running else (None, None)
-    ours = operations.batch_norm(x, running, weight, bias, 0.3, 1e-5, other, relu)
+    ours = native.batch_norm(x, running, weight, bias, 0.3, 1e-5, other, relu)
     theirs = F.batch_norm(x, *expected_running, weight, bias, True, 0.3, 1e-5)
     theirs = theirs if other is None else theirs + other
     theirs = F.relu(theirs) if relu else theirs
@@ -261,7 +260,7 @@ def test_a_norm_by_hand() -> None:
     x = torch.tensor([1.0, 2.0, 3.0, 6.0], dtype=torch.float64).view(4, 1, 1, 1).expand(4, 1, 1, 16)
     x = x.contiguous().permute(0, 3, 1, 2)
     running = (torch.zeros(16, dtype=torch.float64), torch.zeros(16, dtype=torch.float64))
-    result = operations.batch_norm(x, running, None, None, 0.5, 0.0, relu=True)
+    result = native.batch_norm(x, running, None, None, 0.5, 0.0, relu=True)
     assert result[:, 0, 0, 0].tolist() == pytest.approx([0, 0, 0, 3 / 3.5**0.5])
     assert running[0].tolist() == [1.5] * 16
     assert running[1].tolist() == pytest.approx([14 / 3 / 2] * 16)
@@ -272,7 +271,7 @@ def test_a_norm_of_far_away_numbers_keeps_its_variance() -> None:
     """Mean 10,000 and spread 1 in single precision: squares of the numbers themselves would have lost it."""
     x = 10_000 + torch.randn(64, 16, 8, 8, generator=torch.Generator().manual_seed(0))
     x = x.contiguous(memory_format=torch.channels_last)
-    result = operations.batch_norm(x, None, None, None, 0.1, 1e-5)
+    result = native.batch_norm(x, None, None, None, 0.1, 1e-5)
     assert torch.allclose(result.std((0, 2, 3)), torch.ones(16), atol=1e-2)
 
 
@@ -280,7 +279,7 @@ def test_a_norm_of_far_away_numbers_keeps_its_variance() -> None:
 def test_a_norm_shows_what_is_no_number() -> None:
     x = torch.randn(4, 32, 3, 3).contiguous(memory_format=torch.channels_last)
     x[1, 5, 0, 0] = torch.nan
-    result = operations.batch_norm(x, None, None, None, 0.1, 1e-5, relu=True)
+    result = native.batch_norm(x, None, None, None, 0.1, 1e-5, relu=True)
     assert result[:, 5].isnan().all()
     assert int(result.isnan().sum()) == result[:, 5].numel()
 
@@ -317,7 +316,7 @@ def test_images_are_augmented_as_by_torch(
     draws = augment.draw(kind, sites * rows, generator)
     scale, offset = torch.rand(2, sites, channels, generator=generator) + 0.1
     images = layout.empty_samples(sites, rows, (channels, *sides), by_site).fill_(torch.nan)
-    operations.take_images(pool, chosen, draws.shift, draws.flip, crop, scale, offset, images)
+    native.take_images(pool, chosen, draws.shift, draws.flip, crop, scale, offset, images)
     plain = pool[chosen].view(sites, rows, channels, *sides).float()
     plain = plain * scale.view(sites, 1, channels, 1, 1) - offset.view(sites, 1, channels, 1, 1)
     expected = augment.apply(plain.flatten(0, 1), kind, draws).view_as(images)
@@ -374,8 +373,8 @@ def test_a_cache_that_cannot_be_written(fresh: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("FEDSIFT_CACHE", str(blocked))
     build._library.cache_clear()
     try:
-        if library.library() is None:
-            assert library.why_not()
+        if native.library() is None:
+            assert native.why_not()
         else:
             pytest.fail(f"{os.listdir(fresh)}")
     finally:

@@ -45,8 +45,8 @@ def test_every_bit_is_that_of_torchs_own_class(recipe: Recipe) -> None:
 
 PROGRAM = """
 import sys, torch
-from fedsift.local.plain_optimiser import PlainOptimiser
-from fedsift.local.recipe import Recipe
+from fedsift.training.trainer import PlainOptimiser
+from fedsift.training.recipe import Recipe
 for kind in ("sgd", "adam", "adamw"):
     value = torch.ones(2, requires_grad=True)
     optimiser = PlainOptimiser([value], Recipe(optimiser=kind))

@@ -17,13 +17,14 @@ from fedsift.protocol.messages import SiteFacts
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.engine import Parts
 from fedsift.runtime.in_process import InProcess
-from fedsift.study.running import new_run, run
+from fedsift.study.running import InProcessTransport, new_run
 from fedsift.study.study import Study
+from fedsift.transports.flower.channel import FlowerChannel
 from fedsift.transports.remote.agreement import Terms, agree
-from fedsift.transports.remote.delivery import Pace
-from fedsift.transports.remote.engine import ROSTER_FILE, Expected, OnGrid
+from fedsift.transports.remote.engine import ROSTER_FILE, Expected, RemoteEngine
 from fedsift.transports.remote.introduction import Hello, Introduction, Noted, Notice
-from tests.transports.test_deliver import FakeGrid, Node, grid_of, post_of
+from fedsift.transports.remote.site_directory import Pace
+from tests.transports.test_deliver import FakeGrid, Node, directory_of, grid_of
 
 
 @pytest.fixture(autouse=True)
@@ -128,12 +129,12 @@ def says(own: Introduction) -> Any:
 def test_who_differs_is_told_at_its_side_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     grid = grid_of("bonn", "celle")
     grid.nodes[300] = Node("aachen", says=says(told("aachen", classes=SWAPPED)))
-    post = post_of(grid)
+    post = directory_of(grid)
     while len(post.introductions) < 3:
         post.meet()
         post.rest()
     with caplog.at_level(logging.WARNING, "fedsift.coordinator"):
-        agree(dict(sorted(post.introductions.items())), post, at_least=2)
+        agree(dict(sorted(post.introductions.items())), post.set_aside, at_least=2)
     assert "aachen cannot take part" in caplog.text
     [(_, node, notice)] = [sent for sent in grid.sent if isinstance(sent[2], Notice)]
     assert node == 300 and "write them into its site.toml in that order" in notice.text
@@ -146,7 +147,9 @@ def test_a_run_begins_without_the_odd_site_and_says_so(tmp_path: Path) -> None:
     )
     grid.nodes[102] = Node("aachen", says=says(told("aachen", "linear")))
     names = ("aachen", "bonn", "celle")
-    engine = OnGrid(grid, Expected(names, at_least=2, wait=5.0), pace=Pace(poll=0.0))  # type: ignore[arg-type]
+    engine = RemoteEngine(
+        lambda note: FlowerChannel(grid, note), Expected(names, at_least=2, wait=5.0), pace=Pace(poll=0.0)
+    )  # type: ignore[arg-type]
     federation = engine.open(Parts(1, "mlp", one_network=True), RunFolder(tmp_path))
     assert federation.sites == ["bonn", "celle"]
     assert "'aachen' trains the network 'linear'" in federation.set_aside["aachen"]
@@ -169,6 +172,6 @@ def test_the_first_round_of_a_run_names_who_was_set_aside(tmp_path: Path) -> Non
         }
     )
     folder = new_run(study, tmp_path)
-    run(study, folder, kind=OneIsOdd)
+    InProcessTransport(OneIsOdd).run(study, folder)
     said = "set aside before the first round: site 'aachen' has samples of another shape"
     assert [said in row["warnings"] for row in folder.rounds()] == [True, False]

@@ -22,13 +22,15 @@ from fedsift.runs.folder import RunFolder
 from fedsift.runtime.federation import Patience
 from fedsift.runtime.gate.protection import GateLimits, Protection
 from fedsift.training.requests import Evaluate, Evaluated
-from fedsift.transports.flower.mailbox import Spoilt
+from fedsift.transports.flower.channel import FlowerChannel
+from fedsift.transports.flower.mailbox import Unreadable
+from fedsift.transports.flower.records import from_records, to_records
 from fedsift.transports.remote.agreement import agree
-from fedsift.transports.remote.delivery import Doorkeeper, Pace, Post
-from fedsift.transports.remote.engine import ROSTER_FILE, Expected, Roster, call_the_roll
-from fedsift.transports.remote.federation import FlowerFederation, gather
+from fedsift.transports.remote.encoding import decode, encode
+from fedsift.transports.remote.engine import ROSTER_FILE, Expected, StartRoster, joined_sites
+from fedsift.transports.remote.federation import RemoteFederation, gather
 from fedsift.transports.remote.introduction import Hello, Introduction, Noted, Notice, Vacant, unsound
-from fedsift.transports.remote.messages import Letter, pack, unpack
+from fedsift.transports.remote.site_directory import NodeAuthorizer, Pace, SiteDirectory
 
 SITES = ("north", "south", "west")
 
@@ -101,7 +103,7 @@ class FakeGrid:
         for message in messages:
             id = f"message-{len(self.sent)}"
             node = message.metadata.dst_node_id
-            letter = unpack(message.content)
+            letter = decode(from_records(message.content))
             self.sent.append((self.now, node, letter))
             message.metadata.__dict__["_message_id"] = id
             if node in self.nodes:
@@ -113,7 +115,7 @@ class FakeGrid:
         answer = self.nodes[node].answer(letter)
         if answer is None:
             return
-        content = answer if isinstance(answer, Error) else pack(answer)
+        content = answer if isinstance(answer, Error) else to_records(encode(answer))
         self.waiting[id] = (self.now + self.nodes[node].delay, Message(content, reply_to=message))
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -132,25 +134,26 @@ def grid_of(*sites: str) -> FakeGrid:
     return FakeGrid({100 + number: Node(site) for number, site in enumerate(sites or SITES)})
 
 
-def post_of(grid: FakeGrid, **pace: float) -> Post:
+def directory_of(grid: FakeGrid, **pace: float) -> SiteDirectory:
     speeds = {"poll": 1.0, "look_for_nodes": 3.0, "ask_again": 60.0, "absent": 30.0, **pace}
-    return Post(grid, {"model": "mlp"}, Pace(**speeds), clock=lambda: grid.now, sleep=grid.sleep)  # type: ignore[arg-type]
+    channel = FlowerChannel(grid, {"model": "mlp"}, clock=lambda: grid.now)  # type: ignore[arg-type]
+    return SiteDirectory(channel, Pace(**speeds), clock=lambda: grid.now, sleep=grid.sleep)
 
 
 def federation_of(
     grid: FakeGrid, deadline: float = 100.0, quorum: float = 0.5, **pace: float
-) -> FlowerFederation:
-    post = post_of(grid, **pace)
-    gather(post, SITES, at_least=3, wait=50.0)
-    roster = {site: post.introductions[site] for site in SITES}
-    federation = FlowerFederation(
-        post, roster, run="run", seed=1, model="mlp", patience=Patience(quorum=quorum, deadline=deadline)
+) -> RemoteFederation:
+    directory = directory_of(grid, **pace)
+    gather(directory, SITES, at_least=3, wait=50.0)
+    roster = {site: directory.introductions[site] for site in SITES}
+    federation = RemoteFederation(
+        directory, roster, run="run", seed=1, model="mlp", patience=Patience(quorum=quorum, deadline=deadline)
     )
     federation.begin(Round("train", 0, 0), (Evaluate,))
     return federation
 
 
-def ask(federation: FlowerFederation) -> Any:
+def ask(federation: RemoteFederation) -> Any:
     return federation.ask(Evaluate({"w": torch.zeros(3)}))
 
 
@@ -209,12 +212,12 @@ def test_a_reply_that_cannot_be_read_is_set_aside() -> None:
 
 
 def test_a_reply_far_longer_than_what_was_asked_is_not_even_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedsift.transports.remote import delivery as module
+    from fedsift.transports.remote import channel as module
 
     grid = grid_of()
     federation = federation_of(grid)
     grid.nodes[100].says = lambda letter: Answer("run", "north", letter.moment.id, None, "x" * 200_000)
-    monkeypatch.setattr(module, "REPLY_ROOM", 1000)
+    monkeypatch.setattr(module, "LARGEST_REPLY", 1000)
     refused = ask(federation).refused
     assert (
         list(refused) == ["north"]
@@ -238,7 +241,7 @@ def test_a_site_that_comes_back_as_another_node_is_asked_the_same_again() -> Non
     [(_, first)], [(_, second)] = grid.requests_to(101), grid.requests_to(777)
     assert first.moment == second.moment
     assert first.expects == second.expects
-    assert federation.post.node_of["south"] == 777
+    assert federation.directory.node_of["south"] == 777
     assert grid.now < 40.0
 
 
@@ -317,7 +320,7 @@ def test_a_message_that_flower_calls_lost_starts_the_grace_too() -> None:
 def test_who_is_waited_for_is_told_and_since_when() -> None:
     grid, told = grid_of(), []
     federation = federation_of(grid, deadline=60.0, quorum=0.3)
-    federation.post.teller.report, federation.post.teller.clock = told.append, lambda: grid.now
+    federation.directory.waiting.report, federation.directory.waiting.clock = told.append, lambda: grid.now
     grid.nodes[101].says = lambda letter: None
     del grid.nodes[102]
     began = grid.now
@@ -333,17 +336,17 @@ def test_who_is_waited_for_is_told_and_since_when() -> None:
 
 def test_a_site_is_told_why_it_cannot_take_part() -> None:
     grid = grid_of()
-    post = post_of(grid)
+    directory = directory_of(grid)
     grid.nodes[100].says = lambda letter: introduction("north", version="0.0.1")
-    gather(post, SITES, at_least=3, wait=50.0)
+    gather(directory, SITES, at_least=3, wait=50.0)
     with pytest.raises(ConfigError, match=r"'north' runs fedsift 0\.0\.1"):
-        agree({site: post.introductions[site] for site in SITES}, post)
+        agree({site: directory.introductions[site] for site in SITES}, directory.set_aside)
     [(_, node, notice)] = [sent for sent in grid.sent if isinstance(sent[2], Notice)]
     assert node == 100
     assert "install the same version" in notice.text
 
 
-def federation_with_quorum(federation: FlowerFederation, quorum: float) -> FlowerFederation:
+def federation_with_quorum(federation: RemoteFederation, quorum: float) -> RemoteFederation:
     federation.patience = Patience(quorum=quorum, deadline=federation.patience.deadline)
     return federation
 
@@ -376,7 +379,7 @@ def test_what_the_coordinator_tells_besides_is_the_studys_network() -> None:
     push = grid.push_messages
 
     def watch(messages: Iterable[Message]) -> Iterable[str]:
-        seen.extend(Letter.from_records(message.content).note for message in messages)
+        seen.extend(from_records(message.content).note for message in messages)
         return push(messages)
 
     grid.push_messages = watch  # type: ignore[method-assign]
@@ -388,21 +391,21 @@ def test_gathering_waits_for_named_sites_and_says_who_is_missing() -> None:
     grid = grid_of("north", "south")
     grid.nodes[400] = Node("west", says=lambda letter: Answer("", "", "", None, "DataError: no file"))
     with pytest.raises(QuorumError, match=r"2 of at least 3.*missing: west.*no file"):
-        gather(post_of(grid), SITES, at_least=3, wait=20.0)
+        gather(directory_of(grid), SITES, at_least=3, wait=20.0)
     assert grid.now >= 20.0
-    assert gather(post_of(grid_of("north", "south")), SITES, at_least=2, wait=20.0) == ["north", "south"]
+    assert gather(directory_of(grid_of("north", "south")), SITES, at_least=2, wait=20.0) == ["north", "south"]
 
 
 def test_a_run_that_goes_on_waits_for_a_lost_site_only_as_long_as_the_grace() -> None:
     grid = grid_of("north", "south")
     grid.at(40.0, lambda: grid.nodes.update({300: Node("west")}))
-    assert gather(post_of(grid), SITES, at_least=2, wait=600.0, settle=20.0) == ["north", "south"]
+    assert gather(directory_of(grid), SITES, at_least=2, wait=600.0, settle=20.0) == ["north", "south"]
     assert grid.now < 30.0
-    assert gather(post_of(grid), SITES, at_least=3, wait=600.0, settle=20.0) == list(SITES)
+    assert gather(directory_of(grid), SITES, at_least=3, wait=600.0, settle=20.0) == list(SITES)
 
 
 def test_without_names_whoever_comes_takes_part_by_name() -> None:
-    assert gather(post_of(grid_of("west", "north")), (), at_least=2, wait=20.0) == ["north", "west"]
+    assert gather(directory_of(grid_of("west", "north")), (), at_least=2, wait=20.0) == ["north", "west"]
 
 
 @pytest.mark.parametrize(
@@ -460,10 +463,10 @@ def test_an_introduction_that_is_none_costs_that_site_its_place_and_no_more(
     monkeypatch.setattr("importlib.import_module", lambda name: pytest.fail(f"imported {name}"))
     grid = grid_of()
     grid.nodes[100].says = lambda letter: introduction("north", **changes)
-    post = post_of(grid)
-    assert gather(post, [], at_least=2, wait=20.0) == ["south", "west"]
-    assert word in post.refused["node 100"]
-    assert post.refused["node 100"].isprintable()
+    directory = directory_of(grid)
+    assert gather(directory, [], at_least=2, wait=20.0) == ["south", "west"]
+    assert word in directory.refused["node 100"]
+    assert directory.refused["node 100"].isprintable()
 
 
 def test_a_site_may_train_another_registered_network_or_one_that_the_study_names() -> None:
@@ -479,13 +482,13 @@ def test_a_site_may_train_another_registered_network_or_one_that_the_study_names
 def test_a_run_that_began_with_facts_of_no_sense_is_not_gone_on_with(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     odd = introduction("south", facts=SiteFacts("south", 10, model="not_asked_for:net", classes=2))
-    codec.save(tmp_path / ROSTER_FILE, Roster({"north": introduction("north"), "south": odd}))
+    codec.save(tmp_path / ROSTER_FILE, StartRoster({"north": introduction("north"), "south": odd}))
     folder.checkpoint_file.touch()
     grid = grid_of("north", "south")
     with pytest.raises(
         RunError, match=r"site 'south': the network 'not_asked_for:net' is an address.*a new one"
     ):
-        call_the_roll(post_of(grid), folder, Expected(), Patience())
+        joined_sites(directory_of(grid), folder, Expected(), Patience())
     assert not grid.sent
 
 
@@ -493,9 +496,9 @@ def test_a_run_that_began_with_facts_of_no_sense_is_not_gone_on_with(tmp_path: P
 def test_a_node_that_does_not_introduce_itself_is_left_out(letter: Any) -> None:
     grid = grid_of()
     grid.nodes[100].says = lambda asked: {"said": letter} if letter is None else letter
-    post = post_of(grid)
-    assert gather(post, [], at_least=2, wait=20.0) == ["south", "west"]
-    assert "introduced itself by a" in post.refused["node 100"]
+    directory = directory_of(grid)
+    assert gather(directory, [], at_least=2, wait=20.0) == ["south", "west"]
+    assert "introduced itself by a" in directory.refused["node 100"]
 
 
 @pytest.mark.parametrize("field", ["run", "failure", "reply"])
@@ -518,18 +521,18 @@ def test_a_greeting_that_came_to_nothing_is_sent_again_until_it_is_answered() ->
     grid = grid_of()
     grid.nodes[101].says = lambda letter: None  # e.g. a site that has not pinned the app yet
     grid.at(70.0, lambda: setattr(grid.nodes[101], "says", None))
-    post = post_of(grid)
-    assert gather(post, SITES, at_least=3, wait=300.0) == list(SITES)
+    directory = directory_of(grid)
+    assert gather(directory, SITES, at_least=3, wait=300.0) == list(SITES)
     assert 120.0 <= grid.now < 130.0
     greetings = [when for when, node, letter in grid.sent if node == 101 and isinstance(letter, Hello)]
     assert greetings == pytest.approx([0.0, 60.0, 120.0], abs=4.0)
     for _ in range(200):
-        post.meet()
-        post.rest()
+        directory.meet()
+        directory.rest()
     assert len([node for _, node, letter in grid.sent if isinstance(letter, Hello)]) == 5
 
 
-class Keeper(Doorkeeper):
+class Keeper(NodeAuthorizer):
     """Node 102 is on no list, and node 101 has the key of another site."""
 
     def admits(self, node: int) -> bool:
@@ -541,16 +544,16 @@ class Keeper(Doorkeeper):
 
 def test_a_node_that_is_not_admitted_receives_nothing_and_another_key_speaks_for_nobody() -> None:
     grid = grid_of("north", "north", "west")
-    post = post_of(grid)
-    post.keeper = Keeper()
+    directory = directory_of(grid)
+    directory.authorizer = Keeper()
     with pytest.raises(QuorumError, match="node 101: its key is that of 'east'"):
-        gather(post, ("north", "west"), at_least=2, wait=20.0)
+        gather(directory, ("north", "west"), at_least=2, wait=20.0)
     assert {node for _, node, _ in grid.sent} == {100, 101}
-    assert post.node_of == {"north": 100}  # whoever came first or last: the key decides
+    assert directory.node_of == {"north": 100}  # whoever came first or last: the key decides
 
 
 @dataclass
-class Counting(Doorkeeper):
+class Counting(NodeAuthorizer):
     """Knows how often each node was activated."""
 
     times: dict[int, int] = field(default_factory=dict)
@@ -562,8 +565,8 @@ class Counting(Doorkeeper):
 def test_a_node_that_was_started_again_under_its_number_is_asked_again_at_once() -> None:
     grid = grid_of()
     federation = federation_of(grid, deadline=300.0)
-    keeper = federation.post.keeper = Counting()
-    federation.post.meet()
+    keeper = federation.directory.authorizer = Counting()
+    federation.directory.meet()
     grid.nodes[101].says = lambda letter: None  # it dies over the request, which Flower does not notice
 
     def restarted() -> None:
@@ -577,7 +580,7 @@ def test_a_node_that_was_started_again_under_its_number_is_asked_again_at_once()
     assert len(grid.requests_to(100)) == 1
 
 
-class Sharing(Doorkeeper):
+class Sharing(NodeAuthorizer):
     def share(self, site: str) -> float:
         return {"west": 0.2}.get(site, 1.0)
 
@@ -587,27 +590,27 @@ def test_a_site_counts_for_no_more_than_the_roster_says(everyone: float, wanted:
     """1 of 2 + 2 + 1 is 0.2 of the whole; where every site may have but a tenth, all count alike."""
     federation = federation_of(grid_of())
     federation.protection = Protection(GateLimits(largest_share=everyone))
-    federation.post.keeper = Sharing()
+    federation.directory.authorizer = Sharing()
     assert [reply.samples for reply in ask(federation).values()] == wanted
     assert federation.largest_share("west") == min(everyone, 0.2)
 
 
-def spoil(federation: FlowerFederation, grid: FakeGrid, node: int, spoilt: Spoilt) -> None:
+def spoil(federation: RemoteFederation, grid: FakeGrid, node: int, spoilt: Unreadable) -> None:
     """From now on whatever this node answers cannot be used."""
-    look = federation.post.mailbox.look
+    look = federation.directory.channel.mailbox.look
 
-    def spoils(ids: set[str]) -> list[tuple[str, Message | Spoilt]]:
+    def spoils(ids: set[str]) -> list[tuple[str, Message | Unreadable]]:
         return [
             (id, spoilt if grid.sent[int(id.split("-")[1])][1] == node else said) for id, said in look(ids)
         ]
 
-    federation.post.mailbox.look = spoils  # type: ignore[method-assign]
+    federation.directory.channel.mailbox.look = spoils  # type: ignore[method-assign]
 
 
 def test_an_answer_that_cannot_be_put_together_costs_that_site_the_round_and_no_other() -> None:
     grid = grid_of()
     federation = federation_of(grid)
-    spoil(federation, grid, 102, Spoilt("the answer cannot be put together: KeyError"))
+    spoil(federation, grid, 102, Unreadable("the answer cannot be put together: KeyError"))
     began = grid.now
     replies = ask(federation)
     assert replies.sites == ["north", "south"]
@@ -619,7 +622,7 @@ def test_an_answer_under_way_is_not_asked_for_twice_and_ends_with_the_round() ->
     grid = grid_of()
     federation = federation_of(grid, deadline=200.0)
     grid.nodes[102].says = lambda letter: None
-    federation.post.mailbox.under_way = lambda ids: {  # type: ignore[method-assign]
+    federation.directory.channel.mailbox.under_way = lambda ids: {  # type: ignore[method-assign]
         id for id in ids if grid.sent[int(id.split("-")[1])][1] == 102
     }
     began = grid.now

@@ -21,8 +21,8 @@ from flwr.supercore.inflatable.inflatable_utils import validate_object_content
 from flwr.supercore.run import Run
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from fedsift.transports.flower.mailbox import LONGEST_PAUSE, Mailbox, Spoilt
-from fedsift.transports.remote.delivery import Post, lost, read_reply
+from fedsift.transports.flower.channel import FlowerChannel
+from fedsift.transports.flower.mailbox import LONGEST_PAUSE, Mailbox, Unreadable
 
 
 def piece(kind: str, children: Iterable[str], body: bytes) -> bytes:
@@ -119,12 +119,13 @@ def test_pieces_that_flower_stores_and_cannot_put_together_cost_their_sender_the
 ) -> None:
     client.add("hostile", *pieces)
     client.add_honest("honest")
-    found = dict(Post(StubbedGrid(client), {}).collect({"hostile", "honest"}))
-    assert read_reply(found["hostile"]).startswith("the answer cannot be put together: ")
-    assert not lost(found["hostile"])
-    honest = found["honest"]
-    assert isinstance(honest, Message)
-    assert honest.content["said"]["by"] == "honest"
+    both = {"hostile", "honest"}
+    found = dict(FlowerChannel(StubbedGrid(client), {}).collect(both))
+    assert found["hostile"].failure.startswith("the answer cannot be put together: ")
+    assert not found["hostile"].lost
+    assert found["honest"].failure.startswith(
+        "the reply cannot be read: "
+    )  # it is here, and is no message of ours
 
 
 def test_an_answer_that_is_announced_and_not_sent_is_not_waited_for(client: Client) -> None:
@@ -154,7 +155,7 @@ def test_an_answer_whose_sender_flower_gave_up_is_asked_for_again(client: Client
     client.add("gone", *MALFORMED["junk"])
     client.store.clear()
     [(_, answer)] = Mailbox(StubbedGrid(client)).look({"gone"})
-    assert isinstance(answer, Spoilt)
+    assert isinstance(answer, Unreadable)
     assert answer.again
     assert "did not arrive in full" in answer.reason
 
@@ -186,12 +187,14 @@ def test_when_a_look_for_several_fails_each_is_looked_for_by_itself(client: Clie
     mailbox = Mailbox(StubbedGrid(client))
     first = dict(mailbox.look({"hostile", "north"}))
     assert all(
-        lost(answer) for answer in first.values()
+        isinstance(answer, Unreadable) and answer.again for answer in first.values()
     )  # the SuperLink gave north's away: it is asked again
     client.add_honest("north again")
     second = dict(mailbox.look({"hostile", "north again"}))
     assert isinstance(second["north again"], Message)
-    assert read_reply(second["hostile"]) == "the answer could not be fetched: ValueError: a tree too deep"
+    assert second["hostile"] == Unreadable(
+        "the answer could not be fetched: ValueError: a tree too deep", again=True
+    )
     assert client.asked == [["hostile", "north"], ["hostile"], ["north again"]]
 
 

@@ -226,7 +226,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from test_notebooks import envelope, serve, store
-from fedsift.contract import codec
+from fedsift.core import codec
 real, count = os.replace, [0]
 def replace(source, target):
     count[0] += 1

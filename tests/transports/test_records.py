@@ -19,23 +19,29 @@ from fedsift.protocol.messages import Answer, Envelope, Moment, SiteFacts
 from fedsift.training.crossfit import CrossTrain
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Evaluate, Train, Trained
-from fedsift.transports.remote.introduction import Hello, Introduction, disagreement
-from fedsift.transports.remote.messages import (
+from fedsift.transports.flower.channel import RecordsOfOneExchange
+from fedsift.transports.flower.records import (
     SALTED,
-    TEXT_ROOM,
-    Letter,
-    Packer,
-    letter_of,
-    pack,
-    parsed,
+    from_records,
     size_of_records,
     tensors_record,
-    unpack,
+    to_records,
 )
+from fedsift.transports.remote.encoding import decode, encode
+from fedsift.transports.remote.introduction import Hello, Introduction, disagreement
+from fedsift.transports.remote.messages import MOST_CHARACTERS, parsed
 
 
 def envelope(site: str, request: object) -> Envelope:
     return Envelope("run", site, Moment(1, "train", 3, 0), "2.0:train", request)  # type: ignore[arg-type]
+
+
+def packed(value: object, **note: str) -> RecordDict:
+    return to_records(encode(value, **note))
+
+
+def unpacked(records: RecordDict) -> object:
+    return decode(from_records(records))
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -58,7 +64,7 @@ def weights() -> dict[str, torch.Tensor]:
     ],
 )
 def test_a_letter_comes_back_as_it_was(letter: object) -> None:
-    back = unpack(pack(letter))
+    back = unpacked(packed(letter))
     assert type(back) is type(letter)
     assert digest_of(back) == digest_of(letter)
 
@@ -71,18 +77,18 @@ def pieces(records: RecordDict) -> set[str]:
 def test_no_piece_of_a_letter_can_be_known_before_it_is_sent(size: int) -> None:
     """Flower keeps the first word on what belongs to a piece, whoever says it."""
     letter = Answer("run", "north", "3.0:train", Trained({"w": torch.zeros(size)}, 5, 0.25))
-    first, again = letter_of(letter).to_records(), letter_of(letter).to_records()
+    first, again = packed(letter), packed(letter)
     assert not pieces(first) & pieces(again)
-    assert digest_of(unpack(first)) == digest_of(unpack(again)) == digest_of(letter)
+    assert digest_of(unpacked(first)) == digest_of(unpacked(again)) == digest_of(letter)
 
 
 def test_a_site_cannot_have_the_others_wait_for_pieces_that_do_not_exist() -> None:
     store, nowhere = InMemoryObjectStore(), "ab" * 32
-    refusal = letter_of(Answer("run", "north", "3.0:train", None, "too few samples"))
-    known = pieces(refusal.to_records())  # what a site can know of another's answer, word for word
+    refusal = encode(Answer("run", "north", "3.0:train", None, "too few samples"))
+    known = pieces(to_records(refusal))  # what a site can know of another's answer, word for word
     lies = [ObjectTree(object_id=piece, children=[ObjectTree(object_id=nowhere)]) for piece in known]
     store.preregister(1, ObjectTree(object_id="cd" * 32, children=lies))
-    honest = refusal.to_records()
+    honest = to_records(refusal)
     store.preregister(1, get_object_tree(honest))
     wanted = {node.object_id for node in iterate_object_tree(store.get_object_tree(honest.object_id))}
     assert nowhere not in wanted
@@ -96,27 +102,27 @@ def test_tensors_that_end_within_a_salt_are_refused() -> None:
         }
     )
     with pytest.raises(ValueError, match="salt"):
-        unpack(content)
+        unpacked(content)
 
 
 def test_views_of_one_tensor_are_not_confused() -> None:
     table = torch.arange(6, dtype=torch.float32).reshape(2, 3)
-    back = unpack(pack({"table": table, "turned": table.t(), "row": table[1]}))
+    back = unpacked(packed({"table": table, "turned": table.t(), "row": table[1]}))
     assert torch.equal(back["turned"], table.t())
     assert torch.equal(back["row"], table[1])
 
 
 def test_a_request_for_many_sites_is_packed_once() -> None:
-    packer, request = Packer(), Train(weights(), Recipe())
-    first, second = (packer.pack(envelope(site, request)) for site in ("north", "south"))
+    packer, request = RecordsOfOneExchange(), Train(weights(), Recipe())
+    first, second = (packer.of(envelope(site, request), {}) for site in ("north", "south"))
     assert first["tensors"] is second["tensors"]
-    assert unpack(second).site == "south"
-    other = packer.pack(envelope("west", Train(weights(), Recipe())))
+    assert unpacked(second).site == "south"
+    other = packer.of(envelope("west", Train(weights(), Recipe())), {})
     assert other["tensors"] is not first["tensors"]
 
 
 def test_notes_travel_beside_the_letter() -> None:
-    assert Letter.from_records(pack(Hello(), model="cnn")).note == {"model": "cnn"}
+    assert from_records(packed(Hello(), model="cnn")).note == {"model": "cnn"}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +142,7 @@ def test_notes_travel_beside_the_letter() -> None:
 )
 def test_anything_else_is_a_value_error(records: RecordDict) -> None:
     with pytest.raises(ValueError):
-        unpack(records)
+        unpacked(records)
 
 
 def records(tree: object, tensors: bytes = b"", **note: object) -> RecordDict:
@@ -161,7 +167,7 @@ DEEP = "[" * 65 + "]" * 65
     [
         (records(b"\0" * 100), "bytes stands where a text belongs"),
         (records(17), "int stands where a text belongs"),
-        (records("1" * (TEXT_ROOM + 1)), f"{TEXT_ROOM} are the most"),
+        (records("1" * (MOST_CHARACTERS + 1)), f"{MOST_CHARACTERS} are the most"),
         (records(MANY), "100002 parts"),
         (records(DEEP), "nested more than 64"),
         (records("{}", model="m" * 4001), "4000 are the most"),
@@ -175,7 +181,7 @@ DEEP = "[" * 65 + "]" * 65
 )
 def test_what_would_grow_in_reading_is_not_read(content: RecordDict, words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
-        unpack(content)
+        unpacked(content)
 
 
 @pytest.mark.parametrize("array", [np.zeros(8), np.zeros((2, 2), np.uint8)])
@@ -184,23 +190,23 @@ def test_an_array_that_is_no_bytes_is_not_built(array: np.ndarray) -> None:
         {"tree": ConfigRecord({"tree": "{}"}), "tensors": ArrayRecord({"tensors": Array(array)})}
     )
     with pytest.raises(ValueError, match="no array of bytes"):
-        unpack(content)
+        unpacked(content)
     declared = Array(np.zeros(8, np.uint8))
     declared.data = declared.data.replace(b"(8,)", b"(9,)")  # as if it held more than it does
     content["tensors"] = ArrayRecord({"tensors": declared})
     with pytest.raises(ValueError, match="no array of bytes"):
-        unpack(content)
+        unpacked(content)
 
 
 def test_brackets_and_commas_inside_texts_are_words() -> None:
     words = 'said "[[[' + "[,{" * 60_000 + '" \\'
-    assert unpack(pack({"words": words})) == {"words": words}
-    assert unpack(pack([[1], {"a": "\\"}])) == [[1], {"a": "\\"}]
+    assert unpacked(packed({"words": words})) == {"words": words}
+    assert unpacked(packed([[1], {"a": "\\"}])) == [[1], {"a": "\\"}]
 
 
 def test_a_text_without_an_end_takes_no_longer() -> None:
     with pytest.raises(ValueError):
-        parsed('"' + '\\"' * (TEXT_ROOM // 2 - 1))
+        parsed('"' + '\\"' * (MOST_CHARACTERS // 2 - 1))
 
 
 def test_every_kind_of_value_has_a_size() -> None:
@@ -217,9 +223,9 @@ def test_every_kind_of_value_has_a_size() -> None:
 def test_twenty_models_of_three_hundred_tensors_are_read() -> None:
     model = {f"layer{n}.0.conv1.running_mean_of": torch.zeros(1) for n in range(320)}
     asked = envelope("north", TrainPair(model, Recipe(), twin=model))
-    assert len(unpack(pack(asked)).request.twin) == 320
+    assert len(unpacked(packed(asked)).request.twin) == 320
     models = tuple({name: value + n for name, value in model.items()} for n in range(20))
-    assert len(unpack(pack(envelope("north", CrossTrain(models, Recipe())))).request.models) == 20
+    assert len(unpacked(packed(envelope("north", CrossTrain(models, Recipe())))).request.models) == 20
 
 
 def test_sites_that_speak_of_other_things_are_told_what_differs() -> None:

@@ -16,9 +16,9 @@ from fedsift.runtime.in_process import InProcess
 from fedsift.training.requests import Evaluate
 from fedsift.transports.flower.processes import SIMULATED_SITES
 from fedsift.transports.flower.simulation_client import site_place
-from fedsift.transports.remote.answering import answer_letter
+from fedsift.transports.remote.answering import answer_message
+from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Hello, Vacant
-from fedsift.transports.remote.messages import letter_of, value_of
 from fedsift.transports.remote.notebooks import NotebookStore
 from fedsift.transports.remote.simulated_sites import export_sites, open_simulated, seen
 from tests.runtime.exported import (
@@ -80,7 +80,7 @@ def test_a_node_takes_a_site_of_the_federation_that_is_named(
     (tmp_path / "etc" / "00000-a").mkdir(parents=True)
     assert site_place(0, "../../etc") == tmp_path / "etc" / "00000-a"
     assert site_place(1, "../../etc") is None
-    assert isinstance(value_of(answer_letter(letter_of(Hello()), None, "", frank=True)), Vacant)
+    assert isinstance(decode(answer_message(encode(Hello()), None, "", expose_errors=True)), Vacant)
 
 
 def test_notebooks_of_simulated_sites_can_be_read_afterwards(spread: Spread, tmp_path: Path) -> None:

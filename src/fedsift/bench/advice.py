@@ -180,7 +180,7 @@ def _ranking(
 
 def known_rankings() -> list[Ranking]:
     """What the package knows."""
-    content: list[dict[str, Any]] = json.loads((files("fedsift.benches") / FILE).read_text(encoding="utf-8"))
+    content: list[dict[str, Any]] = json.loads((files("fedsift.bench") / FILE).read_text(encoding="utf-8"))
     return [
         Ranking(entry["situation"], entry["reference"], tuple(Ranked(**row) for row in entry["rows"]))
         for entry in content

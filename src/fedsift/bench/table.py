@@ -415,4 +415,4 @@ def catalogue() -> Iterator[dict[str, Any]]:
 
 
 def _root() -> Traversable:
-    return files("fedsift.benches") / "tables"
+    return files("fedsift.bench") / "tables"

@@ -1,1 +1,4 @@
-"""Which sites have label trouble, and which labels are wrong: indicators, mixtures, tests, posteriors. Pure functions."""
+"""Which sites have label trouble, and which labels are wrong: indicators, mixtures, tests, posteriors.
+
+Pure functions.
+"""

@@ -26,7 +26,7 @@ from fedsift.runs.folder import RunFolder
 from fedsift.runs.summary import refusals, summarise
 from fedsift.runtime.federation import EngineFederation, Simulation
 from fedsift.study.study import Study
-from fedsift.training.native import library
+from fedsift.training import native
 
 # What a method did to the labels, against the truth that only a simulation knows
 # ------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def write_results(
         "engine": study.engine.name,
         "sites": len(federation.sites),
         "trainers": dict(federation.cohorts),
-        "kernels": "torch" if library.library() is None else "native",
+        "kernels": "torch" if native.library() is None else "native",
         **summarise(rows),
         **({} if simulation is None else _against_the_truth(simulation, rows)),
         "notes": list(spread.notes) if spread else [],

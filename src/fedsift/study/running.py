@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from threadpoolctl import threadpool_limits
 
@@ -27,6 +28,7 @@ from fedsift.runtime.loop import Listener, conduct, write_plan
 from fedsift.study.results import write_results
 from fedsift.study.study import Study
 from fedsift.study.tracking import Followed, keep_track, need_packages
+from fedsift.study.transport import Transport, transports
 from fedsift.training.processes import threads_of
 
 NAME_LENGTH = 80
@@ -44,24 +46,41 @@ def new_run(study: Study, parent: Path) -> RunFolder:
 
 
 def run(
-    study: Study,
-    folder: RunFolder,
-    listen: Listener | None = None,
-    spread: Spread | None = None,
-    kind: type[InProcess] = InProcess,
+    study: Study, folder: RunFolder, listen: Listener | None = None, spread: Spread | None = None
 ) -> dict[str, Any]:
-    """Run or go on with a study in its folder, on the engine that it names; returns the summary.
+    """Run or go on with a study in its folder, over the transport that it names; returns the summary.
 
-    `spread` saves loading data that the caller has at hand; `kind` lets a caller watch or disturb the messages of the
-    in-process engine. A run that fails before its first round leaves no folder.
+    `spread` saves loading data that the caller has at hand. A run that fails before its first round leaves no folder.
     """
-    if study.engine.name == "flower":
-        from fedsift.transports.flower.launch import simulate  # the flower extra may not be installed
+    return transports.get(study.engine.name)().run(study, folder, listen, spread)
 
-        return simulate(study, folder, listen)
-    return carry_out(
-        study, folder, lambda: _here(study, study.spread() if spread is None else spread, kind), listen
-    )
+
+class EngineTransport(Transport):
+    """A transport that opens an engine in this process."""
+
+    @abstractmethod
+    def engine(self, study: Study, spread: Spread) -> Engine:
+        """What opens the federation of a run."""
+
+    def run(
+        self, study: Study, folder: RunFolder, listen: Listener | None = None, data: Spread | None = None
+    ) -> dict[str, Any]:
+        return carry_out(
+            study, folder, lambda: self.engine(study, study.spread() if data is None else data), listen
+        )
+
+
+@transports.register("inprocess")
+@dataclass(frozen=True)
+class InProcessTransport(EngineTransport):
+    """All sites in this process, trained together."""
+
+    summary: ClassVar[str] = "all sites in this process, trained together"
+    federation: type[InProcess] = InProcess
+    """A subclass can watch or disturb the messages."""
+
+    def engine(self, study: Study, spread: Spread) -> Here:
+        return Here(spread, study.model.of_sites(spread.sites), study.engine.compute(), self.federation)
 
 
 def carry_out(
@@ -164,13 +183,10 @@ def parts_of(study: Study) -> Parts:
     )
 
 
-def _here(study: Study, spread: Spread, kind: type[InProcess] = InProcess) -> Here:
-    return Here(spread, study.model.of_sites(spread.sites), study.engine.compute(), kind)
-
-
 def federate(study: Study, spread: Spread, run_id: str, kind: type[InProcess] = InProcess) -> InProcess:
     """The in-process federation of a study, without a run folder."""
-    return _here(study, spread, kind).federation(parts_of(study), run_id)
+    here = Here(spread, study.model.of_sites(spread.sites), study.engine.compute(), kind)
+    return here.federation(parts_of(study), run_id)
 
 
 def reopen(path: Path) -> tuple[Study, RunFolder]:

@@ -52,4 +52,4 @@ def write_preset(name: str, path: Path) -> None:
 
 
 def _root() -> Traversable:
-    return files("fedsift.data") / "scenarios"
+    return files("fedsift.study") / "scenario_files"

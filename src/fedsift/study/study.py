@@ -42,6 +42,7 @@ from fedsift.study.toml_tables import (
     read_overrides,
 )
 from fedsift.study.tracking import read_track
+from fedsift.study.transport import transports
 from fedsift.tracking.base import Tracker
 from fedsift.training.features import is_features, with_features
 from fedsift.training.recipe import Recipe
@@ -219,7 +220,8 @@ OBJECTIVE = frozenset({"objective"})
 class EngineTable(Ranged):
     """`[engine]`: where requests are answered, and with what hardware. It never changes a result's meaning."""
 
-    name: Literal["inprocess", "flower"] = "inprocess"
+    name: str = "inprocess"
+    """The transport: "inprocess", "flower", one of another package, or `package.module:Name`."""
     device: str = "cpu"
     trainer: Literal["auto", "measure", "cohort", "one"] = "auto"
     """"cohort" stacks the sites of a round, "one" trains them in turn, "auto" chooses by network, images and batch,
@@ -235,6 +237,9 @@ class EngineTable(Ranged):
     its channels first in memory. What is named here is neither chosen nor measured."""
 
     def __post_init__(self) -> None:
+        if ":" not in self.name and self.name not in transports:
+            known = sorted({*transports, "inprocess"})
+            raise ConfigError(f"unknown transport engine.name = '{self.name}'.{nearest(self.name, known)}")
         for kind, size in self.cohorts.items():
             if size < 0:
                 raise ConfigError(f"engine.cohorts.'{kind}' = {size}: it must be at least 0")

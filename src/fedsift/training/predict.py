@@ -12,7 +12,7 @@ from fedsift.models.network import require_features
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.site import Samples, Site
 from fedsift.training import augment as augmentation
-from fedsift.training.native import library
+from fedsift.training import native
 from fedsift.training.recipe import Augment
 from fedsift.training.stacked.network import StackedNetwork
 from fedsift.training.stacked.pixels import pixels_of
@@ -61,7 +61,7 @@ _stacked_forms: WeakKeyDictionary[nn.Module, StackedNetwork | None] = WeakKeyDic
 
 def _stacked_form(network: nn.Module, samples: Samples) -> StackedNetwork | None:
     """The network as a cohort of one, where native kernels make that the faster way; None where they do not."""
-    if library.library() is None or len(samples) == 0 or _device(network).type != "cpu":
+    if native.library() is None or len(samples) == 0 or _device(network).type != "cpu":
         return None
     if network not in _stacked_forms:
         _stacked_forms[network] = _checked(network, samples)
@@ -132,7 +132,7 @@ def _map(
         assert generator is not None
         draws = augmentation.draw(augment, n, generator)
     source = (
-        pixels_of([samples], augment or Augment(), by_site) if library.library() is not None and n else None
+        pixels_of([samples], augment or Augment(), by_site) if native.library() is not None and n else None
     )
     parts: list[tuple[Tensor, ...]] = []
     with torch.inference_mode():

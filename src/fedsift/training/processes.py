@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fedsift.core.errors import RunError
 from fedsift.protocol.site import Compute
-from fedsift.training.native import library
+from fedsift.training import native
 from fedsift.training.stacked import pixels
 
 # Pools of images in memory that processes share
@@ -73,7 +73,7 @@ class SharedPool:
 def share(tensor: Tensor) -> SharedPool:
     """A copy of the tensor's bytes for other processes."""
     files = [_file_of(tensor)]
-    if library.library() is None and pixels.can_pack(tensor):
+    if native.library() is None and pixels.can_pack(tensor):
         packed = pixels.packed_pool(tensor)
         if packed is not None:
             files.append(_file_of(packed))
@@ -210,8 +210,8 @@ class Worker:
             "MKL_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
-        if library.library() is None:
-            environment[library.OFF] = "0"  # a worker must not have kernels that this process lacks
+        if native.library() is None:
+            environment[native.OFF] = "0"  # a worker must not have kernels that this process lacks
         self._process = subprocess.Popen(
             [sys.executable, "-m", "fedsift.training.worker_main", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],

@@ -155,7 +155,7 @@ def _policy(script: str, style: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return files("fedsift.audits.page").joinpath(name).read_text("utf-8")
+    return files("fedsift.audit.page").joinpath(name).read_text("utf-8")
 
 
 def _gallery(audit: SiteAudit, flagged: int, blind: int, test: int) -> Markup:

@@ -22,15 +22,16 @@ from fedsift.study.running import carry_out, reopen
 from fedsift.study.study import read_toml
 from fedsift.study.toml_tables import build, build_named
 from fedsift.training.features import with_features
-from fedsift.transports.remote.delivery import Doorkeeper
-from fedsift.transports.remote.engine import Expected, OnGrid
+from fedsift.transports.flower.channel import FlowerChannel
+from fedsift.transports.remote.engine import Expected, RemoteEngine
 from fedsift.transports.remote.introduction import Introduction
+from fedsift.transports.remote.site_directory import NodeAuthorizer
 
 # Who is who: a Flower node speaks for the site whose key it holds, and for no other
 # ------------------------------------------------------------------------------
 
 
-class KeyHolders(Doorkeeper):
+class KeyHolders(NodeAuthorizer):
     """Whom the coordinator speaks to: nodes whose key is on the roster, each under its key's name."""
 
     def __init__(self, roster: Path, nodes: Path) -> None:
@@ -136,18 +137,18 @@ def main(grid: Grid, context: Context) -> None:
 
     link = folder.read_json(DEPLOYED) or {}
 
-    def engine() -> OnGrid:
-        keeper = holders_of(link["roster"], link["nodes"]) if "roster" in link else Doorkeeper()
+    def engine() -> RemoteEngine:
+        authorizer = holders_of(link["roster"], link["nodes"]) if "roster" in link else NodeAuthorizer()
         expected = read_federation_file(file)
-        expected = awaited(expected, keeper.names())
+        expected = awaited(expected, authorizer.names())
         data = own_data(expected.test, study.model.name)
         if data is not None and not expected.classes:
             expected = replace(expected, classes=data.classes)
-        return OnGrid(
-            grid,
+        return RemoteEngine(
+            lambda note: FlowerChannel(grid, note),
             expected,
             own_test=lambda common: None if data is None else own_test(data, common, file),
-            keeper=keeper,
+            authorizer=authorizer,
             run=link.get("run", ""),
         )
 

@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 
 from fedsift.core.errors import ConfigError
 from fedsift.deploy.site.local_socket import call_worker
-from fedsift.transports.remote.messages import CALL, Letter
+from fedsift.transports.flower.records import CALL, from_records, to_records
 
 app = ClientApp()
 
@@ -24,9 +24,9 @@ app = ClientApp()
 @app.query(CALL)
 def call(message: Message, context: Context) -> Message:
     """Carry one request to the site's process, and its answer back."""
-    letter = Letter.from_records(message.content)
+    asked = from_records(message.content)
     worker = context.node_config.get("worker")
     if not worker:
         raise ConfigError("this node does not know its site: start it with `fedsift flower site SITE.toml`")
-    reply = call_worker(Path(str(worker)), letter.with_note(session=str(context.run_id)))
-    return Message(reply.to_records(), reply_to=message)
+    reply = call_worker(Path(str(worker)), asked.with_note(session=str(context.run_id)))
+    return Message(to_records(reply), reply_to=message)

@@ -19,7 +19,7 @@ from fedsift.deploy.site.site_file import SiteFile, notebook_of
 from fedsift.deploy.site.site_file_head import EGRESS_FILE
 from fedsift.protocol.disclosure import replies_of
 from fedsift.protocol.messages import Answer, Envelope, Request
-from fedsift.transports.remote.messages import Letter
+from fedsift.transports.remote.messages import EncodedMessage
 from fedsift.transports.remote.notebooks import run_folders
 
 ALLOWED_RUNS = "allowed-runs.json"
@@ -115,7 +115,7 @@ def note_reply(
     egress: Path,
     asked: Any,
     answer: Any,
-    letter: Letter,
+    message: EncodedMessage,
     private: tuple[str, ...] = (),
     seconds: float = 0.0,
 ) -> None:
@@ -125,7 +125,7 @@ def note_reply(
     """
     envelope = asked if isinstance(asked, Envelope) else None
     reply = answer.reply if isinstance(answer, Answer) else answer
-    content = letter.tree.encode() + letter.tensors
+    content = message.tree.encode() + message.tensors
     fields = list(fields_in(reply))
     line = {
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),

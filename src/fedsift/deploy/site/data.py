@@ -35,12 +35,12 @@ from fedsift.protocol.site import Samples
 from fedsift.study.toml_tables import build_named
 from fedsift.training.features import is_features, with_features
 from fedsift.training.private_updates import protected
-from fedsift.transports.remote.site_runtime import Release, SiteRoom
+from fedsift.transports.remote.site_runtime import Release, SiteRuntime
 
 log = logging.getLogger("fedsift.site")
 
 
-def open_site(path: Path, model: str = "") -> SiteRoom:
+def open_site(path: Path, model: str = "") -> SiteRuntime:
     """Read a site.toml and its data; kept in memory while neither the file nor its arrays change.
 
     `model`: the study's network; when it is a head on frozen features, the site's pictures become features here.
@@ -79,7 +79,7 @@ def site_data(path: Path) -> tuple[SiteFile, Dataset, Rows, Rows]:
 
 
 @lru_cache(maxsize=8)  # every kind of features is a copy of the data
-def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
+def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRuntime:
     file, raw, train, held = site_data(path)
     for note in raw.notes:  # samples that are left out would be missed by nobody else
         log.warning("site '%s': %s", file.name, note)
@@ -89,7 +89,7 @@ def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRoom:
     pool = torch.from_numpy(dataset.images).to(file.device)
     public = _public(file, path)
     annotated = file.annotated
-    return SiteRoom(
+    return SiteRuntime(
         name=file.name,
         classes=file.classes,
         multilabel=file.multilabel,

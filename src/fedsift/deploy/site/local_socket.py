@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from fedsift.core.errors import RunError
-from fedsift.transports.remote.messages import Letter, parsed
+from fedsift.transports.remote.messages import EncodedMessage, parsed
 
 log = logging.getLogger("fedsift.site")
 
@@ -26,29 +26,29 @@ LARGEST = 4 * 2**30
 _SIZE = struct.Struct("<Q")
 
 
-def send_letter(channel: socket.socket, letter: Letter) -> None:
-    for part in (json.dumps(letter.note).encode(), letter.tree.encode(), letter.tensors):
+def send_message(channel: socket.socket, message: EncodedMessage) -> None:
+    for part in (json.dumps(message.note).encode(), message.tree.encode(), message.tensors):
         # one call a part: to send nothing after the last size would find the other side gone, having read and answered
         channel.sendall(_SIZE.pack(len(part)) + part if len(part) < SMALL else _SIZE.pack(len(part)))
         if len(part) >= SMALL:
             channel.sendall(part)
 
 
-def receive_letter(channel: socket.socket, within: float = math.inf) -> Letter:
+def receive_message(channel: socket.socket, within: float = math.inf) -> EncodedMessage:
     """Raises OSError when the other side ends in the middle or takes longer than `within` seconds, ValueError on what
-    `send_letter` does not send."""
+    `send_message` does not send."""
     end = time.monotonic() + within
     note, tree, tensors = (_part(channel, end) for _ in range(3))
     words = parsed(note.decode())
     if not isinstance(words, dict) or not all(isinstance(word, str) for word in words.values()):
-        raise ValueError("the words beside a letter are no texts by name")
-    return Letter(tree.decode(), bytes(tensors), words)
+        raise ValueError("the words beside a message are no texts by name")
+    return EncodedMessage(tree.decode(), bytes(tensors), words)
 
 
 def _part(channel: socket.socket, end: float) -> bytearray:
     size = _SIZE.unpack(_exactly(channel, _SIZE.size, end))[0]
     if size > LARGEST:
-        raise ValueError(f"a part of a letter says that it has {size} bytes")
+        raise ValueError(f"a part of a message says that it has {size} bytes")
     return _exactly(channel, size, end)
 
 
@@ -65,10 +65,12 @@ def _exactly(channel: socket.socket, size: int, end: float) -> bytearray:
     return data
 
 
-def call_worker(path: Path, letter: Letter, patience: float = STARTS_WITHIN, tries: int = 2) -> Letter:
+def call_worker(
+    path: Path, message: EncodedMessage, patience: float = STARTS_WITHIN, tries: int = 2
+) -> EncodedMessage:
     """The worker's answer. One that is being started again is waited for; raises RunError when none comes.
 
-    `tries`: how often a letter is handed over; one that ends the worker each time must not do so for ever.
+    `tries`: how often a message is handed over; one that ends the worker each time must not do so for ever.
     """
     end = time.monotonic() + patience
     while True:
@@ -76,8 +78,8 @@ def call_worker(path: Path, letter: Letter, patience: float = STARTS_WITHIN, tri
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
                 channel.connect(str(path))
                 try:
-                    send_letter(channel, letter)
-                    return receive_letter(channel)
+                    send_message(channel, message)
+                    return receive_message(channel)
                 except OSError as error:
                     tries -= 1
                     log.warning("the site's own process did not answer (%s)", error)

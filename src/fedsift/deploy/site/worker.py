@@ -38,7 +38,7 @@ from fedsift.deploy.site.consent import (
 from fedsift.deploy.site.data import open_site
 from fedsift.deploy.site.embeddings import objection_to_embedding
 from fedsift.deploy.site.forgetting import serving
-from fedsift.deploy.site.local_socket import receive_letter, send_letter
+from fedsift.deploy.site.local_socket import receive_message, send_message
 from fedsift.deploy.site.policy import Policy
 from fedsift.deploy.site.site_file import SiteFile, egress_of, notebook_of, read_site_file
 from fedsift.formulas.privacy import update_zcdp
@@ -46,8 +46,9 @@ from fedsift.protocol.messages import Answer, Envelope
 from fedsift.training.known_networks import LONGEST_NAME, unknown_network
 from fedsift.training.private_updates import updates_in
 from fedsift.transports.remote.answering import answer
+from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Notice
-from fedsift.transports.remote.messages import Letter, letter_of, value_of
+from fedsift.transports.remote.messages import EncodedMessage
 from fedsift.transports.remote.notebooks import run_folders, unfit_run
 
 # The log of a site's own process: a line of it is a line, whatever a message from outside holds
@@ -75,7 +76,7 @@ log = logging.getLogger("fedsift.site")
 UNKNOWN = "this site does not know what it was asked; it runs another version, or no plugin"
 
 HEARD_WITHIN = 120.0
-"""Seconds in which a letter must have come, and be taken: one app that says nothing must not keep out all others."""
+"""Seconds in which a message must have come, and be taken: one app that says nothing must not keep out all others."""
 
 
 def serve(site_file: Path, place: Path) -> None:
@@ -99,17 +100,17 @@ def serve(site_file: Path, place: Path) -> None:
 
 
 def attend(channel: socket.socket, site_file: Path) -> None:
-    """Answer one letter. Nothing that it says ends this process: what cannot be answered is refused, and listed."""
+    """Answer one message. Nothing that it says ends this process: what cannot be answered is refused, and listed."""
     try:
         try:
-            reply = _reply(receive_letter(channel, HEARD_WITHIN), site_file)
+            reply = _reply(receive_message(channel, HEARD_WITHIN), site_file)
         except (OSError, ConfigError):
             raise
         except (Exception, SystemExit) as error:
             log.warning("refused: %s", short(f"{type(error).__name__}: {error}"))
             reply = _listed(_refusal(None, UNKNOWN), None, site_file)
         channel.settimeout(HEARD_WITHIN)
-        send_letter(channel, reply)
+        send_message(channel, reply)
     except OSError:
         log.warning("a request's process ended, or was silent, before it was answered")
     except ConfigError as error:  # the site's file is being edited: nothing leaves without its policy
@@ -155,16 +156,16 @@ def load_plugins(file: SiteFile) -> None:
             ) from None
 
 
-def _reply(letter: Letter, site_file: Path) -> Letter:
+def _reply(message: EncodedMessage, site_file: Path) -> EncodedMessage:
     """The site's answer: its policy stands before the work and, as the last step, before what leaves."""
     file, began = read_site_file(site_file), time.perf_counter()
     asked: Any = None
     try:
-        found = value_of(letter)
+        found = decode(message)
         wrong = misfit(found, type(found), "the request")
         if wrong is None:
             asked = found
-            answered = _answer(asked, letter.note, file, site_file)
+            answered = _answer(asked, message.note, file, site_file)
         else:  # whatever follows relies on the types that an envelope declares
             answered = _unfit(wrong)
     except Exception as error:  # a request that this process does not know, or a notebook with such pages
@@ -184,9 +185,9 @@ def _unfit(reason: str) -> Answer:
 
 def _listed(
     answered: Any, asked: Any, site_file: Path, private: tuple[str, ...] = (), seconds: float = 0.0
-) -> Letter:
-    """The letter of an answer, once the list of what left has its line."""
-    reply = letter_of(answered)
+) -> EncodedMessage:
+    """The message of an answer, once the list of what left has its line."""
+    reply = encode(answered)
     note_reply(egress_of(site_file, read_site_file(site_file)), asked, answered, reply, private, seconds)
     return reply
 
@@ -211,7 +212,9 @@ def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path
     if reason is not None:
         log.warning("refused: %s%s", short(reason), _way_out(asked, policy, site_file))
         return _refusal(asked, reason)
-    answered = answer(asked, lambda: open_site(site_file, model), model, note.get("session", ""), frank=False)
+    answered = answer(
+        asked, lambda: open_site(site_file, model), model, note.get("session", ""), expose_errors=False
+    )
     reply = answered.reply if isinstance(answered, Answer) else answered
     reason = policy.objection_to_reply(reply) if policy and reply is not None else None
     if reason is not None:

@@ -5,7 +5,7 @@ and kept in the cache folder. Results agree with torch's to rounding, whoever tr
 leaves them out.
 """
 
-from fedsift.training.native.library import OFF, library, why_not
+from fedsift.training.native.building import OFF, library, why_not
 from fedsift.training.native.operations import (
     Block,
     batch_norm,

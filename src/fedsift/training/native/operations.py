@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fedsift.training.native.library import KINDS, address, in_parts, library
+from fedsift.training.native.building import KINDS, address, in_parts, library
 
 # relu(max_pool(convolution(x) + bias)) of all sites as one operation, with a gradient that skips what
 # is zero

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fedsift.training.native import library, operations
+from fedsift.training import native
 from fedsift.training.stacked import layout
 
 # Convolutions of many channels on few pixels, as matrix products of their windows
@@ -153,9 +153,7 @@ def suits(images: Tensor, kernels: Tensor, padding: int) -> bool:
 
 def _compiled(images: Tensor, kernels: Tensor) -> bool:
     """Whether native kernels do it. They run on one thread: others would have to wait for torch's, which wait awake."""
-    return (
-        library.library() is not None and torch.get_num_threads() == 1 and operations.knows(images, kernels)
-    )
+    return native.library() is not None and torch.get_num_threads() == 1 and native.knows(images, kernels)
 
 
 def convolve_by_tiles(images: Tensor, kernels: Tensor, padding: int) -> Tensor:
@@ -173,13 +171,13 @@ class _Compiled(torch.autograd.Function):
         own = kernels.permute(0, 1, 3, 4, 2).contiguous()
         ctx.save_for_backward(images, own)
         ctx.padding = padding
-        return operations.tiles_forward(images, own, padding)
+        return native.tiles_forward(images, own, padding)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         images, own = ctx.saved_tensors
-        by_images, by_kernels = operations.tiles_backward(
+        by_images, by_kernels = native.tiles_backward(
             gradient.contiguous(memory_format=torch.channels_last),
             images,
             own,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedsift.protocol.messages import Weights
+from fedsift.training import native
 from fedsift.training.extras import Follower, Frozen, PerParameter, PerSample, PerSite
 from fedsift.training.job import Job
-from fedsift.training.native import library
 from fedsift.training.stacked.batches import CohortStep
 from fedsift.training.stacked.network import StackedNetwork
 from fedsift.training.trainer import follow
@@ -141,7 +141,7 @@ def _frozen(
     weights = [extra.weights for extra in extras if isinstance(extra, Frozen)]
     slot = f"frozen {name}"
     shares = all(own is weights[0] for own in weights)
-    if shares and library.library() is not None:
+    if shares and native.library() is not None:
         # a cohort of one that sees the batches of all sites as one: the kernels are the trainer's own
         one = stacked(slot)
         one.load(weights[:1])

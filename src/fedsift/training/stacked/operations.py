@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fedsift.models.dropout import Dropout, dropout_mask
-from fedsift.training.native import operations
+from fedsift.training import native
 from fedsift.training.stacked import convolutions as winograd
 from fedsift.training.stacked import layout
 from fedsift.training.stacked.convolutions import Geometry, convolve_by_products
@@ -243,9 +243,9 @@ def joined_norm(norm: nn.BatchNorm2d | nn.BatchNorm1d, name: str, relu: bool) ->
         if at.train and tracked:
             at.state[f"{name}.num_batches_tracked"].add_(1)
         same = other is None or other.shape == x.shape
-        if by_batch and at.present is None and same and operations.norm_suits(x):
+        if by_batch and at.present is None and same and native.norm_suits(x):
             running = None if mean is None or variance is None else (mean, variance)
-            return operations.batch_norm(x, running, weight, bias, momentum, norm.eps, other, relu)
+            return native.batch_norm(x, running, weight, bias, momentum, norm.eps, other, relu)
         values = layout.columns_from_vectors(x) if x.dim() == 3 else x
         if by_batch and at.present is not None:
             values = masked_batch_norm(values, at.present, mean, variance, weight, bias, momentum, norm.eps)

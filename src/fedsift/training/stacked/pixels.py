@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedsift.formulas import losses
 from fedsift.protocol.site import Samples
+from fedsift.training import native
 from fedsift.training.augment import Draws
-from fedsift.training.native import library, operations
 from fedsift.training.recipe import Augment
 from fedsift.training.stacked.layout import empty_samples
 
@@ -47,7 +47,7 @@ def pixels_of(samples: Sequence[Samples], augment: Augment, by_site: bool) -> Pi
     """
     if augment.affine or any(own.pool.dtype != torch.uint8 or own.pool.dim() != 4 for own in samples):
         return None
-    if library.library() is not None:
+    if native.library() is not None:
         return CompiledPixels(samples, augment, by_site)
     return PackedPixels(samples, augment) if all(can_pack(own.pool) for own in samples) else None
 
@@ -84,9 +84,7 @@ class CompiledPixels:
     ) -> Tensor:
         rows, shift, flip = window
         images = empty_samples(sites, len(rows) // sites, self._shape, self._by_site)
-        operations.take_images(
-            self._pool, rows, shift, flip, self._padding, self._scale, self._offset, images
-        )
+        native.take_images(self._pool, rows, shift, flip, self._padding, self._scale, self._offset, images)
         if mix is None:
             return images
         partner, share = mix[0], mix[1].view(-1, 1, 1, 1, 1)

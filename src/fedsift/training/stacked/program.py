@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from fedsift.models.dropout import Dropout
-from fedsift.training.native import library, operations
+from fedsift.training import native
 from fedsift.training.stacked import layout
 from fedsift.training.stacked.operations import (
     Pass,
@@ -228,7 +228,7 @@ def compile_program(module: nn.Module, train: bool) -> Program:
             part.training = mode
     parts = dict(module.named_modules())
     _pool_before_relu(graph, parts)
-    if library.library() is not None:
+    if native.library() is not None:
         _join_blocks(graph, parts)
         _join_norms(graph, parts)
     _bias_after_pool(graph, parts)
@@ -366,7 +366,7 @@ def _join_blocks(graph: fx.Graph, parts: dict[str, nn.Module]) -> None:
         if pool is None or conv is None:
             continue
         name = str(conv.target)
-        kind = operations.Block.of(parts[name], parts[str(pool.target)])
+        kind = native.Block.of(parts[name], parts[str(pool.target)])
         if kind is None:
             continue
         relu.replace_input_with(pool, conv.args[0])
@@ -413,11 +413,11 @@ def _only_reader_of_layer(value: Any, parts: dict[str, nn.Module], kind: type[nn
     return value if is_layer and type(parts[str(value.target)]) is kind else None
 
 
-def _block(kind: operations.Block, name: str, biased: bool) -> Callable[..., Any]:
+def _block(kind: native.Block, name: str, biased: bool) -> Callable[..., Any]:
     def run(at: Pass, x: Tensor, **_: Any) -> Tensor:
         bias = at.state[f"{name}.bias"] if biased else None
         samples = x if x.dim() == 5 else layout.samples_from_images(x, at.sites)
-        return operations.block(kind, samples, at.state[f"{name}.weight"], bias)
+        return native.block(kind, samples, at.state[f"{name}.weight"], bias)
 
     return run
 

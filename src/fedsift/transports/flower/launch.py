@@ -11,15 +11,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fedsift.core import errors
 from fedsift.core.errors import ConfigError, FedsiftError, RunError
+from fedsift.data.dataset import Spread
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.loop import Listener
 from fedsift.study.running import ending
 from fedsift.study.study import Study
 from fedsift.study.tracking import keep_track
+from fedsift.study.transport import Transport
 from fedsift.transports.flower.processes import (
     LOG_FILE,
     POLL,
@@ -37,19 +39,26 @@ Outcome = dict[str, Any] | FedsiftError
 """A run's summary, or why it has none."""
 
 
-def simulate(study: Study, folder: RunFolder, listen: Listener | None = None) -> dict[str, Any]:
-    """Run or go on with a study under Flower's simulation; returns the summary."""
+class FlowerTransport(Transport):
+    """Flower's simulation: a node for each site, in a process of its own."""
 
-    def told(number: int, row: dict[str, Any]) -> None:
-        if listen is not None:
-            listen(row)
+    summary: ClassVar[str] = "Flower's simulation, in a process of its own"
 
-    if folder.deployed:
-        raise RunError(f"{folder.path} is a run across real sites: go on with `fedsift flower start`")
-    [outcome] = simulate_many([(study, folder)], told)
-    if isinstance(outcome, FedsiftError):
-        raise outcome
-    return outcome
+    def run(
+        self, study: Study, folder: RunFolder, listen: Listener | None = None, data: Spread | None = None
+    ) -> dict[str, Any]:
+        """Run or go on with a study under Flower's simulation; its process loads the data itself."""
+        if folder.deployed:
+            raise RunError(f"{folder.path} is a run across real sites: go on with `fedsift flower start`")
+
+        def heard(number: int, row: dict[str, Any]) -> None:
+            if listen is not None:
+                listen(row)
+
+        [outcome] = simulate_many([(study, folder)], heard)
+        if isinstance(outcome, FedsiftError):
+            raise outcome
+        return outcome
 
 
 def simulate_many(

@@ -35,7 +35,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 
 
 @dataclass(frozen=True)
-class Spoilt:
+class Unreadable:
     """In the place of an answer that came to nothing."""
 
     reason: str
@@ -66,7 +66,7 @@ class Mailbox:
         self._one_by_one = False
         """Since a look for several failed: from then on one that fails is one site's."""
 
-    def look(self, ids: set[str]) -> list[tuple[str, Message | Spoilt]]:
+    def look(self, ids: set[str]) -> list[tuple[str, Message | Unreadable]]:
         """What has come to these messages, with the message's id as the SuperLink knows it, not as the answer says."""
         if not isinstance(self.grid, HttpGrid):
             told = self.grid.pull_messages(list(ids))
@@ -92,11 +92,11 @@ class Mailbox:
         for id in ids:
             self._arriving.pop(id, None)
 
-    def _announced(self, grid: HttpGrid, ids: set[str]) -> list[tuple[str, Message | Spoilt]]:
+    def _announced(self, grid: HttpGrid, ids: set[str]) -> list[tuple[str, Message | Unreadable]]:
         """Ask which answers are there. Those of a question that fails are gone, so these sites are asked again."""
         asked = sorted(ids - self._arriving.keys())
         lots = [[id] for id in asked] if self._one_by_one else [asked]
-        failed: list[tuple[str, Message | Spoilt]] = []
+        failed: list[tuple[str, Message | Unreadable]] = []
         for lot in filter(None, lots):
             try:
                 told = _client(grid).PullMessages(PullAppMessagesRequest(message_ids=lot))
@@ -105,7 +105,7 @@ class Mailbox:
                 _not_the_line(error)
                 self._one_by_one = True
                 reason = _words("the answer could not be fetched", error)
-                failed.extend((id, Spoilt(reason, again=True)) for id in lot)
+                failed.extend((id, Unreadable(reason, again=True)) for id in lot)
                 continue
             for message, tree in pairs:
                 id = message.metadata.reply_to_message_id
@@ -114,7 +114,7 @@ class Mailbox:
                     self._arriving[id] = Arriving(message.metadata.message_id, pieces)
         return failed
 
-    def _fetched(self, grid: HttpGrid, one: Arriving) -> Message | Spoilt | None:
+    def _fetched(self, grid: HttpGrid, one: Arriving) -> Message | Unreadable | None:
         """The answer; None while pieces of it are missing."""
         if self._clock() < one.due:
             return None
@@ -133,10 +133,10 @@ class Mailbox:
                 raise TypeError(f"it is a {type(answer).__name__}")
             return answer
         except ObjectPullError as error:  # the SuperLink gave up on a sender that stopped in the middle
-            return Spoilt(_words("the answer did not arrive in full", error), again=True)
+            return Unreadable(_words("the answer did not arrive in full", error), again=True)
         except Exception as error:  # whoever sent it may have sent anything
             _not_the_line(error)
-            return Spoilt(_words("the answer cannot be put together", error))
+            return Unreadable(_words("the answer cannot be put together", error))
 
     def _fetch_pieces(self, grid: HttpGrid, one: Arriving) -> None:
         """Fetch what is there; the first piece that is not ends this look."""

@@ -17,12 +17,14 @@ from fedsift.data.dataset import Spread
 from fedsift.protocol.site import Samples
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.engine import Parts
+from fedsift.transports.flower.channel import FlowerChannel
 from fedsift.transports.flower.simulation_client import app as client_app
-from fedsift.transports.remote.delivery import SIMULATED
-from fedsift.transports.remote.engine import Expected, OnGrid
-from fedsift.transports.remote.federation import FlowerFederation
+from fedsift.transports.remote.engine import Expected, RemoteEngine
+from fedsift.transports.remote.federation import RemoteFederation
 from fedsift.transports.remote.simulated_sites import export_sites, seen
+from fedsift.transports.remote.site_directory import Pace
 
+SIMULATED = Pace(poll=0.02, look_for_nodes=1.0, ask_again=600.0, absent=5.0)
 JOIN_SECONDS = 240.0
 """Ray's actors can take long to start on a busy machine."""
 
@@ -39,7 +41,7 @@ def on_simulated_nodes(conduct: Callable[[Grid], None], nodes: int, backend: Map
 
 
 @dataclass(frozen=True)
-class Simulated:
+class FlowerSimulation:
     """The engine of a spread's sites on simulated nodes."""
 
     grid: Grid
@@ -50,13 +52,13 @@ class Simulated:
     """The folder in which the nodes look for federations."""
     models: Mapping[str, str] = field(default_factory=dict)
 
-    def open(self, parts: Parts, folder: RunFolder) -> FlowerFederation:
+    def open(self, parts: Parts, folder: RunFolder) -> RemoteFederation:
         """The sites are written out into the run's folder, where their notebooks lie too."""
         spread, sites = self.spread, folder.path / "sites"
         places = dict(zip(spread.sites, export_sites(spread, self.models, sites, parts.patience.floor)))
         (self.root / self.federation).symlink_to(sites.resolve(), target_is_directory=True)
-        engine = OnGrid(
-            self.grid,
+        engine = RemoteEngine(
+            lambda note: FlowerChannel(self.grid, note),
             Expected(tuple(spread.sites), at_least=len(spread.sites), wait=JOIN_SECONDS),
             note={"federation": self.federation},
             pace=SIMULATED,

@@ -13,8 +13,8 @@ from flwr.clientapp import ClientApp
 
 from fedsift.core.errors import ConfigError
 from fedsift.transports.flower.processes import SIMULATED_SITES
-from fedsift.transports.remote.answering import answer_letter
-from fedsift.transports.remote.messages import CALL, Letter
+from fedsift.transports.flower.records import CALL, from_records, to_records
+from fedsift.transports.remote.answering import answer_message
 from fedsift.transports.remote.simulated_sites import open_simulated
 
 app = ClientApp()
@@ -23,11 +23,11 @@ app = ClientApp()
 @app.query(CALL)
 def call(message: Message, context: Context) -> Message:
     """Answer one request."""
-    letter = Letter.from_records(message.content)
-    place = site_place(int(context.node_config["partition-id"]), letter.note["federation"])
-    open_room = None if place is None else lambda model: open_simulated(place)
-    reply = answer_letter(letter, open_room, str(context.run_id), frank=True)
-    return Message(reply.to_records(), reply_to=message)
+    asked = from_records(message.content)
+    place = site_place(int(context.node_config["partition-id"]), asked.note["federation"])
+    open_site = None if place is None else lambda model: open_simulated(place)
+    reply = answer_message(asked, open_site, str(context.run_id), expose_errors=True)
+    return Message(to_records(reply), reply_to=message)
 
 
 def site_place(number: int, federation: str) -> Path | None:

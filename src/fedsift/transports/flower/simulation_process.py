@@ -25,7 +25,7 @@ from fedsift.runs.folder import RunFolder
 from fedsift.runtime.engine import Engine
 from fedsift.study.running import carry_out
 from fedsift.study.study import Study
-from fedsift.transports.flower.simulation import Simulated, on_simulated_nodes
+from fedsift.transports.flower.simulation import FlowerSimulation, on_simulated_nodes
 
 
 class Events:
@@ -52,7 +52,7 @@ class Job:
         if isinstance(self.spread, FedsiftError):
             raise self.spread
         models = self.study.model.of_sites(self.spread.sites)
-        return Simulated(grid, self.spread, str(self.number), root, models)
+        return FlowerSimulation(grid, self.spread, str(self.number), root, models)
 
 
 def main(plan_file: Path) -> None:

@@ -16,14 +16,14 @@ Report = Callable[[Mapping[str, Any]], object]
 
 
 class Absences:
-    """Sites that Flower reports gone, and since when. The time counts on over rounds: it is waited for once."""
+    """Sites whose node is gone, and since when. The time counts on over rounds: it is waited for once."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._since: dict[str, float] = {}
 
     def left(self, sites: Iterable[str]) -> None:
-        """These have no node, or Flower could not reach it."""
+        """These have no node, or the transport could not reach it."""
         for site in sites:
             self._since.setdefault(site, self._clock())
 
@@ -41,7 +41,7 @@ class Absences:
 
 
 @dataclass
-class Teller:
+class WaitingReport:
     """Reports at most once a second, and at once when somebody else is waited for."""
 
     report: Report | None = None
@@ -50,7 +50,7 @@ class Teller:
     _who: tuple[str, ...] = ()
     _began: float = field(default=0.0)
 
-    def tell(self, what: str, waiting: Mapping[str, str], **more: Any) -> None:
+    def update(self, what: str, waiting: Mapping[str, str], **more: Any) -> None:
         """`waiting`: whom for, with a word on each."""
         if self.report is None:
             return

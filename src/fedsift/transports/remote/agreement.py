@@ -8,7 +8,6 @@ from typing import Any
 
 from fedsift.core.errors import ConfigError
 from fedsift.core.version import __version__
-from fedsift.transports.remote.delivery import Post
 from fedsift.transports.remote.introduction import (
     Introduction,
     disagreement,
@@ -32,13 +31,13 @@ class Terms:
 
 def agree(
     roster: Mapping[str, Introduction],
-    post: Post | None = None,
+    set_aside: Callable[[str, str], None] | None = None,
     terms: Terms | None = None,
     at_least: int | None = None,
 ) -> dict[str, Introduction]:
-    """The sites that can take part together. The others are set aside, aloud, while there are `at_least` without them.
+    """The sites that can take part together. The others are set aside while there are `at_least` without them.
 
-    `post`: tells those that differ why, at their side. `at_least`: None for all of them.
+    `set_aside`: is given each site that differs, and why. `at_least`: None for all of them.
     """
     terms, needed = terms or Terms(), len(roster) if at_least is None else max(1, at_least)
     _check_own_classes(roster, terms)
@@ -52,8 +51,8 @@ def agree(
         )
         reasons |= {site: reason for site, reason in differ if reason}
     for site, reason in reasons.items():
-        if post is not None:
-            post.set_aside(site, reason)
+        if set_aside is not None:
+            set_aside(site, reason)
     if len(roster) - len(reasons) < needed:
         raise ConfigError("; ".join(list(reasons.values())[:3]))
     return {site: own for site, own in roster.items() if site not in reasons}

@@ -1,4 +1,4 @@
-"""The Flower engine: a federation of the nodes that answer on a grid, and who they were when the run began."""
+"""The engine of a network transport: a federation of the nodes that answer, and who they were when the run began."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedsift.core import codec
@@ -17,9 +16,10 @@ from fedsift.runs.folder import WAITING, RunFolder
 from fedsift.runtime.engine import Parts
 from fedsift.runtime.federation import Patience, Simulation
 from fedsift.transports.remote.agreement import Terms, agree
-from fedsift.transports.remote.delivery import Doorkeeper, Pace, Post
-from fedsift.transports.remote.federation import FlowerFederation, gather
+from fedsift.transports.remote.channel import Channel
+from fedsift.transports.remote.federation import RemoteFederation, gather
 from fedsift.transports.remote.introduction import Introduction, unsound
+from fedsift.transports.remote.site_directory import NodeAuthorizer, Pace, SiteDirectory
 
 ROSTER_FILE = "roster.safetensors"
 
@@ -39,58 +39,63 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Roster(Wire):
+class StartRoster(Wire):
     """Who took part from the start: kept with the run, so that a resumed one has the same sites in the same order."""
 
     sites: dict[str, Introduction]
 
 
 @dataclass(frozen=True)
-class OnGrid:
-    """The engine of sites that are Flower nodes, simulated or real."""
+class RemoteEngine:
+    """The engine of sites that are nodes of a network, simulated or real."""
 
-    grid: Grid
+    channel: Callable[[Mapping[str, str]], Channel]
+    """Makes the channel, given texts that every message carries."""
     expected: Expected
     note: Mapping[str, str] = field(default_factory=dict)
-    """Words that every message carries."""
+    """Texts that every message carries, besides the study's network."""
     pace: Pace = field(default_factory=Pace)
     own_test: Callable[[Introduction], tuple[Samples, Tensor] | None] = lambda common: None
     """The coordinator's own labelled samples, given what the sites agree on."""
     seen: Callable[[Mapping[str, str]], Simulation] | None = None
     """What a simulation knows, given the last accepted request of each site."""
-    keeper: Doorkeeper = field(default_factory=Doorkeeper)
+    authorizer: NodeAuthorizer = field(default_factory=NodeAuthorizer)
     """Which nodes may take part, and as whom."""
     run: str = ""
     """What the sites know this run by; the folder's name by default."""
 
-    def open(self, parts: Parts, folder: RunFolder) -> FlowerFederation:
-        post = Post(self.grid, {"model": parts.model, **self.note}, self.pace)
-        post.keeper, post.networks = self.keeper, parts.networks
-        post.teller.report = lambda now: folder.write_json(WAITING, now)
+    def open(self, parts: Parts, folder: RunFolder) -> RemoteFederation:
+        directory = SiteDirectory(self.channel({"model": parts.model, **self.note}), self.pace)
+        directory.authorizer, directory.networks = self.authorizer, parts.networks
+        directory.waiting.report = lambda now: folder.write_json(WAITING, now)
         terms = Terms(self.expected.classes, parts.networks if parts.one_network else (), parts.public)
-        roster = call_the_roll(post, folder, self.expected, parts.patience, terms)
+        roster = joined_sites(directory, folder, self.expected, parts.patience, terms)
         common = next(iter(roster.values()))
         shared = parts.shared(self.run or folder.id)
-        federation = FlowerFederation(post, roster, test=self.own_test(common), seen=self.seen, **shared)
-        federation.set_aside = dict(post.aside)
+        federation = RemoteFederation(directory, roster, test=self.own_test(common), seen=self.seen, **shared)
+        federation.set_aside = dict(directory.aside)
         return federation
 
 
-def call_the_roll(
-    post: Post, folder: RunFolder, expected: Expected, patience: Patience, terms: Terms | None = None
+def joined_sites(
+    directory: SiteDirectory,
+    folder: RunFolder,
+    expected: Expected,
+    patience: Patience,
+    terms: Terms | None = None,
 ) -> dict[str, Introduction]:
     """The sites of this run: those that join now, or those that it began with."""
     file = folder.path / ROSTER_FILE
     if folder.checkpoint_file.is_file() and file.is_file():
         roster: dict[str, Introduction] = codec.load(file).sites
         for own in roster.values():  # of a version that asked less, perhaps
-            if (reason := unsound(own, post.networks)) is not None:
+            if (reason := unsound(own, directory.networks)) is not None:
                 raise RunError(f"{file}: {reason}; this run cannot be gone on with, start a new one")
         enough = max(1, math.ceil(patience.quorum * len(roster) - 1e-9))
-        gather(post, list(roster), at_least=enough, wait=expected.wait, settle=patience.grace)
+        gather(directory, list(roster), at_least=enough, wait=expected.wait, settle=patience.grace)
         return roster
-    sites = gather(post, expected.sites, at_least=expected.at_least, wait=expected.wait)
-    joined = {site: post.introductions[site] for site in sites}
-    roster = agree(joined, post, terms, expected.at_least)
-    codec.save(file, Roster(roster))
+    sites = gather(directory, expected.sites, at_least=expected.at_least, wait=expected.wait)
+    joined = {site: directory.introductions[site] for site in sites}
+    roster = agree(joined, directory.set_aside, terms, expected.at_least)
+    codec.save(file, StartRoster(roster))
     return roster

@@ -1,4 +1,4 @@
-"""A federation whose sites are Flower nodes. Flower carries messages; the loop, the gate and the state are ours."""
+"""A federation whose sites are nodes of a network: the channel carries messages, the rest is the same for all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from fedsift.core.errors import QuorumError
@@ -15,19 +14,16 @@ from fedsift.core.version import __version__
 from fedsift.protocol.messages import Answer, Envelope
 from fedsift.protocol.site import Samples
 from fedsift.runtime.federation import EngineFederation, Simulation, kinds_of
-from fedsift.transports.flower.mailbox import Spoilt
-from fedsift.transports.remote.delivery import Post, lost, read_reply
+from fedsift.transports.remote.channel import Received
 from fedsift.transports.remote.introduction import Introduction, disagreement
-from fedsift.transports.remote.messages import Packer
+from fedsift.transports.remote.site_directory import SiteDirectory
 
 
 @dataclass
-class Errand:
+class PendingRequest:
     """One envelope on its way, until it is answered."""
 
     envelope: Envelope
-    content: RecordDict | None = None
-    """As it was sent last."""
     node: int | None = None
     """Where it was sent last; None while the site has no node or its message was lost."""
     due: float = 0.0
@@ -36,12 +32,12 @@ class Errand:
     trouble: str = ""
 
 
-class FlowerFederation(EngineFederation):
-    """Serves requests by Flower messages, one for each site, from sites that already introduced themselves."""
+class RemoteFederation(EngineFederation):
+    """Serves requests by messages, one for each site, from sites that already introduced themselves."""
 
     def __init__(
         self,
-        post: Post,
+        directory: SiteDirectory,
         roster: Mapping[str, Introduction],
         *,
         test: tuple[Samples, Tensor] | None = None,
@@ -61,10 +57,10 @@ class FlowerFederation(EngineFederation):
             shape=common.shape,
             **shared,
         )
-        self.post = post
+        self.directory = directory
         self._test, self._seen = test, seen
         ours = replace(common, version=__version__)
-        post.accept = lambda own: disagreement(own, ours) or self._unexpected(own)
+        directory.accept = lambda own: disagreement(own, ours) or self._unexpected(own)
 
     @property
     def simulation(self) -> Simulation | None:
@@ -82,101 +78,107 @@ class FlowerFederation(EngineFederation):
 
     def largest_share(self, site: str) -> float:
         """The study's bound for everyone, or the roster's for this site where that is lower."""
-        return min(super().largest_share(site), self.post.keeper.share(site))
+        return min(super().largest_share(site), self.directory.authorizer.share(site))
 
     def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
-        post, clock = self.post, self.post.clock
+        directory, clock = self.directory, self.directory.clock
         end = clock() + deadline
-        post.meet()
-        errands = {
-            site: Errand(envelope, patience=post.pace.ask_again) for site, envelope in envelopes.items()
+        directory.meet()
+        pending = {
+            site: PendingRequest(envelope, patience=directory.pace.ask_again)
+            for site, envelope in envelopes.items()
         }
-        grace = min(post.pace.absent, self.patience.grace)
+        grace = min(directory.pace.absent, self.patience.grace)
         answers: dict[str, Answer] = {}
         under_way: dict[str, str] = {}
         kinds = kinds_of(envelopes)
-        self._tell(errands, grace)
+        self._tell(pending, grace)
         while clock() < end:
             self.check_stop()
-            self._send_due(errands, under_way, end - clock())
-            for id, message in post.collect(set(under_way)):
-                self._receive(under_way.pop(id), message, errands, answers)
+            self._send_due(pending, under_way, end - clock())
+            for id, received in directory.channel.collect(set(under_way)):
+                self._receive(under_way.pop(id), received, pending, answers)
             self.hear((site for site in answers if site not in self.away), kinds)
-            if not errands:
+            if not pending:
                 break
-            for site in post.meet():
-                if site in errands:
-                    errands[site].node = None  # it is back, so what it was sent before may be lost
-            post.absences.left(site for site in errands if site not in post.node_of)
-            if all(post.absences.given_up(site, grace) for site in errands):
+            for site in directory.meet():
+                if site in pending:
+                    pending[site].node = None  # it is back, so what it was sent before may be lost
+            directory.absences.left(site for site in pending if site not in directory.node_of)
+            if all(directory.absences.given_up(site, grace) for site in pending):
                 break
-            self._tell(errands, grace)
-            post.rest()
-        post.teller.done(f"round {self.round.count}: the coordinator computes")
-        partly = {under_way[id] for id in post.mailbox.under_way(under_way)}
-        post.mailbox.forget(under_way)
-        for site, errand in errands.items():
+            self._tell(pending, grace)
+            directory.rest()
+        directory.waiting.done(f"round {self.round.count}: the coordinator computes")
+        partly = {under_way[id] for id in directory.channel.arriving(under_way)}
+        directory.channel.forget(under_way)
+        for site, one in pending.items():
             silence = (
                 f"its answer did not arrive in full within {deadline:.0f} s"
                 if site in partly
                 else self._silence(site, deadline)
             )
-            answers[site] = _failed(errand.envelope, errand.trouble or silence)
+            answers[site] = _failed(one.envelope, one.trouble or silence)
             self.away.add(site)
         return answers
 
-    def _tell(self, errands: Mapping[str, Errand], grace: float) -> None:
+    def _tell(self, pending: Mapping[str, PendingRequest], grace: float) -> None:
         """Whom this round waits for."""
         waiting = {}
-        for site in errands:
-            gone = self.post.absences.seconds(site)
+        for site in pending:
+            gone = self.directory.absences.seconds(site)
             waiting[site] = (
                 "asked" if gone is None else f"gone for {gone:.0f} s, given up after {grace:.0f} s"
             )
-        asked = " and ".join(sorted({type(errand.envelope.request).__name__ for errand in errands.values()}))
-        self.post.teller.tell(f"round {self.round.count} ({self.round.stage}): answers to {asked}", waiting)
+        asked = " and ".join(sorted({type(one.envelope.request).__name__ for one in pending.values()}))
+        self.directory.waiting.update(
+            f"round {self.round.count} ({self.round.stage}): answers to {asked}", waiting
+        )
 
-    def _send_due(self, errands: Mapping[str, Errand], under_way: dict[str, str], left: float) -> None:
+    def _send_due(
+        self, pending: Mapping[str, PendingRequest], under_way: dict[str, str], left: float
+    ) -> None:
         """Send what was not sent yet, what is to go to another node by now, and what has waited too long."""
-        now = self.post.clock()
-        packer = Packer()  # anew each time: what sites have seen is theirs to abuse
-        arriving = {under_way[id] for id in self.post.mailbox.under_way(under_way)}
-        for site, errand in errands.items():
-            node = self.post.node_of.get(site)
-            if node is None or (node == errand.node and (now < errand.due or site in arriving)):
+        now = self.directory.clock()
+        arriving = {under_way[id] for id in self.directory.channel.arriving(under_way)}
+        due: list[tuple[str, int]] = []
+        for site, one in pending.items():
+            node = self.directory.node_of.get(site)
+            if node is None or (node == one.node and (now < one.due or site in arriving)):
                 continue
-            if node == errand.node:
-                errand.patience *= 2
-            errand.content = packer.pack(errand.envelope, **self.post.note)
-            id = self.post.send(node, errand.content, left)
+            if node == one.node:
+                one.patience *= 2
+            due.append((site, node))
+        sent = self.directory.channel.send([(node, pending[site].envelope) for site, node in due], left)
+        for (site, node), id in zip(due, sent, strict=True):
             if id is not None:
                 under_way[id] = site
-                errand.node, errand.due = node, now + errand.patience
+                pending[site].node, pending[site].due = node, now + pending[site].patience
 
     def _receive(
-        self, site: str, message: Message | Spoilt, errands: dict[str, Errand], answers: dict[str, Answer]
+        self, site: str, received: Received, pending: dict[str, PendingRequest], answers: dict[str, Answer]
     ) -> None:
-        if site not in errands:
+        if site not in pending:
             return  # the copy of a request that was answered already
-        letter = read_reply(message, errands[site].content)
-        if isinstance(letter, Answer):
-            answers[site] = letter
-            del errands[site]
-            self.post.absences.returned(site)
-        elif lost(message):
-            self.post.absences.left([site])
-            errands[site].trouble = str(letter)
-            errands[site].due = self.post.clock() + self.post.pace.look_for_nodes
+        if isinstance(received.value, Answer):
+            answers[site] = received.value
+            del pending[site]
+            self.directory.absences.returned(site)
+        elif received.lost:
+            self.directory.absences.left([site])
+            pending[site].trouble = received.failure
+            pending[site].due = self.directory.clock() + self.directory.pace.look_for_nodes
         else:
-            envelope = errands.pop(site).envelope
-            words = letter if isinstance(letter, str) else f"the node answered with {type(letter).__name__}"
-            answers[site] = _failed(envelope, words)
-            self.away.add(site)  # Flower spoke, or a stranger: not the site
+            envelope = pending.pop(site).envelope
+            answers[site] = _failed(
+                envelope, received.failure or f"the node answered with {type(received.value).__name__}"
+            )
+            self.away.add(site)  # the transport spoke, or a stranger: not the site
 
     def _silence(self, site: str, deadline: float) -> str:
-        if site in self.post.refused:
-            return self.post.refused[site]
-        if site not in self.post.node_of:
+        if site in self.directory.refused:
+            return self.directory.refused[site]
+        if site not in self.directory.node_of:
             return "the site has no node: it is not connected"
         return f"no reply within {deadline:.0f} s"
 
@@ -186,30 +188,34 @@ def _failed(envelope: Envelope, reason: str) -> Answer:
 
 
 def gather(
-    post: Post, wanted: Sequence[str], *, at_least: int, wait: float, settle: float = math.inf
+    directory: SiteDirectory, wanted: Sequence[str], *, at_least: int, wait: float, settle: float = math.inf
 ) -> list[str]:
     """Wait until the wanted sites have introduced themselves, or until the time is over and there are enough.
 
     `settle`: seconds for which the others are waited for once there are enough. Returns the sites in the federation's
     order: as wanted, or by name when none is named.
     """
-    end, enough = post.clock() + wait, False
+    end, enough = directory.clock() + wait, False
     here: list[str] = []
     while True:
-        post.meet()
-        here = [site for site in (wanted or sorted(post.introductions)) if site in post.introductions]
-        if len(here) >= (len(wanted) or at_least) or post.clock() >= end:
+        directory.meet()
+        here = [
+            site for site in (wanted or sorted(directory.introductions)) if site in directory.introductions
+        ]
+        if len(here) >= (len(wanted) or at_least) or directory.clock() >= end:
             break
         if len(here) >= at_least and not enough:
-            enough, end = True, min(end, post.clock() + settle)
+            enough, end = True, min(end, directory.clock() + settle)
         awaited = [site for site in wanted if site not in here] or [f"{max(0, at_least - len(here))} more"]
-        words = {site: post.refused.get(site, "not here yet") for site in awaited}
-        post.teller.tell("sites to join", words, here=here, refused=dict(list(post.refused.items())[:5]))
-        post.rest()
-    post.teller.done("the run begins")
+        words = {site: directory.refused.get(site, "not here yet") for site in awaited}
+        directory.waiting.update(
+            "sites to join", words, here=here, refused=dict(list(directory.refused.items())[:5])
+        )
+        directory.rest()
+    directory.waiting.done("the run begins")
     needed = max(1, at_least)
     if len(here) < needed:
-        reasons = "; ".join(f"{who}: {reason}" for who, reason in list(post.refused.items())[:3])
+        reasons = "; ".join(f"{who}: {reason}" for who, reason in list(directory.refused.items())[:3])
         missing = ", ".join(site for site in wanted if site not in here) or f"{needed - len(here)} more"
         raise QuorumError(
             f"only {len(here)} of at least {needed} sites joined within {wait:.0f} s, missing: {missing}"

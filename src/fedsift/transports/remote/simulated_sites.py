@@ -21,7 +21,7 @@ from fedsift.data.dataset import Spread
 from fedsift.protocol.site import Samples
 from fedsift.runtime.federation import Simulation
 from fedsift.transports.remote.notebooks import NotebookStore
-from fedsift.transports.remote.site_runtime import SiteRoom
+from fedsift.transports.remote.site_runtime import SiteRuntime
 
 SITE = "site.json"
 COMMON = "common.json"
@@ -109,13 +109,13 @@ def _write_json(path: Path, table: Mapping[str, Any]) -> None:
     write_atomically(path, (json.dumps(table, indent=2) + "\n").encode("utf-8"))
 
 
-def open_simulated(place: Path) -> SiteRoom:
+def open_simulated(place: Path) -> SiteRuntime:
     """A site's folder in memory, read once: nothing in it changes but the notebook."""
     return _open(place.resolve(), (place / SITE).stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=256)
-def _open(place: Path, stamp: int) -> SiteRoom:
+def _open(place: Path, stamp: int) -> SiteRuntime:
     about, common = _read_json(place / SITE), _read_json(place.parent / COMMON)
     mean, std = tuple(common["mean"]), tuple(common["std"])
 
@@ -143,7 +143,7 @@ def _open(place: Path, stamp: int) -> SiteRoom:
         with np.load(place.parent / "public.npz") as arrays:
             public = samples(arrays["images"], tuple(common["public_mean"]), tuple(common["public_std"]))
     annotated = about["annotated"]
-    return SiteRoom(
+    return SiteRuntime(
         name=about["name"],
         classes=tuple(common["classes"]),
         multilabel=common["multilabel"],

@@ -20,7 +20,7 @@ Release = Callable[[Envelope, Reply], Reply]
 
 
 @dataclass(frozen=True)
-class SiteRoom:
+class SiteRuntime:
     """Made from a real site's file, or from what a simulation wrote for a site."""
 
     name: str
