@@ -14,8 +14,8 @@ from fedsift.methods._base import Averaging, OneStage, methods
 from fedsift.methods.fedavg import FedAvg
 from fedsift.methods.fedcorr import FedCorr
 from fedsift.methods.feddpcont import FedDPCont
+from fedsift.methods.fedmedian import FedMedian
 from fedsift.methods.fednoro import FedNoRo, FedNoRoState
-from fedsift.methods.median import FedMedian
 from fedsift.methods.rofl import RoFL
 from fedsift.methods.scaffold import Controlled, Scaffold
 from fedsift.protocol.messages import Reply, Request, Weights

@@ -26,7 +26,7 @@ from fedsift.methods.fedcorr import (
     with_replacement,
 )
 from fedsift.methods.feddyn import FedDyn, FedDynState, TrainDynamically
-from fedsift.methods.median import FedMedian
+from fedsift.methods.fedmedian import FedMedian
 from fedsift.methods.power_of_choice import PowerOfChoice
 from fedsift.protocol.messages import Reply, Request
 from fedsift.study.running import new_run, run

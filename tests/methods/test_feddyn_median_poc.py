@@ -11,7 +11,7 @@ import torch
 
 from fedsift.core.errors import ConfigError
 from fedsift.methods.feddyn import MEMORY, DynamicRound, FedDyn, TrainDynamically, begin_dynamics
-from fedsift.methods.median import FedMedian
+from fedsift.methods.fedmedian import FedMedian
 from fedsift.methods.power_of_choice import PowerOfChoice
 from fedsift.protocol.messages import Reply, Request
 from fedsift.protocol.method import State

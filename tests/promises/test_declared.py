@@ -16,7 +16,7 @@ from fedsift.data.dataset import Spread
 from fedsift.methods._base import methods
 from fedsift.methods.fedavg import FedAvg
 from fedsift.methods.feddyn import FedDyn
-from fedsift.methods.median import FedMedian
+from fedsift.methods.fedmedian import FedMedian
 from fedsift.methods.power_of_choice import PowerOfChoice
 from fedsift.protocol.disclosure import declared, declared_replies, replies_of
 from fedsift.protocol.federation import Round

@@ -1,4 +1,4 @@
-"""Which program computed a run: the version, and a digest of the source of every room that computes."""
+"""Which program computed a run: the version, and a digest of the source of every package that computes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from fedsift.core.version import __version__
 from fedsift.data.locations import data_roots
 from fedsift.models.weights import digest_of, find_weights
 
-ROOMS = (
-    "contract", "data", "models", "local", "methods", "signals", "aggregate", "metrics", "engines", "study"
+PACKAGES = (
+    "core", "protocol", "data", "models", "formulas", "detection", "training", "methods", "audit", "runtime", "study"
 )  # fmt: skip
 SUFFIXES = frozenset({".py", ".cpp", ".h"})
 
 
 @cache
 def source_digest() -> str:
-    """Of all source files of the rooms that compute, whatever folder they are installed in."""
+    """Of all source files of the packages that compute, whatever folder they are installed in."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for room in ROOMS:
-        for file in sorted(f for f in (root / room).rglob("*") if f.suffix in SUFFIXES):
+    for package in PACKAGES:
+        for file in sorted(f for f in (root / package).rglob("*") if f.suffix in SUFFIXES):
             digest.update(file.relative_to(root).as_posix().encode() + b"\0")
             digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
@@ -11,6 +10,8 @@ import torch
 from torch import Tensor
 
 from fedsift.core.errors import ConfigError, DataError
+from fedsift.core.registry import Registry
+from fedsift.core.rounding import floor_count
 from fedsift.protocol.messages import Weights
 
 Distance = Literal["layer_sum", "l2"]
@@ -328,28 +329,65 @@ def krum_choice(models: Sequence[Weights], hostile: int, keep: int = 1) -> list[
     return sorted(torch.argsort(scores, stable=True)[:keep].tolist())
 
 
-Rule = Literal["mean", "median", "trimmed", "krum", "multi-krum", "geometric-median", "clipped"]
+Rule: TypeAlias = Callable[[Sequence[Weights], Sequence[float], Weights, float], Weights]
+"""An aggregation rule: models, their sizes, the weights that the sites trained from, the share of sites that may send
+anything at all; to one model."""
+
+rules: Registry[Rule] = Registry("aggregation rule", group="fedsift.rules")
+GUARDED_BY_SHARE = ("trimmed", "krum", "multi-krum")
+"""Rules that use the share of hostile sites."""
 
 
-def aggregate_by(
-    rule: Rule, models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float = 0.2
+@rules.register("mean")
+def mean_rule(models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float) -> Weights:
+    """The mean by size, which trusts everyone."""
+    return average(models, sizes)
+
+
+@rules.register("median")
+def median_rule(models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float) -> Weights:
+    """The median of each coordinate; a declared size would be one more thing to lie about."""
+    return coordinate_median(models)
+
+
+@rules.register("trimmed")
+def trimmed_rule(
+    models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float
 ) -> Weights:
-    """The models as one, by a rule.
+    """The mean of each coordinate without a share `hostile` of the values at both ends."""
+    return trimmed_mean(models, hostile)
 
-    start: the weights that the sites trained from. hostile: the share of the sites that may send anything at all,
-    f / m; the trimmed mean cuts so many values at both ends, Krum keeps so many models out. Sizes count in the mean,
-    the clipped mean and the geometric median; for the others a declared size is one more thing to lie about.
-    """
-    f = math.floor(hostile * len(models) + 1e-9)
-    if rule == "mean":
-        return average(models, sizes)
-    if rule == "median":
-        return coordinate_median(models)
-    if rule == "trimmed":
-        return trimmed_mean(models, hostile)
-    if rule == "geometric-median":
-        return geometric_median(models, sizes)
-    if rule == "clipped":
-        return clipped_average(models, shares_of(sizes), start)
-    keep = 1 if rule == "krum" else max(1, len(models) - f)
-    return average([models[i] for i in krum_choice(models, f, keep)])
+
+@rules.register("geometric-median")
+def geometric_rule(
+    models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float
+) -> Weights:
+    """The geometric median of the models, by size."""
+    return geometric_median(models, sizes)
+
+
+@rules.register("clipped")
+def clipped_rule(
+    models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float
+) -> Weights:
+    """The mean by size of updates no longer than the usual one."""
+    return clipped_average(models, shares_of(sizes), start)
+
+
+@rules.register("krum")
+def krum_rule(models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float) -> Weights:
+    """The one model that is nearest to the others."""
+    return average([models[i] for i in krum_choice(models, _hostile_count(models, hostile), 1)])
+
+
+@rules.register("multi-krum")
+def multi_krum_rule(
+    models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float
+) -> Weights:
+    """The mean of the models that are nearest to the others, without as many as may be hostile."""
+    f = _hostile_count(models, hostile)
+    return average([models[i] for i in krum_choice(models, f, max(1, len(models) - f))])
+
+
+def _hostile_count(models: Sequence[Weights], hostile: float) -> int:
+    return floor_count(hostile * len(models))

@@ -11,7 +11,7 @@ import numpy as np
 from fedsift.core.ranges import AtLeastOne, Range, Share
 from fedsift.core.registry import Registry
 from fedsift.detection.group_test import Tested
-from fedsift.formulas.aggregation import Rule, aggregate_by, average
+from fedsift.formulas.aggregation import GUARDED_BY_SHARE, average, rules
 from fedsift.protocol.facts import FederationFacts, Misfit
 from fedsift.protocol.federation import Federation, Replies
 from fedsift.protocol.findings import Findings
@@ -50,21 +50,22 @@ def told(*words: str | None) -> str | None:
 class Averaging(TrainingMethod):
     """A method whose server makes one model of the sites' models, by a rule that a study may choose."""
 
-    aggregate: Rule = field(default="mean", kw_only=True)
+    aggregate: str = field(default="mean", kw_only=True)
     """How the sites' models become one. "mean" weighs them by size (or by the method's own shares) and trusts everyone;
-    the others bound what a minority of the sites can do (docs/methods/aggregation.md)."""
+    "median", "trimmed", "krum", "multi-krum", "geometric-median" and "clipped" bound what a minority of the sites can
+    do (docs/methods/aggregation.md); `package.module:function` names a rule of another package."""
     hostile: Annotated[float, Range(0, 0.5, below=True)] = field(default=HOSTILE, kw_only=True)
     """f / m: share of a round's sites that may send anything at all, for "trimmed", "krum" and "multi-krum". A share
     other than the usual one is taken for told, and the run says so."""
 
     @property
     def oracle(self) -> str | None:
-        guards = self.aggregate in ("trimmed", "krum", "multi-krum") and self.hostile != HOSTILE
+        guards = self.aggregate in GUARDED_BY_SHARE and self.hostile != HOSTILE
         return f"share of hostile sites {self.hostile:g} given" if guards else None
 
     def merge(self, models: Sequence[Weights], sizes: Sequence[float], start: Weights) -> Weights:
         """The models as one. sizes: what each counts for where the rule lets it; start: what the sites trained from."""
-        return aggregate_by(self.aggregate, models, sizes, start, self.hostile)
+        return rules.get(self.aggregate)(models, sizes, start, self.hostile)
 
     def merged(self, replies: Replies[Trained], start: Weights) -> Weights:
         """The replies' models as one; with "mean" FedAvg's w = sum_k (n_k / n) w_k (FedNoRo eq. 2)."""

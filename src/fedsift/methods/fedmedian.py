@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from fedsift.formulas.aggregation import Rule
 from fedsift.methods._base import AnyLoss, methods
 
 
@@ -18,5 +17,5 @@ class FedMedian(AnyLoss):
     paper: ClassVar[str] = "Yin et al. 2018"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
 
-    aggregate: Rule = field(default="median", kw_only=True)
+    aggregate: str = field(default="median", kw_only=True)
     """The median of every coordinate over the sites' models; their sizes play no role."""
