@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.console import Console
 from rich.markup import escape
 
-from fedsift.core.text import visible
+from fedsift.core.text import html_text, visible
 from fedsift.core.units import plural
 from fedsift.report.console import PlainConsole
 
@@ -234,7 +233,7 @@ class _Words:
         return self.text
 
     def _repr_html_(self) -> str:
-        return f"<code>{html.escape(self.text)}</code>"
+        return f"<code>{html_text(self.text)}</code>"
 
 
 def news_of(row: Row) -> str:

@@ -3,9 +3,6 @@ are not needed."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedsift.api.folder import ModelCard
 from fedsift.core.errors import DataError, RunError
+from fedsift.core.text import csv_text
 from fedsift.data.images import Form, why_unreadable
 from fedsift.data.picture_files import SUFFIXES, Picture, find_pictures
 from fedsift.data.sources.npz import read_arrays
@@ -23,30 +21,17 @@ from fedsift.data.sources.table import TableSource, numbers_in
 # Rows to a CSV file that a spreadsheet can open without running anything in it
 # ------------------------------------------------------------------------------
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
-    """One line a row; lists as JSON; text that a spreadsheet would take for a formula gets a quote in front."""
+    """One line a row; lists as JSON."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([_cell(name) for name in columns])
-    writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
+    text = csv_text(columns, ([row.get(name) for name in columns] for row in rows))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.getvalue(), "utf-8")
+        path.write_text(text, "utf-8")
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror or error}") from None
     return path
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, list | tuple | dict):
-        return json.dumps(value)
-    if isinstance(value, str):
-        return f"'{value}" if value.startswith(FORMULA) else value
-    return value
 
 
 def read_samples(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -13,12 +11,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.audit.label_table import neutral, number, visible
+from fedsift.audit.label_table import number
 from fedsift.audit.page.sections import percent
 from fedsift.audit.release import SiteRow
 from fedsift.core.errors import DataError
 from fedsift.core.files import write_private
 from fedsift.core.json_values import plain
+from fedsift.core.text import csv_text, visible
 from fedsift.core.version import __version__
 from fedsift.drawing import house_style
 from fedsift.drawing.document import document
@@ -88,16 +87,14 @@ def federation_confusion(rows: Sequence[SiteRow]) -> Confusion | None:
 
 def consortium_csv(rows: Sequence[SiteRow]) -> str:
     """A row a site; an empty cell is one that the site's floor withholds."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    lines = []
     for row in rows:
         rate, found = row.rate, row.finding
         shares = ["", "", ""] if rate is None else [number(x) for x in (rate.estimate, rate.low, rate.high)]
         answer = ["", ""] if found is None else [str(found.wrong_labels), f"{found.false_alarm_rate:g}"]
         counts = ["" if count is None else count for count in (row.samples, row.flagged)]
-        writer.writerow([neutral(row.site), *counts, *shares, *answer, row.floor])
-    return text.getvalue()
+        lines.append([row.site, *counts, *shares, *answer, row.floor])
+    return csv_text(COLUMNS, lines)
 
 
 def consortium_page(rows: Sequence[SiteRow]) -> str:
@@ -191,7 +188,7 @@ def _table(rows: Sequence[SiteRow]) -> Markup:
         lines.append(
             tag(
                 "tr",
-                tag("td", tag("bdi", visible(row.site))),
+                tag("td", tag("bdi", row.site)),
                 *(
                     tag("td", "withheld" if count is None else f"{count:,}", class_="n")
                     for count in (row.samples, row.flagged)
@@ -211,7 +208,7 @@ def _pairs(found: Confusion) -> Markup:
     for place in np.argsort(-off, axis=None, kind="stable")[:MOST_PAIRS]:
         r, c = divmod(int(place), off.shape[1])
         if off[r, c]:
-            names = (tag("td", tag("bdi", visible(found.classes[k]))) for k in (r, c))
+            names = (tag("td", tag("bdi", found.classes[k])) for k in (r, c))
             lines.append(tag("tr", *names, tag("td", f"{off[r, c]:,}", class_="n")))
     hidden = int(found.withheld.sum()) + found.lumped
     note = tag(

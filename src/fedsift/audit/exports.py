@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import csv
-import io
 import json
 import re
 from collections.abc import Sequence
@@ -13,12 +11,13 @@ from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
 
-from fedsift.audit.label_table import neutral, number, of_split
+from fedsift.audit.label_table import number, of_split
 from fedsift.audit.review import Item, Plan
 from fedsift.audit.site_audit import SiteAudit, Thumbnails, joined
 from fedsift.audit.site_files import make_private
 from fedsift.audit.verdicts import CHOICE_BOTH, CHOICE_CANNOT_TELL, MODEL_VERSION, special_choice
 from fedsift.core.files import write_private
+from fedsift.core.text import cell, csv_text
 
 QUEUE_COLUMNS = (
     "id",
@@ -82,7 +81,7 @@ def label_studio_tasks(
                             "from_name": "label",
                             "to_name": "img",
                             "type": "choices",
-                            "value": {"choices": [neutral(name) for name in proposed]},
+                            "value": {"choices": [cell(name) for name in proposed]},
                         }
                     ],
                 }
@@ -93,7 +92,7 @@ def label_studio_tasks(
 
 def label_studio_config(audit: SiteAudit) -> str:
     """The labelling configuration that the tasks belong to."""
-    names = [neutral(name) for name in audit.classes]
+    names = [cell(name) for name in audit.classes]
     extra = [CHOICE_CANNOT_TELL] if audit.multilabel else [CHOICE_BOTH, CHOICE_CANNOT_TELL]
     names += [special_choice(text, audit.classes) for text in extra]
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in names)
@@ -110,24 +109,14 @@ def label_studio_config(audit: SiteAudit) -> str:
 def queue_csv(audit: SiteAudit, items: Sequence[Item]) -> str:
     """A table to fill in: `verdict` is given, proposal, other, both or cannot tell; `other_label` names the class."""
     rows = audit.row_of
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(QUEUE_COLUMNS)
+    lines = []
     for item in items:
         k = rows[item.id]
         given, proposed = audit.names(audit.given, k), audit.names(audit.proposed, k)
         shown = not item.blind and given != proposed
-        writer.writerow(
-            [
-                neutral(item.id),
-                neutral(audit.paths[k]),
-                neutral(joined(given)),
-                neutral(joined(proposed)) if shown else "",
-                number(audit.probability_wrong[k]) if shown else "",
-                *[""] * 4,
-            ]
-        )
-    return text.getvalue()
+        answer = [joined(proposed), number(audit.probability_wrong[k])] if shown else ["", ""]
+        lines.append([item.id, audit.paths[k], joined(given), *answer, *[""] * 4])
+    return csv_text(QUEUE_COLUMNS, lines)
 
 
 def fiftyone_samples(audit: SiteAudit) -> list[dict[str, Any]]:

@@ -1,15 +1,12 @@
 """`labels.csv`: a row a sample, worst first, in cleanlab's column names; safe to open in a spreadsheet.
 
-A cell that a spreadsheet would take for a formula gets an apostrophe in front; control characters, line breaks and
-characters that turn the reading direction are written as `\\u{000a}`. `read_labels` undoes both exactly.
+`core.text` says how; `read_labels` gives back exactly what was written.
 """
 
 from __future__ import annotations
 
 import csv
-import io
 import math
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedsift.audit.site_audit import Issue, SiteAudit, joined
 from fedsift.core.errors import DataError
+from fedsift.core.text import csv_text, uncell
 
 COLUMNS = (
     "id",
@@ -33,64 +31,28 @@ COLUMNS = (
 PER_CLASS = ("given", "probability_wrong", "proposed")
 """Multi-label tables have these columns for every class, e.g. `given:Effusion`."""
 
-_FORMULA = tuple("=+-@\t\r\n")
-_NEGATIVE_NUMBER = re.compile(r"-\d+(\.\d+)?")
-_WRITTEN = re.compile(r"\\u\{([0-9a-f]{4,6})\}")
-_UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f"  # control characters
-    "\u2028\u2029"  # line and paragraph separators
-    "\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069"  # what turns the reading direction
-    "\ud800-\udfff]"  # halves of characters, which file names can hold and UTF-8 cannot
-)
-
-
-def neutral(text: str) -> str:
-    """The text as a cell that no spreadsheet runs and no terminal obeys."""
-    text = visible(text.replace("\\u{", "\\u{005c}u{"))
-    return f"'{text}" if _looks_like_formula(text) else text
-
-
-def visible(text: str) -> str:
-    """Characters that control, break or turn a line, written out, so that no name looks like another."""
-    return _UNSAFE.sub(lambda found: f"\\u{{{ord(found[0]):04x}}}", text)
-
-
-def original(cell: str) -> str:
-    """What `neutral` was given."""
-    if cell.startswith("'") and _looks_like_formula(cell):
-        cell = cell[1:]
-    return _WRITTEN.sub(lambda found: chr(int(found[1], 16)), cell)
-
-
-def _looks_like_formula(text: str) -> bool:
-    # apostrophes in front are looked through, so that a text that has one of its own comes back with it
-    bare = text.lstrip("'").lstrip(" ")
-    return bare.startswith(_FORMULA) and not _NEGATIVE_NUMBER.fullmatch(text)
-
 
 def labels_csv(audit: SiteAudit, rows: Iterable[int]) -> str:
     """The table of these samples, in this order."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     extra = [f"{part}:{name}" for name in audit.classes for part in PER_CLASS] if audit.multilabel else []
-    writer.writerow([*COLUMNS, *(neutral(name) for name in extra)])
     score = audit.label_score
+    lines = []
     for k in rows:
-        cells: list[str] = [
-            neutral(audit.ids[k]),
-            neutral(audit.paths[k]),
-            neutral(joined(audit.names(audit.given, k))),
-            neutral(joined(audit.names(audit.predicted, k))),
+        line: list[object] = [
+            audit.ids[k],
+            audit.paths[k],
+            joined(audit.names(audit.given, k)),
+            joined(audit.names(audit.predicted, k)),
             number(score[k]),
-            str(bool(audit.flagged[k])),
+            bool(audit.flagged[k]),
             number(audit.probability_wrong[k]),
-            neutral(joined(audit.names(audit.proposed, k))),
-            neutral(audit.reason[k]),
+            joined(audit.names(audit.proposed, k)),
+            audit.reason[k],
         ]
         for c in range(len(audit.classes) if audit.multilabel else 0):
-            cells += [str(audit.given[k, c]), number(audit.probability[k, c]), str(audit.proposed[k, c])]
-        writer.writerow(cells)
-    return text.getvalue()
+            line += [audit.given[k, c], number(audit.probability[k, c]), audit.proposed[k, c]]
+        lines.append(line)
+    return csv_text([*COLUMNS, *extra], lines)
 
 
 def number(value: float) -> str:
@@ -110,7 +72,7 @@ def read_cells(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            names = [original(name) for name in reader.fieldnames or ()]
+            names = [uncell(name) for name in reader.fieldnames or ()]
             if len(names) == 1 and ";" in names[0]:  # as spreadsheets of many countries save it
                 raise DataError(f"{path} looks semicolon-separated: save it with commas between the columns")
             if len(set(names)) != len(names):
@@ -124,7 +86,7 @@ def read_cells(path: Path) -> list[dict[str, str]]:
     for line, row in enumerate(rows, start=2):
         if None in row or None in row.values():
             raise DataError(f"{path}, row {line}: not as many values as there are columns")
-    return [{key: original(value) for key, value in row.items()} for row in rows]
+    return [{key: uncell(value) for key, value in row.items()} for row in rows]
 
 
 def read_labels(path: Path) -> list[Issue]:

@@ -14,10 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedsift.audit.label_table import original, read_cells
+from fedsift.audit.label_table import read_cells
 from fedsift.audit.ledger import VERDICT, Entry, Note, effective
 from fedsift.audit.site_audit import SiteAudit, joined
 from fedsift.core.errors import DataError
+from fedsift.core.text import uncell
 
 GIVEN, PROPOSAL, OTHER, BOTH, CANNOT_TELL = "given", "proposal", "other", "both", "cannot tell"
 DECISIONS = (GIVEN, PROPOSAL, OTHER, BOTH, CANNOT_TELL)
@@ -160,7 +161,7 @@ def _shown_in_task(task: Mapping[str, Any], annotation: Mapping[str, Any]) -> di
     every = [*(task.get("predictions") or ()), annotation.get("prediction")]
     made = [one for one in every if isinstance(one, dict) and one.get("result")]
     made.sort(key=lambda one: not str(one.get("model_version", "")).startswith(MODEL_VERSION))
-    return {"proposed": [original(choice) for choice in _chosen(made[0])]} if made else {}
+    return {"proposed": [uncell(choice) for choice in _chosen(made[0])]} if made else {}
 
 
 def _chosen(annotation: Mapping[str, Any]) -> list[str]:
@@ -173,7 +174,7 @@ def _chosen(annotation: Mapping[str, Any]) -> list[str]:
 
 
 def _of_choices(choices: Sequence[str], audit: SiteAudit) -> dict[str, Any]:
-    chosen = [original(choice) for choice in choices]  # as `formats` wrote the classes' names
+    chosen = [uncell(choice) for choice in choices]  # as `formats` wrote the classes' names
     if special_choice(CHOICE_CANNOT_TELL, audit.classes) in chosen:
         return {"decision": CANNOT_TELL, "labels": []}
     if special_choice(CHOICE_BOTH, audit.classes) in chosen:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 
 from fedsift.bench.claims import Difference, Verdict
 from fedsift.bench.figures import digits, words
 from fedsift.bench.summary import Comparison, Entry, Results
-from fedsift.core.text import cell as safe_cell
+from fedsift.core.text import csv_text
 from fedsift.core.units import plural, size
 
 NOTHING = "–"
@@ -226,11 +224,12 @@ def escaped(text: str) -> str:
 
 def spreadsheet(results: Results) -> str:
     """One line a run and figure."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["figure", "row", "column", "seed", "value", "mean", "sd", "paper", "paper_sd"])
-    for e in results.entries:
-        for seed, value in e.values.items():
-            line = [e.figure, safe_cell(e.row), safe_cell(e.column), seed, value, e.mean, e.sd]
-            writer.writerow([*line, e.printed, e.printed_sd])
-    return out.getvalue()
+    columns = ("figure", "row", "column", "seed", "value", "mean", "sd", "paper", "paper_sd")
+    return csv_text(
+        columns,
+        (
+            (e.figure, e.row, e.column, seed, value, e.mean, e.sd, e.printed, e.printed_sd)
+            for e in results.entries
+            for seed, value in e.values.items()
+        ),
+    )

@@ -6,8 +6,14 @@ writing direction, line breaks that fake a line of output, or a `=` that a sprea
 
 from __future__ import annotations
 
+import csv
+import html
+import io
+import json
 import re
 import shlex
+import unicodedata
+from collections.abc import Iterable, Sequence
 
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters; tab and line feed are below
@@ -15,7 +21,9 @@ HIDDEN = re.compile(
     "\ud800-\udfff]"  # halves of characters: bytes of a file name that are no UTF-8
 )
 BREAKS = re.compile("[\t\n]")
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+FORMULA = ("=", "+", "-", "@")
+UNSAFE_IN_CELL = re.compile(f"{HIDDEN.pattern}|[\t\n]|;(?=\\s*[=+@＝＋＠-])")
+WRITTEN = re.compile(r"\\u\{([0-9a-f]{4,6})\}")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
 
 
@@ -49,23 +57,50 @@ def _escape(found: re.Match[str]) -> str:
     return named.get(code) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
 
 
-def cell(value: str) -> str:
-    """Text for a CSV cell: a leading apostrophe keeps a spreadsheet from computing it; numbers stay as they are.
+def cell(text: str) -> str:
+    """Text for a CSV cell that no spreadsheet computes and no terminal obeys; `uncell` gives it back exactly.
 
-    An apostrophe that was there already gets another, so that `uncell` gives back what was written.
+    Hidden characters, line breaks and tabs are written as `\\u{000a}`, and so is a `;` before what would compute, for
+    many spreadsheets begin a cell there. What would compute at the cell's beginning gets an apostrophe in front;
+    numbers stay as they are.
     """
-    shown = HIDDEN.sub(_escape, value)
-    starts = shown.lstrip("'")
-    acts = starts.startswith(FORMULA) or (shown != starts and starts == "")
-    if acts and not NUMBER.fullmatch(shown):
-        return f"'{shown}"
-    return shown
+    written = UNSAFE_IN_CELL.sub(
+        lambda found: f"\\u{{{ord(found[0]):04x}}}", text.replace("\\u{", "\\u{005c}u{")
+    )
+    return f"'{written}" if _computes(written) else written
 
 
 def uncell(text: str) -> str:
-    """What `cell` was given (hidden characters stay written as escapes)."""
-    starts = text.lstrip("'")
-    return text[1:] if text != starts and (starts.startswith(FORMULA) or starts == "") else text
+    """What `cell` was given."""
+    if text.startswith("'") and _computes(text):
+        text = text[1:]
+    return WRITTEN.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def _computes(text: str) -> bool:
+    # apostrophes in front are looked through, so that a text that has one of its own comes back with it
+    bare = unicodedata.normalize("NFKC", text.lstrip("'").lstrip()[:1])
+    return bare.startswith(FORMULA) and not NUMBER.fullmatch(text)
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A CSV table as text: every name and every value that is text is made safe, lists are written as JSON."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([cell(name) for name in columns])
+    writer.writerows([_csv_value(value) for value in row] for row in rows)
+    return out.getvalue()
+
+
+def _csv_value(value: object) -> object:
+    if isinstance(value, list | tuple | dict):
+        value = json.dumps(value)
+    return cell(value) if isinstance(value, str) else value
+
+
+def html_text(value: object) -> str:
+    """Text for an HTML page or an attribute in it: marks are escaped and hidden characters are shown."""
+    return html.escape(visible(value, breaks=True), quote=True)
 
 
 def readable(name: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedsift.core.errors import ConfigError, DataError
-from fedsift.core.text import cell, visible
+from fedsift.core.text import csv_text, visible
 
 Table = dict[str, list[str]]
 
@@ -113,7 +113,4 @@ def column(table: Table, name: str, where: Path) -> list[str]:
 
 def write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A CSV file; text that a spreadsheet would compute is made harmless."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([cell(name) for name in columns])
-        writer.writerows([[cell(v) if isinstance(v, str) else v for v in row] for row in rows])
+    path.write_text(csv_text(columns, rows), "utf-8", newline="")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from fedsift.core.text import html_text
 
 CHARACTER = 0.57
 """Mean width of a character in ems, for fonts that the reader's system chooses."""
@@ -29,7 +30,7 @@ class Markup(str):
 
 
 def escape(value: Any) -> str:
-    return str(value) if isinstance(value, Markup) else html.escape(str(value), quote=True)
+    return str(value) if isinstance(value, Markup) else html_text(value)
 
 
 def join(parts: Iterable[Any], between: str = "") -> Markup:
@@ -52,7 +53,7 @@ def empty(name: str, **attributes: Any) -> Markup:
 
 
 def _attribute(value: Any) -> str:
-    return short(value) if isinstance(value, float) else html.escape(str(value), quote=True)
+    return short(value) if isinstance(value, float) else html_text(value)
 
 
 def short(value: float) -> str:

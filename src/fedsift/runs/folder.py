@@ -6,9 +6,7 @@ after its last checkpoint are not part of it and are dropped on resume.
 
 from __future__ import annotations
 
-import csv
 import fcntl
-import io
 import json
 import shutil
 import time
@@ -19,7 +17,7 @@ from typing import Any, TextIO
 from fedsift.core.errors import FedsiftError, RunError, Stopped
 from fedsift.core.files import safe_name, write_atomically
 from fedsift.core.json_values import plain
-from fedsift.core.text import cell
+from fedsift.core.text import csv_text
 from fedsift.runs.checkpoint import Checkpoint, Header, read_checkpoint, read_header, written
 from fedsift.runs.events import EVENTS, EventLog
 
@@ -164,12 +162,9 @@ class RunFolder:
     def write_table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
         """A CSV file with the union of the rows' columns, in the order in which they appear."""
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({key: _cell(row.get(key)) for key in columns})
-        return self.write_text(name, text.getvalue())
+        return self.write_text(
+            name, csv_text(columns, ([plain(row.get(key)) for key in columns] for row in rows))
+        )
 
     def forget(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
@@ -251,11 +246,3 @@ class RunFolder:
         """Remove a folder in which no round has begun, unless somebody keeps other things there."""
         if {entry.name for entry in self.path.iterdir()} <= BEFORE_THE_FIRST_ROUND:
             shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _cell(value: Any) -> Any:
-    if value is None:
-        return ""
-    if isinstance(value, list | tuple | dict):
-        return json.dumps(plain(value))
-    return cell(value) if isinstance(value, str) else plain(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedsift.core.files import write_atomically
-from fedsift.core.text import cell
+from fedsift.core.text import csv_text
 from fedsift.tracking.base import Tracker, trackers
 
 STEP = "round"
@@ -65,11 +64,5 @@ def _read(file: Path) -> tuple[list[str], list[dict[str, Any]]]:
 
 
 def _text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, head: bool = True) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    if head:
-        writer.writerow(columns)
-    for row in rows:
-        values = [row.get(name, "") for name in columns]
-        writer.writerow([cell(value) if isinstance(value, str) else value for value in values])
-    return text.getvalue().encode("utf-8")
+    lines = csv_text(columns, ([row.get(name, "") for name in columns] for row in rows))
+    return (lines if head else lines.partition("\n")[2]).encode("utf-8")

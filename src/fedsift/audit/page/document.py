@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.audit.exports import data_uri
-from fedsift.audit.label_table import of_split, visible
+from fedsift.audit.label_table import of_split
 from fedsift.audit.page.sections import confusion, headline, lead, limits, test_warning, tiles
 from fedsift.audit.review import Plan
 from fedsift.audit.site_audit import SiteAudit, Thumbnails
@@ -107,10 +107,10 @@ def render(audit: SiteAudit, plan: Plan, thumbnails: Thumbnails | None = None) -
         [
             tag(
                 "header",
-                tag("p", "Private · stays at site ", tag("bdi", visible(audit.site)), class_="eyebrow"),
+                tag("p", "Private · stays at site ", tag("bdi", audit.site), class_="eyebrow"),
                 tag("h1", headline(audit)),
                 tag("p", lead(audit), class_="lead"),
-                *(tag("p", visible(note), class_="alert") for note in audit.notes),
+                *(tag("p", note, class_="alert") for note in audit.notes),
                 tiles(audit),
             ),
             tag(
@@ -138,7 +138,7 @@ def render(audit: SiteAudit, plan: Plan, thumbnails: Thumbnails | None = None) -
         ]
     )
     private = Markup('<meta name="referrer" content="no-referrer"><meta name="robots" content="noindex">')
-    title = f"Labels of {visible(audit.site)}"
+    title = f"Labels of {audit.site}"
     return document(title, body, style, policy=_policy(script, style), more=private)
 
 

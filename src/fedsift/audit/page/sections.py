@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from fedsift.audit.label_table import visible
 from fedsift.audit.site_audit import SiteAudit
+from fedsift.core.text import visible
 from fedsift.drawing.svg import (
     FULL,
     HALF,
@@ -192,8 +192,8 @@ def _pairs(audit: SiteAudit) -> Markup:
         rows.append(
             tag(
                 "tr",
-                tag("td", tag("bdi", visible(audit.classes[r])), class_="was"),
-                tag("td", tag("bdi", visible(audit.classes[c])), class_="is"),
+                tag("td", tag("bdi", audit.classes[r]), class_="was"),
+                tag("td", tag("bdi", audit.classes[c]), class_="is"),
                 tag("td", f"{off[r, c]:,}", class_="n"),
                 tag("td", percent(off[r, c] / given[r]), class_="n"),
                 tag("td", button, class_="screen"),

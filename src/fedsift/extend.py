@@ -1,0 +1,77 @@
+"""For whoever adds something to fedsift: a method, loss term, aggregation rule, noise model, partition, dataset,
+network, transport or tracker.
+
+Derive from a class of this module, or write a function where it says so, and name it `package.module:Name` in a study;
+nothing has to be registered. `fedsift.testing.check_method` and its siblings test what you wrote. docs/extending.md
+explains every class field by field and says what may change when: a name of this module changes only with a minor
+version, after a version that warns.
+"""
+
+from typing import TYPE_CHECKING
+
+from fedsift.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from fedsift.core.errors import ConfigError, DataError, FedsiftError, QuorumError
+    from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Positive, Range, Rate, Share
+    from fedsift.core.registry import Registry
+    from fedsift.data.dataset import Dataset, Spread
+    from fedsift.data.noise.base import Noise, Scene, Spoiled, noises
+    from fedsift.data.partitions.base import Partition, Placement, Pool, partitions
+    from fedsift.data.sources.base import Source, sources
+    from fedsift.formulas.aggregation import Rule, average, rules
+    from fedsift.methods._base import Averaging, OneStage, TrainingMethod, methods, size_weighted, train_round
+    from fedsift.models.factory import models
+    from fedsift.models.network import Network
+    from fedsift.protocol.facts import FederationFacts, Misfit
+    from fedsift.protocol.federation import Federation, Replies, Round
+    from fedsift.protocol.findings import Findings
+    from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights
+    from fedsift.protocol.method import Method, Stage, State
+    from fedsift.protocol.site import Site
+    from fedsift.runtime.engine import Engine, Parts
+    from fedsift.runtime.federation import EngineFederation
+    from fedsift.runtime.in_process import InProcess
+    from fedsift.study.running import EngineTransport
+    from fedsift.study.transport import Transport, transports
+    from fedsift.tracking.base import TrackedRun, Tracker, trackers
+    from fedsift.training.objective import BinaryCrossEntropy, CrossEntropy, Objective, Proximal, Term, View
+    from fedsift.training.recipe import Recipe
+    from fedsift.training.requests import Evaluate, Evaluated, Train, Trained, TrainingRequest
+    from fedsift.transports.remote.channel import Channel
+
+_NAMES = {
+    "core.errors": ("ConfigError", "DataError", "FedsiftError", "QuorumError"),
+    "core.ranges": ("AtLeastOne", "AtLeastZero", "Count", "Positive", "Range", "Rate", "Share"),
+    "core.registry": ("Registry",),
+    "data.dataset": ("Dataset", "Spread"),
+    "data.noise.base": ("Noise", "Scene", "Spoiled", "noises"),
+    "data.partitions.base": ("Partition", "Placement", "Pool", "partitions"),
+    "data.sources.base": ("Source", "sources"),
+    "formulas.aggregation": ("Rule", "average", "rules"),
+    "methods._base": ("Averaging", "OneStage", "TrainingMethod", "methods", "size_weighted", "train_round"),
+    "models.factory": ("models",),
+    "models.network": ("Network",),
+    "protocol.facts": ("FederationFacts", "Misfit"),
+    "protocol.federation": ("Federation", "Replies", "Round"),
+    "protocol.findings": ("Findings",),
+    "protocol.messages": ("Reply", "Request", "SiteFacts", "Weights"),
+    "protocol.method": ("Method", "Stage", "State"),
+    "protocol.site": ("Site",),
+    "runtime.engine": ("Engine", "Parts"),
+    "runtime.federation": ("EngineFederation",),
+    "runtime.in_process": ("InProcess",),
+    "study.running": ("EngineTransport",),
+    "study.transport": ("Transport", "transports"),
+    "tracking.base": ("TrackedRun", "Tracker", "trackers"),
+    "training.objective": ("BinaryCrossEntropy", "CrossEntropy", "Objective", "Proximal", "Term", "View"),
+    "training.recipe": ("Recipe",),
+    "training.requests": ("Evaluate", "Evaluated", "Train", "Trained", "TrainingRequest"),
+    "transports.remote.channel": ("Channel",),
+}
+
+__getattr__ = lazy(__name__, _NAMES)
+
+
+def __dir__() -> list[str]:
+    return sorted(name for names in _NAMES.values() for name in names)
