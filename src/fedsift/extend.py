@@ -12,33 +12,7 @@ from typing import TYPE_CHECKING
 from fedsift.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from fedsift.core.errors import ConfigError, DataError, FedsiftError, QuorumError
-    from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Positive, Range, Rate, Share
-    from fedsift.core.registry import Registry
-    from fedsift.data.dataset import Dataset, Spread
-    from fedsift.data.noise.base import Noise, Scene, Spoiled, noises
-    from fedsift.data.partitions.base import Partition, Placement, Pool, partitions
-    from fedsift.data.sources.base import Source, sources
-    from fedsift.formulas.aggregation import Rule, average, rules
-    from fedsift.methods._base import Averaging, OneStage, TrainingMethod, methods, size_weighted, train_round
-    from fedsift.models.factory import models
-    from fedsift.models.network import Network
-    from fedsift.protocol.facts import FederationFacts, Misfit
-    from fedsift.protocol.federation import Federation, Replies, Round
-    from fedsift.protocol.findings import Findings
-    from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights
-    from fedsift.protocol.method import Method, Stage, State
-    from fedsift.protocol.site import Site
-    from fedsift.runtime.engine import Engine, Parts
-    from fedsift.runtime.federation import EngineFederation
-    from fedsift.runtime.in_process import InProcess
-    from fedsift.study.running import EngineTransport
-    from fedsift.study.transport import Transport, transports
-    from fedsift.tracking.base import TrackedRun, Tracker, trackers
-    from fedsift.training.objective import BinaryCrossEntropy, CrossEntropy, Objective, Proximal, Term, View
-    from fedsift.training.recipe import Recipe
-    from fedsift.training.requests import Evaluate, Evaluated, Train, Trained, TrainingRequest
-    from fedsift.transports.remote.channel import Channel
+    pass
 
 _NAMES = {
     "core.errors": ("ConfigError", "DataError", "FedsiftError", "QuorumError"),
