@@ -16,9 +16,7 @@ def _filled(paragraph: str) -> str:
         return paragraph
     entries = paragraph.split("\n") if paragraph.startswith("- ") else [paragraph]
     indent = "  " if paragraph.startswith("- ") else ""
-    form = textwrap.TextWrapper(
-        WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    form = textwrap.TextWrapper(WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(map(form.fill, entries))
 
 

@@ -54,9 +54,7 @@ def test_it_draws_what_the_in_process_engine_draws(fraction: float) -> None:
     scripted = Scripted([SiteFacts(site, 1) for site in engine.sites], say, seed=5).at(3, "train", 8)
     assert scripted.choose(fraction) == engine.choose(fraction)
     among = engine.sites[2:]
-    assert scripted.choose(fraction, among=among, purpose="x") == engine.choose(
-        fraction, among=among, purpose="x"
-    )
+    assert scripted.choose(fraction, among=among, purpose="x") == engine.choose(fraction, among=among, purpose="x")
     assert np.array_equal(scripted.random("y").random(4), engine.random("y").random(4))
 
 

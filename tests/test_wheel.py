@@ -74,9 +74,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(python: Path, *words: str, folder: Path) -> str:
     keep = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
     env = {**keep, "FEDSIFT_CACHE": str(folder / "cache"), "NO_COLOR": "1"}
-    done = subprocess.run(
-        [str(python), *words], cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([str(python), *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
 
@@ -93,7 +91,7 @@ def test_the_rooms_pages_and_presets_come_from_the_wheel(installed: Path, tmp_pa
     assert "fedcorr/" in run(installed, "-m", "fedsift", "scenarios", folder=tmp_path)
     script = (
         "from importlib.resources import files\n"
-        "import fedsift.audit.page.document, fedsift.drawing, fedsift.report\n"
+        "import fedsift.label_audit.page.document, fedsift.drawing, fedsift.report\n"
         "for room, name in (('audits.page', 'review.js'), ('audits.page', 'kept.js'),"
         " ('audits.page', 'review.css'), ('drawing', 'style.css'), ('report', 'script.js'),"
         " ('local.native', 'tiles.cpp')):\n"

@@ -14,7 +14,7 @@ from benchmarks.attacks.accuracy import KINDS, SEEDS, averaging, row
 from benchmarks.attacks.files import missing, read, write
 from benchmarks.attacks.honest import built, margins, presets, studies
 
-from fedsift.data.locations import NotAtHand
+from fedsift.data.locations import DataNotFound
 from fedsift.study.study import Study
 
 RESULTS = Path(__file__).parent / "results"
@@ -37,9 +37,7 @@ def measure_accuracy(names: list[str], kinds: list[str], seeds: list[int], anew:
 
 def honest_federations(folder: Path) -> Iterator[tuple[str, Study]]:
     for rounds, name in ((12, "fedavg"), (8, "feddyn"), (12, "fednoro")):
-        yield from built(
-            folder, {"name": name, "rounds": rounds} | ({"warm_up": 6} if name == "fednoro" else {})
-        )
+        yield from built(folder, {"name": name, "rounds": rounds} | ({"warm_up": 6} if name == "fednoro" else {}))
     yield from studies()
     yield from presets()
 
@@ -53,7 +51,7 @@ def measure_honest(only: str, anew: bool, until: float) -> None:
                 return
             try:
                 found = margins(study)
-            except NotAtHand as error:
+            except DataNotFound as error:
                 print(name, "is left out:", error)
                 continue
             write(HONEST, read(HONEST) | {name: found})
@@ -67,9 +65,7 @@ def main() -> None:
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="only these, by commas")
     parser.add_argument("--anew", action="store_true", help="rows of other versions of the source as well")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after so long")
-    parser.add_argument(
-        "--honest", action="store_true", help="how near honest federations come to the limits"
-    )
+    parser.add_argument("--honest", action="store_true", help="how near honest federations come to the limits")
     parser.add_argument("--only", default="", help="with --honest: federations whose name holds this")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -16,9 +16,9 @@ from benchmarks.attacks.light import conducted
 from sklearn.datasets import load_digits
 
 from fedsift.core.codec import digest_of
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.methods._base import Averaging, methods
-from fedsift.protocol.messages import Answer, Envelope, Reply
+from fedsift.protocol.messages import Reply, ReplyEnvelope, RequestEnvelope
 from fedsift.runtime.gate.protection import Protection
 from fedsift.runtime.gate.reply_checks import refusal
 from fedsift.runtime.in_process import InProcess
@@ -68,9 +68,7 @@ def several_labels(folder: Path) -> Path:
     """Digits with four yes/no findings each, for methods of several labels a sample."""
     digits = load_digits()
     images = (digits.images * (255 / 16)).astype(np.uint8)
-    labels = np.stack([np.isin(digits.target, WITH[k]) for k in range(len(FINDINGS))], axis=1).astype(
-        np.int64
-    )
+    labels = np.stack([np.isin(digits.target, WITH[k]) for k in range(len(FINDINGS))], axis=1).astype(np.int64)
     path = folder / "findings.npz"
     np.savez(
         path,
@@ -112,7 +110,7 @@ def every_form() -> Any:
     """All malformed answers, one after another."""
     turn = iter(range(10**9))
 
-    def change(answer: Answer, sight: Sight) -> Answer | None:
+    def change(answer: ReplyEnvelope, sight: Sight) -> ReplyEnvelope | None:
         for _ in FORM:
             name = list(FORM)[next(turn) % len(FORM)]
             changed = FORM[name](answer, sight)
@@ -144,7 +142,7 @@ def withheld(hostile: Sequence[str], shadows: dict[str, Shadow], spoken: list[st
             super().__init__(*arguments, **options)
             shadows.update({attack: Shadow(copy.deepcopy(self.protection)) for attack in MODEL})
 
-        def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+        def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
             honest = super().deliver(envelopes, deadline)
             for attack in list(shadows):
                 if not self._refused(MODEL[attack], shadows[attack], envelopes, honest):
@@ -157,8 +155,8 @@ def withheld(hostile: Sequence[str], shadows: dict[str, Shadow], spoken: list[st
             self,
             change: Change,
             shadow: Shadow,
-            envelopes: Mapping[str, Envelope],
-            honest: Mapping[str, Answer],
+            envelopes: Mapping[str, RequestEnvelope],
+            honest: Mapping[str, ReplyEnvelope],
         ) -> bool:
             """Whether this exchange goes on as if the hostile sites had sent no model."""
             replies = {site: answer.reply for site, answer in honest.items() if answer.reply is not None}
@@ -183,7 +181,7 @@ def withheld(hostile: Sequence[str], shadows: dict[str, Shadow], spoken: list[st
     return Withheld
 
 
-def _moves(answer: Answer, envelope: Envelope) -> bool:
+def _moves(answer: ReplyEnvelope, envelope: RequestEnvelope) -> bool:
     return answer.reply is not None and bool(answer.reply.moves(envelope.request))
 
 
@@ -217,7 +215,7 @@ def row(name: str, place: Path, seed: int, robust: bool) -> Iterator[tuple[str, 
         yield attack, found
 
 
-def cell(study: Study, spread: Spread, kind: type[InProcess]) -> dict[str, Any]:
+def cell(study: Study, spread: FederatedDataset, kind: type[InProcess]) -> dict[str, Any]:
     """One run: what the model came to, how many replies were refused, or what ended it."""
     try:
         found = conducted(study, spread, kind)

@@ -19,7 +19,7 @@ from benchmarks.attacks.light import conducted
 from benchmarks.attacks.page import AGREEMENT as FILE
 from benchmarks.attacks.page import missed_methods
 
-from fedsift.runtime.gate.protection import Move, Protection, agreements
+from fedsift.runtime.gate.protection import ModelUpdate, Protection, agreements
 
 EXCHANGES = 4
 
@@ -29,7 +29,7 @@ class Agreeing(Protection):
 
     looked: list[dict[str, Any]]
 
-    def _judged(self, key: str, cohort: Mapping[str, Move]) -> dict[str, str]:
+    def _judged(self, key: str, cohort: Mapping[str, ModelUpdate]) -> dict[str, str]:
         if key.endswith("/0"):
             moves = list(cohort.values())
             found = agreements([m.model for m in moves], [m.start for m in moves], moves[0].parameters)

@@ -23,7 +23,7 @@ from benchmarks.attacks.files import SOURCE, read, source, write
 from benchmarks.attacks.honest import natural
 from benchmarks.attacks.light import conducted
 
-from fedsift.runtime.gate.protection import Move, Protection, agreements
+from fedsift.runtime.gate.protection import ModelUpdate, Protection, agreements
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.study import Study
 
@@ -46,9 +46,9 @@ MISSED = ("sign flip x1", "later sign flip", "a little is enough")
 class Visits(Protection):
     """Refuses nobody and keeps the first stage's updates."""
 
-    moves: dict[str, Move]
+    moves: dict[str, ModelUpdate]
 
-    def _judged(self, key: str, cohort: Mapping[str, Move]) -> dict[str, str]:
+    def _judged(self, key: str, cohort: Mapping[str, ModelUpdate]) -> dict[str, str]:
         if key.startswith(STAGE):
             self.moves |= cohort
         return {}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedsift.core.randomness import torch_generator
-from fedsift.protocol.messages import Answer, Envelope, Reply, Weights
+from fedsift.protocol.messages import Reply, ReplyEnvelope, RequestEnvelope, Weights
 from fedsift.runtime.in_process import InProcess
 
 
@@ -19,8 +19,8 @@ from fedsift.runtime.in_process import InProcess
 class Sight:
     """What an attacker sees: its own envelope, everybody's honest answers in this exchange, and its own past."""
 
-    envelope: Envelope
-    honest: Mapping[str, Answer]
+    envelope: RequestEnvelope
+    honest: Mapping[str, ReplyEnvelope]
     past: dict[str, Reply] = field(default_factory=dict)
     """Its first reply of each kind."""
 
@@ -32,7 +32,7 @@ class Sight:
         return [model for model in found if isinstance(model, dict)]
 
 
-Change = Callable[[Answer, Sight], Answer | None]
+Change = Callable[[ReplyEnvelope, Sight], ReplyEnvelope | None]
 """The answer that is sent, or None where the attack finds nothing to change in a reply of this kind."""
 Rule = Callable[[Weights, Weights, Sequence[Weights]], Weights]
 """A model, what it began from and the other sites' models, to the one that is sent."""
@@ -48,7 +48,7 @@ def _each(model: Weights, rule: Callable[[str, Tensor], Tensor]) -> Weights:
 def on_models(rule: Rule) -> Change:
     """An attack on every model in a reply."""
 
-    def change(answer: Answer, sight: Sight) -> Answer | None:
+    def change(answer: ReplyEnvelope, sight: Sight) -> ReplyEnvelope | None:
         reply, request = answer.reply, sight.envelope.request
         changes: dict[str, Any] = {}
         for entry in dataclasses.fields(reply) if reply is not None else ():
@@ -136,7 +136,7 @@ def _first(value: Any, wanted: Callable[[Any], bool], change: Callable[[Any], An
 
 
 def on_first(wanted: Callable[[Any], bool], rule: Callable[[Any], Any]) -> Change:
-    def change(answer: Answer, sight: Sight) -> Answer | None:
+    def change(answer: ReplyEnvelope, sight: Sight) -> ReplyEnvelope | None:
         reply, hit = _first(answer.reply, wanted, rule)
         return dataclasses.replace(answer, reply=reply) if hit else None
 
@@ -168,7 +168,7 @@ def on_all(wanted: Callable[[Any], bool], rule: Callable[[Any], Any]) -> Change:
             return tuple(item if _model(item) else rewritten(item) for item in part)
         return rule(part)
 
-    def change(answer: Answer, sight: Sight) -> Answer | None:
+    def change(answer: ReplyEnvelope, sight: Sight) -> ReplyEnvelope | None:
         _, hit = _first(answer.reply, wanted, lambda v: v)
         return dataclasses.replace(answer, reply=rewritten(answer.reply)) if hit else None
 
@@ -214,7 +214,7 @@ def counts(value: int) -> Change:
     return on_all(is_count, said)
 
 
-def replayed(answer: Answer, sight: Sight) -> Answer | None:
+def replayed(answer: ReplyEnvelope, sight: Sight) -> ReplyEnvelope | None:
     """Its first reply of this kind again, signed as if it were of now."""
     kind = f"{type(sight.envelope.request).__name__}/{sight.envelope.moment.stage}"
     if answer.reply is None:
@@ -227,7 +227,7 @@ def later(change: Change) -> Change:
     return lambda answer, sight: change(answer, sight) if sight.envelope.moment.round > 0 else None
 
 
-def stale(answer: Answer, sight: Sight) -> Answer | None:
+def stale(answer: ReplyEnvelope, sight: Sight) -> ReplyEnvelope | None:
     """An answer of another time, as it was signed then."""
     return dataclasses.replace(answer, moment_id="0.99:of another time")
 
@@ -278,7 +278,7 @@ def attacked(change: Change, hostile: Sequence[str]) -> type[InProcess]:
     class Attacked(InProcess):
         past: dict[str, dict[str, Reply]]
 
-        def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+        def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
             honest = super().deliver(envelopes, deadline)
             kept = self.__dict__.setdefault("past", {})
             sent = dict(honest)
@@ -295,7 +295,7 @@ def absent(hostile: Sequence[str]) -> type[InProcess]:
     """An engine some of whose sites never answer: what a refused attack costs."""
 
     class Absent(InProcess):
-        def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+        def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
             answers = super().deliver(envelopes, deadline)
             return {site: answer for site, answer in answers.items() if site not in hostile}
 

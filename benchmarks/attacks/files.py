@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsift.bench.source_version import source_digest
+from fedsift.benchmark.source_version import source_digest
 from fedsift.core.files import write_atomically
 
 SOURCE = "source"

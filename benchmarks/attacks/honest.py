@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 from fedsift.methods._base import methods
 from fedsift.runtime.gate import protection as facing
-from fedsift.runtime.gate.protection import Move, Protection
+from fedsift.runtime.gate.protection import ModelUpdate, Protection
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import InProcessTransport, new_run
 from fedsift.study.scenarios import preset_table
@@ -32,7 +32,7 @@ class Watching(Protection):
     def _note(self, name: str, share: float) -> None:
         self.nearest[name] = max(self.nearest[name], share)
 
-    def _ratios(self, key: str, lengths: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, float]:
+    def _ratios(self, key: str, lengths: Mapping[str, float], cohort: Mapping[str, ModelUpdate]) -> dict[str, float]:
         found = super()._ratios(key, lengths, cohort)
         states = key.endswith("statistics")
         limit = self.limits.statistics_factor if states else self.limits.norm_factor

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.protocol.federation import Round
 from fedsift.runtime.evaluation import Evaluator
 from fedsift.runtime.in_process import InProcess
-from fedsift.study.running import federate
+from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
 
 
@@ -28,10 +28,10 @@ class Conducted:
     steps: int
 
 
-def conducted(study: Study, spread: Spread, kind: type[InProcess] = InProcess, **told: Any) -> Conducted:
+def conducted(study: Study, spread: FederatedDataset, kind: type[InProcess] = InProcess, **told: Any) -> Conducted:
     """told: attributes of the federation, for engines that watch or disturb it."""
     method = study.completed(study.facts(spread)).method
-    federation = federate(study, spread, study.name, kind)
+    federation = open_in_process(study, spread, study.name, kind)
     for name, value in told.items():
         setattr(federation, name, value)
     federation.begin(Round("start", 0, -1), ())

@@ -25,7 +25,7 @@ from fedsift.formulas.metrics import precision_recall
 from fedsift.methods.fedcorr import ScoreModel
 from fedsift.protocol.federation import Round
 from fedsift.runtime.in_process import InProcess
-from fedsift.study.running import federate
+from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
 from fedsift.training.requests import Indicate, Train
 from fedsift.training.workers import predict
@@ -55,7 +55,7 @@ def study_of(seed: int) -> Study:
 def measured(seed: int) -> tuple[dict[str, Array], NDArray[np.bool_]]:
     """Honest scores of every site, what the checks find, and who is noisy in truth."""
     study = study_of(seed)
-    federation = federate(study, study.spread(), f"lying {seed}", InProcess)
+    federation = open_in_process(study, study.spread(), f"lying {seed}", InProcess)
     method: Any = study.method
     state = warmed_up(method, federation)
     federation.begin(Round("judge", 0, method.rounds), (Indicate, Train, ScoreModel))
@@ -68,11 +68,7 @@ def measured(seed: int) -> tuple[dict[str, Array], NDArray[np.bool_]]:
     own, labels = test
     classes = len(federation.classes)
     on_own = [
-        float(
-            F.cross_entropy(
-                predict(federation.model, w, own, classes, federation.compute)[:OWN], labels[:OWN]
-            )
-        )
+        float(F.cross_entropy(predict(federation.model, w, own, classes, federation.compute)[:OWN], labels[:OWN]))
         for w in models
     ]
     found = {
@@ -115,9 +111,7 @@ def f1(found: Any, noisy: NDArray[np.bool_]) -> float:
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-def verdicts(
-    found: Mapping[str, Array], noisy: NDArray[np.bool_], liars: NDArray[np.bool_]
-) -> dict[str, float]:
+def verdicts(found: Mapping[str, Array], noisy: NDArray[np.bool_], liars: NDArray[np.bool_]) -> dict[str, float]:
     """F1 of finding the noisy sites, by each kind of score, when these sites lie."""
     losses, lid = found["losses"].copy(), found["lid"].copy()
     cleanest, noisiest = losses.sum(1).argmin(), losses.sum(1).argmax()
@@ -149,9 +143,7 @@ def run() -> dict[str, Any]:
                 liars[random.choice(SITES, round(share * SITES), replace=False)] = True
                 for kind, value in verdicts(found, noisy, liars).items():
                     table[f"{share:g}"].setdefault(kind, []).append(value)
-    means = {
-        share: {kind: round(float(np.mean(v)), 3) for kind, v in row.items()} for share, row in table.items()
-    }
+    means = {share: {kind: round(float(np.mean(v)), 3) for kind, v in row.items()} for share, row in table.items()}
     return {"sites": SITES, "seeds": SEEDS, "draws": DRAWS, "own": OWN, "f1": means}
 
 

@@ -206,9 +206,7 @@ def why() -> str:
     found = read(AGREEMENT)
     rounds = max((len(rows) for rows in found.values()), default=0)
     head = ["method", *(f"exchange {number + 1}: models, median cosine" for number in range(rounds))]
-    body = [
-        [name, *(f"{row['models']}, {share(row['cosine'])}" for row in rows)] for name, rows in found.items()
-    ]
+    body = [[name, *(f"{row['models']}, {share(row['cosine'])}" for row in rows)] for name, rows in found.items()]
     longest = GateLimits().norm_factor * max(row["length"] for row in read(HONEST).values())
     return f"{filled(WHY.format(longest=longest))}\n\n{table(head, body)}\n\n{alone()}"
 
@@ -271,10 +269,7 @@ def limits() -> str:
     docs = field_docs(GateLimits)
     return table(
         ["key", "default", "what it does"],
-        [
-            [f"`{e.name}`", f"{e.default}", " ".join(docs[e.name].split())]
-            for e in dataclasses.fields(GateLimits)
-        ],
+        [[f"`{e.name}`", f"{e.default}", " ".join(docs[e.name].split())] for e in dataclasses.fields(GateLimits)],
     ).replace("---:", "---")
 
 
@@ -285,9 +280,7 @@ def back() -> str:
     rounds = len(next(iter(found["10"].values())))
     head = ["classes", "site", *(f"exchange {number + 1}" for number in range(rounds))]
     body = [
-        [classes, who, *(f"{way:.2f}" for way in ways)]
-        for classes, rows in found.items()
-        for who, ways in rows.items()
+        [classes, who, *(f"{way:.2f}" for way in ways)] for classes, rows in found.items() for who, ways in rows.items()
     ]
     return table(head, body)
 
@@ -333,9 +326,7 @@ def presets() -> str:
     found = read(PRESETS)
     equal = sum(row["equal"] for row in found.values())
     missing = [name for name in small_presets() if name not in found]
-    words = filled(
-        EQUAL.format(runs=len(found), equal=equal, refused=sum(row["refused on"] for row in found.values()))
-    )
+    words = filled(EQUAL.format(runs=len(found), equal=equal, refused=sum(row["refused on"] for row in found.values())))
     body = [
         [f"`{name}`", str(row["rounds"]), f"`{row['on'][:12]}`", "yes" if row["equal"] else "**no**"]
         for name, row in sorted(found.items())
@@ -348,8 +339,7 @@ def honest() -> str:
     found = read(HONEST)
     names = ["length", "statistics", "against", "opposed", "turned"]
     body = [
-        [name, *(share(row.get(key)) for key in names), str(len(row["refused"]))]
-        for name, row in sorted(found.items())
+        [name, *(share(row.get(key)) for key in names), str(len(row["refused"]))] for name, row in sorted(found.items())
     ]
     return f"{table(['federation', *names, 'refused'], body)}\n\n{filled(versions(found))}"
 

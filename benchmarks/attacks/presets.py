@@ -19,7 +19,7 @@ from benchmarks.attacks.files import SOURCE, missing, read, source, write
 from benchmarks.attacks.light import conducted
 
 from fedsift.core.codec import digest_of
-from fedsift.data.locations import NotAtHand
+from fedsift.data.locations import DataNotFound
 from fedsift.methods._base import methods
 from fedsift.study.scenarios import preset_names, preset_table
 from fedsift.study.study import Study
@@ -97,7 +97,7 @@ def main() -> None:
         began = time.process_time()
         try:
             row = compared(name)
-        except NotAtHand as error:
+        except DataNotFound as error:
             print(name, "is left out:", error)
             continue
         write(FILE, read(FILE) | {name: row})

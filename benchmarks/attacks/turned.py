@@ -80,9 +80,7 @@ def some_wrong(folder: Path, labels: str, share: float, sites: int = 2) -> Path:
     order, owner = draw.permutation(len(images)), np.repeat(np.arange(10), 120)
     train, test, noisy = order[: len(owner)], order[len(owner) :], owner >= 10 - sites
     if labels == "4 findings":
-        clean = np.stack([np.isin(digits.target, WITH[k]) for k in range(len(FINDINGS))], axis=1).astype(
-            np.int64
-        )
+        clean = np.stack([np.isin(digits.target, WITH[k]) for k in range(len(FINDINGS))], axis=1).astype(np.int64)
         turned = noisy[:, None] & (draw.random((len(owner), len(FINDINGS))) < share)
         given, names = np.where(turned, 1 - clean[train], clean[train]), list(FINDINGS)
     else:

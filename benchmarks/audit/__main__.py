@@ -131,14 +131,10 @@ def cell(name: str, seed: int, parts: bool = True) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenarios", nargs="*", default=list(SCENARIOS))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(REPORTED))
-    parser.add_argument(
-        "--no-parts", action="store_true", help="without the rows on where the gain comes from"
-    )
+    parser.add_argument("--no-parts", action="store_true", help="without the rows on where the gain comes from")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--summary", action="store_true", help="only print what is there")
     chosen = parser.parse_args()

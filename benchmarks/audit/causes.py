@@ -27,7 +27,7 @@ from benchmarks.audit.scenarios import Labels, annotators_doubt, folded, ham, ma
 from numpy.typing import NDArray
 
 from fedsift.core.files import write_atomically
-from fedsift.data.noise.instance import spoil_by
+from fedsift.data.noise.instance import corrupt_by
 from fedsift.detection import label_posterior
 from fedsift.detection.label_posterior import (
     LabelModel,
@@ -68,11 +68,11 @@ def redrawn(seed: int, places: Labels, noisy: list[int], *, even: bool = False) 
         true, rate = held.true[rows], rng.uniform(0.3, 0.5)
         soft = annotators_doubt(held.features[rows], true, held.classes, rng)
         if not even:
-            given[rows] = spoil_by(soft, true, round(rate * len(rows)), rng)
+            given[rows] = corrupt_by(soft, true, round(rate * len(rows)), rng)
             continue
         for c in range(held.classes):
             same = true == c
-            given[rows[same]] = spoil_by(soft[same], true[same], round(rate * int(same.sum())), rng)
+            given[rows[same]] = corrupt_by(soft[same], true[same], round(rate * int(same.sum())), rng)
     fold = folded(places, held.group, rng)
     return Scene(held.features, given, places, fold, held.classes), held.true
 
@@ -159,9 +159,7 @@ TOLD = {
     "told: which sites have wrong labels": frozenset({"noisy"}),
     "told: and the exponent": frozenset({"noisy", "exponent"}),
     "told: and the sites' true class shares": frozenset({"noisy", "exponent", "shares"}),
-    "told: and who is mistaken for whom, and which classes": frozenset(
-        {"noisy", "exponent", "shares", "confusions"}
-    ),
+    "told: and who is mistaken for whom, and which classes": frozenset({"noisy", "exponent", "shares", "confusions"}),
     "told: and T of every site": frozenset({"noisy", "exponent", "shares", "confusions", "errors"}),
     "told: which sites; the model learnt from right labels": frozenset({"noisy", "model", "exponent"}),
 }
@@ -252,9 +250,7 @@ def _probabilities(scene: Scene, seed: int, ridge: float | None = None) -> tuple
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     every = ["as reported", *TOLD, *(case for case in SCENES if case != "as reported"), *XRAYS]
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--cases", nargs="+", default=every, choices=every, metavar="CASE")

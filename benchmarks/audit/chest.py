@@ -19,12 +19,12 @@ from benchmarks.audit.scenarios import FOLDS, folded
 from benchmarks.audit.trained import REPORTED
 from numpy.typing import NDArray
 
-from fedsift.audit.exchange import first_reply, second_reply, shared_model, site_tempering, start_model
-from fedsift.audit.linear_crossfit import as_probabilities, averaged, crossfit_step, out_of_fold
-from fedsift.audit.multilabel import fit_questions, never_annotated, site_rates, two_columns
 from fedsift.core.files import write_atomically
 from fedsift.detection.label_posterior import LabelModel, probability_wrong
 from fedsift.formulas.metrics import average_precision, calibration_error, roc_area
+from fedsift.label_audit.exchange import first_reply, second_reply, shared_model, site_tempering, start_model
+from fedsift.label_audit.linear_crossfit import as_probabilities, averaged, crossfit_step, out_of_fold
+from fedsift.label_audit.multilabel import fit_questions, never_annotated, site_rates, two_columns
 
 RESULTS = Path(__file__).parent / "results"
 SITES = 10
@@ -33,9 +33,7 @@ Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 
-def federated(
-    scene: Scene, given: Labels, annotated: NDArray[np.bool_], rows: list[Labels], seed: int
-) -> Array:
+def federated(scene: Scene, given: Labels, annotated: NDArray[np.bool_], rows: list[Labels], seed: int) -> Array:
     """Out-of-fold P(finding) `[n, K]`; a finding is averaged over the sites that annotate it."""
     features, rng, held = standard_features(scene), np.random.default_rng(seed), np.arange(FOLDS)
     models = np.zeros((features.shape[1], FOLDS, given.shape[1]), np.float32)
@@ -183,9 +181,7 @@ def radiologists(held: pictures.Pictures, scene: Scene, rows: list[Labels], seed
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", nargs="+", type=int, default=list(REPORTED))
     for seed in parser.parse_args().seeds:
         file = RESULTS / f"nih-missing-annotation-10-{seed}.json"

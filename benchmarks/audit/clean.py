@@ -59,16 +59,12 @@ def one(seed: int, noisy: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--federations", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
-    done: list[dict[str, Any]] = (
-        json.loads(chosen.out.read_text())["federations"] if chosen.out.is_file() else []
-    )
+    done: list[dict[str, Any]] = json.loads(chosen.out.read_text())["federations"] if chosen.out.is_file() else []
     have = {(line["seed"], line["noisy"]) for line in done}
     for seed in range(chosen.first, chosen.first + chosen.federations):
         for noisy in (False, True) if seed % 4 == 0 else (False,):

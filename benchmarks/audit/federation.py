@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.audit.exchange import first_reply, last_fit, second_reply, shared_model, start_model
-from fedsift.audit.linear_crossfit import (
+from fedsift.detection.label_posterior import LabelModel, SiteFit
+from fedsift.detection.label_rates import shares_of
+from fedsift.formulas.small_counts import FLOOR
+from fedsift.label_audit.exchange import first_reply, last_fit, second_reply, shared_model, start_model
+from fedsift.label_audit.linear_crossfit import (
     RIDGES,
     as_probabilities,
     averaged,
@@ -23,9 +26,6 @@ from fedsift.audit.linear_crossfit import (
     share_shift,
     standardised,
 )
-from fedsift.detection.label_posterior import LabelModel, SiteFit
-from fedsift.detection.label_rates import shares_of
-from fedsift.formulas.small_counts import FLOOR
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -30,10 +30,10 @@ from benchmarks.audit.federation import (
 from benchmarks.audit.scenarios import SCENARIOS
 from numpy.typing import NDArray
 
-from fedsift.audit.linear_crossfit import CrossfitSettings, as_probabilities, averaged, out_of_fold
 from fedsift.core.files import write_atomically
 from fedsift.detection.label_posterior import LabelModel, SiteFit, responsibilities
 from fedsift.formulas.metrics import average_precision, calibration_error
+from fedsift.label_audit.linear_crossfit import CrossfitSettings, as_probabilities, averaged, out_of_fold
 
 Array = NDArray[np.float64]
 Floats = NDArray[np.float32]
@@ -87,9 +87,7 @@ def through_errors(
     return w
 
 
-def joint(
-    scene: Scene, features: Floats, seed: int, tempered: Audit, ridge: float
-) -> list[tuple[Array, Audit]]:
+def joint(scene: Scene, features: Floats, seed: int, tempered: Audit, ridge: float) -> list[tuple[Array, Audit]]:
     """Probabilities out of fold `[n, K]` of joint training at each of `MOMENTS`, and the audit that its own T and pi,
     begun at the tempered fit's, make of them."""
     rng, rows = np.random.default_rng([seed, 60]), scene.rows
@@ -125,9 +123,7 @@ def joint(
     return found
 
 
-def _one_step(
-    p: Array, given: Labels, model: LabelModel, shares: Array, errors: Array, before: SiteFit
-) -> SiteFit:
+def _one_step(p: Array, given: Labels, model: LabelModel, shares: Array, errors: Array, before: SiteFit) -> SiteFit:
     """E and M of a site on probabilities out of fold: pi_s drawn to pi, T_s by counts with a sample's worth of T_s."""
     evidence = p / np.maximum(model.given_shares, _TINY)
     posterior, total, _ = responsibilities(evidence, given, shares, errors, 0.0)
@@ -142,9 +138,7 @@ def _one_step(
     )  # fmt: skip
 
 
-def retrained(
-    scene: Scene, features: Floats, seed: int, audit: Audit, ridge: float
-) -> tuple[Array, LabelModel]:
+def retrained(scene: Scene, features: Floats, seed: int, audit: Audit, ridge: float) -> tuple[Array, LabelModel]:
     """Probabilities of a second training on the audit's posteriors, and the model that an audit of them starts with."""
     targets = np.zeros((len(scene.given), scene.classes))
     for fit, rows in zip(audit.fits, scene.rows, strict=True):
@@ -189,9 +183,7 @@ def compared(name: str, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenarios", nargs="*", default=list(COMPARED))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     chosen = parser.parse_args()

@@ -100,21 +100,13 @@ def _missed(cells: dict[str, dict[str, Any]]) -> list[str]:
     mixed = {name: line for name, line in cells.items() if name in BOUNDS}
     checks = {
         "Rate error at most 4 points": [n for n, x in cells.items() if x["rate_error_points"] > 4],
-        "Intervals cover the truth at 90 % of the sites": [
-            n for n, x in cells.items() if x["coverage"] < 0.9
-        ],
+        "Intervals cover the truth at 90 % of the sites": [n for n, x in cells.items() if x["coverage"] < 0.9],
         "Calibration error at most 0.04": [n for n, x in cells.items() if x["calibration_error"] > 0.04],
-        "40 % of the wrong labels fixed (mixed CIFAR-10N)": [
-            n for n, x in mixed.items() if x["fixed_share"] < 0.4
-        ],
-        "Four fixed for each harmed (mixed CIFAR-10N)": [
-            n for n, x in mixed.items() if x["fixed_per_harmed"] < 4
-        ],
+        "40 % of the wrong labels fixed (mixed CIFAR-10N)": [n for n, x in mixed.items() if x["fixed_share"] < 0.4],
+        "Four fixed for each harmed (mixed CIFAR-10N)": [n for n, x in mixed.items() if x["fixed_per_harmed"] < 4],
     }
     model = (
-        ""
-        if all(line["current"] for line in cells.values())
-        else " (figures above, earlier model where it says so)"
+        "" if all(line["current"] for line in cells.values()) else " (figures above, earlier model where it says so)"
     )
     lines = ["", f"| bound | missed by{model} |", "|---|---|"]
     return lines + [f"| {name} | {', '.join(by) or 'none'} |" for name, by in checks.items()]
@@ -165,9 +157,7 @@ def _chest() -> list[str]:
     return [
         *lines,
         "",
-        _filled(
-            f"Ours over pooled {_ratio(pooled)}, over local {_ratio(local)}: at least 0.98 of pooled {verdict}."
-        ),
+        _filled(f"Ours over pooled {_ratio(pooled)}, over local {_ratio(local)}: at least 0.98 of pooled {verdict}."),
     ]
 
 

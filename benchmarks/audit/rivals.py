@@ -8,7 +8,7 @@ from cleanlab.rank import get_label_quality_scores
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from fedsift.audit.linear_crossfit import as_probabilities, out_of_fold
+from fedsift.label_audit.linear_crossfit import as_probabilities, out_of_fold
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -38,9 +38,7 @@ def fitted(
         z -= z.max(-1, keepdims=True)
         e = np.exp(z)
         total = e.sum(-1, keepdims=True)
-        value = float((((np.log(total) - z) * target).sum(-1) * used).sum()) + 0.5 * float(
-            (decay * w**2).sum()
-        )
+        value = float((((np.log(total) - z) * target).sum(-1) * used).sum()) + 0.5 * float((decay * w**2).sum())
         error = (e / total - target) * used[:, :, None]
         slope = (features.T @ error.reshape(n, -1)).reshape(w.shape) + decay * w
         return value, slope.astype(np.float64).ravel()
@@ -58,9 +56,7 @@ def pooled_probabilities(scene: Scene, features: NDArray[np.float32], folds: int
     w = fitted(features, scene.given, scene.fold, first, tried, scene.classes)
     out = scene.fold == 0
     score = [
-        np.log(
-            as_probabilities(features[out] @ w[:, j])[np.arange(out.sum()), scene.given[out]] + 1e-12
-        ).sum()
+        np.log(as_probabilities(features[out] @ w[:, j])[np.arange(out.sum()), scene.given[out]] + 1e-12).sum()
         for j in range(len(tried))
     ]
     held = np.arange(folds)
@@ -118,9 +114,7 @@ def adjusted_by_site(p: Array, scene: Scene) -> Array:
     return score
 
 
-def in_sample(
-    history: list[NDArray[np.float32]], features: NDArray[np.float32], given: Labels
-) -> tuple[Array, Array]:
+def in_sample(history: list[NDArray[np.float32]], features: NDArray[np.float32], given: Labels) -> tuple[Array, Array]:
     """Loss of the final model that saw every sample, and minus the margin averaged over the rounds: `[n]` each."""
     each = np.arange(len(given))
     margins = np.zeros(len(given))

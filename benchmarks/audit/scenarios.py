@@ -11,7 +11,7 @@ from benchmarks.audit import pictures
 from benchmarks.audit.federation import Scene
 from numpy.typing import NDArray
 
-from fedsift.audit.linear_crossfit import fold_numbers
+from fedsift.label_audit.linear_crossfit import fold_numbers
 
 Labels = NDArray[np.int64]
 FOLDS = 5
@@ -66,19 +66,17 @@ def skin(seed: int) -> tuple[Scene, Labels]:
     given = held.true.copy()
     for s in rng.permutation(4)[:2]:
         rows = np.flatnonzero(held.site == s)
-        given[rows] = instance_noise(
-            held.features[rows], held.true[rows], rng.uniform(0.3, 0.5), held.classes, rng
-        )
+        given[rows] = instance_noise(held.features[rows], held.true[rows], rng.uniform(0.3, 0.5), held.classes, rng)
     return Scene(held.features, given, held.site, folded(held.site, held.group, rng), held.classes), held.true
 
 
 def instance_noise(
     features: NDArray[np.float32], true: Labels, rate: float, classes: int, rng: np.random.Generator
 ) -> Labels:
-    from fedsift.data.noise.instance import spoil_by
+    from fedsift.data.noise.instance import corrupt_by
 
     soft = annotators_doubt(features, true, classes, rng)
-    return spoil_by(soft, true, round(rate * len(true)), rng)
+    return corrupt_by(soft, true, round(rate * len(true)), rng)
 
 
 def annotators_doubt(
@@ -97,9 +95,7 @@ def annotators_doubt(
     return soft
 
 
-def flipped(
-    true: Labels, site: Labels, rates: NDArray[np.float64], classes: int, rng: np.random.Generator
-) -> Labels:
+def flipped(true: Labels, site: Labels, rates: NDArray[np.float64], classes: int, rng: np.random.Generator) -> Labels:
     """Every label wrong with its site's rate, as any other class alike."""
     wrong = rng.random(len(true)) < rates[site]
     return np.where(wrong, (true + rng.integers(1, classes, len(true))) % classes, true)

@@ -68,9 +68,7 @@ def _train(scene: Scene, true: NDArray[np.int64], seed: int) -> dict[str, NDArra
         "seconds": np.array(seconds),
     }
     if (scene.given == true).all():
-        return made | {
-            key: np.zeros(0) for key in ("pooled", "local", "loss", "margin", "suspicion", "marked")
-        }
+        return made | {key: np.zeros(0) for key in ("pooled", "local", "loss", "margin", "suspicion", "marked")}
     loss, margin = in_sample(history, features, scene.given)
     suspicion, marked = fedcorr_flags(scene, features, seed)
     return made | {
@@ -84,9 +82,7 @@ def _train(scene: Scene, true: NDArray[np.int64], seed: int) -> dict[str, NDArra
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenarios", nargs="*", default=list(SCENARIOS))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(REPORTED))
     chosen = parser.parse_args()

@@ -18,33 +18,29 @@ from benchmarks.audit.scenarios import SCENARIOS
 from benchmarks.audit.trained import REPORTED, trained
 from numpy.typing import NDArray
 
-from fedsift.audit.from_probabilities import audit_labels
-from fedsift.audit.recalibration import recalibrate
-from fedsift.audit.review import Plan, draw_plan
-from fedsift.audit.site_audit import SiteAudit
-from fedsift.audit.verdicts import GIVEN, OTHER, PROPOSAL, Verdict
 from fedsift.core.files import write_atomically
 from fedsift.formulas.metrics import average_precision, calibration_error
+from fedsift.label_audit.from_probabilities import audit_labels
+from fedsift.label_audit.recalibration import recalibrate
+from fedsift.label_audit.review import ReviewPlan, draw_plan
+from fedsift.label_audit.site_audit import SiteAudit
+from fedsift.label_audit.verdicts import GIVEN, OTHER, PROPOSAL, ReviewVerdict
 
 RESULTS = Path(__file__).parent / "results" / "verdicts.json"
 MISTAKEN = 0.1
 ARMS = (34, 33, 33)
 
 
-def read(audit: SiteAudit, plan: Plan, true: NDArray[np.int64], rng: np.random.Generator) -> list[Verdict]:
+def read(audit: SiteAudit, plan: ReviewPlan, true: NDArray[np.int64], rng: np.random.Generator) -> list[ReviewVerdict]:
     """A reader's answers to the plan; true: `[n]` in the order of the audit."""
     told = []
     for item in plan.items:
         k = audit.row_of[item.id]
         given, proposed, truth = int(audit.given[k]), int(audit.proposed[k]), int(true[k])
         if rng.random() < MISTAKEN:
-            truth = (
-                given
-                if truth != given
-                else (proposed if proposed != given else (given + 1) % len(audit.classes))
-            )
+            truth = given if truth != given else (proposed if proposed != given else (given + 1) % len(audit.classes))
         decision = GIVEN if truth == given else (PROPOSAL if truth == proposed else OTHER)
-        told.append(Verdict(item.id, decision, (audit.classes[truth],), "simulated"))
+        told.append(ReviewVerdict(item.id, decision, (audit.classes[truth],), "simulated"))
     return told
 
 
@@ -81,9 +77,7 @@ def cell(name: str, seed: int, reader_error: float | None) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", nargs="+", type=int, default=list(REPORTED))
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()

@@ -87,12 +87,8 @@ def carried_out(name: str, place: Path, rows: Callable[[], Iterator[Row]]) -> No
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    options.add_argument(
-        "--only", nargs="+", default=[], metavar="NAME", help="These rows, again if they are there."
-    )
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--only", nargs="+", default=[], metavar="NAME", help="These rows, again if they are there.")
     options.add_argument("--again", action="store_true", help="Every row, whether it is there or not.")
     options.add_argument("--list", action="store_true", help="Print the names.")
     options.add_argument("--page", action="store_true", help="Only write docs/faults.md from the results.")
@@ -108,9 +104,7 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"no fault is called '{unknown[0]}'; --list prints the names")
     if not chosen.page:
-        signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        )  # a shell's background ignores it, and so would ours
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it, and so would ours
         place = chosen.keep or Path(tempfile.mkdtemp(prefix="faults-"))
         try:
             for name in (name for name in wanted if name in ALONE):

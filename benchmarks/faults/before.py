@@ -24,7 +24,7 @@ from benchmarks.faults.studies import study_of
 
 from fedsift.core.version import __version__
 from fedsift.deploy.app import write_app
-from fedsift.deploy.certificates import throw_away
+from fedsift.deploy.certificates import temporary_certificate
 from fedsift.deploy.trial.consortium import make_key
 
 CALLS = "nobody answers"
@@ -40,7 +40,7 @@ class Said:
 
 def _site(folder: Path, environment: dict[str, str] | None = None) -> Said:
     """`fedsift flower site` for a site whose coordinator does not answer: what is wrong at home is told before that."""
-    keys = throw_away(folder.parent / "keys")
+    keys = temporary_certificate(folder.parent / "keys")
     key = folder.parent / "node"
     make_key(key)
     line = ["--superlink", "127.0.0.1:9", "--ca", str(keys.certificate), "--key", str(key)]
@@ -134,16 +134,12 @@ def other_study(stand: Stand) -> Iterator[Row]:
     os.kill(first.member.process.pid, signal.SIGINT)
     stopped = first.end()
     changed = stand.app(study_of("fedavg", stand.trial.out, seed=6), "changed")
-    yield _start_row(
-        stand, changed, first.folder.id, "changed study", "another study over an old run folder", "seed"
-    )
+    yield _start_row(stand, changed, first.folder.id, "changed study", "another study over an old run folder", "seed")
     older = stand.trial.out / "apps" / "older"
     shutil.copytree(app_of(stand, "fedavg"), older)
     text = (older / "pyproject.toml").read_text("utf-8")
     (older / "pyproject.toml").write_text(text.replace(f"=={__version__}", "==0.0.1"), "utf-8")
-    yield _start_row(
-        stand, older, "older-app", "app of another version", "the app was made by fedsift 0.0.1", "0.0.1"
-    )
+    yield _start_row(stand, older, "older-app", "app of another version", "the app was made by fedsift 0.0.1", "0.0.1")
     deployed = first.folder.read_json("deployed.json")
     first.folder.write_text("deployed.json", json.dumps({**deployed, "fedsift": "0.0.1"}))
     app = app_of(stand, "fedavg")
@@ -187,18 +183,14 @@ def other_classes(stand: Stand) -> Iterator[Row]:
         turned = ", ".join([ordered[1], ordered[0], *ordered[2:]])
         file.write_text(kept.replace(names[0], f"classes = [{turned}]"), "utf-8")
 
-    yield _disagreeing(
-        stand, site, swap, "class order", "a site has the classes in another order", "another order", {}
-    )
+    yield _disagreeing(stand, site, swap, "class order", "a site has the classes in another order", "another order", {})
     file.write_text(kept, "utf-8")
     place = stand.trial.out / "another-version"
     place.mkdir()
     (place / "sitecustomize.py").write_text(VERSION, "utf-8")
     path = {"PYTHONPATH": os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])}
     fault = "a site runs another version of fedsift"
-    yield _disagreeing(
-        stand, site, lambda: None, "site of another version", fault, "runs fedsift 9.9.9", path
-    )
+    yield _disagreeing(stand, site, lambda: None, "site of another version", fault, "runs fedsift 9.9.9", path)
     _restart(stand, site, {})
 
 

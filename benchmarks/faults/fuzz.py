@@ -30,7 +30,7 @@ from fedsift.core.codec import digest_of
 from fedsift.core.files import write_atomically
 from fedsift.core.type_checks import LONGEST_TEXT
 from fedsift.methods._base import methods
-from fedsift.protocol.messages import Answer, Envelope, Reply
+from fedsift.protocol.messages import Reply, ReplyEnvelope, RequestEnvelope
 from fedsift.runtime.federation import reply_names
 from fedsift.runtime.gate.reply_checks import refusal
 from fedsift.runtime.in_process import InProcess
@@ -39,7 +39,7 @@ WHOLE = 10
 """What the form's check refuses is told the rest of the gate, beside the other answers, every tenth time."""
 MOST_FAULTS = 20
 """Of a method, then it is given up."""
-Record = dict[tuple[str, str], tuple[Answer, Any]]
+Record = dict[tuple[str, str], tuple[ReplyEnvelope, Any]]
 """By moment and site: the honest answer, and the site's notebook after it."""
 
 
@@ -64,7 +64,7 @@ class Recorder(InProcess):
 
     kept_answers: Record
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         answers = super().deliver(envelopes, deadline)
         for site, answer in answers.items():
             self.kept_answers[answer.moment_id, site] = (answer, self._open.get(site))
@@ -84,7 +84,7 @@ class Fuzzed(InProcess):
     silent: str
     """A site whose answers never arrive."""
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         known = {site: self.kept_answers.get((e.moment.id, site)) for site, e in envelopes.items()}
         new = {
             site: envelope
@@ -99,19 +99,17 @@ class Fuzzed(InProcess):
                 answers[site] = found[0]
                 if found[1] is not None:
                     self._open[site] = found[1]
-        there = [
-            site for site in envelopes if site in answers and (site != self.silent or len(envelopes) == 1)
-        ]
+        there = [site for site in envelopes if site in answers and (site != self.silent or len(envelopes) == 1)]
         return {site: answers[site] for site in there}
 
-    def settle(self, envelope: Envelope) -> None:
+    def settle(self, envelope: RequestEnvelope) -> None:
         if envelope.site in self._open:
             super().settle(envelope)
         else:
             self.accepted[envelope.site] = envelope.moment.id
 
     def _gate(
-        self, envelopes: Mapping[str, Envelope], answers: Mapping[str, Answer]
+        self, envelopes: Mapping[str, RequestEnvelope], answers: Mapping[str, ReplyEnvelope]
     ) -> tuple[dict[str, Any], dict[str, str]]:
         if self.silent or len(answers) < 2:
             return super()._gate(envelopes, answers)
@@ -122,8 +120,8 @@ class Fuzzed(InProcess):
             if victim not in answers:
                 return super()._gate(envelopes, answers)
         sight = Sight(envelopes[victim], answers, self.past)
-        passed: Answer | None = None
-        wrong: Answer | None = None
+        passed: ReplyEnvelope | None = None
+        wrong: ReplyEnvelope | None = None
         without = None
         for number in range(10 * self.tries):
             if number >= self.tries and not (self.only_refused and wrong is None):
@@ -152,12 +150,8 @@ class Fuzzed(InProcess):
             if form is not None and memory is not None:
                 left = {site: answer for site, answer in answers.items() if site != victim}
                 without = without or self._tried(envelopes, left)
-                if memory != without[2] or any(
-                    replies.get(s) is not reply for s, reply in without[0].items()
-                ):
-                    self._fault(
-                        victim, envelopes, sent, "a refused answer changed what the gate knows or lets pass"
-                    )
+                if memory != without[2] or any(replies.get(s) is not reply for s, reply in without[0].items()):
+                    self._fault(victim, envelopes, sent, "a refused answer changed what the gate knows or lets pass")
         chosen = wrong if self.only_refused else passed
         if chosen is None:
             return super()._gate(envelopes, answers)
@@ -165,7 +159,7 @@ class Fuzzed(InProcess):
         return super()._gate(envelopes, {**answers, victim: chosen})
 
     def _tried(
-        self, envelopes: Mapping[str, Envelope], answers: Mapping[str, Answer]
+        self, envelopes: Mapping[str, RequestEnvelope], answers: Mapping[str, ReplyEnvelope]
     ) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
         """The whole gate on a copy of what it remembers."""
         kept = self.protection, self.log
@@ -179,8 +173,8 @@ class Fuzzed(InProcess):
     def _look_at(
         self,
         victim: str,
-        envelopes: Mapping[str, Envelope],
-        sent: Answer,
+        envelopes: Mapping[str, RequestEnvelope],
+        sent: ReplyEnvelope,
         replies: Mapping[str, Any],
         refused: Mapping[str, str],
     ) -> None:
@@ -192,7 +186,7 @@ class Fuzzed(InProcess):
         if EXECUTED:
             self._fault(victim, envelopes, sent, "something that was sent was executed")
 
-    def _fault(self, victim: str, envelopes: Mapping[str, Envelope], sent: Answer, words: str) -> None:
+    def _fault(self, victim: str, envelopes: Mapping[str, RequestEnvelope], sent: ReplyEnvelope, words: str) -> None:
         kind = type(envelopes[victim].request).__name__
         self.tally.faults.append(f"{self.run}: {kind}: {words}"[:500])
 

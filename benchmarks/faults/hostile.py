@@ -29,12 +29,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedsift.deploy.certificates import client_context
 from fedsift.deploy.coordinator.hosting import ACCESS_LOG
-from fedsift.deploy.coordinator.roster import Entry, add_entry, fingerprint
+from fedsift.deploy.coordinator.roster import RosterEntry, add_entry, fingerprint
 from fedsift.deploy.gateway.issued_messages import PUSH
-from fedsift.deploy.gateway.limits import SIGNATURE_LIFE, Limits
+from fedsift.deploy.gateway.limits import SIGNATURE_LIFE, KeyLimits
 from fedsift.deploy.gateway.proxy import FLEET, OBJECT, PULL
 from fedsift.deploy.trial.consortium import family, make_key
-from fedsift.protocol.messages import Answer, Envelope, Reply
+from fedsift.protocol.messages import Reply, ReplyEnvelope, RequestEnvelope
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import new_run
 from fedsift.study.running import run as run_in_process
@@ -72,7 +72,7 @@ class Liar:
 
     def __call__(self, asked: EncodedMessage, letter: EncodedMessage) -> EncodedMessage:
         envelope, answer = decode(asked), decode(letter)
-        if not isinstance(envelope, Envelope) or not isinstance(answer, Answer) or answer.reply is None:
+        if not isinstance(envelope, RequestEnvelope) or not isinstance(answer, ReplyEnvelope) or answer.reply is None:
             return letter
         number = envelope.moment.round
         if number >= len(IN_TURN) + len(BROKEN):
@@ -95,7 +95,7 @@ def _without(site: str, rounds: int) -> type[InProcess]:
     """An engine in which this site says nothing in so many rounds."""
 
     class Without(InProcess):
-        def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+        def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
             answers = super().deliver(envelopes, deadline)
             there = [each for each in answers if each != site or envelopes[each].moment.round >= rounds]
             return {each: answers[each] for each in there}
@@ -151,7 +151,7 @@ class Knocker:
     def __init__(self, stand: Stand) -> None:
         file = stand.trial.out / f"knocker-{time.monotonic_ns()}.key"
         public = make_key(file)
-        add_entry(stand.trial.roster, Entry("site-98", fingerprint(public), 100))
+        add_entry(stand.trial.roster, RosterEntry("site-98", fingerprint(public), 100))
         key = serialization.load_ssh_private_key(file.read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         self._key, self._ticks = key, 0
@@ -205,7 +205,7 @@ def _share(pid: int) -> float:
 
 def oversize(stand: Stand) -> Iterator[Row]:
     """Bodies that say they are long, that are and do not say so, that are packed, and a message of many pieces."""
-    limits = Limits()
+    limits = KeyLimits()
     before = most = _memory(stand)
     grown_most = {"door": 4 * limits.request_bytes / 2**20, "Flower": limits.message_bytes / 2**20}
 
@@ -218,9 +218,7 @@ def oversize(stand: Stand) -> Iterator[Row]:
         def status(path: str, content: bytes | Iterator[bytes], **headers: str) -> int:
             nonlocal most
             try:
-                return client.post(
-                    path, content=content, headers={**knocker.headers(), **headers}
-                ).status_code
+                return client.post(path, content=content, headers={**knocker.headers(), **headers}).status_code
             finally:
                 most = {name: max(most[name], now) for name, now in _memory(stand).items()}
 

@@ -25,7 +25,7 @@ from benchmarks.faults.small import small_study
 from fedsift.core.files import write_atomically
 from fedsift.deploy.site.policy import small_counts
 from fedsift.methods._base import methods
-from fedsift.protocol.messages import Answer, Envelope, Reply
+from fedsift.protocol.messages import Reply, ReplyEnvelope, RequestEnvelope
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import InProcessTransport, new_run
 from fedsift.study.study import Study
@@ -37,9 +37,7 @@ DEPLOYED = ("fednoro", "fedcorr", "rhfl", "fedmlp", "feddpcont")
 """Methods whose sites are also killed as processes."""
 
 
-def row(
-    fault: str, how: str, outcome: str, lost: float | None, seconds: float | None, said: str
-) -> dict[str, Any]:
+def row(fault: str, how: str, outcome: str, lost: float | None, seconds: float | None, said: str) -> dict[str, Any]:
     return {
         "fault": fault,
         "how": how,
@@ -77,13 +75,13 @@ def in_turn(names: tuple[str, ...], attacks: Mapping[str, Change]) -> Change:
     """These attacks, one after another."""
     turn = iter(range(10**9))
 
-    def change(answer: Answer, sight: Sight) -> Answer | None:
+    def change(answer: ReplyEnvelope, sight: Sight) -> ReplyEnvelope | None:
         return attacks[names[next(turn) % len(names)]](answer, sight)
 
     return change
 
 
-def oversize(answer: Answer, sight: Sight) -> Answer:
+def oversize(answer: ReplyEnvelope, sight: Sight) -> ReplyEnvelope:
     """A text of 50 MB, a list of 200,000 entries, a tensor of 100 MB, in turn."""
     kind = sight.envelope.moment.round % 3
     if kind == 0:
@@ -95,7 +93,7 @@ def oversize(answer: Answer, sight: Sight) -> Answer:
 def corrupt() -> Change:
     stream = Mutations(seed=4)
 
-    def change(answer: Answer, sight: Sight) -> Answer:
+    def change(answer: ReplyEnvelope, sight: Sight) -> ReplyEnvelope:
         for _ in range(20):
             changed = stream._bytes(answer, sight)
             if changed is not answer:
@@ -166,7 +164,7 @@ def fuzzed() -> Iterator[dict[str, Any]]:
 class Lying(InProcess):
     """The first noisy site tells the scores of the first clean one."""
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         answers = dict(super().deliver(envelopes, deadline))
         truth = self.spread.truth
         assert truth is not None
@@ -234,7 +232,7 @@ class Leaving(InProcess):
     wrong: list[str]
     lengths: Mapping[str, int]
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         answers = dict(super().deliver(envelopes, deadline))
         for site, answer in answers.items():
             type(self).messages += 1
@@ -254,9 +252,7 @@ def undeclared(reply: Any) -> list[str]:
         return []
     fields = {entry.name: entry for entry in dataclasses.fields(reply)}
     extra = [f"{type(reply).__name__}.{name}" for name in vars(reply).keys() - fields.keys()]
-    mute = [
-        f"{type(reply).__name__}.{name}" for name, entry in fields.items() if not entry.metadata.get("what")
-    ]
+    mute = [f"{type(reply).__name__}.{name}" for name, entry in fields.items() if not entry.metadata.get("what")]
     return [*extra, *mute, *(text for inner in getattr(reply, "then", ()) for text in undeclared(inner))]
 
 

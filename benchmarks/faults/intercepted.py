@@ -23,9 +23,9 @@ import fedsift.methods  # noqa: F401  every message must be known by its class t
 from fedsift.deploy.app import narrowest_policy
 from fedsift.deploy.site.local_socket import call_worker, receive_message, send_message
 from fedsift.deploy.site.policy import fields_in, small_counts
-from fedsift.protocol.messages import Answer
+from fedsift.protocol.messages import ReplyEnvelope
 from fedsift.transports.remote.encoding import decode
-from fedsift.transports.remote.introduction import Introduction, Noted
+from fedsift.transports.remote.introduction import Acknowledged, Introduction
 from fedsift.transports.remote.messages import EncodedMessage
 
 FLOOR = 10
@@ -113,9 +113,11 @@ def every_message(stand: Stand, method: str) -> Iterator[Row]:
         for file, text in kept.items():
             file.write_text(text, "utf-8")
     answers = [answer for tap in taps.values() for answer in tap.answers]
-    replies = [answer.reply for answer in answers if isinstance(answer, Answer) and answer.reply is not None]
-    refused = sum(isinstance(answer, Answer) and answer.reply is None for answer in answers)
-    strange = Counter(type(a).__name__ for a in answers if not isinstance(a, Answer | Introduction | Noted))
+    replies = [answer.reply for answer in answers if isinstance(answer, ReplyEnvelope) and answer.reply is not None]
+    refused = sum(isinstance(answer, ReplyEnvelope) and answer.reply is None for answer in answers)
+    strange = Counter(
+        type(a).__name__ for a in answers if not isinstance(a, ReplyEnvelope | Introduction | Acknowledged)
+    )
     fields = Counter(field for reply in replies for field in fields_in(reply))
     small = Counter(field for reply in replies for field in small_counts(reply, FLOOR))
     undeclared = sorted(set(fields) - allowed)

@@ -72,8 +72,7 @@ def site_back_two_rounds_later(stand: Stand) -> Iterator[Row]:
     calm = [row for row in undisturbed.folder.rounds() if "accuracy" in row][-1]
     figures["accuracy_lost"] = round(100 * (calm["accuracy"] - last["accuracy"]), 2)
     figures["seconds_lost"] = round(
-        sum(row["seconds"] for row in run.folder.rounds())
-        - sum(row["seconds"] for row in undisturbed.folder.rounds()),
+        sum(row["seconds"] for row in run.folder.rounds()) - sum(row["seconds"] for row in undisturbed.folder.rounds()),
         1,
     )
     rounds = ", ".join(map(str, without))

@@ -17,7 +17,7 @@ import torch
 from benchmarks.attacks.attacks import ATTACKS, Sight
 from torch import Tensor
 
-from fedsift.protocol.messages import Answer, Reply, SiteFacts
+from fedsift.protocol.messages import Reply, ReplyEnvelope, SiteFacts
 from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.messages import EncodedMessage
 
@@ -126,7 +126,7 @@ class Mutations:
         self.pool: list[Reply] = []
         """Replies of other exchanges, methods and sites."""
 
-    def of(self, answer: Answer, sight: Sight) -> Answer:
+    def of(self, answer: ReplyEnvelope, sight: Sight) -> ReplyEnvelope:
         """One changed answer; how much it was changed is a matter of luck."""
         kinds = (self._part, self._part, self._part, self._signature, self._attack, self._bytes, self._bytes)
         changed = kinds[self.random.integers(len(kinds))](answer, sight)
@@ -135,17 +135,15 @@ class Mutations:
     def _pick(self, choices: Sequence[Any]) -> Any:
         return choices[int(self.random.integers(len(choices)))]
 
-    def _signature(self, answer: Answer, sight: Sight) -> Answer:
+    def _signature(self, answer: ReplyEnvelope, sight: Sight) -> ReplyEnvelope:
         field = self._pick(("run", "site", "moment_id", "failure", "reply"))
         if field == "reply" and self.pool:
             return dataclasses.replace(answer, reply=self._pick(self.pool))
         if field == "moment_id" and self.random.random() < 0.5:
-            return dataclasses.replace(
-                answer, moment_id=self._pick(("0.0:train", "-1.0:", "1.0:train", "9.9:x"))
-            )
+            return dataclasses.replace(answer, moment_id=self._pick(("0.0:train", "-1.0:", "1.0:train", "9.9:x")))
         return dataclasses.replace(answer, **{field: self._junk()})
 
-    def _attack(self, answer: Answer, sight: Sight) -> Answer:
+    def _attack(self, answer: ReplyEnvelope, sight: Sight) -> ReplyEnvelope:
         """One of docs/attacks.md; replays among them."""
         return ATTACKS[self._pick(list(ATTACKS))](answer, sight) or answer
 
@@ -155,7 +153,7 @@ class Mutations:
 
     # One part ---------------------------------------------------------------------------------------------------
 
-    def _part(self, answer: Answer, sight: Sight) -> Answer:
+    def _part(self, answer: ReplyEnvelope, sight: Sight) -> ReplyEnvelope:
         return dataclasses.replace(answer, reply=self._changed(answer.reply, 0))
 
     def _changed(self, value: Any, depth: int) -> Any:
@@ -220,7 +218,7 @@ class Mutations:
 
     # Bytes ------------------------------------------------------------------------------------------------------
 
-    def _bytes(self, answer: Answer, sight: Sight) -> Answer:
+    def _bytes(self, answer: ReplyEnvelope, sight: Sight) -> ReplyEnvelope:
         """The answer as it would be read from a letter whose bytes were changed; what cannot be read says so."""
         try:
             letter = encode(answer)
@@ -230,10 +228,10 @@ class Mutations:
         try:
             found = decode(self._letter(letter))
         except ValueError as error:
-            return Answer(words.run, words.site, words.moment.id, None, str(error))
-        if isinstance(found, Answer):
+            return ReplyEnvelope(words.run, words.site, words.moment.id, None, str(error))
+        if isinstance(found, ReplyEnvelope):
             return found
-        return Answer(
+        return ReplyEnvelope(
             words.run, words.site, words.moment.id, None, f"the node answered with {type(found).__name__}"
         )
 
@@ -242,17 +240,11 @@ class Mutations:
         if kind == 0:
             return EncodedMessage(self._tree(letter.tree), letter.tensors)
         if kind == 1:
-            return EncodedMessage(
-                letter.tree, self._pick((pickle.dumps(Bomb()), b"", b"\0" * 64, b"\xff" * 8 + b"{"))
-            )
+            return EncodedMessage(letter.tree, self._pick((pickle.dumps(Bomb()), b"", b"\0" * 64, b"\xff" * 8 + b"{")))
         if kind == 2:
-            return EncodedMessage(
-                letter.tree, letter.tensors[: int(self.random.integers(len(letter.tensors) + 1))]
-            )
+            return EncodedMessage(letter.tree, letter.tensors[: int(self.random.integers(len(letter.tensors) + 1))])
         if kind == 3:
-            return EncodedMessage(
-                letter.tree[: int(self.random.integers(len(letter.tree) + 1))], letter.tensors
-            )
+            return EncodedMessage(letter.tree[: int(self.random.integers(len(letter.tree) + 1))], letter.tensors)
         if kind == 4:
             return EncodedMessage(letter.tree, self._flipped(letter.tensors))
         text = self._flipped(letter.tree.encode()).decode("utf-8", "replace")
@@ -268,7 +260,7 @@ class Mutations:
         """Well-formed JSON that means something else."""
         names = (
             "Envelope",
-            "Answer",
+            "ReplyEnvelope",
             "SiteFacts",
             "os.system",
             "Trained",

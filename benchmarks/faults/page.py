@@ -69,8 +69,7 @@ def deployed_rows(rows: dict[str, dict[str, Any]]) -> str:
     head = ["fault", "must follow", "followed", "as expected", "points lost", "seconds lost", "what was said"]
     keys = ("fault", "expected", "outcome", "passed", "accuracy_lost", "seconds_lost", "said")
     told = [
-        row if row["how"] == PROCESSES else {**row, "fault": f"{row['fault']} ({row['how']})"}
-        for row in rows.values()
+        row if row["how"] == PROCESSES else {**row, "fault": f"{row['fault']} ({row['how']})"} for row in rows.values()
     ]
     return table(head, [[cell(row[key]) for key in keys] for row in told])
 
@@ -125,9 +124,7 @@ def page() -> str:
     for title in GROUPS:
         own = of_group(rows, title)
         parts += [f"## {title}", deployed_rows(own)] if own else []
-    parts += [
-        filled(f"{kept} of {len(rows)} rows are as expected. {busy(rows)} {states(list(rows.values()))}")
-    ]
+    parts += [filled(f"{kept} of {len(rows)} rows are as expected. {busy(rows)} {states(list(rows.values()))}")]
     if INPROCESS.is_file():
         found = json.loads(INPROCESS.read_text("utf-8"))
         parts += ["## At the gate", filled(GATE), inprocess_rows(found), filled(states(found))]

@@ -36,9 +36,7 @@ OF_SITES = frozenset({"rhfl"})
 
 def this_machine() -> str:
     text = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
-    model = next(
-        (line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")), ""
-    )
+    model = next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")), "")
     return f"{model or platform.machine()}, torch {torch.__version__}"
 
 
@@ -70,9 +68,7 @@ def lost(run: Running, began: float, usual: Reference) -> dict[str, float | None
     """Points and seconds that a disturbed run has lost."""
     accuracy = accuracy_of(run.folder)
     return {
-        "accuracy_lost": None
-        if accuracy is None or usual.accuracy is None
-        else round(usual.accuracy - accuracy, 2),
+        "accuracy_lost": None if accuracy is None or usual.accuracy is None else round(usual.accuracy - accuracy, 2),
         "seconds_lost": round(time.monotonic() - began - usual.seconds, 1),
     }
 

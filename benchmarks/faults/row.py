@@ -45,9 +45,7 @@ def known(path: Path) -> dict[str, Any]:
 
 def keep(path: Path, name: str, value: Any) -> None:
     path.parent.mkdir(exist_ok=True)
-    with (path.parent / ".lock").open(
-        "w"
-    ) as lock:  # two commands may go through different rows at the same time
+    with (path.parent / ".lock").open("w") as lock:  # two commands may go through different rows at the same time
         fcntl.flock(lock, fcntl.LOCK_EX)
         table = known(path) | {name: value}
         write_atomically(path, (json.dumps(dict(sorted(table.items())), indent=1) + "\n").encode())

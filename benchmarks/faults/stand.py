@@ -24,7 +24,7 @@ from fedsift.deploy.coordinator.hosting import LINK_FILE
 from fedsift.deploy.gateway.node_keys import NODES_FILE
 from fedsift.deploy.site.pins import app_fingerprint, pin
 from fedsift.deploy.site.site_file_head import read_head
-from fedsift.deploy.trial.consortium import Member, Trial, end_family, family, prepare_trial
+from fedsift.deploy.trial.consortium import ConsortiumTrial, TrialProcess, end_family, family, prepare_trial
 from fedsift.runs.folder import FEDERATION, WAITING, RunFolder
 from fedsift.study.study import Study
 from fedsift.transports.remote.notebooks import RUNS
@@ -62,7 +62,7 @@ def command_of(pid: int) -> str:
 class Running:
     """A `fedsift flower start` on its way."""
 
-    member: Member
+    member: TrialProcess
     folder: RunFolder
     began: float = field(default_factory=time.time)
 
@@ -113,8 +113,8 @@ class Stand:
     """SuperLink, sites and whatever runs are started; everything ends with the block."""
 
     def __init__(self, folder: Path, study: Study) -> None:
-        self.trial: Trial = prepare_trial(study, folder)
-        self.members: dict[str, Member] = {}
+        self.trial: ConsortiumTrial = prepare_trial(study, folder)
+        self.members: dict[str, TrialProcess] = {}
         self.runs = 0
         self.references: dict[str, Any] = {}
         """Runs of this consortium that nothing disturbed, by method."""
@@ -133,7 +133,7 @@ class Stand:
         self.members["superlink"] = self.trial.launch("superlink", "superlink", *place, *safe)
         wait_until(lambda: (self.trial.hub / LINK_FILE).is_file(), 120, "the coordinator's door")
 
-    def start_site(self, site: str, *more: str | Path) -> Member:
+    def start_site(self, site: str, *more: str | Path) -> TrialProcess:
         how = ("--ca", self.trial.certificate, "--key", self.trial.key_of(site))
         line = ("--superlink", self.trial.address, *how, *more)
         self.members[site] = self.trial.launch(site, "site", self.trial.sites[site], *line)
@@ -206,11 +206,7 @@ class Stand:
 
     def stop_runs(self) -> None:
         """Ctrl-C for whatever run a fault has left on its way: it would be in the way of the next."""
-        going = [
-            each
-            for each in self.trial.members
-            if each.name.startswith("start-") and each.process.poll() is None
-        ]
+        going = [each for each in self.trial.members if each.name.startswith("start-") and each.process.poll() is None]
         for member in going:
             member.process.send_signal(signal.SIGINT)
         for member in going:

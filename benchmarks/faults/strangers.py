@@ -19,12 +19,12 @@ from benchmarks.faults.stand import Stand, wait_until
 from benchmarks.faults.studies import study_of
 
 from fedsift.deploy.app import narrowest_policy
-from fedsift.deploy.certificates import Pair, client_context, throw_away
-from fedsift.deploy.coordinator.roster import Entry, add_entry, fingerprint, revoke_entry
+from fedsift.deploy.certificates import CertificatePair, client_context, temporary_certificate
+from fedsift.deploy.coordinator.roster import RosterEntry, add_entry, fingerprint, revoke_entry
 from fedsift.deploy.flower_commands import free_port
 from fedsift.deploy.gateway.proxy import FLEET
 from fedsift.deploy.site.pins import app_fingerprint, pin
-from fedsift.deploy.trial.consortium import Member, end_family, make_key
+from fedsift.deploy.trial.consortium import TrialProcess, end_family, make_key
 
 CONTROL = ("list-nodes", "register-node", "start-run", "stop-run", "list-runs")
 OTHERS = ("/v1/runtime/pull-task-input", "/v1/runtime/acquire-task", "/docs", "/openapi.json")
@@ -48,9 +48,7 @@ def only_the_certificate(stand: Stand) -> Iterator[Row]:
     )
 
 
-def _visitor(
-    stand: Stand, name: str, key: Path, ca: Path, address: str = "", file: Path | None = None
-) -> Member:
+def _visitor(stand: Stand, name: str, key: Path, ca: Path, address: str = "", file: Path | None = None) -> TrialProcess:
     """A site's program that is not one of the consortium's."""
     model = (file or stand.trial.sites[stand.sites[0]]).parent
     place = model.parent / name  # beside what all sites share
@@ -68,9 +66,7 @@ def unlisted_key(stand: Stand) -> Iterator[Row]:
     key = stand.trial.out / "stranger.key"
     make_key(key)
     member = _visitor(stand, "stranger", key, stand.trial.certificate)
-    wait_until(
-        lambda: "was refused" in stand.log("stranger") or member.process.poll() is not None, 120, "a refusal"
-    )
+    wait_until(lambda: "was refused" in stand.log("stranger") or member.process.poll() is not None, 120, "a refusal")
     time.sleep(2.0)
     known = len(stand.nodes())
     end_family(member.process)
@@ -117,7 +113,7 @@ def revoked_in_a_run(stand: Stand) -> Iterator[Row]:
 
 
 def foreign_certificate(stand: Stand) -> Iterator[Row]:
-    other = throw_away(stand.trial.out / "other")
+    other = temporary_certificate(stand.trial.out / "other")
     member = _visitor(stand, "foreign", stand.trial.key_of(stand.sites[0]), other.certificate)
     wait_until(lambda: member.process.poll() is not None, 90, "the site's end")
     said = said_by(stand.log("foreign"), "was not signed by")
@@ -127,16 +123,14 @@ def foreign_certificate(stand: Stand) -> Iterator[Row]:
         how=PROCESSES,
         expected="exit code 2 and a reason at the site, a line at the door",
         outcome=f"exit code {member.process.returncode}",
-        passed=member.process.returncode == 2
-        and bool(said)
-        and "does not trust this door" in stand.log("superlink"),
+        passed=member.process.returncode == 2 and bool(said) and "does not trust this door" in stand.log("superlink"),
         said=said,
     )
 
 
 def expired_certificate(stand: Stand) -> Iterator[Row]:
     """The door refuses to start with one; a site that meets one, on a door that is not ours, says so."""
-    pair = throw_away(stand.trial.out / "expired", datetime.now(UTC) - timedelta(days=7300))
+    pair = temporary_certificate(stand.trial.out / "expired", datetime.now(UTC) - timedelta(days=7300))
     home, port = stand.trial.out / "expired-hub", str(free_port())
     safe = ("--certificate", pair.certificate, "--key", pair.key, "--roster", stand.trial.roster)
     door = stand.trial.launch("expired-door", "superlink", "--port", port, "--home", home, *safe)
@@ -160,7 +154,7 @@ def expired_certificate(stand: Stand) -> Iterator[Row]:
 
 
 @contextmanager
-def _line(pair: Pair) -> Iterator[str]:
+def _line(pair: CertificatePair) -> Iterator[str]:
     """A listener that shows this certificate to whoever comes."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.certificate, pair.key)
@@ -203,7 +197,7 @@ def taken_name(stand: Stand) -> Iterator[Row]:
     kept = stand.trial.roster.read_text("utf-8")
     key = stand.trial.out / "impostor.key"
     public = make_key(key)
-    add_entry(stand.trial.roster, Entry("site-99", fingerprint(public), 5000))
+    add_entry(stand.trial.roster, RosterEntry("site-99", fingerprint(public), 5000))
     before = len(stand.nodes())
     app = app_of(stand, "fedavg")
     member = _visitor(stand, "impostor", key, stand.trial.certificate)
@@ -311,9 +305,6 @@ def hostile_coordinator(stand: Stand) -> Iterator[Row]:
         how=PROCESSES,
         expected="a refusal instead of labels, a line in egress.jsonl, the others go on",
         outcome=f"exit code {code}; refused in {sum(bool(why) for why in refused)} of {len(refused)} rounds",
-        passed=bool(refused)
-        and "Refused" in refused[0]
-        and '"refused"' in egress
-        and "ReleaseLabels" in egress,
+        passed=bool(refused) and "Refused" in refused[0] and '"refused"' in egress and "ReleaseLabels" in egress,
         said=refused[0] if refused else "",
     )

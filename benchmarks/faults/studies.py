@@ -72,9 +72,7 @@ def findings(folder: Path) -> Path:
     if not path.is_file():
         digits = load_digits()
         images = (digits.images * (255 / 16)).astype(np.uint8)
-        labels = np.stack([np.isin(digits.target, found) for found in FINDINGS.values()], axis=1).astype(
-            np.int64
-        )
+        labels = np.stack([np.isin(digits.target, found) for found in FINDINGS.values()], axis=1).astype(np.int64)
         folder.mkdir(parents=True, exist_ok=True)
         np.savez(
             path,

@@ -29,7 +29,7 @@ from fedsift.formulas.metrics import detect_sets, roc_area
 from fedsift.methods.fednoro import FedNoRo
 from fedsift.protocol.federation import Federation, Round
 from fedsift.protocol.messages import Weights
-from fedsift.study.running import federate
+from fedsift.study.running import open_in_process
 from fedsift.study.scenarios import preset_table
 from fedsift.study.study import Study
 from fedsift.study.toml_tables import apply_overrides
@@ -50,9 +50,7 @@ class Row:
     @property
     def label(self) -> str:
         marks = [
-            name
-            for name, on in (("LA", self.adjusted), ("per class", self.per_class), ("norm", self.scaled))
-            if on
+            name for name, on in (("LA", self.adjusted), ("per class", self.per_class), ("norm", self.scaled)) if on
         ]
         return ", ".join([self.kind, *marks])
 
@@ -91,7 +89,7 @@ def measure(study: Study, fits: int) -> dict[str, dict[str, float]]:
     assert isinstance(method, FedNoRo)
     spread = study.spread()
     assert spread.truth is not None
-    federation = federate(study, spread, "indicators")
+    federation = open_in_process(study, spread, "indicators")
     models = {
         adjusted: warmed_up(replace(method, tau=method.tau if adjusted else 0.0), federation)
         for adjusted in (False, True)
@@ -103,10 +101,7 @@ def measure(study: Study, fits: int) -> dict[str, dict[str, float]]:
         table = normalise(indicators(federation, models[row.adjusted], row))
         features = (table.values if row.scaled else table.filled)[:, table.informative]
         found = detect_sets(
-            [
-                split_matrix(features, method.noisy_by, fit, method.covariance).noisy.tolist()
-                for fit in range(fits)
-            ],
+            [split_matrix(features, method.noisy_by, fit, method.covariance).noisy.tolist() for fit in range(fits)],
             noisy,
         )
         figures[row.label] = {
@@ -123,24 +118,19 @@ def summarise(results: dict[str, dict[str, dict[str, float]]]) -> dict[str, dict
     seeds = list(results.values())
     return {
         row.label: {
-            figure: statistics.fmean(seed[row.label][figure] for seed in seeds)
-            for figure in seeds[0][row.label]
+            figure: statistics.fmean(seed[row.label][figure] for seed in seeds) for figure in seeds[0][row.label]
         }
         for row in ROWS
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("presets", nargs="+")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--fits", type=int, default=100)
     parser.add_argument("--set", nargs="*", default=[], help="settings over every preset")
-    parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "results" / "fednoro-indicators.json"
-    )
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "fednoro-indicators.json")
     options = parser.parse_args()
     data: dict[str, Any] = json.loads(options.out.read_text("utf-8")) if options.out.is_file() else {}
     data.update(what="FedNoRo Table 3: recall, precision and matching ratio by indicator", fits=options.fits)

@@ -16,16 +16,16 @@ import tomli_w
 
 from fedsift.core.errors import DataError
 from fedsift.core.files import private_folder, write_private
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.deploy.site import worker
 from fedsift.deploy.site.consent import APPROVED, approve
 from fedsift.deploy.site.site_file import notebook_of, read_site_file
 from fedsift.deploy.trial.export import export_trial
-from fedsift.protocol.messages import Answer, Envelope, Moment, Reply, Request, SiteFacts
+from fedsift.protocol.messages import Reply, ReplyEnvelope, Request, RequestEnvelope, RequestMoment, SiteFacts
 from fedsift.runtime.federation import EngineFederation
 from fedsift.runtime.in_process import InProcess
 from fedsift.transports.remote.encoding import decode, encode
-from fedsift.transports.remote.introduction import Hello, Introduction
+from fedsift.transports.remote.introduction import Introduction, IntroductionRequest
 
 Policies = Mapping[str, Any]
 """The keys of a `[policy]` table; an empty one is no table at all."""
@@ -36,12 +36,12 @@ class Left:
     """A reply as it left a site, with the request that it answers."""
 
     site: str
-    moment: Moment
+    moment: RequestMoment
     request: Request[Any]
     reply: Reply
 
 
-def site_files(spread: Spread, folder: Path, policy: Policies) -> dict[str, Path]:
+def site_files(spread: FederatedDataset, folder: Path, policy: Policies) -> dict[str, Path]:
     """A folder for each site, as a trial deployment has them; with a policy, one that the operator approved."""
     files = dict(zip(spread.sites, export_trial(spread, {}, folder), strict=True))
     approved: bytes | None = None
@@ -67,11 +67,9 @@ def introduced(files: Mapping[str, Path], model: str) -> dict[str, SiteFacts]:
     """What each site declares on joining."""
     found = {}
     for site, path in files.items():
-        answer = told(path, Hello(), model)
+        answer = told(path, IntroductionRequest(), model)
         if not isinstance(answer, Introduction):
-            raise DataError(
-                f"site '{site}' does not join ({answer.failure}): give it more samples or a lower floor"
-            )
+            raise DataError(f"site '{site}' does not join ({answer.failure}): give it more samples or a lower floor")
         found[site] = answer.facts
     return found
 
@@ -84,7 +82,7 @@ class Deployed(InProcess):
     failures: list[str]
     """Why there was no reply, each time."""
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         answers = {}
         for site, envelope in envelopes.items():
             answer = told(self.files[site], envelope, self.facts[site].model or self.model)
@@ -96,7 +94,7 @@ class Deployed(InProcess):
             answers[site] = answer
         return answers
 
-    def settle(self, envelope: Envelope) -> None:
+    def settle(self, envelope: RequestEnvelope) -> None:
         EngineFederation.settle(self, envelope)  # the notebook is the site's, which has kept it
 
 

@@ -23,7 +23,7 @@ from fedsift.protocol.federation import Round
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.site import Samples
 from fedsift.runtime.in_process import InProcess
-from fedsift.study.running import federate
+from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Indicate, Train
@@ -89,7 +89,7 @@ class Scene:
 
 def scene(seed: int) -> Scene:
     study = study_of(seed)
-    federation = federate(study, study.spread(), f"leakage {seed}", InProcess)
+    federation = open_in_process(study, study.spread(), f"leakage {seed}", InProcess)
     method: Any = study.method
     state = warmed_up(method, federation)
     federation.begin(Round("look", 0, method.rounds), (Train, Indicate))
@@ -108,9 +108,7 @@ def scene(seed: int) -> Scene:
 # What leaves under a policy -----------------------------------------------------------------------------------------
 
 
-def noised(
-    start: Weights, model: Weights, bound: float, noise: float, entropy: np.random.Generator
-) -> Weights:
+def noised(start: Weights, model: Weights, bound: float, noise: float, entropy: np.random.Generator) -> Weights:
     """The model that leaves when its update is clipped at `bound` and gets noise of `noise` times it."""
     names = [name for name, tensor in model.items() if tensor.is_floating_point()]
     flat = torch.cat([(model[name] - start[name]).double().reshape(-1) for name in names])

@@ -27,11 +27,11 @@ from benchmarks.leakage.measure import FLOOR
 from benchmarks.leakage.replies import Reader, figures, lengths, read
 
 from fedsift.core.errors import FedsiftError
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.deploy.site.policy import fields_in
 from fedsift.methods._base import methods
 from fedsift.runtime.in_process import InProcess
-from fedsift.study.running import federate
+from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
 
 FILE = Path(__file__).parent / "results" / "methods.json"
@@ -95,7 +95,7 @@ def study_of(name: str, seed: int, folder: Path) -> Study:
     return Study.from_table(table)
 
 
-def _several_labels(spread: Spread, path: Path) -> Path:
+def _several_labels(spread: FederatedDataset, path: Path) -> Path:
     """The same sites with four yes/no findings a digit."""
     data = spread.dataset
     findings = np.stack([np.isin(data.labels, WITH[k]) for k in range(len(FINDINGS))], axis=1)
@@ -113,7 +113,7 @@ def _several_labels(spread: Spread, path: Path) -> Path:
     return path
 
 
-def spread_of(study: Study) -> Spread:
+def spread_of(study: Study) -> FederatedDataset:
     """The study's data; of each site a few samples are public as well, or nobody could ask whether they are there."""
     spread = study.spread()
     if spread.public is None:
@@ -148,7 +148,7 @@ def measured(name: str, seed: int, policies: tuple[str, ...] = POLICIES) -> dict
 
 
 def _run(
-    study: Study, spread: Spread, folder: Path, policy: Mapping[str, Any]
+    study: Study, spread: FederatedDataset, folder: Path, policy: Mapping[str, Any]
 ) -> tuple[list[Left], dict[str, Any]]:
     files = site_files(spread, folder, policy)
     left: list[Left] = []
@@ -162,7 +162,7 @@ def _run(
         row["set aside"] = end.refused
     except FedsiftError as error:  # a run that a policy ends is a result
         row["ended"] = str(error)[:300]
-    reader = Reader(federate(study, spread, study.name, InProcess), facts)
+    reader = Reader(open_in_process(study, spread, study.name, InProcess), facts)
     labels, member = figures(read(left, reader), reader)
     row["labels"] = {key: round(value, 3) for key, value in labels.items()}
     row["member"] = {key: round(value, 3) for key, value in member.items()}

@@ -149,9 +149,7 @@ class Reader:
     def secret(self, site: str) -> Array:
         """The site's mix of labels, over its active classes."""
         given = self.federation.spread.given[site]
-        counts = (
-            given.sum(0) if given.ndim == 2 else np.bincount(given, minlength=len(self.federation.classes))
-        )
+        counts = given.sum(0) if given.ndim == 2 else np.bincount(given, minlength=len(self.federation.classes))
         return as_shares(counts.astype(float)[self.active(site)])
 
     def logits(self, weights: Weights) -> Tensor:
@@ -316,25 +314,19 @@ def figures(found: Evidence, reader: Reader) -> tuple[dict[str, float], dict[str
     """Label mix and member by `Reply.field, exchanges`: means over all sites."""
     sites = reader.federation.sites
     uneven = [
-        site
-        for site in sites
-        if 0.5 * np.abs(reader.secret(site) - 1.0 / len(reader.active(site))).sum() >= LEAST
+        site for site in sites if 0.5 * np.abs(reader.secret(site) - 1.0 / len(reader.active(site))).sum() >= LEAST
     ]
     labels, member = {}, {}
     for name, mixes in found.mixes.items():
         for which in FROM:
             values = [
-                known(np.mean(_chosen(mixes[site], which), axis=0), reader.secret(site))
-                if site in mixes
-                else 0.0
+                known(np.mean(_chosen(mixes[site], which), axis=0), reader.secret(site)) if site in mixes else 0.0
                 for site in uneven
             ]
             labels[f"{name}, {which}"] = float(np.mean(values))
     for name, scores in found.scores.items():
         for which in FROM:
-            member[f"{name}, {which}"] = float(
-                np.mean([_area(_chosen(scores.get(site, []), which)) for site in sites])
-            )
+            member[f"{name}, {which}"] = float(np.mean([_area(_chosen(scores.get(site, []), which)) for site in sites]))
     return labels, member
 
 

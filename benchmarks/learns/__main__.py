@@ -38,9 +38,7 @@ def ending(kind: Kind, row: Row, settings: tuple[str, ...], seed: int) -> dict[s
     from fedsift.study.study import Study
     from fedsift.study.toml_tables import apply_overrides
 
-    table = apply_overrides(
-        preset_table(kind.preset), [*kind.settings, *row.settings, *settings, f"seed={seed}"]
-    )
+    table = apply_overrides(preset_table(kind.preset), [*kind.settings, *row.settings, *settings, f"seed={seed}"])
     study = Study.from_table({**table, "method": dict(row.method)})
     with tempfile.TemporaryDirectory() as place:
         folder = new_run(study, Path(place))
@@ -81,9 +79,7 @@ def cell(name: str, label: str, seed: int = SEED) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", default=list(KINDS), help=f"of {', '.join(KINDS)}")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), help="only these methods")
     parser.add_argument("--again", action="store_true", help="compute cells that are there too")

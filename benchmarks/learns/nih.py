@@ -106,12 +106,8 @@ def cell(label: str, seed: int = SEED) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--rows", nargs="+", default=list(ROWS), choices=list(ROWS), help="only these methods"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS), help="only these methods")
     parser.add_argument("--again", action="store_true", help="compute what is there too")
     options = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)

@@ -41,9 +41,7 @@ METRICS = {"accuracy": "accuracy", "bacc": "balanced accuracy", "map": "mean ave
 def read(folder: Path = HERE / "results") -> list[dict[str, Any]]:
     """Every cell, those of one kind together, the reference first."""
     cells = [json.loads(text) for file in sorted(folder.glob("*.json")) if (text := file.read_text("utf-8"))]
-    return sorted(
-        cells, key=lambda cell: (cell["kind"], cell["method"] != reference_of(cell), cell["method"])
-    )
+    return sorted(cells, key=lambda cell: (cell["kind"], cell["method"] != reference_of(cell), cell["method"]))
 
 
 def reference_of(cell: dict[str, Any]) -> str:
@@ -81,9 +79,7 @@ def _kind(kind: str, cells: list[dict[str, Any]]) -> list[str]:
     words = f"{what} Figure: {METRICS[first['metric']]} on {TESTS[kind]['samples']:,} test samples; guessing gives "
     words += f"{100 * first['chance']:.1f}. "
     words += f"All rows took {seconds / 60:.0f} minutes of processor time."
-    lines = [
-        "| method | without wrong labels | over the reference | with wrong labels (from) | learns | near |"
-    ]
+    lines = ["| method | without wrong labels | over the reference | with wrong labels (from) | learns | near |"]
     lines.append("|---|---|---|---|---|---|")
     known, entries = runs.read(), [entry for entry in own.read() if entry.kind == kind]
     behind = []
@@ -148,9 +144,7 @@ def own_line(
 
 
 def _filled(text: str, indent: str = "") -> str:
-    return textwrap.fill(
-        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.audit.browser import MISSING, Browser
+from tests.label_audit.browser import MISSING, Browser
 
 from fedsift.runs.events import Answered, Asked, Checkpointed, EventLog, Refused, RoundDone, Started
 from fedsift.runs.folder import RunFolder
@@ -150,9 +150,7 @@ class LongRun:
         self.say(Asked(number, stage, "Train", self.names, 600.0))
         self.say(Answered(number, "Train", self.names))
         for site in self.random.sample(self.names, 3):
-            self.say(
-                Refused(number, "Train", site, "the update's length 3.1 is 21 times the cohort's median 0.15")
-            )
+            self.say(Refused(number, "Train", site, "the update's length 3.1 is 21 times the cohort's median 0.15"))
         score = 1 - 1 / (1 + number / 100) + self.random.gauss(0, 0.01)
         values = {
             "accuracy": score,

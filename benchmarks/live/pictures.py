@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.audit.browser import MISSING, Browser
+from tests.label_audit.browser import MISSING, Browser
 
 from fedsift.live.companion import runs_page_beside
 from fedsift.report.page import write_report

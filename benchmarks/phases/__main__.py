@@ -26,7 +26,7 @@ from benchmarks.phases.plain import plain_phases
 
 from fedsift.core.errors import RunError
 from fedsift.deploy.site.site_file_head import read_head
-from fedsift.deploy.trial.consortium import Trial, family, prepare_trial, try_consortium
+from fedsift.deploy.trial.consortium import ConsortiumTrial, family, prepare_trial, try_consortium
 from fedsift.runs.folder import WAITING, RunFolder
 from fedsift.study.study import Study
 
@@ -52,7 +52,7 @@ def study_of(sites: int, rounds: int) -> Study:
 class Watch(threading.Thread):
     """When each round's question went out, and how much memory a site had at most."""
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: ConsortiumTrial) -> None:
         super().__init__(daemon=True)
         self.trial, self.over = trial, threading.Event()
         self.asked: dict[int, float] = {}
@@ -84,7 +84,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def breakdown(trial: Trial, asked: dict[int, float], ended: dict[int, float]) -> list[dict[str, float]]:
+def breakdown(trial: ConsortiumTrial, asked: dict[int, float], ended: dict[int, float]) -> list[dict[str, float]]:
     """Seconds of each part for each round that another one follows, at the site that answered last."""
     access = _lines(trial.hub / "access.jsonl")
     rows = []
@@ -92,11 +92,7 @@ def breakdown(trial: Trial, asked: dict[int, float], ended: dict[int, float]) ->
         begin, end = asked[number], ended[number]
         each = []
         for site, file in trial.sites.items():
-            pulls = [
-                _stamp(l["at"])
-                for l in access
-                if l["who"] == site and l["what"] == PULL and l["bytes_out"] > 100
-            ]
+            pulls = [_stamp(l["at"]) for l in access if l["who"] == site and l["what"] == PULL and l["bytes_out"] > 100]
             pushes = [_stamp(l["at"]) for l in access if l["who"] == site and l["what"] == PUSH]
             answers = [l for l in _lines(read_head(file).egress) if l.get("request") == "Train"]
             answer = next((l for l in answers if begin <= _stamp(l["at"]) <= end), None)
@@ -168,9 +164,7 @@ def main() -> None:
     options.add_argument("--sites", type=int, default=3)
     options.add_argument("--rounds", type=int, default=6)
     options.add_argument("--turns", type=int, default=3)
-    options.add_argument(
-        "--ours", action="store_true", help="Only fedsift; the result is added to the others."
-    )
+    options.add_argument("--ours", action="store_true", help="Only fedsift; the result is added to the others.")
     options.add_argument("--page", action="store_true", help="Only write the table into the page.")
     chosen = options.parse_args()
     if chosen.ours:

@@ -106,9 +106,7 @@ def plain_phases(folder: Path, sites: int, rounds: int) -> list[float]:
     write_plain(folder / "plain-app")
     out, port, home = folder / "plain.json", free_port(), folder / "plain-home"
     home.mkdir()
-    connection = {
-        "superlink": {"default": "here", "here": {"address": f"127.0.0.1:{port}", "insecure": True}}
-    }
+    connection = {"superlink": {"default": "here", "here": {"address": f"127.0.0.1:{port}", "insecure": True}}}
     (home / "config.toml").write_text(tomli_w.dumps(connection), "utf-8")
     link = [program("flower-superlink"), "--insecure", "--host", "127.0.0.1", "--port", str(port)]
     commands = [link]

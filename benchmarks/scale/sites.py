@@ -33,8 +33,8 @@ def measure(sites: int) -> dict[str, Any]:
     from fedsift.methods._base import methods
     from fedsift.runs.folder import RunFolder
     from fedsift.runtime.evaluation import Evaluator
-    from fedsift.runtime.loop import conduct
-    from fedsift.study.running import federate
+    from fedsift.runtime.loop import run_rounds
+    from fedsift.study.running import open_in_process
     from fedsift.study.study import Study
 
     torch.set_num_threads(1)
@@ -54,9 +54,9 @@ def measure(sites: int) -> dict[str, Any]:
     spread = build(dataset, partitions.get("iid")(sites=sites), noises.get("clean")(), seed=1)  # type: ignore[call-arg]
     spread_seconds = time.perf_counter() - started
     study = Study.from_table({"method": {"name": "fedavg", "rounds": ROUNDS, "fraction": ASKED / sites}})
-    federation = federate(study, spread, "scale")
+    federation = open_in_process(study, spread, "scale")
     folder = RunFolder.create(Path(tempfile.mkdtemp()), "scale")
-    conduct(
+    run_rounds(
         methods.get("fedavg")(rounds=ROUNDS, fraction=ASKED / sites),
         federation,
         folder,  # type: ignore[call-arg]

@@ -30,8 +30,8 @@ def soak(method: str, rounds: int) -> dict[str, Any]:
     from fedsift.methods._base import methods
     from fedsift.runs.folder import RunFolder
     from fedsift.runtime.evaluation import Evaluator
-    from fedsift.runtime.loop import conduct
-    from fedsift.study.running import federate
+    from fedsift.runtime.loop import run_rounds
+    from fedsift.study.running import open_in_process
     from fedsift.study.study import Study
 
     rng = np.random.default_rng(1)
@@ -49,7 +49,7 @@ def soak(method: str, rounds: int) -> dict[str, Any]:
     study = Study.from_table(
         {"model": {"name": "lenet5"}, "method": settings, "engine": {"workers": 2}, "train": {"epochs": 1}}
     )
-    federation = federate(study, spread, "soak")
+    federation = open_in_process(study, spread, "soak")
     megabytes: list[float] = []
 
     def look(row: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ def soak(method: str, rounds: int) -> dict[str, Any]:
         folder = RunFolder.create(Path(place), "soak")
         test = Evaluator(federation, federation.test_set())
         made = methods.get(method)(rounds=rounds, fraction=ASKED / SITES)  # type: ignore[call-arg]
-        conduct(made, federation, folder, test, listen=look)
+        run_rounds(made, federation, folder, test, listen=look)
         seconds = [row["seconds"] for row in folder.rounds()]
     settled = megabytes[len(megabytes) // 5 :]
     tenth = max(1, len(settled) // 10)

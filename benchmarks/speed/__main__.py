@@ -42,15 +42,11 @@ FEWEST_TURNS = 15
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", default=list(WORKLOADS), help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--turns", type=int, default=7, help="turns of all sides")
     parser.add_argument("--sides", default="", help="only these, separated by ';'")
-    parser.add_argument(
-        "--whole-runs", type=int, default=0, help=f"also time runs of {WHOLE_RUN_ROUNDS} rounds"
-    )
+    parser.add_argument("--whole-runs", type=int, default=0, help=f"also time runs of {WHOLE_RUN_ROUNDS} rounds")
     parser.add_argument("--sweep", action="store_true", help="also vary sites a round, batch size and model")
     parser.add_argument(
         "--against",
@@ -72,9 +68,7 @@ def main() -> None:
             result["whole_runs"] = whole_runs(WORKLOADS[name], wanted, options.whole_runs)
         save(result, options.out / name)
     if options.sweep:
-        save(
-            {"workload": "sweep", "machine": machine(), "points": sweep(options.turns)}, options.out / "sweep"
-        )
+        save({"workload": "sweep", "machine": machine(), "points": sweep(options.turns)}, options.out / "sweep")
 
 
 def available(sides: list[str]) -> list[str]:
@@ -94,21 +88,15 @@ def machine() -> dict[str, Any]:
 def compare(work: Workload, names: list[str], turns: int) -> dict[str, Any]:
     """All sides, alternating; the first two rounds of each warm up."""
     seconds, memory = take_turns([Side(name, work) for name in names], turns)
-    print(
-        f"\n{work.name}: {work.model}, batches of {work.batch}, {work.chosen} sites x {work.samples} images"
-    )
+    print(f"\n{work.name}: {work.model}, batches of {work.batch}, {work.chosen} sites x {work.samples} images")
     result = {"workload": work.name, "machine": machine(), "turns": turns, "sides": {}}
     for name in names:
-        ratios = (
-            [theirs / own for theirs, own in zip(seconds[name], seconds[OURS])] if OURS in seconds else []
-        )
+        ratios = [theirs / own for theirs, own in zip(seconds[name], seconds[OURS])] if OURS in seconds else []
         row = {"seconds": quartiles(seconds[name]), "memory_mb": memory[name]}
         if ratios:
             row["times_ours"] = quartiles(ratios)
         result["sides"][name] = row
-        print(
-            f"  {name:34s} {_three(row['seconds'])} s {_three(row.get('times_ours'))} x ours, {memory[name]} MB"
-        )
+        print(f"  {name:34s} {_three(row['seconds'])} s {_three(row.get('times_ours'))} x ours, {memory[name]} MB")
     return result
 
 
@@ -148,9 +136,7 @@ def against(work: Workload, source: Path, turns: int) -> dict[str, Any]:
         "median_interval": median_interval(ratios),
     }
     low, high = result["median_interval"]
-    print(
-        f"\n{work.name}: {_three(result['ratio'])} times the other's time, 95 % of the median {low:.3f}-{high:.3f}"
-    )
+    print(f"\n{work.name}: {_three(result['ratio'])} times the other's time, 95 % of the median {low:.3f}-{high:.3f}")
     return result
 
 

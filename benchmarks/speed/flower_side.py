@@ -32,9 +32,7 @@ def run_flower(work: Workload, proceed: Next, finished: Finished, actors: int = 
         rows = work.rows(int(context.node_config["partition-id"]))
         state = message.content["arrays"].to_torch_state_dict()
         trained = train_plain(state, images[rows], labels[rows], work, int(rows[0]), True)
-        content = RecordDict(
-            {"arrays": ArrayRecord(trained), "metrics": MetricRecord({"num-examples": len(rows)})}
-        )
+        content = RecordDict({"arrays": ArrayRecord(trained), "metrics": MetricRecord({"num-examples": len(rows)})})
         return Message(content=content, reply_to=message)
 
     @server.main()

@@ -29,7 +29,7 @@ from fedsift.methods._base import methods
 from fedsift.protocol.federation import Round
 from fedsift.protocol.method import Stage
 from fedsift.runtime.in_process import InProcess
-from fedsift.study.running import federate
+from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
 
 RESULTS = Path(__file__).parent / "results" / "methods.json"
@@ -69,9 +69,7 @@ class Stepper:
         table: dict[str, Any] = {
             "data": {"name": "npz", "path": str(_images(folder, several))},
             "partition": {"name": "iid", "sites": SITES},
-            "noise": {"name": "class-missing", "missing": 4}
-            if several
-            else {"name": "symmetric", "rate": 0.3},
+            "noise": {"name": "class-missing", "missing": 4} if several else {"name": "symmetric", "rate": 0.3},
             "model": {"name": "lenet5"},
             "train": {
                 "epochs": epochs,
@@ -88,7 +86,7 @@ class Stepper:
         study = Study.from_table(table)
         spread = study.spread()
         self.method = study.completed(study.facts(spread)).method
-        self.federation: InProcess = federate(study, spread, name)
+        self.federation: InProcess = open_in_process(study, spread, name)
         self.federation.begin(Round("start", 0, -1), ())
         self.state = self.method.start(self.federation)
         self._number = 0
@@ -194,22 +192,16 @@ def _all() -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="only these methods; all by default")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--page", action="store_true", help="only write the table into docs/speed.md")
     options = parser.parse_args()
-    facts = (
-        read() if RESULTS.is_file() and (options.page or options.names) else {"ratios": {}, "together": []}
-    )
+    facts = read() if RESULTS.is_file() and (options.page or options.names) else {"ratios": {}, "together": []}
     if not options.page:
         torch.set_num_threads(1)
         said = {"turns": options.turns, "torch": torch.__version__}
-        facts = (
-            {**said, **facts} if options.names else {**facts, **said}
-        )  # of the run of all, if there was one
+        facts = {**said, **facts} if options.names else {**facts, **said}  # of the run of all, if there was one
         with threadpool_limits(1), tempfile.TemporaryDirectory() as place:
             for name in options.names or _all():
                 facts["ratios"][name] = measure(name, options.turns, Path(place))

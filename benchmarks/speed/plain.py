@@ -34,9 +34,7 @@ def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
     return padded[which, channel, rows, columns]
 
 
-def train_plain(
-    state: State, images: Tensor, labels: Tensor, work: Workload, seed: int, channels_last: bool
-) -> State:
+def train_plain(state: State, images: Tensor, labels: Tensor, work: Workload, seed: int, channels_last: bool) -> State:
     """One local epoch of one site."""
     generator = torch.Generator().manual_seed(seed)
     network = network_of(work.model, channels_last)
@@ -48,9 +46,7 @@ def train_plain(
     if channels_last:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     for start in range(0, len(inputs), work.batch):
-        loss = F.cross_entropy(
-            network(inputs[start : start + work.batch]), targets[start : start + work.batch]
-        )
+        loss = F.cross_entropy(network(inputs[start : start + work.batch]), targets[start : start + work.batch])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedsift.formulas.aggregation import shares_of, weighted_average
 from fedsift.models.factory import build_model, initial_weights
-from fedsift.protocol.messages import Moment, SiteFacts
-from fedsift.protocol.site import Compute, Samples, Site
+from fedsift.protocol.messages import RequestMoment, SiteFacts
+from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.training.processes import start_workers
 from fedsift.training.recipe import Augment, Recipe
 from fedsift.training.requests import Train
@@ -98,13 +98,11 @@ def plain_workers(work: Workload) -> Round:
 def ours(work: Workload, workers: int, trainer: str = "auto") -> Round:
     """fedsift's own round: a `Train` request answered by all chosen sites, then averaged."""
     torch.set_num_threads(1)
-    compute = Compute(trainer=trainer, workers=workers)  # type: ignore[arg-type]
+    compute = ComputeSettings(trainer=trainer, workers=workers)  # type: ignore[arg-type]
     start_workers(compute)
     images, labels = make_pool()
     weights = initial_weights(work.model, SHAPE, CLASSES, 0)
-    recipe = Recipe(
-        batch_size=work.batch, lr=work.lr, momentum=work.momentum, augment=Augment(flip=True, crop=PADDING)
-    )
+    recipe = Recipe(batch_size=work.batch, lr=work.lr, momentum=work.momentum, augment=Augment(flip=True, crop=PADDING))
 
     def site_of(number: int, site: int) -> Site:
         rows = work.rows(site)
@@ -113,7 +111,7 @@ def ours(work: Workload, workers: int, trainer: str = "auto") -> Round:
             samples=Samples(images, rows, MEAN, STD),
             given=labels[rows],
             classes=tuple(str(k) for k in range(CLASSES)),
-            moment=Moment(0, "train", number, 0),
+            moment=RequestMoment(0, "train", number, 0),
             compute=compute,
         )
 

@@ -17,11 +17,11 @@ import torch
 from benchmarks.speed.workload import CLASSES
 
 from fedsift.models.factory import build_model, initial_weights
-from fedsift.protocol.messages import Moment, SiteFacts
+from fedsift.protocol.messages import RequestMoment, SiteFacts
 from fedsift.protocol.site import Samples
 from fedsift.training.cohort import ALONE, try_steps
 from fedsift.training.dispatch import LARGE, suggested_size
-from fedsift.training.job import Job
+from fedsift.training.job import TrainingJob
 from fedsift.training.recipe import Augment, Recipe
 from fedsift.training.site import LocalSite
 
@@ -48,7 +48,7 @@ KINDS = [
 BATCHES = (10, 16, 64)
 
 
-def job_of(model: str, shape: tuple[int, ...], batch: int) -> Job:
+def job_of(model: str, shape: tuple[int, ...], batch: int) -> TrainingJob:
     """A site's training with steps enough to time."""
     rows = batch * (STEPS + 1)
     generator = torch.Generator().manual_seed(0)
@@ -58,13 +58,13 @@ def job_of(model: str, shape: tuple[int, ...], batch: int) -> Job:
         Samples(pool, torch.arange(rows)),
         torch.randint(0, CLASSES, (rows,), generator=generator),
         tuple(str(k) for k in range(CLASSES)),
-        Moment(0, "train", 0, 0),
+        RequestMoment(0, "train", 0, 0),
     )
     recipe = Recipe(batch_size=batch, lr=0.01, momentum=0.5, augment=Augment(flip=True, crop=2))
-    return Job(site, initial_weights(model, shape, CLASSES, 0), recipe)
+    return TrainingJob(site, initial_weights(model, shape, CLASSES, 0), recipe)
 
 
-def microseconds(job: Job, size: int) -> float:
+def microseconds(job: TrainingJob, size: int) -> float:
     """Processor time a sample of the fastest step but the first."""
     times: list[float] = []
     began = started = time.process_time()

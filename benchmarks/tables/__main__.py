@@ -9,9 +9,9 @@ from pathlib import Path
 from benchmarks.tables import excerpts, standings
 from benchmarks.tables.page import HERE, PAGE, kept_result, page
 
-from fedsift.bench.advice import LEADERBOARD
-from fedsift.bench.outputs import table_text
-from fedsift.bench.store import TABLE
+from fedsift.benchmark.advice import LEADERBOARD
+from fedsift.benchmark.outputs import table_text
+from fedsift.benchmark.store import TABLE
 
 
 def keep(out: Path, names: list[str]) -> None:

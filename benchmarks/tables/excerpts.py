@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from benchmarks.section import Section
 from benchmarks.tables.page import HERE, claim_line, figure_table, shown_results
 
-from fedsift.bench.summary import Results
-from fedsift.bench.text import pipes, title
+from fedsift.benchmark.summary import Results
+from fedsift.benchmark.text import pipes, title
 
 COMMAND = "python -m benchmarks.tables"
 PAPERS = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fedsift.bench.cells import study_of
-from fedsift.bench.summary import Results
-from fedsift.bench.table import Column, Row, Table, find_table, table_names
+from fedsift.benchmark.cells import study_of
+from fedsift.benchmark.summary import Results
+from fedsift.benchmark.table import Table, TableColumn, TableRow, find_table, table_names
 
 CORES = 2
 SEEDS = 3
@@ -77,7 +77,7 @@ def forecasts(kept: Sequence[Results]) -> Iterator[Forecast]:
         yield Forecast(name, SEEDS * len(seconds), whole, known / len(seconds))
 
 
-def kind_of(table: Table, row: Row, column: Column) -> tuple[Kind, int]:
+def kind_of(table: Table, row: TableRow, column: TableColumn) -> tuple[Kind, int]:
     """The kind of a run, and its rounds."""
     study = study_of(table, row, column, table.seeds[0])
     content = study.to_table()
@@ -100,11 +100,7 @@ def lines(kept: Sequence[Results]) -> list[list[str]]:
         else:
             shown = f"{one.minutes:.1f}" + (" (too long)" if one.minutes > MOST else "")
             how = (
-                "measured"
-                if one.measured == 1
-                else "forecast"
-                if not one.measured
-                else f"{one.measured:.0%} measured"
+                "measured" if one.measured == 1 else "forecast" if not one.measured else f"{one.measured:.0%} measured"
             )
         rows.append([one.name, str(one.runs), shown, how])
     return rows

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from benchmarks.tables.forecast import CORES, lines
 
-from fedsift.bench.claims import Verdict
-from fedsift.bench.store import TABLE, placed_in
-from fedsift.bench.summary import Results, results_of
-from fedsift.bench.table import find_table, table_names
-from fedsift.bench.text import (
+from fedsift.benchmark.claims import ClaimOutcome
+from fedsift.benchmark.store import TABLE, placed_in
+from fedsift.benchmark.summary import Results, results_of
+from fedsift.benchmark.table import find_table, table_names
+from fedsift.benchmark.text import (
     bold,
     cells_of_row,
     figure_words,
@@ -90,9 +90,7 @@ def page() -> str:
         filled(INTRO),
         filled(READING.format(", ".join(with_torch) or "-")),
     ]
-    claims = [
-        (results, verdict) for results in kept for verdict in results.verdicts if not verdict.claim.explains
-    ]
+    claims = [(results, verdict) for results in kept for verdict in results.verdicts if not verdict.claim.explains]
     if claims:
         blocks += ["## What holds", holds(claims)]
     for results in kept:
@@ -125,7 +123,7 @@ def at_once() -> list[str]:
     return ["## Many runs at once", filled(text)]
 
 
-def holds(claims: list[tuple[Results, Verdict]]) -> str:
+def holds(claims: list[tuple[Results, ClaimOutcome]]) -> str:
     """One line a statement, with the difference that speaks most against it."""
     lines = []
     for results, verdict in claims:
@@ -157,23 +155,23 @@ def figure_table(results: Results, figure: str) -> str:
     return pipes(head, rows)
 
 
-def weakest(verdict: Verdict) -> str:
+def weakest(verdict: ClaimOutcome) -> str:
     """The difference that speaks most against a statement."""
     return pair_words(verdict.against[0], verdict.figure) if verdict.differences else ""
 
 
-def claim_line(verdict: Verdict) -> str:
+def claim_line(verdict: ClaimOutcome) -> str:
     """A statement with its verdict on one line."""
     shown = weakest(verdict)
     return f"{verdict.claim.text}: **{verdict.verdict}**" + (f" (weakest: {shown})" if shown else "")
 
 
-def items(verdicts: Sequence[Verdict]) -> str:
+def items(verdicts: Sequence[ClaimOutcome]) -> str:
     """The claims, each with what explains it below it."""
     return "\n".join(item(verdict, "  - " if verdict.claim.explains else "- ") for verdict in verdicts)
 
 
-def item(verdict: Verdict, mark: str) -> str:
+def item(verdict: ClaimOutcome, mark: str) -> str:
     return textwrap.fill(
         stated(verdict), WIDTH, initial_indent=mark, subsequent_indent=" " * len(mark), break_long_words=False,
         break_on_hyphens=False,

@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedsift.bench.cells import cells_of, measure
-from fedsift.bench.running import run_table
-from fedsift.bench.store import Store
-from fedsift.bench.table import Table, table_of
+from fedsift.benchmark.cells import cells_of, measure
+from fedsift.benchmark.running import run_table
+from fedsift.benchmark.store import RunStore
+from fedsift.benchmark.table import Table, table_of
 
 SCENARIO = "fedcorr/cifar10-iid-0.6-0.5-small"
 OUT = Path(__file__).with_name("speed.json")
@@ -47,7 +47,7 @@ def through_the_bench(place: Path, rounds: int) -> None:
 
 def one_by_one(place: Path, rounds: int) -> None:
     for cell in cells_of(six(rounds, 2)):
-        Store(place).write(measure(cell.study, place / "runs" / cell.key))
+        RunStore(place).write(measure(cell.study, place / "runs" / cell.key))
 
 
 SIDES = {"bench": through_the_bench, "in turn": one_by_one}
@@ -60,13 +60,11 @@ def timed(side: str, rounds: int) -> tuple[float, dict[str, Any]]:
         started = time.perf_counter()
         subprocess.run([*command, "--rounds", str(rounds)], check=True)
         seconds = time.perf_counter() - started
-        return seconds, {record.study_key: record.outcome for record in Store(Path(place))}
+        return seconds, {record.study_key: record.outcome for record in RunStore(Path(place))}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--side", choices=list(SIDES))

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from benchmarks.tables.page import HERE, figure_table, filled, kept_result, open_result, section
 
-from fedsift.bench import advice
-from fedsift.bench.advice import KINDS, LEADERBOARD, SITUATIONS, Advised, Ranking, rankings_of
-from fedsift.bench.summary import Results
-from fedsift.bench.table import Table
-from fedsift.bench.text import figure_words, note_lines, pipes, versions
+from fedsift.benchmark import advice
+from fedsift.benchmark.advice import KINDS, LEADERBOARD, SITUATIONS, AdvisedRow, SituationRanking, rankings_of
+from fedsift.benchmark.summary import Results
+from fedsift.benchmark.table import Table
+from fedsift.benchmark.text import figure_words, note_lines, pipes, versions
 from fedsift.core.units import plural, size
 
 PAGE = HERE.parents[1] / "docs" / "results" / "leaderboard.md"
@@ -39,7 +39,7 @@ and leave them as they are, none for those that judge none."""
 def advice_text(results: Results | None) -> str:
     """`advice.json`."""
     found = [] if results is None else [asdict(one) for one in rankings_of(results)]
-    empty = [asdict(Ranking(situation, "", ())) for situation in SITUATIONS]
+    empty = [asdict(SituationRanking(situation, "", ())) for situation in SITUATIONS]
     return json.dumps(found or empty, indent=1) + "\n"
 
 
@@ -140,7 +140,7 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + rest if names else "nobody"
 
 
-def gain(row: Advised) -> str:
+def gain(row: AdvisedRow) -> str:
     """Points above the reference row over the columns, paired by seed."""
     if row.low is None or row.high is None:
         return f"{row.above_reference:+.1f}, one seed"

@@ -57,11 +57,11 @@ def judge(number: int, trainer: str) -> dict[str, Any]:
     """Warm up and test one federation."""
     from fedsift.protocol.federation import Round
     from fedsift.protocol.findings import Findings
-    from fedsift.study.running import federate
+    from fedsift.study.running import open_in_process
     from fedsift.study.study import Study
 
     study = Study.from_table(study_of(number, trainer))
-    federation = federate(study, study.spread(), "verdicts")
+    federation = open_in_process(study, study.spread(), "verdicts")
     federation.begin(Round("start", 0, -1), ())
     state = study.method.start(federation)
     done = 0
@@ -150,9 +150,7 @@ def _difference(one: list[list[float | None]], other: list[list[float | None]]) 
 
 def quantiles(values: list[float]) -> dict[str, float]:
     ordered = sorted(values)
-    return {
-        f"{share:.0%}": ordered[min(int(share * len(ordered)), len(ordered) - 1)] for share in (0.5, 0.9, 1.0)
-    }
+    return {f"{share:.0%}": ordered[min(int(share * len(ordered)), len(ordered) - 1)] for share in (0.5, 0.9, 1.0)}
 
 
 def interval(hits: int, n: int) -> list[float]:
@@ -166,10 +164,7 @@ def report(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     pairs = {f"{a} / {b}": compare(found[a], found[b]) for a, b in itertools.combinations(kinds, 2)}
     rows = list(zip(*found.values()))
     turned = sum(
-        any(
-            a["noisy"] != b["noisy"]
-            for a, b in itertools.combinations([r for r in row if not r["borderline"]], 2)
-        )
+        any(a["noisy"] != b["noisy"] for a, b in itertools.combinations([r for r in row if not r["borderline"]], 2))
         for row in rows
     )
     first = found[kinds[0]]
@@ -219,13 +214,9 @@ def body(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--federations", type=int, default=200)
-    parser.add_argument(
-        "--minutes", type=float, default=120.0, help="stop after this; what is finished counts"
-    )
+    parser.add_argument("--minutes", type=float, default=120.0, help="stop after this; what is finished counts")
     parser.add_argument("--page", action="store_true", help="only write the figures into docs/detection.md")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -239,11 +230,7 @@ def main() -> None:
     result = report(gather(options.federations, options.minutes))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(
-        json.dumps(
-            {key: value for key, value in result.items() if key not in ("verdicts", "pairs")}, indent=1
-        )
-    )
+    print(json.dumps({key: value for key, value in result.items() if key not in ("verdicts", "pairs")}, indent=1))
     for pair, row in result["pairs"].items():
         print(f"{pair}: {row['turned']} turned, {row['different']} different, {row['indicators_differ_by']}")
 

@@ -86,9 +86,7 @@ def simulated(kind: dict[str, Any], federations: int) -> dict[str, Any]:
     """Counts over federations of one kind: sites that are noisy, found and named, by the test and by the paper."""
     sites, level = kind["sites"], kind["level"] or LEVELS[0]
     noisy = int(SHARE * sites) if kind["level"] else 0
-    count = dict.fromkeys(
-        ("accused", "noisy", "found", "named", "papers_accused", "papers_found", "papers_named"), 0
-    )
+    count = dict.fromkeys(("accused", "noisy", "found", "named", "papers_accused", "papers_found", "papers_named"), 0)
     for number in range(federations):
         rng = np.random.default_rng((SEED, sites, number))
         table, bad = federation(rng, sites, noisy, *level, effect=kind["effect"])
@@ -146,17 +144,13 @@ def real(sites: int, rho: float, federations: int) -> dict[str, Any]:
     from fedsift.study.study import Study
     from fedsift.study.toml_tables import apply_overrides
 
-    count = dict.fromkeys(
-        ("accused", "noisy", "found", "named", "papers_accused", "papers_found", "papers_named"), 0
-    )
+    count = dict.fromkeys(("accused", "noisy", "found", "named", "papers_accused", "papers_found", "papers_named"), 0)
     for number in range(federations):
         for detection, before in (("tested", ""), ("paper", "papers_")):
             settings = [
                 'model.name="mlp"',
                 f"partition={{name='bernoulli-dirichlet', sites={sites}, p=0.9, alpha=2.0}}",
-                f"noise={{name='fedcorr', rho={rho}, tau=0.3, sites='exact'}}"
-                if rho
-                else "noise={name='clean'}",
+                f"noise={{name='fedcorr', rho={rho}, tau=0.3, sites='exact'}}" if rho else "noise={name='clean'}",
                 f"method={{name='fednoro', rounds=6, warm_up=6, detection='{detection}'}}",
                 f"seed={SEED + number}",
                 "evaluate.every=1000",
@@ -289,9 +283,7 @@ def _what_is_lost(usual: list[dict[str, Any]]) -> str:
     )
     if not below:
         return f"{lost} The recall is nowhere below the paper's."
-    named = "; ".join(
-        f"{line['sites']} sites, {line['effect']:g}, from {line['level'][0]:g}" for line in below
-    )
+    named = "; ".join(f"{line['sites']} sites, {line['effect']:g}, from {line['level'][0]:g}" for line in below)
     return f"{lost} The recall is below the paper's in: {named}."
 
 
@@ -325,9 +317,7 @@ def read() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", action="store_true", help="only write the section of docs/detection.md")
     parser.add_argument("--clean", type=int, default=400, help="clean federations of each kind")
     parser.add_argument("--noisy", type=int, default=200, help="noisy federations of each kind")

@@ -53,9 +53,7 @@ CASES = [
     Case("digits, 20 sites, iid, fednoro", DIGITS, (MLP, IID % 20, FEDNORO)),
     Case("digits, 20 sites, skewed, fednoro", DIGITS, (MLP, SKEWED % 20, FEDNORO)),
     Case("digits, 20 sites, iid, fedcorr", DIGITS, (MLP, IID % 20, FEDCORR)),
-    Case(
-        "CIFAR-10, LeNet-5, 20 sites, iid, fednoro", CIFAR, (IID % 20, FEDNORO), rhos=(1.0, 0.8, 0.0), seeds=2
-    ),
+    Case("CIFAR-10, LeNet-5, 20 sites, iid, fednoro", CIFAR, (IID % 20, FEDNORO), rhos=(1.0, 0.8, 0.0), seeds=2),
     Case(
         "CIFAR-10, LeNet-5, 20 sites, skewed, fednoro",
         CIFAR,
@@ -135,9 +133,7 @@ def read() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", action="store_true", help="only write the table into docs/detection.md")
     parser.add_argument("--seeds", type=int, default=8, help="at most so many of each kind")
     options = parser.parse_args()

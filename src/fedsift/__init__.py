@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from fedsift.api.predictions import Predictions
     from fedsift.api.run import Run
     from fedsift.api.start import load, resume, run
-    from fedsift.audit.from_probabilities import audit_labels
     from fedsift.core.errors import FedsiftError
     from fedsift.data.sources.arrays import Arrays
+    from fedsift.label_audit.from_probabilities import audit_labels
     from fedsift.study.study import Study
 
 __getattr__ = lazy(
@@ -32,7 +32,7 @@ __getattr__ = lazy(
         "api.predictions": ("Predictions",),
         "api.run": ("Run",),
         "api.start": ("load", "resume", "run"),
-        "audit.from_probabilities": ("audit_labels",),
+        "label_audit.from_probabilities": ("audit_labels",),
         "core.errors": ("FedsiftError",),
         "data.sources.arrays": ("Arrays",),
         "study.study": ("Study",),

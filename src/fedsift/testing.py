@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedsift.core.errors import ConfigError, QuorumError
-from fedsift.protocol.federation import Draws, Replies, Round
+from fedsift.protocol.federation import RandomDraws, Replies, Round
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights
 
@@ -27,7 +27,7 @@ Script = Callable[[str, Request[Any]], Reply | None]
 """A site's name and what it is asked, to its reply; None for a site that does not answer."""
 
 
-class Scripted(Draws):
+class Scripted(RandomDraws):
     """A `Federation` that hands every request to a function, and keeps what was asked, recorded and warned of."""
 
     def __init__(
@@ -73,9 +73,7 @@ class Scripted(Draws):
     def sites(self) -> list[str]:
         return list(self.facts)
 
-    def ask(
-        self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None
-    ) -> Replies[R]:
+    def ask(self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None) -> Replies[R]:
         """As an engine does: an ask of nobody is a mistake, and one that nobody answers breaks the quorum."""
         self.requests.append(request)
         if not isinstance(request, Mapping):
@@ -100,9 +98,7 @@ class Scripted(Draws):
 
     def initial_weights(self, model: str = "", draw: int = 0) -> Weights:
         if self.weights is None:
-            raise ConfigError(
-                "this scripted federation has no weights: give it some, e.g. weights={'w': ...}"
-            )
+            raise ConfigError("this scripted federation has no weights: give it some, e.g. weights={'w': ...}")
         return self.weights
 
     def model_buffers(self, model: str = "") -> list[str]:

@@ -46,11 +46,10 @@ class FirstWrong(fedsift.Noise):
 
     sites: int = 1
 
-    def spoil(self, scene: fedsift.Scene) -> fedsift.Spoiled:
+    def corrupt(self, scene: fedsift.Scene) -> fedsift.Spoiled:
         noisy = tuple(scene.sites[: self.sites])
         given = {
-            site: np.zeros_like(labels) if site in noisy else labels.copy()
-            for site, labels in scene.clean.items()
+            site: np.zeros_like(labels) if site in noisy else labels.copy() for site, labels in scene.clean.items()
         }
         level = {site: float(site in noisy) for site in scene.sites}
         return fedsift.Spoiled(given=given, level=level, noisy=noisy)

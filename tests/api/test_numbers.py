@@ -67,9 +67,7 @@ def test_new_rows_are_measured_by_the_old_ones(trained: tuple[Path, fedsift.Run]
     """Ten dogs alone: by their own mean half of them would be small."""
     place, run = trained
     truth = write(place / "more.csv", 60, 2, label=False)
-    dogs = [
-        row for row, name in zip((place / "more.csv").read_text().splitlines()[1:], truth) if name == "dog"
-    ][:10]
+    dogs = [row for row, name in zip((place / "more.csv").read_text().splitlines()[1:], truth) if name == "dog"][:10]
     (place / "dogs.csv").write_text("\n".join(["id,record,site,length,sex,weight", *dogs]) + "\n", "utf-8")
     words = ["predict", str(run.path), str(place / "dogs.csv"), "--json"]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
@@ -133,7 +131,5 @@ def test_later_samples_of_an_audit_are_measured_by_the_earlier_ones(tmp_path: Pa
     for line in sites.values():
         with Path(line["list"]).open(encoding="utf-8", newline="") as file:
             found += list(csv.DictReader(file))
-    assert {row["predicted_label"] for row in found} == {"dog"}, (
-        "by their own mean half of them would be cats"
-    )
+    assert {row["predicted_label"] for row in found} == {"dog"}, "by their own mean half of them would be cats"
     assert min(found, key=lambda row: float(row["label_score"]))["id"] == wrong.split(",")[0]

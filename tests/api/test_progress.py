@@ -52,9 +52,7 @@ def test_a_notebook_sees_one_line_that_changes(monkeypatch: pytest.MonkeyPatch) 
     assert shown == []
 
 
-def test_a_script_is_quiet_unless_asked(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_is_quiet_unless_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "IPython", None)
     with api_progress("fedavg", 2) as listen:
         listen(ROW)

@@ -99,9 +99,7 @@ def test_a_study_is_a_file_a_dict_a_study_or_a_scenario(finished: fedsift.Run, t
     changed = fedsift.run(fedsift.Study.from_file(file), seed=6, method={"rounds": 1}, out=tmp_path / "runs")
     assert (changed.summary["seed"], len(changed.rounds)) == (6, 1)
     small = fedsift.run(
-        "fedcorr/cifar10-iid-0.6-0.5-small"
-        if _known("fedcorr/cifar10-iid-0.6-0.5-small")
-        else _any_scenario(),
+        "fedcorr/cifar10-iid-0.6-0.5-small" if _known("fedcorr/cifar10-iid-0.6-0.5-small") else _any_scenario(),
         data=Stripes(),
         partition=Halves(),
         noise=FirstWrong(),
@@ -136,9 +134,7 @@ def _any_scenario() -> str:
         ({"seed": "three"}, "must be a whole number"),
     ],
 )
-def test_mistakes_are_named_before_a_folder_is_made(
-    changes: dict[str, object], message: str, tmp_path: Path
-) -> None:
+def test_mistakes_are_named_before_a_folder_is_made(changes: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         fedsift.run(SMALL, out=tmp_path / "runs", **changes)  # type: ignore[arg-type]
     assert not (tmp_path / "runs").exists()
@@ -178,9 +174,7 @@ def test_a_factory_of_the_session_trains_the_same_however_it_is_numbered(tmp_pat
     for key, value in runs[0].weights.items():
         assert torch.equal(runs[1].weights[key], value)
     images = Stripes().read().images
-    np.testing.assert_array_equal(
-        runs[0].predict(images).probabilities, runs[1].predict(images).probabilities
-    )
+    np.testing.assert_array_equal(runs[0].predict(images).probabilities, runs[1].predict(images).probabilities)
 
 
 def test_a_factory_of_another_session_is_asked_for(tmp_path: Path) -> None:
@@ -261,9 +255,7 @@ def test_export(finished: fedsift.Run, tmp_path: Path) -> None:
     images = Stripes().read().images[:7]
     script = torch.jit.load(str(finished.export(str(tmp_path / "m.pt"))))
     logits = script(torch.from_numpy(images).float() / 255)
-    np.testing.assert_allclose(
-        torch.softmax(logits, -1).numpy(), finished.predict(images).probabilities, atol=1e-5
-    )
+    np.testing.assert_allclose(torch.softmax(logits, -1).numpy(), finished.predict(images).probabilities, atol=1e-5)
     with pytest.raises(ConfigError, match=r"ends in none of .safetensors, .pt, .onnx"):
         finished.export(tmp_path / "m.h5")
 

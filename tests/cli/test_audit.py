@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 import fedsift
-from fedsift.audit.running import notebooks_of
-from fedsift.audit.writing import open_site
 from fedsift.cli.main import app
 from fedsift.core.errors import ConfigError, DataError, FedsiftError, RunError
+from fedsift.label_audit.running import notebooks_of
+from fedsift.label_audit.writing import open_site
 from fedsift.runs.folder import RunFolder
 from fedsift.study.own_data import names_data
 from fedsift.study.study import Study
@@ -111,7 +111,7 @@ def test_the_same_command_again_changes_nothing_and_another_study_is_refused(
 def test_a_stopped_audit_goes_on_to_the_same_lists(
     audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedsift.audit.method import LabelAudit
+    from fedsift.label_audit.method import LabelAudit
 
     place, _, _ = audited
     real = LabelAudit.share
@@ -175,7 +175,7 @@ def test_labels_that_changed_are_judged_anew_not_by_what_was_said_of_the_old_one
 def test_a_stopped_audit_does_not_go_on_with_other_labels(
     audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedsift.audit.method import LabelAudit
+    from fedsift.label_audit.method import LabelAudit
 
     place = copied(audited, tmp_path / "own")
 
@@ -184,9 +184,7 @@ def test_a_stopped_audit_does_not_go_on_with_other_labels(
 
     with monkeypatch.context() as patch:
         patch.setattr(LabelAudit, "share", killed)
-        done = CliRunner().invoke(
-            app, ["audit", str(place / "study.toml"), "--out", str(place / "cut"), *FEW]
-        )
+        done = CliRunner().invoke(app, ["audit", str(place / "study.toml"), "--out", str(place / "cut"), *FEW])
         assert done.exit_code == 130
     changed_data(place / "data.npz", slice(0, 12))
     assert "site 'north' has other labels" in ask(place / "study.toml", "--out", place / "cut", *FEW).stderr
@@ -434,9 +432,7 @@ def test_a_plan_says_what_leaves_and_audits_nothing(
 def test_an_audit_on_flower_says_how_it_is_done(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text('[data]\nname = "digits"\n', "utf-8")
     with pytest.raises(ConfigError, match="label-audit"):
-        CliRunner().invoke(
-            app, ["audit", str(tmp_path / "study.toml"), "engine.name=flower"], catch_exceptions=False
-        )
+        CliRunner().invoke(app, ["audit", str(tmp_path / "study.toml"), "engine.name=flower"], catch_exceptions=False)
 
 
 def test_data_alone_are_audited_as_a_study_of_them_is(
@@ -451,9 +447,7 @@ def test_data_alone_are_audited_as_a_study_of_them_is(
     assert (tmp_path / "out").joinpath(*listed).read_bytes() == (place / "out").joinpath(*listed).read_bytes()
     fewer = json.loads(ask("data.npz", "train_limit=90", "seed=2", "--out", "fewer", *FEW, "--json").stdout)
     assert sum(site["samples"] for site in fewer["sites"].values()) == 90
-    from_python = fedsift.audit(
-        "data.npz", out=tmp_path / "py", folds=3, rounds=4, model="linear", progress=False
-    )
+    from_python = fedsift.audit("data.npz", out=tmp_path / "py", folds=3, rounds=4, model="linear", progress=False)
     assert from_python.sites["west"].flagged.sum() == found["sites"]["west"]["flagged"]
 
 

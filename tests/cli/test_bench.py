@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedsift.bench import running
+from fedsift.benchmark import running
 from fedsift.cli.main import app
-from tests.bench.small import STUDY_FILE, here
+from tests.benchmark.small import STUDY_FILE, here
 
 STUDY = f"""{STUDY_FILE}[method]
 name = "fedavg"

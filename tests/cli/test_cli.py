@@ -130,9 +130,7 @@ def test_interrupt_is_safe_and_resume_goes_on(tmp_path: Path) -> None:
     done_rounds = len((run / "rounds.jsonl").read_text().splitlines())
     text = (run / "study.toml").read_text()
     (run / "study.toml").write_text(
-        text.replace("rounds = 400", f"rounds = {done_rounds + 2}").replace(
-            "warm_up = 399", f"warm_up = {done_rounds}"
-        )
+        text.replace("rounds = 400", f"rounds = {done_rounds + 2}").replace("warm_up = 399", f"warm_up = {done_rounds}")
     )
     fedsift("resume", str(run), cwd=tmp_path)
     assert (run / "summary.json").is_file()
@@ -151,9 +149,7 @@ def test_interrupt_is_safe_and_resume_goes_on(tmp_path: Path) -> None:
         (["plan", "study.toml", "model.name=resnet18"], 2, "unknown model 'resnet18'"),
     ],
 )
-def test_mistakes_get_one_line_and_their_code(
-    words: list[str], code: int, message: str, tmp_path: Path
-) -> None:
+def test_mistakes_get_one_line_and_their_code(words: list[str], code: int, message: str, tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(STUDY)
     done = fedsift(*words, cwd=tmp_path, check=code)
     assert message in done.stderr

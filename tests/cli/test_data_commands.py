@@ -54,14 +54,18 @@ def test_doctor_reads_a_study(tmp_path):
 
 def test_doctor_asks_for_the_situation_s_advice(monkeypatch):
     from fedsift.cli import doctor
-    from fedsift.data.doctor import Estimate, Finding, Fit, Report, SiteSummary
+    from fedsift.data.doctor import DataFinding, DoctorReport, MethodFit, ResourceEstimate, SiteSummary
 
     asked = []
-    monkeypatch.setattr("fedsift.bench.advice.advice_for", lambda **told: asked.append(told))
-    fits = [Fit("fedla", True, ""), Fit("fedcorr", True, "too few sites"), Fit("rhfl", False, "no")]
+    monkeypatch.setattr("fedsift.benchmark.advice.advice_for", lambda **told: asked.append(told))
+    fits = [
+        MethodFit("fedla", True, ""),
+        MethodFit("fedcorr", True, "too few sites"),
+        MethodFit("rhfl", False, "no"),
+    ]
     site, lacking = SiteSummary("a", 5, 0, {}, ()), SiteSummary("b", 5, 0, {}, ("cat",))
-    blind = Finding("no-clean-reference", "warning", "", "")
-    plain = Report("x", "multiclass", (1,), 10, 0, {}, (site, site), (), Estimate(0, 0.0, 0.0))
+    blind = DataFinding("no-clean-reference", "warning", "", "")
+    plain = DoctorReport("x", "multiclass", (1,), 10, 0, {}, (site, site), (), ResourceEstimate(0, 0.0, 0.0))
     doctor.advice_on(plain, fits)
     doctor.advice_on(replace(plain, sites=(site, lacking), findings=(blind,)), fits)
     assert asked == [
@@ -74,12 +78,12 @@ def test_doctor_asks_for_the_situation_s_advice(monkeypatch):
 
 
 def test_doctor_s_advice_says_how_much_and_how_sure():
-    from fedsift.bench.advice import Advice, Advised
+    from fedsift.benchmark.advice import Advice, AdvisedRow
     from fedsift.cli.doctor import advice_lines
 
     best = (
-        Advised("fedla", "fedla", 1.5, 4.25, 1.04, 7.5, 3),
-        Advised("fedavg loss=gce", "fedavg", 2.0, 2.0, None, None, 1),
+        AdvisedRow("fedla", "fedla", 1.5, 4.25, 1.04, 7.5, 3),
+        AdvisedRow("fedavg loss=gce", "fedavg", 2.0, 2.0, None, None, 1),
     )
     told = Advice("it is so", "FedAvg", 20, best, told_apart=False)
     head, *lines, last = advice_lines(told)

@@ -59,9 +59,7 @@ def test_a_disks_error_is_one_line(
     assert words in said
 
 
-def test_brackets_in_a_hint_are_no_markup(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_brackets_in_a_hint_are_no_markup(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     error = ConfigError("pip install 'fedsift[flower]' and [/] and \x1b[2J")
     assert fail_with(error, monkeypatch) == 2
     assert capsys.readouterr().err == "error: pip install 'fedsift[flower]' and [/] and \\x1b[2J\n"

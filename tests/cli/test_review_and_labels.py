@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fedsift.audit.site_audit import Origin, SiteAudit
-from fedsift.audit.writing import open_site, write_site
 from fedsift.cli.main import app
 from fedsift.core.errors import FedsiftError
-from tests.audit.made import digit_pictures, digits_audit
+from fedsift.label_audit.site_audit import LabelOrigin, SiteAudit
+from fedsift.label_audit.writing import open_site, write_site
 from tests.cli.test_cli import fedsift
+from tests.label_audit.made import digit_pictures, digits_audit
 
 
 def say(*words: object, code: int = 0) -> str:
@@ -46,7 +46,7 @@ def made(tmp_path: Path) -> tuple[Path, SiteAudit]:
         writer = csv.writer(file)
         writer.writerow(["id", "label"])
         writer.writerows([name, audit.names(audit.given, k)[0]] for k, name in enumerate(audit.ids))
-    audit = replace(audit, origin=Origin("folder", str(tmp_path), table=str(table)))
+    audit = replace(audit, origin=LabelOrigin("folder", str(tmp_path), table=str(table)))
     return write_site(tmp_path / "out", audit, digit_pictures(400)).path, audit
 
 
@@ -67,23 +67,17 @@ def verdicts(audit: SiteAudit, folder: Path, reader: str, wrong: set[str], count
 
 def test_plan_export_import_status(site: tuple[Path, SiteAudit], tmp_path: Path) -> None:
     folder, audit = site
-    out = json.loads(
-        say("review", "plan", folder, "--worst", 10, "--flagged", 20, "--unflagged", 30, "--json")
-    )
+    out = json.loads(say("review", "plan", folder, "--worst", 10, "--flagged", 20, "--unflagged", 30, "--json"))
     assert {arm: entry["planned"] for arm, entry in out["arms"].items()} == {
         "worst": 10,
         "flagged": 20,
         "unflagged": 30,
     }
-    files = json.loads(
-        say("review", "export", folder, "--to", tmp_path / "mine", "--image-prefix", "/d/", "--json")
-    )
+    files = json.loads(say("review", "export", folder, "--to", tmp_path / "mine", "--image-prefix", "/d/", "--json"))
     assert len(files["files"]) == 5
     tasks = json.loads((tmp_path / "mine" / "label-studio-tasks.json").read_text())
     assert len(tasks) == 60 and tasks[0]["data"]["image"].startswith("/d/pictures/")
-    assert "60 verdicts, 60 of them new" in say(
-        "review", "import", folder, verdicts(audit, folder, "ann", set())
-    )
+    assert "60 verdicts, 60 of them new" in say("review", "import", folder, verdicts(audit, folder, "ann", set()))
     assert "0 of them new" in say("review", "import", folder, tmp_path / "ann.csv")
     found = json.loads(say("review", "status", folder, "--json"))
     assert [arm["reviewed"] for arm in found["arms"]] == [10, 20, 30]
@@ -158,9 +152,7 @@ def test_after_recalibrating_every_file_says_the_same(site: tuple[Path, SiteAudi
     assert (folder / "release.json").read_bytes() == released
 
 
-def test_an_older_file_again_changes_nothing_and_says_so(
-    site: tuple[Path, SiteAudit], tmp_path: Path
-) -> None:
+def test_an_older_file_again_changes_nothing_and_says_so(site: tuple[Path, SiteAudit], tmp_path: Path) -> None:
     folder, audit = site
     for name, verdict, when in (
         ("old", "other,digit 1", "2026-01-01"),
@@ -178,9 +170,7 @@ def test_apply_undo_verify_forget(site: tuple[Path, SiteAudit], tmp_path: Path) 
     folder, audit = site
     before = (tmp_path / "labels.csv").read_bytes()
     sound = json.loads(say("labels", "verify", folder, "--json"))
-    done = json.loads(
-        say("labels", "apply", folder, "--by", "probability", "--above", 0.7, "--who", "me", "--json")
-    )
+    done = json.loads(say("labels", "apply", folder, "--by", "probability", "--above", 0.7, "--who", "me", "--json"))
     train = ~audit.is_test
     wanted = int(((audit.probability_wrong > 0.7) & audit.flagged & train).sum())
     assert done["changed"] == wanted > 10 and done["test_left_out"] > 0

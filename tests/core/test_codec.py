@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift.core import codec
-from fedsift.core.codec import Wire
+from fedsift.core.codec import WireFormat
 from fedsift.core.errors import RunError
 from fedsift.training.objective import CrossEntropy, Distillation
 from fedsift.training.recipe import Augment, Recipe
@@ -22,7 +22,7 @@ from fedsift.training.requests import Train
 
 
 @dataclass(frozen=True)
-class CodecSample(Wire):
+class CodecSample(WireFormat):
     number: float
     parts: tuple[Any, ...] = ()
     table: dict[Any, Any] = field(default_factory=dict)
@@ -46,9 +46,7 @@ def test_plain_values_survive(value: Any) -> None:
     assert codec.from_bytes(codec.to_bytes(value)) == value
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.bfloat16]
-)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3)])
 def test_tensors_survive_with_dtype_and_shape(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = torch.ones(shape).to(dtype)
@@ -117,7 +115,7 @@ def test_unknown_class_or_field_is_refused() -> None:
 
 def test_two_stored_classes_of_one_name_are_refused() -> None:
     with pytest.raises(TypeError, match="two stored classes"):
-        type("Train", (Wire,), {"__module__": "elsewhere"})
+        type("Train", (WireFormat,), {"__module__": "elsewhere"})
 
 
 def test_files_are_whole_or_absent(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from fedsift.core import codec
-from fedsift.protocol.evidence import EVIDENCE, Evidence, evidence_of
+from fedsift.protocol.evidence import EVIDENCE, LabelEvidence, evidence_of
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import moment_words
 
@@ -59,7 +59,7 @@ def test_without_a_clean_reference_no_site_is_judged() -> None:
 
 
 def test_evidence_is_stored_in_a_notebook_and_read_back(tmp_path: Path) -> None:
-    kept = Evidence(flagged=torch.tensor([True, False]), method="m", round=3)
+    kept = LabelEvidence(flagged=torch.tensor([True, False]), method="m", round=3)
     codec.save(tmp_path / "pages", {EVIDENCE: kept})
     read = evidence_of(codec.load(tmp_path / "pages"))
     assert torch.equal(read.flagged, torch.tensor([True, False]))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedsift.core.errors import ConfigError
 from fedsift.core.randomness import derive, numpy_generator, torch_generator
 from fedsift.core.registry import Registry
-from fedsift.protocol.messages import Moment
+from fedsift.protocol.messages import RequestMoment
 
 
 def test_seeds_are_the_same_on_every_machine() -> None:
@@ -38,16 +38,16 @@ def test_numbers_and_words_differ() -> None:
 
 
 def test_a_moment_separates_sites_rounds_asks_and_purposes() -> None:
-    moment = Moment(5, "train", 2, 0)
+    moment = RequestMoment(5, "train", 2, 0)
     draw = lambda m, who, why: m.torch(who, why).initial_seed()  # noqa: E731
     seeds = {
         draw(moment, "a", "x"),
         draw(moment, "b", "x"),
         draw(moment, "a", "y"),
-        draw(Moment(5, "train", 3, 0), "a", "x"),
-        draw(Moment(5, "train", 2, 1), "a", "x"),
-        draw(Moment(5, "other", 2, 0), "a", "x"),
-        draw(Moment(6, "train", 2, 0), "a", "x"),
+        draw(RequestMoment(5, "train", 3, 0), "a", "x"),
+        draw(RequestMoment(5, "train", 2, 1), "a", "x"),
+        draw(RequestMoment(5, "other", 2, 0), "a", "x"),
+        draw(RequestMoment(6, "train", 2, 0), "a", "x"),
     }
     assert len(seeds) == 7
 

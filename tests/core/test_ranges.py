@@ -8,14 +8,14 @@ from typing import Annotated
 import pytest
 
 from fedsift.core.errors import ConfigError
-from fedsift.core.ranges import AtLeastOne, AtLeastZero, Positive, Range, Ranged, Rate, Share, ranges_of
+from fedsift.core.ranges import AtLeastOne, AtLeastZero, Positive, Range, RangeChecked, Rate, Share, ranges_of
 from fedsift.methods._base import methods
 from fedsift.study.study import Study
 from fedsift.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Numbers(Ranged):
+class Numbers(RangeChecked):
     rounds: AtLeastOne = 1
     share: Share = 1.0
     rate: Rate = 0.0

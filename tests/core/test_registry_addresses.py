@@ -46,9 +46,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ("registry", "thing"),
     [(methods, Calm()), (noises, FirstWrong()), (partitions, Halves()), (sources, Stripes())],
 )
-def test_every_registry_names_a_strangers_object_and_finds_it_again(
-    registry: Registry[type], thing: object
-) -> None:
+def test_every_registry_names_a_strangers_object_and_finds_it_again(registry: Registry[type], thing: object) -> None:
     name = registry.name_of(thing)
     assert name == f"{OWN}:{type(thing).__name__}"
     assert registry.get(name) is type(thing)
@@ -108,9 +106,7 @@ def plugged(registry: Registry[type], monkeypatch: pytest.MonkeyPatch, **entries
     monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 
-def test_entry_points_are_listed_and_imported_when_asked_for(
-    module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entry_points_are_listed_and_imported_when_asked_for(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plugged(
         noises,
         monkeypatch,
@@ -125,9 +121,7 @@ def test_entry_points_are_listed_and_imported_when_asked_for(
     assert noises.get("loud") is importlib.import_module("strangers").Loud
     assert noises.name_of(noises.get("loud")) == "loud"
     assert noises.get("clean").__name__ == "Clean"  # fedsift's own names stay its own
-    with pytest.raises(
-        ConfigError, match="'bad' is a plug-in, 'broken_stranger:Loud', that cannot be imported"
-    ):
+    with pytest.raises(ConfigError, match="'bad' is a plug-in, 'broken_stranger:Loud', that cannot be imported"):
         noises.get("bad")
     with pytest.raises(ConfigError, match="'strangers:number' is a int"):
         noises.get("odd")

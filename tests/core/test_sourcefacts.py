@@ -60,9 +60,7 @@ def test_the_package_knows_its_networks() -> None:
     assert catalogue.CARDS.read_text("utf-8") == catalogue.known_text(), "run python -m tests.cli.cards"
 
 
-def test_networks_are_measured_once_while_their_source_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_networks_are_measured_once_while_their_source_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSIFT_CACHE", str(tmp_path))
     calls: list[int] = []
 
@@ -83,9 +81,7 @@ def test_networks_are_measured_once_while_their_source_stays(
     assert len(calls) == 3
 
 
-def test_a_cache_that_cannot_be_written_costs_time_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FEDSIFT_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr(catalogue, "_models_key", lambda: "own source")

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsift.core.codec import Wire
-from fedsift.core.type_checks import LARGEST_WHOLE, LONGEST_TEXT, misfit, shown
-from fedsift.protocol.messages import Answer, Reply, SiteFacts, Weights, disclosed
+from fedsift.core.codec import WireFormat
+from fedsift.core.type_checks import LARGEST_WHOLE, LONGEST_TEXT, schema_error, shown
+from fedsift.protocol.messages import Reply, ReplyEnvelope, SiteFacts, Weights, disclosed
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def test_what_is_declared_fits() -> None:
         pair=(0, "x"),
         loss=1,
     )
-    assert misfit(full, TypedReply) is None
+    assert schema_error(full, TypedReply) is None
 
 
 @pytest.mark.parametrize(
@@ -78,33 +78,35 @@ def test_what_is_declared_fits() -> None:
     ],
 )
 def test_what_is_not_declared_is_named(changes: dict[str, Any], words: str) -> None:
-    reason = misfit(reply(**changes), TypedReply)
+    reason = schema_error(reply(**changes), TypedReply)
     assert reason is not None
     assert reason.startswith(words)
 
 
 def test_a_message_of_another_class_does_not_fit() -> None:
-    assert "not a TypedReply" in str(misfit(TypedInner(), TypedReply))
-    assert misfit(TypedInner(), Reply) is None
-    assert "not a Reply" in str(misfit(None, Reply))
+    assert "not a TypedReply" in str(schema_error(TypedInner(), TypedReply))
+    assert schema_error(TypedInner(), Reply) is None
+    assert "not a Reply" in str(schema_error(None, Reply))
 
 
 def test_texts_that_come_with_an_answer_are_texts() -> None:
-    good = Answer("run", "site", "0.0:train", None, "it failed")
-    assert misfit(good, Answer) is None
-    assert "failure" in str(misfit(Answer("run", "site", "m", None, torch.zeros(1)), Answer))  # type: ignore[arg-type]
-    assert "run" in str(misfit(Answer(torch.zeros(1), "site", "m", None), Answer))  # type: ignore[arg-type]
-    assert "characters" in str(misfit(Answer("r", "s", "m", None, "x" * (LONGEST_TEXT + 1)), Answer))
+    good = ReplyEnvelope("run", "site", "0.0:train", None, "it failed")
+    assert schema_error(good, ReplyEnvelope) is None
+    assert "failure" in str(schema_error(ReplyEnvelope("run", "site", "m", None, torch.zeros(1)), ReplyEnvelope))  # type: ignore[arg-type]
+    assert "run" in str(schema_error(ReplyEnvelope(torch.zeros(1), "site", "m", None), ReplyEnvelope))  # type: ignore[arg-type]
+    assert "characters" in str(
+        schema_error(ReplyEnvelope("r", "s", "m", None, "x" * (LONGEST_TEXT + 1)), ReplyEnvelope)
+    )
 
 
 def test_ranges_are_declared_with_the_field() -> None:
     @dataclass(frozen=True)
-    class TypedRanged(Wire):
+    class TypedRanged(WireFormat):
         share: float = disclosed("a share", least=0.0, most=1.0)
         counts: Tensor = disclosed("counts", least=0)
 
     def reason(share: float, counts: list[int]) -> str | None:
-        return misfit(TypedRanged(share, torch.tensor(counts)), TypedRanged)
+        return schema_error(TypedRanged(share, torch.tensor(counts)), TypedRanged)
 
     assert reason(0.5, [1, 2]) is None
     assert reason(0.5, []) is None
@@ -113,11 +115,11 @@ def test_ranges_are_declared_with_the_field() -> None:
 
 
 def test_a_field_without_a_type_is_refused_and_depth_is_bounded() -> None:
-    assert misfit(1, Any) == "the reply declares no type"
+    assert schema_error(1, Any) == "the reply declares no type"
     nested: Any = reply()
     for _ in range(30):
         nested = reply(then=(nested,))
-    assert "levels deep" in str(misfit(nested, TypedReply))
+    assert "levels deep" in str(schema_error(nested, TypedReply))
 
 
 JUNK = st.recursive(
@@ -137,7 +139,7 @@ JUNK = st.recursive(
 
 @given(JUNK, JUNK, JUNK)
 def test_nothing_that_can_be_sent_raises(first: Any, second: Any, third: Any) -> None:
-    found = misfit(reply(weights=first, loss=second, then=third), TypedReply)
+    found = schema_error(reply(weights=first, loss=second, then=third), TypedReply)
     assert found is None or (isinstance(found, str) and len(found) < 1000 and found.isprintable())
 
 

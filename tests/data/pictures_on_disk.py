@@ -25,9 +25,7 @@ def table(path: Path, rows: list[dict[str, object]]) -> None:
         writer.writerows(rows)
 
 
-def labelled_folder(
-    root: Path, count: int = 40, classes: tuple[str, ...] = ("benign", "malignant"), **columns
-) -> Path:
+def labelled_folder(root: Path, count: int = 40, classes: tuple[str, ...] = ("benign", "malignant"), **columns) -> Path:
     """`root/pictures/*.png` and `root/labels.csv`; extra columns are functions of the row number."""
     rows = []
     for k in range(count):

@@ -54,9 +54,7 @@ def test_sites_are_natural_and_true_labels_are_for_measuring() -> None:
 
 
 def test_test_samples_follow_the_training_samples() -> None:
-    data = Arrays(
-        PICTURES[:4], LABELS[:4], test_images=PICTURES[4:], test_labels=LABELS[4:], site=list("aabb")
-    ).load()
+    data = Arrays(PICTURES[:4], LABELS[:4], test_images=PICTURES[4:], test_labels=LABELS[4:], site=list("aabb")).load()
     assert data.train.tolist() == [0, 1, 2, 3]
     assert data.test.tolist() == [4, 5]
     assert data.sites is not None and data.sites.tolist() == ["a", "a", "b", "b", "", ""]

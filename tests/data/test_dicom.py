@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedsift.core.errors import ConfigError, DataError
 from fedsift.data import dicom
-from fedsift.data.images import Form, decode
+from fedsift.data.images import PictureForm, decode
 from fedsift.data.sources.folder import FolderSource
 from tests.data.pictures_on_disk import table
 
@@ -52,7 +52,7 @@ def dicom_bytes(pixels: NDArray[Any], **attributes: Any) -> bytes:
 
 
 def grey(data: bytes) -> NDArray[np.uint8]:
-    return decode(data, Form(8, 1))[0]
+    return decode(data, PictureForm(8, 1))[0]
 
 
 def test_without_a_window_the_whole_range_is_used() -> None:
@@ -62,9 +62,7 @@ def test_without_a_window_the_whole_range_is_used() -> None:
 
 def test_rescale_then_window_by_the_standards_formula() -> None:
     """C.11.2.1.2: y = (x - (c - 0.5))/(w - 1) + 0.5 on modality values x = 2 v - 1024, cut to 0..1."""
-    data = dicom_bytes(
-        RAMP, RescaleSlope=2, RescaleIntercept=-1024, WindowCenter=[40, 400], WindowWidth=[400, 80]
-    )
+    data = dicom_bytes(RAMP, RescaleSlope=2, RescaleIntercept=-1024, WindowCenter=[40, 400], WindowWidth=[400, 80])
     x = 2.0 * RAMP - 1024
     expected = np.round(255 * np.clip((x - 39.5) / 399 + 0.5, 0, 1))
     assert np.array_equal(grey(data), expected)
@@ -92,9 +90,7 @@ def test_a_voi_table_comes_before_the_window() -> None:
 
 def test_monochrome1_is_turned_round() -> None:
     plain, turned = (
-        grey(
-            dicom_bytes(RAMP, PhotometricInterpretation=f"MONOCHROME{k}", WindowCenter=2000, WindowWidth=1000)
-        )
+        grey(dicom_bytes(RAMP, PhotometricInterpretation=f"MONOCHROME{k}", WindowCenter=2000, WindowWidth=1000))
         for k in (2, 1)
     )
     assert np.abs(plain.astype(int) + turned - 255).max() <= 1
@@ -105,7 +101,7 @@ def test_colour() -> None:
     red = np.zeros((8, 8, 3), np.uint8)
     red[..., 0] = 200
     data = dicom_bytes(red, PhotometricInterpretation="RGB", PlanarConfiguration=0)
-    assert decode(data, Form(8))[:, 0, 0].tolist() == [200, 0, 0]
+    assert decode(data, PictureForm(8))[:, 0, 0].tolist() == [200, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -136,9 +132,7 @@ def test_a_folder_of_dicom_files_by_a_named_attribute(tmp_path: Path) -> None:
     found = FolderSource(path=root, size=8, channels=1, dicom_id="AccessionNumber").load()
     assert found.ids is not None
     assert sorted(found.ids) == [f"A{k}" for k in range(6)]
-    everything = repr(found) + "".join(
-        str(file.read_bytes()) for file in (tmp_path / "cache").rglob("*.json")
-    )
+    everything = repr(found) + "".join(str(file.read_bytes()) for file in (tmp_path / "cache").rglob("*.json"))
     assert "Doe" not in everything
     assert "secret-17" not in everything
     with pytest.raises(ConfigError, match="no such attribute"):

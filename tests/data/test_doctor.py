@@ -9,7 +9,7 @@ import pytest
 
 from fedsift.core.errors import DataError
 from fedsift.data.build import build
-from fedsift.data.doctor import FOUND, UNUSABLE, Report, examine, fitting, kind_at
+from fedsift.data.doctor import FOUND, UNUSABLE, DoctorReport, examine, fitting, kind_at
 from fedsift.data.noise.base import noises
 from fedsift.data.partitions.base import partitions
 from fedsift.data.sources.folder import FolderSource
@@ -24,7 +24,7 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDSIFT_CACHE", str(tmp_path / "cache"))
 
 
-def codes(report: Report) -> dict[str, tuple[str, ...]]:
+def codes(report: DoctorReport) -> dict[str, tuple[str, ...]]:
     return {finding.code: finding.examples for finding in report.findings}
 
 
@@ -63,9 +63,7 @@ def test_everything_planted_is_reported(sick):
 
 
 def test_the_run_goes_on_without_the_broken_ones(sick):
-    spread = build(
-        FolderSource(path=sick, size=12), partitions.get("natural")(), noises.get("clean")(), seed=1
-    )
+    spread = build(FolderSource(path=sick, size=12), partitions.get("natural")(), noises.get("clean")(), seed=1)
     assert spread.sites == ("bern", "graz")
     assert sum(len(spread.rows[site]) for site in spread.sites) == 76
 

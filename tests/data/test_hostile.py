@@ -14,7 +14,7 @@ from fedsift.core.errors import ConfigError, DataError
 from fedsift.data.csv_tables import read_table
 from fedsift.data.dataset import Dataset
 from fedsift.data.doctor import examine, kind_at
-from fedsift.data.images import Form, decode, load_pictures
+from fedsift.data.images import PictureForm, decode, load_pictures
 from fedsift.data.picture_files import find_pictures, inside_reference
 from fedsift.data.sources.base import sources
 from fedsift.data.sources.folder import FolderSource
@@ -148,7 +148,7 @@ def test_links(tmp_path: Path) -> None:
     (root / "pictures/link.png").symlink_to(tmp_path / "elsewhere.png")
     (root / "pictures/gone.png").symlink_to(tmp_path / "nowhere.png")
     (root / "circle").symlink_to(root, target_is_directory=True)
-    decoded = load_pictures(find_pictures(root), Form(8))
+    decoded = load_pictures(find_pictures(root), PictureForm(8))
     assert len(decoded.kept) == 5
     assert decoded.broken == (("pictures/gone.png", "a link that leads nowhere"),)
 
@@ -189,7 +189,7 @@ def test_zip_members_never_leave_the_zip(tmp_path: Path) -> None:
     (tmp_path / "p.png").unlink()
     before = sorted(tmp_path.rglob("*.png"))
     assert len(find_pictures(tmp_path / "own.zip")) == 2
-    load_pictures(find_pictures(tmp_path / "own.zip"), Form(8))
+    load_pictures(find_pictures(tmp_path / "own.zip"), PictureForm(8))
     assert sorted(tmp_path.rglob("*.png")) == before
 
 
@@ -212,8 +212,8 @@ def test_16_bits_with_a_low_range(tmp_path: Path) -> None:
     assert any("set bits = 12" in note for note in folder(root).notes)
     assert "dark" not in codes(root, bits=12)
     data = (root / "pictures/p000.png").read_bytes()
-    assert decode(data, Form(8, 1)).max() == 4000 // 256
-    assert np.array_equal(decode(data, Form(8, 1, bits=12))[0], values // 16)
+    assert decode(data, PictureForm(8, 1)).max() == 4000 // 256
+    assert np.array_equal(decode(data, PictureForm(8, 1, bits=12))[0], values // 16)
 
 
 def test_dark_16_bit_pictures_are_not_taken_for_each_other(tmp_path: Path) -> None:

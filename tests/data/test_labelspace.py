@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift.core.errors import DataError
-from fedsift.data.label_space import look_alikes, unite
+from fedsift.data.label_space import similar_names, unite
 
 names = st.lists(st.sampled_from(["ant", "bee", "cat", "dog", "eel", "fox"]), min_size=1, unique=True)
 
@@ -17,8 +17,7 @@ names = st.lists(st.sampled_from(["ant", "bee", "cat", "dog", "eel", "fox"]), mi
 @settings(deadline=None)
 def test_order_of_sites_and_names_never_matters(declared, random):
     shuffled = {
-        site: random.sample(own, len(own))
-        for site, own in random.sample(list(declared.items()), len(declared))
+        site: random.sample(own, len(own)) for site, own in random.sample(list(declared.items()), len(declared))
     }
     one, two = unite(declared), unite(shuffled)
     assert one.classes == two.classes
@@ -56,4 +55,4 @@ def test_a_name_declared_twice_is_refused():
     ],
 )
 def test_look_alikes(counts, pairs):
-    assert look_alikes(counts) == pairs
+    assert similar_names(counts) == pairs

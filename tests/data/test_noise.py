@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from fedsift.core.errors import ConfigError, DataError
 from fedsift.core.randomness import numpy_generator
 from fedsift.data.dataset import Dataset
-from fedsift.data.noise.base import POOL, Scene, noises
+from fedsift.data.noise.base import POOL, NoiseInput, noises
 from fedsift.data.noise.class_missing import ClassMissing, draw_masks
 from fedsift.data.noise.fedcorr import FedCorrNoise
 from fedsift.data.noise.freeloader import Freeloader
-from fedsift.data.noise.instance import InstanceNoise, draw_without_replacement, spoil_by
+from fedsift.data.noise.instance import InstanceNoise, corrupt_by, draw_without_replacement
 
 
-def scene_of(clean: dict[str, np.ndarray], n_classes: int, seed: int = 0, **more) -> Scene:
+def scene_of(clean: dict[str, np.ndarray], n_classes: int, seed: int = 0, **more) -> NoiseInput:
     def generator(*path):
         return numpy_generator(seed, "data", "noise", *path)
 
-    return Scene(
+    return NoiseInput(
         {site: np.asarray(labels, np.int64) for site, labels in clean.items()}, n_classes, generator, **more
     )
 
@@ -44,7 +44,7 @@ def within_three_errors(hits: float, n: int, p: float) -> None:
 @pytest.mark.parametrize("name", ["symmetric", "pair"])
 def test_matrix_noise_flips_at_its_rate_to_the_right_classes(name, rate):
     clean = np.arange(40_000) % 10
-    given = noises.get(name)(rate=rate).spoil(scene_of({POOL: clean}, 10)).given[POOL]
+    given = noises.get(name)(rate=rate).corrupt(scene_of({POOL: clean}, 10)).given[POOL]
     within_three_errors((given != clean).sum(), len(clean), rate)
     if name == "pair":
         assert set((given - clean)[given != clean] % 10) == {1}
@@ -62,7 +62,7 @@ def test_random_matrix_noise_follows_its_drawn_matrix(rate):
     scene = scene_of({POOL: clean}, 5)
     matrix = noise.matrix(5, scene.generator("all sites", "matrix"))
     assert np.abs(np.diagonal(matrix) - (1 - rate)).max() <= 0.05
-    given_labels = noise.spoil(scene).given[POOL]
+    given_labels = noise.corrupt(scene).given[POOL]
     measured = np.array([np.bincount(given_labels[clean == c], minlength=5) / 20_000 for c in range(5)])
     within_three_errors((given_labels != clean).sum(), len(clean), 1 - np.diagonal(matrix).mean())
     error = np.sqrt(matrix * (1 - matrix) / 20_000)
@@ -72,7 +72,7 @@ def test_random_matrix_noise_follows_its_drawn_matrix(rate):
 def test_fedcorr_chooses_sites_levels_and_labels_by_the_definition():
     scene = scene_of(even(3000, 40, 10), 10)
     noise = FedCorrNoise(rho=0.6, tau=0.5)
-    spoiled = noise.spoil(scene)
+    spoiled = noise.corrupt(scene)
     of_noisy = (0.5 + 1) / 2
     wrong = 0.6 * of_noisy * (1 - 1 / 10)  # one redrawn label of ten is the true one again
     within_three_errors(len(spoiled.noisy), 3000, 0.6)
@@ -89,17 +89,17 @@ def test_fedcorr_chooses_sites_levels_and_labels_by_the_definition():
 
 def test_fedcorr_in_the_released_form_uses_the_first_classes_only():
     scene = scene_of(even(20, 200, 30), 30)
-    spoiled = FedCorrNoise(rho=1.0, tau=1.0, drawn_classes=10).spoil(scene)
+    spoiled = FedCorrNoise(rho=1.0, tau=1.0, drawn_classes=10).corrupt(scene)
     assert max(labels.max() for labels in spoiled.given.values()) == 9
 
 
 def test_exact_forms_hit_their_counts():
     scene = scene_of(even(20, 100, 10), 10)
-    spoiled = FedCorrNoise(rho=0.29, tau=0.5, upper=0.5, sites="exact", samples="exact").spoil(scene)
+    spoiled = FedCorrNoise(rho=0.29, tau=0.5, upper=0.5, sites="exact", samples="exact").corrupt(scene)
     assert len(spoiled.noisy) == 5
     # A redrawn label may hit the true class, so 50 drawn of 100 give at most 50 wrong ones.
     assert all(0 < (spoiled.given[s] != scene.clean[s]).sum() <= 50 for s in spoiled.noisy)
-    flipped = noises.get("symmetric")(rate=0.29, scope="site", samples="exact").spoil(scene)
+    flipped = noises.get("symmetric")(rate=0.29, scope="site", samples="exact").corrupt(scene)
     assert all((flipped.given[s] != scene.clean[s]).sum() == 30 for s in scene.sites)
 
 
@@ -113,13 +113,13 @@ def test_instance_noise_is_exact_and_never_keeps_the_true_label(tmp_path):
     dataset = Dataset("toy", images, labels, tuple("abcd"), np.arange(1000), np.arange(0))
     scene = scene_of(clean, 4, rows=rows, dataset=dataset)
     noise = InstanceNoise(rho=0.4, low=0.3, high=0.5, epochs=4, cache=tmp_path)
-    spoiled = noise.spoil(scene)
+    spoiled = noise.corrupt(scene)
     assert len(spoiled.noisy) == 4
     for site in clean:
         wrong = int((spoiled.given[site] != clean[site]).sum())
         assert wrong == int(spoiled.level[site] * 100 + 1e-9)
         assert (0.3 <= spoiled.level[site] < 0.5) == (site in spoiled.noisy)
-    again = noise.spoil(scene)  # from the cache
+    again = noise.corrupt(scene)  # from the cache
     assert all(np.array_equal(again.given[site], spoiled.given[site]) for site in clean)
     assert len(list((tmp_path / "annotators").glob("*.npy"))) == 4
 
@@ -128,11 +128,9 @@ def test_instance_noise_prefers_hard_samples_and_likely_labels():
     soft = np.tile([0.98, 0.01, 0.01], (200, 1))
     soft[:50] = [0.3, 0.6, 0.1]
     labels = np.zeros(200, np.int64)
-    hard = [
-        (spoil_by(soft, labels, 40, np.random.default_rng(seed)) != labels).nonzero()[0] for seed in range(20)
-    ]
+    hard = [(corrupt_by(soft, labels, 40, np.random.default_rng(seed)) != labels).nonzero()[0] for seed in range(20)]
     assert np.mean([(chosen < 50).mean() for chosen in hard]) > 0.8
-    new = np.concatenate([spoil_by(soft, labels, 40, np.random.default_rng(seed))[:50] for seed in range(20)])
+    new = np.concatenate([corrupt_by(soft, labels, 40, np.random.default_rng(seed))[:50] for seed in range(20)])
     within_three_errors((new == 1).sum(), (new > 0).sum(), 6 / 7)
 
 
@@ -145,16 +143,16 @@ def test_soft_labels_come_from_a_file(tmp_path):
     scene = scene_of({"s": labels}, 3, rows={"s": np.arange(6)}, dataset=dataset)
     table = "id,c,a,b\n" + "".join(f"id{k},0.2,0.5,0.3\n" for k in reversed(range(6)))
     (tmp_path / "soft.csv").write_text(table)
-    spoiled = InstanceNoise(rho=1.0, low=1.0, high=1.0, soft_labels=tmp_path / "soft.csv").spoil(scene)
+    spoiled = InstanceNoise(rho=1.0, low=1.0, high=1.0, soft_labels=tmp_path / "soft.csv").corrupt(scene)
     assert (spoiled.given["s"] != labels).all()
     np.save(tmp_path / "soft.npy", np.full((4, 3), 1 / 3))
     with pytest.raises(DataError, match="4 rows"):
-        InstanceNoise(soft_labels=tmp_path / "soft.npy").spoil(scene)
+        InstanceNoise(soft_labels=tmp_path / "soft.npy").corrupt(scene)
 
 
 def test_freeloaders_are_random_and_the_rest_is_clean():
     scene = scene_of(even(10, 5000, 10), 10)
-    spoiled = Freeloader(count=2).spoil(scene)
+    spoiled = Freeloader(count=2).corrupt(scene)
     assert len(spoiled.noisy) == 2
     for site in scene.sites:
         wrong = (spoiled.given[site] != scene.clean[site]).sum()
@@ -162,16 +160,16 @@ def test_freeloaders_are_random_and_the_rest_is_clean():
             within_three_errors(wrong, 5000, 0.9)
         else:
             assert wrong == 0
-    shuffled = Freeloader(sites=("site-0003",), labels="shuffled").spoil(scene)
+    shuffled = Freeloader(sites=("site-0003",), labels="shuffled").corrupt(scene)
     assert shuffled.noisy == ("site-0003",)
     assert np.array_equal(np.bincount(shuffled.given["site-0003"]), np.bincount(scene.clean["site-0003"]))
     with pytest.raises(ConfigError, match="there is no site 'site-99'"):
-        Freeloader(sites=("site-99",)).spoil(scene)
+        Freeloader(sites=("site-99",)).corrupt(scene)
 
 
 def test_class_missing_masks_labels_and_covers_every_class():
     clean = {f"s{k}": np.ones((6, 5), np.int64) for k in range(5)}
-    spoiled = ClassMissing(missing=4).spoil(scene_of(clean, 5))
+    spoiled = ClassMissing(missing=4).corrupt(scene_of(clean, 5))
     assert spoiled.annotated is not None
     masks = np.array(list(spoiled.annotated.values()))
     assert (masks.sum(axis=1) == 1).all()
@@ -216,7 +214,7 @@ def test_extremes_one_sample_one_site_rate_zero_and_one(name, classes):
     for value in options[key]:
         for size in (0, 1, 5):
             clean = {"only": np.arange(size) % classes}
-            spoiled = cls(**{key: value}).spoil(scene_of(clean, classes))
+            spoiled = cls(**{key: value}).corrupt(scene_of(clean, classes))
             given_labels = spoiled.given["only"]
             assert given_labels.shape == (size,)
             assert size == 0 or 0 <= given_labels.min() <= given_labels.max() < classes
@@ -238,13 +236,13 @@ def test_extremes_one_sample_one_site_rate_zero_and_one(name, classes):
 )
 def test_the_order_of_sites_changes_nothing(noise):
     clean = even(12, 50, 6)
-    forward = noise.spoil(scene_of(clean, 6, seed=5))
-    backward = noise.spoil(scene_of(dict(reversed(clean.items())), 6, seed=5))
+    forward = noise.corrupt(scene_of(clean, 6, seed=5))
+    backward = noise.corrupt(scene_of(dict(reversed(clean.items())), 6, seed=5))
     assert set(forward.noisy) == set(backward.noisy)
     assert forward.level == backward.level
     for site in clean:
         assert np.array_equal(forward.given[site], backward.given[site])
-    other = noise.spoil(scene_of(clean, 6, seed=6))
+    other = noise.corrupt(scene_of(clean, 6, seed=6))
     assert any(not np.array_equal(forward.given[site], other.given[site]) for site in clean)
 
 

@@ -80,9 +80,7 @@ def test_a_dropped_label_takes_its_numbers_along(tmp_path: Path) -> None:
     data = loaded(tmp_path, text, classes=("u", "v"), unknown="drop")
     assert data.ids is not None and data.ids.tolist() == ["a", "c"]
     np.testing.assert_allclose(data.images[:, 0], [-1, 1])
-    with pytest.raises(
-        DataError, match=r"labels outside the vocabulary: '\?' \(1 sample\), first at sample 'b'"
-    ):
+    with pytest.raises(DataError, match=r"labels outside the vocabulary: '\?' \(1 sample\), first at sample 'b'"):
         loaded(tmp_path, text, classes=("u", "v"))
 
 

@@ -13,13 +13,9 @@ import pytest
 from fedsift.study.scenarios import preset_names, preset_table
 from fedsift.study.study import Study
 
-SETTINGS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("papers.toml").read_text("utf-8"))[
-    "settings"
-]
+SETTINGS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("papers.toml").read_text("utf-8"))["settings"]
 PAPERS = ("fednoro/", "rhfl/", "fedcorr/", "fedmlp/", "feddpcont/")
-FULL = [
-    name for name in preset_names() if not name.endswith(("-small", "-features")) and name.startswith(PAPERS)
-]
+FULL = [name for name in preset_names() if not name.endswith(("-small", "-features")) and name.startswith(PAPERS)]
 
 
 def leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

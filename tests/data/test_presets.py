@@ -17,9 +17,7 @@ NAMES = preset_names()
 CORRUPTIONS = [(0.0, 0.0), (0.4, 0.0), (0.4, 0.5), (0.6, 0.0), (0.6, 0.5), (0.8, 0.0), (0.8, 0.5)]
 TABLES = (
     [f"fedcorr/cifar10-iid-{rho}-{tau}" for rho, tau in CORRUPTIONS]  # Tables 2, 6, 11, 12
-    + [
-        f"fedcorr/cifar100-iid-{rho}-{tau}" for rho, tau in [(0.0, 0.0), (0.4, 0.5), (0.6, 0.5), (0.8, 0.5)]
-    ]  # 3, 13
+    + [f"fedcorr/cifar100-iid-{rho}-{tau}" for rho, tau in [(0.0, 0.0), (0.4, 0.5), (0.6, 0.5), (0.8, 0.5)]]  # 3, 13
     + [f"fedcorr/cifar10-noniid-{p}-{alpha}" for p, alpha in [(0.7, 10), (0.7, 1), (0.3, 10)]]  # 4
     + ["fedcorr/clothing1m", "fedcorr/cifar100-noniid-0.7-10"]  # 5, 9
     + ["fednoro/ich-clean", "fednoro/isic-clean"]

@@ -9,7 +9,7 @@ import pytest
 
 from fedsift.data.build import build
 from fedsift.data.dataset import Dataset
-from fedsift.data.locations import NotAtHand
+from fedsift.data.locations import DataNotFound
 from fedsift.data.noise.base import noises
 from fedsift.data.noise.cifar_n import ARRAYS, read_human_labels
 from fedsift.data.partitions.base import partitions
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def at_hand(name: str, **options) -> Dataset:
     try:
         return sources.get(name)(**options).load()
-    except NotAtHand as error:
+    except DataNotFound as error:
         pytest.skip(str(error))
 
 
@@ -66,11 +66,9 @@ def test_chest_xrays_are_split_by_patient_and_the_eight_findings_are_found():
 def test_human_labels_are_wrong_as_often_as_published():
     try:
         arrays = read_human_labels(None, "CIFAR-10")
-    except NotAtHand as error:
+    except DataNotFound as error:
         pytest.skip(str(error))
-    rates = {
-        name: (arrays[key] != arrays["clean_label"]).mean() for name, key in ARRAYS.items() if key in arrays
-    }
+    rates = {name: (arrays[key] != arrays["clean_label"]).mean() for name, key in ARRAYS.items() if key in arrays}
     published = {
         "aggregate": 0.0903,
         "random1": 0.1723,
@@ -85,6 +83,6 @@ def test_cifar10_and_its_human_labels_belong_together():
     cifar = at_hand("cifar10")
     try:
         spread = build(cifar, partitions.get("iid")(sites=100), noises.get("cifar-n")(labels="worst"), seed=1)
-    except NotAtHand as error:
+    except DataNotFound as error:
         pytest.skip(str(error))
     assert spread.truth.level["site-00"] == pytest.approx(0.4021, abs=5e-5)

@@ -163,9 +163,7 @@ def test_folder_layout_without_a_table(tmp_path):
 
 def test_a_table_of_numbers_is_told_where_numbers_go(tmp_path):
     (tmp_path / "labels.csv").write_text("id,label,age,pressure\na,ill,61,140\n")
-    with pytest.raises(
-        DataError, match=r'no picture in .*rows of numbers are read by name = "table".*name = "npz"'
-    ):
+    with pytest.raises(DataError, match=r'no picture in .*rows of numbers are read by name = "table".*name = "npz"'):
         load("folder", path=tmp_path)
 
 
@@ -234,9 +232,7 @@ def test_multi_label_tables_in_both_forms(tmp_path):
     assert load("folder", path=root, size=4, label_columns=("mass", "effusion")).labels[3].tolist() == [1, 1]
     with pytest.raises(DataError, match="2 classes at once"):
         load("folder", path=root, size=4, label_columns=("mass", "effusion"), one_hot=True)
-    single = load(
-        "folder", path=root, size=4, label_columns=("mass", "effusion"), one_hot=True, unknown="drop"
-    )
+    single = load("folder", path=root, size=4, label_columns=("mass", "effusion"), one_hot=True, unknown="drop")
     assert single.labels.tolist() == [0, 1]
 
 
@@ -291,9 +287,7 @@ def test_multi_label_sites_without_a_column_do_not_annotate_it(tmp_path):
 # official layouts, written here in small
 
 
-def cifar_binary(
-    folder: Path, label_bytes: int, names: list[str], count: int, classes: int
-) -> dict[str, np.ndarray]:
+def cifar_binary(folder: Path, label_bytes: int, names: list[str], count: int, classes: int) -> dict[str, np.ndarray]:
     folder.mkdir(parents=True)
     rng = np.random.default_rng(1)
     labels = {}
@@ -310,9 +304,7 @@ CIFAR10_FILES = [f"data_batch_{k}" for k in range(1, 6)] + ["test_batch"]
 
 
 def test_cifar10_binary_and_pickle_are_the_same(tmp_path, monkeypatch):
-    cifar_binary(
-        tmp_path / "data" / "cifar10" / "cifar-10-batches-bin", 1, [f"{n}.bin" for n in CIFAR10_FILES], 20, 10
-    )
+    cifar_binary(tmp_path / "data" / "cifar10" / "cifar-10-batches-bin", 1, [f"{n}.bin" for n in CIFAR10_FILES], 20, 10)
     monkeypatch.setenv("FEDSIFT_DATA", str(tmp_path / "data"))
     assert data_roots()[0] == tmp_path / "data"
     binary = load("cifar10")
@@ -458,9 +450,7 @@ def test_ich_lists_single_subtype_or_all(tmp_path):
         rows = []
         for k in range(start, start + 10):
             picture(root / "png" / f"ID_{k}.png", k)
-            rows.append(
-                {"image": f"ID_{k}", **{name: int(j == k % 5 or k == 3) for j, name in enumerate(subtypes)}}
-            )
+            rows.append({"image": f"ID_{k}", **{name: int(j == k % 5 or k == 3) for j, name in enumerate(subtypes)}})
         table(root / f"{side}.csv", rows)
     single = load("ich", path=root, size=8)
     assert (len(single.train), len(single.test), single.multilabel) == (9, 10, False)

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fedsift.deploy.certificates import Pair
+from fedsift.deploy.certificates import CertificatePair
 
 
 def _name(text: str) -> x509.Name:
@@ -40,7 +40,7 @@ class Authority:
         self.ca = folder / "ca.crt"
         self.ca.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def server(self, days: tuple[int, int] = (-1, 30), address: str = "127.0.0.1") -> Pair:
+    def server(self, days: tuple[int, int] = (-1, 30), address: str = "127.0.0.1") -> CertificatePair:
         """A certificate for a door, valid between these days from now."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.now(UTC)
@@ -52,13 +52,11 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now + timedelta(days=days[0]))
             .not_valid_after(now + timedelta(days=days[1]))
-            .add_extension(
-                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), critical=False
-            )
+            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         stem = f"server-{certificate.serial_number:x}"
-        pair = Pair(self.folder / f"{stem}.crt", self.folder / f"{stem}.key")
+        pair = CertificatePair(self.folder / f"{stem}.crt", self.folder / f"{stem}.key")
         pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         pair.key.write_bytes(private_bytes(key, serialization.PrivateFormat.PKCS8))
         return pair

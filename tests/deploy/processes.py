@@ -46,9 +46,7 @@ class Processes:
         self.folder = folder
         self.started: list[subprocess.Popen[bytes]] = []
 
-    def fedsift(
-        self, log: str, *arguments: str | Path, module: Path | None = None
-    ) -> subprocess.Popen[bytes]:
+    def fedsift(self, log: str, *arguments: str | Path, module: Path | None = None) -> subprocess.Popen[bytes]:
         """`module`: a file to import first, e.g. one with a method of its own."""
         before = ""
         if module is not None:

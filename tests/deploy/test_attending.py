@@ -10,7 +10,7 @@ import pytest
 from fedsift.core.errors import ConfigError
 from fedsift.deploy import flower_commands
 from fedsift.deploy.site import session as attending
-from fedsift.deploy.site.session import AGAIN_AFTER, Visit, attend
+from fedsift.deploy.site.session import AGAIN_AFTER, NodeSession, attend
 from fedsift.deploy.site.site_file import read_site_file
 from fedsift.deploy.site.site_file_head import read_head
 from tests.deploy.keys import Authority, site_key
@@ -18,16 +18,16 @@ from tests.deploy.test_sites import write_site
 
 
 def test_a_node_that_had_joined_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    early = Visit(5, joined=False, too_early=True)  # it lost power, and Flower does not know yet
-    visits = [early, Visit(0, joined=True), Visit(5, joined=True), Visit(5, joined=False)]
-    lives: list[Visit] = []
+    early = NodeSession(5, joined=False, too_early=True)  # it lost power, and Flower does not know yet
+    visits = [early, NodeSession(0, joined=True), NodeSession(5, joined=True), NodeSession(5, joined=False)]
+    lives: list[NodeSession] = []
 
-    def visit(*parts: Any) -> Visit:
+    def visit(*parts: Any) -> NodeSession:
         lives.append(visits[len(lives)])
         return lives[-1]
 
     monkeypatch.setattr(attending, "_visit", visit)
-    monkeypatch.setattr(flower_commands.Worker, "start", lambda worker: None)
+    monkeypatch.setattr(flower_commands.SiteProcess, "start", lambda worker: None)
     told: list[str] = []
     rests: list[float] = []
     key, _ = site_key(tmp_path, "node")
@@ -47,9 +47,7 @@ def test_a_node_that_had_joined_is_started_again(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize(
-    ("address", "words"), [("fed.example.org", "host:port"), ("127.0.0.1:9", "private key")]
-)
+@pytest.mark.parametrize(("address", "words"), [("fed.example.org", "host:port"), ("127.0.0.1:9", "private key")])
 def test_mistakes_show_before_anything_starts(tmp_path: Path, address: str, words: str) -> None:
     site = write_site(tmp_path / "site")
     ca = Authority(tmp_path / "authority").ca

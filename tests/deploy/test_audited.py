@@ -12,17 +12,17 @@ import pytest
 from typer.testing import CliRunner
 
 pytest.importorskip("flwr")
-from fedsift.audit.corrections import forget
-from fedsift.audit.ledger import Ledger
-from fedsift.audit.running import audit, audit_spread, audit_study, notebooks_of
-from fedsift.audit.verdicts import Verdict, notes
 from fedsift.cli.main import app
 from fedsift.core.errors import RunError
 from fedsift.deploy.site.audit import write_own_audit
 from fedsift.deploy.site.forgetting import forget_at_site
 from fedsift.deploy.site.site_file import notebook_of, read_site_file
 from fedsift.deploy.trial.export import export_trial
-from fedsift.protocol.messages import Answer, Envelope, Moment, Request
+from fedsift.label_audit.corrections import forget
+from fedsift.label_audit.ledger import LabelLedger
+from fedsift.label_audit.running import audit, audit_spread, audit_study, notebooks_of
+from fedsift.label_audit.verdicts import ReviewVerdict, notes
+from fedsift.protocol.messages import ReplyEnvelope, Request, RequestEnvelope, RequestMoment
 from fedsift.protocol.notebook import Notebook
 from fedsift.runs.folder import RunFolder
 from fedsift.study.study import Study
@@ -50,24 +50,22 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study, list
         name = read_site_file(file).name
         notebook = Notebook(dict(pages[name]))
         notebook.written = True
-        moment = Moment(study.seed, "judge labels", 4, 0)
-        envelope = Envelope("run-1", name, moment, "", Request())
+        moment = RequestMoment(study.seed, "judge labels", 4, 0)
+        envelope = RequestEnvelope("run-1", name, moment, "", Request())
         store = NotebookStore(notebook_of(file, read_site_file(file)), "run-1", name)
         with store.locked():
-            store.keep(envelope, "digest", notebook, "", Answer("run-1", name, moment.id, None))
+            store.keep(envelope, "digest", notebook, "", ReplyEnvelope("run-1", name, moment.id, None))
     return place, study, files
 
 
-def test_a_site_s_files_are_those_of_the_simulation(
-    audited: tuple[Path, Study, list[Path]], tmp_path: Path
-) -> None:
+def test_a_site_s_files_are_those_of_the_simulation(audited: tuple[Path, Study, list[Path]], tmp_path: Path) -> None:
     place, _, files = audited
     for file in files:
         folder, _ = write_own_audit(file, tmp_path / file.parent.name)
         simulated = place / "out" / "sites" / folder.path.name
         assert folder.labels.read_bytes() == (simulated / "labels.csv").read_bytes()
         assert folder.report.is_file()
-        own, theirs = (Ledger(place / "ledger.jsonl").entries() for place in (folder.path, simulated))
+        own, theirs = (LabelLedger(place / "ledger.jsonl").entries() for place in (folder.path, simulated))
         assert [entry.body and entry.body["model"] for entry in own] == [
             entry.body and entry.body["model"] for entry in theirs
         ]
@@ -122,8 +120,8 @@ def test_verdicts_of_a_deployed_site_are_known_labels_too(
     _, _, files = audited
     folder, first = write_own_audit(files[0], tmp_path)
     doubtful = int(first.worst_first()[0])
-    said = Verdict(first.ids[doubtful], "given", first.names(first.given, doubtful), "Ann")
-    Ledger(folder.ledger).append(notes([said], first, []), "Ann")
+    said = ReviewVerdict(first.ids[doubtful], "given", first.names(first.given, doubtful), "Ann")
+    LabelLedger(folder.ledger).append(notes([said], first, []), "Ann")
     told: list[str] = []
     _, second = write_own_audit(files[0], tmp_path, tell=told.append)
     assert told == [f"site '{first.site}': 1 settled verdict is taken as known label"]
@@ -145,9 +143,7 @@ def test_a_site_whose_labels_changed_since_gets_no_list_of_the_old_ones(
         write_own_audit(site / files[0].name, tmp_path / "out")
 
 
-def test_a_site_that_no_run_has_judged_says_so(
-    audited: tuple[Path, Study, list[Path]], tmp_path: Path
-) -> None:
+def test_a_site_that_no_run_has_judged_says_so(audited: tuple[Path, Study, list[Path]], tmp_path: Path) -> None:
     _, study, _ = audited
     spread = audit_spread(study)
     [fresh, *_] = export_trial(spread, study.model.of_sites(spread.sites), tmp_path / "fresh")

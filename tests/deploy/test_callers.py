@@ -14,14 +14,14 @@ from fedsift.deploy.gateway.access_log import (
     KEPT,
     SUMMED_UP_EVERY,
     AccessLog,
-    Telling,
+    ThrottledLog,
 )
-from fedsift.deploy.gateway.clients import MOST_CALLERS, WRITTEN_EVERY, Callers, caller_of
+from fedsift.deploy.gateway.clients import MOST_CALLERS, WRITTEN_EVERY, UnknownClients, client_of
 from fedsift.deploy.gateway.issued_messages import PUSH
-from fedsift.deploy.gateway.limits import Limits
+from fedsift.deploy.gateway.limits import KeyLimits
 from tests.deploy.test_door import PULL, Key, Setting
 
-FEW = Limits(refusals=5, refusals_a_second=0.001, hold_seconds=0.0)
+FEW = KeyLimits(refusals=5, refusals_a_second=0.001, hold_seconds=0.0)
 
 
 def test_requests_without_a_key_are_looked_at_a_few_times_only(tmp_path: Path) -> None:
@@ -34,11 +34,9 @@ def test_requests_without_a_key_are_looked_at_a_few_times_only(tmp_path: Path) -
     assert setting.log.stat().st_size < 5000
 
 
-def test_what_was_not_looked_at_is_written_down_as_a_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_not_looked_at_is_written_down_as_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setting, now = Setting(tmp_path, limits=FEW), [0.0]
-    setting.door.callers = Callers(FEW, clock=lambda: now[0])
+    setting.door.callers = UnknownClients(FEW, clock=lambda: now[0])
     for _ in range(5 + 1 + 40):
         setting.post(PULL, headers={})
     setting.door.tick()
@@ -72,7 +70,7 @@ def test_a_listed_site_behind_the_same_address_goes_on(tmp_path: Path) -> None:
 
 def test_an_address_earns_its_way_back_and_addresses_do_not_fill_the_memory() -> None:
     now = [0.0]
-    callers = Callers(Limits(refusals=2, refusals_a_second=1.0), clock=lambda: now[0])
+    callers = UnknownClients(KeyLimits(refusals=2, refusals_a_second=1.0), clock=lambda: now[0])
     for _ in range(2):
         callers.refused("a")
     assert callers.spent("a")
@@ -101,15 +99,15 @@ def test_an_address_earns_its_way_back_and_addresses_do_not_fill_the_memory() ->
     ],
 )
 def test_a_network_of_addresses_is_one_caller(address: str, caller: str) -> None:
-    assert caller_of(address) == caller
+    assert client_of(address) == caller
 
 
 def test_a_flood_of_made_up_keys_does_not_silence_the_door(tmp_path: Path) -> None:
     told: list[str] = []
     now = [0.0]
-    limits = Limits(refusals=10**6, hold_seconds=0.0)
+    limits = KeyLimits(refusals=10**6, hold_seconds=0.0)
     setting = Setting(tmp_path, limits=limits)
-    setting.door.telling = Telling(told.append, clock=lambda: now[0])
+    setting.door.telling = ThrottledLog(told.append, clock=lambda: now[0])
     keys = [Key() for _ in range(20)]
     for key in keys:
         setting.post(PULL, headers=key.headers())
@@ -130,7 +128,7 @@ def test_a_flood_of_made_up_keys_does_not_silence_the_door(tmp_path: Path) -> No
 def test_many_addresses_share_a_place_and_are_not_forgotten() -> None:
     told: list[str] = []
     now = [0.0]
-    telling = Telling(told.append, clock=lambda: now[0])
+    telling = ThrottledLog(told.append, clock=lambda: now[0])
     for number in range(CALLERS_TOLD_APART + 50):
         telling.tell("401", f"10.0.0.{number}", f"refused {number}")
     assert len(told) == CALLERS_TOLD_APART + FIRST_FEW

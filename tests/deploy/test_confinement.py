@@ -65,9 +65,7 @@ def test_an_app_cannot_read_data_or_notebook_and_can_reach_the_sites_process(tmp
     assert data.read_bytes()  # this process is as free as before
 
 
-def test_the_folder_somebody_works_in_is_no_folder_of_packages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_somebody_works_in_is_no_folder_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     site = tmp_path / "site" / "site.toml"
     site.parent.mkdir()
@@ -78,9 +76,7 @@ def test_the_folder_somebody_works_in_is_no_folder_of_packages(
     assert not of_node(home, tmp_path / "sockets" / "door", [], [site]).reaches(site)
 
 
-def test_data_in_a_folder_of_the_system_are_left_out_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_in_a_folder_of_the_system_are_left_out_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with data in /opt, or a site.toml in /etc, which a SuperNode may otherwise read."""
     opt = tmp_path / "opt"
     for place in ("hospital/data/a.png", "hospital/site.toml", "hospital/lib/x.so", "cuda/lib/y.so"):
@@ -104,9 +100,7 @@ def test_data_in_a_folder_of_the_system_are_left_out_of_it(
     assert "an app that you pin can read this" in told[1] or not landlock_version()
 
 
-def test_a_folder_of_very_many_files_is_left_out_as_a_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_very_many_files_is_left_out_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confinement, "SYSTEM", (str(tmp_path / "opt"),))
     (tmp_path / "opt").mkdir()
     for number in range(1002):

@@ -13,9 +13,9 @@ import pytest
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 
 from fedsift.deploy.app import narrowest_policy, write_app
-from fedsift.deploy.certificates import Pair, client_context
+from fedsift.deploy.certificates import CertificatePair, client_context
 from fedsift.deploy.coordinator.hosting import LINK_FILE
-from fedsift.deploy.coordinator.roster import Entry, add_entry, fingerprint, revoke_entry
+from fedsift.deploy.coordinator.roster import RosterEntry, add_entry, fingerprint, revoke_entry
 from fedsift.deploy.flower_commands import free_port
 from fedsift.deploy.gateway.proxy import FLEET
 from fedsift.deploy.site.pins import pin
@@ -45,7 +45,7 @@ class Hub:
 
     folder: Path
     authority: Authority
-    pair: Pair
+    pair: CertificatePair
     port: int
 
     @property
@@ -86,7 +86,7 @@ def answers(address: str, ca: Path) -> bool:
 
 def test_who_holds_only_the_certificate_reaches_nothing_of_a_real_superlink(hub: Hub) -> None:
     known = Key()
-    add_entry(hub.roster, Entry("north", known.mark, 100))
+    add_entry(hub.roster, RosterEntry("north", known.mark, 100))
     with Processes(hub.folder) as processes:
         running = hub.start(processes)
         link = hub.home / LINK_FILE
@@ -111,9 +111,7 @@ def test_who_holds_only_the_certificate_reaches_nothing_of_a_real_superlink(hub:
                     assert found.status_code == 404
             for path in FLEET:
                 assert attacker.post(path, content=b"", headers=form).status_code == 401
-                assert (
-                    attacker.post(path, content=b"", headers={**form, **Key().headers()}).status_code == 403
-                )
+                assert attacker.post(path, content=b"", headers={**form, **Key().headers()}).status_code == 403
         with pytest.raises(httpx.ConnectError):  # the authority that everyone has opens nothing inside
             httpx.get(f"https://{inside['address']}/health", verify=outside, trust_env=False)
 
@@ -121,9 +119,7 @@ def test_who_holds_only_the_certificate_reaches_nothing_of_a_real_superlink(hub:
         assert len(members) > 1
         running.terminate()
         running.wait(60)
-        wait_until(
-            lambda: not any(Path(f"/proc/{pid}").exists() for pid in members), 60, "the SuperLink's end"
-        )
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in members), 60, "the SuperLink's end")
         assert not link.exists()
 
 
@@ -144,7 +140,7 @@ def test_a_round_through_both_doors_and_nobody_else(hub: Hub) -> None:
     sites = write_app(Study.from_table(STUDY), hub.folder / "app", trial=hub.folder / "trial")
     keys = [site_key(hub.folder, f"node{number}") for number in range(3)]
     for number in range(3):
-        add_entry(hub.roster, Entry(f"site-0{number}", fingerprint(keys[number][1].read_bytes()), 500))
+        add_entry(hub.roster, RosterEntry(f"site-0{number}", fingerprint(keys[number][1].read_bytes()), 500))
         if number < 2:
             pin(str(hub.folder / "app"), sites[number])
     with sites[0].open("a", encoding="utf-8") as file:
@@ -171,9 +167,7 @@ def test_a_round_through_both_doors_and_nobody_else(hub: Hub) -> None:
             join("impostor", impostor / "site.toml", 2)
             nodes = [join(f"site-{number}", file, number) for number, file in enumerate(sites)]
             book = hub.home / "nodes.json"
-            wait_until(
-                lambda: book.is_file() and len(json.loads(book.read_text("utf-8"))) == 3, 240, "the nodes"
-            )
+            wait_until(lambda: book.is_file() and len(json.loads(book.read_text("utf-8"))) == 3, 240, "the nodes")
             runner = start("first", hub.folder / "app")
             wait_until(lambda: runner.poll() is not None, 420, "the run")
             assert runner.returncode == 0, processes.logs()
@@ -204,9 +198,7 @@ def test_a_round_through_both_doors_and_nobody_else(hub: Hub) -> None:
     assert "Train" in asked
     left = [line for line in left if "route" in line]
     came = [json.loads(line) for line in (hub.home / "access.jsonl").read_text("utf-8").splitlines()]
-    assert sum(line["bytes_in"] for line in came if line["who"] == "site-00") <= sum(
-        line["bytes"] for line in left
-    )
+    assert sum(line["bytes_in"] for line in came if line["who"] == "site-00") <= sum(line["bytes"] for line in left)
     run_id = place.read_json("deployed.json")["run"]
     assert (notebooks / "runs" / run_id).is_dir()
     assert all(path.stat().st_mode & 0o077 == 0 for path in notebooks.rglob("*"))

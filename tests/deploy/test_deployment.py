@@ -63,9 +63,7 @@ def app_with_diary(study: Study, folder: Path, diary: Path) -> list[Path]:
 
 
 @pytest.mark.flower
-def test_a_deployed_run_survives_the_loss_of_a_site_and_equals_the_simulation(
-    tmp_path: Path, diary: Path
-) -> None:
+def test_a_deployed_run_survives_the_loss_of_a_site_and_equals_the_simulation(tmp_path: Path, diary: Path) -> None:
     torch.set_num_threads(1)
     study = Study.from_table(STUDY)
     expected = new_run(dataclasses.replace(study, name="expected"), tmp_path)
@@ -81,9 +79,7 @@ def test_a_deployed_run_survives_the_loss_of_a_site_and_equals_the_simulation(
             return processes.fedsift(f"site-{number}", *command)
 
         try:
-            processes.fedsift(
-                "superlink", "flower", "superlink", "--insecure", "--port", address.rpartition(":")[2]
-            )
+            processes.fedsift("superlink", "flower", "superlink", "--insecure", "--port", address.rpartition(":")[2])
             nodes = [start_site(number) for number in range(3)]
             runner = processes.fedsift(
                 "start",

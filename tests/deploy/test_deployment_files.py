@@ -66,9 +66,7 @@ def test_only_the_door_is_published_and_start_shares_its_loopback() -> None:
     assert services["start"]["network_mode"] == "service:superlink"
     assert services["start"]["profiles"] == ["run"], "`up` would begin a run"
     assert all("ports" not in services[name] for name in ("start", "site"))
-    assert all(
-        volume.split(":")[-1] == "ro" for volume in services["site"]["volumes"] if "site:" not in volume[:7]
-    )
+    assert all(volume.split(":")[-1] == "ro" for volume in services["site"]["volumes"] if "site:" not in volume[:7])
 
 
 @pytest.mark.parametrize("service", ["superlink", "start", "site"])
@@ -103,9 +101,7 @@ def test_the_units_start_our_commands_and_start_them_again(file: Path) -> None:
     assert not params["insecure"]
     assert unit["Service"]["Restart"] in ("always", "on-failure")
     assert unit["Service"]["RestartPreventExitStatus"] == f"{ConfigError.exit_code} {DataError.exit_code}"
-    assert (
-        unit["Service"]["SuccessExitStatus"] == f"{INTERRUPTED} {TERMINATED}"
-    )  # `systemctl stop` is no failure
+    assert unit["Service"]["SuccessExitStatus"] == f"{INTERRUPTED} {TERMINATED}"  # `systemctl stop` is no failure
     assert unit["Service"]["UMask"] == "0077"
     writable = unit["Service"]["ReadWritePaths"]
     assert unit["Service"]["WorkingDirectory"].startswith(writable)

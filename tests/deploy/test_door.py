@@ -32,12 +32,12 @@ from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PushObjectRequ
 from flwr.proto.node_pb2 import Node
 
 from fedsift.core.errors import ConfigError
-from fedsift.deploy.coordinator.roster import Entry, Roster, entries_of, fingerprint, roster_text
-from fedsift.deploy.gateway.access_log import Reminder
+from fedsift.deploy.coordinator.roster import Roster, RosterEntry, entries_of, fingerprint, roster_text
+from fedsift.deploy.gateway.access_log import RepeatedWarning
 from fedsift.deploy.gateway.issued_messages import CONFIRM, PULL_OBJECT, PUSH
-from fedsift.deploy.gateway.limits import MESSAGES_REMEMBERED, Limits, Refused, Visitors
-from fedsift.deploy.gateway.node_keys import NodeBook
-from fedsift.deploy.gateway.proxy import FLEET, Door
+from fedsift.deploy.gateway.limits import MESSAGES_REMEMBERED, KeyLimits, RateLimiter, RequestRefused
+from fedsift.deploy.gateway.node_keys import NodeKeys
+from fedsift.deploy.gateway.proxy import FLEET, Gateway
 
 PULL = "/v1/fleet/pull-messages"
 OBJECT = "/v1/fleet/push-object"
@@ -56,9 +56,7 @@ class Key:
         self.mark = fingerprint(self.pem)
         self._ticks = 0
 
-    def headers(
-        self, age: float = 0.0, stamp: str | None = None, claims: bytes | None = None
-    ) -> dict[str, str]:
+    def headers(self, age: float = 0.0, stamp: str | None = None, claims: bytes | None = None) -> dict[str, str]:
         self._ticks += 1  # no two signatures alike, however coarse the clock
         stamp = stamp or (datetime.now(UTC) - timedelta(seconds=age, microseconds=self._ticks)).isoformat()
         signature = self._private.sign(stamp.encode(), ec.ECDSA(hashes.SHA256()))
@@ -92,26 +90,22 @@ class Upstream:
 class Setting:
     """A door before an upstream, with one listed key."""
 
-    def __init__(
-        self, folder: Path, answer: Callable[[str], bytes] = lambda path: b"", **options: Any
-    ) -> None:
+    def __init__(self, folder: Path, answer: Callable[[str], bytes] = lambda path: b"", **options: Any) -> None:
         self.key = Key()
         self.upstream = Upstream(answer)
         self.file = folder / "federation.toml"
-        self.list(Entry("north", self.key.mark, 100))
+        self.list(RosterEntry("north", self.key.mark, 100))
         self.log = folder / "access.jsonl"
         client = httpx.AsyncClient(transport=httpx.ASGITransport(self.upstream))
-        options.setdefault("limits", Limits(hold_seconds=0.0))
+        options.setdefault("limits", KeyLimits(hold_seconds=0.0))
         options.setdefault("roster", Roster(self.file))
-        self.door = Door("http://superlink", client, log=self.log, **options)
+        self.door = Gateway("http://superlink", client, log=self.log, **options)
 
-    def list(self, *entries: Entry) -> None:
+    def list(self, *entries: RosterEntry) -> None:
         self.file.write_text(roster_text(entries), "utf-8")
 
     def post(self, path: str, headers: dict[str, str] | None = None, body: bytes = b"x") -> httpx.Response:
-        return self.request(
-            "POST", path, headers=self.key.headers() if headers is None else headers, content=body
-        )
+        return self.request("POST", path, headers=self.key.headers() if headers is None else headers, content=body)
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
@@ -195,10 +189,10 @@ def test_an_old_signature_and_a_repeated_one_are_refused(setting: Setting) -> No
 
 def test_revoking_takes_effect_on_the_next_message(setting: Setting) -> None:
     assert setting.post(PULL).status_code == 200
-    setting.list(Entry("north", setting.key.mark, 100, revoked=True))
+    setting.list(RosterEntry("north", setting.key.mark, 100, revoked=True))
     answer = setting.post(PULL)
     assert (answer.status_code, answer.text) == (403, "the key of site 'north' was revoked")
-    setting.list(Entry("somebody else", "sha256:" + "0" * 64, 100))
+    setting.list(RosterEntry("somebody else", "sha256:" + "0" * 64, 100))
     assert setting.post(PULL).status_code == 403
 
 
@@ -216,7 +210,7 @@ def test_a_roster_with_a_mistake_is_told_aloud_and_again_and_not_for_ever(tmp_pa
     told: list[str] = []
     now = [0.0]
     setting = Setting(tmp_path, aloud=told.append)
-    setting.door._reminder = Reminder(clock=lambda: now[0])
+    setting.door._reminder = RepeatedWarning(clock=lambda: now[0])
     setting.door.tick()
     assert told == []
     setting.file.write_text(BROKEN.format(key=setting.key.mark), "utf-8")  # True is Python's
@@ -237,7 +231,7 @@ def test_a_roster_with_a_mistake_is_told_aloud_and_again_and_not_for_ever(tmp_pa
     setting.file.write_text("[[site]]\nname = 5\n", "utf-8")  # another mistake is told at once
     setting.door.tick()
     assert "site 1 has no name" in told[-1]
-    setting.list(Entry("north", setting.key.mark, 100, revoked=True))
+    setting.list(RosterEntry("north", setting.key.mark, 100, revoked=True))
     setting.door.tick()
     assert told[-1].endswith("federation.toml can be read again and is in force")
     assert setting.post(PULL).status_code == 403
@@ -251,21 +245,19 @@ def test_revoking_takes_effect_on_a_poll_that_is_held(tmp_path: Path) -> None:
         nonlocal looks
         looks += 1
         if looks == 3:
-            setting.list(Entry("north", setting.key.mark, 100, revoked=True))
+            setting.list(RosterEntry("north", setting.key.mark, 100, revoked=True))
         return b""
 
-    setting = Setting(tmp_path, answer, limits=Limits(hold_seconds=3600.0, hold_every=0.001))
+    setting = Setting(tmp_path, answer, limits=KeyLimits(hold_seconds=3600.0, hold_every=0.001))
     found = setting.post(PULL)
     assert (found.status_code, found.text) == (403, "the key of site 'north' was revoked")
     assert looks == 3
 
 
 def test_sizes_are_refused_before_anything_is_passed_on(tmp_path: Path) -> None:
-    setting = Setting(tmp_path, limits=Limits(request_bytes=100, message_bytes=250, hold_seconds=0.0))
+    setting = Setting(tmp_path, limits=KeyLimits(request_bytes=100, message_bytes=250, hold_seconds=0.0))
     assert setting.post(OBJECT, body=b"x" * 101).status_code == 413
-    assert (
-        setting.post(OBJECT, headers={**setting.key.headers(), "content-length": "9" * 30}).status_code == 413
-    )
+    assert setting.post(OBJECT, headers={**setting.key.headers(), "content-length": "9" * 30}).status_code == 413
     assert setting.upstream.calls == []
     assert [setting.post(OBJECT, body=b"x" * 100).status_code for _ in range(3)] == [200, 200, 413]
 
@@ -317,7 +309,7 @@ def a_piece(session: str) -> bytes:
 
 def test_all_pieces_of_a_message_count_together_however_often_it_is_announced(tmp_path: Path) -> None:
     superlink = Superlink()
-    limits = Limits(request_bytes=200, message_bytes=390, hold_seconds=0.0)  # three pieces, announced twice
+    limits = KeyLimits(request_bytes=200, message_bytes=390, hold_seconds=0.0)  # three pieces, announced twice
     setting = Setting(tmp_path, superlink, limits=limits)
 
     def bring() -> int:
@@ -345,7 +337,7 @@ def test_all_pieces_of_a_message_count_together_however_often_it_is_announced(tm
 def test_the_largest_models_pass_piece_by_piece() -> None:
     """Two models of ResNet-50 in pieces of 5 MB, round after round, and a piece that is sent twice."""
     now = [0.0]
-    visitors = Visitors(Limits(), clock=lambda: now[0])
+    visitors = RateLimiter(KeyLimits(), clock=lambda: now[0])
     for number in range(20):
         visitors.announced("north", f"message {number}", f"session {number}", 4000)
         for count in range(42):
@@ -357,9 +349,9 @@ def test_the_largest_models_pass_piece_by_piece() -> None:
 
 def test_who_brings_more_than_the_rate_waits_and_loses_nothing() -> None:
     now = [0.0]
-    visitors = Visitors(Limits(message_bytes=100, bytes_a_second=10.0), clock=lambda: now[0])
+    visitors = RateLimiter(KeyLimits(message_bytes=100, bytes_a_second=10.0), clock=lambda: now[0])
     visitors.came("north", 420)  # four messages are free
-    with pytest.raises(Refused, match="too many bytes") as refused:
+    with pytest.raises(RequestRefused, match="too many bytes") as refused:
         visitors.visit("north", "1")
     assert refused.value.status == 429  # a site's door makes a 503 of it, after which its node tries again
     now[0] += 2.1
@@ -367,10 +359,10 @@ def test_who_brings_more_than_the_rate_waits_and_loses_nothing() -> None:
 
 
 def test_messages_of_a_key_are_forgotten_in_their_turn() -> None:
-    visitors = Visitors(Limits(message_bytes=100))
+    visitors = RateLimiter(KeyLimits(message_bytes=100))
     for number in range(MESSAGES_REMEMBERED + 1):
         visitors.announced("north", f"message {number}", f"session {number}", 60)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         visitors.brings("north", "session 1", 60)
     visitors.brings("north", "session 0", 60)  # one of no message now
 
@@ -396,7 +388,7 @@ def test_an_answer_is_cut_off_where_it_becomes_too_long(tmp_path: Path) -> None:
             sent.append(60)
             yield b"x" * 60
 
-    setting = Setting(tmp_path, roster=None, egress=tmp_path / "e", limits=Limits(answer_bytes=100))
+    setting = Setting(tmp_path, roster=None, egress=tmp_path / "e", limits=KeyLimits(answer_bytes=100))
     transport = httpx.MockTransport(lambda request: httpx.Response(200, content=pieces()))
     setting.door.client = httpx.AsyncClient(transport=transport)
     answer = setting.post("/v1/fleet/pull-object")
@@ -415,7 +407,7 @@ def test_a_packed_request_is_refused(setting: Setting) -> None:
 
 
 def test_a_body_longer_than_it_says_is_cut_off(tmp_path: Path) -> None:
-    setting = Setting(tmp_path, limits=Limits(request_bytes=100, hold_seconds=0.0))
+    setting = Setting(tmp_path, limits=KeyLimits(request_bytes=100, hold_seconds=0.0))
     sent: list[int] = []
 
     async def receive() -> dict[str, Any]:
@@ -435,7 +427,7 @@ def test_a_body_longer_than_it_says_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_a_body_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
-    setting = Setting(tmp_path, limits=Limits(read_seconds=0.01))
+    setting = Setting(tmp_path, limits=KeyLimits(read_seconds=0.01))
     answers: list[Any] = []
 
     async def receive() -> dict[str, Any]:
@@ -452,7 +444,7 @@ def test_a_body_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_too_many_requests_wait(tmp_path: Path) -> None:
-    setting = Setting(tmp_path, limits=Limits(requests_a_second=0.001, burst=3, hold_seconds=0.0))
+    setting = Setting(tmp_path, limits=KeyLimits(requests_a_second=0.001, burst=3, hold_seconds=0.0))
     assert [setting.post(PULL).status_code for _ in range(5)] == [200, 200, 200, 429, 429]
 
 
@@ -464,7 +456,7 @@ def test_a_poll_is_held_until_a_message_comes(tmp_path: Path) -> None:
         polls += 1
         return PullMessagesResponse(messages_list=[Message()] if polls == 4 else []).SerializeToString()
 
-    setting = Setting(tmp_path, answer, limits=Limits(hold_seconds=60.0, hold_every=0.001))
+    setting = Setting(tmp_path, answer, limits=KeyLimits(hold_seconds=60.0, hold_every=0.001))
     found = PullMessagesResponse.FromString(setting.post(PULL).content)
     assert len(found.messages_list) == 1
     assert polls == 4
@@ -472,7 +464,7 @@ def test_a_poll_is_held_until_a_message_comes(tmp_path: Path) -> None:
 
 def test_looks_for_a_message_become_rarer_while_a_poll_is_held(tmp_path: Path) -> None:
     empty = PullMessagesResponse().SerializeToString()
-    limits = Limits(hold_seconds=0.3, hold_every=0.01, hold_slowest=0.04)
+    limits = KeyLimits(hold_seconds=0.3, hold_every=0.01, hold_slowest=0.04)
     setting = Setting(tmp_path, lambda path: empty, limits=limits)
     assert setting.post(PULL).status_code == 200
     # pauses of 10, 15, 22.5, 33.75 and then 40 ms fill 300 ms: eleven looks, thirty if none grew
@@ -548,7 +540,7 @@ def test_a_node_that_comes_back_before_it_was_missed_is_told_apart_from_one_that
 
 
 def test_a_listed_key_is_made_known_and_its_node_written_down(tmp_path: Path) -> None:
-    book = NodeBook(tmp_path / "nodes.json")
+    book = NodeKeys(tmp_path / "nodes.json")
     numbers = ActivateNodeResponse(node_id=17).SerializeToString()
     setting = Setting(tmp_path, lambda path: numbers, nodes=book)
     assert setting.post(ACTIVATE).status_code == 200
@@ -614,7 +606,7 @@ def test_a_node_is_never_answered_what_would_end_it_for_good(tmp_path: Path, sta
 
 
 def test_a_closing_door_lets_its_polls_go(tmp_path: Path) -> None:
-    setting = Setting(tmp_path, limits=Limits(hold_seconds=3600.0, hold_every=0.001))
+    setting = Setting(tmp_path, limits=KeyLimits(hold_seconds=3600.0, hold_every=0.001))
     setting.door.closing = True
     assert setting.post(PULL).status_code == 200
     assert len(setting.upstream.calls) == 1
@@ -656,7 +648,10 @@ def test_a_wrong_roster_is_refused_by_name(rows: list[dict[str, Any]], words: st
 
 def test_a_roster_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = tmp_path / "federation.toml"
-    entries = (Entry('north, "of" ü', "sha256:" + "a" * 64, 5), Entry("b", "sha256:" + "b" * 64, 6, True))
+    entries = (
+        RosterEntry('north, "of" ü', "sha256:" + "a" * 64, 5),
+        RosterEntry("b", "sha256:" + "b" * 64, 6, True),
+    )
     file.write_text(roster_text(entries), "utf-8")
     roster = Roster(file)
     assert roster.of("sha256:" + "a" * 64) == entries[0]

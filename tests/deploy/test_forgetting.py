@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedsift.audit.at_site import CountLabels
 from fedsift.cli.main import app
 from fedsift.core.errors import ConfigError, DataError
 from fedsift.deploy.site import worker
@@ -18,9 +17,10 @@ from fedsift.deploy.site.consent import withdraw
 from fedsift.deploy.site.data import open_site, site_data
 from fedsift.deploy.site.embeddings import note_embedding
 from fedsift.deploy.site.forgetting import forget_at_site, forgotten_at, serving
+from fedsift.label_audit.at_site import CountLabels
 from fedsift.methods.fedcorr import ScoreModel
 from fedsift.models.factory import initial_weights
-from fedsift.protocol.messages import Answer, Envelope, Moment, Request
+from fedsift.protocol.messages import ReplyEnvelope, Request, RequestEnvelope, RequestMoment
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train
 from fedsift.transports.remote.encoding import decode, encode
@@ -44,11 +44,11 @@ def site(folder: Path, names: list[str] | None = None) -> Path:
     return path
 
 
-def ask(path: Path, request: Request[Any], run: str = "run", ask: int = 0, expects: str = "") -> Answer:
-    envelope = Envelope(run, "north", Moment(1, "train", 0, ask), expects, request)
+def ask(path: Path, request: Request[Any], run: str = "run", ask: int = 0, expects: str = "") -> ReplyEnvelope:
+    envelope = RequestEnvelope(run, "north", RequestMoment(1, "train", 0, ask), expects, request)
     letter = encode(envelope).with_note(model="mlp", session="1")
     answer = decode(worker._reply(letter, path))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, ReplyEnvelope)
     return answer
 
 

@@ -24,7 +24,7 @@ from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectSto
 from flwr.superlink.federation.noop_federation_manager import NoOpFederationManager
 from flwr.superlink.servicer.fleet import fleet_handlers
 
-from fedsift.deploy.coordinator.roster import Entry
+from fedsift.deploy.coordinator.roster import RosterEntry
 from fedsift.deploy.gateway.issued_messages import CONFIRM, MOST_ANNOUNCEMENTS, MOST_PIECES, PULL_OBJECT, PUSH
 from fedsift.deploy.gateway.limits import MESSAGES_REMEMBERED
 from fedsift.deploy.gateway.proxy import PULL
@@ -41,9 +41,7 @@ class Flower:
         self.mine, self.other = (self.state.create_node("", "", key, 0) for key in (b"a", b"b"))
         for node in (self.mine, self.other):
             self.state.activate_node(node, 60.0)
-        self.run = self.state.create_run(
-            "app", "1", "hash", {}, NOOP_FEDERATION_ID, None, "", TaskType.SERVER_APP
-        )
+        self.run = self.state.create_run("app", "1", "hash", {}, NOOP_FEDERATION_ID, None, "", TaskType.SERVER_APP)
         task = self.state.task_store[self.state._get_run(self.run).primary_task_id or 0]
         task.status.status = "running"
         self.setting = Setting(folder, self._answered)
@@ -116,7 +114,7 @@ def test_a_site_answers_what_it_was_handed(flower: Flower) -> None:
 
 def test_a_site_does_not_answer_for_another(flower: Flower) -> None:
     other = Key()
-    flower.setting.list(Entry("north", flower.setting.key.mark, 100), Entry("south", other.mark, 100))
+    flower.setting.list(RosterEntry("north", flower.setting.key.mark, 100), RosterEntry("south", other.mark, 100))
     flower.ask(flower.other)
     flower.poll(flower.other, other.headers())
     forged = flower.message(src_node_id=flower.other, dst_node_id=1, reply_to_message_id=QUESTION)
@@ -152,7 +150,7 @@ def test_a_site_fetches_and_confirms_what_it_was_handed(tmp_path: Path) -> None:
     """Who may ask for any piece by its hash can try what another site answered."""
     setting = Setting(tmp_path, lambda path: handing(QUESTION, PIECE) if path == PULL else b"")
     other = Key()
-    setting.list(Entry("north", setting.key.mark, 100), Entry("south", other.mark, 100))
+    setting.list(RosterEntry("north", setting.key.mark, 100), RosterEntry("south", other.mark, 100))
     piece = PullObjectRequest(object_id=PIECE).SerializeToString()
     confirmed = ConfirmMessageReceivedRequest(message_object_id=QUESTION).SerializeToString()
     assert [setting.post(PULL_OBJECT, body=piece).status_code] == [403]

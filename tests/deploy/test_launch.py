@@ -14,7 +14,7 @@ from fedsift.cli.main import app
 from fedsift.core.errors import ConfigError, DataError, RunError
 from fedsift.deploy import flower_commands as commands
 from fedsift.deploy.app import site_template, write_app
-from fedsift.deploy.certificates import Pair
+from fedsift.deploy.certificates import CertificatePair
 from fedsift.deploy.coordinator import starting
 from fedsift.deploy.coordinator.server_app import read_federation_file
 from fedsift.deploy.site.data import open_site
@@ -151,9 +151,7 @@ def test_a_door_needs_a_certificate_its_key_and_a_roster(
     host: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = [
-        part for flag in ("--certificate", "--key", "--roster") if flag != missing for part in (flag, "x")
-    ]
+    given = [part for flag in ("--certificate", "--key", "--roster") if flag != missing for part in (flag, "x")]
     result = runner.invoke(app, ["flower", "superlink", "--host", host, *given])
     assert isinstance(result.exception, ConfigError)
     assert result.exception.exit_code == 2
@@ -201,7 +199,7 @@ def test_on_loopback_a_trial_needs_no_encryption(host: str) -> None:
 
 
 def test_behind_a_door_only_registered_keys_may_join(tmp_path: Path) -> None:
-    own = Pair(tmp_path / "own.crt", tmp_path / "own.key")
+    own = CertificatePair(tmp_path / "own.crt", tmp_path / "own.key")
     command = commands.superlink_command("127.0.0.1", 8000, own=own)
     assert "--enable-supernode-auth" in command
     assert "--insecure" not in command

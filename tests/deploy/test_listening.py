@@ -16,12 +16,19 @@ import httpx
 import pytest
 
 from fedsift.core.errors import ConfigError
-from fedsift.deploy.certificates import Pair, client_context, greet, server_context, throw_away, words_of
-from fedsift.deploy.coordinator.roster import Entry, Roster, roster_text
+from fedsift.deploy.certificates import (
+    CertificatePair,
+    client_context,
+    greet,
+    server_context,
+    temporary_certificate,
+    words_of,
+)
+from fedsift.deploy.coordinator.roster import Roster, RosterEntry, roster_text
 from fedsift.deploy.gateway import listener as listening
-from fedsift.deploy.gateway.limits import Limits
-from fedsift.deploy.gateway.listener import PLAIN_TEXT_HINT, DoorServer, bind
-from fedsift.deploy.gateway.proxy import FLEET, Door
+from fedsift.deploy.gateway.limits import KeyLimits
+from fedsift.deploy.gateway.listener import PLAIN_TEXT_HINT, GatewayServer, bind
+from fedsift.deploy.gateway.proxy import FLEET, Gateway
 from tests.deploy.keys import Authority
 from tests.deploy.processes import wait_until
 from tests.deploy.test_door import Key, Upstream
@@ -29,13 +36,13 @@ from tests.deploy.test_door import Key, Upstream
 
 @contextmanager
 def opened(
-    pair: Pair, program: Any, alive: Any = lambda: True
-) -> Iterator[tuple[str, list[str], DoorServer]]:
+    pair: CertificatePair, program: Any, alive: Any = lambda: True
+) -> Iterator[tuple[str, list[str], GatewayServer]]:
     """A door's server on loopback: its address, what the operator is told, and itself."""
     told: list[str] = []
     listener = bind("127.0.0.1", 0)
     address = f"127.0.0.1:{listener.getsockname()[1]}"
-    server = DoorServer(program, listener, server_context(pair), alive=alive, aloud=told.append)
+    server = GatewayServer(program, listener, server_context(pair), alive=alive, aloud=told.append)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
     try:
@@ -52,17 +59,15 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "authority")
 
 
-def a_door(folder: Path, key: Key) -> tuple[Door, Upstream]:
+def a_door(folder: Path, key: Key) -> tuple[Gateway, Upstream]:
     file = folder / "federation.toml"
-    file.write_text(roster_text([Entry("north", key.mark, 100)]), "utf-8")
+    file.write_text(roster_text([RosterEntry("north", key.mark, 100)]), "utf-8")
     upstream = Upstream()
     client = httpx.AsyncClient(transport=httpx.ASGITransport(upstream))
-    return Door("http://superlink", client, roster=Roster(file), limits=Limits(hold_seconds=0.0)), upstream
+    return Gateway("http://superlink", client, roster=Roster(file), limits=KeyLimits(hold_seconds=0.0)), upstream
 
 
-def test_with_the_certificate_alone_no_route_but_the_fleets_exists(
-    authority: Authority, tmp_path: Path
-) -> None:
+def test_with_the_certificate_alone_no_route_but_the_fleets_exists(authority: Authority, tmp_path: Path) -> None:
     key = Key()
     door, upstream = a_door(tmp_path, key)
     with opened(authority.server(), door) as (address, _, _):
@@ -114,11 +119,11 @@ def test_an_expired_certificate_is_refused_at_its_own_side_first(authority: Auth
         server_context(authority.server(days=(30, 60)))
     good, other = authority.server(), authority.server()
     with pytest.raises(ConfigError, match="is not the private key of"):
-        server_context(Pair(good.certificate, other.key))
+        server_context(CertificatePair(good.certificate, other.key))
     with pytest.raises(ConfigError, match="does not exist"):
-        server_context(Pair(good.certificate, good.key.with_name("none")))
+        server_context(CertificatePair(good.certificate, good.key.with_name("none")))
     with pytest.raises(ConfigError, match="no certificate"):
-        server_context(Pair(good.key, good.key))
+        server_context(CertificatePair(good.key, good.key))
 
 
 def test_a_site_tells_an_expired_certificate_and_another_name(authority: Authority, tmp_path: Path) -> None:
@@ -213,11 +218,7 @@ def test_a_refusal_is_no_ticket_and_a_stranger_makes_room_for_a_site(
     def asked(line: ssl.SSLSocket, headers: dict[str, str]) -> bytes:
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
         line.sendall(
-            b"POST /v1/fleet/get-run HTTP/1.1\r\nhost: a\r\ncontent-length: "
-            + length
-            + b"\r\n"
-            + head
-            + b"\r\n"
+            b"POST /v1/fleet/get-run HTTP/1.1\r\nhost: a\r\ncontent-length: " + length + b"\r\n" + head + b"\r\n"
         )
         return line.recv(4096)[9:12] if not headers else b""
 
@@ -247,13 +248,13 @@ def test_a_taken_port_is_one_line() -> None:
 
 
 def test_a_throw_away_certificate_is_for_this_machine_and_this_user(tmp_path: Path) -> None:
-    pair = throw_away(tmp_path / "own")
+    pair = temporary_certificate(tmp_path / "own")
     assert pair.key.stat().st_mode & 0o777 == 0o600
     assert pair.key.parent.stat().st_mode & 0o777 == 0o700
     door, _ = a_door(tmp_path, Key())
     with opened(pair, door) as (address, _, _):
         assert greet(address, pair.certificate) is None
-    old = throw_away(tmp_path / "old", now=datetime.now(UTC) - timedelta(days=4000))
+    old = temporary_certificate(tmp_path / "old", now=datetime.now(UTC) - timedelta(days=4000))
     with pytest.raises(ConfigError, match="expired"):
         server_context(old)
 
@@ -288,9 +289,7 @@ def test_lines_that_are_not_encrypted_yet_count_by_caller_and_the_oldest_makes_r
             line.close()
 
 
-def test_plain_text_and_failed_handshakes_are_told_once_for_each_caller(
-    authority: Authority, tmp_path: Path
-) -> None:
+def test_plain_text_and_failed_handshakes_are_told_once_for_each_caller(authority: Authority, tmp_path: Path) -> None:
     door, _ = a_door(tmp_path, Key())
     foreign = Authority(tmp_path / "foreign", "another federation")
     with opened(authority.server(), door) as (address, told, server):
@@ -302,9 +301,7 @@ def test_plain_text_and_failed_handshakes_are_told_once_for_each_caller(
     assert len(told) == 2
 
 
-def test_a_door_is_called_about_once_a_second_though_nobody_comes(
-    authority: Authority, tmp_path: Path
-) -> None:
+def test_a_door_is_called_about_once_a_second_though_nobody_comes(authority: Authority, tmp_path: Path) -> None:
     door, _ = a_door(tmp_path, Key())
     calls: list[int] = []
     door.tick = lambda: calls.append(1)  # type: ignore[method-assign]

@@ -59,9 +59,7 @@ def test_a_killed_start_is_attached_to_and_an_ended_one_leaves_no_orphan(tmp_pat
         assert second.wait(90) == 143
         assert not run.in_use, "an orphan goes on"
         [worker] = [
-            pid
-            for pid, line in commands_of(family(nodes[0].pid)).items()
-            if "fedsift.deploy.site.worker" in line
+            pid for pid, line in commands_of(family(nodes[0].pid)).items() if "fedsift.deploy.site.worker" in line
         ]
         os.kill(worker, signal.SIGKILL)
         third = processes.fedsift("third", *start)
@@ -80,9 +78,7 @@ def study_file(folder: Path, rounds: int) -> Path:
 
 def test_a_whole_consortium_is_one_command(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
-        trial = processes.fedsift(
-            "try", "consortium", "try", study_file(tmp_path, 2), "--out", tmp_path / "t"
-        )
+        trial = processes.fedsift("try", "consortium", "try", study_file(tmp_path, 2), "--out", tmp_path / "t")
         assert trial.wait(500) == 0, processes.logs()
     said = (tmp_path / "try.log").read_text()
     assert "starting the SuperLink" in said
@@ -95,9 +91,7 @@ def test_a_whole_consortium_is_one_command(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_all_that_a_trial_started(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
-        trial = processes.fedsift(
-            "try", "consortium", "try", study_file(tmp_path, 500), "--out", tmp_path / "t"
-        )
+        trial = processes.fedsift("try", "consortium", "try", study_file(tmp_path, 500), "--out", tmp_path / "t")
         wait_until(lambda: RunFolder(tmp_path / "t" / "run").rounds(), 300, f"a round\n{processes.logs()}")
         started = commands_of(family(trial.pid))
         assert len(started) > 8

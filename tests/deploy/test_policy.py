@@ -21,11 +21,11 @@ from fedsift.deploy.site.consent import allow_run, allowed_runs
 from fedsift.deploy.site.policy import Policy, fields_in, requests_in
 from fedsift.deploy.site.site_file import read_site_file
 from fedsift.methods._base import methods
-from fedsift.protocol.messages import Answer, Envelope, Moment
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, RequestMoment
 from fedsift.study.study import Study
 from fedsift.training.requests import Evaluate, Trained
 from fedsift.transports.remote.encoding import decode, encode
-from fedsift.transports.remote.introduction import Hello, Introduction
+from fedsift.transports.remote.introduction import Introduction, IntroductionRequest
 from tests.deploy.test_sites import train, write_site
 
 FIELDS = ["Trained.weights", "Trained.samples", "Trained.loss"]
@@ -51,15 +51,15 @@ def site(folder: Path, **policy: Any) -> Path:
 def test_what_is_allowed_leaves_and_is_listed(tmp_path: Path) -> None:
     path = site(tmp_path)
     reply = ask(path, train())
-    assert isinstance(reply, Answer)
+    assert isinstance(reply, ReplyEnvelope)
     assert isinstance(reply.reply, Trained)
-    assert isinstance(ask(path, Hello()), Introduction)
+    assert isinstance(ask(path, IntroductionRequest()), Introduction)
     first, second = egress(path)
     assert (first["run"], first["request"]) == ("run", "Train")
     assert first["fields"] == ["Trained.weights", "Trained.samples", "Trained.loss"]
     assert first["bytes"] > 100
     assert "refused" not in first
-    assert second["request"] == "Hello"
+    assert second["request"] == "IntroductionRequest"
 
 
 def test_a_request_that_is_not_listed_is_not_even_computed(tmp_path: Path) -> None:
@@ -74,9 +74,7 @@ def test_a_request_that_is_not_listed_is_not_even_computed(tmp_path: Path) -> No
 
 def test_a_request_that_rides_on_another_is_looked_at_too(tmp_path: Path) -> None:
     envelope = train()
-    both = dataclasses.replace(
-        envelope, request=dataclasses.replace(envelope.request, then=(Evaluate(None),))
-    )
+    both = dataclasses.replace(envelope, request=dataclasses.replace(envelope.request, then=(Evaluate(None),)))
     assert list(requests_in(both.request)) == ["Train", "Evaluate"]
     assert "the request Evaluate" in ask(site(tmp_path), both).failure
 
@@ -115,10 +113,10 @@ def test_a_changed_policy_counts_from_the_next_request_on(tmp_path: Path) -> Non
 def test_no_policy_is_no_rule_and_an_empty_one_refuses_all(tmp_path: Path) -> None:
     assert read_site_file(write_site(tmp_path / "a")).policy is None
     assert read_site_file(write_site(tmp_path / "b", policy={})).policy == Policy()
-    envelope = Envelope("run", "north", Moment(1, "train", 0, 0), "", Evaluate(None))
+    envelope = RequestEnvelope("run", "north", RequestMoment(1, "train", 0, 0), "", Evaluate(None))
     assert Policy().objection_to_request(envelope, frozenset()) is not None
     assert Policy().objection_to_request("text", frozenset()) is not None
-    assert Policy().objection_to_request(Hello(), frozenset()) is None
+    assert Policy().objection_to_request(IntroductionRequest(), frozenset()) is None
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedcorr", "fednoro", "label-audit"])
@@ -169,14 +167,14 @@ def net(shape, n_classes):
 
 @pytest.mark.parametrize("policy", [{}, {"requests": [], "fields": [], "ask_first": True}])
 @pytest.mark.parametrize("model", ["features:not_asked_for:look", "not_asked_for:net"])
-@pytest.mark.parametrize("asked", [Hello(), train()])
+@pytest.mark.parametrize("asked", [IntroductionRequest(), train()])
 def test_a_message_cannot_choose_what_code_the_site_imports(
     tmp_path: Path, called: Path, asked: Any, model: str, policy: dict[str, Any]
 ) -> None:
     path = site(tmp_path / "site", **policy)
     reply = ask(path, asked, model)
-    assert isinstance(reply, Answer) and reply.failure.startswith("Refused: ")
-    if not policy or isinstance(asked, Hello):
+    assert isinstance(reply, ReplyEnvelope) and reply.failure.startswith("Refused: ")
+    if not policy or isinstance(asked, IntroductionRequest):
         assert "at site 'north'" in reply.failure
         assert f'networks = ["{model}"]' in reply.failure
     assert not called.exists()
@@ -185,18 +183,16 @@ def test_a_message_cannot_choose_what_code_the_site_imports(
 def test_an_address_that_the_sites_own_file_names_may_come_in_a_message(tmp_path: Path, called: Path) -> None:
     path = write_site(tmp_path / "site", networks=["features:not_asked_for:look"])
     (path.parent / "notebook" / "north").mkdir(parents=True)
-    reply = ask(path, Hello(), "features:not_asked_for:look")
+    reply = ask(path, IntroductionRequest(), "features:not_asked_for:look")
     assert isinstance(reply, Introduction) and reply.shape == (3,)
     assert called.exists()
-    assert "Refused" in ask(path, Hello(), "not_asked_for:net").failure
+    assert "Refused" in ask(path, IntroductionRequest(), "not_asked_for:net").failure
 
 
-def test_a_site_with_a_network_of_its_own_does_not_mind_what_the_study_names(
-    tmp_path: Path, called: Path
-) -> None:
+def test_a_site_with_a_network_of_its_own_does_not_mind_what_the_study_names(tmp_path: Path, called: Path) -> None:
     path = write_site(tmp_path / "site", model="mlp")
     (path.parent / "notebook" / "north").mkdir(parents=True)
-    reply = ask(path, Hello(), "not_asked_for:net")
+    reply = ask(path, IntroductionRequest(), "not_asked_for:net")
     assert isinstance(reply, Introduction) and reply.facts.model == "mlp"
     assert not called.exists()
 
@@ -205,7 +201,7 @@ def test_a_site_with_a_network_of_its_own_does_not_mind_what_the_study_names(
 def test_no_name_of_a_run_closes_the_site(tmp_path: Path, run: str) -> None:
     path = site(tmp_path)
     assert ask(path, dataclasses.replace(train(), run=run)).failure == ""
-    assert isinstance(ask(path, Hello()), Introduction)
+    assert isinstance(ask(path, IntroductionRequest()), Introduction)
     assert ask(path, train()).failure == ""
 
 
@@ -214,9 +210,9 @@ def test_a_site_that_such_a_run_closed_is_open_again_after_a_start(tmp_path: Pat
     notebook = tmp_path / "notebook" / "north"
     (notebook / "withdrawn.json").mkdir()
     (notebook / "withdrawn.json" / ".lock").touch()
-    assert "has withdrawn" in ask(path, Hello()).failure
+    assert "has withdrawn" in ask(path, IntroductionRequest()).failure
     worker.check_notebook("north", notebook)
-    assert isinstance(ask(path, Hello()), Introduction)
+    assert isinstance(ask(path, IntroductionRequest()), Introduction)
 
 
 @pytest.mark.parametrize("run", ["..", "a/b", "$(touch x)", "a\nfedsift.site refused", "r" * 101, ""])
@@ -234,14 +230,12 @@ def test_a_run_with_another_name_is_refused_with_or_without_a_policy(tmp_path: P
         {"site": None},
         {"expects": ["0.0:train"]},
         {"moment": "0.0:train"},
-        {"moment": Moment("1", "train", 0, 0)},  # type: ignore[arg-type]
+        {"moment": RequestMoment("1", "train", 0, 0)},  # type: ignore[arg-type]
         {"request": "Train"},
         {"request": dataclasses.replace(train().request, then=("Evaluate",))},
     ],
 )
-def test_an_envelope_that_is_none_is_refused_and_the_site_lives_on(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_an_envelope_that_is_none_is_refused_and_the_site_lives_on(tmp_path: Path, changes: dict[str, Any]) -> None:
     path = site(tmp_path)
     assert "the request cannot be served: " in ask(path, dataclasses.replace(train(), **changes)).failure
     assert ask(path, train()).failure == ""

@@ -13,22 +13,22 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedsift.audit.at_site import CountLabels
 from fedsift.cli.main import app
 from fedsift.core.codec import digest_of
 from fedsift.core.errors import ConfigError, RunError
 from fedsift.deploy.site import worker
 from fedsift.deploy.site.consent import approve, fields_that_left, rules_of, withdraw, withdrawn_since
 from fedsift.deploy.site.policy import Policy, small_counts
-from fedsift.deploy.site.privacy_account import Account, Charge, Refused
+from fedsift.deploy.site.privacy_account import BudgetRefused, PrivacyAccount, PrivacyCharge
 from fedsift.deploy.site.site_file import read_site_file
-from fedsift.methods.feddpcont import Released, ReleaseLabels
-from fedsift.protocol.messages import Answer, Envelope, Moment, Reply, Request, disclosed
-from fedsift.training.private_updates import Mechanism, protected, protected_model
+from fedsift.label_audit.at_site import CountLabels
+from fedsift.methods.feddpcont import ReleasedCounts, ReleaseLabels
+from fedsift.protocol.messages import Reply, ReplyEnvelope, Request, RequestEnvelope, RequestMoment, disclosed
+from fedsift.training.private_updates import NoiseMechanism, protected, protected_model
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train, Trained
 from fedsift.transports.remote.encoding import decode, encode
-from fedsift.transports.remote.introduction import Hello, Noted, Notice
+from fedsift.transports.remote.introduction import Acknowledged, IntroductionRequest, SiteNotice
 from tests.deploy.test_policy import FIELDS, OPEN, ask, egress, site
 from tests.deploy.test_sites import train, write_site
 
@@ -45,23 +45,23 @@ def quiet(count: int) -> bytes:
 
 def test_a_long_update_is_shortened_and_a_short_one_is_not() -> None:
     trained = {"w": torch.tensor([3.0, 0.0, 4.0]), "steps": torch.tensor(7)}
-    short = protected_model(trained, START, Mechanism(clip=1.0))
+    short = protected_model(trained, START, NoiseMechanism(clip=1.0))
     torch.testing.assert_close(short["w"], torch.tensor([0.6, 0.0, 0.8]))
     assert int(short["steps"]) == 7
-    assert torch.equal(protected_model(trained, START, Mechanism(clip=9.0))["w"], trained["w"])
+    assert torch.equal(protected_model(trained, START, NoiseMechanism(clip=9.0))["w"], trained["w"])
 
 
 def test_noise_has_the_size_that_the_account_is_told() -> None:
     big = {"w": torch.zeros(20_000)}
-    noisy = protected_model(big, big, Mechanism(clip=0.5, noise=4.0, entropy=np.random.default_rng(1).bytes))
+    noisy = protected_model(big, big, NoiseMechanism(clip=0.5, noise=4.0, entropy=np.random.default_rng(1).bytes))
     assert float(noisy["w"].double().std()) == pytest.approx(2.0, rel=0.03)
-    again = protected_model(big, big, Mechanism(clip=0.5, noise=4.0))
+    again = protected_model(big, big, NoiseMechanism(clip=0.5, noise=4.0))
     assert not torch.equal(noisy["w"], again["w"])  # the operating system's chance
 
 
 def test_a_variance_stays_one() -> None:
     start = {"norm.running_var": torch.full((4,), 1e-3)}
-    found = protected_model(start, start, Mechanism(clip=1.0, noise=5.0, entropy=quiet))
+    found = protected_model(start, start, NoiseMechanism(clip=1.0, noise=5.0, entropy=quiet))
     assert float(found["norm.running_var"].min()) > 0
 
 
@@ -69,7 +69,7 @@ def test_a_variance_stays_one() -> None:
 def test_an_update_that_overflowed_leaves_with_noise_like_one_that_did_not_move(broken: float) -> None:
     # a share of 0 times infinity is no number, and would say without any noise where the weights overflowed
     start = {"w": torch.ones(4)}
-    noisy = Mechanism(clip=1.0, noise=1e6, entropy=quiet)
+    noisy = NoiseMechanism(clip=1.0, noise=1e6, entropy=quiet)
     still = protected_model(start, start, noisy)["w"]
     assert torch.isfinite(still).all() and not torch.equal(still, start["w"])
     for place in range(4):
@@ -81,17 +81,17 @@ def test_an_update_that_overflowed_leaves_with_noise_like_one_that_did_not_move(
         (9.0, [0.0, 3.0, 4.0]),
         (1.0, [0.0, 0.6, 0.8]),
     ):  # what is left is measured and clipped
-        found = protected_model({"": change}, None, Mechanism(length))[""]
+        found = protected_model({"": change}, None, NoiseMechanism(length))[""]
         torch.testing.assert_close(found, torch.tensor(told))
 
 
 def test_huge_moves_are_measured_and_shortened() -> None:
     far = torch.full((4,), 3e38)  # its square is infinite in single precision
     torch.testing.assert_close(
-        protected_model({"w": far}, {"w": torch.zeros(4)}, Mechanism(2.0))["w"], torch.ones(4)
+        protected_model({"w": far}, {"w": torch.zeros(4)}, NoiseMechanism(2.0))["w"], torch.ones(4)
     )
     beyond = torch.full((4,), 1e200, dtype=torch.float64)  # and this one's in double: told as no move
-    assert protected_model({"w": beyond}, None, Mechanism(2.0))["w"].tolist() == [0.0] * 4
+    assert protected_model({"w": beyond}, None, NoiseMechanism(2.0))["w"].tolist() == [0.0] * 4
 
 
 def test_the_noise_joins_the_move_before_a_huge_weight_swallows_either() -> None:
@@ -99,25 +99,25 @@ def test_the_noise_joins_the_move_before_a_huge_weight_swallows_either() -> None
     # with noise of -sqrt(2 ln 2) 12.9 = -15 it is 114, and told as 0
     start = {"w": torch.tensor([2.0**60], dtype=torch.float64)}
     moved = {"w": torch.tensor([2.0**60 + 256], dtype=torch.float64)}
-    found = protected_model(moved, start, Mechanism(129.0, 0.1, quiet))["w"]
+    found = protected_model(moved, start, NoiseMechanism(129.0, 0.1, quiet))["w"]
     assert float(found) - 2.0**60 == 0.0
 
 
 def test_weights_that_are_no_numbers_are_no_start() -> None:
     start = {"w": torch.tensor([0.0, math.nan])}
     with pytest.raises(RunError, match="'w' that are not finite"):
-        protected_model({"w": torch.zeros(2)}, start, Mechanism(1.0))
+        protected_model({"w": torch.zeros(2)}, start, NoiseMechanism(1.0))
 
 
 def test_whole_numbers_leave_as_they_came_where_there_is_noise() -> None:
     # batches seen are the site's samples over the batch size; no noise hides a whole number
     trained = {"w": torch.zeros(3), "steps": torch.tensor(7)}
-    assert int(protected_model(trained, START, Mechanism(1.0, 2.0))["steps"]) == 0
-    assert int(protected_model(trained, None, Mechanism(1.0, 2.0))["steps"]) == 0
-    assert int(protected_model(trained, START, Mechanism(1.0))["steps"]) == 7
+    assert int(protected_model(trained, START, NoiseMechanism(1.0, 2.0))["steps"]) == 0
+    assert int(protected_model(trained, None, NoiseMechanism(1.0, 2.0))["steps"]) == 0
+    assert int(protected_model(trained, START, NoiseMechanism(1.0))["steps"]) == 7
 
 
-def asking_for_a_bright_pixel() -> Envelope:
+def asking_for_a_bright_pixel() -> RequestEnvelope:
     """Unit 0 fires if a sample's first pixel is bright; then weight decay, -10^6 a step, carries its weights out of
     range in the second step. All others stay where they are, or in range."""
     request = train().request
@@ -159,7 +159,7 @@ def test_updates_inside_other_replies_are_found() -> None:
     inner = Train(START, Recipe())
     request = Train(START, Recipe(), then=(inner,))
     model = {"w": torch.tensor([3.0, 0.0, 4.0]), "steps": torch.tensor(1)}
-    outcome = protected(Trained(model, 10, 0.5, (Trained(model, 10, 0.5),)), request, Mechanism(clip=1.0))
+    outcome = protected(Trained(model, 10, 0.5, (Trained(model, 10, 0.5),)), request, NoiseMechanism(clip=1.0))
     assert outcome.updates == 2
     assert outcome.fields == ("Trained.weights", "Trained.weights")
     assert isinstance(outcome.reply, Trained)
@@ -171,22 +171,22 @@ def test_updates_inside_other_replies_are_found() -> None:
 # The account ---------------------------------------------------------------------------------------------------------
 
 
-def charge(rho: float) -> Charge:
-    return Charge("run", "Train", rho, 1, 1.0, math.sqrt(2 / rho))
+def charge(rho: float) -> PrivacyCharge:
+    return PrivacyCharge("run", "Train", rho, 1, 1.0, math.sqrt(2 / rho))
 
 
 def test_releases_add_up_until_the_budget_is_spent(tmp_path: Path) -> None:
-    account = Account(tmp_path / "privacy" / "north.jsonl", budget=1.0)
+    account = PrivacyAccount(tmp_path / "privacy" / "north.jsonl", budget=1.0)
     for _ in range(2):
         account.charge(charge(0.5))
-    assert Account(account.path).spent == pytest.approx(1.0)
-    with pytest.raises(Refused, match="0 of 1 is left, a release costs 0.5"):
+    assert PrivacyAccount(account.path).spent == pytest.approx(1.0)
+    with pytest.raises(BudgetRefused, match="0 of 1 is left, a release costs 0.5"):
         account.charge(charge(0.5))
     assert account.path.stat().st_mode & 0o077 == 0
 
 
 def test_a_line_that_was_cut_off_in_writing_was_no_release(tmp_path: Path) -> None:
-    account = Account(tmp_path / "north.jsonl", budget=1.0)
+    account = PrivacyAccount(tmp_path / "north.jsonl", budget=1.0)
     account.charge(charge(0.25))
     with account.path.open("a") as file:
         file.write('{"at": "2026-01-01", "rho": 0.')
@@ -196,9 +196,9 @@ def test_a_line_that_was_cut_off_in_writing_was_no_release(tmp_path: Path) -> No
 
 
 def test_a_damaged_account_lets_nothing_out(tmp_path: Path) -> None:
-    account = Account(tmp_path / "north.jsonl", budget=1.0)
+    account = PrivacyAccount(tmp_path / "north.jsonl", budget=1.0)
     account.path.write_text('{"rho": 0.1}\n')
-    with pytest.raises(Refused, match="damaged"):
+    with pytest.raises(BudgetRefused, match="damaged"):
         account.charge(charge(0.1))
 
 
@@ -210,12 +210,10 @@ def test_updates_leave_with_noise_and_are_paid_for_once(tmp_path: Path) -> None:
     path = site(tmp_path, **NOISY)
     first = ask(path, train())
     assert first.failure == ""
-    change = torch.cat(
-        [value.flatten() for value in first.reply.weights.values() if value.is_floating_point()]
-    )
+    change = torch.cat([value.flatten() for value in first.reply.weights.values() if value.is_floating_point()])
     assert torch.isfinite(change).all()
     assert digest_of(ask(path, train())) == digest_of(first)  # the same noise, not another look at the data
-    account = Account(tmp_path / "notebook" / "privacy" / "north.jsonl")
+    account = PrivacyAccount(tmp_path / "notebook" / "privacy" / "north.jsonl")
     assert [each.rho for each in account.charges()] == [0.5]
     [line, _] = egress(path)
     assert line["outside_budget"] == ["Trained.samples", "Trained.loss"]
@@ -281,12 +279,12 @@ def test_a_plugins_small_count_does_not_leave_either() -> None:
 
 def test_a_site_below_its_own_floor_stays_out(tmp_path: Path) -> None:
     path = site(tmp_path, floor=10)  # it has six samples
-    assert "fewer samples than its floor 10" in ask(path, Hello()).failure
+    assert "fewer samples than its floor 10" in ask(path, IntroductionRequest()).failure
     assert "Trained.samples counts fewer" in ask(path, train()).failure
 
 
 def test_an_audits_aggregates_need_a_word_of_their_own() -> None:
-    asked = Envelope("run", "north", Moment(1, "count", 0, 0), "", CountLabels(1, False))
+    asked = RequestEnvelope("run", "north", RequestMoment(1, "count", 0, 0), "", CountLabels(1, False))
     for audit in (False, True):
         policy = Policy(requests=("CountLabels",), audit=audit)
         reason = policy.objection_to_request(asked, frozenset())
@@ -344,16 +342,14 @@ def test_a_site_that_withdrew_answers_nothing_and_keeps_the_record(tmp_path: Pat
     notebook = tmp_path / "notebook" / "north"
     assert withdrawn_since(notebook) is not None
     assert not (notebook / "runs").exists()
-    for asked in (Hello(), train()):
+    for asked in (IntroductionRequest(), train()):
         assert "site 'north' has withdrawn" in ask(path, asked).failure
     assert len(egress(path)) == 3
     assert withdraw(notebook) == []
 
 
-def test_words_of_the_coordinator_are_for_the_person_there(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert isinstance(ask(site(tmp_path), Notice("write the classes\x1b[2J in order")), Noted)
+def test_words_of_the_coordinator_are_for_the_person_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert isinstance(ask(site(tmp_path), SiteNotice("write the classes\x1b[2J in order")), Acknowledged)
     [line] = [r.getMessage() for r in caplog.records if "the coordinator says" in r.getMessage()]
     assert line.isprintable()
 
@@ -378,14 +374,14 @@ def test_what_all_releases_of_labels_spend_is_added_up_over_runs_and_seeds(
     path = write_site(tmp_path, privacy_budget=1.0, **policy)
     (tmp_path / "notebook" / "north").mkdir(parents=True)
 
-    def release(epsilon: float, number: int) -> Answer:
-        moment = Moment(number, "labels", 0, 0)
-        found = ask(path, Envelope(f"run-{number}", "north", moment, "", ReleaseLabels(epsilon, 3)))
-        assert isinstance(found, Answer)
+    def release(epsilon: float, number: int) -> ReplyEnvelope:
+        moment = RequestMoment(number, "labels", 0, 0)
+        found = ask(path, RequestEnvelope(f"run-{number}", "north", moment, "", ReleaseLabels(epsilon, 3)))
+        assert isinstance(found, ReplyEnvelope)
         return found
 
     first, *again = [release(0.6, number) for number in range(20)]
-    assert isinstance(first.reply, Released)
+    assert isinstance(first.reply, ReleasedCounts)
     assert all(digest_of(each.reply) == digest_of(first.reply) for each in again)
     assert release(0.3, 20).reply is not None  # another draw, and paid for
     refused = release(0.2, 21)

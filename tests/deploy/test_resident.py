@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedsift.deploy import resident
-from fedsift.deploy.resident import SIDES, _call, stand_in
+from fedsift.deploy.resident import SIDES, _call, resident_program
 
 CLIENT = "flwr-clientapp"
 
@@ -23,12 +23,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return new_socket().with_name("forks")
 
 
-def test_the_few_lines_hand_over_command_and_environment_and_return_the_code(
-    tmp_path: Path, place: Path
-) -> None:
+def test_the_few_lines_hand_over_command_and_environment_and_return_the_code(tmp_path: Path, place: Path) -> None:
     import socket
 
-    folder = stand_in("site", tmp_path / "bin", place)
+    folder = resident_program("site", tmp_path / "bin", place)
     assert folder is not None
     heard = []
 
@@ -56,7 +54,7 @@ def test_the_few_lines_hand_over_command_and_environment_and_return_the_code(
 
 
 def test_without_the_process_flowers_own_program_runs(tmp_path: Path, place: Path) -> None:
-    folder = stand_in("site", tmp_path / "bin", place)
+    folder = resident_program("site", tmp_path / "bin", place)
     assert folder is not None
     done = subprocess.run(
         [folder / CLIENT, "--help"], capture_output=True, text=True, env={"PATH": os.defpath}, check=False
@@ -65,11 +63,9 @@ def test_without_the_process_flowers_own_program_runs(tmp_path: Path, place: Pat
     assert "ClientApp" in done.stdout
 
 
-def test_a_long_path_of_python_needs_flowers_own(
-    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_path_of_python_needs_flowers_own(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/" + "x" * 300)
-    assert stand_in("site", tmp_path / "bin", place) is None
+    assert resident_program("site", tmp_path / "bin", place) is None
     assert resident.LARGEST_CALL > 10_000
 
 

@@ -17,21 +17,21 @@ from typer.testing import CliRunner
 
 from fedsift.cli.main import app
 from fedsift.core.errors import ConfigError, RunError
-from fedsift.deploy.app import asked_of_sites, write_app
+from fedsift.deploy.app import requested_fields, write_app
 from fedsift.deploy.coordinator import hosting
 from fedsift.deploy.coordinator.roster import (
-    Entry,
+    RosterEntry,
     add_entry,
     change_entry,
     fingerprint,
     read_entries,
     revoke_entry,
 )
-from fedsift.deploy.coordinator.server_app import KeyHolders, holders_of
-from fedsift.deploy.gateway.node_keys import NodeBook
+from fedsift.deploy.coordinator.server_app import RosterAuthorizer, holders_of
+from fedsift.deploy.gateway.node_keys import NodeKeys
 from fedsift.deploy.site.data import open_site
 from fedsift.deploy.site.pins import app_fingerprint, pin
-from fedsift.deploy.site.session import home_of
+from fedsift.deploy.site.session import flower_home
 from fedsift.deploy.site.site_file import egress_of, read_site_file
 from fedsift.deploy.site.site_file_head import read_head
 from fedsift.study.study import Study
@@ -87,7 +87,7 @@ def test_a_site_comes_back_and_gets_a_new_key_by_commands(tmp_path: Path) -> Non
     assert "it is revoked still" in call("roster", "key", "north", fresh, key, file)
     assert "may speak again" in call("roster", "reinstate", "north", key, file)
     mark = fingerprint(fresh.read_bytes())
-    assert read_entries(file) == (Entry("north", mark, 100, False, 0.5), before[1])
+    assert read_entries(file) == (RosterEntry("north", mark, 100, False, 0.5), before[1])
     assert file.read_text("utf-8").startswith("# ours\n")
     text = file.read_text("utf-8")
     with pytest.raises(ConfigError, match=f"key '{before[1].key}' stands there twice"):
@@ -98,7 +98,7 @@ def test_a_site_comes_back_and_gets_a_new_key_by_commands(tmp_path: Path) -> Non
     assert file.read_text("utf-8") == text
 
 
-def test_the_old_key_of_a_site_speaks_for_nobody(holders: KeyHolders, tmp_path: Path) -> None:
+def test_the_old_key_of_a_site_speaks_for_nobody(holders: RosterAuthorizer, tmp_path: Path) -> None:
     change_entry(tmp_path / "federation.toml", "north", key=KEYS[2])
     assert [holders.admits(node) for node in (11, 22, 33)] == [False, True, True]
     assert holders.objection(33, introduced(tmp_path, name="north", samples=100)) is None
@@ -109,16 +109,13 @@ def test_commands_of_operators_answer_as_json(tmp_path: Path) -> None:
     _, north = site_key(tmp_path, "north")
     mark = json.loads(call("fingerprint", north, "--json"))["fingerprint"]
     listed = {"name": "north", "key": mark, "samples": 9, "revoked": False, "share": 1.0}
-    assert (
-        json.loads(call("roster", "add", "north", north, "--samples", 9, "--roster", file, "--json"))
-        == listed
-    )
+    assert json.loads(call("roster", "add", "north", north, "--samples", 9, "--roster", file, "--json")) == listed
     for command, revoked in (("revoke", True), ("reinstate", False)):
         said = json.loads(call("roster", command, "north", "--roster", file, "--json"))
         assert said == {**listed, "revoked": revoked}
     study = Study.from_table({"method": {"name": "fedavg"}})
     write_app(study, tmp_path / "app")
-    requests, fields = asked_of_sites(study)
+    requests, fields = requested_fields(study)
     policy = json.loads(call("policy", tmp_path / "app", "--json"))["policy"]
     assert (policy["requests"], policy["fields"]) == (list(requests), list(fields))
     site = write_site(tmp_path / "site", policy={"requests": [], "fields": list(fields)})
@@ -138,7 +135,7 @@ def test_a_key_and_a_name_are_listed_once(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=words):
             call("roster", "add", name, north, "--samples", 1, "--roster", file)
     with pytest.raises(ConfigError, match="whole number above 0"):
-        add_entry(file, Entry("x", KEYS[0], 0))
+        add_entry(file, RosterEntry("x", KEYS[0], 0))
     with pytest.raises(ConfigError, match="lists no site 'west'; it lists north"):
         call("roster", "revoke", "west", "--roster", file)
     with pytest.raises(ConfigError, match="does not exist"):
@@ -159,14 +156,14 @@ def test_a_roster_in_another_spelling_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def holders(tmp_path: Path) -> KeyHolders:
+def holders(tmp_path: Path) -> RosterAuthorizer:
     for number, name in enumerate(("north", "south")):
-        add_entry(tmp_path / "federation.toml", Entry(name, KEYS[number], 100))
-    book = NodeBook(tmp_path / "nodes.json")
+        add_entry(tmp_path / "federation.toml", RosterEntry(name, KEYS[number], 100))
+    book = NodeKeys(tmp_path / "nodes.json")
     book.note(11, KEYS[0])
     book.note(22, KEYS[1])
     book.note(33, KEYS[2])  # let in once, and taken off the list
-    return KeyHolders(tmp_path / "federation.toml", tmp_path / "nodes.json")
+    return RosterAuthorizer(tmp_path / "federation.toml", tmp_path / "nodes.json")
 
 
 def introduced(tmp_path: Path, **facts: Any) -> Any:
@@ -174,7 +171,7 @@ def introduced(tmp_path: Path, **facts: Any) -> Any:
     return dataclasses.replace(own, facts=dataclasses.replace(own.facts, **facts))
 
 
-def test_a_key_speaks_for_one_name(holders: KeyHolders, tmp_path: Path) -> None:
+def test_a_key_speaks_for_one_name(holders: RosterAuthorizer, tmp_path: Path) -> None:
     north = introduced(tmp_path, name="north", samples=100)
     assert holders.objection(11, north) is None
     assert "its key is that of 'south'" in (holders.objection(22, north) or "")
@@ -183,20 +180,20 @@ def test_a_key_speaks_for_one_name(holders: KeyHolders, tmp_path: Path) -> None:
     assert [holders.admits(node) for node in (11, 22, 33, 44)] == [True, True, False, False]
 
 
-def test_more_samples_than_the_roster_allows_are_refused(holders: KeyHolders, tmp_path: Path) -> None:
+def test_more_samples_than_the_roster_allows_are_refused(holders: RosterAuthorizer, tmp_path: Path) -> None:
     greedy = introduced(tmp_path, name="north", samples=101)
     assert "declares 101 samples, the roster allows 100" in (holders.objection(11, greedy) or "")
 
 
-def test_a_revoked_site_receives_nothing_from_then_on(holders: KeyHolders, tmp_path: Path) -> None:
+def test_a_revoked_site_receives_nothing_from_then_on(holders: RosterAuthorizer, tmp_path: Path) -> None:
     revoke_entry(tmp_path / "federation.toml", "north")
     assert [holders.admits(node) for node in (11, 22)] == [False, True]
 
 
 def test_a_node_that_comes_again_is_counted_on_and_another_number_begins_anew(
-    holders: KeyHolders, tmp_path: Path
+    holders: RosterAuthorizer, tmp_path: Path
 ) -> None:
-    door = NodeBook(tmp_path / "nodes.json")  # another process than the one that looks
+    door = NodeKeys(tmp_path / "nodes.json")  # another process than the one that looks
     assert [holders.arrivals(node) for node in (11, 22, 44)] == [1, 1, 0]
     door.note(11, KEYS[0])
     assert [holders.arrivals(node) for node in (11, 22)] == [2, 1]
@@ -204,8 +201,8 @@ def test_a_node_that_comes_again_is_counted_on_and_another_number_begins_anew(
     assert [holders.arrivals(node) for node in (11, 12)] == [0, 1]
 
 
-def test_a_key_has_one_node_and_others_cannot_read_the_book(holders: KeyHolders, tmp_path: Path) -> None:
-    NodeBook(tmp_path / "nodes.json").note(12, KEYS[0])  # a SuperLink that forgot gives another number
+def test_a_key_has_one_node_and_others_cannot_read_the_book(holders: RosterAuthorizer, tmp_path: Path) -> None:
+    NodeKeys(tmp_path / "nodes.json").note(12, KEYS[0])  # a SuperLink that forgot gives another number
     assert [holders.admits(node) for node in (11, 12)] == [False, True]
     assert (tmp_path / "nodes.json").stat().st_mode & 0o777 == 0o600
     with pytest.raises(ConfigError, match="put the file back"):
@@ -280,10 +277,10 @@ def test_a_file_that_a_command_changes_keeps_its_rights(tmp_path: Path, rights: 
     pin(PINS[0], site)
     assert site.stat().st_mode & 0o777 == rights
     roster = tmp_path / "federation.toml"
-    add_entry(roster, Entry("north", KEYS[0], 10))
+    add_entry(roster, RosterEntry("north", KEYS[0], 10))
     assert roster.stat().st_mode & 0o777 == 0o600  # a new one is for its account alone
     roster.chmod(rights)
-    add_entry(roster, Entry("south", KEYS[1], 10))
+    add_entry(roster, RosterEntry("south", KEYS[1], 10))
     assert roster.stat().st_mode & 0o777 == rights
     revoke_entry(roster, "south")
     assert roster.stat().st_mode & 0o777 == rights
@@ -302,19 +299,17 @@ def test_two_site_files_in_one_folder_share_nothing(tmp_path: Path) -> None:
     assert rooms[0].name != rooms[1].name
     assert rooms[0].secret != rooms[1].secret
     assert rooms[0].notebook != rooms[1].notebook
-    assert home_of(first) != home_of(second)
+    assert flower_home(first) != flower_home(second)
     assert len({egress_of(path, read_site_file(path)) for path in (first, second)}) == 2
 
 
-def test_the_roster_bounds_what_a_site_counts_for_as_it_stands_now(
-    holders: KeyHolders, tmp_path: Path
-) -> None:
+def test_the_roster_bounds_what_a_site_counts_for_as_it_stands_now(holders: RosterAuthorizer, tmp_path: Path) -> None:
     file = tmp_path / "federation.toml"
     assert [holders.share(site) for site in ("north", "unlisted")] == [1.0, 1.0]
-    add_entry(file, Entry("west", KEYS[2], 100, share=0.25))
+    add_entry(file, RosterEntry("west", KEYS[2], 100, share=0.25))
     assert [holders.share(site) for site in ("north", "west")] == [1.0, 0.25]
     revoke_entry(file, "west")
-    assert read_entries(file)[2] == Entry("west", KEYS[2], 100, True, 0.25)
+    assert read_entries(file)[2] == RosterEntry("west", KEYS[2], 100, True, 0.25)
     _, east = site_key(tmp_path, "east")
     call("roster", "add", "east", east, "--samples", 5, "--share", 0.5, "--roster", file)
     assert json.loads(call("roster", "list", "--json", "--roster", file))[3]["share"] == 0.5
@@ -324,8 +319,8 @@ def test_the_roster_bounds_what_a_site_counts_for_as_it_stands_now(
 def test_those_who_may_come_are_known_by_name_but_not_the_revoked(tmp_path: Path) -> None:
     roster = tmp_path / "federation.toml"
     for name, key in zip(("north", "south", "east"), KEYS, strict=True):
-        add_entry(roster, Entry(name, key, 10))
-    holders = KeyHolders(roster, tmp_path / "nodes.jsonl")
+        add_entry(roster, RosterEntry(name, key, 10))
+    holders = RosterAuthorizer(roster, tmp_path / "nodes.jsonl")
     assert holders.names() == ("north", "south", "east")
     revoke_entry(roster, "south")
     assert holders.names() == ("north", "east")
@@ -334,7 +329,7 @@ def test_those_who_may_come_are_known_by_name_but_not_the_revoked(tmp_path: Path
 def test_a_pin_says_what_the_sites_policy_withholds_of_the_app(tmp_path: Path) -> None:
     study = Study.from_table({"method": {"name": "label-audit"}})
     write_app(study, tmp_path / "app")
-    requests, fields = asked_of_sites(study)
+    requests, fields = requested_fields(study)
     narrow = {"requests": requests, "fields": fields, "audit": True}
     whole = write_site(tmp_path / "whole", policy=narrow)
     assert "does not allow" not in call("pin", tmp_path / "app", whole)
@@ -350,7 +345,7 @@ def test_a_link_that_a_killed_meeting_point_left_is_gone_before_the_next_one_sta
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roster = tmp_path / "federation.toml"
-    add_entry(roster, Entry("north", KEYS[0], 10))
+    add_entry(roster, RosterEntry("north", KEYS[0], 10))
     home = tmp_path / "home"
     home.mkdir()
     (home / hosting.LINK_FILE).write_text("{}", "utf-8")
@@ -358,7 +353,7 @@ def test_a_link_that_a_killed_meeting_point_left_is_gone_before_the_next_one_sta
     def no_further(*_: object) -> None:
         raise RunError("no further")
 
-    monkeypatch.setattr(hosting, "throw_away", no_further)
+    monkeypatch.setattr(hosting, "temporary_certificate", no_further)
     pair = Authority(tmp_path / "keys").server()
     with pytest.raises(RunError, match="no further"):
         hosting.host("127.0.0.1", 0, pair, roster, home=home, say=lambda words: None)

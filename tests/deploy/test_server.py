@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsift.deploy.coordinator.server_app import FederationFile, awaited, own_data, own_test
+from fedsift.deploy.coordinator.server_app import FederationFile, expected_sites, own_data, own_test
 from fedsift.protocol.messages import SiteFacts
 from fedsift.transports.remote.introduction import Introduction
 
@@ -32,10 +32,13 @@ LISTED = ("north", "south", "east")
 
 
 def test_without_names_those_on_the_roster_are_waited_for() -> None:
-    assert awaited(FederationFile(at_least=2), LISTED).sites == LISTED
-    assert awaited(FederationFile(sites=("south", "north"), at_least=2), LISTED).sites == ("south", "north")
+    assert expected_sites(FederationFile(at_least=2), LISTED).sites == LISTED
+    assert expected_sites(FederationFile(sites=("south", "north"), at_least=2), LISTED).sites == (
+        "south",
+        "north",
+    )
 
 
 def test_a_roster_that_is_too_short_yet_and_none_at_all_take_whoever_comes() -> None:
-    assert awaited(FederationFile(at_least=4), LISTED).sites == ()
-    assert awaited(FederationFile(at_least=2), ()).sites == ()
+    assert expected_sites(FederationFile(at_least=4), LISTED).sites == ()
+    assert expected_sites(FederationFile(at_least=2), ()).sites == ()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fedsift.cli.main import app
 from fedsift.deploy.site import worker
 from fedsift.deploy.site.consent import allowed_runs
-from fedsift.deploy.site.worker import PlainLines
+from fedsift.deploy.site.worker import EscapedLines
 from fedsift.transports.remote.encoding import encode
 from tests.deploy.test_policy import OPEN
 from tests.deploy.test_sites import train, write_site
@@ -25,7 +25,7 @@ FAKE = "\n2026-01-01 00:00:00 fedsift.site all is well\x1b[2J"
 def logged(**keywords: object) -> list[str]:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(PlainLines("%(asctime)s %(name)s %(message)s"))
+    handler.setFormatter(EscapedLines("%(asctime)s %(name)s %(message)s"))
     log = logging.Logger("fedsift.site")
     log.addHandler(handler)
     try:
@@ -76,9 +76,7 @@ def test_a_foreign_name_never_becomes_a_command_or_an_entry(
     assert message.isprintable() and "is no name of a run" in message and "flower allow" not in message
 
 
-def test_the_names_in_a_failed_request_s_entry_are_cleaned(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_names_in_a_failed_request_s_entry_are_cleaned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write_site(tmp_path)
     (tmp_path / "notebook" / "north").mkdir(parents=True)
     asked = dataclasses.replace(train(), site=FAKE)

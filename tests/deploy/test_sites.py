@@ -18,17 +18,17 @@ import torch
 
 from fedsift.core.codec import digest_of
 from fedsift.core.errors import ConfigError, DataError
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.deploy.site import client_app as client
 from fedsift.deploy.site.data import open_site, own_secret
 from fedsift.deploy.trial.export import export_trial
 from fedsift.models.factory import initial_weights
-from fedsift.protocol.messages import Answer, Envelope, Moment
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, RequestMoment
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train
 from fedsift.transports.remote.answering import answer as answer_in
 from fedsift.transports.remote.encoding import encode
-from fedsift.transports.remote.introduction import Hello, Introduction
+from fedsift.transports.remote.introduction import Introduction, IntroductionRequest
 from fedsift.transports.remote.notebooks import NotebookStore
 from tests.data.pictures_on_disk import labelled_folder
 from tests.runtime.exported import (
@@ -60,24 +60,24 @@ def write_site(folder: Path, arrays: dict[str, Any] | None = None, **changes: An
 
 
 @pytest.fixture(scope="module")
-def spread() -> Spread:
+def spread() -> FederatedDataset:
     return small_spread()
 
 
 @pytest.fixture(scope="module")
-def trial(spread: Spread, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def trial(spread: FederatedDataset, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return export_trial(spread, {}, tmp_path_factory.mktemp("trial"))
 
 
 def test_a_trial_site_is_the_site_that_the_in_process_engine_serves(
-    spread: Spread, trial: list[Path]
+    spread: FederatedDataset, trial: list[Path]
 ) -> None:
     for mine, theirs in pairs(spread, trial, open_site):
         assert mine.facts == dataclasses.replace(theirs.facts, test=0)
         assert_same_samples(mine, theirs)
 
 
-def test_a_trials_public_set_is_the_same_at_every_site(spread: Spread, tmp_path: Path) -> None:
+def test_a_trials_public_set_is_the_same_at_every_site(spread: FederatedDataset, tmp_path: Path) -> None:
     assert_one_public_set(spread, lambda chosen: export_trial(chosen, {}, tmp_path), open_site)
 
 
@@ -93,7 +93,7 @@ def test_a_trial_site_has_no_test_set_and_a_secret_of_its_own(trial: list[Path])
     assert first.secret not in repr(first)
 
 
-def test_the_truth_is_no_part_of_a_trial(spread: Spread, trial: list[Path]) -> None:
+def test_the_truth_is_no_part_of_a_trial(spread: FederatedDataset, trial: list[Path]) -> None:
     assert_no_truth(spread, trial[0].parent, trial[0])
 
 
@@ -112,9 +112,7 @@ def test_changed_data_are_read_again(tmp_path: Path) -> None:
     path = write_site(tmp_path)
     assert open_site(path) is open_site(path)
     first = open_site(path)
-    write_site(
-        tmp_path, {"images": np.zeros((2, 1, 2, 2), np.uint8), "labels": np.array([0, 1])}, classes=["0", "1"]
-    )
+    write_site(tmp_path, {"images": np.zeros((2, 1, 2, 2), np.uint8), "labels": np.array([0, 1])}, classes=["0", "1"])
     assert len(first.samples) == 6
     assert len(open_site(path).samples) == 2
 
@@ -132,9 +130,7 @@ def test_changed_data_are_read_again(tmp_path: Path) -> None:
         ({"data": {"name": "nzp"}}, ConfigError, "nzp"),
     ],
 )
-def test_mistakes_in_a_site_file_are_named(
-    tmp_path: Path, changes: dict[str, Any], kind: type, words: str
-) -> None:
+def test_mistakes_in_a_site_file_are_named(tmp_path: Path, changes: dict[str, Any], kind: type, words: str) -> None:
     with pytest.raises(kind, match=f"(?s){words}"):
         open_site(write_site(tmp_path, **changes))
 
@@ -144,9 +140,9 @@ def test_a_missing_site_file_is_named(tmp_path: Path) -> None:
         open_site(tmp_path / "site.toml")
 
 
-def train(site: str = "north", run: str = "run", expects: str = "") -> Envelope:
+def train(site: str = "north", run: str = "run", expects: str = "") -> RequestEnvelope:
     weights = initial_weights("mlp", (1, 2, 2), 3, seed=1)
-    return Envelope(run, site, Moment(1, "train", 0, 0), expects, Train(weights, Recipe()))
+    return RequestEnvelope(run, site, RequestMoment(1, "train", 0, 0), expects, Train(weights, Recipe()))
 
 
 def answer(asked: Any, path: Path, session: str, frank: bool = False) -> Any:
@@ -154,7 +150,7 @@ def answer(asked: Any, path: Path, session: str, frank: bool = False) -> Any:
 
 
 def test_a_site_introduces_itself(tmp_path: Path) -> None:
-    reply = answer(Hello(), write_site(tmp_path), "session")
+    reply = answer(IntroductionRequest(), write_site(tmp_path), "session")
     assert isinstance(reply, Introduction)
     assert (reply.facts.name, reply.facts.samples, reply.facts.model) == ("north", 6, "mlp")
 
@@ -162,7 +158,7 @@ def test_a_site_introduces_itself(tmp_path: Path) -> None:
 def test_the_notebook_is_on_disk_before_the_answer_is_out(tmp_path: Path) -> None:
     path = write_site(tmp_path)
     reply = answer(train(), path, "session")
-    assert isinstance(reply, Answer)
+    assert isinstance(reply, ReplyEnvelope)
     assert reply.failure == ""
     assert (tmp_path / "notebook" / "north" / "runs" / "run" / "0.0.answer").is_file()
     again = answer(train(), path, "another session")
@@ -182,8 +178,8 @@ def test_a_lost_notebook_is_reported_by_its_name(tmp_path: Path) -> None:
 
 def test_the_text_of_an_unforeseen_error_stays_at_the_site(tmp_path: Path) -> None:
     path = write_site(tmp_path, data={"name": "npz", "path": "patient-4711.npz"})
-    assert answer(Hello(), path, "").failure == "the site failed: DataError; its own log says more"
-    assert "4711" in answer(Hello(), path, "", expose_errors=True).failure
+    assert answer(IntroductionRequest(), path, "").failure == "the site failed: DataError; its own log says more"
+    assert "4711" in answer(IntroductionRequest(), path, "", expose_errors=True).failure
 
 
 def test_a_full_disk_is_named_and_the_file_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +192,7 @@ def test_a_full_disk_is_named_and_the_file_is_not(tmp_path: Path, monkeypatch: p
 
 
 def test_a_node_knows_its_site_from_its_own_settings_alone() -> None:
-    message = SimpleNamespace(content=encode(Hello()).to_records())
+    message = SimpleNamespace(content=encode(IntroductionRequest()).to_records())
     context = SimpleNamespace(node_config={"site": "/data/site.toml", "partition-id": 0}, run_id=1)
     with pytest.raises(ConfigError, match="fedsift flower site"):
         client.call(message, context)  # type: ignore[arg-type]
@@ -225,18 +221,14 @@ def picture_site(folder: Path, **data: Any) -> Path:
 def test_a_table_that_is_not_there_is_told_with_the_site_and_where_one_is(tmp_path: Path) -> None:
     path = picture_site(tmp_path, table="labels.csv")
     found = tmp_path / "own" / "labels.csv"
-    with pytest.raises(
-        DataError, match=rf"site 'north': there is no table .*, but there is {found}: name it"
-    ):
+    with pytest.raises(DataError, match=rf"site 'north': there is no table .*, but there is {found}: name it"):
         open_site(path)
     found.unlink()
     with pytest.raises(DataError, match=f"site 'north': there is no table {tmp_path / 'labels.csv'}"):
         open_site(path)
 
 
-def test_pictures_that_are_left_out_are_told_at_the_site(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_pictures_that_are_left_out_are_told_at_the_site(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = picture_site(tmp_path)
     broken = tmp_path / "own" / "pictures" / "p003.png"
     broken.write_bytes(broken.read_bytes()[:60])

@@ -20,11 +20,11 @@ from fedsift.cli.main import app as commands
 from fedsift.core.errors import ConfigError, DataError, FedsiftError, Stopped
 from fedsift.deploy.app import write_app
 from fedsift.deploy.coordinator import starting
-from fedsift.deploy.coordinator.following import Rounds, follow, waiting_words
-from fedsift.deploy.flower_commands import Worker
+from fedsift.deploy.coordinator.following import NewRounds, follow, waiting_words
+from fedsift.deploy.flower_commands import SiteProcess
 from fedsift.deploy.site import worker
 from fedsift.deploy.temporary import LONGEST_SOCKET, PREFIX, new_socket, remove_stale
-from fedsift.deploy.waiting import SILENT, Status
+from fedsift.deploy.waiting import SILENT, StatusLine
 from fedsift.runs.folder import WAITING, RunFolder
 from fedsift.study.study import Study
 from tests.deploy.test_sites import write_site
@@ -43,9 +43,7 @@ def app(tmp_path: Path) -> Path:
 # The coordinator's side ----------------------------------------------------------------------------------------------
 
 
-def test_a_run_folder_is_for_its_account_alone(
-    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_folder_is_for_its_account_alone(app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*parts: Any, **options: Any) -> None:
         raise Stopped("enough was seen")
 
@@ -69,9 +67,7 @@ def test_another_study_over_an_old_run_is_refused_by_the_key_that_differs(app: P
         starting.prepare_run(app, tmp_path / "run", HERE)
 
 
-def test_another_version_of_fedsift_is_refused(
-    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_version_of_fedsift_is_refused(app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     starting.prepare_run(app, tmp_path / "run", HERE)
     monkeypatch.setattr(starting, "__version__", "99.0")
     with pytest.raises(ConfigError, match=r"app' was made by fedsift .*, this is 99\.0"):
@@ -85,7 +81,7 @@ def test_another_version_of_fedsift_is_refused(
 def test_a_program_that_let_go_of_its_run_without_a_word_has_died(app: Path, tmp_path: Path) -> None:
     folder = starting.prepare_run(app, tmp_path / "run", HERE)
     now = [0.0]
-    program = starting.Program(RunFolder(folder.path), clock=lambda: now[0])
+    program = starting.CoordinatorProcess(RunFolder(folder.path), clock=lambda: now[0])
     assert not program.died()
     now[0] += 100.0
     assert not program.died()  # it may take its time to come
@@ -100,9 +96,7 @@ def test_a_program_that_let_go_of_its_run_without_a_word_has_died(app: Path, tmp
     assert not program.died()
 
 
-def test_a_disk_that_is_full_is_named_as_the_reason(
-    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_full_is_named_as_the_reason(app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = starting.prepare_run(app, tmp_path / "run", HERE)
     with pytest.raises(FedsiftError, match="says more"):
         starting._outcome(folder, tmp_path / "log")
@@ -121,7 +115,7 @@ def test_a_disk_that_is_full_is_named_as_the_reason(
 def trouble(path: Path, place: Path) -> FedsiftError:
     """What the person at the site is told when the site's process cannot start."""
     with pytest.raises(FedsiftError) as found:
-        Worker(path, place).start()
+        SiteProcess(path, place).start()
     assert "\n" not in str(found.value)
     return found.value
 
@@ -213,7 +207,7 @@ def test_nothing_is_silent_for_more_than_five_seconds(tmp_path: Path) -> None:
         heard.append(row["round"])
         said.append((clock.now, "round"))
 
-    status = Status(lambda words: said.append((clock.now, words)), clock)
+    status = StatusLine(lambda words: said.append((clock.now, words)), clock)
     follow(folder, lambda: True, lambda: "the SuperLink has the app", listen, status, clock.rest)
     assert heard == [1]
     times = [at for at, _ in [*said, (60.0, "")]]
@@ -245,7 +239,7 @@ def test_quick_rounds_of_which_no_line_is_printed_are_no_silence(tmp_path: Path)
         lambda: True,
         lambda: "",
         lambda row: None,
-        Status(lambda words: said.append(clock.now), clock),
+        StatusLine(lambda words: said.append(clock.now), clock),
         clock.rest,
     )
     assert max(b - a for a, b in pairwise([*said, 34.0])) <= 5.0
@@ -253,7 +247,7 @@ def test_quick_rounds_of_which_no_line_is_printed_are_no_silence(tmp_path: Path)
 
 def test_figures_alone_are_no_news() -> None:
     clock, said = Clock(), []
-    status = Status(said.append, clock)
+    status = StatusLine(said.append, clock)
     for second in range(int(SILENT)):
         clock.now = float(second)
         status.now(f"gone for {second} s")
@@ -265,7 +259,7 @@ def test_figures_alone_are_no_news() -> None:
 
 def test_rounds_are_read_on_from_where_they_were_read_to(tmp_path: Path) -> None:
     file = tmp_path / "rounds.jsonl"
-    rounds = Rounds(file, told=1)
+    rounds = NewRounds(file, told=1)
     assert rounds.new() == []
     file.write_text('{"round": 1}\n{"round": 2}\n{"rou')
     assert [row["round"] for row in rounds.new()] == [2]

@@ -14,7 +14,7 @@ from fedsift.cli.consortium import _table
 from fedsift.core.errors import ConfigError, RunError
 from fedsift.deploy.coordinator.roster import read_entries
 from fedsift.deploy.site.site_file_head import read_head
-from fedsift.deploy.trial.consortium import Member, end_family, family, prepare_trial
+from fedsift.deploy.trial.consortium import TrialProcess, end_family, family, prepare_trial
 from fedsift.runs.folder import WAITING, RunFolder
 from fedsift.study.study import Study
 from tests.deploy.processes import wait_until
@@ -44,7 +44,10 @@ def test_a_trial_has_keys_a_roster_and_pins_and_tells_where_everybody_is(tmp_pat
     try:
         log = tmp_path / "a.log"
         log.write_text("one\n\x1b[92mINFO\x1b[0m two\n")
-        trial.members = [Member(first, processes[0], log), Member(second, processes[1], tmp_path / "no.log")]
+        trial.members = [
+            TrialProcess(first, processes[0], log),
+            TrialProcess(second, processes[1], tmp_path / "no.log"),
+        ]
         assert trial.states()[:2] == [(first, "starts", "INFO two"), (second, "ended with code 0", "")]
         trial.run.mkdir()
         RunFolder(trial.run).write_json(

@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedsift.audit.at_site import CountLabels, FitFolds, JudgeGrid
 from fedsift.core.files import cache_root
 from fedsift.deploy.site import worker
 from fedsift.deploy.site.consent import known_requests
 from fedsift.deploy.site.data import _open_site
 from fedsift.deploy.site.embeddings import EMBEDDINGS
 from fedsift.deploy.site.policy import Policy
+from fedsift.label_audit.at_site import CountLabels, FitFolds, JudgeGrid
 from fedsift.methods.co_teaching import TrainCoTaught
 from fedsift.methods.divide_mix import TrainDivided
 from fedsift.methods.fedclean import SortByOwnLearner
@@ -28,18 +28,18 @@ from fedsift.methods.feddiv import TrainBehindFilter
 from fedsift.methods.fedrn import TrainAmongNeighbours
 from fedsift.methods.joint_opt import JointLabels
 from fedsift.models.factory import initial_weights
-from fedsift.protocol.messages import Answer, Envelope, Moment, Request, SiteFacts
+from fedsift.protocol.messages import ReplyEnvelope, Request, RequestEnvelope, RequestMoment, SiteFacts
 from fedsift.protocol.work import STEP
 from fedsift.training import features
 from fedsift.training.crossfit import CrossTrain
 from fedsift.training.features import Extractor, extractors
 from fedsift.training.objective import CrossEntropy, Objective
 from fedsift.training.own_models import EvaluateOwn
-from fedsift.training.public_learning import Collaborate, Lesson, PublicPart, Show
+from fedsift.training.public_learning import Collaborate, PublicLesson, PublicPart, PublicPredictions
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Evaluate, Indicate, Train
 from fedsift.transports.remote.encoding import decode, encode
-from fedsift.transports.remote.introduction import Hello, Introduction
+from fedsift.transports.remote.introduction import Introduction, IntroductionRequest
 from fedsift.transports.remote.messages import EncodedMessage
 from tests.deploy.test_policy import ask, egress
 from tests.deploy.test_sites import train, write_site
@@ -79,9 +79,9 @@ def place(folder: Path, **changes: Any) -> Path:
 def test_a_message_has_only_so_many_kinds_of_features_made(tmp_path: Path, embedded: list[int]) -> None:
     path = place(tmp_path)
     names = [f"features:test-eye@{side}" for side in range(16, 40)]
-    replies = [ask(path, Hello(), name) for name in names]
+    replies = [ask(path, IntroductionRequest(), name) for name in names]
     assert embedded == [16, 17, 18, 19]  # the default, without any table
-    assert [type(reply) for reply in replies[:5]] == [Introduction] * 4 + [Answer]
+    assert [type(reply) for reply in replies[:5]] == [Introduction] * 4 + [ReplyEnvelope]
     assert replies[4].failure == (
         "Refused: site 'north': features test-eye@20 would be one kind more than the 4 that this site makes of its "
         "pictures for messages: name one that it has, or let the site raise policy.embeddings in its site.toml"
@@ -89,24 +89,24 @@ def test_a_message_has_only_so_many_kinds_of_features_made(tmp_path: Path, embed
     assert [line.get("refused") for line in egress(path)[3:5]] == [None, replies[4].failure]
     assert len(list(cache_root().glob("features/*.npy"))) == 4
     # what it has it goes on using, whatever head is on it, in any request
-    assert isinstance(ask(path, Hello(), "features:test-eye@16+64"), Introduction)
-    assert isinstance(ask(path, Hello(), "features:test-eye@017"), Introduction)
+    assert isinstance(ask(path, IntroductionRequest(), "features:test-eye@16+64"), Introduction)
+    assert isinstance(ask(path, IntroductionRequest(), "features:test-eye@017"), Introduction)
     assert "policy.embeddings" in ask(path, train(), "features:test-eye@99").failure
     _open_site.cache_clear()  # another start of the site
-    assert "policy.embeddings" in ask(path, Hello(), "features:test-eye").failure
+    assert "policy.embeddings" in ask(path, IntroductionRequest(), "features:test-eye").failure
     assert len(embedded) == 4
 
 
 def test_the_number_is_the_sites_own(tmp_path: Path, embedded: list[int]) -> None:
     written = "features:test-eye@300"
     path = place(tmp_path, policy={"embeddings": 1}, networks=[written])
-    assert isinstance(ask(path, Hello(), written), Answer | Introduction)
+    assert isinstance(ask(path, IntroductionRequest(), written), ReplyEnvelope | Introduction)
     assert embedded == [300]
-    ask(path, Hello(), "features:test-eye@20")
+    ask(path, IntroductionRequest(), "features:test-eye@20")
     assert embedded == [300, 20]  # what a person wrote is not counted
-    assert "than the 1 that" in ask(path, Hello(), "features:test-eye@21").failure
+    assert "than the 1 that" in ask(path, IntroductionRequest(), "features:test-eye@21").failure
     none = place(tmp_path / "none", policy={"embeddings": 0})
-    assert "than the 0 that" in ask(none, Hello(), "features:test-eye@21").failure
+    assert "than the 0 that" in ask(none, IntroductionRequest(), "features:test-eye@21").failure
 
 
 def test_rows_of_features_and_broken_lists(tmp_path: Path, embedded: list[int]) -> None:
@@ -118,11 +118,11 @@ def test_rows_of_features_and_broken_lists(tmp_path: Path, embedded: list[int]) 
     rows = write_site(tmp_path / "rows", arrays)
     (tmp_path / "rows" / "notebook" / "north").mkdir(parents=True)
     for side in range(16, 22):
-        assert isinstance(ask(rows, Hello(), f"features:test-eye@{side}"), Introduction)
+        assert isinstance(ask(rows, IntroductionRequest(), f"features:test-eye@{side}"), Introduction)
     assert embedded == []
     broken = place(tmp_path / "broken")
     (tmp_path / "broken" / "notebook" / "north" / EMBEDDINGS).write_text("[1]", "utf-8")
-    assert "cannot be read" in ask(broken, Hello(), "features:test-eye").failure
+    assert "cannot be read" in ask(broken, IntroductionRequest(), "features:test-eye").failure
     assert embedded == []
 
 
@@ -134,12 +134,12 @@ FACTS = SiteFacts("north", 100, held_out=20, public=50, classes=CLASSES)
 LONG = Recipe(epochs=100_000)
 
 
-def envelope(request: Request[Any]) -> Envelope:
-    return Envelope("run", "north", Moment(1, "train", 0, 0), "", request)
+def envelope(request: Request[Any]) -> RequestEnvelope:
+    return RequestEnvelope("run", "north", RequestMoment(1, "train", 0, 0), "", request)
 
 
-def lesson(epochs: int) -> Lesson:
-    return Lesson(PublicPart(0, 0, 50), torch.zeros(50, CLASSES), "mse", Recipe(epochs=epochs))
+def lesson(epochs: int) -> PublicLesson:
+    return PublicLesson(PublicPart(0, 0, 50), torch.zeros(50, CLASSES), "mse", Recipe(epochs=epochs))
 
 
 FOLDS = FitFolds(torch.zeros(5, 1, 3), (0,), 2, (0.1,), torch.ones(1, 3) / 3, torch.ones(2, 4), 6)
@@ -152,18 +152,16 @@ DEAR: dict[str, Request[Any]] = {
     "two networks": TrainCoTaught(WEIGHTS, Recipe(epochs=600), twin=WEIGHTS),
     "models": CrossTrain((WEIGHTS,) * 50, Recipe(epochs=20)),
     "riders": Train(WEIGHTS, Recipe(), then=(Evaluate(None),) * 900),
-    "hidden riders": Train(
-        WEIGHTS, Recipe(), before=(Train(WEIGHTS, Recipe(), then=(Train(WEIGHTS, LONG),)),)
-    ),
+    "hidden riders": Train(WEIGHTS, Recipe(), before=(Train(WEIGHTS, Recipe(), then=(Train(WEIGHTS, LONG),)),)),
     "hidden parts": SortByOwnLearner(WEIGHTS, {}, (Train({}, Recipe()), Train({}, LONG))),
     "guesses": TrainDivided(WEIGHTS, Recipe(), twin=WEIGHTS, views=10**6),
     "neighbours": TrainAmongNeighbours(WEIGHTS, Recipe(), neighbours=(WEIGHTS,) * 900, scores=(1.0,) * 901),
     "networks of folds": JudgeGrid((1, 3), torch.ones(1, 3), networks=(WEIGHTS,) * 900),
     "linear models": dataclasses.replace(FOLDS, held=(0,) * 10_000),
     "public epochs": Collaborate(learn=lesson(100_000)),
-    "public samples": Collaborate(show=Show(PublicPart(0, 0, 10**9), CLASSES)),
+    "public samples": Collaborate(show=PublicPredictions(PublicPart(0, 0, 10**9), CLASSES)),
     "a part that pays for another": Collaborate(
-        train=LONG, show=Show(PublicPart(0, 10**12, 0), CLASSES), learn=lesson(1)
+        train=LONG, show=PublicPredictions(PublicPart(0, 10**12, 0), CLASSES), learn=lesson(1)
     ),
 }
 
@@ -177,9 +175,7 @@ def test_what_would_occupy_a_site_is_refused(what: str) -> None:
     assert Policy(passes=1e9).objection_to_work(DEAR[what], FACTS) is None
 
 
-def test_it_is_refused_before_anything_is_computed_and_egress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_refused_before_anything_is_computed_and_egress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = place(tmp_path)  # without a policy: a trial has the limit too
     monkeypatch.setattr(worker, "answer", lambda *_, **__: pytest.fail("it was computed"))
     refused = ask(path, envelope(Train(WEIGHTS, LONG)))
@@ -214,9 +210,7 @@ def changed(request: Request[Any], old: str, new: str) -> EncodedMessage:
     return dataclasses.replace(letter, tree=letter.tree.replace(old, new)).with_note(model="mlp", session="1")
 
 
-@pytest.mark.parametrize(
-    "epochs", ["2.5", '"3"', "1e999", "NaN", "-5", "0", "true", "null", "100001", "1" + "0" * 30]
-)
+@pytest.mark.parametrize("epochs", ["2.5", '"3"', "1e999", "NaN", "-5", "0", "true", "null", "100001", "1" + "0" * 30])
 def test_epochs_that_are_no_number_of_epochs(tmp_path: Path, epochs: str) -> None:
     path = place(tmp_path)
     letter = changed(Train(WEIGHTS, Recipe(epochs=7)), '"epochs": 7', f'"epochs": {epochs}')

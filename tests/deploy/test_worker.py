@@ -25,12 +25,12 @@ from fedsift.deploy import flower_commands as commands
 from fedsift.deploy.site import worker
 from fedsift.deploy.site.data import open_site
 from fedsift.deploy.site.local_socket import call_worker, receive_message, send_message
-from fedsift.protocol.messages import Answer
+from fedsift.protocol.messages import ReplyEnvelope
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train
 from fedsift.transports.remote.answering import answer, answer_message
 from fedsift.transports.remote.encoding import decode, encode
-from fedsift.transports.remote.introduction import Hello, Introduction, Noted, Notice
+from fedsift.transports.remote.introduction import Acknowledged, Introduction, IntroductionRequest, SiteNotice
 from fedsift.transports.remote.messages import EncodedMessage
 from tests.deploy.processes import wait_until
 from tests.deploy.test_sites import train, write_site
@@ -51,13 +51,11 @@ def serve(site_file: Path, door: Path) -> None:
 
 def test_the_worker_answers_as_the_site_itself_would(tmp_path: Path, door: Path) -> None:
     serve(write_site(tmp_path / "a"), door)
-    for asked in (Hello(), train()):
+    for asked in (IntroductionRequest(), train()):
         letter = encode(asked).with_note(model="mlp", session="1")
         reply = call_worker(door, letter)
         path = write_site(tmp_path / f"b-{type(asked).__name__}")
-        direct = answer_message(
-            letter, lambda model, path=path: open_site(path, model), "1", expose_errors=False
-        )  # type: ignore[misc]
+        direct = answer_message(letter, lambda model, path=path: open_site(path, model), "1", expose_errors=False)  # type: ignore[misc]
         assert digest_of(decode(reply)) == digest_of(decode(direct))
     assert (tmp_path / "a" / "notebook" / "north" / "runs" / "run" / "0.0.answer").is_file()
 
@@ -69,10 +67,8 @@ def test_the_answer_does_not_depend_on_the_callers_threads(tmp_path: Path) -> No
         for count in (1, 2, 3):
             torch.set_num_threads(count)
             path = write_site(tmp_path / str(count))
-            answered = answer(
-                train(), lambda path=path: open_site(path, "mlp"), "mlp", "1", expose_errors=False
-            )  # type: ignore[misc]
-            assert isinstance(answered, Answer) and answered.failure == ""
+            answered = answer(train(), lambda path=path: open_site(path, "mlp"), "mlp", "1", expose_errors=False)  # type: ignore[misc]
+            assert isinstance(answered, ReplyEnvelope) and answered.failure == ""
             digests.append(digest_of(answered))
             assert torch.get_num_threads() == count
     finally:
@@ -85,17 +81,15 @@ def test_the_socket_is_for_this_user_alone(tmp_path: Path, door: Path) -> None:
     assert door.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize(
-    "letter", [EncodedMessage("{"), EncodedMessage('{"$class": "OnlyTheAppKnows", "fields": {}}')]
-)
+@pytest.mark.parametrize("letter", [EncodedMessage("{"), EncodedMessage('{"$class": "OnlyTheAppKnows", "fields": {}}')])
 def test_a_request_that_the_site_does_not_know_is_refused_and_nobody_else_answers(
     tmp_path: Path, door: Path, letter: EncodedMessage
 ) -> None:
     serve(write_site(tmp_path), door)
     refused = decode(call_worker(door, letter))
-    assert isinstance(refused, Answer)
+    assert isinstance(refused, ReplyEnvelope)
     assert "Refused: this site does not know" in refused.failure
-    again = call_worker(door, encode(Hello()).with_note(model="mlp"))
+    again = call_worker(door, encode(IntroductionRequest()).with_note(model="mlp"))
     assert isinstance(decode(again), Introduction)
     lines = (tmp_path / "notebook" / "north" / "egress.jsonl").read_text("utf-8").splitlines()
     assert [("refused" in json.loads(line)) for line in lines] == [True, False]
@@ -172,19 +166,19 @@ def test_whatever_answering_raises_the_process_goes_on(
     path = write_site(tmp_path)
     (tmp_path / "notebook" / "north").mkdir(parents=True)
     monkeypatch.setattr(worker, "_answer", fail)
-    assert answered(path, encode(Hello())).failure == f"Refused: {worker.UNKNOWN}"
+    assert answered(path, encode(IntroductionRequest())).failure == f"Refused: {worker.UNKNOWN}"
     assert len(egress(tmp_path)) == 1
 
 
 def test_no_changed_letter_ends_the_process(tmp_path: Path, door: Path) -> None:
     serve(write_site(tmp_path), door)
     chance = random.Random(6)
-    honest = [encode(asked) for asked in (train(), train(), Hello(), Notice("words"))]
+    honest = [encode(asked) for asked in (train(), train(), IntroductionRequest(), SiteNotice("words"))]
     count = 400
     for _ in range(count):
         letter = changed(chance.choice(honest), chance).with_note(model="mlp", session="1")
         said = decode(call_worker(door, letter, patience=0.0, tries=1))
-        assert isinstance(said, Answer | Introduction | Noted)
+        assert isinstance(said, ReplyEnvelope | Introduction | Acknowledged)
     assert isinstance(decode(call_worker(door, honest[2].with_note(model="mlp"))), Introduction)
     lines = egress(tmp_path)
     assert len(lines) == count + 1  # each has its line
@@ -203,7 +197,7 @@ def test_who_says_nothing_or_too_much_keeps_nobody_out(
         silent.sendall(says)
         found: list[Any] = []
         asking = threading.Thread(
-            target=lambda: found.append(call_worker(door, encode(Hello()).with_note(model="mlp"))),
+            target=lambda: found.append(call_worker(door, encode(IntroductionRequest()).with_note(model="mlp"))),
             daemon=True,
         )
         asking.start()
@@ -225,7 +219,7 @@ def test_a_door_that_is_seen_takes_calls(tmp_path: Path) -> None:
 
 def test_without_the_sites_process_nobody_answers(door: Path) -> None:
     with pytest.raises(RunError, match="does not answer"):
-        call_worker(door, encode(Hello()), patience=0.0)
+        call_worker(door, encode(IntroductionRequest()), patience=0.0)
 
 
 def test_nothing_is_sent_after_a_letter_s_last_byte() -> None:
@@ -236,14 +230,14 @@ def test_nothing_is_sent_after_a_letter_s_last_byte() -> None:
         def sendall(self, data: bytes) -> None:
             sent.append(data)
 
-    send_message(Channel(), encode(Hello()))  # type: ignore[arg-type]
+    send_message(Channel(), encode(IntroductionRequest()))  # type: ignore[arg-type]
     assert all(sent) and sent[-1] == b"\0" * 8  # the last part is empty: its size, and that is all
 
 
 def test_a_process_that_is_being_started_is_waited_for(tmp_path: Path, door: Path) -> None:
     path = write_site(tmp_path)
     threading.Timer(0.3, serve, (path, door)).start()
-    assert isinstance(decode(call_worker(door, encode(Hello()).with_note(model="mlp"))), Introduction)
+    assert isinstance(decode(call_worker(door, encode(IntroductionRequest()).with_note(model="mlp"))), Introduction)
 
 
 def test_a_request_that_ends_the_process_each_time_is_given_up(door: Path) -> None:
@@ -262,7 +256,7 @@ def test_a_request_that_ends_the_process_each_time_is_given_up(door: Path) -> No
     thread.start()
     wait_until(door.exists, 20, "the socket")
     with pytest.raises(RunError, match="ended over this request"):
-        call_worker(door, encode(Hello()), patience=20.0)
+        call_worker(door, encode(IntroductionRequest()), patience=20.0)
     thread.join()
     assert calls == 2
 
@@ -278,7 +272,7 @@ def test_an_ended_process_is_started_again(tmp_path: Path, door: Path) -> None:
         first.wait()
         process.keep(told.append)
         assert "started again" in told[0]
-        asked = encode(Hello()).with_note(model="mlp")
+        asked = encode(IntroductionRequest()).with_note(model="mlp")
         assert isinstance(decode(call_worker(door, asked)), Introduction)
         process.keep(told.append)
         assert len(told) == 1

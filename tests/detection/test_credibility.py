@@ -11,9 +11,7 @@ from fedsift.core.errors import ConfigError, DataError
 from fedsift.methods.rhfl import credibility, held_out_credibility, shares_of_confidence
 
 
-@given(
-    seed=st.integers(0, 10_000), sites=st.integers(2, 6), mode=st.sampled_from(["official", "abs", "clip"])
-)
+@given(seed=st.integers(0, 10_000), sites=st.integers(2, 6), mode=st.sampled_from(["official", "abs", "clip"]))
 @settings(max_examples=40, deadline=None)
 def test_equations_9_to_13(seed: int, sites: int, mode: str) -> None:
     rng = np.random.default_rng(seed)
@@ -76,9 +74,7 @@ def test_held_out_confidence_by_hand() -> None:
 
 def test_held_out_confidence_is_that_of_equal_sites_where_nobody_differs() -> None:
     np.testing.assert_allclose(held_out_credibility([1.0, 1.0, 1.0], 2.0).weights, 1 / 2)
-    np.testing.assert_allclose(
-        held_out_credibility([9.0, 2.0, 5.0], 2.0).weights, 1 / 2
-    )  # nobody above chance
+    np.testing.assert_allclose(held_out_credibility([9.0, 2.0, 5.0], 2.0).weights, 1 / 2)  # nobody above chance
     assert held_out_credibility([0.3], 2.0).weights.tolist() == [1.0]
 
 

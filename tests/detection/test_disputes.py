@@ -46,9 +46,7 @@ def test_only_disputed_samples_on_which_both_models_agree_are_looked_at() -> Non
 @pytest.mark.parametrize("margins", [MARGINS[-9:], np.full(20, 4.0), np.linspace(0.1, 0.5, 30), MARGINS[:0]])
 def test_few_constant_near_or_no_values_are_left_alone(margins: np.ndarray) -> None:
     n = len(margins)
-    found = settle_by_agreement(
-        log_p(margins).reshape(n, 3), np.zeros(n, int), np.ones(n, int), np.ones(n, bool), 1.0
-    )
+    found = settle_by_agreement(log_p(margins).reshape(n, 3), np.zeros(n, int), np.ones(n, int), np.ones(n, bool), 1.0)
     assert len(found.corrected) == 0 and found.labels.tolist() == [0] * n
     assert upper_group(margins) is None
 

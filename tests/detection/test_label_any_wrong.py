@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from tests.detection.test_label_posterior import audit, cloud
 
-from fedsift.audit.exchange import second_reply
 from fedsift.detection.any_wrong_labels import (
     VAGUE,
     chance_of_wrong,
@@ -22,6 +21,7 @@ from fedsift.detection.any_wrong_labels import (
 )
 from fedsift.detection.label_posterior import GRID, LabelModel, fit_with_wrong
 from fedsift.detection.label_rates import SURE, rate_of, site_rate
+from fedsift.label_audit.exchange import second_reply
 
 
 def test_the_chance_by_hand() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsift.audit.linear_crossfit import (
+from fedsift.core.errors import DataError
+from fedsift.label_audit.linear_crossfit import (
     CrossfitSettings,
     as_probabilities,
     averaged,
@@ -17,7 +18,6 @@ from fedsift.audit.linear_crossfit import (
     share_shift,
     standardised,
 )
-from fedsift.core.errors import DataError
 
 ONE_STEP = CrossfitSettings(epochs=1, least_steps=1, batch=1000, lr=0.5, momentum=0.0)
 
@@ -102,9 +102,7 @@ def test_groups_are_never_parted_and_folds_are_even() -> None:
 
 
 def test_shift_average_and_held_out_likelihood() -> None:
-    np.testing.assert_allclose(
-        share_shift([20, 0], [0.5, 0.5]), np.log([30 / 40 / 0.5, 10 / 40 / 0.5]), rtol=1e-6
-    )
+    np.testing.assert_allclose(share_shift([20, 0], [0.5, 0.5]), np.log([30 / 40 / 0.5, 10 / 40 / 0.5]), rtol=1e-6)
     ones, threes = np.ones((2, 1, 2), np.float32), 3 * np.ones((2, 1, 2), np.float32)
     np.testing.assert_allclose(averaged([ones, threes], [3, 1]), 1.5)
     x, y, fold = some()

@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsift.audit.exchange import (
+from fedsift.detection.label_posterior import GRID, LabelModel
+from fedsift.detection.label_rates import STRETCH, SiteRate
+from fedsift.formulas.small_counts import FLOOR, WITHHELD
+from fedsift.label_audit.exchange import (
     SecondReply,
     SharedModel,
     first_reply,
     last_fit,
+    released_rate,
     second_reply,
     shared_model,
     site_tempering,
     start_model,
     third_reply,
-    told_rate,
 )
-from fedsift.detection.label_posterior import GRID, LabelModel
-from fedsift.detection.label_rates import STRETCH, SiteRate
-from fedsift.formulas.small_counts import FLOOR, WITHHELD
 
 
 def numbers(reply: Any) -> list[float]:
@@ -70,7 +70,7 @@ def test_a_site_s_exponent_lies_between_its_own_and_the_federation_s() -> None:
 
 
 def test_a_rate_is_told_in_whole_floors() -> None:
-    assert told_rate(SiteRate(200, 4, 0, 7, False)) == SiteRate(200, WITHHELD, 0, 10, False)
-    assert told_rate(SiteRate(200, 60, 50, 70, True)) == SiteRate(200, 60, 50, 70, True)
-    assert told_rate(SiteRate(200, 196, 190, 199, True)) == SiteRate(200, WITHHELD, 190, 200, True)
-    assert told_rate(SiteRate(5, 1, 0, 3, False)).samples == WITHHELD
+    assert released_rate(SiteRate(200, 4, 0, 7, False)) == SiteRate(200, WITHHELD, 0, 10, False)
+    assert released_rate(SiteRate(200, 60, 50, 70, True)) == SiteRate(200, 60, 50, 70, True)
+    assert released_rate(SiteRate(200, 196, 190, 199, True)) == SiteRate(200, WITHHELD, 190, 200, True)
+    assert released_rate(SiteRate(5, 1, 0, 3, False)).samples == WITHHELD

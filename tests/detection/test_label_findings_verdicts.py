@@ -7,18 +7,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedsift.audit.multilabel import fit_annotator, fit_questions, never_annotated, site_rates, two_columns
-from fedsift.audit.recalibration import (
+from fedsift.core.errors import DataError
+from fedsift.detection.any_wrong_labels import fit_site
+from fedsift.detection.label_posterior import FOLLOWS, FURTHEST, LabelModel, SiteFit
+from fedsift.detection.label_rates import site_rate
+from fedsift.label_audit.multilabel import (
+    fit_annotator,
+    fit_questions,
+    never_annotated,
+    site_rates,
+    two_columns,
+)
+from fedsift.label_audit.recalibration import (
     Recalibration,
     after_verdict,
     reader_error_of,
     recalibrated,
     with_known,
 )
-from fedsift.core.errors import DataError
-from fedsift.detection.any_wrong_labels import fit_site
-from fedsift.detection.label_posterior import FOLLOWS, FURTHEST, LabelModel, SiteFit
-from fedsift.detection.label_rates import site_rate
 
 
 def answered(
@@ -96,9 +102,7 @@ def test_no_finding_s_interval_lies_above_nothing_at_a_site_that_is_not_told() -
     doubt[:24, 0] = 1.0
     answers = np.zeros((400, 10), np.int64)
     fits = [
-        SiteFit(
-            np.stack([1 - d, d], 1), np.zeros((2, 2)), np.ones(2) / 2, np.eye(2), float(d.mean()), 0.0, False
-        )
+        SiteFit(np.stack([1 - d, d], 1), np.zeros((2, 2)), np.ones(2) / 2, np.eye(2), float(d.mean()), 0.0, False)
         for d in doubt.T
     ]
     assert site_rate(fits[0], answers[:, 0]).low > 0  # asked of this one alone

@@ -17,8 +17,8 @@ from fedsift.detection.label_posterior import (
     error_shape,
     fit_with_wrong,
     hardness,
-    look_alikes,
     mistaken_for,
+    similar_names,
 )
 
 
@@ -27,12 +27,12 @@ def test_who_looks_like_whom_by_hand() -> None:
 
     Sums of products: 0 with 1: 1/9, 0 with 2: 1/9, 1 with 2: 1/9 + 1/4; and 1/2 for a picture of equal shares.
     """
-    found = look_alikes([[0.5, 0.25, 0.25], [0.0, 0.5, 0.5]], [0.5, 0.25, 0.25])
+    found = similar_names([[0.5, 0.25, 0.25], [0.0, 0.5, 0.5]], [0.5, 0.25, 0.25])
     far, near = 1 / 9 + 1 / 2, 1 / 9 + 1 / 4 + 1 / 2
     np.testing.assert_allclose(found[0], [0, 0.5, 0.5], atol=1e-9)
     np.testing.assert_allclose(found[1], [far / (far + near), 0, near / (far + near)], rtol=1e-9)
-    np.testing.assert_allclose(look_alikes(np.zeros((0, 3)), [1, 1, 1]), (1 - np.eye(3)) / 2)
-    np.testing.assert_allclose(look_alikes([[0.2, 0.8]], [0.5, 0.5]), 1 - np.eye(2))
+    np.testing.assert_allclose(similar_names(np.zeros((0, 3)), [1, 1, 1]), (1 - np.eye(3)) / 2)
+    np.testing.assert_allclose(similar_names([[0.2, 0.8]], [0.5, 0.5]), 1 - np.eye(2))
 
 
 def test_the_federation_s_mistakes_times_the_site_s_look_alikes() -> None:
@@ -77,7 +77,7 @@ def test_what_holds_of_any_site(seed: int, classes: int) -> None:
     np.testing.assert_allclose(right + factor * (1 - np.diag(errors)), 1)  # T(x)'s rows
     counts = rng.uniform(0, 30, (classes, classes))
     np.testing.assert_allclose(as_if_equally_hard(counts, q, np.ones_like(q)).sum(1), counts.sum(1))
-    alike = look_alikes(q, rng.dirichlet(np.ones(classes)))
+    alike = similar_names(q, rng.dirichlet(np.ones(classes)))
     np.testing.assert_allclose(alike.sum(1), 1)
     assert (np.diag(alike) == 0).all() and (alike >= 0).all()
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift.audit.exchange import first_reply, last_fit, second_reply, shared_model, start_model
 from fedsift.core.errors import DataError
 from fedsift.detection import label_posterior
 from fedsift.detection.any_wrong_labels import any_wrong, fit_site, gain_of_wrong
@@ -22,12 +21,13 @@ from fedsift.detection.label_posterior import (
     error_shape,
     fit_with_wrong,
     judge,
-    look_alikes,
     matched_to_rate,
     mistaken_for,
     probability_wrong,
+    similar_names,
 )
 from fedsift.detection.label_rates import site_rate
+from fedsift.label_audit.exchange import first_reply, last_fit, second_reply, shared_model, start_model
 
 
 def cloud(
@@ -100,7 +100,7 @@ def test_the_fit_is_a_fixed_point_of_the_equations_written_out() -> None:
     for c in range(3):
         wrong = {j: counts[c, j] / mean[c] for j in range(3) if j != c}
         expected[c] = [wrong.get(j, counts[c].sum() - sum(wrong.values())) for j in range(3)]
-    alike = mistaken_for(model.confusion, look_alikes(p[0], model.given_shares))
+    alike = mistaken_for(model.confusion, similar_names(p[0], model.given_shares))
     drawn = expected + 100 * error_shape(fit.rate, alike, model.relative_rates)
     np.testing.assert_allclose(fit.errors, drawn / drawn.sum(1, keepdims=True), atol=5e-3)
     shares = (fit.posterior.sum(0) + 10 * model.shares) / 160
@@ -157,9 +157,7 @@ def test_the_fit_is_weighed_by_whether_any_label_is_wrong() -> None:
     plain, weighed = fit_with_wrong(p[0], labels[0], model), fit_site(p[0], labels[0], model)
     w = weighed.any_wrong
     assert 0 < w < 1
-    np.testing.assert_allclose(
-        weighed.posterior, w * plain.posterior + (1 - w) * np.eye(3)[labels[0]], atol=1e-12
-    )
+    np.testing.assert_allclose(weighed.posterior, w * plain.posterior + (1 - w) * np.eye(3)[labels[0]], atol=1e-12)
     np.testing.assert_allclose(weighed.doubt_if_any(labels[0]), plain.doubt(labels[0]), atol=1e-9)
     np.testing.assert_allclose(
         probability_wrong(weighed, labels[0]), w * probability_wrong(plain, labels[0]), atol=1e-9

@@ -120,9 +120,7 @@ def test_rate_prior_has_the_sites_mean_and_is_never_drawn_to_nothing() -> None:
 def fit_of(doubt: np.ndarray) -> tuple[SiteFit, np.ndarray]:
     posterior = np.stack([1 - doubt, doubt], axis=1)
     given = np.zeros(len(doubt), np.int64)
-    return SiteFit(
-        posterior, np.zeros((2, 2)), np.ones(2) / 2, np.eye(2), float(doubt.mean()), 0.0, False
-    ), given
+    return SiteFit(posterior, np.zeros((2, 2)), np.ones(2) / 2, np.eye(2), float(doubt.mean()), 0.0, False), given
 
 
 def test_the_interval_by_hand() -> None:

@@ -50,9 +50,7 @@ def test_an_unknown_kind_is_refused() -> None:
         score_sites([[1.0]], "sum")  # type: ignore[arg-type]
 
 
-def simulated(
-    rng: np.random.Generator, sites: int, iterations: int, joined: int
-) -> tuple[np.ndarray, np.ndarray]:
+def simulated(rng: np.random.Generator, sites: int, iterations: int, joined: int) -> tuple[np.ndarray, np.ndarray]:
     """LIDs that fall over the iterations, noisy sites (every third) half as large again; the last third joins late."""
     noisy = np.arange(sites) % 3 == 0
     level = np.linspace(9, 4, iterations)[:, None]

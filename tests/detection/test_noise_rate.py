@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedsift.detection.mixtures import suspects
-from fedsift.formulas.losses import sureness
+from fedsift.formulas.losses import confidence_and_rank
 from fedsift.methods._forgetting import disowned_share, noise_rate
 
 
@@ -85,7 +85,7 @@ def test_sureness_by_hand_for_one_site_and_a_cohort() -> None:
     logits = torch.log(torch.tensor([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.2, 0.5, 0.3]]))
     target = torch.eye(3)[[0, 2, 2]]
     expected = torch.tensor([[0.7, 0.0], [0.6, 2.0], [0.5, 1.0]])
-    torch.testing.assert_close(sureness(logits, target), expected)
+    torch.testing.assert_close(confidence_and_rank(logits, target), expected)
     torch.testing.assert_close(
-        sureness(logits.repeat(2, 1, 1), target.repeat(2, 1, 1)), expected.repeat(2, 1, 1)
+        confidence_and_rank(logits.repeat(2, 1, 1), target.repeat(2, 1, 1)), expected.repeat(2, 1, 1)
     )

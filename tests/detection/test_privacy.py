@@ -74,17 +74,13 @@ def test_release_without_noise_and_with_one_class() -> None:
     assert randomised_response([0, 0], 0.5, 1, rng).tolist() == [0, 0]
 
 
-@given(
-    seed=st.integers(0, 10_000), classes=st.integers(2, 12), epsilon=st.sampled_from([0.01, 0.2, 1.0, 5.0])
-)
+@given(seed=st.integers(0, 10_000), classes=st.integers(2, 12), epsilon=st.sampled_from([0.01, 0.2, 1.0, 5.0]))
 @settings(max_examples=40, deadline=None)
 def test_posterior(seed: int, classes: int, epsilon: float) -> None:
     counts = np.random.default_rng(seed).integers(1, 200, classes)
     got = posterior(counts, epsilon)
     p = counts / counts.sum()
-    np.testing.assert_allclose(
-        got.raw, np.linalg.solve(response_matrix(epsilon, classes).T, p), rtol=1e-6, atol=1e-9
-    )
+    np.testing.assert_allclose(got.raw, np.linalg.solve(response_matrix(epsilon, classes).T, p), rtol=1e-6, atol=1e-9)
     assert got.raw is not None
     assert got.raw.sum() == pytest.approx(1.0)
     for shares in (got.clipped, got.projected):
@@ -150,9 +146,7 @@ def test_noise_of_the_recovered_shares_as_simulated() -> None:
 def test_shrinking_between_all_and_nothing() -> None:
     even = [0.25] * 4
     np.testing.assert_allclose(shrink_to_uniform([0.7, 0.2, 0.1, 0.0], 0.0), [0.7, 0.2, 0.1, 0.0])
-    np.testing.assert_allclose(
-        shrink_to_uniform([0.3, 0.2, 0.26, 0.24], 0.01), even
-    )  # all of it can be noise
+    np.testing.assert_allclose(shrink_to_uniform([0.3, 0.2, 0.26, 0.24], 0.01), even)  # all of it can be noise
     np.testing.assert_allclose(shrink_to_uniform([9.0, -8.0, 0.0, 0.0], math.inf), even)
     # entries far out of any distribution: at most 3/4 of signal is believed
     wild = shrink_to_uniform([6.0, -5.5, 0.25, 0.25], 10.0)

@@ -54,9 +54,7 @@ def test_global_difficulty_weighs_the_right_sites() -> None:
 
 
 def test_cosine_with_a_zero_vector_is_zero() -> None:
-    np.testing.assert_allclose(
-        cosine([3.0, 4.0], [[3.0, 4.0], [0.0, 0.0], [-4.0, 3.0]]), [1.0, 0.0, 0.0], atol=1e-15
-    )
+    np.testing.assert_allclose(cosine([3.0, 4.0], [[3.0, 4.0], [0.0, 0.0], [-4.0, 3.0]]), [1.0, 0.0, 0.0], atol=1e-15)
     assert cosine([0.0, 0.0], [[1.0, 1.0]]).tolist() == [0.0]
 
 

@@ -59,9 +59,7 @@ def test_one_value_a_site_keeps_the_rate_whatever_the_shape(shape: str, sites: i
     assert alarms / 200 <= 0.05
 
 
-def recalls(
-    sites: int, level: tuple[float, float], effect: float, federations: int
-) -> tuple[float, float, float]:
+def recalls(sites: int, level: tuple[float, float], effect: float, federations: int) -> tuple[float, float, float]:
     """Recall of the test, its precision, and the recall of the paper's split at 40 % noisy sites."""
     ours = named = theirs = 0
     noisy = int(0.4 * sites)
@@ -238,7 +236,7 @@ def test_best_split_by_hand() -> None:
 
 def test_straightening_keeps_order_and_removes_skew() -> None:
     values = np.random.default_rng(4).gamma(2.0, size=200)
-    straight = groups.straighten(values)
+    straight = groups.unskew(values)
     assert (np.argsort(straight) == np.argsort(values)).all()
 
     def skew(x: Table) -> float:

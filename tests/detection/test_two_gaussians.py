@@ -28,9 +28,7 @@ def plain_em(values: np.ndarray, start: TwoGaussians, steps: int) -> np.ndarray:
     for _ in range(steps):
         parts = np.zeros((len(values), 2))
         for i, x in enumerate(values):
-            dens = [
-                s[g] * np.exp(-((x - m[g]) ** 2) / (2 * v[g])) / np.sqrt(2 * np.pi * v[g]) for g in (0, 1)
-            ]
+            dens = [s[g] * np.exp(-((x - m[g]) ** 2) / (2 * v[g])) / np.sqrt(2 * np.pi * v[g]) for g in (0, 1)]
             parts[i] = np.array(dens) / sum(dens)
         for g in (0, 1):
             mass = parts[:, g].sum()
@@ -48,9 +46,7 @@ def two_groups(seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("steps", [1, 3, 20])
 def test_em_is_the_textbook_s(steps: int) -> None:
     values, start = two_groups(), mixture(0.0, 2.0, 0.5)
-    np.testing.assert_allclose(
-        local_filter(values, start, steps).table, plain_em(values, start, steps), rtol=1e-9
-    )
+    np.testing.assert_allclose(local_filter(values, start, steps).table, plain_em(values, start, steps), rtol=1e-9)
 
 
 def test_em_stops_where_nothing_moves() -> None:

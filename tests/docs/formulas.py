@@ -23,9 +23,7 @@ ARG = re.compile(r"\\arg\b")
 def mathml(source: str, display: bool = False) -> str:
     """A formula as MathML; ValueError for what cannot be drawn."""
     try:
-        drawn = str(
-            convert(ARG.sub(r"\\operatorname{arg}", source), display="block" if display else "inline")
-        )
+        drawn = str(convert(ARG.sub(r"\\operatorname{arg}", source), display="block" if display else "inline"))
     except Exception as error:
         raise ValueError(f"the formula {source!r} cannot be read: {type(error).__name__}") from error
     if "\\" in drawn:  # the library writes a command that it does not know as it stands

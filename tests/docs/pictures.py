@@ -18,11 +18,11 @@ import fedsift
 from fedsift.data.overview import portrait_of
 from fedsift.report.federation import federation_page
 from fedsift.report.page import write_report
-from fedsift.report.watching import Watch
+from fedsift.report.watching import RunScreen
 from fedsift.runs.events import EVENTS
-from fedsift.runs.state import State
+from fedsift.runs.state import RunState
 from fedsift.study.study import Study
-from tests.audit.browser import MISSING, Browser
+from tests.label_audit.browser import MISSING, Browser
 
 PLACE = Path(__file__).parents[2] / "docs" / "pictures"
 WIDTH = 1120
@@ -77,9 +77,9 @@ def watch(run: Path, picture: Path) -> None:
     """The terminal as it was in the middle of the run: its events up to there are all that it reads."""
     events = (run / EVENTS).read_bytes().splitlines(keepends=True)
     (run / EVENTS).write_bytes(b"".join(events[: int(WATCHED * len(events))]))
-    view = Watch(run)
+    view = RunScreen(run)
     view.look(view.story.last_at + 0.2)
-    view.state = State("running")
+    view.state = RunState("running")
     console = Console(record=True, width=100, height=32, file=io.StringIO(), force_terminal=True)
     for line in view.lines(100, 32):
         console.print(line)

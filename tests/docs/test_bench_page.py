@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedsift.bench.cells import cells_of
-from fedsift.bench.table import read_table, table_names
+from fedsift.benchmark.cells import cells_of
+from fedsift.benchmark.table import read_table, table_names
 from fedsift.cli.main import app
-from tests.bench.small import STUDY_FILE
+from tests.benchmark.small import STUDY_FILE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bench.md").read_text("utf-8")
 
@@ -26,9 +26,7 @@ def blocks(kind: str) -> list[str]:
 def written(folder: Path) -> Path:
     """The page's table beside a study of three small sites."""
     (folder / "study.toml").write_text(STUDY_FILE)
-    (folder / "mine.toml").write_text(
-        next(block for block in blocks("toml") if block.startswith("# mine.toml"))
-    )
+    (folder / "mine.toml").write_text(next(block for block in blocks("toml") if block.startswith("# mine.toml")))
     return folder / "mine.toml"
 
 
@@ -41,8 +39,7 @@ def test_the_page_s_options_and_tables_exist() -> None:
     """In all of its blocks, those for Slurm and Kubernetes included."""
     text = "\n".join(block for kind in ("sh", "bash", "yaml") for block in blocks(kind))
     help_texts = "".join(
-        CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"}).stdout
-        for name in ("bench", "sweep")
+        CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"}).stdout for name in ("bench", "sweep")
     )
     for option in set(re.findall(r"(?<=\s)--[a-z-]+", text)) - {"--array", "--cpus-per-task"}:
         assert option in help_texts, option

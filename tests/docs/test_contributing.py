@@ -79,9 +79,7 @@ def said(folder: Path) -> dict[str, str]:
 
 def test_the_page_writes_what_it_speaks_of() -> None:
     assert {f"mine/{name}" for name in MINE} <= files(PAGE).keys()
-    assert {"study.toml", "other.toml", "mine/fedavgm.md", "src/fedsift/cli/headline.py"} <= files(
-        PAGE
-    ).keys()
+    assert {"study.toml", "other.toml", "mine/fedavgm.md", "src/fedsift/cli/headline.py"} <= files(PAGE).keys()
 
 
 def test_its_own_test_passes_and_its_table_lists_its_field(said: dict[str, str]) -> None:
@@ -102,9 +100,7 @@ def test_the_method_runs_by_its_address_and_as_an_object(folder: Path, said: dic
 
 
 def test_the_other_classes_make_a_federation_together(folder: Path, said: dict[str, str]) -> None:
-    [run] = [
-        run for run in map(fedsift.load, (folder / "runs").iterdir()) if "Decided" in str(run.study["method"])
-    ]
+    [run] = [run for run in map(fedsift.load, (folder / "runs").iterdir()) if "Decided" in str(run.study["method"])]
     assert [row["site"] for row in run.sites] == ["university", "neighbour-1", "neighbour-2", "neighbour-3"]
     assert run.study["data"]["name"] == "mine.data:Wine"
     assert run.card.model == "mine.network:narrow"
@@ -205,9 +201,7 @@ def test_in_the_house_the_rooms_and_the_promises_hold(house: Path) -> None:
     perform(f"python -m ruff check --fix-only --select I {ours} tests/methods/test_fedavgm.py", house, env)
     perform(f"python -m ruff check {ours} tests/methods/test_fedavgm.py", house, env)
     perform(f"python -m mypy {ours}", house, env, 600)
-    perform(
-        "python -c 'from importlinter.cli import lint_imports; raise SystemExit(lint_imports())'", house, env
-    )
+    perform("python -c 'from importlinter.cli import lint_imports; raise SystemExit(lint_imports())'", house, env)
     told = perform(
         "pytest -q -p no:cacheprovider tests/methods/test_fedavgm.py tests/contract -k fedavgm",
         house,

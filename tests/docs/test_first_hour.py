@@ -26,16 +26,12 @@ def make_data(root: Path, sites: int = 5, each: int = 24) -> None:
         pixels[3:13, 3:13, 2 * kind] += 120
         Image.fromarray(pixels).save(root / f"own/pictures/p{k:03d}.png")
         label = int(rng.integers(2)) if site == sites - 1 else kind
-        rows.append(
-            (f"p{k:03d}", f"pictures/p{k:03d}.png", ("benign", "malignant")[label], f"clinic-{'abcde'[site]}")
-        )
+        rows.append((f"p{k:03d}", f"pictures/p{k:03d}.png", ("benign", "malignant")[label], f"clinic-{'abcde'[site]}"))
         images.append(pixels)
     with (root / "own/labels.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("id", "path", "label", "site"), *rows])
     labels = np.array([row[2] == "malignant" for row in rows], np.int64)
-    np.savez(
-        root / "own.npz", images=np.array(images), labels=labels, site=np.array([row[3] for row in rows])
-    )
+    np.savez(root / "own.npz", images=np.array(images), labels=labels, site=np.array([row[3] for row in rows]))
 
 
 def texts(kind: str) -> list[str]:

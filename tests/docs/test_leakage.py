@@ -41,13 +41,13 @@ def test_no_honest_site_turns_round_as_an_attacker_does() -> None:
     from benchmarks.attacks.files import read
     from benchmarks.attacks.turned import FILE
 
-    from fedsift.runtime.gate.protection import tells_turns
+    from fedsift.runtime.gate.protection import turning_is_attack
 
     found = read(FILE)
     turned = {key for key, row in found.items() if row["refused"]}
     assert len(found) > 30
     assert all(key.startswith("2 classes, linear") for key in turned)
-    assert not tells_turns(2, multilabel=False) and tells_turns(4, multilabel=True)
+    assert not turning_is_attack(2, multilabel=False) and turning_is_attack(4, multilabel=True)
 
 
 def test_protection_changes_no_preset() -> None:

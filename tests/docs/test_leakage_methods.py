@@ -19,11 +19,11 @@ from benchmarks.leakage.measure import as_shares, known
 from benchmarks.leakage.methods import FILE, POLICIES, SEEDS, measured, policy_table
 from benchmarks.leakage.replies import BY_CLASS, PREDICTED, PUBLIC, UNREAD, from_counts, lengths
 
-from fedsift.audit.messages import LabelsCounted
+from fedsift.label_audit.messages import LabelsCounted
 from fedsift.methods._base import methods
 from fedsift.models.factory import initial_weights
 from fedsift.protocol.disclosure import declared_replies
-from fedsift.protocol.messages import Envelope, Moment, Reply, Weights
+from fedsift.protocol.messages import Reply, RequestEnvelope, RequestMoment, Weights
 from fedsift.training.own_models import OwnEvaluated
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Indicators, Train
@@ -93,7 +93,7 @@ def left_under(folder: Path, policy: dict[str, Any]) -> Left:
     opened = {"requests": ["Train"], "fields": ["Trained.weights", "Trained.samples", "Trained.loss"]}
     path = write_site(folder, policy={**opened, **policy, "floor": 0})
     request = Train(initial_weights("mlp", (1, 2, 2), 3, seed=1), Recipe(epochs=3, lr=1.0))
-    envelope = Envelope("leakage", "north", Moment(1, "train", 0, 0), "", request)
+    envelope = RequestEnvelope("leakage", "north", RequestMoment(1, "train", 0, 0), "", request)
     answer = told(path, envelope, "mlp")
     assert answer.failure == ""
     return Left("north", envelope.moment, request, answer.reply)
@@ -150,12 +150,7 @@ def test_a_figure_beyond_its_margin_is_named() -> None:
     [words] = grown(beyond, kept)
     assert words.startswith("clipped, labels: 0.510 by Trained.weights, all, kept 0.400")
     # a wrong guess that is less wrong tells nothing, and a field that was not there before does
-    assert (
-        grown(
-            {policy: row(0.05, 0.5) for policy in POLICIES}, {policy: row(-2.0, 0.4) for policy in POLICIES}
-        )
-        == []
-    )
+    assert grown({policy: row(0.05, 0.5) for policy in POLICIES}, {policy: row(-2.0, 0.4) for policy in POLICIES}) == []
     none = {policy: {"labels": {}, "member": {}} for policy in POLICIES}
     assert len(grown(kept, none)) == 2 * len(POLICIES)
     assert grown(none, kept) == []

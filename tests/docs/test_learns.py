@@ -21,9 +21,7 @@ def test_lower_ends_by_hand() -> None:
     # A = 0.8: Q1 = 0.8 / 1.2, Q2 = 1.28 / 1.8
     spread = 0.16 + 9 * (2 / 3 - 0.64) + 19 * (1.28 / 1.8 - 0.64)
     assert hanley_mcneil(0.8, 10, 20) == pytest.approx(math.sqrt(spread / 200))
-    assert lower_end("auc", 0.8, 30, [10, 0, 30]) == pytest.approx(
-        0.8 - 1.96 * math.sqrt(spread / 200), abs=1e-4
-    )
+    assert lower_end("auc", 0.8, 30, [10, 0, 30]) == pytest.approx(0.8 - 1.96 * math.sqrt(spread / 200), abs=1e-4)
     with pytest.raises(ValueError, match="'f1'"):
         lower_end("f1", 0.5, 10, [])
 
@@ -50,8 +48,7 @@ def kept(method: str, figure: float, seed: int, **more: Any) -> dict[str, Any]:
 
 def book(*every: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {
-        runs.Trial(one["kind"], one["method"], one["set"], one["seed"], one["wrong_labels"]).key: one
-        for one in every
+        runs.Trial(one["kind"], one["method"], one["set"], one["seed"], one["wrong_labels"]).key: one for one in every
     }
 
 
@@ -59,14 +56,9 @@ def test_a_reason_stands_with_its_figures_or_is_called_supposed() -> None:
     tried = {"what": "without its guard", "method": {"name": "a"}, "reference": {"name": "fedavg"}}
     reason = {"kind": "cifar10", "words": "it is slow", "seed": 7, "tries": [tried]}
     known = book(kept("a", 0.48, 7), kept("fedavg", 0.5, 7))
-    assert (
-        reasons.words(reason, known) == "it is slow (without its guard: 48.0 where FedAvg has 50.0; seed 7)"
-    )
+    assert reasons.words(reason, known) == "it is slow (without its guard: 48.0 where FedAvg has 50.0; seed 7)"
     by_class = {**reason, "tries": [{**tried, "metric": "bacc", "beside": "its row"}]}
-    assert (
-        reasons.words(by_class, known)
-        == "it is slow (without its guard: 24.0 where its row has 25.0; seed 7)"
-    )
+    assert reasons.words(by_class, known) == "it is slow (without its guard: 24.0 where its row has 25.0; seed 7)"
     for missing in (book(kept("a", 0.48, 7)), book(kept("a", 0.48, 8), kept("fedavg", 0.5, 7)), {}):
         assert reasons.words(reason, missing) == "supposed, not shown by a run: it is slow"
 

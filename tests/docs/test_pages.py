@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 import pytest
 
-from fedsift.bench.cells import cells_of
-from fedsift.bench.store import placed_in
-from fedsift.bench.table import find_table
+from fedsift.benchmark.cells import cells_of
+from fedsift.benchmark.store import placed_in
+from fedsift.benchmark.table import find_table
 from tests.docs.blocks import blocks
 from tests.docs.test_readme import command_of
 
@@ -104,15 +104,12 @@ def test_the_tables_figures_are_those_of_their_result_files() -> None:
     assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.tables`"
 
 
-@pytest.mark.parametrize(
-    "folder", sorted(path.parent for path in TABLES.glob("*/table.json")), ids=attrgetter("name")
-)
+@pytest.mark.parametrize("folder", sorted(path.parent for path in TABLES.glob("*/table.json")), ids=attrgetter("name"))
 def test_kept_results_are_of_the_settings_that_their_table_has_today(folder: Path) -> None:
     """A setting that changes in a table's file, or a default that changes in a method, needs new runs."""
     seed = json.loads((folder / "table.json").read_text("utf-8"))["seeds"][0]
     today = {
-        (cell.row, cell.column): cell.study_key
-        for cell in cells_of(find_table(folder.name).changed(seeds=[seed]))
+        (cell.row, cell.column): cell.study_key for cell in cells_of(find_table(folder.name).changed(seeds=[seed]))
     }
     kept = [item for item in placed_in(folder / "table.json") if item[2] == seed]
     assert kept
@@ -120,14 +117,12 @@ def test_kept_results_are_of_the_settings_that_their_table_has_today(folder: Pat
         assert record.study_key == today[row, column], f"{row} in {column}"
 
 
-@pytest.mark.parametrize(
-    "folder", sorted(path.parent for path in TABLES.glob("*/table.json")), ids=attrgetter("name")
-)
+@pytest.mark.parametrize("folder", sorted(path.parent for path in TABLES.glob("*/table.json")), ids=attrgetter("name"))
 def test_a_kept_result_states_and_notes_what_its_table_does(folder: Path) -> None:
     """Notes, claims and printed figures have one home, the table's file: a kept file repeats it word by word."""
     from benchmarks.tables.page import kept_result
 
-    from fedsift.bench.outputs import table_text
+    from fedsift.benchmark.outputs import table_text
 
     results = kept_result(folder.name)
     assert results is not None
@@ -187,9 +182,7 @@ def test_the_leaderboard_and_the_doctor_s_advice_are_those_of_its_results() -> N
     from benchmarks.tables.standings import ADVICE, PAGE, advice_text, page
 
     assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.tables`"
-    assert ADVICE.read_text("utf-8") == advice_text(kept_result("leaderboard")), (
-        "run `python -m benchmarks.tables`"
-    )
+    assert ADVICE.read_text("utf-8") == advice_text(kept_result("leaderboard")), "run `python -m benchmarks.tables`"
 
 
 def test_the_figures_of_learning_are_those_of_their_result_files() -> None:
@@ -244,7 +237,6 @@ def test_every_method_has_a_page() -> None:
     without = [
         name
         for name in methods
-        if name not in pages
-        and not any(re.search(rf'[`"]{re.escape(name)}[`"]', text) for text in pages.values())
+        if name not in pages and not any(re.search(rf'[`"]{re.escape(name)}[`"]', text) for text in pages.values())
     ]
     assert not without, f"no page in docs/methods tells of {', '.join(without)}"

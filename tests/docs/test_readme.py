@@ -64,9 +64,7 @@ def test_each_command_exists_with_its_options(line: str) -> None:
 
 
 def test_the_listings_that_it_names_exist() -> None:
-    [line] = [
-        line for line in README.read_text("utf-8").splitlines() if line.startswith("fedsift methods [NAME]")
-    ]
+    [line] = [line for line in README.read_text("utf-8").splitlines() if line.startswith("fedsift methods [NAME]")]
     for name in re.findall(r"\w+", line.partition("# also ")[2]):
         assert command_of([name])[1] == [], f"there is no `fedsift {name}`"
 
@@ -77,9 +75,7 @@ def test_its_study_and_its_python_run(tmp_path: Path, monkeypatch: pytest.Monkey
     [study] = [block.text for block in blocks(README) if block.kind == "toml" and "study.toml" in block.text]
     Path("study.toml").write_text(study, encoding="utf-8")
     assert Study.from_file(Path("study.toml")).method.total_rounds == 41
-    Path("study.toml").write_text(
-        study.replace("sites = 20", "sites = 5").replace("warm_up = 10", "warm_up = 2")
-    )
+    Path("study.toml").write_text(study.replace("sites = 20", "sites = 5").replace("warm_up = 10", "warm_up = 2"))
     [script] = [block.text for block in blocks(README) if block.kind == "python"]
     scope: dict[str, object] = {}
     exec(compile(script.replace('"rounds": 40', '"rounds": 3'), "README.md", "exec"), scope)

@@ -76,9 +76,7 @@ def test_every_page_is_built_and_no_formula_is_left_raw(site: Path) -> None:
 
 
 def test_no_page_fetches_anything_from_elsewhere(site: Path) -> None:
-    fetched = re.compile(
-        r"<(?:script|img|iframe|link rel=\"?stylesheet)[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*"
-    )
+    fetched = re.compile(r"<(?:script|img|iframe|link rel=\"?stylesheet)[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*")
     for page in site.rglob("*.html"):
         assert fetched.findall(page.read_text("utf-8")) == [], page.name
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedsift.study.tracking import read_track
 from fedsift.tracking.base import trackers
-from fedsift.tracking.threads import Following
+from fedsift.tracking.threads import TrackerThreads
 from tests.docs import pictures
 from tests.docs.blocks import blocks, files, write
 
@@ -37,7 +37,7 @@ def test_a_tracker_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     write(files(PAGE), tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    following = Following(read_track({"mine.tracker:Chat": True}), tmp_path / "first", {})
+    following = TrackerThreads(read_track({"mine.tracker:Chat": True}), tmp_path / "first", {})
     following.round({"round": 1, "accuracy": 0.5})
     following.close("finished")
     assert following.news() == []
@@ -47,6 +47,4 @@ def test_a_tracker_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_every_picture_that_the_script_takes_is_there_and_loads_nothing() -> None:
     for name in pictures.FILES:
         assert (pictures.PLACE / name).is_file(), f"{name} is missing: make pictures"
-    assert "http" not in re.sub(
-        r'xmlns(:\w+)?="[^"]*"', "", (pictures.PLACE / "watch.svg").read_text("utf-8")
-    )
+    assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", (pictures.PLACE / "watch.svg").read_text("utf-8"))

@@ -22,9 +22,7 @@ OPENS_A_BLOCK = re.compile(r"([-+*>|#=].{0,5}|\d+[.)])$")
 
 def filled(text: str, first: str, rest: str) -> list[str]:
     """Words in lines of at most WIDTH characters; no line starts with what would open a list or a heading."""
-    words = [
-        word.replace("\0", " ") for word in WHOLE.sub(lambda m: m[0].replace(" ", "\0"), text).split(" ")
-    ]
+    words = [word.replace("\0", " ") for word in WHOLE.sub(lambda m: m[0].replace(" ", "\0"), text).split(" ")]
     lines: list[list[str]] = [[]]
     for word in filter(None, words):
         indent = first if len(lines) == 1 else rest
@@ -40,16 +38,10 @@ def wrapped(lines: list[str]) -> Iterator[str]:
     while place < len(lines):
         line = lines[place]
         if fence := FENCE.match(line):
-            end = next(
-                (k for k in range(place + 1, len(lines)) if lines[k].strip() == fence[1]), len(lines) - 1
-            )
+            end = next((k for k in range(place + 1, len(lines)) if lines[k].strip() == fence[1]), len(lines) - 1)
         elif line.strip().startswith("$$"):
             closed = line.strip()[2:].endswith("$$")
-            end = (
-                place
-                if closed
-                else next(k for k in range(place + 1, len(lines)) if lines[k].rstrip().endswith("$$"))
-            )
+            end = place if closed else next(k for k in range(place + 1, len(lines)) if lines[k].rstrip().endswith("$$"))
         elif not line.strip() or (VERBATIM.match(line) and not ITEM.match(line)):
             end = place
         else:

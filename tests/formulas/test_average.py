@@ -40,9 +40,7 @@ def test_weighted_mean_of_floats_and_largest_integer(seed: int, sizes: list[int]
         if tensor.is_floating_point():
             exact = sum(s * m[name].double().numpy() for s, m in zip(share, models))
             want = torch.as_tensor(exact, dtype=torch.float64).to(tensor.dtype)
-            torch.testing.assert_close(
-                tensor, want, rtol=1e-7, atol=0 if tensor.dtype == torch.float64 else 1e-4
-            )
+            torch.testing.assert_close(tensor, want, rtol=1e-7, atol=0 if tensor.dtype == torch.float64 else 1e-4)
     assert got["bn.num_batches_tracked"].item() == len(sizes) - 1
 
 
@@ -67,10 +65,7 @@ def test_the_only_site_with_data_is_bit_identical() -> None:
 
 def test_a_site_without_data_cannot_spoil_the_average() -> None:
     broken = {"w": torch.tensor([math.nan])}
-    assert (
-        average([broken, {"w": torch.tensor([2.0])}, {"w": torch.tensor([4.0])}], [0, 1, 1])["w"].item()
-        == 3.0
-    )
+    assert average([broken, {"w": torch.tensor([2.0])}, {"w": torch.tensor([4.0])}], [0, 1, 1])["w"].item() == 3.0
 
 
 def test_of_integers_the_largest_is_kept_with_its_type() -> None:

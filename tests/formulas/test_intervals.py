@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift.formulas.intervals import (
-    Counted,
+    CountedPart,
     cohen_kappa,
     combined_share,
     draw_totals,
@@ -75,19 +75,19 @@ def test_needed_for_five_points_is_close_to_the_textbooks_385() -> None:
 
 
 def test_a_part_that_was_read_to_its_end_is_certain() -> None:
-    assert set(draw_totals(Counted(60, 60, 7), rng())) == {7.0}
+    assert set(draw_totals(CountedPart(60, 60, 7), rng())) == {7.0}
 
 
 def test_draws_follow_jeffreys_beta() -> None:
     # 0 of 60, of very many: Beta(0.5, 60.5) has mean 0.5 / 61; its 97.5 % point is 0.0405
-    draws = draw_totals(Counted(10**9, 60, 0), rng(), 200_000) / 1e9
+    draws = draw_totals(CountedPart(10**9, 60, 0), rng(), 200_000) / 1e9
     assert draws.mean() == pytest.approx(0.5 / 61, rel=0.02)
     assert np.quantile(draws, 0.975) == pytest.approx(0.0405, abs=0.001)
 
 
 def test_precision_of_the_list_weighs_its_parts_by_their_size() -> None:
     # 100 worst, 90 wrong, all read; 300 others, 40 of 100 wrong: (90 + 300 * 0.4) / 400 = 0.525
-    found = combined_share([Counted(100, 100, 90), Counted(300, 100, 40)], rng())
+    found = combined_share([CountedPart(100, 100, 90), CountedPart(300, 100, 40)], rng())
     assert found.share == pytest.approx(0.525)
     # only the 200 unread others are uncertain: sd(p) ≈ sqrt(.4 * .6 / 101) with the binomial of the unread on top
     spread = math.sqrt(0.24 / 102 * 200**2 + 200 * 0.24 * 101 / 102) / 400
@@ -97,10 +97,10 @@ def test_precision_of_the_list_weighs_its_parts_by_their_size() -> None:
 
 def test_share_missed_by_hand() -> None:
     # F = 200 at p = .5, U = 1800 at q = 2 / 60: 60 of 160 wrong labels are not on the list
-    found = share_missed([Counted(200, 100, 50)], Counted(1800, 60, 2), rng())
+    found = share_missed([CountedPart(200, 100, 50)], CountedPart(1800, 60, 2), rng())
     assert found.share == pytest.approx(60 / 160)
     assert found.low < 0.375 < found.high
-    nothing = share_missed([Counted(200, 100, 50)], Counted(1800, 60, 0), rng())
+    nothing = share_missed([CountedPart(200, 100, 50)], CountedPart(1800, 60, 0), rng())
     assert nothing.share == 0.0
     # 0 of 60 still allows 4 % of 1800 = 73 beside 100 found
     assert nothing.high == pytest.approx(0.0405 * 1740 / (100 + 0.0405 * 1740), abs=0.03)
@@ -108,18 +108,18 @@ def test_share_missed_by_hand() -> None:
 
 def test_what_nobody_looked_at_is_not_known() -> None:
     for found in (
-        share_missed([Counted(10, 0, 0)], Counted(10, 5, 1), rng()),
-        share_missed([Counted(10, 5, 1)], Counted(10, 0, 0), rng()),
+        share_missed([CountedPart(10, 0, 0)], CountedPart(10, 5, 1), rng()),
+        share_missed([CountedPart(10, 5, 1)], CountedPart(10, 0, 0), rng()),
         combined_share([], rng()),
-        combined_share([Counted(5, 0, 0)], rng()),
-        share_missed([Counted(4, 4, 0)], Counted(4, 4, 0), rng()),
+        combined_share([CountedPart(5, 0, 0)], rng()),
+        share_missed([CountedPart(4, 4, 0)], CountedPart(4, 4, 0), rng()),
     ):
         assert math.isnan(found.share)
 
 
 def test_an_empty_part_changes_nothing() -> None:
-    assert combined_share([Counted(0, 0, 0), Counted(10, 10, 5)], rng()).share == 0.5
-    assert share_missed([Counted(10, 10, 5)], Counted(0, 0, 0), rng()).share == 0.0
+    assert combined_share([CountedPart(0, 0, 0), CountedPart(10, 10, 5)], rng()).share == 0.5
+    assert share_missed([CountedPart(10, 10, 5)], CountedPart(0, 0, 0), rng()).share == 0.0
 
 
 def test_kappa_by_hand() -> None:

@@ -76,9 +76,7 @@ def test_trimming_too_much_is_refused() -> None:
         coordinate_median([])
 
 
-def residual_reference(
-    values: np.ndarray, strength: float, delta: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def residual_reference(values: np.ndarray, strength: float, delta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Score, weights and restricted values of `[m, P]`, one coordinate and one pair at a time."""
     m, p = values.shape
     score, restricted = np.zeros(m), values.copy()

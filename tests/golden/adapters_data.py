@@ -16,7 +16,7 @@ from golden_harness import Adapters
 from fedsift.core.rounding import floor_count, shares_to_counts
 from fedsift.data.noise import instance
 from fedsift.data.noise import transition_matrix as matrices
-from fedsift.data.noise.base import Scene
+from fedsift.data.noise.base import NoiseInput
 from fedsift.data.noise.class_missing import draw_masks
 from fedsift.data.noise.fedcorr import FedCorrNoise, choose_samples, redraw
 from fedsift.data.partitions import bernoulli_dirichlet as shares
@@ -239,10 +239,7 @@ def random_matrix(inputs: Inputs, variant: str) -> Inputs:
 def random_matrix_constraints(inputs: Inputs, variant: str) -> Inputs:
     low, high = max(0.0, 1.0 - inputs["rate"] - 0.05), min(1.0, 1.0 - inputs["rate"] + 0.05)
     drawn = np.array(
-        [
-            matrices.draw_random_matrix(inputs["n_classes"], inputs["rate"], generator(7, k))
-            for k in range(500)
-        ]
+        [matrices.draw_random_matrix(inputs["n_classes"], inputs["rate"], generator(7, k)) for k in range(500)]
     )
     diagonals = np.diagonal(drawn, axis1=1, axis2=2)
     assert diagonals.min() >= low - 1e-12
@@ -260,8 +257,8 @@ def random_matrix_constraints(inputs: Inputs, variant: str) -> Inputs:
 def fedcorr_clients(inputs: Inputs, variant: str) -> Inputs:
     sites, classes = 4000, inputs["n_classes"]
     clean = {str(k): np.arange(100) % classes for k in range(sites)}
-    scene = Scene(clean, classes, lambda site, purpose: generator(10, *f"{site} {purpose}".encode()))
-    done = FedCorrNoise(rho=inputs["rho"], tau=inputs["tau"]).spoil(scene)
+    scene = NoiseInput(clean, classes, lambda site, purpose: generator(10, *f"{site} {purpose}".encode()))
+    done = FedCorrNoise(rho=inputs["rho"], tau=inputs["tau"]).corrupt(scene)
     return {
         "mean_level_of_noisy": Measured.mean([done.level[site] for site in done.noisy]),
         "mean_level": Measured.mean(list(done.level.values())),
@@ -295,7 +292,7 @@ def marginals(inputs: Inputs, variant: str) -> Inputs:
     soft, labels, rate = np.array(inputs["soft_labels"]), np.array(inputs["labels"]), inputs["rate"]
     rng = generator(8)
     drawn = floor_count(rate * len(labels))
-    given = np.array([instance.spoil_by(soft, labels, drawn, rng, floor=0.0) for _ in range(DRAWS)])
+    given = np.array([instance.corrupt_by(soft, labels, drawn, rng, floor=0.0) for _ in range(DRAWS)])
     changed = given != labels
     counts = {int(count) for count in changed.sum(axis=1)}
     assert len(counts) == 1

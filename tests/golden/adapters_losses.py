@@ -179,9 +179,7 @@ def wpc(i: Inputs, variant: str) -> dict[str, Any]:
 def stage2(i: Inputs, variant: str) -> dict[str, Any]:
     z = leaf(i["logits"])
     shift = None if i["prior"] is None else losses.shift_of_prior(tensor(i["prior"]))
-    parts = losses.consistency(
-        z, tensor(i["labels"]), tensor(i["global_logits"]), tensor(i["mask"]), shift, i["norm"]
-    )
+    parts = losses.consistency(z, tensor(i["labels"]), tensor(i["global_logits"]), tensor(i["mask"]), shift, i["norm"])
     return {
         "bce_sum": parts.hard_sum,
         "se_sum": parts.soft_sum,

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOMS = tuple(
-    f"fedsift.{room}."
-    for room in ("aggregate", "data", "local", "metrics", "models", "runs.curves", "signals")
+    f"fedsift.{room}." for room in ("aggregate", "data", "local", "metrics", "models", "runs.curves", "signals")
 )
 """Where formulas live. Functions elsewhere are started by people."""
 

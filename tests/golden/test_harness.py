@@ -114,14 +114,12 @@ def test_unknown_topic_operation_and_variant_are_missing() -> None:
 
 def test_another_folder_is_run_and_missing_entries_are_listed(tmp_path: Path) -> None:
     wrong = {**LA_CASE, "name": "wrong", "expected": {"mean": 0.7}}
-    unheard = {**LA_CASE, "name": "unheard", "op": "la_mse"}
-    body = {"topic": "logit_adjustment", "cases": [LA_CASE, wrong, unheard]}
+    no_listener = {**LA_CASE, "name": "no_listener", "op": "la_mse"}
+    body = {"topic": "logit_adjustment", "cases": [LA_CASE, wrong, no_listener]}
     (tmp_path / "logit_adjustment.json").write_text(json.dumps(body))
     (tmp_path / "newer.json").write_text(json.dumps({"topic": "newer", "cases": [LA_CASE]}))
     command = [sys.executable, "-m", "pytest", "tests/golden/test_golden.py", "--golden", str(tmp_path), "-q"]
-    done = subprocess.run(
-        [*command, "-p", "no:cacheprovider"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*command, "-p", "no:cacheprovider"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout
     assert "3 failed, 1 passed" in done.stdout
     assert "golden entries missing: logit_adjustment/la_mse/both, newer/la_ce/both" in done.stdout

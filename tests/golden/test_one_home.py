@@ -62,9 +62,7 @@ def test_what_counts_as_a_call(user: str, idle: set[str], tmp_path: Path) -> Non
     (tmp_path / "fedsift" / "__init__.py").write_text("")
     (room / "__init__.py").write_text("from fedsift.signals.maths import formula\n__all__ = ['formula']\n")
     (room / "maths.py").write_text("def helper(): ...\n\n\ndef formula(): return helper()\n")
-    (room / "other.py").write_text(
-        "from fedsift.signals.maths import formula\n\n\ndef lost(): return formula()\n"
-    )
+    (room / "other.py").write_text("from fedsift.signals.maths import formula\n\n\ndef lost(): return formula()\n")
     (tmp_path / "fedsift" / "use.py").write_text(user)
     found = {name for _, name in Source(tmp_path / "fedsift").unreached()}
     assert found - {"lost"} == idle

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from fedsift.audit.site_files import SiteFolder
 from fedsift.cli.main import app
 from fedsift.core.errors import Stopped
+from fedsift.label_audit.site_files import SiteFolder
 from tests.live.made import Made
 
 pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'fedsift[flower]'")
@@ -77,12 +77,12 @@ def test_a_coordinator_whose_run_was_stopped_from_the_page_says_so(tmp_path: Pat
     pytest.importorskip("flwr", reason="the Flower engine is an extra: pip install 'fedsift[flower]'")
     from fedsift.deploy.coordinator.following import follow
     from fedsift.deploy.coordinator.starting import _outcome
-    from fedsift.deploy.waiting import Status
+    from fedsift.deploy.waiting import StatusLine
 
     made = Made(tmp_path)
     made.folder.ask_to_stop()
     # Flower's program goes on to print the log
-    follow(made.folder, lambda: True, lambda: "", None, Status(lambda words: None))
+    follow(made.folder, lambda: True, lambda: "", None, StatusLine(lambda words: None))
     with pytest.raises(Stopped, match="nothing is lost"):
         _outcome(made.folder, made.folder.path / "flower.log")
 
@@ -94,9 +94,7 @@ def test_a_site_has_its_own_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
     site_file = tmp_path / "site.toml"
     site_file.write_text('name = "clinic"\nclasses = ["0", "1"]\n[data]\nname = "digits"\n')
     with _site_page(site_file, wanted=True):
-        [address] = re.findall(
-            r"this site's own page: (http://127\.0\.0\.1:\d+/\?token=\S+)", capsys.readouterr().out
-        )
+        [address] = re.findall(r"this site's own page: (http://127\.0\.0\.1:\d+/\?token=\S+)", capsys.readouterr().out)
         assert status(address) == 303
         assert status(address.partition("?")[0]) == 200
         place = address.partition("?")[0].rstrip("/") + "/audit.html"

@@ -17,7 +17,7 @@ from fedsift.report.page import write_report
 from fedsift.runs.folder import RunFolder
 from fedsift.study.running import new_run, run
 from fedsift.study.study import Study
-from tests.audit.browser import MISSING, Browser
+from tests.label_audit.browser import MISSING, Browser
 from tests.live.made import Made
 
 pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'fedsift[flower]'")
@@ -91,9 +91,7 @@ def test_a_run_from_its_start_to_its_report(tmp_path: Path, browser: Browser, pi
         browser.picture(pictures / "stopped.png")
         browser.click("#resume")
         browser.wait_for("#state", "finished", seconds=120)
-        browser.wait_until(
-            "!document.getElementById('report').hidden && document.getElementById('main').hidden", 120
-        )
+        browser.wait_until("!document.getElementById('report').hidden && document.getElementById('main').hidden", 120)
         browser.picture(pictures / "finished.png")
         assert len(folder.rounds()) == ROUNDS
         shown = browser.run("return fetch('report.html').then(function (answer) { return answer.text(); })")
@@ -104,9 +102,7 @@ def test_a_run_from_its_start_to_its_report(tmp_path: Path, browser: Browser, pi
         logged = browser.logged()
     assert shown == write_report(folder.path, tmp_path / "again.html").read_text("utf-8")
     assert elsewhere == []
-    assert [
-        line for line in logged if "Canvas2D" not in line
-    ] == []  # which is about reading pixels, as above
+    assert [line for line in logged if "Canvas2D" not in line] == []  # which is about reading pixels, as above
 
 
 def _slowly(study: Study, folder: RunFolder) -> None:
@@ -133,16 +129,10 @@ def test_keys_phone_and_an_action_without_the_token(tmp_path: Path, browser: Bro
         browser.wait_for("#state", "running")
         browser.wait_for("#lanes tr td", hostile[0])
         assert browser.count("#lanes img") == 0
-        browser.cdp(
-            "Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=True
-        )
-        wide = browser.run(
-            "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        )
+        browser.cdp("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=True)
+        wide = browser.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
         browser.picture(pictures / "phone.png")
-        browser.cdp(
-            "Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False
-        )
+        browser.cdp("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
         assert wide <= 0
         browser.cdp("Network.clearBrowserCookies")
         browser.click("#stop")

@@ -22,7 +22,7 @@ pytest.importorskip("starlette", reason="the live page needs starlette: pip inst
 pytest.importorskip("uvicorn", reason="the live page needs uvicorn: pip install 'fedsift[flower]'")
 
 from fedsift.core.errors import ConfigError
-from fedsift.live.access import Guard
+from fedsift.live.access import AccessGuard
 from fedsift.live.companion import run_page_beside, site_page_beside
 from fedsift.live.run_view import withheld
 from fedsift.live.server import Address
@@ -122,9 +122,9 @@ def test_pages_are_whole_and_load_nothing(server: Server) -> None:
         page = content.decode()
         assert "src=" not in page.replace("frame.src", "")
         assert "url(" not in page.replace("url(#hatch)", "")
-        assert [word for word in page.split('"') if word.startswith("http")] == [
-            "http://www.w3.org/2000/svg"
-        ] * (path != "/")
+        assert [word for word in page.split('"') if word.startswith("http")] == ["http://www.w3.org/2000/svg"] * (
+            path != "/"
+        )
         policy = headers["content-security-policy"]
         assert policy.startswith("default-src 'none'; script-src 'nonce-")
         assert headers["cache-control"] == "no-store"
@@ -240,12 +240,12 @@ def test_the_token_can_be_given_on_the_page(server: Server) -> None:
 
 
 def test_off_loopback_nothing_is_shown_without_the_token() -> None:
-    guard = Guard("192.0.2.1", 8700)
+    guard = AccessGuard("192.0.2.1", 8700)
     assert guard.knows_host("any.name:8700")
     assert not guard.may_look({})
     assert not guard.may_look({guard.cookie: "wrong"})
     assert guard.may_look({guard.cookie: guard.token})
-    local = Guard("127.0.0.1", 8700)
+    local = AccessGuard("127.0.0.1", 8700)
     assert local.may_look({})
     assert not local.has_token({})
     assert local.token != guard.token
@@ -256,10 +256,10 @@ def test_off_loopback_every_route_asks_for_the_token(place: Path) -> None:
     from starlette.testclient import TestClient
 
     from fedsift.live.app import LiveApp
-    from fedsift.live.overview import Runs
+    from fedsift.live.overview import RunList
 
-    guard = Guard("192.0.2.1", 8700)
-    live = LiveApp(guard, runs=Runs(place / "runs"))
+    guard = AccessGuard("192.0.2.1", 8700)
+    live = LiveApp(guard, runs=RunList(place / "runs"))
     with TestClient(live, base_url="http://192.0.2.1:8700", follow_redirects=False) as client:
         routes = [route.path.format(name="done") for route in live.starlette.routes if route.path != "/token"]  # type: ignore[attr-defined]
         assert len(routes) == 7
@@ -275,7 +275,7 @@ def test_off_loopback_every_route_asks_for_the_token(place: Path) -> None:
 
 def test_a_weak_token_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least 16"):
-        Guard("127.0.0.1", 8700, "short")
+        AccessGuard("127.0.0.1", 8700, "short")
 
 
 def test_counts_of_few_are_withheld_across_sites() -> None:

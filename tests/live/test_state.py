@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedsift.live.actions import present_state
-from fedsift.live.overview import Runs, glance
-from fedsift.live.run_view import Watch
+from fedsift.live.overview import RunList, glance
+from fedsift.live.run_view import RunView
 from fedsift.runs.events import EVENTS
 from fedsift.runs.folder import RunFolder
 from fedsift.runs.state import state_of
@@ -70,7 +70,7 @@ def test_a_failed_run_says_why(tmp_path: Path) -> None:
 def test_a_run_on_another_machine_runs_while_it_speaks(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.start(host="another machine")
-    started = Watch(made.folder).tail.new()[0].event
+    started = RunView(made.folder).tail.new()[0].event
     assert state_of(made.folder, started, None, 100.0, 200.0).word == "running"  # type: ignore[arg-type]
     silent = state_of(made.folder, started, None, 100.0, 1000.0)  # type: ignore[arg-type]
     assert silent.word == "silent"
@@ -85,9 +85,7 @@ def test_a_run_that_says_finished_without_a_result_is_not(tmp_path: Path) -> Non
     assert words(made) == ("failed", "it ended, but summary.json is missing")
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\n\n", b'{"at":', b"\x00\xff" * 5000, b'{"at":1,"kind":"round"}\n' * 3]
-)
+@pytest.mark.parametrize("content", [b"", b"\n\n", b'{"at":', b"\x00\xff" * 5000, b'{"at":1,"kind":"round"}\n' * 3])
 def test_foreign_and_half_written_folders_are_shown_as_what_they_are(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "foreign"
     path.mkdir()
@@ -95,7 +93,7 @@ def test_foreign_and_half_written_folders_are_shown_as_what_they_are(tmp_path: P
     (path / "plan.json").write_bytes(b'{"rounds": "many", "method":')
     (path / EVENTS).write_bytes(content)
     (path / "rounds.jsonl").write_bytes(b'{"round": 1')
-    [seen] = Runs(tmp_path).glances()
+    [seen] = RunList(tmp_path).glances()
     assert (seen["state"], seen["round"], seen["of"]) == ("interrupted", 0, 0)
 
 
@@ -105,21 +103,19 @@ def test_numbers_that_are_none_in_a_foreign_file_do_not_end_the_stream(tmp_path:
     line = '{"at":1,"kind":"round","round":1,"of":6,"stage":"s","participants":1,"bytes_down":1,"bytes_up":1,'
     with (made.folder.path / EVENTS).open("a") as file:
         file.write(line + '"seconds":1e999,"values":{"accuracy":NaN,"loss":-Infinity}}\n')
-    told = json.loads(
-        asyncio.run(first_message(Watch(made.folder))), parse_constant=lambda word: pytest.fail(word)
-    )
+    told = json.loads(asyncio.run(first_message(RunView(made.folder))), parse_constant=lambda word: pytest.fail(word))
     assert told["round"] == 1
     assert told["curves"]["accuracy"] == [[1, None]]
 
 
-async def first_message(watch: Watch) -> str:
+async def first_message(watch: RunView) -> str:
     return await anext(watch.messages())  # type: ignore[arg-type]
 
 
 def test_a_run_from_before_there_were_events_shows_its_result(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.folder.write_json("summary.json", {"accuracy": {"final": 0.75}})
-    [seen] = Runs(tmp_path).glances()
+    [seen] = RunList(tmp_path).glances()
     assert (seen["state"], seen["score"], seen["of"]) == ("finished", "accuracy 75.0%", 6)
 
 
@@ -130,17 +126,17 @@ def test_only_run_folders_of_this_place_are_listed(tmp_path: Path) -> None:
     (place / "link").symlink_to(elsewhere / "other")
     (place / ".hidden").mkdir()
     (place / "notes").mkdir()
-    runs = Runs(place)
+    runs = RunList(place)
     assert runs.names() == ["one"]
     for name in ("link", "..", ".", "", "one/../one", "../elsewhere/other", "/etc", "one\x00"):
         assert runs.folder(name) is None
-    assert Runs(place / "one").single
+    assert RunList(place / "one").single
 
 
 def test_a_glance_is_kept_until_something_changes(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.start(**HERE)
-    runs = Runs(tmp_path)
+    runs = RunList(tmp_path)
     assert runs.glances()[0]["round"] == 0
     made.round(1)
     assert runs.glances()[0]["round"] == 1

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from fedsift.runs.events import Absent, EventTail, Found, Refused, Warned, read_events
-from fedsift.runs.history import Story, thinned
+from fedsift.runs.history import RunHistory, thinned
 from tests.live.made import Made
 
 
-def story_of(made: Made) -> Story:
-    story = Story()
+def story_of(made: Made) -> RunHistory:
+    story = RunHistory()
     story.take(read_events(made.folder.path))
     return story
 
 
-def columns(story: Story, at: float = 0.0) -> dict[int, str]:
+def columns(story: RunHistory, at: float = 0.0) -> dict[int, str]:
     return dict(story.snapshot(at)["columns"])
 
 
@@ -64,7 +64,7 @@ def test_who_takes_twice_as_long_as_the_half_is_late(tmp_path: Path) -> None:
 
 def test_what_is_new_adds_up_to_everything(tmp_path: Path) -> None:
     made = Made(tmp_path)
-    tail, story = EventTail(made.folder.path), Story()
+    tail, story = EventTail(made.folder.path), RunHistory()
     made.start()
     story.take(tail.new())
     page = Page(story.news(made.now))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsift.models.network import Network
-from fedsift.protocol.messages import Moment, SiteFacts, Weights
+from fedsift.protocol.messages import RequestMoment, SiteFacts, Weights
 from fedsift.protocol.notebook import Notebook
 from fedsift.protocol.site import Samples, Site
 from fedsift.training.objective import View
@@ -62,7 +62,7 @@ def site(
         samples=Samples(pool, torch.arange(len(pool))),
         given=labels,
         classes=tuple(f"c{k}" for k in range(classes)),
-        moment=Moment(seed, "stage", round_, ask),
+        moment=RequestMoment(seed, "stage", round_, ask),
         notebook=notebook if notebook is not None else Notebook(),
         multilabel=labels.dim() == 2,
         **more,
@@ -71,10 +71,7 @@ def site(
 
 def view(logits: Any, target: Any, **more: Any) -> View:
     z = torch.as_tensor(logits, dtype=torch.float64)
-    given = {
-        key: None if value is None else torch.as_tensor(value, dtype=torch.float64)
-        for key, value in more.items()
-    }
+    given = {key: None if value is None else torch.as_tensor(value, dtype=torch.float64) for key, value in more.items()}
     present = given.pop("present", None)
     return View(
         logits=z,

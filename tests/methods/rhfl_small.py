@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsift.data.dataset import Dataset, PublicSet, Spread
+from fedsift.data.dataset import Dataset, FederatedDataset, PublicSet
 from fedsift.protocol.federation import Round
-from fedsift.protocol.messages import Moment, SiteFacts, Weights
+from fedsift.protocol.messages import RequestMoment, SiteFacts, Weights
 from fedsift.protocol.method import Method
 from fedsift.protocol.notebook import Notebook
 from fedsift.protocol.site import Samples, Site
@@ -55,7 +55,7 @@ def site(
         samples=Samples(private, torch.arange(len(private))),
         given=torch.tensor(labels),
         classes=tuple("abcdef"[:classes]),
-        moment=Moment(7, "stage", 0, 0),
+        moment=RequestMoment(7, "stage", 0, 0),
         notebook=Notebook(None if weights is None else {"model": weights}),
         public=Samples(public, torch.arange(len(public))),
     )
@@ -63,7 +63,7 @@ def site(
 
 def spread(
     sites: int = 3, each: int = 4, public: int = 10, features: int = 3, classes: int = 3, test: int = 9
-) -> Spread:
+) -> FederatedDataset:
     """Rows of noise with labels by a fixed rule; the last site's labels are wrong."""
     generator = np.random.default_rng(5)
     total = sites * each + test
@@ -83,10 +83,10 @@ def spread(
     )
     rows_of_public = generator.normal(size=(public, features)).astype(np.float32)
     shared = PublicSet("public rows", rows_of_public, np.arange(public))
-    return Spread(dataset, names, rows, given, truth=None, public=shared)
+    return FederatedDataset(dataset, names, rows, given, truth=None, public=shared)
 
 
-def federation(data: Spread | None = None, kind: type[InProcess] = InProcess, **options: Any) -> InProcess:
+def federation(data: FederatedDataset | None = None, kind: type[InProcess] = InProcess, **options: Any) -> InProcess:
     return kind(data or spread(), run="r", seed=3, **{"model": LINEAR, **options})
 
 

@@ -11,7 +11,7 @@ import torch
 from fedsift.core.errors import DataError
 from fedsift.detection.mixtures import clean_probability
 from fedsift.methods._two_networks import TrainedPair, TrainPair
-from fedsift.methods.divide_mix import GUESSES, LABELLED, Divided, DivideMix, TrainDivided, made_labels
+from fedsift.methods.divide_mix import GUESSES, LABELLED, DividedTerm, DivideMix, TrainDivided, made_labels
 from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
 from fedsift.training.extras import PerSample
@@ -76,18 +76,18 @@ def seen(labelled: list[float]) -> View:
 class TestParts:
     def test_each_part_has_its_loss(self) -> None:
         view = seen([1.0, 1.0, 0.0])
-        assert float(Divided("labelled").value(view)) == pytest.approx(-(np.log(0.8) + np.log(0.6)) / 2)
-        assert float(Divided("unlabelled").value(view)) == pytest.approx(0.04)
+        assert float(DividedTerm("labelled").value(view)) == pytest.approx(-(np.log(0.8) + np.log(0.6)) / 2)
+        assert float(DividedTerm("unlabelled").value(view)) == pytest.approx(0.04)
 
     def test_a_mixed_row_belongs_to_what_it_has_most_of(self) -> None:
         """Shares of a labelled sample after mixing: .7 counts as labelled, .4 does not."""
         view = seen([0.7, 0.4, 0.4])
-        assert float(Divided("labelled").value(view)) == pytest.approx(-np.log(0.8))
-        assert float(Divided("unlabelled").value(view)) == pytest.approx((0.16 + 0.04) / 2)
+        assert float(DividedTerm("labelled").value(view)) == pytest.approx(-np.log(0.8))
+        assert float(DividedTerm("unlabelled").value(view)) == pytest.approx((0.16 + 0.04) / 2)
 
     def test_an_empty_part_costs_nothing(self) -> None:
-        assert float(Divided("unlabelled").value(seen([1.0] * 3))) == 0
-        assert float(Divided("labelled").value(seen([0.0] * 3))) == 0
+        assert float(DividedTerm("unlabelled").value(seen([1.0] * 3))) == 0
+        assert float(DividedTerm("labelled").value(seen([0.0] * 3))) == 0
 
 
 def test_each_network_is_divided_by_the_other() -> None:
@@ -97,7 +97,7 @@ def test_each_network_is_divided_by_the_other() -> None:
     here = site(rows, [0] * 6, classes=2)
     fits = [[9.0] * 5 + [-9.0], [-9.0] + [9.0] * 5]
     weights = [plain_weights([fit, [0.0] * 6]) for fit in fits]
-    request = TrainDivided(weights[0], Recipe(objective=1.0 * Divided()), twin=weights[1])
+    request = TrainDivided(weights[0], Recipe(objective=1.0 * DividedTerm()), twin=weights[1])
     job = request.job(here)
     assert job.twin is not None
     first, second = job.extras[LABELLED], job.twin.extras[LABELLED]
@@ -120,7 +120,7 @@ def test_a_rare_class_is_divided_beside_its_share() -> None:
     here = site(easy + hard, given + given, classes=2)
     shares = plain_weights([[np.log(9), 1.0], [0.0, 0.0]])
     for balanced, labelled in ((False, ([1.0] * 9 + [0.0]) * 2), (True, [1.0] * 10 + [0.0] * 10)):
-        request = TrainDivided(shares, Recipe(objective=1.0 * Divided()), twin=shares, balanced=balanced)
+        request = TrainDivided(shares, Recipe(objective=1.0 * DividedTerm()), twin=shares, balanced=balanced)
         extra = request.job(here).extras[LABELLED]
         assert isinstance(extra, PerSample)
         assert extra.rows.tolist() == labelled
@@ -131,7 +131,7 @@ def test_guarded_a_network_believes_what_it_would_say_itself() -> None:
     here = site([[3.0, 0.0]] * 6 + [[0.5, 0.0]] * 6, [0] * 12, classes=2)
     knows = plain_weights([[1.0, 0.0], [0.0, 0.0]])
     for guarded, labelled in ((False, [1.0] * 6 + [0.0] * 6), (True, [1.0] * 12)):
-        request = TrainDivided(knows, Recipe(objective=1.0 * Divided()), twin=knows, guarded=guarded)
+        request = TrainDivided(knows, Recipe(objective=1.0 * DividedTerm()), twin=knows, guarded=guarded)
         extra = request.job(here).extras[LABELLED]
         assert isinstance(extra, PerSample)
         assert extra.rows.tolist() == labelled

@@ -44,13 +44,13 @@ def test_padding_does_not_count() -> None:
 
 def test_weight_from_a_sites_labels() -> None:
     """One positive of four: N / n_c = 4; no positive: N + 1 = 5, which no sample uses."""
-    from fedsift.training.job import Job
+    from fedsift.training.job import TrainingJob
     from fedsift.training.objective import as_objective
     from fedsift.training.recipe import Recipe
 
     at = site([[0.0]] * 4, [[1, 0], [0, 0], [0, 0], [0, 0]], classes=2)
     recipe = Recipe(objective=as_objective(PositiveWeighted(weigh=True)))
-    weights = 1 / Job(at, {}, recipe).log_prior().sigmoid()
+    weights = 1 / TrainingJob(at, {}, recipe).log_prior().sigmoid()
     assert weights.tolist()[0] == pytest.approx([4.0, 5.0])
 
 

@@ -14,7 +14,7 @@ from fedsift.methods.fedbn import (
     EvaluateNormed,
     FedBN,
     TrainBody,
-    TrainBodyTellingNorms,
+    TrainBodyReleasingNorms,
     norm_names,
     with_own_norms,
 )
@@ -80,7 +80,7 @@ def test_batch_norm_does_not_leave_unless_it_is_told() -> None:
     kept: Weights = here.notebook[NORMS]
     assert set(kept) == set(NAMES)
     assert not torch.equal(kept["norm.running_mean"], start["norm.running_mean"])
-    telling = TrainBodyTellingNorms(start, Recipe(lr=0.5), norms=NAMES).answer(place())
+    telling = TrainBodyReleasingNorms(start, Recipe(lr=0.5), norms=NAMES).answer(place())
     assert all(torch.equal(telling.weights[name], kept[name]) for name in NAMES)
     assert torch.equal(telling.weights["head.weight"], reply.weights["head.weight"])
 
@@ -92,9 +92,7 @@ def test_a_site_goes_on_with_its_own_batch_norm() -> None:
     mixed = with_own_norms(here, other, NAMES)
     assert torch.equal(mixed["norm.running_mean"], here.notebook[NORMS]["norm.running_mean"])
     assert torch.equal(mixed["head.weight"], other["head.weight"])
-    assert torch.equal(
-        EvaluateNormed(other, NAMES).model(here)["norm.bias"], here.notebook[NORMS]["norm.bias"]
-    )
+    assert torch.equal(EvaluateNormed(other, NAMES).model(here)["norm.bias"], here.notebook[NORMS]["norm.bias"])
     newcomer = with_own_norms(place(), other, NAMES)
     assert torch.equal(newcomer["norm.running_mean"], other["norm.running_mean"])
 

@@ -12,14 +12,14 @@ from fedsift.methods.co_teaching import TrainCoTaught
 from fedsift.methods.fedclean import (
     LOCAL,
     PARTS,
-    Counted,
     FedClean,
     FedCleanState,
-    Part,
+    SamplePart,
     SettleByAgreement,
     SettleByModel,
     SortByOwnLearner,
     TrainedOnParts,
+    TrainingCount,
     TrainOnParts,
 )
 from fedsift.methods.joint_opt import TrainJointly
@@ -44,7 +44,7 @@ def sorted_site(cnll: Any = "joint-opt") -> Any:
     own = method(cnll=cnll)
     place = site(ROWS, GIVEN, classes=2)
     reply = SortByOwnLearner(START, START, own.learner_parts()).answer(place)
-    assert reply == Counted(32)
+    assert reply == TrainingCount(32)
     return place
 
 
@@ -52,7 +52,7 @@ def sorted_site(cnll: Any = "joint-opt") -> Any:
 def test_a_site_disputes_what_its_own_learner_contradicts(cnll: Any) -> None:
     place = sorted_site(cnll)
     parts = place.notebook[PARTS]
-    assert (parts == Part.DISPUTED).nonzero().flatten().tolist() == WRONG
+    assert (parts == SamplePart.DISPUTED).nonzero().flatten().tolist() == WRONG
     assert place.notebook[LOCAL].tolist() == [0] * 20 + [1] * 20
     assert place.evidence.flagged.nonzero().flatten().tolist() == WRONG
     assert place.evidence.labels is None, "the learner's own labels only served to dispute"
@@ -89,18 +89,18 @@ def test_both_models_together_correct_and_the_given_labels_stay_at_hand() -> Non
     sharp = plain_weights([[2.0, -2.0], [-2.0, 2.0]])
     # ten disputed samples at least, of which the global model is sure of some: two of them by hand
     parts = place.notebook[PARTS].clone()
-    parts[:6] = int(Part.DISPUTED)
+    parts[:6] = int(SamplePart.DISPUTED)
     place.notebook[PARTS], place.notebook[LOCAL] = parts, place.notebook[LOCAL].clone()
-    assert SettleByAgreement(sharp, 0.5).answer(place) == Counted(26 + 4)
+    assert SettleByAgreement(sharp, 0.5).answer(place) == TrainingCount(26 + 4)
     parts = place.notebook[PARTS]
-    first = (parts == Part.FIRST).nonzero().flatten().tolist()
+    first = (parts == SamplePart.FIRST).nonzero().flatten().tolist()
     assert len(first) == 4 and set(first) <= set(WRONG), "half of G1, all of them wrong"
     truth = torch.tensor([0] * 20 + [1] * 20)
     assert place.labels[first].tolist() == truth[first].tolist()
     assert place.given.tolist() == GIVEN
     assert SettleByModel(sharp, 1.0, 0.9).answer(place).used == 40
     parts = place.notebook[PARTS]
-    assert (parts == Part.SECOND).sum() == 4 and (parts == Part.CLEARED).nonzero().flatten().tolist() == [
+    assert (parts == SamplePart.SECOND).sum() == 4 and (parts == SamplePart.CLEARED).nonzero().flatten().tolist() == [
         *range(6)
     ]
     assert torch.equal(place.labels, truth)
@@ -110,17 +110,17 @@ def test_both_models_together_correct_and_the_given_labels_stay_at_hand() -> Non
 
 def test_too_few_disputes_are_left_open() -> None:
     place = sorted_site()
-    assert SettleByAgreement(START, 1.0).answer(place) == Counted(32)
+    assert SettleByAgreement(START, 1.0).answer(place) == TrainingCount(32)
     assert place.evidence.flagged.nonzero().flatten().tolist() == WRONG
-    assert SettleByModel(START, 1.0, 0.0).answer(place) == Counted(32)
+    assert SettleByModel(START, 1.0, 0.0).answer(place) == TrainingCount(32)
 
 
 def test_sites_train_on_their_parts_under_corrected_labels() -> None:
     place = sorted_site()
     recipe = Recipe(epochs=1, lr=0.01)
-    job = TrainOnParts(START, recipe, use=(int(Part.AGREED),)).job(place)
+    job = TrainOnParts(START, recipe, use=(int(SamplePart.AGREED),)).job(place)
     assert job is not None and job.site.samples.rows.tolist() == [i for i in range(40) if i not in WRONG]
-    nothing = TrainOnParts(START, recipe, use=(int(Part.FIRST),))
+    nothing = TrainOnParts(START, recipe, use=(int(SamplePart.FIRST),))
     reply = nothing.answer(place)
     assert reply == TrainedOnParts(START, 32, 0.0), "nothing new: the model as it was, what counts so far"
     place.notebook[PARTS] = torch.zeros(40, dtype=torch.int64)
@@ -130,7 +130,7 @@ def test_sites_train_on_their_parts_under_corrected_labels() -> None:
 
 def test_one_sample_is_enough_to_train_on() -> None:
     place = sorted_site()
-    place.notebook[PARTS] = torch.tensor([int(Part.AGREED)] + [0] * 39)
+    place.notebook[PARTS] = torch.tensor([int(SamplePart.AGREED)] + [0] * 39)
     reply = TrainOnParts(START, Recipe(epochs=1, lr=0.5)).answer(place)
     assert reply.samples == 1 and not torch.equal(reply.weights["head.weight"], START["head.weight"])
 
@@ -145,7 +145,7 @@ def scripted(used: dict[str, int]) -> Scripted:
     def answer(name: str, request: Request[Any]) -> Reply:
         if isinstance(request, TrainOnParts):
             return TrainedOnParts({"w": torch.tensor([{"a": 1.0, "b": 5.0}[name]])}, used[name], 1.0)
-        return Counted(used[name])
+        return TrainingCount(used[name])
 
     return Scripted(SIZES, answer, {"w": torch.zeros(1)})
 
@@ -162,9 +162,7 @@ def test_sites_count_by_what_they_use(used: dict[str, int], assa: bool, want: fl
     assert float(state.weights["w"]) == pytest.approx(want)
 
 
-@pytest.mark.parametrize(
-    ("data", "first", "second"), [("union", {1, 2}, {1, 2, 3, 4}), ("new_only", {2}, {3, 4})]
-)
+@pytest.mark.parametrize(("data", "first", "second"), [("union", {1, 2}, {1, 2, 3, 4}), ("new_only", {2}, {3, 4})])
 def test_what_sites_train_on_after_a_correction(data: Any, first: set[int], second: set[int]) -> None:
     federation, own = scripted({"a": 1, "b": 1}), FedClean(stage_data=data, fraction=1.0)
     own.train_after_first(SORTED, federation)

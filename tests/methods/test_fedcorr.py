@@ -13,7 +13,7 @@ import torch
 
 from fedsift.core.codec import from_bytes, to_bytes
 from fedsift.core.errors import ConfigError, QuorumError
-from fedsift.methods._clean_reference import BlindShare, TellBlindShare
+from fedsift.methods._clean_reference import BlindShare, EstimateBlindShare
 from fedsift.methods.fedavg import FedAvg
 from fedsift.methods.fedcorr import (
     Corrected,
@@ -45,9 +45,7 @@ def weights(value: float = 0.0) -> dict[str, torch.Tensor]:
     return {"w": torch.tensor([value])}
 
 
-def answering(
-    lids: dict[str, float] = LIDS, silent: tuple[str, ...] = (), flagged: int = 6, blind: float = 0.0
-) -> Any:
+def answering(lids: dict[str, float] = LIDS, silent: tuple[str, ...] = (), flagged: int = 6, blind: float = 0.0) -> Any:
     """Site s_i adds i + 1 to the weight; noisy sites flag `flagged` of 10 samples and change two labels."""
 
     def answer(name: str, request: Request[Any]) -> Reply | None:
@@ -59,7 +57,7 @@ def answering(
             return Trained({"w": request.weights["w"] + step}, SIZES.get(name, 10), 0.5, then)
         if isinstance(request, CorrectLabels | RelabelConfident):
             return Corrected(flagged, 3, 2, 10)
-        if isinstance(request, TellBlindShare):
+        if isinstance(request, EstimateBlindShare):
             return BlindShare(blind)
         assert isinstance(request, Indicate)
         return Indicators(torch.tensor([step]), torch.tensor([True]), 10)
@@ -93,10 +91,7 @@ def small(**changes: Any) -> FedCorr:
 def test_every_iteration_visits_every_site_once_in_disjoint_rounds() -> None:
     federation = Scripted(SIZES, answering(), weights())
     play(small(), federation, "pre-processing")
-    visits = [
-        [name for r, name, own in federation.log if r == index and isinstance(own, Train)]
-        for index in range(6)
-    ]
+    visits = [[name for r, name, own in federation.log if r == index and isinstance(own, Train)] for index in range(6)]
     assert [len(sites) for sites in visits] == [2] * 6
     assert sorted(site for sites in visits[:3] for site in sites) == SITES
     assert sorted(site for sites in visits[3:] for site in sites) == SITES
@@ -129,9 +124,7 @@ def test_sites_that_train_beside_the_first_visit_count_for_nothing() -> None:
     method = small(visit_fraction=1 / 6, iterations=2, first_together=True)
     state = play(method, federation, "pre-processing")
     assert state.weights["w"].item() == 42.0
-    asked = [
-        [own for r, _, own in federation.log if r == index and isinstance(own, Train)] for index in range(12)
-    ]
+    asked = [[own for r, _, own in federation.log if r == index and isinstance(own, Train)] for index in range(12)]
     assert [len(requests) for requests in asked] == [6] + [1] * 11
     assert sum(bool(request.then) for request in asked[0]) == 1, "only the visited site measures its model"
 
@@ -173,9 +166,7 @@ def test_the_switch_for_replacement_reaches_the_visits() -> None:
     visited = {}
     for replaced in (False, True):
         federation = Scripted(sizes, answering(dict.fromkeys(sizes, 1.0)), weights())
-        state = small(stage1_replace=replaced, visit_fraction=0.1).begin_iteration(
-            FedCorrState(), federation.at(0)
-        )
+        state = small(stage1_replace=replaced, visit_fraction=0.1).begin_iteration(FedCorrState(), federation.at(0))
         visited[replaced] = len({site for sites in state.visits for site in sites})
     assert visited[False] == 50
     assert visited[True] < 50
@@ -221,9 +212,7 @@ def test_the_second_iteration_holds_noisy_sites_back() -> None:
     assert strengths == {**dict.fromkeys(SITES[:4], 0.0), "s4": 3.0, "s5": 3.0}
 
 
-@pytest.mark.parametrize(
-    ("stages", "first", "later"), [("all", 1.0, 1.0), ("first", 1.0, 0.0), ("none", 0.0, 0.0)]
-)
+@pytest.mark.parametrize(("stages", "first", "later"), [("all", 1.0, 1.0), ("first", 1.0, 0.0), ("none", 0.0, 0.0)])
 def test_mixup_stages(stages: str, first: float, later: float) -> None:
     federation = Scripted(SIZES, answering(), weights())
     play(small(mixup_stages=stages, local=Recipe(mixup=0.3)), federation)
@@ -365,9 +354,7 @@ def test_without_a_clean_reference_nobody_is_corrected() -> None:
     names = [f"s{i}" for i in range(20)]
     values = np.random.default_rng(3).normal(5, 1, 20)
     lids = {name: float(v) + (12 if i < 6 else 0) for i, (name, v) in enumerate(zip(names, values))}
-    federation = Scripted(
-        dict.fromkeys(names, 10), answering(lids, blind=0.5), weights(), classes=("x", "y", "z")
-    )
+    federation = Scripted(dict.fromkeys(names, 10), answering(lids, blind=0.5), weights(), classes=("x", "y", "z"))
     state = play(small(detection="tested", iterations=1), federation, "pre-processing")
     assert state.noisy == ()
     assert state.level == dict.fromkeys(names, 0.5)
@@ -446,9 +433,7 @@ def test_sites_of_one_or_two_samples_train_but_are_not_judged() -> None:
 def test_fine_tuning_trains_on_sites_within_kappa() -> None:
     federation = Scripted(SIZES, answering(), weights())
     method = small(fraction=0.5)
-    state = FedCorrState(
-        weights(), noisy=("s4", "s5"), level={**dict.fromkeys(SITES[:4], 0.0), "s4": 0.1, "s5": 0.11}
-    )
+    state = FedCorrState(weights(), noisy=("s4", "s5"), level={**dict.fromkeys(SITES[:4], 0.0), "s4": 0.1, "s5": 0.11})
     assert method.clean_sites(state, federation) == SITES[:5]
     assert replace(method, kappa=0.05).clean_sites(state, federation) == SITES[:4]
     after = method.fine_tune(state, federation.at(0))
@@ -461,9 +446,7 @@ def test_fine_tuning_trains_on_sites_within_kappa() -> None:
 
 def test_no_clean_site_falls_back_on_the_least_noisy() -> None:
     federation = Scripted(SIZES, answering(), weights())
-    state = FedCorrState(
-        weights(), noisy=tuple(SITES), level={name: 0.9 - 0.1 * i for i, name in enumerate(SITES)}
-    )
+    state = FedCorrState(weights(), noisy=tuple(SITES), level={name: 0.9 - 0.1 * i for i, name in enumerate(SITES)})
     method = small(fraction=0.4)
     assert method.clean_sites(state, federation) == ["s4", "s5"]
     method.fine_tune(state, federation.at(0))
@@ -473,9 +456,7 @@ def test_no_clean_site_falls_back_on_the_least_noisy() -> None:
 
 def test_who_is_relabelled_after_fine_tuning() -> None:
     """s3 is noisy by the mixture but within kappa; the paper would leave it, the released code does not."""
-    state = FedCorrState(
-        weights(), noisy=("s3", "s4"), level={**dict.fromkeys(SITES, 0.0), "s3": 0.05, "s4": 0.7}
-    )
+    state = FedCorrState(weights(), noisy=("s3", "s4"), level={**dict.fromkeys(SITES, 0.0), "s3": 0.05, "s4": 0.7})
     for kind, expected in (("mixture", ["s3", "s4"]), ("above kappa", ["s4"])):
         federation = Scripted(SIZES, answering(), weights())
         small(relabel_after=kind).relabel_the_rest(state, federation.at(0))
@@ -511,9 +492,7 @@ def test_usual_training_by_four_algorithms() -> None:
 
     averaged = small(fraction=1.0).train_as_usual(state, Scripted(sizes, far, weights()).at(0))
     assert averaged.weights["w"].item() == pytest.approx((15 + 1000) / 6)
-    median = small(fraction=1.0, usual=FedMedian()).train_as_usual(
-        state, Scripted(sizes, far, weights()).at(0)
-    )
+    median = small(fraction=1.0, usual=FedMedian()).train_as_usual(state, Scripted(sizes, far, weights()).at(0))
     assert median.weights["w"].item() == pytest.approx(3.5)
 
     federation = Scripted(sizes, answering(), weights())
@@ -613,6 +592,4 @@ def test_a_study_visits_one_site_a_round_unless_told_otherwise() -> None:
     assert visits({}, {"name": "iid", "sites": 8}) == 1 / 8
     assert visits({"visit_fraction": 0.5}, {"name": "iid", "sites": 8}) == 0.5
     assert visits({}, {"name": "natural"}) is None  # not known before the data are: a run completes it
-    assert Study.from_table(
-        {"partition": {"name": "iid", "sites": 7}}
-    ).method.rounds  # no such setting: no harm
+    assert Study.from_table({"partition": {"name": "iid", "sites": 7}}).method.rounds  # no such setting: no harm

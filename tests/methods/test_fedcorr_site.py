@@ -65,15 +65,11 @@ def test_scoring_options_change_the_score() -> None:
     here.workbench["trained"] = SURE
     base = ScoreModel(k=3).answer(here).lid
     assert ScoreModel(k=2).answer(here).lid != pytest.approx(base)
-    assert ScoreModel(k=20, form="official").answer(here).lid != pytest.approx(
-        ScoreModel(k=20).answer(here).lid
-    )
+    assert ScoreModel(k=20, form="official").answer(here).lid != pytest.approx(ScoreModel(k=20).answer(here).lid)
     plain = here.notebook[LOSSES]
     ScoreModel(k=3, sample_loss="ce").answer(here)
     assert not torch.allclose(here.notebook[LOSSES], plain)
-    assert ScoreModel(weights=plain_weights([[1.0, 0.0], [0.0, 1.0]]), k=3).answer(here).lid != pytest.approx(
-        base
-    )
+    assert ScoreModel(weights=plain_weights([[1.0, 0.0], [0.0, 1.0]]), k=3).answer(here).lid != pytest.approx(base)
 
 
 def test_duplicates_score_0_unless_distances_have_a_floor() -> None:

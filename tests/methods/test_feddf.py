@@ -12,7 +12,7 @@ from fedsift.core.errors import ConfigError
 from fedsift.formulas.losses import ensemble_distillation
 from fedsift.methods.feddf import Contribute, EvaluateStudent, FedDF, FedDFState
 from fedsift.protocol.federation import Round
-from fedsift.protocol.messages import Envelope, Moment, Weights
+from fedsift.protocol.messages import RequestEnvelope, RequestMoment, Weights
 from fedsift.runtime.evaluation import Evaluator
 from fedsift.runtime.in_process import InProcess
 from fedsift.training.public_learning import PublicPart, learn
@@ -28,13 +28,10 @@ def _students(state: FedDFState, fed: InProcess, method: FedDF = BASE) -> dict[s
     lesson = method.lesson(state)
     assert lesson is not None
     envelope = {
-        name: Envelope("r", name, Moment(3, "", 9, 0), "", Contribute({}, None, Recipe(), None))
+        name: RequestEnvelope("r", name, RequestMoment(3, "", 9, 0), "", Contribute({}, None, Recipe(), None))
         for name in fed.sites
     }
-    return {
-        name: learn(fed.site(envelope[name]), state.models[state.networks[name]], lesson)
-        for name in fed.sites
-    }
+    return {name: learn(fed.site(envelope[name]), state.models[state.networks[name]], lesson) for name in fed.sites}
 
 
 def test_averages_are_weighted_by_size_within_a_network() -> None:
@@ -55,9 +52,7 @@ def test_averages_are_weighted_by_size_within_a_network() -> None:
     state = play(BASE, fed, stop=1)
     expected = (2 * seen["site-0"].weights["weight"] + seen["site-2"].weights["weight"]) / 3
     assert torch.allclose(state.models[LINEAR]["weight"], expected, atol=1e-6)
-    assert all(
-        torch.equal(value, seen["site-1"].weights[name]) for name, value in state.models[WIDER].items()
-    )
+    assert all(torch.equal(value, seen["site-1"].weights[name]) for name, value in state.models[WIDER].items())
     scores = torch.stack([seen[name].outputs for name in fed.sites]).mean(0)
     assert torch.allclose(state.ensemble, scores, atol=1e-6)
 
@@ -89,7 +84,7 @@ def test_a_round_starts_from_the_distilled_student() -> None:
     state = play(BASE, fed, stop=1)
     students = _students(state, fed)
     request = Contribute(state.models[LINEAR], BASE.lesson(state), Recipe(batch_size=4, lr=1e-12), None)
-    reply = request.answer(fed.site(Envelope("r", "site-0", Moment(3, "x", 1, 0), "", request)))
+    reply = request.answer(fed.site(RequestEnvelope("r", "site-0", RequestMoment(3, "x", 1, 0), "", request)))
     assert torch.allclose(reply.weights["weight"], students["site-0"]["weight"], atol=1e-7)
     assert reply.outputs is None
 
@@ -146,7 +141,7 @@ def test_bad_contributions_are_refused() -> None:
     fed = federation()
     state = play(BASE, fed, stop=1)
     request = Contribute(state.models[LINEAR], None, BASE.local, None)
-    reply = request.answer(fed.site(Envelope("r", "site-0", Moment(3, "x", 1, 0), "", request)))
+    reply = request.answer(fed.site(RequestEnvelope("r", "site-0", RequestMoment(3, "x", 1, 0), "", request)))
     facts = fed.facts["site-0"]
     assert reply.refusal(request, facts) is None
     for change, reason in (

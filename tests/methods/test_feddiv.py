@@ -16,11 +16,11 @@ from fedsift.methods.feddiv import (
     VISITS,
     FedDiv,
     FedDivState,
+    FilterLabels,
+    FilterRules,
     FitFilter,
-    Fitted,
-    Rules,
-    SiftLabels,
-    Suspected,
+    FittedFilter,
+    SuspectCount,
     TrainBehindFilter,
     TrainedBehindFilter,
     sift,
@@ -47,7 +47,7 @@ def here(rows: Any = ROWS, given: Any = GIVEN, **more: Any) -> Any:
 
 def visit(epochs: int = 2, mixture: Tensor = FILTER, **rules: Any) -> TrainBehindFilter:
     recipe = Recipe(epochs=epochs, lr=1e-6, objective=as_objective(CrossEntropy()))
-    return TrainBehindFilter(START, recipe, filter=mixture, rules=Rules(**rules))
+    return TrainBehindFilter(START, recipe, filter=mixture, rules=FilterRules(**rules))
 
 
 def trained_on(request: TrainBehindFilter, place: Any) -> tuple[list[int], list[int]]:
@@ -71,9 +71,9 @@ def test_a_label_that_the_model_itself_would_give_is_not_doubted() -> None:
     """A filter for which a loss of 0.05 is noisy: only the model's own word stands against it."""
     strict = torch.tensor([[0.001, 0.05], [1e-6, 0.1], [0.5, 0.5]], dtype=torch.float64)
     place = here()
-    sift(place, torch.tensor(ROWS) @ START["head.weight"].T, strict, Rules())
+    sift(place, torch.tensor(ROWS) @ START["head.weight"].T, strict, FilterRules())
     assert place.evidence.flagged.nonzero().flatten().tolist() == [7, 8, 9]
-    sift(place, torch.tensor(ROWS) @ START["head.weight"].T, strict, Rules(guarded=False))
+    sift(place, torch.tensor(ROWS) @ START["head.weight"].T, strict, FilterRules(guarded=False))
     assert bool(place.evidence.flagged.all())
 
 
@@ -169,7 +169,7 @@ def test_constant_losses_and_one_sample_call_everything_clean() -> None:
     for rows, given in (([[1.0, 0.0]] * 4, [1] * 4), ([[1.0, 0.0]], [1])):
         place = here(rows, given)
         own = FitFilter(START).answer(place)
-        found = sift(place, torch.tensor(rows) @ START["head.weight"].T, own.filter, Rules())
+        found = sift(place, torch.tensor(rows) @ START["head.weight"].T, own.filter, FilterRules())
         assert found.noise == 0.0
         reply = visit(mixture=own.filter).answer(place)
         assert bool(torch.isfinite(reply.filter).all())
@@ -179,17 +179,13 @@ def test_a_class_that_the_site_lacks_wins_nothing() -> None:
     place = here([[1.0, 0.0]] * 6 + [[0.0, 1.0]] * 2, [0] * 8)
     place.notebook[USUAL] = torch.tensor([1.0, 0.0], dtype=torch.float64)
     rows, _ = trained_on(visit(phat_over="held", noisy_above=0.0, zeta=0.5), place)
-    assert rows == list(range(8)), (
-        "the model's own label of the last two survives, nothing else turns into class 1"
-    )
-    assert trained_on(visit(noisy_above=0.0, zeta=0.5), place)[0] == [6, 7], (
-        "with the floor alone class 1 wins all"
-    )
+    assert rows == list(range(8)), "the model's own label of the last two survives, nothing else turns into class 1"
+    assert trained_on(visit(noisy_above=0.0, zeta=0.5), place)[0] == [6, 7], "with the floor alone class 1 wins all"
 
 
 def test_the_list_of_suspects_says_how_many() -> None:
     place = here()
-    assert SiftLabels(START, FILTER).answer(place) == Suspected(3)
+    assert FilterLabels(START, FILTER).answer(place) == SuspectCount(3)
 
 
 # The server ---------------------------------------------------------------------------------------------------
@@ -205,9 +201,9 @@ SIZES = {"a": 10, "b": 30, "c": 60}
 
 def answer(name: str, request: Request[Any]) -> Reply:
     if isinstance(request, FitFilter):
-        return Fitted(OWN[name], SIZES[name])
-    if isinstance(request, SiftLabels):
-        return Suspected(SIZES[name] // 10 if name == "a" else SIZES[name] // 2)
+        return FittedFilter(OWN[name], SIZES[name])
+    if isinstance(request, FilterLabels):
+        return SuspectCount(SIZES[name] // 10 if name == "a" else SIZES[name] // 2)
     if isinstance(request, TrainBehindFilter):
         return TrainedBehindFilter({"w": torch.ones(1)}, SIZES[name], 1.0, filter=2 * OWN[name])
     assert isinstance(request, Train)

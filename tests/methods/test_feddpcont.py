@@ -20,7 +20,7 @@ from fedsift.methods.feddpcont import (
     FedDPCont,
     FedDPContState,
     LargestLogit,
-    Released,
+    ReleasedCounts,
     ReleaseLabels,
     WatchLogits,
     draw_peers,
@@ -32,7 +32,7 @@ from fedsift.protocol.notebook import Notebook
 from fedsift.protocol.site import Site
 from fedsift.study.study import Study
 from fedsift.testing import Scripted
-from fedsift.training.job import Job
+from fedsift.training.job import TrainingJob
 from fedsift.training.objective import CrossEntropy, as_objective
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train, Trained
@@ -153,7 +153,7 @@ def test_no_label_is_drawn_from_fewer_classes_than_there_are() -> None:
 
 def test_releases_that_cannot_be_are_refused() -> None:
     facts = SiteFacts("s", 5)
-    good = Released(torch.tensor([2, 0, 3]), LOG3, 1, True)
+    good = ReleasedCounts(torch.tensor([2, 0, 3]), LOG3, 1, True)
     assert good.refusal(ask(LOG3), facts) is None
     bad = [
         replace(good, counts=torch.tensor([2, 0, 4])),
@@ -172,8 +172,8 @@ def test_releases_that_cannot_be_are_refused() -> None:
 # Recovered shares: raw = (5 p - 1) / 2 for K = 3 and epsilon = log 3
 
 
-def released(counts: list[int], epsilon: float | None = LOG3) -> Released:
-    return Released(torch.tensor(counts), epsilon, 1, False)
+def released(counts: list[int], epsilon: float | None = LOG3) -> ReleasedCounts:
+    return ReleasedCounts(torch.tensor(counts), epsilon, 1, False)
 
 
 def test_expected_counts_give_the_shares_back() -> None:
@@ -205,9 +205,7 @@ def test_shrunken_shares_keep_what_noise_cannot_explain() -> None:
 
 
 def test_releases_at_different_epsilons_are_undone_apart() -> None:
-    raw, _ = label_shares(
-        [released([4, 4, 2]), released([0, 0, 10], None), released([90, 0, 0], 0.0)], "clip"
-    )
+    raw, _ = label_shares([released([4, 4, 2]), released([0, 0, 10], None), released([90, 0, 0], 0.0)], "clip")
     np.testing.assert_allclose(raw, [0.25, 0.25, 0.5], atol=1e-12)
 
 
@@ -284,16 +282,14 @@ def test_local_contrast_uses_each_sites_own_shares() -> None:
 
 def test_local_shares_come_from_the_sites_labels() -> None:
     recipe = Recipe(objective=as_objective(Contrastive()))
-    prior = Job(labelled([0, 0, 2, 2]), {}, recipe).log_prior().exp()
+    prior = TrainingJob(labelled([0, 0, 2, 2]), {}, recipe).log_prior().exp()
     assert prior.tolist() == [[0.5, 0.0, 0.5]]
 
 
 def test_training_draws_new_peers_every_epoch() -> None:
     """Two samples at the origin: only the bias moves, by lr (e_y - e_y') a step; a seed fixes it."""
     weights = plain_weights([[0.0]] * 3)
-    recipe = Recipe(
-        epochs=40, batch_size=2, lr=1.0, objective=as_objective(Contrastive((0.5, 0.5, 0.0), eps=0.0))
-    )
+    recipe = Recipe(epochs=40, batch_size=2, lr=1.0, objective=as_objective(Contrastive((0.5, 0.5, 0.0), eps=0.0)))
     one = Train(weights, recipe).answer(labelled([0, 0]))
     two = Train(weights, recipe).answer(labelled([0, 0]))
     assert torch.equal(one.weights["head.bias"], two.weights["head.bias"])
@@ -360,9 +356,7 @@ def test_no_noise_spends_without_bound() -> None:
 
 
 def test_shares_that_cannot_be_drawn_from_are_refused() -> None:
-    federation = Scripted(
-        FACTS, lambda site, request: released([6, 3, 1]), plain_weights([[0.0]] * 3), classes=3
-    )
+    federation = Scripted(FACTS, lambda site, request: released([6, 3, 1]), plain_weights([[0.0]] * 3), classes=3)
     raw = FedDPCont(epsilon=LOG3, recovery="raw")
     with pytest.raises(ConfigError, match="negative"):
         raw.release_labels(raw.start(federation), federation)
@@ -399,9 +393,7 @@ def test_switches_reach_the_loss() -> None:
         return found
 
     assert term() == Contrastive((0.5, 0.5, 0.0), 1.0, 1e-8, "sample")
-    assert term(contrast="expectation", contrast_eps=0.1) == Contrastive(
-        (0.5, 0.5, 0.0), 1.0, 0.1, "expectation"
-    )
+    assert term(contrast="expectation", contrast_eps=0.1) == Contrastive((0.5, 0.5, 0.0), 1.0, 0.1, "expectation")
     assert term(scope="local") == Contrastive((), 1.0, 1e-8, "sample")
     assert term(beta=0.0) == CrossEntropy()
     assert [term(t, beta=2.0, beta_warmup=4) for t in (0, 1, 4, 9)] == [

@@ -57,9 +57,7 @@ def test_feddyn_weighs_alpha_by_size() -> None:
     """Sizes 10 and 30: relative sizes 1/2 and 3/2, so alpha doubles at the small site."""
     for by_size, expected in ((True, [0.4, 0.4 / 3]), (False, [0.2, 0.2])):
         federation = Scripted({"s0": 10, "s1": 30}, shifting, {"w": torch.zeros(1)})
-        DynamicRound(0.2, by_size)(
-            federation, begin_dynamics({"w": torch.zeros(1)}, []), Recipe(), ["s0", "s1"]
-        )
+        DynamicRound(0.2, by_size)(federation, begin_dynamics({"w": torch.zeros(1)}, []), Recipe(), ["s0", "s1"])
         strengths = [own.recipe.objective.terms[-1] for _, _, own in federation.log]
         assert strengths == [(pytest.approx(alpha), Proximal(power=2)) for alpha in expected]
 
@@ -100,9 +98,7 @@ def test_feddyn_gradient_at_a_site_by_hand() -> None:
     second = ask.answer(place)
     for name in names:
         torch.testing.assert_close(second.weights[name], plain.weights[name] - 0.5 * memory[name])
-        torch.testing.assert_close(
-            place.notebook[MEMORY][name], memory[name] + second.weights[name] - start[name]
-        )
+        torch.testing.assert_close(place.notebook[MEMORY][name], memory[name] + second.weights[name] - start[name])
     assert second.refusal(ask, place.facts) is None
 
 

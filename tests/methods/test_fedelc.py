@@ -38,9 +38,7 @@ def written_out(view: View, alpha: float, beta: float, scale: float) -> np.ndarr
     """The loss of each sample by sums over classes."""
     p, d, y = softmax(view.logits.numpy()), softmax(view.rows(LABELS).numpy()), view.target.numpy()
     divergence = (p * np.log(p / d)).sum(-1)
-    return np.asarray(
-        scale * divergence - alpha * np.log((d * y).sum(-1)) - scale * beta * (p * np.log(p)).sum(-1)
-    )
+    return np.asarray(scale * divergence - alpha * np.log((d * y).sum(-1)) - scale * beta * (p * np.log(p)).sum(-1))
 
 
 @pytest.mark.parametrize(("words", "scale"), [("1/C", 0.25), ("1", 1.0)])
@@ -77,9 +75,7 @@ def test_the_network_does_not_see_the_given_label() -> None:
     assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize(
-    ("alpha", "classes", "share"), [(0.5, 10, 1 / 6), (0.2, 10, 1 / 3), (0.5, 100, 1 / 51)]
-)
+@pytest.mark.parametrize(("alpha", "classes", "share"), [(0.5, 10, 1 / 6), (0.2, 10, 1 / 3), (0.5, 100, 1 / 51)])
 def test_the_given_label_never_loses_its_share(alpha: float, classes: int, share: float) -> None:
     """d = (p / C + alpha e_y) / (1 / C + alpha): so small is the prediction's share of a learnt label."""
     p, y = torch.zeros(classes).double(), torch.zeros(classes).double()

@@ -15,7 +15,7 @@ from fedsift.methods.fedirm import (
     RELATIONS,
     FedIRM,
     Relate,
-    Relations,
+    RelationRows,
     SameRelations,
     TrainByRelations,
 )
@@ -30,8 +30,8 @@ FACTS = [
     SiteFacts("b", 30, annotated=(0, 1)),
 ]
 ROWS = {
-    "a": Relations(torch.tensor([[0.8, 0.4, 0.0]]), torch.tensor([True])),
-    "b": Relations(torch.tensor([[0.4, 0.0, 0.4], [0.1, 0.9, 0.5]]), torch.tensor([True, True])),
+    "a": RelationRows(torch.tensor([[0.8, 0.4, 0.0]]), torch.tensor([True])),
+    "b": RelationRows(torch.tensor([[0.4, 0.0, 0.4], [0.1, 0.9, 0.5]]), torch.tensor([True, True])),
 }
 """Three classes; nobody annotates the last."""
 
@@ -68,9 +68,9 @@ def test_what_a_reply_may_say() -> None:
     request, facts = Relate(3), FACTS[1]
     assert ROWS["b"].refusal(request, facts) is None
     assert "shape (1, 3), asked were (2, 3)" in (ROWS["a"].refusal(request, facts) or "")
-    wrong = Relations(ROWS["b"].rows.double(), ROWS["b"].held)
+    wrong = RelationRows(ROWS["b"].rows.double(), ROWS["b"].held)
     assert "types" in (wrong.refusal(request, facts) or "")
-    assert "no probability" in (Relations(ROWS["b"].rows + 1, ROWS["b"].held).refusal(request, facts) or "")
+    assert "no probability" in (RelationRows(ROWS["b"].rows + 1, ROWS["b"].held).refusal(request, facts) or "")
 
 
 def test_the_server_averages_rows_by_size_over_those_who_annotate() -> None:

@@ -11,7 +11,7 @@ import torch
 from fedsift.core.errors import ConfigError
 from fedsift.methods.fedmd import FedMD
 from fedsift.training.own_models import own_model
-from fedsift.training.public_learning import Collaborate, Lesson, PublicPart, learn
+from fedsift.training.public_learning import Collaborate, PublicLesson, PublicPart, learn
 from fedsift.training.recipe import Recipe
 from tests.methods.rhfl_small import WIDER, distance, federation, models_of, play, site, spread
 
@@ -27,14 +27,14 @@ def test_digest_by_hand() -> None:
     part = PublicPart(0, 0, 2)
     scores = torch.tensor([[1.0, -2.0], [-3.0, 0.5]])[part.positions(7, 2)]
     here = site(rows, [0, 1], rows, weights={"weight": torch.zeros(2, 2)})
-    moved = learn(here, own_model(here), Lesson(part, scores, "l1", Recipe(batch_size=2, lr=1.0), "visit"))
+    moved = learn(here, own_model(here), PublicLesson(part, scores, "l1", Recipe(batch_size=2, lr=1.0), "visit"))
     assert torch.allclose(moved["weight"], torch.tensor([[0.25, -0.25], [-0.25, 0.25]]))
     # the squared difference instead: gradient 2 (z - c) / 4
-    squared = Lesson(part, scores, "mse", Recipe(batch_size=2, lr=1.0), "visit")
+    squared = PublicLesson(part, scores, "mse", Recipe(batch_size=2, lr=1.0), "visit")
     moved = learn(here, own_model(here), squared)
     assert torch.allclose(moved["weight"], torch.tensor([[0.5, -1.5], [-1.0, 0.25]]))
     # KL(softmax(c) || softmax(z)): gradient (p - softmax(c)) / 2
-    diverging = Lesson(part, scores, "kl", Recipe(batch_size=2, lr=1.0), "visit")
+    diverging = PublicLesson(part, scores, "kl", Recipe(batch_size=2, lr=1.0), "visit")
     moved = learn(here, own_model(here), diverging)
     expected = (torch.softmax(torch.tensor([[1.0, -2.0], [-3.0, 0.5]]), -1) - 0.5) / 2
     assert torch.allclose(moved["weight"], expected.T)

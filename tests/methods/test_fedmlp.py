@@ -12,7 +12,15 @@ import pytest
 import torch
 
 from fedsift.core.errors import ConfigError
-from fedsift.methods.fedmlp import TAGS, FedMLP, FedMLPState, Portrait, Portray, TagCounts, TagMissing
+from fedsift.methods.fedmlp import (
+    TAGS,
+    ClassPrototypes,
+    FedMLP,
+    FedMLPState,
+    MakePrototypes,
+    TagCounts,
+    TagMissing,
+)
 from fedsift.protocol.evidence import evidence_of
 from fedsift.protocol.federation import Round
 from fedsift.protocol.messages import Reply, Request, SiteFacts
@@ -33,7 +41,7 @@ FACTS = [
 """Three classes; nobody annotates the last."""
 
 
-def portrait_of(site: str) -> Portrait:
+def portrait_of(site: str) -> ClassPrototypes:
     """Site a: class 0; b: class 1; c: both, but no positives of class 0."""
     rows = {
         "a": ([[[1.0, 1.0], [2.0, 2.0]]], [[True, True]], [0.5, 0.1]),
@@ -44,11 +52,11 @@ def portrait_of(site: str) -> Portrait:
             [0.2],
         ),
     }[site]
-    return Portrait(torch.tensor(rows[0]), torch.tensor(rows[1]), torch.tensor(rows[2], dtype=torch.float64))
+    return ClassPrototypes(torch.tensor(rows[0]), torch.tensor(rows[1]), torch.tensor(rows[2], dtype=torch.float64))
 
 
 def answering(
-    portraits: Callable[[str], Portrait] = portrait_of, new: int = 1
+    portraits: Callable[[str], ClassPrototypes] = portrait_of, new: int = 1
 ) -> Callable[[str, Request[Any]], Reply]:
     samples = {fact.name: fact.samples for fact in FACTS}
 
@@ -103,18 +111,16 @@ def test_difficulty_is_averaged_over_the_sites_that_miss_a_class() -> None:
 
 
 def test_difficulty_over_active_sites() -> None:
-    def active(site: str) -> Portrait:
+    def active(site: str) -> ClassPrototypes:
         shares = {"a": [0.5], "b": [1.0], "c": [0.2, 0.6]}[site]
         return replace(portrait_of(site), difficulty=torch.tensor(shares, dtype=torch.float64))
 
     state, federation = after_first_round(FedMLP(difficulty_over="active"), portraits=active)
     # nobody annotates class 2: it keeps the 1 that it started with
-    np.testing.assert_allclose(
-        state.difficulty, [(10 * 0.5 + 60 * 0.2) / 70, (30 * 1.0 + 60 * 0.6) / 90, 1.0]
-    )
+    np.testing.assert_allclose(state.difficulty, [(10 * 0.5 + 60 * 0.2) / 70, (30 * 1.0 + 60 * 0.6) / 90, 1.0])
     [visit] = federation.requests
     assert isinstance(visit, Train)
-    assert isinstance(visit.then[0], Portray)
+    assert isinstance(visit.then[0], MakePrototypes)
     assert visit.then[0].difficulty_over == "active"
 
 
@@ -138,7 +144,7 @@ def test_only_the_last_round_of_stage_1_asks_for_portraits() -> None:
     assert isinstance(first, Train)
     assert isinstance(last, Train)
     assert first.besides == ()
-    assert [type(part) for part in last.besides] == [Portray]
+    assert [type(part) for part in last.besides] == [MakePrototypes]
     assert first.recipe.views == 2
     assert state.held[0].tolist() == [True, True]
 
@@ -165,7 +171,7 @@ def second_visit(**switches: Any) -> Train:
 def test_a_second_stage_visit_tags_trains_and_portrays_in_one() -> None:
     visit = second_visit()
     assert [type(part) for part in visit.before] == [TagMissing]
-    assert [type(part) for part in visit.then] == [Portray]
+    assert [type(part) for part in visit.then] == [MakePrototypes]
     assert visit.recipe.views == 1
     [tagging] = visit.before
     assert isinstance(tagging, TagMissing)
@@ -193,9 +199,7 @@ def test_switches_of_the_losses() -> None:
     assert loss(wpc=False) == ((1.0, LabelsAndTeacher(0.0, "samples", "joint")),)
     assert loss(cr=False) == ((1.0, PartialClass(1.0, "samples", "known")),)
     assert loss(cr=False, wpc=False) == ((1.0, BinaryCrossEntropy()),)
-    assert loss(tau=0.0, prior_over="known", cr_norm="separate") == (
-        (1.0, LabelsAndTeacher(0.0, "known", "separate")),
-    )
+    assert loss(tau=0.0, prior_over="known", cr_norm="separate") == ((1.0, LabelsAndTeacher(0.0, "known", "separate")),)
     assert loss(cr=False, wpc_norm="classes") == ((1.0, PartialClass(1.0, "samples", "classes")),)
     assert FedMLP().first_loss().terms == ((1.0, PartialClass()),)
     assert FedMLP(wpc=False).first_loss().terms == ((1.0, BinaryCrossEntropy()),)
@@ -212,7 +216,7 @@ def test_the_other_parameters_reach_the_sites() -> None:
     )
     tagging, portray = visit.besides
     assert isinstance(tagging, TagMissing)
-    assert isinstance(portray, Portray)
+    assert isinstance(portray, MakePrototypes)
     assert (tagging.t0, tagging.t1, tagging.min_select, tagging.augment) == (0.1, 0.2, 3, recipe.augment)
     assert (portray.low, portray.high, portray.least_members, portray.augment) == (
         0.1,
@@ -290,6 +294,6 @@ def test_tags_on_real_digits_are_right(tmp_path: Path) -> None:
         assert (tags == 1).any()
         assert (tags == 0).any()
         right.append((tags[tags >= 0] == truth.clean[site][tags >= 0]).mean())
-        believed = evidence_of(federation.notebooks[site]).labels.numpy()  # type: ignore[union-attr]
-        assert (believed[:, annotated] == federation.spread.given[site][:, annotated]).all()
+        labels_to_train_on = evidence_of(federation.notebooks[site]).labels.numpy()  # type: ignore[union-attr]
+        assert (labels_to_train_on[:, annotated] == federation.spread.given[site][:, annotated]).all()
     assert np.mean(right) > 0.9

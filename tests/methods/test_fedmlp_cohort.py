@@ -8,12 +8,12 @@ import torch
 
 from fedsift.methods.feddpcont import Contrastive
 from fedsift.models.factory import initial_weights
-from fedsift.protocol.evidence import EVIDENCE, Evidence
-from fedsift.protocol.messages import Moment, SiteFacts
+from fedsift.protocol.evidence import EVIDENCE, LabelEvidence
+from fedsift.protocol.messages import RequestMoment, SiteFacts
 from fedsift.protocol.notebook import Notebook
 from fedsift.protocol.site import Samples
 from fedsift.training.cohort import can_stack, train_cohort
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.objective import Objective, as_objective
 from fedsift.training.partial_terms import LabelsAndTeacher, MissingTo, PartialClass, PositiveWeighted
 from fedsift.training.recipe import Augment, Recipe
@@ -26,7 +26,7 @@ SIZES = (11, 5, 8)
 SHAPE = (1, 8, 8)
 
 
-def jobs(objective: Objective, *, multilabel: bool, views: int, tagged: bool) -> list[Job]:
+def jobs(objective: Objective, *, multilabel: bool, views: int, tagged: bool) -> list[TrainingJob]:
     """Three sites of different sizes; the first annotates every class, the others one each."""
     random = np.random.default_rng(4)
     pool = torch.from_numpy(random.integers(0, 256, (sum(SIZES), *SHAPE), dtype=np.uint8))
@@ -46,15 +46,15 @@ def jobs(objective: Objective, *, multilabel: bool, views: int, tagged: bool) ->
         start += n
         labels = random.integers(0, 2, (n, 3)) if multilabel else random.integers(0, 2, n)
         known = torch.from_numpy(random.random((n, 3)) < 0.6)
-        pages = {EVIDENCE: Evidence(known=known)} if tagged and k else {}
+        pages = {EVIDENCE: LabelEvidence(known=known)} if tagged and k else {}
         made.append(
-            Job(
+            TrainingJob(
                 LocalSite(
                     facts=SiteFacts(f"s{k}", n, model="mlp", annotated=(k,) if multilabel and k else None),
                     samples=Samples(pool, rows),
                     given=torch.from_numpy(labels),
                     classes=CLASSES,
-                    moment=Moment(3, "stage", 0, 0),
+                    moment=RequestMoment(3, "stage", 0, 0),
                     notebook=Notebook(pages),
                     multilabel=multilabel,
                 ),
@@ -84,8 +84,8 @@ def test_cohort_equals_one_at_a_time(case: str) -> None:
     assert all(can_stack(job) for job in work)
     alone, together = train_each(work), train_cohort(work)
     for one, other in zip(alone, together, strict=True):
-        assert isinstance(one, Result), one
-        assert isinstance(other, Result), other
+        assert isinstance(one, TrainingResult), one
+        assert isinstance(other, TrainingResult), other
         assert other.loss == pytest.approx(one.loss, rel=1e-4, abs=1e-5)
         for name, value in one.weights.items():
             torch.testing.assert_close(other.weights[name], value, rtol=1e-3, atol=1e-5)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.methods.fedmlp import TAGGED_IN, TAGS, Portrait, Portray, TagCounts, TagMissing
-from fedsift.protocol.evidence import EVIDENCE, Evidence
+from fedsift.methods.fedmlp import TAGGED_IN, TAGS, ClassPrototypes, MakePrototypes, TagCounts, TagMissing
+from fedsift.protocol.evidence import EVIDENCE, LabelEvidence
 from fedsift.protocol.messages import SiteFacts
 from fedsift.protocol.notebook import Notebook
 from fedsift.protocol.site import Site
-from fedsift.training.job import Job
+from fedsift.training.job import TrainingJob
 from fedsift.training.objective import BinaryCrossEntropy, as_objective
 from fedsift.training.partial_terms import LabelsAndTeacher, MissingTo, PartialClass
 from fedsift.training.plan import plan
@@ -112,8 +112,8 @@ def four_samples(**more: object) -> Site:
     )
 
 
-def job(at: Site, term: PartialClass) -> Job:
-    return Job(at, plain_weights([[0.0, 0.0]] * 3), Recipe(objective=as_objective(term)))
+def job(at: Site, term: PartialClass) -> TrainingJob:
+    return TrainingJob(at, plain_weights([[0.0, 0.0]] * 3), Recipe(objective=as_objective(term)))
 
 
 def test_multilabel_prior_is_log_odds_within_bounds() -> None:
@@ -124,7 +124,7 @@ def test_multilabel_prior_is_log_odds_within_bounds() -> None:
 
 def test_prior_over_known_labels_alone() -> None:
     known = torch.tensor([[1, 0, 1], [1, 0, 1], [0, 0, 1], [0, 0, 1]])
-    at = four_samples(notebook=Notebook({EVIDENCE: Evidence(known=known)}))
+    at = four_samples(notebook=Notebook({EVIDENCE: LabelEvidence(known=known)}))
     shift = job(at, PartialClass(prior_over="known")).log_prior()
     # one of two; none known at all: no shift; all four positive: 4/5
     torch.testing.assert_close(shift, torch.tensor([[0.0, 0.0, math.log(4)]]))
@@ -297,7 +297,7 @@ def portrait_site(**more: object) -> Site:
 
 
 WEIGHTS = plain_weights([[0.0, 0.0], [10.0, 0.0], [0.0, 0.0]], bias=[0.0, -20.0, math.log(4)])
-ASK = Portray(WEIGHTS, classes=3, width=2)
+ASK = MakePrototypes(WEIGHTS, classes=3, width=2)
 
 
 def test_prototypes_are_means_of_each_side_of_annotated_classes() -> None:
@@ -344,18 +344,16 @@ def test_one_visit_tags_with_the_received_and_portrays_the_trained_model() -> No
         received,
         replace(recipe, lr=8.0),
         before=(request(weights=None),),
-        then=(Portray(None, classes=2, width=2),),
+        then=(MakePrototypes(None, classes=2, width=2),),
     )
     at = tagged_site()
     reply = visit.answer(at)
     counts, portrait = reply.then
     assert counts == TagCounts(2, 2)
-    assert isinstance(portrait, Portrait)
-    sure = Portray(received, classes=2, width=2).answer(tagged_site()).difficulty
+    assert isinstance(portrait, ClassPrototypes)
+    sure = MakePrototypes(received, classes=2, width=2).answer(tagged_site()).difficulty
     assert sure.tolist() == [1.0]
-    assert (
-        portrait.difficulty.tolist() == Portray(reply.weights, 2, 2).answer(tagged_site()).difficulty.tolist()
-    )
+    assert portrait.difficulty.tolist() == MakePrototypes(reply.weights, 2, 2).answer(tagged_site()).difficulty.tolist()
     assert portrait.difficulty.tolist() != [1.0]
     assert reply.refusal(visit, at.facts) is None
     assert replace(reply, then=reply.then[:1]).refusal(visit, at.facts)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedsift.core.errors import ConfigError
-from fedsift.methods._clean_reference import BlindShare, TellBlindShare
+from fedsift.methods._clean_reference import BlindShare, EstimateBlindShare
 from fedsift.methods.fednoro import FedNoRo, FedNoRoState
 from fedsift.protocol.federation import Round
 from fedsift.protocol.findings import Findings
@@ -29,7 +29,7 @@ def scripted(
     """Sites train to the given models, or not at all, and measure what the table says of them."""
 
     def answer(site: str, request: Any) -> Any:
-        if isinstance(request, TellBlindShare):
+        if isinstance(request, EstimateBlindShare):
             return BlindShare(blind + 0.1 * SITES.index(site))
         if isinstance(request, Train):
             return Trained((models or {}).get(site, request.weights), SIZES[site], 1.0)
@@ -101,9 +101,7 @@ def test_distance_aware_aggregation_by_hand() -> None:
     want = sum(shares[s] * models[s]["w"].double().numpy() for s in SITES)
     np.testing.assert_allclose(new.weights["w"].numpy(), want, rtol=1e-6)
     plain = FedNoRo(distance_aware=False).train_robustly(STATE, fed).weights["w"]
-    np.testing.assert_allclose(
-        plain.numpy(), sum(SIZES[s] / 100 * models[s]["w"].numpy() for s in SITES), rtol=1e-6
-    )
+    np.testing.assert_allclose(plain.numpy(), sum(SIZES[s] / 100 * models[s]["w"].numpy() for s in SITES), rtol=1e-6)
 
 
 def test_detection_fills_scales_and_splits() -> None:
@@ -112,9 +110,7 @@ def test_detection_fills_scales_and_splits() -> None:
     assert state.noisy == ("c", "d")
     assert fed.found.noisy == ("c", "d")
     features = fed.recorded_sites["feature"]
-    assert features["a"] == pytest.approx(
-        [0.0, 0.0, 0.0]
-    )  # z is missing at a: the column's minimum, 0 after eq. 3
+    assert features["a"] == pytest.approx([0.0, 0.0, 0.0])  # z is missing at a: the column's minimum, 0 after eq. 3
     assert features["d"] == pytest.approx([1.0, 1.0, 1.0])
     assert features["c"][0] == pytest.approx((0.9 - 0.1) / 0.9)
     assert fed.recorded_sites["indicator"]["a"][2] is None

@@ -15,10 +15,10 @@ from fedsift.methods.fedrn import (
     DescribeModel,
     FedRN,
     FedRNState,
-    Profile,
-    Shown,
+    ModelProfile,
+    SharedModel,
     TrainAmongNeighbours,
-    TrainShown,
+    TrainShared,
     noise_picture,
     tuned_head,
 )
@@ -76,8 +76,7 @@ def test_a_rare_class_is_not_wrong_for_being_rare() -> None:
 
 def test_of_one_class_alone_nothing_is_doubted() -> None:
     assert (
-        clean_votes(torch.tensor([[3.0, 0.0]] * 4 + [[0.0, 3.0]]), torch.zeros(5).long(), False).tolist()
-        == [1.0] * 5
+        clean_votes(torch.tensor([[3.0, 0.0]] * 4 + [[0.0, 3.0]]), torch.zeros(5).long(), False).tolist() == [1.0] * 5
     )
     assert clean_votes(torch.tensor([[0.0, 3.0]]), torch.tensor([0])).tolist() == [1.0]  # nor of one sample
 
@@ -88,17 +87,15 @@ def test_samples_that_are_all_alike_are_all_clean() -> None:
 
 def test_a_visit_trains_on_what_looks_clean() -> None:
     here = site(SAMPLES, GIVEN, classes=2)
-    request = TrainAmongNeighbours(
-        KNOWS, Recipe(lr=0.01, batch_size=2), neighbours=(KNOWS,), scores=(0.5, 0.5)
-    )
+    request = TrainAmongNeighbours(KNOWS, Recipe(lr=0.01, batch_size=2), neighbours=(KNOWS,), scores=(0.5, 0.5))
     reply = request.answer(here)
-    assert isinstance(reply, Shown)
+    assert isinstance(reply, SharedModel)
     assert (reply.samples, reply.clean) == (6, 5)
     assert here.evidence.flagged is not None
     assert here.evidence.flagged.tolist() == [False] * 4 + [True, False]
     clean = [k for k in range(6) if k != 4]
     alone = site([SAMPLES[k] for k in clean], [GIVEN[k] for k in clean], classes=2)
-    plain = TrainShown(KNOWS, Recipe(lr=0.01, batch_size=2)).answer(alone)
+    plain = TrainShared(KNOWS, Recipe(lr=0.01, batch_size=2)).answer(alone)
     assert torch.equal(plain.weights["head.weight"], reply.weights["head.weight"])
     assert (plain.clean, reply.refusal(request, here.facts)) == (5, None)  # type: ignore[attr-defined]
 
@@ -118,7 +115,7 @@ def test_scores_decide_between_voices() -> None:
 def test_where_nothing_looks_clean_everything_is_trained_on() -> None:
     here = site(SAMPLES, GIVEN, classes=2)
     reply = TrainAmongNeighbours(KNOWS, Recipe(lr=0.01), least=1.0).answer(here)
-    assert isinstance(reply, Shown)
+    assert isinstance(reply, SharedModel)
     assert reply.clean == 6
     assert here.evidence.flagged is not None
     assert bool(here.evidence.flagged.all())
@@ -137,9 +134,7 @@ def test_a_head_is_tuned_by_hand() -> None:
     assert weight.tolist() == [[0.5, 1.0], [-0.5, -1.0]]
     assert bias.tolist() == [0.25, -0.25]
     assert not head[0].any()
-    same, _ = tuned_head(
-        torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), head, Recipe(), torch.Generator()
-    )
+    same, _ = tuned_head(torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), head, Recipe(), torch.Generator())
     assert torch.equal(same, head[0])  # nothing is trusted: nothing is tuned
 
 
@@ -147,10 +142,10 @@ def test_a_head_is_tuned_by_hand() -> None:
 
 
 def answer(name: str, request: Request[Any]) -> Reply | None:
-    assert isinstance(request, TrainShown)
+    assert isinstance(request, TrainShared)
     number = int(name)
-    profile = Profile(number / 10, torch.tensor([1.0, number / 2]))
-    return Shown({"w": torch.tensor([float(number)])}, 10, 0.5, (profile,), 10 - number)
+    profile = ModelProfile(number / 10, torch.tensor([1.0, number / 2]))
+    return SharedModel({"w": torch.tensor([float(number)])}, 10, 0.5, (profile,), 10 - number)
 
 
 def four() -> Scripted:
@@ -187,7 +182,7 @@ def test_only_visited_sites_are_shown() -> None:
 
 def test_the_table_says_plainly_that_others_see_the_model() -> None:
     rows = disclosure_rows(declared_replies(FedRN()))
-    [words] = [what for reply, name, what in rows if (reply, name) == ("Shown", "weights")]
+    [words] = [what for reply, name, what in rows if (reply, name) == ("SharedModel", "weights")]
     assert "OTHER SITES" in words
     assert not any(reply == "Trained" for reply, _, _ in rows)
     assert "each other's models" in FedRN.summary

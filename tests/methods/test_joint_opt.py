@@ -45,9 +45,7 @@ def test_hard_labels_and_given_ones() -> None:
     assert float(JointLabels(3, kind="hard").value(seen(HALF))) == pytest.approx(-np.log(0.1))
     assert float(JointLabels(3, learnt=False).value(seen(HALF))) == pytest.approx(-np.log(0.9))
     fresh = seen(np.zeros((3, 2)).tolist())
-    assert float(JointLabels(3).value(fresh)) == pytest.approx(-np.log(0.9)), (
-        "an empty window: the given label"
-    )
+    assert float(JointLabels(3).value(fresh)) == pytest.approx(-np.log(0.9)), "an empty window: the given label"
     still = seen(HALF)
     JointLabels(3, record=False).value(still)
     assert not still.kept

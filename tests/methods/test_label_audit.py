@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.audit.at_site import JUDGED, JudgedLabels
-from fedsift.audit.messages import GridJudged, LabelsCounted, LabelsJudged
-from fedsift.audit.method import LabelAudit, is_linear
-from fedsift.audit.results import judged_site, site_rows
-from fedsift.audit.running import against_truth, audit_study
-from fedsift.audit.site_audit import Evidence
 from fedsift.core.codec import pack
 from fedsift.data.sources.arrays import Arrays
-from fedsift.protocol.messages import Answer, Envelope
+from fedsift.label_audit.at_site import JUDGED, JudgedLabels
+from fedsift.label_audit.messages import GridJudged, LabelsCounted, LabelsJudged
+from fedsift.label_audit.method import LabelAudit, is_linear
+from fedsift.label_audit.results import judged_site, site_rows
+from fedsift.label_audit.running import against_truth, audit_study
+from fedsift.label_audit.site_audit import SampleEvidence
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import InProcessTransport, new_run
 from fedsift.study.study import Study
@@ -29,7 +29,7 @@ FLOOR = 10
 class Watched(InProcess):
     """Keeps every answer, and the last federation of the test."""
 
-    answers: list[Answer]
+    answers: list[ReplyEnvelope]
     last: Watched
 
     def __init__(self, *parts: Any, **options: Any) -> None:
@@ -37,7 +37,7 @@ class Watched(InProcess):
         self.answers = []
         Watched.last = self
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         answers = super().deliver(envelopes, deadline)
         self.answers += answers.values()
         return answers
@@ -83,7 +83,7 @@ def judged(found: Watched, site: str) -> Any:
         given,
         parts,
         found.notebooks[site],
-        evidence=Evidence("test"),
+        evidence=SampleEvidence("test"),
         floor=FLOOR,
     )
 

@@ -10,7 +10,7 @@ import torch
 
 from fedsift.methods.local_training import LocalTraining
 from fedsift.protocol.federation import Round
-from fedsift.protocol.messages import Envelope, Moment
+from fedsift.protocol.messages import RequestEnvelope, RequestMoment
 from fedsift.runtime.evaluation import Evaluator
 from fedsift.runtime.in_process import InProcess
 from fedsift.training.own_models import EvaluateOwn, TrainOwn, own_model
@@ -25,7 +25,7 @@ def test_a_site_alone_by_hand() -> None:
     fed = federation()
     play(BASE, fed)
     for name in fed.sites:
-        own = fed.site(Envelope("r", name, Moment(3, "", 0, 0), "", EvaluateOwn()))
+        own = fed.site(RequestEnvelope("r", name, RequestMoment(3, "", 0, 0), "", EvaluateOwn()))
         own.notebook.pages().clear()
         weight = own_model(_forgetful(fed, name))["weight"]
         x, y = own.samples.pool[own.samples.rows], torch.nn.functional.one_hot(own.given, 3).float()
@@ -36,7 +36,7 @@ def test_a_site_alone_by_hand() -> None:
 
 def _forgetful(fed: InProcess, name: str):  # type: ignore[no-untyped-def]
     """The site before it ever trained."""
-    return federation(fed.spread).site(Envelope("r", name, Moment(3, "", 0, 0), "", EvaluateOwn()))
+    return federation(fed.spread).site(RequestEnvelope("r", name, RequestMoment(3, "", 0, 0), "", EvaluateOwn()))
 
 
 def test_nobody_influences_anybody() -> None:
@@ -104,7 +104,9 @@ def test_without_a_test_set_on_what_each_site_holds_out() -> None:
     each = metrics["site_accuracy"]
     assert metrics["accuracy"] == pytest.approx((each["site-0"] + 3 * each["site-1"]) / 4)
     assert metrics["mean_site_accuracy"] == pytest.approx((each["site-0"] + each["site-1"]) / 2)
-    reply = EvaluateOwn().answer(fed.site(Envelope("r", "site-1", Moment(3, "", 0, 0), "", EvaluateOwn())))
+    reply = EvaluateOwn().answer(
+        fed.site(RequestEnvelope("r", "site-1", RequestMoment(3, "", 0, 0), "", EvaluateOwn()))
+    )
     assert reply.where == "held out"
     facts = fed.facts["site-1"]
     assert reply.refusal(EvaluateOwn(), facts) is None

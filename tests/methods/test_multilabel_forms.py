@@ -130,9 +130,7 @@ def test_lambda_grows_from_round_10_to_the_last() -> None:
     assert method.share_at(0) == method.share_at(10) == pytest.approx(start)
     assert method.share_at(499) == pytest.approx(0.8)
     assert method.share_at(255) == pytest.approx(0.8 * math.exp(-5 * ((499 - 255) / 489) ** 2))
-    assert FedNoRoMultiLabel(rounds=5).share_at(4) == pytest.approx(0.8), (
-        "a run shorter than the ramp's start"
-    )
+    assert FedNoRoMultiLabel(rounds=5).share_at(4) == pytest.approx(0.8), "a run shorter than the ramp's start"
     with pytest.raises(ConfigError, match=r"method.ramp_end = 3: .* method.ramp_begin = 10"):
         FedNoRoMultiLabel(ramp_end=3)
 
@@ -157,7 +155,7 @@ def test_each_form_names_the_other() -> None:
         (FedLSRMultiLabel(), one, "fedlsr"),
         (FedNoRoMultiLabel(), one, "fednoro"),
     ):
-        misfit = method.fits(facts)
-        assert misfit is not None
-        assert misfit.refuses
-        assert misfit.reason.endswith(f"use '{other}'")
+        schema_error = method.fits(facts)
+        assert schema_error is not None
+        assert schema_error.refuses
+        assert schema_error.reason.endswith(f"use '{other}'")

@@ -76,5 +76,5 @@ def test_one_site_alone_runs_to_the_end(name: str, tmp_path: Path) -> None:
 
 
 def test_fedelc_refuses_sites_too_few_to_part() -> None:
-    misfit = FedELC().fits(FederationFacts(sites=2))
-    assert misfit is not None and misfit.refuses
+    schema_error = FedELC().fits(FederationFacts(sites=2))
+    assert schema_error is not None and schema_error.refuses

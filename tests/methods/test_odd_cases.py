@@ -15,7 +15,7 @@ from fedsift.methods.divide_mix import DivideMix, TrainDivided
 from fedsift.methods.fedrn import TrainAmongNeighbours
 from fedsift.methods.forward_correction import EstimateTransition, ThroughTransition, TrainCorrected
 from fedsift.methods.joint_opt import JointOpt, TrainJointly
-from fedsift.methods.rofl import Robust, TrainRobustly
+from fedsift.methods.rofl import RobustTerm, TrainRobustly
 from fedsift.protocol.messages import Weights
 from fedsift.training.objective import Objective, as_objective
 from fedsift.training.recipe import Recipe
@@ -40,9 +40,9 @@ VISITS: dict[str, Callable[[Weights], Train]] = {
     "co-teaching, estimated": lambda w: TrainCoTaught(w, recipe(PeersChoice()), twin=w),
     "dividemix": lambda w: TrainDivided(w, recipe(DivideMix().loss(25.0), mixup=4.0), twin=w),
     "joint-opt": lambda w: TrainJointly(w, recipe(JointOpt().joint_loss())),
-    "rofl": lambda w: TrainRobustly(w, recipe(Robust()), classes=3, refine=True, forget=0.9),
+    "rofl": lambda w: TrainRobustly(w, recipe(RobustTerm()), classes=3, refine=True, forget=0.9),
     "rofl, as published": lambda w: TrainRobustly(
-        w, recipe(Robust()), classes=3, refine=True, sure=0.0, guarded=False
+        w, recipe(RobustTerm()), classes=3, refine=True, sure=0.0, guarded=False
     ),
     "fedrn, one neighbour": lambda w: TrainAmongNeighbours(
         w, Recipe(lr=0.01, batch_size=4), neighbours=(w,), scores=(0.0, 1.0)
@@ -51,9 +51,7 @@ VISITS: dict[str, Callable[[Weights], Train]] = {
         w, Recipe(lr=0.01, batch_size=4), guarded=False, balanced=False
     ),
     "lc": lambda w: TrainCorrected(w, recipe(ThroughTransition())),
-    "t-revision": lambda w: TrainCorrected(
-        w, recipe(ThroughTransition("reweight", revise=True)), revision_lr=10.0
-    ),
+    "t-revision": lambda w: TrainCorrected(w, recipe(ThroughTransition("reweight", revise=True)), revision_lr=10.0),
 }
 
 

@@ -17,11 +17,18 @@ from torch import Tensor
 
 from fedsift.core.errors import ConfigError
 from fedsift.methods.rhfl import RHFL, RHFLState
-from fedsift.protocol.messages import Answer, Envelope, Moment
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, RequestMoment
 from fedsift.protocol.site import Samples
 from fedsift.runtime.in_process import InProcess
 from fedsift.training.own_models import mean_objective, own_model
-from fedsift.training.public_learning import OPTIMISER, Collaborate, Lesson, PublicPart, Show, learn
+from fedsift.training.public_learning import (
+    OPTIMISER,
+    Collaborate,
+    PublicLesson,
+    PublicPart,
+    PublicPredictions,
+    learn,
+)
 from fedsift.training.recipe import Augment, Recipe
 from fedsift.training.robust_terms import SymmetricCrossEntropy
 from tests.methods.rhfl_small import (
@@ -61,10 +68,10 @@ def test_one_visit_by_hand() -> None:
     loss = SymmetricCrossEntropy(0.1, 1.0, -4.0)
     here = site(rows[:1], [0], rows, weights={"weight": torch.zeros(2, 2)})
     request = Collaborate(
-        learn=Lesson(part, target, "mixture", step),
+        learn=PublicLesson(part, target, "mixture", step),
         train=dataclasses.replace(step, objective=1.0 * loss),
         measure=1.0 * loss,
-        show=Show(part, 2),
+        show=PublicPredictions(part, 2),
     )
     reply = request.answer(here)
 
@@ -98,15 +105,15 @@ def test_a_mixture_teaches_what_all_teachers_together_would() -> None:
             loss = sum(a * F.kl_div(log_p, p, reduction="batchmean") for a, p in zip(shares, teachers))
         else:
             target = torch.einsum("s,snk->nk", shares, teachers)
-            loss = Lesson(PublicPart(0, 0, 5), target, "mixture", Recipe()).value(logits, target)
+            loss = PublicLesson(PublicPart(0, 0, 5), target, "mixture", Recipe()).value(logits, target)
         loss.backward()  # type: ignore[union-attr]
         gradients.append(logits.grad)
     assert torch.allclose(*gradients, atol=1e-7)
 
 
-def _lesson(recipe: Recipe, optimiser: Any) -> Lesson:
+def _lesson(recipe: Recipe, optimiser: Any) -> PublicLesson:
     target = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.6, 0.4]])
-    return Lesson(PublicPart(0, 0, 4), target, "mixture", recipe, optimiser)
+    return PublicLesson(PublicPart(0, 0, 4), target, "mixture", recipe, optimiser)
 
 
 def test_a_fresh_adam_takes_a_full_step_for_every_batch() -> None:
@@ -148,9 +155,7 @@ def test_a_persistent_optimiser_lives_on_in_the_notebook() -> None:
     for _ in range(2):
         for start in (0, 2):
             order = torch.arange(start, start + 2)
-            loss = _lesson(recipe, "run").value(
-                student(part.images(here, order)), _lesson(recipe, "run").target[order]
-            )
+            loss = _lesson(recipe, "run").value(student(part.images(here, order)), _lesson(recipe, "run").target[order])
             adam.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             adam.step()
@@ -247,7 +252,7 @@ class Plain:
     def __init__(self, fed: InProcess, refresh: bool) -> None:
         self.refresh = refresh
         self.sites = [
-            fed.site(Envelope("r", name, Moment(3, "", 0, 0), "", Collaborate())) for name in fed.sites
+            fed.site(RequestEnvelope("r", name, RequestMoment(3, "", 0, 0), "", Collaborate())) for name in fed.sites
         ]
         self.networks = []
         for own in self.sites:
@@ -286,9 +291,7 @@ class Plain:
                 adam = torch.optim.Adam(network.parameters(), 0.05)
                 log_p = F.log_softmax(network(images[batch]), -1)
                 loss = sum(
-                    trust[i] * F.kl_div(log_p, p, reduction="batchmean")
-                    for i, p in enumerate(teachers)
-                    if i != k
+                    trust[i] * F.kl_div(log_p, p, reduction="batchmean") for i, p in enumerate(teachers) if i != k
                 )
                 adam.zero_grad()
                 loss.backward()  # type: ignore[union-attr]
@@ -343,10 +346,10 @@ def test_epoch_and_batch_exchange_differ_only_where_there_are_several_batches() 
 
 def test_one_exchange_a_round() -> None:
     """One ask a round; a mixture goes to the sites, predictions and scalars come back, and no model."""
-    asked: list[Envelope] = []
+    asked: list[RequestEnvelope] = []
 
     class Watched(InProcess):
-        def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+        def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
             asked.extend(envelopes.values())
             return super().deliver(envelopes, deadline)
 
@@ -403,9 +406,7 @@ def test_every_switch_does_something(switch: str) -> None:
 def test_ccr_mode_guards_against_rising_losses(mode: Any) -> None:
     """Losses 1 -> 2, 1 -> 1.1, 1 -> 0.9: as printed sum F = -0.48 and the site that got worst leads."""
     outputs = {name: torch.full((1, 2), 0.5) for name in "abc"}
-    state = RHFLState(
-        outputs=outputs, losses={"a": 2.0, "b": 1.1, "c": 0.9}, earlier=dict.fromkeys("abc", 1.0)
-    )
+    state = RHFLState(outputs=outputs, losses={"a": 2.0, "b": 1.1, "c": 0.9}, earlier=dict.fromkeys("abc", 1.0))
     printed = RHFL().confidence(state, federation())
     guarded = RHFL(ccr_mode=mode).confidence(state, federation())
     assert max(printed, key=lambda s: printed[s]) == "a"
@@ -451,10 +452,10 @@ def test_teachers_may_use_the_statistics_of_the_batch() -> None:
     here = site(rows, [0] * 6, rows, model=NORMED)
     weights = own_model(here)
     part = PublicPart(0, 0, 6)
-    running = Show(part, 2, mode="eval").outputs(here, weights)
-    batch = Show(part, 2, mode="train").outputs(here, weights)
+    running = PublicPredictions(part, 2, mode="eval").outputs(here, weights)
+    batch = PublicPredictions(part, 2, mode="train").outputs(here, weights)
     assert not torch.allclose(running, batch, atol=1e-3)
-    halves = Show(part, 2, mode="train", batch_size=3).outputs(here, weights)
+    halves = PublicPredictions(part, 2, mode="train", batch_size=3).outputs(here, weights)
     assert not torch.allclose(batch, halves, atol=1e-3)
     fed = federation()
     for mode in ("eval", "train"):
@@ -502,7 +503,7 @@ def test_one_site_trains_alone() -> None:
 class LossIsNaN(InProcess):
     """A site whose private loss is not a number in the first round."""
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         answers = dict(super().deliver(envelopes, deadline))
         if self.round.number == 0:
             bad = answers["site-1"]
@@ -542,7 +543,7 @@ def test_implausible_replies_are_refused(change: dict[str, Any], reason: str) ->
     fed = federation()
     request = BASE.visit(fed, None, None, BASE.parts(0, 10)[0], closing=True)
     name = fed.sites[0]
-    reply = request.answer(fed.site(Envelope("r", name, Moment(3, "", 0, 0), "", request)))
+    reply = request.answer(fed.site(RequestEnvelope("r", name, RequestMoment(3, "", 0, 0), "", request)))
     assert reply.refusal(request, fed.facts[name]) is None
     refusal = dataclasses.replace(reply, **change).refusal(request, fed.facts[name])
     assert refusal is not None

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedsift.core.errors import ConfigError
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.methods.rhfl import RHFL, RHFLAveraged
 from fedsift.runtime.in_process import InProcess
 from fedsift.training.recipe import Recipe
@@ -86,7 +86,7 @@ def test_ccr_mode_guards_against_rising_losses() -> None:
     assert leaders == {"official": "a", "abs": "c", "clip": "c"}
 
 
-def with_held_out() -> Spread:
+def with_held_out() -> FederatedDataset:
     """Each site keeps its last two samples away from training."""
     data = spread(each=8)
     rows = {site: own[:6] for site, own in data.rows.items()}
@@ -123,9 +123,7 @@ def test_held_out_confidence_needs_held_out_samples() -> None:
     for method in (dataclasses.replace(BASE, ccr_mode="held-out"), RHFL(ccr_mode="held-out")):
         with pytest.raises(ConfigError, match="site-0.*holds nothing out; set evaluate.held_out"):
             play(method, federation())
-        play(
-            dataclasses.replace(method.tiny(), ccr=False), federation()
-        )  # nobody measures, nobody needs them
+        play(dataclasses.replace(method.tiny(), ccr=False), federation())  # nobody measures, nobody needs them
 
 
 def test_rhfl_weighs_teachers_by_their_held_out_losses() -> None:

@@ -14,8 +14,8 @@ from fedsift.methods._forgetting import ESTIMATE, FIRST, FORGOTTEN, LOSSES
 from fedsift.methods.rofl import (
     CENTROIDS,
     PSEUDO,
-    Robust,
     RobustlyTrained,
+    RobustTerm,
     RoFL,
     RoFLState,
     TrainRobustly,
@@ -136,7 +136,7 @@ def test_the_loss_equals_its_transcription(rate: float, total: bool, padding: in
         b = batch(seed)
         view = seen(b, rate, padding)
         expected, centroids = by_numpy(b, rate, 0.7, 0.8, total)
-        assert float(Robust(0.7, 0.8, total=total).value(view)) == pytest.approx(expected, rel=1e-9)
+        assert float(RobustTerm(0.7, 0.8, total=total).value(view)) == pytest.approx(expected, rel=1e-9)
         assert np.allclose(view.kept[CENTROIDS].numpy(), centroids)
 
 
@@ -147,14 +147,14 @@ def test_a_cohort_is_its_sites() -> None:
         features=torch.stack([part.features for part in parts if part.features is not None]),
         extras={key: torch.stack([part.extras[key] for part in parts]) for key in parts[0].extras},
     )
-    term = Robust(1.0, 0.8)
+    term = RobustTerm(1.0, 0.8)
     assert term.value(stacked).tolist() == pytest.approx([float(term.value(part)) for part in parts])
     assert np.allclose(stacked.kept[CENTROIDS][1], parts[1].kept[CENTROIDS])
 
 
 def test_a_batch_that_is_left_out_altogether_costs_nothing() -> None:
     view = seen(batch(3, rows=2), 0.99)
-    assert float(Robust().value(view)) == 0.0
+    assert float(RobustTerm().value(view)) == 0.0
     assert torch.equal(view.kept[CENTROIDS], view.extras[CENTROIDS])
 
 
@@ -164,7 +164,7 @@ def test_only_pull_moves_features() -> None:
         assert view.features is not None
         view.features.requires_grad_()
         view.logits.requires_grad_()
-        value = Robust(1.0, 0.0, pull=pull).value(view)
+        value = RobustTerm(1.0, 0.0, pull=pull).value(view)
         [gradient] = torch.autograd.grad(value, view.features, allow_unused=True)
         assert (gradient is not None and bool(gradient.any())) == pull
 
@@ -177,14 +177,12 @@ IDENTITY = plain_weights([[2.0, 0.0], [0.0, 2.0]])
 
 
 def ask(**changes: Any) -> TrainRobustly:
-    recipe = Recipe(lr=0.01, batch_size=6, objective=as_objective(Robust(1.0, 0.1)))
+    recipe = Recipe(lr=0.01, batch_size=6, objective=as_objective(RobustTerm(1.0, 0.1)))
     return TrainRobustly(IDENTITY, recipe, **{"classes": 2, **changes})
 
 
 def test_the_first_centroids_are_class_means() -> None:
-    found = first_centroids(
-        site(SAMPLES, GIVEN, classes=3), plain_weights([[2.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
-    )
+    found = first_centroids(site(SAMPLES, GIVEN, classes=3), plain_weights([[2.0, 0.0], [0.0, 2.0], [0.0, 0.0]]))
     assert found.tolist()[0] == pytest.approx([2.5, 0.25])
     assert found.tolist()[1] == pytest.approx([3.1 / 4, 7.4 / 4])
     assert found.tolist()[2] == [0.0, 0.0]  # a class that the site lacks
@@ -227,10 +225,7 @@ def test_a_label_that_the_model_holds_for_second_is_not_replaced() -> None:
     p = torch.tensor([[0.5, 0.3, 0.2]] * 3)
     assert plausible(p, torch.tensor([0, 1, 2])).tolist() == [True, True, False]
     assert plausible(torch.tensor([[0.6, 0.4]] * 2), torch.tensor([0, 1])).tolist() == [True, False]
-    assert (
-        plausible(torch.tensor([[0.1, 0.2, 0.3, 0.4]] * 4), torch.arange(4)).tolist()
-        == [False] * 2 + [True] * 2
-    )
+    assert plausible(torch.tensor([[0.1, 0.2, 0.3, 0.4]] * 4), torch.arange(4)).tolist() == [False] * 2 + [True] * 2
     here = site([[2.0, 0.0]] * 3, [0, 1, 2], classes=3)
     start = plain_weights([[2.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
     recipe = ask().recipe
@@ -242,9 +237,7 @@ def test_a_label_that_the_model_holds_for_second_is_not_replaced() -> None:
 def answer(name: str, request: Request[Any]) -> Reply | None:
     assert isinstance(request, TrainRobustly)
     number = float(name)
-    return RobustlyTrained(
-        {"w": torch.tensor([number])}, int(10 * number), 0.5, (), torch.full((2, 3), number)
-    )
+    return RobustlyTrained({"w": torch.tensor([number])}, int(10 * number), 0.5, (), torch.full((2, 3), number))
 
 
 def test_the_server_averages_models_and_centroids() -> None:
@@ -257,18 +250,16 @@ def test_the_server_averages_models_and_centroids() -> None:
     first = federation.log[0][2]
     assert isinstance(first, TrainRobustly)
     assert (first.ramp, first.refine, first.centroids) == (0.0, False, None)
-    assert first.recipe.objective.terms[0][1] == Robust(0.0, 0.8)
+    assert first.recipe.objective.terms[0][1] == RobustTerm(0.0, 0.8)
     method.train(state, federation.at(5))
     later = federation.log[-1][2]
     assert isinstance(later, TrainRobustly)
     assert (later.ramp, later.refine) == (0.5, False)
-    assert later.recipe.objective.terms[0][1] == Robust(0.25, 0.8)
+    assert later.recipe.objective.terms[0][1] == RobustTerm(0.25, 0.8)
     method.train(state, federation.at(20))
     assert federation.log[-1][2].refine  # type: ignore[attr-defined]
     released = RoFL(by_size=False)
-    assert float(released.train(RoFLState({"w": torch.zeros(1)}), federation).weights["w"]) == pytest.approx(
-        2.0
-    )
+    assert float(released.train(RoFLState({"w": torch.zeros(1)}), federation).weights["w"]) == pytest.approx(2.0)
 
 
 def test_a_given_rate_is_an_oracle() -> None:

@@ -12,7 +12,7 @@ from fedsift.core.errors import ConfigError
 from fedsift.methods.scaffold import (
     VARIATE,
     Controlled,
-    Drift,
+    DriftTerm,
     Scaffold,
     TrainControlled,
     mean_gradient,
@@ -101,7 +101,7 @@ def test_what_is_asked() -> None:
     run_round(Scaffold(clip=3.0), federation)
     [ask, _] = [own for _, _, own in federation.log]
     assert ask.recipe.clip == 3.0
-    assert ask.recipe.objective.terms == ((1.0, CrossEntropy()), (1.0, Drift()))
+    assert ask.recipe.objective.terms == ((1.0, CrossEntropy()), (1.0, DriftTerm()))
     assert ask.loss is None
 
 
@@ -123,7 +123,7 @@ def test_steps_with_momentum() -> None:
 
 
 def asked(option: Any, variate: Weights, start: Weights, **changes: Any) -> TrainControlled:
-    recipe = Recipe(batch_size=2, lr=0.5, objective=LOSS + Drift(), **changes)
+    recipe = Recipe(batch_size=2, lr=0.5, objective=LOSS + DriftTerm(), **changes)
     loss = LOSS if option == "I" else None
     return TrainControlled(start, recipe, variate=variate, option=option, loss=loss)
 
@@ -166,9 +166,7 @@ def test_replies_that_do_not_fit_are_refused() -> None:
     good = asked("I", server, start).answer(place)
     facts = place.facts
     assert "does not fit option II" in str(good.refusal(asked("II", server, start), facts))
-    assert "does not fit option I" in str(
-        replace(good, change=None).refusal(asked("I", server, start), facts)
-    )
+    assert "does not fit option I" in str(replace(good, change=None).refusal(asked("I", server, start), facts))
     assert good.change is not None
     odd = {**good.change, "head.bias": torch.zeros(1)}
     assert "shape" in str(replace(good, change=odd).refusal(asked("I", server, start), facts))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsift.formulas.losses import confident_tags
-from fedsift.methods.cbafed import CBAFed, TagByThreshold, Used, class_thresholds
+from fedsift.methods.cbafed import CBAFed, TagByThreshold, UsedCount, class_thresholds
 from fedsift.methods.fedfixmatch import FedFixMatch
 from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
@@ -28,9 +28,7 @@ def test_tags_of_sure_entries() -> None:
     assert sure.tolist() == [[False, True, False], [False, True, True]]
 
 
-def views(
-    weak: list[list[float]], strong: list[list[float]], known: list[float], present: Any = None
-) -> View:
+def views(weak: list[list[float]], strong: list[list[float]], known: list[float], present: Any = None) -> View:
     z = torch.logit(torch.tensor(weak + strong).double())
     mask = torch.tensor(known).double().expand(len(z), -1)
     real = torch.ones(len(z)).double() if present is None else torch.tensor(present).double()
@@ -74,9 +72,7 @@ class TestCBAFed:
     def test_thresholds_by_hand(self) -> None:
         """Shares .1, .1, .8: std .33; .1 + .45 - .33 = .22 is raised to .55, .8 + .45 - .33 = .92 stays."""
         std = np.std([0.1, 0.1, 0.8])
-        np.testing.assert_allclose(
-            class_thresholds([1, 1, 8], 0.45, 0.55, 0.95), [0.55, 0.55, 0.8 + 0.45 - std]
-        )
+        np.testing.assert_allclose(class_thresholds([1, 1, 8], 0.45, 0.55, 0.95), [0.55, 0.55, 0.8 + 0.45 - std])
         np.testing.assert_allclose(class_thresholds([0, 0], 0.45, 0.55, 0.9), [0.9, 0.9])
 
     def test_a_site_tags_what_the_model_is_sure_of(self) -> None:
@@ -101,10 +97,10 @@ class TestCBAFed:
     def test_what_a_reply_may_say(self) -> None:
         request, facts = TagByThreshold(2), site([[1.0]] * 3, [[0, 0]] * 3, classes=2).facts
         good = torch.tensor([1, 2])
-        assert Used(6, good).refusal(request, facts) is None
-        assert "labels = 7" in (Used(7, good).refusal(request, facts) or "")
-        assert "shape" in (Used(6, torch.tensor([1])).refusal(request, facts) or "")
-        assert "0 to the 3" in (Used(6, torch.tensor([1, 4])).refusal(request, facts) or "")
+        assert UsedCount(6, good).refusal(request, facts) is None
+        assert "labels = 7" in (UsedCount(7, good).refusal(request, facts) or "")
+        assert "shape" in (UsedCount(6, torch.tensor([1])).refusal(request, facts) or "")
+        assert "0 to the 3" in (UsedCount(6, torch.tensor([1, 4])).refusal(request, facts) or "")
 
     def test_labels_weigh_and_models_are_drawn_back(self) -> None:
         """Sites move by 1 and 4 and use 30 and 10 labels: the average moves by 1.75. Every second round half of the
@@ -113,7 +109,7 @@ class TestCBAFed:
         def answer(name: str, request: Request[Any]) -> Reply:
             assert isinstance(request, Train)
             step, labels = {"a": (1.0, 30), "b": (4.0, 10)}[name]
-            return Trained({"w": request.weights["w"] + step}, 20, 1.0, (Used(labels, torch.tensor([3, 1])),))
+            return Trained({"w": request.weights["w"] + step}, 20, 1.0, (UsedCount(labels, torch.tensor([3, 1])),))
 
         federation = Scripted({"a": 20, "b": 20}, answer, {"w": torch.zeros(1)}, multilabel=True)
         method = CBAFed(every=2, back=0.5)

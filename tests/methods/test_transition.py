@@ -12,7 +12,7 @@ from fedsift.formulas import losses
 from fedsift.methods.forward_correction import (
     CHANGE,
     TRANSITION,
-    Estimated,
+    EstimatedTransition,
     EstimateTransition,
     ForwardCorrection,
     ThroughTransition,
@@ -65,10 +65,10 @@ def test_a_site_keeps_its_matrix() -> None:
     here = site([[9.0, 0.0], [9.0, 0.0], [0.0, 9.0]], [0, 1, 1], classes=2)
     weights = plain_weights([[1.0, -1.0], [-1.0, 1.0]])
     reply = EstimateTransition(weights, 2).answer(here)
-    assert reply == Estimated(2)
+    assert reply == EstimatedTransition(2)
     assert here.notebook[TRANSITION].tolist() == [[0.5, 0.5], [0.0, 1.0]]
     request = EstimateTransition(weights, 2)
-    assert "rows = 3" in (Estimated(3).refusal(request, here.facts) or "")
+    assert "rows = 3" in (EstimatedTransition(3).refusal(request, here.facts) or "")
 
 
 def test_a_site_that_was_away_corrects_nothing() -> None:
@@ -114,7 +114,7 @@ def test_a_revision_is_learnt_and_kept() -> None:
 
 def script(name: str, request: Request[Any]) -> Reply:
     if isinstance(request, EstimateTransition):
-        return Estimated(0)
+        return EstimatedTransition(0)
     return Trained(request.weights, 10, 1.0)  # type: ignore[attr-defined]
 
 
@@ -123,9 +123,7 @@ def test_stages_ask_what_they_should() -> None:
     method = TRevision(fraction=0.4)
     state = method.start(federation)
     state = method.warm(state, federation.at(0))
-    assert (
-        len(federation.asked[-1]) == 2
-    )  # "the selected clients update the weight", FedDPCont section 9.4 ...
+    assert len(federation.asked[-1]) == 2  # "the selected clients update the weight", FedDPCont section 9.4 ...
     state = method.estimate(state, federation.at(0))
     assert len(federation.asked[-1]) == 5  # ... "and all the clients estimate T"
     assert "no site is sure" in federation.warnings[0]

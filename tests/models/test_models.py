@@ -121,9 +121,7 @@ def test_plug_ins(plug_in: str, callable_name: str) -> None:
         require_features(network, "prototypes")
 
 
-@pytest.mark.parametrize(
-    "name", ["someones_networks:nothing", "no_such_package_at_all:x", "someones_networks:number"]
-)
+@pytest.mark.parametrize("name", ["someones_networks:nothing", "no_such_package_at_all:x", "someones_networks:number"])
 def test_bad_plug_ins_are_refused(plug_in: str, name: str) -> None:
     with pytest.raises(ConfigError, match=name.split(":")[0]):
         build_model(name, (4,), 6, seed=0)

@@ -33,9 +33,7 @@ def as_torchvision(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-def test_a_resnet_of_torchvision_is_read_by_its_names_and_keeps_a_head_of_its_own(
-    suffix: str, tmp_path: Path
-) -> None:
+def test_a_resnet_of_torchvision_is_read_by_its_names_and_keeps_a_head_of_its_own(suffix: str, tmp_path: Path) -> None:
     trained = initial_weights("resnet18-imagenet", SHAPE, 1000, seed=5)
     file = tmp_path / f"weights{suffix}"
     theirs = as_torchvision(trained)

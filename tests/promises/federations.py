@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from fedsift.methods._base import methods
-from fedsift.protocol.messages import Answer, Envelope
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import InProcessTransport, new_run
@@ -110,11 +110,11 @@ def assert_close(one: dict[str, Tensor], two: dict[str, Tensor], relative: float
         assert float((a - b).norm()) <= relative * max(float(a.norm()), 1e-12), f"{name} differs"
 
 
-def tampering(change: Callable[[Answer, Envelope], Answer | None]) -> type[InProcess]:
+def tampering(change: Callable[[ReplyEnvelope, RequestEnvelope], ReplyEnvelope | None]) -> type[InProcess]:
     """An engine whose wire changes the answers of the last site."""
 
     class Tampered(InProcess):
-        def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+        def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
             answers = dict(super().deliver(envelopes, deadline))
             victim = self.sites[-1]
             if victim in answers:

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from fedsift.core.codec import Wire
+from fedsift.core.codec import WireFormat
 from fedsift.core.errors import FedsiftError
 from fedsift.protocol.federation import Round
-from fedsift.protocol.messages import Answer, Envelope
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.protocol.method import Stage
 from fedsift.runtime.in_process import InProcess
-from fedsift.study.running import federate
+from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
 from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.messages import EncodedMessage
@@ -40,16 +40,16 @@ class Step:
     where: Round
     state: Any
     lengths: dict[str, Any]
-    answers: list[dict[str, Answer]] = field(default_factory=list)
+    answers: list[dict[str, ReplyEnvelope]] = field(default_factory=list)
 
 
 class Recording(InProcess):
     """Serves its sites and writes the answers down, or gives back what was written."""
 
     step: Step | None = None
-    replayed: list[dict[str, Answer]] | None = None
+    replayed: list[dict[str, ReplyEnvelope]] | None = None
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         if self.replayed is not None:
             return self.replayed.pop(0) if self.replayed else {}
         answers = dict(super().deliver(envelopes, deadline))
@@ -57,7 +57,7 @@ class Recording(InProcess):
             self.step.answers.append(answers)
         return answers
 
-    def settle(self, envelope: Envelope) -> None:
+    def settle(self, envelope: RequestEnvelope) -> None:
         if self.replayed is None:
             super().settle(envelope)
 
@@ -82,7 +82,7 @@ class Recorded:
             return
         answers = [dict(each) for each in step.answers]
         answers[asked][site] = (
-            sent if isinstance(sent, Answer) else dataclasses.replace(answers[asked][site], reply=sent)
+            sent if isinstance(sent, ReplyEnvelope) else dataclasses.replace(answers[asked][site], reply=sent)
         )
         federation = self.federation
         federation.replayed = answers
@@ -98,7 +98,7 @@ class Recorded:
 
 def record(study: Study) -> Recorded:
     """Run the study's method, round by round."""
-    federation = federate(study, study.spread(), "fuzz", Recording)
+    federation = open_in_process(study, study.spread(), "fuzz", Recording)
     assert isinstance(federation, Recording)
     federation.begin(Round("start", 0, -1), ())
     state = study.method.start(federation)
@@ -151,7 +151,7 @@ def _tree(tree: Any, chance: random.Random) -> Any:
         del holder[key]
     else:
         classes = [node for node, name in places if name == "$class"]
-        chance.choice(classes or [{}])["$class"] = chance.choice(sorted(Wire._known))
+        chance.choice(classes or [{}])["$class"] = chance.choice(sorted(WireFormat._known))
     return tree
 
 

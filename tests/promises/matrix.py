@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import torch
 from benchmarks.attacks.attacks import FORM, MODEL, Sight
 
-from fedsift.protocol.messages import Answer, Envelope, Reply, Weights
+from fedsift.protocol.messages import Reply, ReplyEnvelope, RequestEnvelope, Weights
 from fedsift.runtime.gate.protection import flattened, relative_length
 from fedsift.runtime.gate.reply_checks import refusal
-from fedsift.runtime.gate.update_norms import usual_for
+from fedsift.runtime.gate.update_norms import usual_norm_for
 from fedsift.runtime.in_process import InProcess
 
 FAR_OFF = ("x1000", "sign flip x15", "x25")
@@ -51,7 +51,7 @@ class Probed(InProcess):
     past: dict[str, Reply]
 
     def _gate(
-        self, envelopes: Mapping[str, Envelope], answers: Mapping[str, Answer]
+        self, envelopes: Mapping[str, RequestEnvelope], answers: Mapping[str, ReplyEnvelope]
     ) -> tuple[dict[str, Reply], dict[str, str]]:
         victim = list(answers)[-1]
         sight = Sight(envelopes[victim], answers, self.past)
@@ -70,10 +70,10 @@ class Probed(InProcess):
     def _judge(
         self,
         attack: str,
-        sent: Answer,
+        sent: ReplyEnvelope,
         victim: str,
-        envelopes: Mapping[str, Envelope],
-        answers: Mapping[str, Answer],
+        envelopes: Mapping[str, RequestEnvelope],
+        answers: Mapping[str, ReplyEnvelope],
         where: str,
     ) -> None:
         reason = refusal(sent, envelopes[victim], self.facts[victim])
@@ -100,7 +100,7 @@ class Probed(InProcess):
         self.row.note(attack, reason, (attack in FLAT and moved) or (attack in FAR_OFF and far), where)
 
     def _usual(
-        self, victim: str, envelopes: Mapping[str, Envelope], answers: Mapping[str, Answer]
+        self, victim: str, envelopes: Mapping[str, RequestEnvelope], answers: Mapping[str, ReplyEnvelope]
     ) -> list[float]:
         """The median length of each model among the answers that arrived, the attack's included, for training of the
         victim's reach; of fewer than three sites, that of the stage before."""
@@ -113,9 +113,7 @@ class Probed(InProcess):
             if answer.reply is not None and isinstance(getattr(answer.reply, "samples", 1), int)
         }
         if len(every) >= 3 and victim in every:
-            return [
-                usual_for(every[victim][number][1], ways) for number, ways in enumerate(zip(*every.values()))
-            ]
+            return [usual_norm_for(every[victim][number][1], ways) for number, ways in enumerate(zip(*every.values()))]
         known = [
             [length for length, _ in at.recent]
             for key, at in self.protection.lengths.items()

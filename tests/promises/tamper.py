@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsift.protocol.messages import Answer, Reply
+from fedsift.protocol.messages import Reply, ReplyEnvelope
 
 
 def _first(value: Any, wanted: Callable[[Any], bool], change: Callable[[Any], Any]) -> tuple[Any, bool]:
@@ -38,11 +38,11 @@ def _is_float_tensor(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 1
 
 
-def _with_reply(answer: Answer, reply: Reply) -> Answer:
+def _with_reply(answer: ReplyEnvelope, reply: Reply) -> ReplyEnvelope:
     return dataclasses.replace(answer, reply=reply)
 
 
-def nan(answer: Answer) -> Answer | None:
+def nan(answer: ReplyEnvelope) -> ReplyEnvelope | None:
     def poison(tensor: Tensor) -> Tensor:
         poisoned = tensor.clone()
         poisoned.view(-1)[0] = float("nan")
@@ -54,32 +54,32 @@ def nan(answer: Answer) -> Answer | None:
     return _with_reply(answer, reply) if hit else None
 
 
-def wrong_shape(answer: Answer) -> Answer | None:
+def wrong_shape(answer: ReplyEnvelope) -> ReplyEnvelope | None:
     reply, hit = _first(answer.reply, _is_float_tensor, lambda t: torch.cat([t, t[:1]]))
     return _with_reply(answer, reply) if hit else None
 
 
-def broadcastable(answer: Answer) -> Answer | None:
+def broadcastable(answer: ReplyEnvelope) -> ReplyEnvelope | None:
     """A shape that arithmetic would silently stretch."""
     reply, hit = _first(answer.reply, _is_float_tensor, lambda t: t.reshape(-1)[:1].reshape((1,) * t.dim()))
     return _with_reply(answer, reply) if hit else None
 
 
-def negative_count(answer: Answer) -> Answer | None:
+def negative_count(answer: ReplyEnvelope) -> ReplyEnvelope | None:
     if not isinstance(getattr(answer.reply, "samples", None), int):
         return None
     return _with_reply(answer, dataclasses.replace(answer.reply, samples=-5))  # type: ignore[type-var]
 
 
-def stale(answer: Answer) -> Answer | None:
+def stale(answer: ReplyEnvelope) -> ReplyEnvelope | None:
     return dataclasses.replace(answer, moment_id="0.99:of another time")
 
 
-def other_run(answer: Answer) -> Answer | None:
+def other_run(answer: ReplyEnvelope) -> ReplyEnvelope | None:
     return dataclasses.replace(answer, run="another run")
 
 
-def missing_key(answer: Answer) -> Answer | None:
+def missing_key(answer: ReplyEnvelope) -> ReplyEnvelope | None:
     def drop(weights: dict[str, Any]) -> dict[str, Any]:
         return dict(list(weights.items())[1:])
 
@@ -87,7 +87,7 @@ def missing_key(answer: Answer) -> Answer | None:
     return _with_reply(answer, reply) if hit else None
 
 
-def huge(answer: Answer) -> Answer | None:
+def huge(answer: ReplyEnvelope) -> ReplyEnvelope | None:
     """An update that is finite and well-formed, but a thousand times too long."""
     reply, hit = _first(
         answer.reply,
@@ -97,7 +97,7 @@ def huge(answer: Answer) -> Answer | None:
     return _with_reply(answer, reply) if hit else None
 
 
-TAMPERS: dict[str, tuple[Callable[[Answer], Answer | None], str]] = {
+TAMPERS: dict[str, tuple[Callable[[ReplyEnvelope], ReplyEnvelope | None], str]] = {
     "nan": (nan, "not finite"),
     "wrong shape": (wrong_shape, "shape"),
     "broadcastable shape": (broadcastable, "shape"),

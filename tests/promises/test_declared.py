@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedsift.core.errors import ConfigError
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.methods._base import methods
 from fedsift.methods.fedavg import FedAvg
 from fedsift.methods.feddyn import FedDyn
@@ -20,12 +20,12 @@ from fedsift.methods.fedmedian import FedMedian
 from fedsift.methods.power_of_choice import PowerOfChoice
 from fedsift.protocol.disclosure import declared, declared_replies, replies_of
 from fedsift.protocol.federation import Round
-from fedsift.protocol.messages import Answer, Envelope, Reply, Request, disclosed
+from fedsift.protocol.messages import Reply, ReplyEnvelope, Request, RequestEnvelope, disclosed
 from fedsift.protocol.method import Method, Stage
 from fedsift.runtime.evaluation import Evaluator
 from fedsift.runtime.federation import reply_names
 from fedsift.runtime.in_process import InProcess
-from fedsift.study.running import federate
+from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
 from fedsift.training.requests import Evaluate, Indicate, Train
 from tests.promises.federations import contract_table
@@ -64,9 +64,7 @@ def variants() -> list[tuple[str, dict[str, Any]]]:
         usual = methods.get(name)().tiny()
         turned = switches(usual)
         telling = [change for change in turned[1:] if _shape(usual, change) != _shape(usual, {})]
-        pairs = [
-            {**one, **two} for i, one in enumerate(telling) for two in telling[i + 1 :] if _apart(one, two)
-        ]
+        pairs = [{**one, **two} for i, one in enumerate(telling) for two in telling[i + 1 :] if _apart(one, two)]
         every += [(name, change) for change in [{}, *telling, *pairs]]
     return every
 
@@ -83,7 +81,7 @@ NETWORKS = {"label-audit": ("mlp", "tests.api.own:Line")}
 """Methods whose messages follow from the network: all of these together send what is declared."""
 
 
-def _small(name: str, folder: Path, model: str = "mlp") -> tuple[Study, Spread]:
+def _small(name: str, folder: Path, model: str = "mlp") -> tuple[Study, FederatedDataset]:
     table = contract_table(name, folder)
     study = Study.from_table({**table, "model": {"name": model}})
     spread = study.spread()
@@ -101,7 +99,7 @@ class Watched(InProcess):
     def watch_into(self, asked: dict[str, set[str]], came: dict[str, set[str]]) -> None:
         self.asked, self.came, self.where = asked, came, ""
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         answers = super().deliver(envelopes, deadline)
         for envelope in envelopes.values():
             self.asked.setdefault(self.where, set()).update(_kinds(envelope.request))
@@ -115,12 +113,12 @@ def _kinds(request: Request[Any]) -> set[str]:
 
 
 def observed(
-    study: Study, spread: Spread, method: Method, *, evaluated: bool = True
+    study: Study, spread: FederatedDataset, method: Method, *, evaluated: bool = True
 ) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     """Kinds of request and of reply of a whole short run, by stage."""
     asked: dict[str, set[str]] = {}
     came: dict[str, set[str]] = {}
-    federation = federate(study, spread, "declared", Watched)
+    federation = open_in_process(study, spread, "declared", Watched)
     assert isinstance(federation, Watched)
     federation.watch_into(asked, came)
     federation.begin(Round("start", 0, -1), ())
@@ -147,17 +145,14 @@ def test_what_is_sent_is_what_is_declared(name: str, change: dict[str, Any], tmp
         for found, every in zip(observed(study, spread, method), (asked, came)):
             for stage, kinds in found.items():
                 every.setdefault(stage, set()).update(kinds)
-    listed = {
-        stage: {kind.__name__ for kind in asks} for stage, asks in declared(method, (Evaluate,)).items()
-    }
+    listed = {stage: {kind.__name__ for kind in asks} for stage, asks in declared(method, (Evaluate,)).items()}
     if change.get("detection") == "tested":  # nobody was named here, so that nobody is asked to correct
         assert all(kinds <= listed[stage] for stage, kinds in asked.items())
         assert any("TellBlindShare" in kinds for kinds in asked.values())
         return
     assert asked == listed
     leaves = {
-        stage: {cls.__name__ for cls in replies}
-        for stage, replies in declared_replies(method, (Evaluate,)).items()
+        stage: {cls.__name__ for cls in replies} for stage, replies in declared_replies(method, (Evaluate,)).items()
     }
     assert came == leaves
 
@@ -178,7 +173,7 @@ def test_no_other_switch_sends_more(name: str, tmp_path: Path) -> None:
 
 def test_the_engine_refuses_what_is_not_declared(tmp_path: Path) -> None:
     study, spread = _small("fedavg", tmp_path)
-    federation = federate(study, spread, "refused")
+    federation = open_in_process(study, spread, "refused")
     weights = federation.initial_weights()
     look = Indicate(None, 10)
     federation.begin(Round("train", 0, 0), (Train,))

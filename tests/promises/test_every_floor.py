@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fedsift.core.type_checks import misfit
+from fedsift.core.type_checks import schema_error
 from fedsift.methods._base import methods
-from fedsift.protocol.messages import Answer, Envelope
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.runtime.in_process import InProcess
 from tests.promises.federations import contract_study, play
 
@@ -28,9 +28,9 @@ class Watched(InProcess):
     unfit: tuple[str, ...] = ()
     seen: int = 0
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         policy = pytest.importorskip("fedsift.deploy.site.policy", reason="policies belong to deployments")
-        Watched.unfit += tuple(filter(None, (misfit(each, Envelope) for each in envelopes.values())))
+        Watched.unfit += tuple(filter(None, (schema_error(each, RequestEnvelope) for each in envelopes.values())))
         answers = super().deliver(envelopes, deadline)
         for answer in answers.values():
             Watched.seen += 1

@@ -16,7 +16,7 @@ import torch
 
 from fedsift.core.codec import pack
 from fedsift.methods._base import methods
-from fedsift.protocol.messages import Answer, Envelope, Reply
+from fedsift.protocol.messages import Reply, ReplyEnvelope, RequestEnvelope
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import new_run, run
@@ -44,7 +44,7 @@ def watched_run(name: str, folder: Path) -> tuple[RunFolder, Sent, Row]:
             super().__init__(*arguments, **options)
             self.row, self.past = row, {}
 
-        def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+        def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
             answers = super().deliver(envelopes, deadline)
             for site, answer in answers.items():
                 if answer.reply is not None:
@@ -102,10 +102,10 @@ def test_the_resolved_study_builds_the_same_study(name: str, undisturbed: Any) -
 class Shuffled(InProcess):
     """Serves the sites in another order each time, each alone."""
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         order = list(envelopes)
         random.Random(self.round.number * 7 + 1).shuffle(order)
-        answers: dict[str, Answer] = {}
+        answers: dict[str, ReplyEnvelope] = {}
         opened = {}
         for site in order:
             answers.update(super().deliver({site: envelopes[site]}, deadline))
@@ -144,9 +144,7 @@ def _inspect(reply: Reply, samples: int) -> None:
     fields = {field.name: field for field in dataclasses.fields(reply)}
     assert vars(reply).keys() == fields.keys(), f"{type(reply).__name__} carries undeclared attributes"
     for field in fields.values():
-        assert field.metadata.get("what"), (
-            f"{type(reply).__name__}.{field.name} does not say what it discloses"
-        )
+        assert field.metadata.get("what"), f"{type(reply).__name__}.{field.name} does not say what it discloses"
     for inner in getattr(reply, "then", ()):
         _inspect(inner, samples)
     _, tensors = pack(reply)
@@ -186,7 +184,7 @@ def test_bad_replies_are_set_aside_and_the_run_goes_on(name: str, tmp_path: Path
     expected: list[str] = []
     kinds = list(TAMPERS.values())
 
-    def spoil(answer: Answer, envelope: Envelope) -> Answer | None:
+    def corrupt(answer: ReplyEnvelope, envelope: RequestEnvelope) -> ReplyEnvelope | None:
         for offset in range(len(kinds)):
             change, reason = kinds[(len(expected) + offset) % len(kinds)]
             changed = change(answer)
@@ -195,7 +193,7 @@ def test_bad_replies_are_set_aside_and_the_run_goes_on(name: str, tmp_path: Path
                 return changed
         raise AssertionError("nothing in the reply could be spoiled")
 
-    folder = play(contract_study(name, tmp_path), tmp_path, tampering(spoil))
+    folder = play(contract_study(name, tmp_path), tmp_path, tampering(corrupt))
     reasons = [reason for row in folder.rounds() for reason in row["refused"].values()]
     assert expected
     assert reasons

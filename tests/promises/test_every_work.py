@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch import nn
 
-from fedsift.bench.cells import study_of
-from fedsift.bench.table import find_table, table_names
+from fedsift.benchmark.cells import study_of
+from fedsift.benchmark.table import find_table, table_names
 from fedsift.methods._base import methods
 from fedsift.protocol.federation import Round
-from fedsift.protocol.messages import Answer, Envelope, Request
+from fedsift.protocol.messages import ReplyEnvelope, Request, RequestEnvelope
 from fedsift.protocol.method import Method
 from fedsift.protocol.site import Site
-from fedsift.protocol.work import Costly
+from fedsift.protocol.work import HasCost
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.planning import _shrink
-from fedsift.study.running import federate
+from fedsift.study.running import open_in_process
 from fedsift.study.scenarios import preset_names, preset_table
 from fedsift.study.study import Study
 from fedsift.training import predict
@@ -79,8 +79,8 @@ def test_no_request_is_more_work_than_it_says(name: str, tmp_path: Path, counter
     asked: dict[str, list[tuple[float, int]]] = {}
 
     class Weighed(InProcess):
-        def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
-            answers: dict[str, Answer] = {}
+        def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
+            answers: dict[str, ReplyEnvelope] = {}
             for site, envelope in envelopes.items():  # one by one, so that the count is this request's
                 counter.now = 0
                 one = super().deliver({site: envelope}, deadline)
@@ -112,7 +112,7 @@ def cheap(value: Any) -> Any:
         return dataclasses.replace(value, epochs=1, batch_size=64)
     if isinstance(value, tuple):
         return tuple(map(cheap, value))
-    if isinstance(value, Costly) and dataclasses.is_dataclass(value):
+    if isinstance(value, HasCost) and dataclasses.is_dataclass(value):
         parts = {f.name: cheap(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
         return dataclasses.replace(value, **parts)
     return value
@@ -124,7 +124,7 @@ class Limited(InProcess):
     most: dict[str, float]
     refused: list[str]
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         policy = pytest.importorskip("fedsift.deploy.site.policy", reason="policies belong to deployments")
         for site, envelope in envelopes.items():
             # a real site has no common test set
@@ -142,7 +142,7 @@ def honest_requests(method: Method, name: str, folder: Path) -> tuple[dict[str, 
     study = Study.from_table(contract_table(name, folder, small=True, **changes))
     spread = study.spread()
     study = dataclasses.replace(study, method=method).completed(study.facts(spread))
-    federation = federate(study, _shrink(spread), "work", kind=Limited)
+    federation = open_in_process(study, _shrink(spread), "work", kind=Limited)
     assert isinstance(federation, Limited)
     federation.most, federation.refused = {}, []
     federation.begin(Round("start", 0, -1), ())
@@ -187,9 +187,7 @@ def test_no_scenario_and_no_table_reaches_a_site_s_limit(tmp_path: Path) -> None
         for kind, passes in most.items():
             largest[kind] = max(largest.get(kind, (0.0, "")), (passes, where))
     top = max(largest.values())
-    assert 20 < top[0] < 500 / 5, (
-        top
-    )  # something was counted, and a study that is longer is not refused at once
+    assert 20 < top[0] < 500 / 5, top  # something was counted, and a study that is longer is not refused at once
 
 
 def test_every_registered_request_says_its_work() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedsift.protocol.messages import Answer, Envelope
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.study import Study
 from tests.promises.federations import contract_table, play, tampering
@@ -57,7 +57,7 @@ def test_fault_is_refused_and_harmless(fault: str, tmp_path: Path, without_the_s
 
 
 def test_a_site_without_indicator_is_treated_as_noisy(tmp_path: Path) -> None:
-    def silent_in_detection(answer: Answer, envelope: Envelope) -> Answer | None:
+    def silent_in_detection(answer: ReplyEnvelope, envelope: RequestEnvelope) -> ReplyEnvelope | None:
         return None if envelope.moment.stage == "find noisy sites" else answer
 
     made = play(short_study(tmp_path, "fednoro"), tmp_path, tampering(silent_in_detection))
@@ -72,7 +72,7 @@ def test_too_few_replies_stop_the_run_resumably(tmp_path: Path) -> None:
     from fedsift.study.running import InProcessTransport, new_run, run
 
     class Collapsing(InProcess):
-        def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+        def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
             answers = super().deliver(envelopes, deadline)
             return {} if self.round.number == 2 else answers
 
@@ -98,7 +98,7 @@ def test_quorum_of_a_stage(tmp_path: Path) -> None:
 
 def test_a_failing_site_is_named_with_its_error(tmp_path: Path) -> None:
     class Broken(InProcess):
-        def site(self, envelope: Envelope) -> Any:
+        def site(self, envelope: RequestEnvelope) -> Any:
             site = super().site(envelope)
             if envelope.site == "site-02":
                 site.given = torch.full_like(site.given, 99)
@@ -129,9 +129,9 @@ def test_refused_replies_do_not_move_the_notebook(tmp_path: Path) -> None:
     study = short_study(tmp_path)
     lost = {1}
     Tampered = tampering(lambda answer, envelope: None if envelope.moment.ask in lost else answer)
-    from fedsift.study.running import federate
+    from fedsift.study.running import open_in_process
 
-    federation = federate(study, study.spread(), "notes", Tampered)
+    federation = open_in_process(study, study.spread(), "notes", Tampered)
     federation.begin(Round("notes", 0, 0), (CountAsks,))
     counts = []
     for _ in range(3):

@@ -42,9 +42,7 @@ class Flown:
 def chosen(session: pytest.Session) -> list[str]:
     """What this test session asks for: `-k fedavg` runs one method, and pays for one."""
     items = [item for item in session.items if isinstance(item, pytest.Function)]
-    wanted = {
-        item.callspec.params["name"] for item in items if item.function is test_flower_equals_in_process
-    }
+    wanted = {item.callspec.params["name"] for item in items if item.function is test_flower_equals_in_process}
     if any(item.function is test_a_stopped_simulation_goes_on_as_if_never_stopped for item in items):
         wanted |= set(STOPPED)
     return [name for name in [*ALL, *STOPPED] if name in wanted]
@@ -58,9 +56,7 @@ def on_flower(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     place = tmp_path_factory.mktemp("flower")
     with contributed(place):
         names = chosen(request.session)
-        studies = [
-            study_of(name, "flower") if name in STOPPED else alone_study(name, place) for name in names
-        ]
+        studies = [study_of(name, "flower") if name in STOPPED else alone_study(name, place) for name in names]
         jobs = [(study, new_run(study, place)) for study in studies]
         if STOPPED[1] in names:
             with pytest.raises(Enough):

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 import fedsift
-from fedsift.bench.running import run_table
-from fedsift.bench.table import find_table, table_names
+from fedsift.benchmark.running import run_table
+from fedsift.benchmark.table import find_table, table_names
 from fedsift.core.errors import Stopped
 from fedsift.methods._base import methods
 from fedsift.runs.folder import RunFolder
@@ -210,7 +210,7 @@ def settings(place: Path) -> Iterator[tuple[str, Any]]:
 
 
 def bench(place: Path) -> Iterator[tuple[str, Any]]:
-    from tests.bench.small import small_table
+    from tests.benchmark.small import small_table
 
     run_table(small_table(), place / "bench")
     for name in ("table.json", "table.md", "table.tex", "table.csv"):
@@ -247,9 +247,7 @@ def main(file: Path, only: list[str]) -> None:
             for key, value in part(place):
                 found[key] = value
                 print(key, file=sys.stderr, flush=True)
-    lines = ",\n".join(
-        f"{json.dumps(key)}: {json.dumps(found[key], sort_keys=True)}" for key in sorted(found)
-    )
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(found[key], sort_keys=True)}" for key in sorted(found))
     file.write_text(f'{{"machine": {json.dumps(machine())},\n"found": {{\n{lines}\n}}}}\n')
 
 

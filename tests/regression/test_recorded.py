@@ -55,9 +55,7 @@ def test_nothing_changed_on_flower() -> None:
 
 def difference(key: str, value: Any, recorded: Any) -> str:
     if isinstance(value, dict) and isinstance(recorded, dict):
-        parts = sorted(
-            part for part in value.keys() | recorded.keys() if value.get(part) != recorded.get(part)
-        )
+        parts = sorted(part for part in value.keys() | recorded.keys() if value.get(part) != recorded.get(part))
         return f"{key}: " + ", ".join(
             f"{part} ({value.get(part)!s:.40} for {recorded.get(part)!s:.40})" for part in parts[:8]
         )

@@ -44,9 +44,7 @@ def round_row(number: int, stage: str, classes: int, **more: Any) -> dict[str, A
     return {**row, **more}
 
 
-def fednoro_rows(
-    classes: int, found: Sequence[str], rounds: int = 7, warm_up: int = 3
-) -> list[dict[str, Any]]:
+def fednoro_rows(classes: int, found: Sequence[str], rounds: int = 7, warm_up: int = 3) -> list[dict[str, Any]]:
     rows = [round_row(n, "warm up", classes) for n in range(1, warm_up + 1)]
     rows.append(round_row(warm_up + 1, "find noisy sites", classes, findings={"noisy": list(found)}))
     return rows + [round_row(n, "robust training", classes) for n in range(warm_up + 2, rounds + 1)]

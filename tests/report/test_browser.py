@@ -13,8 +13,8 @@ import pytest
 from fedsift.data.overview import portrait_of
 from fedsift.report.federation import federation_page
 from fedsift.report.page import write_report
-from tests.audit.browser import MISSING, Browser
 from tests.data.test_pictures import digits_spread
+from tests.label_audit.browser import MISSING, Browser
 from tests.report.made_runs import make_run
 from tests.report.test_groups import seeded
 
@@ -94,8 +94,4 @@ def test_a_federations_page(window: Browser, tmp_path: Path) -> None:
     window.open(page)
     assert window.logged() == []
     window.click("figure:nth-of-type(2) .save button:nth-child(2)")
-    assert (
-        saved(window, "wrong-labels.csv")
-        .read_text("utf-8-sig")
-        .startswith("site,labels wrong,noise level set\n")
-    )
+    assert saved(window, "wrong-labels.csv").read_text("utf-8-sig").startswith("site,labels wrong,noise level set\n")

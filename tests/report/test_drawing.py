@@ -17,9 +17,7 @@ from fedsift.report.tables import disclosures, field_words, reply_classes
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
-@example(
-    low=879609.9999999999, span=1e-6
-)  # a step of 2e-7, of which 1e-6 is less than the spacing of floats there
+@example(low=879609.9999999999, span=1e-6)  # a step of 2e-7, of which 1e-6 is less than the spacing of floats there
 @example(low=999999.9999999999, span=1e-6)
 def test_ticks_cover_the_data_with_few_marks(low: float, span: float) -> None:
     high = low + span

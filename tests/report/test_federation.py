@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fedsift.cli.main import app
 from fedsift.data.build import build
 from fedsift.data.noise.base import noises
-from fedsift.data.overview import Portrait, portrait_of
+from fedsift.data.overview import FederationOverview, portrait_of
 from fedsift.data.partitions.base import partitions
 from fedsift.report.federation import federation_page, headline
 from tests.data.test_build import toy
@@ -22,7 +22,7 @@ from tests.report.test_report import Page
 LIMIT = 300_000
 
 
-def page_of(portrait: Portrait, title: str = "t") -> tuple[Page, str]:
+def page_of(portrait: FederationOverview, title: str = "t") -> tuple[Page, str]:
     text = federation_page(portrait, title, "seed = 1\n", ["3 files left out"])
     return Page(text), text
 
@@ -43,7 +43,7 @@ def test_the_page_holds_the_numbers_and_loads_nothing() -> None:
 def test_a_large_federation_stays_small() -> None:
     """100 sites and 100 classes with every pair of classes mistaken: more than any scenario has."""
     random = np.random.default_rng(0)
-    portrait = Portrait(
+    portrait = FederationOverview(
         sites=tuple(f"hospital number {n}" for n in range(100)),
         classes=tuple(f"diagnosis {k}" for k in range(100)),
         counts=random.integers(0, 9, (100, 100)),
@@ -77,9 +77,7 @@ def test_many_labels_and_unknown_truth() -> None:
 
 def test_the_command_writes_it(tmp_path: Path) -> None:
     place = tmp_path / "page.html"
-    done = CliRunner().invoke(
-        app, ["scenarios", "show", "rhfl/digits-pairflip-0.2-small", "--html", str(place)]
-    )
+    done = CliRunner().invoke(app, ["scenarios", "show", "rhfl/digits-pairflip-0.2-small", "--html", str(place)])
     assert done.exit_code == 0, done.output
     assert len(place.read_bytes()) < LIMIT
     Page(place.read_text("utf-8"))

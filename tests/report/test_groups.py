@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from fedsift.core.units import isolated, listed
-from fedsift.drawing import house_style
+from fedsift.drawing import page_style
 from fedsift.drawing.svg import MARKERS, SERIES
 from fedsift.formulas.intervals import t_interval
 from fedsift.report.groups import groups_of, spread_of
@@ -100,7 +100,7 @@ def test_no_column_is_cut_in_a_terminal(tmp_path: Path, width: int) -> None:
 
 
 def test_twelve_lines_share_no_more_than_one_trait() -> None:
-    style = house_style()
+    style = page_style()
     traits = []
     for number in range(SERIES):
         [(colour, dash)] = re.findall(

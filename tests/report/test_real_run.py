@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from fedsift.core.errors import QuorumError
-from fedsift.protocol.messages import Answer
+from fedsift.protocol.messages import ReplyEnvelope
 from fedsift.report.page import write_report
 from fedsift.runtime.evaluation import Evaluator
 from fedsift.runtime.federation import reply_names
-from fedsift.runtime.loop import conduct
-from fedsift.study.running import federate, new_run, run
+from fedsift.runtime.loop import run_rounds
+from fedsift.study.running import new_run, open_in_process, run
 from fedsift.study.study import Study
 from fedsift.training.requests import Indicators, Trained
 from tests.report.test_report import Page
@@ -52,14 +52,14 @@ def test_a_run_to_its_end(tmp_path: Path) -> None:
 def test_a_run_that_silent_sites_stopped(tmp_path: Path) -> None:
     study = Study.from_table(STUDY)
     folder = new_run(study, tmp_path)
-    federation = federate(study, study.spread(), folder.id)
+    federation = open_in_process(study, study.spread(), folder.id)
 
-    def silent_in_the_end(answer: Answer) -> Answer | None:
+    def silent_in_the_end(answer: ReplyEnvelope) -> ReplyEnvelope | None:
         return None if answer.moment_id.endswith("robust training") else answer
 
     federation.tamper = silent_in_the_end
     with pytest.raises(QuorumError):
-        conduct(study.method, federation, folder, Evaluator(federation, federation.test_set()))
+        run_rounds(study.method, federation, folder, Evaluator(federation, federation.test_set()))
     page = Page(write_report(folder.path).read_text("utf-8"))
     assert "Not finished, 3 of 5 rounds done: " in page.text
     assert "sites look noisy" in page.text

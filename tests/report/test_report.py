@@ -77,9 +77,7 @@ def read(run: Path, *compare: Path, out: Path | None = None) -> Page:
 
 
 def test_says_what_was_found_and_the_figures_of_the_run(tmp_path: Path) -> None:
-    run = make_run(
-        tmp_path, names=("a", "b", "c", "d"), found=("b",), truth=("b",), notes=("2 files left out",)
-    )
+    run = make_run(tmp_path, names=("a", "b", "c", "d"), found=("b",), truth=("b",), notes=("2 files left out",))
     page = read(run)
     assert "1 of 4 sites looks noisy: b; this matches the truth exactly." in page.text
     # accuracy of round n is 1 - 0.6 / n, of the last round 1 - 0.6 / 7; BACC is 0.02 below
@@ -116,9 +114,7 @@ def test_nothing_is_loaded_from_anywhere(tmp_path: Path) -> None:
 
 def test_the_file_is_small(tmp_path: Path) -> None:
     names = [f"site-{i:02d}" for i in range(20)]
-    run = make_run(
-        tmp_path, names=names, classes=[str(k) for k in range(10)], found=names[:5], truth=names[:5]
-    )
+    run = make_run(tmp_path, names=names, classes=[str(k) for k in range(10)], found=names[:5], truth=names[:5])
     assert write_report(run).stat().st_size < 100_000
 
 
@@ -163,9 +159,7 @@ def test_curves_hold_every_evaluated_round(tmp_path: Path) -> None:
     [[name, points]] = accuracy["series"]
     assert name == "FedNoRo"
     assert [number for number, _ in points] == [1, 2, 3, 5, 6, 7]  # round 4 measures, it does not train
-    assert [value for _, value in points] == pytest.approx(
-        [1 - 0.6 / n for n in (1, 2, 3, 5, 6, 7)], abs=1e-5
-    )
+    assert [value for _, value in points] == pytest.approx([1 - 0.6 / n for n in (1, 2, 3, 5, 6, 7)], abs=1e-5)
     assert bacc["series"][0][1][0][1] == pytest.approx(0.38)
     assert not loss["share"]
 
@@ -324,9 +318,7 @@ def test_a_hundred_sites_and_classes(tmp_path: Path) -> None:
 def test_columns_that_a_method_recorded_itself_are_shown(tmp_path: Path) -> None:
     run = make_run(tmp_path, names=("7", "True"), found=("7",), truth=None)
     table = (run / "sites.csv").read_text().splitlines()
-    (run / "sites.csv").write_text(
-        "\n".join([table[0] + ",label_quality", table[1] + ",0.125", table[2] + ","]) + "\n"
-    )
+    (run / "sites.csv").write_text("\n".join([table[0] + ",label_quality", table[1] + ",0.125", table[2] + ","]) + "\n")
     page = read(run)
     assert "label quality" in page.text
     assert "0.125" in page.text
@@ -355,8 +347,7 @@ def test_a_borderline_verdict_says_so(tmp_path: Path) -> None:
     assert run.findings is not None
     assert run.findings.line() == {"noisy": ["b"], **facts}
     assert headline(run) == (
-        "1 of 4 sites looks noisy: b (borderline: p = 0.04, threshold 0.05, "
-        "the same in 75% of slightly shaken data)"
+        "1 of 4 sites looks noisy: b (borderline: p = 0.04, threshold 0.05, the same in 75% of slightly shaken data)"
     )
     sure = {**facts, "p_value": 0.001, "steadiness": 1.0, "borderline": False}
     rows[3]["findings"] |= sure

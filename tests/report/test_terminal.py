@@ -40,9 +40,7 @@ def test_summary_of_a_run(tmp_path: Path) -> None:
 
 def test_names_are_no_markup(tmp_path: Path) -> None:
     out = console()
-    print_summary(
-        make_run(tmp_path, names=("[bold]x[/]", "[/red]"), found=("[/red]",), truth=None), None, out
-    )
+    print_summary(make_run(tmp_path, names=("[bold]x[/]", "[/red]"), found=("[/red]",), truth=None), None, out)
     text = words(out)
     assert "looks noisy: [/red]." in text
     assert "[bold]x[/]" in text
@@ -101,9 +99,7 @@ def test_no_clean_reference_is_said_everywhere(tmp_path: Path) -> None:
 
 def test_a_run_that_was_told_the_truth_is_marked(tmp_path: Path) -> None:
     """In its own summary and report, and in every table beside runs that were not."""
-    plain, told = (
-        make_run(tmp_path, found=None, method="fedavg", folder_name=name) for name in ("one", "two")
-    )
+    plain, told = (make_run(tmp_path, found=None, method="fedavg", folder_name=name) for name in ("one", "two"))
     summary = json.loads((told / "summary.json").read_text("utf-8"))
     (told / "summary.json").write_text(json.dumps({**summary, "oracle": "noise rate 0.4 given"}), "utf-8")
     alone, beside = console(), console()

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedsift.cli.main import app
 from fedsift.report.console import PlainConsole
-from fedsift.report.watching import BLOCKS, PLAIN, Signs, Watch, follow, sparkline
+from fedsift.report.watching import BLOCKS, PLAIN, RunScreen, TerminalSymbols, follow, sparkline
 from fedsift.runs.events import (  # fmt: skip
     FAILED,
     FINISHED,
@@ -61,18 +61,18 @@ def told(folder: Path, *, rounds: int = 6, ended: Ended | None = None) -> Path:
 
 
 @pytest.fixture
-def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watch:
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunScreen:
     folder = told(make_run(tmp_path, rows=[], finished=False))
     monkeypatch.setattr("fedsift.runs.folder.RunFolder.in_use", True)
-    return Watch(folder)
+    return RunScreen(folder)
 
 
-def drawn(view: Watch, width: int, height: int = 40, signs: Signs = BLOCKS) -> list[str]:
+def drawn(view: RunScreen, width: int, height: int = 40, signs: TerminalSymbols = BLOCKS) -> list[str]:
     return [line.plain for line in view.lines(width, height, signs)]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_every_width_shows_stage_sites_scores_and_findings(running: Watch, width: int) -> None:
+def test_every_width_shows_stage_sites_scores_and_findings(running: RunScreen, width: int) -> None:
     lines = drawn(running, width)
     text = "\n".join(lines)
     assert all(len(line) <= width for line in lines), max(lines, key=len)
@@ -88,21 +88,21 @@ def test_every_width_shows_stage_sites_scores_and_findings(running: Watch, width
     assert any(line.startswith("east\\u202e") for line in lines)
 
 
-def test_a_small_window_keeps_those_that_need_attention(running: Watch) -> None:
+def test_a_small_window_keeps_those_that_need_attention(running: RunScreen) -> None:
     lines = drawn(running, 80, 16)
     assert len(lines) <= 16
     text = "\n".join(lines)
     assert "south, by the sea" in text and "north" in text and "more" in text
 
 
-def test_a_terminal_without_blocks_loses_nothing(running: Watch) -> None:
+def test_a_terminal_without_blocks_loses_nothing(running: RunScreen) -> None:
     text = "\n".join(drawn(running, 80, signs=PLAIN))
     for sign in "■□×█▁·›":
         assert sign not in text
     assert "##x###" in text and "robust training 1/15" in text
 
 
-def test_no_color_means_no_escape(running: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_means_no_escape(running: RunScreen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     console = PlainConsole(file=io.StringIO(), force_terminal=True, width=80)
     console.print(running)
@@ -113,7 +113,7 @@ def test_no_color_means_no_escape(running: Watch, monkeypatch: pytest.MonkeyPatc
 def test_a_pipe_gets_lines_as_they_come_and_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = told(make_run(tmp_path, rows=[], finished=False))
     monkeypatch.setattr("fedsift.runs.folder.RunFolder.in_use", True)
-    view, out = Watch(folder), Console(file=io.StringIO(), width=60)
+    view, out = RunScreen(folder), Console(file=io.StringIO(), width=60)
 
     def pause(seconds: float) -> None:
         EventLog(folder)(Ended(FAILED, "quorum: 3 of 12 sites answered", 6))
@@ -135,17 +135,15 @@ def test_a_pipe_gets_lines_as_they_come_and_an_end(tmp_path: Path, monkeypatch: 
         (Ended(FINISHED), "failed"),
     ],
 )
-def test_a_run_that_does_not_run_is_shown_as_what_it_is(
-    tmp_path: Path, ended: Ended | None, word: str
-) -> None:
-    view = Watch(told(make_run(tmp_path, rows=[], finished=False), ended=ended))
+def test_a_run_that_does_not_run_is_shown_as_what_it_is(tmp_path: Path, ended: Ended | None, word: str) -> None:
+    view = RunScreen(told(make_run(tmp_path, rows=[], finished=False), ended=ended))
     assert word in drawn(view, 120)[0]
 
 
 def test_a_finished_run_and_a_folder_without_events(tmp_path: Path) -> None:
     folder = told(make_run(tmp_path), ended=Ended(FINISHED))
-    assert "finished" in drawn(Watch(folder), 80)[0]
-    bare = Watch(make_run(tmp_path, rows=[], finished=False))
+    assert "finished" in drawn(RunScreen(folder), 80)[0]
+    bare = RunScreen(make_run(tmp_path, rows=[], finished=False))
     assert "new" in drawn(bare, 80)[0]
     (bare.folder.path / "events.jsonl").write_bytes(b'{"half": \xff\n[1]\n{"kind"')
     bare.look()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedsift.core.errors import QuorumError, Stopped
-from fedsift.protocol.messages import Answer
+from fedsift.protocol.messages import ReplyEnvelope
 from fedsift.runs.events import (
     EVENTS,
     KINDS,
@@ -46,9 +46,7 @@ TABLE: dict[str, Any] = {
     "method": {"name": "fedavg", "rounds": 2},
 }
 EXAMPLES: list[Event] = [
-    Started(
-        "run", "FedAvg", "inprocess", ("a", "b"), 2, ({"name": "train", "rounds": 2, "trains": True},), 1
-    ),
+    Started("run", "FedAvg", "inprocess", ("a", "b"), 2, ({"name": "train", "rounds": 2, "trains": True},), 1),
     Asked(1, "train", "Train", ("a", "b"), 600.0),
     Answered(1, "Train", ("a",)),
     Refused(1, "Train", "a", "not finite"),
@@ -169,7 +167,7 @@ class FirstAskFails(InProcess):
 
     asks = 0
 
-    def deliver(self, envelopes: Any, deadline: float) -> dict[str, Answer]:
+    def deliver(self, envelopes: Any, deadline: float) -> dict[str, ReplyEnvelope]:
         answers = dict(super().deliver(envelopes, deadline))
         self.asks += 1
         if self.asks == 1:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsift.data.dataset import PublicSet, Spread
-from fedsift.protocol.messages import Envelope, Moment
+from fedsift.data.dataset import FederatedDataset, PublicSet
+from fedsift.protocol.messages import RequestEnvelope, RequestMoment
 from fedsift.protocol.notebook import Notebook
 from fedsift.protocol.site import Site
 from fedsift.runtime.in_process import InProcess
@@ -19,7 +19,7 @@ from fedsift.study.study import Study
 from fedsift.training.requests import Evaluate
 
 
-def small_spread() -> Spread:
+def small_spread() -> FederatedDataset:
     """Three unequal sites of digits with wrong labels, a tenth held out."""
     study = Study.from_table(
         {
@@ -31,14 +31,14 @@ def small_spread() -> Spread:
     return study.spread()
 
 
-def pairs(spread: Spread, places: Sequence[Path], opened: Callable[[Path], Any]) -> list[tuple[Site, Site]]:
+def pairs(spread: FederatedDataset, places: Sequence[Path], opened: Callable[[Path], Any]) -> list[tuple[Site, Site]]:
     """Each site as it is opened from disk, and as the in-process engine serves it."""
     federation = InProcess(spread, run="run", seed=1, model="mlp")
-    moment = Moment(1, "train", 0, 0)
+    moment = RequestMoment(1, "train", 0, 0)
     return [
         (
             opened(place).site(moment, Notebook(), "mlp"),
-            federation.site(Envelope("run", name, moment, "", Evaluate(None))),
+            federation.site(RequestEnvelope("run", name, moment, "", Evaluate(None))),
         )
         for name, place in zip(spread.sites, places, strict=True)
     ]
@@ -57,7 +57,9 @@ def assert_same_samples(mine: Site, theirs: Site) -> None:
 
 
 def assert_one_public_set(
-    spread: Spread, export: Callable[[Spread], Sequence[Path]], opened: Callable[[Path], Any]
+    spread: FederatedDataset,
+    export: Callable[[FederatedDataset], Sequence[Path]],
+    opened: Callable[[Path], Any],
 ) -> None:
     """Every site on disk knows the public set by the digest that the in-process engine has."""
     public = PublicSet("p", spread.dataset.images, np.array([5, 3, 9]), (0.1,), (0.2,))
@@ -68,7 +70,7 @@ def assert_one_public_set(
     }
 
 
-def assert_no_truth(spread: Spread, folder: Path, described: Path) -> None:
+def assert_no_truth(spread: FederatedDataset, folder: Path, described: Path) -> None:
     """The first site's arrays hold what was given, under names that say nothing, and no file speaks of a truth."""
     with np.load(folder / "data.npz") as arrays:
         assert set(arrays.files) == {"images", "labels", "classes", "ids", "test_images", "test_labels"}

@@ -14,8 +14,8 @@ import torch
 
 from fedsift.models.factory import initial_weights
 from fedsift.protocol.findings import Findings
-from fedsift.protocol.messages import Answer, Envelope
-from fedsift.protocol.site import Compute, Samples
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
+from fedsift.protocol.site import ComputeSettings, Samples
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.gate.claims import LARGEST_LOSS, MOST_SAMPLES, CrossCheck, verdict
 from fedsift.runtime.in_process import InProcess
@@ -54,17 +54,17 @@ def test_a_loss_is_the_mean_over_samples_of_the_coordinator() -> None:
     assert torch.equal(check.labels, labels[check.samples.rows])
     weights = initial_weights("mlp", (1, 8, 8), 3, seed=1)
     even = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
-    assert check.loss("mlp", even, 3, Compute()) == pytest.approx(np.log(3))
+    assert check.loss("mlp", even, 3, ComputeSettings()) == pytest.approx(np.log(3))
     yes = CrossCheck(check.samples, torch.ones(MOST_SAMPLES, 3))
-    assert yes.loss("mlp", even, 3, Compute()) == pytest.approx(np.log(2))
+    assert yes.loss("mlp", even, 3, ComputeSettings()) == pytest.approx(np.log(2))
     absurd = {name: tensor * 1e30 for name, tensor in weights.items()}
-    assert check.loss("mlp", absurd, 3, Compute()) == LARGEST_LOSS
+    assert check.loss("mlp", absurd, 3, ComputeSettings()) == LARGEST_LOSS
 
 
 class Lying(InProcess):
     """The first noisy site tells the indicators of the first clean one."""
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         answers = dict(super().deliver(envelopes, deadline))
         liar, model = liar_of(self), next(site for site in self.sites if site not in noisy_of(self))
         if liar in answers and isinstance(answers[liar].reply, Indicators):

@@ -30,9 +30,7 @@ def order() -> list[str]:
 
 @pytest.mark.parametrize("attack", ["x25", "sign flip x15", "sign flip x1"])
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_hostile_site_among_the_first_visited_is_refused(
-    order: list[str], number: int, attack: str
-) -> None:
+def test_a_hostile_site_among_the_first_visited_is_refused(order: list[str], number: int, attack: str) -> None:
     """The first visited once; the second beside it, and again when it is visited."""
     kind = attacked(MODEL[attack], [order[number]])
     chosen = study(first_together=True)

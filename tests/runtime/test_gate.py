@@ -16,9 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsift
-from fedsift.core.type_checks import LONGEST_TEXT, declarations, misfit
+from fedsift.core.type_checks import LONGEST_TEXT, declarations, schema_error
 from fedsift.methods.fedcorr import Scored, ScoreModel
-from fedsift.protocol.messages import Answer, Envelope, Moment, Reply, SiteFacts, Weights, disclosed
+from fedsift.protocol.messages import (
+    Reply,
+    ReplyEnvelope,
+    RequestEnvelope,
+    RequestMoment,
+    SiteFacts,
+    Weights,
+    disclosed,
+)
 from fedsift.runtime.gate.protection import Protection
 from fedsift.runtime.gate.reply_checks import refusal
 from fedsift.training.own_models import EvaluateOwn, OwnEvaluated
@@ -31,22 +39,20 @@ TRAIN = Train(WEIGHTS, Recipe())
 RIGHT, TOTAL, NONE = torch.tensor([2, 1, 0]), torch.tensor([2, 1, 1]), torch.zeros(2, dtype=torch.int64)
 
 
-def counts(
-    right: Any = RIGHT, total: Any = TOTAL, rest: Any = NONE, loss: Any = 0.5, samples: Any = 4
-) -> Any:
+def counts(right: Any = RIGHT, total: Any = TOTAL, rest: Any = NONE, loss: Any = 0.5, samples: Any = 4) -> Any:
     return Evaluated(right, total, rest, loss, samples)
 
 
-def envelope(request: Any) -> Envelope:
-    return Envelope("run", "north", Moment(1, "train", 0, 0), "", request)
+def envelope(request: Any) -> RequestEnvelope:
+    return RequestEnvelope("run", "north", RequestMoment(1, "train", 0, 0), "", request)
 
 
 def judged(reply: Any, request: Any = TRAIN, facts: SiteFacts = FACTS, **changes: Any) -> str | None:
     asked = envelope(request)
-    return refusal(Answer(**{**_signed(asked), "reply": reply, **changes}), asked, facts)
+    return refusal(ReplyEnvelope(**{**_signed(asked), "reply": reply, **changes}), asked, facts)
 
 
-def _signed(asked: Envelope) -> dict[str, Any]:
+def _signed(asked: RequestEnvelope) -> dict[str, Any]:
     return {"run": asked.run, "site": asked.site, "moment_id": asked.moment.id}
 
 
@@ -169,9 +175,7 @@ JUNK = st.recursive(
     | st.just(trained())
     | st.just(FACTS),
     lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.tuples(inner)
-        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+        st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
     ),
     max_leaves=6,
 )
@@ -225,4 +229,7 @@ def test_every_reply_of_the_program_declares_what_can_be_checked() -> None:
             assert field.metadata.get("what"), f"{where} does not say what it tells: use disclosed()"
             for leaf in _leaves(declared):
                 # an object fits nothing: a hint that can be checked says so, another says that it cannot be checked
-                assert str(misfit(object(), leaf, where)).startswith(f"{where} is a object"), (where, leaf)
+                assert str(schema_error(object(), leaf, where)).startswith(f"{where} is a object"), (
+                    where,
+                    leaf,
+                )

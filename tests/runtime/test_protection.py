@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.protocol.messages import Envelope, Moment, Weights
+from fedsift.protocol.messages import RequestEnvelope, RequestMoment, Weights
 from fedsift.runtime.gate import protection as facing
 from fedsift.runtime.gate.protection import (
     GateLimits,
@@ -23,11 +23,11 @@ from fedsift.runtime.gate.protection import (
     flattened,
     relative_length,
     remaining,
+    reversal_is_attack,
     shares_within,
-    tells_attacks,
-    tells_turns,
+    turning_is_attack,
 )
-from fedsift.runtime.gate.update_norms import KEPT_LENGTHS, Lengths, usual_for
+from fedsift.runtime.gate.update_norms import KEPT_LENGTHS, UpdateNorms, usual_norm_for
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train, Trained
 
@@ -54,7 +54,7 @@ def judged(
         )
         for site, change in updates.items()
     }
-    envelopes = {site: Envelope("run", site, Moment(1, "train", 0, 0), "", request) for site in updates}
+    envelopes = {site: RequestEnvelope("run", site, RequestMoment(1, "train", 0, 0), "", request) for site in updates}
     return protection.refusals(stage, replies, envelopes, lambda site: ("bn.running_var",))
 
 
@@ -105,14 +105,10 @@ def test_in_a_new_stage_a_site_may_go_on_as_it_went_in_the_last_one() -> None:
 
 def test_one_site_alone_is_measured_by_the_stage() -> None:
     protection = Protection()
-    assert not judged({"a": one(29.0)}, protection), (
-        "5.8 times the model, and nobody can say yet what is usual"
-    )
+    assert not judged({"a": one(29.0)}, protection), "5.8 times the model, and nobody can say yet what is usual"
     for site in "bcd":
         assert not judged({site: one(1.0)}, protection)
-    assert list(judged({"e": one(19.0)}, protection)) == ["e"], (
-        "18 times: as in the smallest cohort, of three"
-    )
+    assert list(judged({"e": one(19.0)}, protection)) == ["e"], "18 times: as in the smallest cohort, of three"
     again = Protection()
     again.recall(protection.memory())
     assert again.memory() == protection.memory()
@@ -128,9 +124,7 @@ def test_sites_that_come_one_by_one_may_go_as_far_as_they_went_when_most_are_hel
     for _ in range(2 * KEPT_LENGTHS // 5):
         for site in "abcde":
             assert not judged({site: one(0.1)}, protection)
-    assert statistics.median(length for length, _ in protection.lengths["train/0"].recent) == pytest.approx(
-        0.1 / 5
-    )
+    assert statistics.median(length for length, _ in protection.lengths["train/0"].recent) == pytest.approx(0.1 / 5)
     memory = json.dumps(protection.memory())
 
     def refused(site: str, length: float) -> bool:
@@ -175,7 +169,7 @@ def test_the_first_update_of_a_lone_site_is_measured_by_the_model_that_was_sent(
     nothing: Weights = {"w": torch.zeros(4)}
     request = Train(nothing, Recipe())
     replies = {"a": Trained({"w": torch.arange(4.0) * 100}, 10, 0.5)}
-    envelopes = {"a": Envelope("run", "a", Moment(1, "train", 0, 0), "", request)}
+    envelopes = {"a": RequestEnvelope("run", "a", RequestMoment(1, "train", 0, 0), "", request)}
     assert not Protection().refusals("train", replies, envelopes, lambda site: ())
 
 
@@ -190,10 +184,11 @@ def test_whoever_comes_late_may_go_as_far_as_the_others_when_they_began() -> Non
     def judge(kind: type[Train], protection: Protection, updates: Mapping[str, float]) -> list[str]:
         request = kind(START, Recipe())
         replies = {
-            site: Trained({**START, "w": START["w"] + torch.tensor(one(far))}, 10, 0.5)
-            for site, far in updates.items()
+            site: Trained({**START, "w": START["w"] + torch.tensor(one(far))}, 10, 0.5) for site, far in updates.items()
         }
-        envelopes = {site: Envelope("run", site, Moment(1, "train", 0, 0), "", request) for site in updates}
+        envelopes = {
+            site: RequestEnvelope("run", site, RequestMoment(1, "train", 0, 0), "", request) for site in updates
+        }
         return list(protection.refusals("train", replies, envelopes, lambda site: ("bn.running_var",)))
 
     little = dict.fromkeys("abcde", 0.01)
@@ -237,18 +232,14 @@ def test_against_a_cohort_that_agrees() -> None:
     assert "5.0 usual lengths against" in judged({**AGREED, "z": one(-5.0)})["z"]
     assert not judged({**AGREED, "z": one(-4.0)})
     apart = {"a": one(1.0, 0), "b": one(1.0, 1), "c": one(1.0, 2)}
-    assert not judged({**apart, "d": [-1.0, -1.0, -1.0, 0.0]}), (
-        "sites that agree on nothing cannot be opposed"
-    )
+    assert not judged({**apart, "d": [-1.0, -1.0, -1.0, 0.0]}), "sites that agree on nothing cannot be opposed"
 
 
 def test_a_site_that_goes_back_in_the_first_exchange_is_left_out_until_the_end() -> None:
     """The median way along is 1: -0.7 is beyond the limit of 0.6, -0.5 is within it."""
     protection = Protection(GateLimits(replays=False), opening=True)
     assert not judged({**AGREED, "z": one(-0.5)}, protection)
-    assert not judged({**AGREED, "z": one(-2.0)}, protection), (
-        "learnt models are pulled back by wrong labels too"
-    )
+    assert not judged({**AGREED, "z": one(-2.0)}, protection), "learnt models are pulled back by wrong labels too"
     protection = Protection(GateLimits(replays=False), opening=True)
     found = judged({**AGREED, "z": one(-0.7)}, protection)
     assert list(found) == ["z"] and "0.70 times as far against the cohort's direction" in found["z"]
@@ -286,13 +277,9 @@ def test_a_site_that_turns_round_is_left_out_until_the_end() -> None:
     assert judged({**AGREED, "z": one(1.0)}, again) == found, "whatever it sends later, and after a restart"
     half = [0.5, math.sqrt(0.75), 0.0, 0.0]  # a cosine of 0.5
     assert not judged({**AGREED, "z": one(-1.0)}, known(half))
-    assert not judged({**AGREED, "z": [-0.5, 0.0, 0.0, math.sqrt(0.75)]}, known(one(1.0))), (
-        "it goes back by half"
-    )
+    assert not judged({**AGREED, "z": [-0.5, 0.0, 0.0, math.sqrt(0.75)]}, known(one(1.0))), "it goes back by half"
     assert not judged({**AGREED, "z": one(-1.0)}, known(one(1.0), turned=0))
-    assert not judged({**AGREED, "z": one(-1.0)}, known(one(1.0), tells=False)), (
-        "two classes, or several labels"
-    )
+    assert not judged({**AGREED, "z": one(-1.0)}, known(one(1.0), tells=False)), "two classes, or several labels"
 
 
 def test_a_cohort_without_a_direction_tells_nobody_s_turn() -> None:
@@ -325,8 +312,8 @@ def test_a_cohort_without_a_direction_tells_nobody_s_turn() -> None:
 def test_wrong_labels_of_few_classes_look_like_an_attack(
     classes: int, multilabel: bool, given: bool, told: bool, turns: bool
 ) -> None:
-    assert tells_attacks(classes, multilabel, given) is told
-    assert tells_turns(classes, multilabel) is turns
+    assert reversal_is_attack(classes, multilabel, given) is told
+    assert turning_is_attack(classes, multilabel) is turns
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5, 10])
@@ -352,7 +339,9 @@ def test_a_site_of_more_samples_may_go_further() -> None:
             site: Trained({"w": start["w"] + torch.tensor(one(far))}, count, 0.5)
             for site, (far, count) in updates.items()
         }
-        envelopes = {site: Envelope("run", site, Moment(1, "train", 0, 0), "", request) for site in updates}
+        envelopes = {
+            site: RequestEnvelope("run", site, RequestMoment(1, "train", 0, 0), "", request) for site in updates
+        }
         return list(Protection().refusals("train", replies, envelopes, lambda site: ()))
 
     assert judge(59.0, 100) == [] and judge(61.0, 100) == ["z"]
@@ -363,16 +352,16 @@ def test_a_site_of_more_samples_may_go_further() -> None:
 def test_usual_lengths_are_stretched_to_a_site_s_reach() -> None:
     """Lengths 1, 2 and 8 of reach 1, 2 and 4: for reach 4 they stand for 4, 4 and 8, for reach 1 for themselves."""
     ways = [(1.0, 1.0), (2.0, 2.0), (8.0, 4.0)]
-    assert usual_for(4.0, ways) == 4.0
-    assert usual_for(1.0, ways) == 2.0
-    lengths = Lengths()
+    assert usual_norm_for(4.0, ways) == 4.0
+    assert usual_norm_for(1.0, ways) == 2.0
+    lengths = UpdateNorms()
     lengths.note({"a": (1.0, 1.0), "b": (2.0, 2.0), "c": (8.0, 4.0)}, 3)
     lengths.note({"a": (0.1, 1.0), "b": (0.2, 2.0), "c": (0.3, 4.0)}, 3)
     assert lengths.peak == ways
     assert lengths.usual("c", (3.0, 4.0), 0.1) == 4.0, "min(peak, own / 2) = min(4, 8 / 2)"
     assert lengths.usual("a", (3.0, 1.0), 0.1) == 0.5, "min(peak, own / 2) = min(2, 1 / 2)"
     assert lengths.usual("new", (3.0, 1.0), 0.1) == 0.1
-    assert Lengths.recalled(json.loads(json.dumps(lengths.memory()))) == lengths
+    assert UpdateNorms.recalled(json.loads(json.dumps(lengths.memory()))) == lengths
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5])
@@ -387,10 +376,7 @@ def test_flat_tensors_are_refused_from_the_first_reply_on(value: float) -> None:
 
 def test_a_model_that_has_nearly_vanished_is_refused() -> None:
     """||w|| = 5: 0.45 is less than a tenth of it, 0.55 is not."""
-    small = {
-        site: [length * n / 5 - n for n in (3.0, 0.0, 0.0, 4.0)]
-        for site, length in (("a", 0.45), ("b", 0.55))
-    }
+    small = {site: [length * n / 5 - n for n in (3.0, 0.0, 0.0, 4.0)] for site, length in (("a", 0.45), ("b", 0.55))}
     found = judged(small)
     assert found == {"a": "the model has shrunk to 0.09 of the one that was sent"}
     assert remaining({"w": torch.ones(4)}, {"w": torch.zeros(4)}, ["w"]) == 1.0
@@ -430,18 +416,16 @@ def test_lengths_from_zeros_tell_nothing_about_others() -> None:
 
 def test_a_model_that_comes_back_as_it_was_sent_is_no_replay() -> None:
     request = Train(START, Recipe())
-    envelope = Envelope("run", "a", Moment(1, "train", 0, 0), "", request)
+    envelope = RequestEnvelope("run", "a", RequestMoment(1, "train", 0, 0), "", request)
     protection = Protection()
     for _ in range(2):
-        assert not protection.refusals(
-            "train", {"a": Trained(START, 10, 0.5)}, {"a": envelope}, lambda site: ()
-        )
+        assert not protection.refusals("train", {"a": Trained(START, 10, 0.5)}, {"a": envelope}, lambda site: ())
 
 
 def test_a_negative_variance_is_refused() -> None:
     request = Train(START, Recipe())
     reply = Trained({**START, "bn.running_var": torch.tensor([1.0, -1.0, 1.0, 2.0])}, 10, 0.5)
-    envelope = Envelope("run", "a", Moment(1, "train", 0, 0), "", request)
+    envelope = RequestEnvelope("run", "a", RequestMoment(1, "train", 0, 0), "", request)
     found = Protection().refusals("train", {"a": reply}, {"a": envelope}, lambda site: ("bn.running_var",))
     assert "negative variance" in found["a"]
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedsift.data.dataset import Dataset, Spread, Truth
-from fedsift.protocol.evidence import EVIDENCE, Evidence
+from fedsift.data.dataset import Dataset, FederatedDataset, SimulationTruth
+from fedsift.protocol.evidence import EVIDENCE, LabelEvidence
 from fedsift.study.results import summarise_corrections
 
 
-def spread(clean: dict[str, list[int]], given: dict[str, list[int]], known: bool = True) -> Spread:
+def spread(clean: dict[str, list[int]], given: dict[str, list[int]], known: bool = True) -> FederatedDataset:
     sites = tuple(clean)
     sizes = np.cumsum([0, *(len(labels) for labels in clean.values())])
     everything = np.concatenate([np.array(labels) for labels in clean.values()])
@@ -23,8 +23,8 @@ def spread(clean: dict[str, list[int]], given: dict[str, list[int]], known: bool
         train=np.arange(len(everything)),
         test=np.zeros(0, dtype=np.int64),
     )
-    truth = Truth({s: np.array(v) for s, v in clean.items()}, dict.fromkeys(sites, 0.0), ())
-    return Spread(
+    truth = SimulationTruth({s: np.array(v) for s, v in clean.items()}, dict.fromkeys(sites, 0.0), ())
+    return FederatedDataset(
         data,
         sites,
         {site: np.arange(sizes[i], sizes[i + 1]) for i, site in enumerate(sites)},
@@ -42,7 +42,7 @@ def test_fixed_harmed_missed_by_hand() -> None:
     """x believes [1, 0, 1, 2]: first harmed, second fixed, third kept, fourth still wrong and rewritten; y kept its
     labels, one right and one wrong."""
     found = summarise_corrections(
-        spread(CLEAN, GIVEN), {"x": {EVIDENCE: Evidence(labels=torch.tensor([1, 0, 1, 2]))}}
+        spread(CLEAN, GIVEN), {"x": {EVIDENCE: LabelEvidence(labels=torch.tensor([1, 0, 1, 2]))}}
     )
     assert found is not None
     overall = found["overall"]
@@ -62,7 +62,7 @@ def test_sample_detection_by_hand() -> None:
     of two right ones each: 3/4 within the site."""
     pages = {
         "x": {
-            EVIDENCE: Evidence(
+            EVIDENCE: LabelEvidence(
                 flagged=torch.tensor([True, True, False, False]),
                 suspicion=torch.tensor([0.9, 0.95, 0.1, 0.5]),
             )
@@ -77,7 +77,7 @@ def test_sample_detection_by_hand() -> None:
 
 def test_noise_level_error_by_hand() -> None:
     """x: rate 1/2 given, 1/4 believed; y: 1/2 both. Estimates 0.4 and 0.2."""
-    pages = {"x": {EVIDENCE: Evidence(labels=torch.tensor([0, 0, 1, 0]))}}
+    pages = {"x": {EVIDENCE: LabelEvidence(labels=torch.tensor([0, 0, 1, 0]))}}
     found = summarise_corrections(spread(CLEAN, GIVEN), pages, {"x": 0.4, "y": 0.2, "gone": 1.0}) or {}
     assert found["noise_level"]["mean_error_given"] == pytest.approx((0.1 + 0.3) / 2)
     assert found["noise_level"]["mean_error_believed"] == pytest.approx((0.15 + 0.3) / 2)
@@ -86,13 +86,13 @@ def test_noise_level_error_by_hand() -> None:
 
 def test_nothing_to_say_without_evidence_or_truth() -> None:
     assert summarise_corrections(spread(CLEAN, GIVEN), {"x": {"feddyn memory": {}}}) is None
-    pages = {"x": {EVIDENCE: Evidence(labels=torch.tensor([0, 0, 0, 0]))}}
+    pages = {"x": {EVIDENCE: LabelEvidence(labels=torch.tensor([0, 0, 0, 0]))}}
     assert summarise_corrections(spread(CLEAN, GIVEN, known=False), pages) is None
 
 
 def test_a_federation_without_wrong_labels() -> None:
     found = summarise_corrections(
-        spread(CLEAN, CLEAN), {"x": {EVIDENCE: Evidence(suspicion=torch.tensor([0.1, 0.2, 0.3, 0.4]))}}
+        spread(CLEAN, CLEAN), {"x": {EVIDENCE: LabelEvidence(suspicion=torch.tensor([0.1, 0.2, 0.3, 0.4]))}}
     )
     assert found is not None
     assert found["samples"]["auroc"] is None

@@ -106,9 +106,7 @@ def test_a_run_writes_down_what_its_natural_sites_decide(tmp_path: Path) -> None
         ("fedavg", FederationFacts(sites=1), "one site alone", False),
     ],
 )
-def test_methods_say_where_they_do_not_fit(
-    name: str, facts: FederationFacts, words: str, refuses: bool
-) -> None:
+def test_methods_say_where_they_do_not_fit(name: str, facts: FederationFacts, words: str, refuses: bool) -> None:
     found = methods.get(name)().fits(facts)
     assert found is not None
     assert words in found.reason
@@ -116,9 +114,7 @@ def test_methods_say_where_they_do_not_fit(
 
 
 def test_methods_that_fit_say_nothing() -> None:
-    facts = FederationFacts(
-        sites=10, samples=(50,) * 10, classes=3, multilabel=False, public=9, networks=("cnn",)
-    )
+    facts = FederationFacts(sites=10, samples=(50,) * 10, classes=3, multilabel=False, public=9, networks=("cnn",))
     silent = [name for name in methods if methods.get(name)().fits(facts) is None]
     assert {"fedavg", "fednoro", "fedcorr", "rhfl", "feddpcont"} <= set(silent)
 

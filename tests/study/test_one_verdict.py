@@ -24,9 +24,7 @@ from fedsift.training import processes as processes_module
 @contextmanager
 def busy(processes: int = 3) -> Iterator[None]:
     """Other work on the machine, ended by its own id."""
-    started = [
-        subprocess.Popen([sys.executable, "-c", "while True: sum(range(9999))"]) for _ in range(processes)
-    ]
+    started = [subprocess.Popen([sys.executable, "-c", "while True: sum(range(9999))"]) for _ in range(processes)]
     try:
         yield
     finally:

@@ -83,9 +83,7 @@ def test_paths_start_at_the_studys_file_wherever_one_stands(
     assert again.spread().sites == study.spread().sites
 
 
-def test_a_typed_path_starts_where_one_stands(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_typed_path_starts_where_one_stands(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
     (tmp_path / "other").mkdir()
     study = Study.from_file(home / "study.toml", ["data.path=../other", "data.table=own/labels.csv"])

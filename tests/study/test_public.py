@@ -11,8 +11,8 @@ import torch
 
 from fedsift.core.errors import ConfigError, DataError
 from fedsift.data.dataset import Dataset
-from fedsift.data.public_set import Public
-from fedsift.study.running import federate
+from fedsift.data.public_set import PublicSettings
+from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
 
 FOUR = {"name": "iid", "sites": 4}
@@ -39,7 +39,7 @@ def test_a_share_of_the_training_pool_is_set_aside_before_it_is_spread() -> None
 
 def test_every_site_has_the_same_public_samples() -> None:
     study = _study(public={"from_train": 0.1})
-    fed = federate(study, study.spread(), "r")
+    fed = open_in_process(study, study.spread(), "r")
     digests = {facts.public_digest for facts in fed.facts.values()}
     assert len(digests) == 1
     assert fed.public is not None
@@ -49,7 +49,7 @@ def test_every_site_has_the_same_public_samples() -> None:
 
 def test_a_digest_tells_order_and_content_apart() -> None:
     study = _study(public={"from_train": 0.1})
-    public = federate(study, study.spread(), "r").public
+    public = open_in_process(study, study.spread(), "r").public
     assert public is not None
     turned = type(public)(public.pool, public.rows.flip(0), public.mean, public.std)
     brighter = type(public)((public.pool + 1).to(torch.uint8), public.rows, public.mean, public.std)
@@ -82,7 +82,7 @@ def test_groups_are_public_or_private_as_a_whole() -> None:
     images = np.zeros((40, 1, 2, 2), np.uint8)
     patients = np.repeat(np.arange(10), 4)
     data = Dataset("x", images, np.arange(40) % 2, ("a", "b"), np.arange(40), np.arange(0), groups=patients)
-    left, public = Public(from_train=0.3).take(data, seed=1)
+    left, public = PublicSettings(from_train=0.3).take(data, seed=1)
     assert len(public.rows) > 0
     assert not set(patients[left.train]) & set(patients[public.rows])
 
@@ -111,7 +111,7 @@ def test_public_samples_of_another_shape_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_method_that_needs_public_samples_gets_a_tenth_when_none_are_named() -> None:
-    assert _study().public == Public(from_train=0.1)
+    assert _study().public == PublicSettings(from_train=0.1)
     assert Study.from_table({"method": {"name": "fedavg"}}).public is None
     assert "public" in _study().to_table()
     assert "public" not in Study.from_table({}).to_table()
@@ -119,7 +119,7 @@ def test_a_method_that_needs_public_samples_gets_a_tenth_when_none_are_named() -
 
 def test_networks_in_turn() -> None:
     study = _study(model={"cycle": ["cnn", "mlp", "lenet5"], "sites": {"site-01": "cnn"}})
-    fed = federate(study, study.spread(), "r")
+    fed = open_in_process(study, study.spread(), "r")
     assert [facts.model for facts in fed.facts.values()] == ["cnn", "cnn", "lenet5", "cnn"]
     assert Study.from_table(study.to_table()) == study
     with pytest.raises(ConfigError, match="unknown model 'mpl'"):

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from fedsift.core.errors import ConfigError, QuorumError, RunError
-from fedsift.protocol.messages import Answer
+from fedsift.protocol.messages import ReplyEnvelope
 from fedsift.runs.folder import RunFolder
 from fedsift.runs.reading import read_run
 from fedsift.runtime.engine import Engine
-from fedsift.runtime.in_process import Here, InProcess
-from fedsift.study.running import InProcessTransport, carry_out, new_run, run
+from fedsift.runtime.in_process import InProcess, InProcessFederation
+from fedsift.study.running import InProcessTransport, execute_run, new_run, run
 from fedsift.study.study import Study
 from fedsift.transports.flower import launch as on_flower
 
@@ -49,7 +49,7 @@ def test_any_engine_goes_through_the_same_sequence(tmp_path: Path) -> None:
     study = study_of()
     folder = new_run(study, tmp_path)
     rows: list[dict[str, Any]] = []
-    summary = carry_out(study, folder, lambda: Here(study.spread()), rows.append)
+    summary = execute_run(study, folder, lambda: InProcessFederation(study.spread()), rows.append)
     assert [row["round"] for row in rows] == [1, 2]
     assert summary == folder.read_json("summary.json")
     data = read_run(folder.path)
@@ -71,7 +71,7 @@ def test_the_callers_threads_are_there_again_even_after_a_failure(tmp_path: Path
             raise ConfigError("no engine")
 
         with pytest.raises(ConfigError):
-            carry_out(study_of(), new_run(study_of(), tmp_path), nothing)
+            execute_run(study_of(), new_run(study_of(), tmp_path), nothing)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -84,14 +84,14 @@ def test_a_run_that_fails_before_its_first_round_leaves_no_folder(tmp_path: Path
 
     folder = new_run(study_of(), tmp_path)
     with pytest.raises(type(error), match=str(error)):
-        carry_out(study_of(), folder, broken)
+        execute_run(study_of(), folder, broken)
     assert not folder.path.exists()
 
 
 class Silent(InProcess):
     """No site answers in the first round."""
 
-    def deliver(self, envelopes: Any, deadline: float) -> dict[str, Answer]:
+    def deliver(self, envelopes: Any, deadline: float) -> dict[str, ReplyEnvelope]:
         return {}
 
 

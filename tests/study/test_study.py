@@ -108,7 +108,7 @@ def test_initial_weights_are_taken_from_a_file_and_said_to_be_missing_where_they
     from safetensors.torch import save_file
 
     from fedsift.models.factory import initial_weights
-    from fedsift.study.running import federate
+    from fedsift.study.running import open_in_process
 
     table = {
         "data": {"name": "digits"},
@@ -119,13 +119,11 @@ def test_initial_weights_are_taken_from_a_file_and_said_to_be_missing_where_they
     spread = study.spread()
     trained = initial_weights("lenet5", spread.dataset.shape, 10, seed=77)
     save_file(trained, tmp_path / "own.safetensors")
-    given = Study.from_table(
-        {**table, "model": {"name": "lenet5", "weights": str(tmp_path / "own.safetensors")}}
-    )
+    given = Study.from_table({**table, "model": {"name": "lenet5", "weights": str(tmp_path / "own.safetensors")}})
     assert Study.from_table(given.to_table()) == given
-    started = federate(given, spread, "run").initial_weights()
+    started = open_in_process(given, spread, "run").initial_weights()
     assert all((started[name] == value).all() for name, value in trained.items())
-    drawn = federate(study, spread, "run").initial_weights()
+    drawn = open_in_process(study, spread, "run").initial_weights()
     assert any((drawn[name] != value).any() for name, value in trained.items())
 
     monkeypatch.setenv("FEDSIFT_DATA", str(tmp_path))

@@ -75,9 +75,7 @@ def say(python: Path, code: str, *words: str, **variables: str) -> Any:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def tracked(
-    python: Path, place: Path, track: dict[str, Any], **variables: str
-) -> tuple[Path, list[dict[str, Any]]]:
+def tracked(python: Path, place: Path, track: dict[str, Any], **variables: str) -> tuple[Path, list[dict[str, Any]]]:
     """A run that was stopped after two rounds and resumed; its folder and rounds."""
     told = say(python, RUN, json.dumps({**TABLE, "track": track}), str(place), **variables)
     assert told["warnings"] == []
@@ -98,12 +96,8 @@ print(json.dumps({"scalars": {t: [[e.step, e.value] for e in seen.Scalars(t)] fo
 """
     seen = say(python, code, str(run / "track" / "tensorboard"))
     assert [step for step, _ in seen["scalars"]["accuracy"]] == [1, 2, 3, 4]
-    assert [value for _, value in seen["scalars"]["accuracy"]] == pytest.approx(
-        [r["accuracy"] for r in rounds]
-    )
-    assert [value for _, value in seen["scalars"]["recall/3"]] == pytest.approx(
-        [r["recall"][3] for r in rounds]
-    )
+    assert [value for _, value in seen["scalars"]["accuracy"]] == pytest.approx([r["accuracy"] for r in rounds])
+    assert [value for _, value in seen["scalars"]["recall/3"]] == pytest.approx([r["recall"][3] for r in rounds])
     assert {"study/text_summary", "summary.json/text_summary"} <= set(seen["texts"])
 
 

@@ -19,7 +19,7 @@ from fedsift.runs.folder import RunFolder
 from fedsift.study.running import new_run, reopen, run
 from fedsift.study.study import Study
 from fedsift.tracking.base import Tracker, trackers
-from fedsift.tracking.threads import Following, figures_of, settings_of
+from fedsift.tracking.threads import TrackerThreads, figures_of, settings_of
 
 TABLE = {
     "partition": {"name": "iid", "sites": 3},
@@ -104,9 +104,7 @@ def test_a_tracked_run_has_the_bytes_of_an_untracked_one(untracked: RunFolder, t
 
 
 @pytest.mark.parametrize(("where", "told"), [("start", 0), ("metrics", 1), ("artifact", 3), ("end", 3)])
-def test_a_failing_tracker_never_stops_a_run(
-    where: str, told: int, untracked: RunFolder, tmp_path: Path
-) -> None:
+def test_a_failing_tracker_never_stops_a_run(where: str, told: int, untracked: RunFolder, tmp_path: Path) -> None:
     noting, seen = Noting(fails_in=where), []
     study = Study.from_table({**TABLE, "track": {"noting": noting, "csv": True}})
     folder = new_run(study, tmp_path)
@@ -128,7 +126,7 @@ def test_a_tracker_that_ends_the_program_or_hangs_is_left_behind(tmp_path: Path)
         def metrics(self, values: Mapping[str, float], step: int) -> None:
             forever.wait()
 
-    following = Following({"exits": Exits(), "hangs": Hangs()}, tmp_path, {})
+    following = TrackerThreads({"exits": Exits(), "hangs": Hangs()}, tmp_path, {})
     following.round(row(1))
     following.close("finished", patience=0.2)
     exits, hangs = following.news()
@@ -155,12 +153,12 @@ def test_a_resumed_run_tells_each_round_once(tmp_path: Path) -> None:
 
 
 def test_rounds_that_a_tracker_missed_come_first(tmp_path: Path) -> None:
-    first = Following({"csv": trackers.get("csv")()}, tmp_path, {})
+    first = TrackerThreads({"csv": trackers.get("csv")()}, tmp_path, {})
     first.round(row(1))
     first.close("interrupted")
     noting = Noting()
     past = [row(1), row(2)]
-    later = Following({"csv": trackers.get("csv")(), "noting": noting}, tmp_path, {}, past)
+    later = TrackerThreads({"csv": trackers.get("csv")(), "noting": noting}, tmp_path, {}, past)
     later.round(row(3, extra=1.5))
     later.close("finished")
     assert [call[2] for call in noting.calls if call[0] == "metrics"] == [1, 2, 3]
@@ -231,9 +229,7 @@ class FakeRun:
 
 
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
-def test_wandb_and_trackio_are_called_as_they_wish(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_and_trackio_are_called_as_they_wish(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     fake = types.ModuleType(name)
     fake.init = lambda **options: FakeRun(calls, **options)  # type: ignore[attr-defined]
@@ -242,7 +238,7 @@ def test_wandb_and_trackio_are_called_as_they_wish(
     monkeypatch.setattr("fedsift.tracking.base.find_spec", lambda package: True)
     (tmp_path / "summary.json").write_text("{}")
     for number in (1, 2):
-        following = Following({name: trackers.get(name)()}, tmp_path, {"seed": 1})
+        following = TrackerThreads({name: trackers.get(name)()}, tmp_path, {"seed": 1})
         following.round(row(number))
         following.close("finished" if number == 2 else "interrupted")
         assert following.news() == []

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsift.protocol.messages import Moment, SiteFacts
+from fedsift.protocol.messages import RequestMoment, SiteFacts
 from fedsift.protocol.site import Samples, Site
 from fedsift.training.site import LocalSite
 
@@ -46,7 +46,7 @@ def make_site(x: Tensor, labels: Tensor, n_classes: int, model: str = LINEAR, **
         samples=Samples(x, torch.arange(len(x)), (0.0,), (1.0,)),
         given=labels,
         classes=tuple(str(k) for k in range(n_classes)),
-        moment=Moment(1, "train", 0, 0),
+        moment=RequestMoment(1, "train", 0, 0),
         multilabel=labels.dim() == 2,
         **options,
     )

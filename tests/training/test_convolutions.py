@@ -15,14 +15,10 @@ from fedsift.training.stacked import convolutions as winograd
 from fedsift.training.stacked.convolutions import Geometry, convolve_by_products
 from fedsift.training.stacked.network import StackedNetwork
 
-needs_kernels = pytest.mark.skipif(
-    native.library() is None, reason=f"no native kernels here: {native.why_not()}"
-)
+needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"no native kernels here: {native.why_not()}")
 
 
-def make(
-    sites: int, rows: int, sizes: tuple[int, ...], seed: int, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def make(sites: int, rows: int, sizes: tuple[int, ...], seed: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Images `[B, C*in, H, W]`, channels last, and kernels `[C, out, in, h, w]` with input channels last."""
     channels, out, height, width, high, wide = sizes
     generator = torch.Generator().manual_seed(seed)
@@ -32,22 +28,16 @@ def make(
     return images.permute(0, 3, 1, 2).requires_grad_(), kernels.permute(0, 1, 4, 2, 3).requires_grad_()
 
 
-def plainly(
-    images: Tensor, kernels: Tensor, stride: tuple[int, int] | int, padding: tuple[int, int] | int
-) -> Tensor:
+def plainly(images: Tensor, kernels: Tensor, stride: tuple[int, int] | int, padding: tuple[int, int] | int) -> Tensor:
     """torch's own convolution, a group for each site."""
-    return F.conv2d(
-        images.contiguous(), kernels.flatten(0, 1).contiguous(), None, stride, padding, 1, len(kernels)
-    )
+    return F.conv2d(images.contiguous(), kernels.flatten(0, 1).contiguous(), None, stride, padding, 1, len(kernels))
 
 
 def assert_same(ours: Tensor, theirs: Tensor, inputs: list[Tensor], tolerance: float) -> None:
     assert ours.shape == theirs.shape
     assert float((ours - theirs).detach().norm() / theirs.detach().norm()) < tolerance
     gradient = torch.randn(ours.shape, generator=torch.Generator().manual_seed(5), dtype=ours.dtype)
-    for own, other in zip(
-        torch.autograd.grad(ours, inputs, gradient), torch.autograd.grad(theirs, inputs, gradient)
-    ):
+    for own, other in zip(torch.autograd.grad(ours, inputs, gradient), torch.autograd.grad(theirs, inputs, gradient)):
         assert float((own - other).norm() / other.norm()) < tolerance
 
 
@@ -90,9 +80,7 @@ def test_products(
     padding=st.integers(0, 1),
     seed=st.integers(0, 1000),
 )
-def test_tiles(
-    sites: int, rows: int, channels: int, out: int, sides: tuple[int, int], padding: int, seed: int
-) -> None:
+def test_tiles(sites: int, rows: int, channels: int, out: int, sides: tuple[int, int], padding: int, seed: int) -> None:
     images, kernels = make(sites, rows, (channels, out, *sides, 3, 3), seed, torch.float64)
     ours = winograd.convolve_by_tiles(images, kernels, padding)
     theirs = plainly(images, kernels, 1, padding)
@@ -177,9 +165,7 @@ def test_tiles_in_single_precision_lose_little() -> None:
     def lost(result: Tensor) -> float:
         return float((result.double() - exact).norm() / exact.norm())
 
-    assert lost(winograd.convolve_by_tiles(images, kernels, 1)) < 4 * lost(
-        F.conv2d(images, kernels[0], padding=1)
-    )
+    assert lost(winograd.convolve_by_tiles(images, kernels, 1)) < 4 * lost(F.conv2d(images, kernels[0], padding=1))
 
 
 def test_the_transforms_in_plain_numpy() -> None:
@@ -207,9 +193,7 @@ def test_the_transforms_in_plain_numpy() -> None:
     ],
     ids=lambda value: str(value),
 )
-def test_which_way_a_layer_takes(
-    layer: nn.Conv2d, side: int, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_which_way_a_layer_takes(layer: nn.Conv2d, side: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four images a site, two sites; whichever way is taken, torch's numbers come out."""
     from fedsift.training.stacked import operations
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedsift.models.factory import initial_weights
-from fedsift.protocol.messages import Moment, SiteFacts
+from fedsift.protocol.messages import RequestMoment, SiteFacts
 from fedsift.protocol.notebook import Notebook
 from fedsift.protocol.site import Samples, Site
 from fedsift.training.crossfit import COPIES, FOLDS, CrossTrain, folds_of, out_of_fold_logits
@@ -29,7 +29,7 @@ def made_site(n: int = 40, **changes: object) -> Site:
         samples=Samples(pool, torch.arange(n)),
         given=labels,
         classes=("a", "b", "c"),
-        moment=Moment(1, "fit", 0, 0),
+        moment=RequestMoment(1, "fit", 0, 0),
     )
     return replace(site, **changes)  # type: ignore[arg-type]
 
@@ -50,9 +50,7 @@ def test_a_model_never_sees_the_labels_of_its_own_fold() -> None:
         other = made_site(given=labels, notebook=Notebook({FOLDS: fold}))
         after = request().answer(other)
         for k in range(FOLDS_ASKED):
-            same = all(
-                torch.equal(before.models[k][name], after.models[k][name]) for name in before.models[k]
-            )
+            same = all(torch.equal(before.models[k][name], after.models[k][name]) for name in before.models[k])
             assert same == (k == number)
 
 
@@ -87,9 +85,7 @@ def test_predictions_are_by_the_model_that_left_the_sample_out() -> None:
     for k, weights in enumerate(models):
         every = logits_of(site.network(weights), site.samples)
         assert torch.allclose(found[fold == k], every[fold == k], atol=1e-6)
-    assert torch.allclose(
-        out_of_fold_logits(site, models[:1]), logits_of(site.network(models[0]), site.samples)
-    )
+    assert torch.allclose(out_of_fold_logits(site, models[:1]), logits_of(site.network(models[0]), site.samples))
 
 
 def test_a_site_with_fewer_samples_than_folds_sends_back_what_it_could_not_train() -> None:
@@ -97,9 +93,7 @@ def test_a_site_with_fewer_samples_than_folds_sends_back_what_it_could_not_train
     reply = request().answer(site)
     assert sorted(reply.samples) == [0, 1, 1]
     empty = reply.samples.index(0)
-    assert all(
-        torch.equal(value, request().models[empty][name]) for name, value in reply.models[empty].items()
-    )
+    assert all(torch.equal(value, request().models[empty][name]) for name, value in reply.models[empty].items())
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from fedsift.formulas import losses
 from fedsift.protocol.site import Site
 from fedsift.training import cohort
 from fedsift.training.cohort import train_cohort
-from fedsift.training.extras import Extra, Follower, Frozen, PerParameter, PerSample, PerSite
-from fedsift.training.job import Job, Result
+from fedsift.training.extras import Extra, FollowerNetwork, FrozenNetwork, PerParameter, PerSample, PerSite
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.objective import CrossEntropy, Objective, Term, View
 from fedsift.training.recipe import Augment
 from fedsift.training.trainer import train_each, train_one
@@ -110,15 +110,15 @@ def extras_of(site: Site, seed: int) -> dict[str, Extra]:
         "direction": PerParameter({name: numbers(seed, *v.shape) for name, v in some_weights().items()}),
         "weights": PerSample(numbers(seed + 100, n).abs()),
         "soft": PerSample(numbers(seed + 200, n, CLASSES).softmax(-1)),
-        "peer": Frozen(some_weights(seed + 300)),
+        "peer": FrozenNetwork(some_weights(seed + 300)),
         "running": PerSample(torch.zeros(n, CLASSES)),
         "point": PerSite(numbers(seed + 400, some_weights()["head.weight"].shape[1])),
     }
 
 
-def jobs_with(objective: Objective | Term, sizes: tuple[int, ...] = SIZES, **options: Any) -> list[Job]:
+def jobs_with(objective: Objective | Term, sizes: tuple[int, ...] = SIZES, **options: Any) -> list[TrainingJob]:
     return [
-        Job(site, some_weights(), recipe(objective, **options), extras=extras_of(site, seed))
+        TrainingJob(site, some_weights(), recipe(objective, **options), extras=extras_of(site, seed))
         for seed, site in enumerate(make_sites(sizes))
     ]
 
@@ -130,12 +130,7 @@ TERMS: dict[str, Term | Objective] = {
     "another network": CrossEntropy() + 0.5 * Peer(),
     "running average": CrossEntropy() + 0.5 * Running(),
     "features and a point": CrossEntropy() + 0.5 * Drawn(),
-    "all": CrossEntropy()
-    + 0.1 * Pull()
-    + 0.3 * Weighted()
-    + 0.2 * SoftLabels()
-    + 0.5 * Peer()
-    + 0.5 * Running(),
+    "all": CrossEntropy() + 0.1 * Pull() + 0.3 * Weighted() + 0.2 * SoftLabels() + 0.5 * Peer() + 0.5 * Running(),
 }
 
 
@@ -156,8 +151,8 @@ def test_rows_follow_views_and_mixup(options: dict[str, Any]) -> None:
 def test_rows_written_are_alike() -> None:
     jobs = jobs_with(TERMS["running average"], views=2)
     for ours, theirs in zip(train_cohort(jobs), train_each(jobs)):
-        assert isinstance(ours, Result)
-        assert isinstance(theirs, Result)
+        assert isinstance(ours, TrainingResult)
+        assert isinstance(theirs, TrainingResult)
         torch.testing.assert_close(ours.rows["running"], theirs.rows["running"], rtol=1e-10, atol=1e-12)
     for job in jobs:  # what a job brought stays as it was
         extra = job.extras["running"]
@@ -171,8 +166,8 @@ def test_a_point_that_a_term_writes_is_alike() -> None:
     brought = [job.extras["point"] for job in jobs]
     before = [extra.tensor.clone() for extra in brought if isinstance(extra, PerSite)]
     for ours, theirs, start in zip(train_cohort(jobs), train_each(jobs), before):
-        assert isinstance(ours, Result)
-        assert isinstance(theirs, Result)
+        assert isinstance(ours, TrainingResult)
+        assert isinstance(theirs, TrainingResult)
         torch.testing.assert_close(ours.learnt["point"], theirs.learnt["point"], rtol=1e-10, atol=1e-12)
         assert not torch.equal(ours.learnt["point"], start)
     for extra, start in zip(brought, before):
@@ -186,18 +181,16 @@ def test_extras_that_all_sites_share_and_extras_of_their_own_agree() -> None:
     shared = extras_of(sites[0], 5)
     for name in ("direction", "peer"):
         objective = CrossEntropy() + 0.2 * (Pull() if name == "direction" else Peer())
-        jobs = [Job(site, some_weights(), recipe(objective), extras={name: shared[name]}) for site in sites]
+        jobs = [TrainingJob(site, some_weights(), recipe(objective), extras={name: shared[name]}) for site in sites]
         assert_alike(jobs, tolerance=1e-10)
 
 
 def test_different_extras_are_different_cohorts(monkeypatch: pytest.MonkeyPatch) -> None:
     cohorts: list[int] = []
     train = cohort._train_stacked
-    monkeypatch.setattr(
-        cohort, "_train_stacked", lambda jobs, last: cohorts.append(len(jobs)) or train(jobs, last)
-    )
+    monkeypatch.setattr(cohort, "_train_stacked", lambda jobs, last: cohorts.append(len(jobs)) or train(jobs, last))
     jobs = jobs_with(CrossEntropy(), (8, 9, 10, 11))
-    jobs = [*jobs[:2], *(Job(job.site, job.weights, job.recipe) for job in jobs[2:])]
+    jobs = [*jobs[:2], *(TrainingJob(job.site, job.weights, job.recipe) for job in jobs[2:])]
     assert_alike(jobs)
     assert sorted(cohorts) == [2, 2]
 
@@ -222,13 +215,13 @@ class BehindAside(Behind):
 
 def following(
     term: Term, ages: tuple[int | None, ...], sizes: tuple[int, ...] = SIZES, **options: Any
-) -> list[Job]:
+) -> list[TrainingJob]:
     return [
-        Job(
+        TrainingJob(
             site,
             some_weights(),
             recipe(CrossEntropy() + 0.5 * term, **options),
-            extras={"average": Follower(some_weights(seed), 0.9, age)},
+            extras={"average": FollowerNetwork(some_weights(seed), 0.9, age)},
         )
         for seed, (site, age) in enumerate(zip(make_sites(sizes), ages))
     ]
@@ -250,7 +243,7 @@ def test_followers_of_a_cohort_follow_as_at_each_site(
     """Also at sites that are done before the others, with running statistics and a batch of one."""
     jobs = following(term, ages, **options)
     for ours, theirs in zip(assert_alike(jobs, tolerance=1e-10), train_each(jobs)):
-        assert isinstance(theirs, Result)
+        assert isinstance(theirs, TrainingResult)
         for name, value in theirs.followers["average"].items():
             torch.testing.assert_close(ours.followers["average"][name], value, rtol=1e-10, atol=1e-12)
 
@@ -260,7 +253,7 @@ def test_a_follower_by_hand() -> None:
     [job] = following(Behind(), (None,), (6,), epochs=1, batch_size=6)
     result = train_one(job)
     extra = job.extras["average"]
-    assert isinstance(extra, Follower)
+    assert isinstance(extra, FollowerNetwork)
     for name, start in extra.weights.items():
         if name == "norm.num_batches_tracked":
             assert result.followers["average"][name] == result.weights[name] == 1
@@ -271,10 +264,10 @@ def test_a_follower_by_hand() -> None:
 
 def test_a_young_follower_is_the_mean_of_all_models_so_far() -> None:
     """Steps 1, 2, 3 from age 0: d = 1/2, 2/3, 3/4, until 0.9 is smaller; by then it is an old one."""
-    young = Follower({}, 0.9, 0)
+    young = FollowerNetwork({}, 0.9, 0)
     assert [young.decay_at(step) for step in (1, 2, 3)] == pytest.approx([1 / 2, 2 / 3, 3 / 4])
     assert young.decay_at(9) == pytest.approx(0.9)
-    assert Follower({}, 0.9, 50).decay_at(1) == Follower({}, 0.9).decay_at(1) == 0.9
+    assert FollowerNetwork({}, 0.9, 50).decay_at(1) == FollowerNetwork({}, 0.9).decay_at(1) == 0.9
 
 
 def test_a_view_held_back_is_not_trained_on() -> None:
@@ -289,15 +282,15 @@ def test_a_view_held_back_is_not_trained_on() -> None:
 
     [site] = make_sites((9,))
     plain, held = (
-        train_one(Job(site, some_weights(), recipe(objective, views=views)))
+        train_one(TrainingJob(site, some_weights(), recipe(objective, views=views)))
         for objective, views in ((CrossEntropy(), 1), (CrossEntropy() + Nothing(), 2))
     )
     for name, value in plain.weights.items():
         torch.testing.assert_close(held.weights[name], value)
     with pytest.raises(ConfigError, match="train.views = 1, .*: a teacher that sees a view of its own"):
-        train_one(Job(site, some_weights(), recipe(CrossEntropy() + Nothing())))
+        train_one(TrainingJob(site, some_weights(), recipe(CrossEntropy() + Nothing())))
     with pytest.raises(ConfigError, match=r"train.mixup = 0.4: a teacher"):
-        train_one(Job(site, some_weights(), recipe(CrossEntropy() + Nothing(), views=2, mixup=0.4)))
+        train_one(TrainingJob(site, some_weights(), recipe(CrossEntropy() + Nothing(), views=2, mixup=0.4)))
 
 
 # By hand ---------------------------------------------------------------------------------------------------
@@ -308,9 +301,9 @@ def test_a_direction_is_added_to_the_gradient() -> None:
     [site] = make_sites((6,))
     direction = {name: numbers(3, *value.shape) for name, value in some_weights().items()}
     options: dict[str, Any] = {"epochs": 1, "batch_size": 6, "lr": 0.5}
-    plain = train_one(Job(site, some_weights(), recipe(**options)))
+    plain = train_one(TrainingJob(site, some_weights(), recipe(**options)))
     pulled = train_one(
-        Job(
+        TrainingJob(
             site,
             some_weights(),
             recipe(CrossEntropy() + Pull(), **options),
@@ -327,14 +320,12 @@ def test_a_sample_of_weight_zero_is_not_learnt_from() -> None:
     options: dict[str, Any] = {"epochs": 1, "batch_size": 6, "lr": 0.5}
     start = some_weights(model="linear")
     chosen = torch.tensor([2.0, 0.0, 2.0, 0.0, 0.0, 2.0])
-    weighted = train_one(
-        Job(site, start, recipe(Weighted(), **options), extras={"weights": PerSample(chosen)})
-    )
+    weighted = train_one(TrainingJob(site, start, recipe(Weighted(), **options), extras={"weights": PerSample(chosen)}))
     [alone] = make_sites((6,), model="linear")
     keep = chosen > 0
     alone.samples = type(site.samples)(site.samples.pool, site.samples.rows[keep])
     alone.given = site.given[keep]
-    expected = train_one(Job(alone, start, recipe(**options)))
+    expected = train_one(TrainingJob(alone, start, recipe(**options)))
     for name, value in expected.weights.items():
         torch.testing.assert_close(weighted.weights[name], value)
 
@@ -344,7 +335,7 @@ def test_rows_that_a_term_writes_are_seen_by_later_batches() -> None:
     [site] = make_sites((5,), model="linear")
     start = some_weights(model="linear")
     extras: dict[str, Extra] = {"running": PerSample(torch.zeros(5, CLASSES))}
-    result = train_one(Job(site, start, recipe(Running(), batch_size=5, lr=1e-14), extras=extras))
+    result = train_one(TrainingJob(site, start, recipe(Running(), batch_size=5, lr=1e-14), extras=extras))
     network = site.network(start).eval()
     with torch.no_grad():
         p = network(site.samples.take(torch.arange(5))).softmax(-1)
@@ -354,9 +345,9 @@ def test_rows_that_a_term_writes_are_seen_by_later_batches() -> None:
 def test_what_is_missing_is_named() -> None:
     [site] = make_sites((6,))
     with pytest.raises(DataError, match="site 'site 0': a loss term needs 'direction'"):
-        train_one(Job(site, some_weights(), recipe(Pull())))
+        train_one(TrainingJob(site, some_weights(), recipe(Pull())))
     short: dict[str, Extra] = {"weights": PerSample(torch.ones(4))}
     with pytest.raises(DataError, match="'weights' has 4 rows for 6 samples"):
-        train_one(Job(site, some_weights(), recipe(Weighted()), extras=short))
-    [alone] = train_cohort([Job(site, some_weights(), recipe(Pull()))])
+        train_one(TrainingJob(site, some_weights(), recipe(Weighted()), extras=short))
+    [alone] = train_cohort([TrainingJob(site, some_weights(), recipe(Pull()))])
     assert isinstance(alone, DataError)

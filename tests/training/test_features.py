@@ -74,9 +74,7 @@ def test_a_study_trains_on_features_and_embeds_once(tmp_path: Path, monkeypatch:
 def test_rows_beyond_a_limit_are_not_embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSIFT_CACHE", str(tmp_path / "cache"))
     name = "features:tests.training.test_features:means@16"
-    limited = Study.from_table(
-        {"data": {"name": "digits", "train_limit": 100, "test_limit": 40}}
-    ).source.load()
+    limited = Study.from_table({"data": {"name": "digits", "train_limit": 100, "test_limit": 40}}).source.load()
     CALLS["count"] = 0
     few = with_features(limited, name).images
     assert CALLS["count"] == 140

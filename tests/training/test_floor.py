@@ -8,7 +8,7 @@ import torch
 
 from fedsift.formulas.small_counts import lumped_counts
 from fedsift.models.factory import initial_weights
-from fedsift.protocol.messages import Moment, SiteFacts
+from fedsift.protocol.messages import RequestMoment, SiteFacts
 from fedsift.protocol.site import Samples, Site
 from fedsift.training.requests import Evaluate, Evaluated, Indicate, counted
 from fedsift.training.site import LocalSite
@@ -30,9 +30,7 @@ def test_few_right_ones_are_told_as_none_or_as_the_floor() -> None:
     assert (right.tolist(), total.tolist(), rest.tolist()) == ([0, 10, 10, 11, 0], [30] * 5, [0, 0])
 
 
-@pytest.mark.parametrize(
-    "right", [[50, 47, 0], [8, 47, 3], [0, 47, 0], [0, 0, 3], [50, 0, 3], [1, 1, 1], [0, 0, 0]]
-)
+@pytest.mark.parametrize("right", [[50, 47, 0], [8, 47, 3], [0, 47, 0], [0, 0, 3], [50, 0, 3], [1, 1, 1], [0, 0, 0]])
 def test_no_model_changes_which_classes_are_lumped(right: list[int]) -> None:
     # told apart by one model and together by the next, 50, 47 and the sum of 100 would leave a class of 3
     kept, total, rest = lumped_counts(right, [50, 47, 3], FLOOR)
@@ -135,7 +133,7 @@ def site(labels: list[int], smallest: int, multilabel: bool = False) -> Site:
         samples,
         given,
         ("a", "b", "c"),
-        Moment(1, "find", 0, 0),
+        RequestMoment(1, "find", 0, 0),
         held_out=samples,
         held_out_given=given,
         smallest=smallest,

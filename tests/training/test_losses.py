@@ -436,16 +436,12 @@ class TestCollaboration:
         everyone = numbers(114, C, B, K)
         consensus = losses.mean_scores(everyone)
         close(consensus, everyone.numpy().mean(0))
-        close(
-            losses.score_distance(everyone[0], consensus), np.abs((everyone[0] - consensus).numpy()).mean(-1)
-        )
+        close(losses.score_distance(everyone[0], consensus), np.abs((everyone[0] - consensus).numpy()).mean(-1))
         p, q = softmax(everyone[0].numpy()), softmax(consensus.numpy())
         close(losses.ensemble_distillation(everyone[0], consensus), (q * np.log(q / p)).sum(-1))
 
 
-PRIOR = losses.log_prior(
-    torch.tensor([[3.0, 0.0, 1.0, 2.0], [1.0, 1.0, 0.0, 4.0], [1.0, 2.0, 3.0, 4.0]]).double()
-)
+PRIOR = losses.log_prior(torch.tensor([[3.0, 0.0, 1.0, 2.0], [1.0, 1.0, 0.0, 4.0], [1.0, 2.0, 3.0, 4.0]]).double())
 TEACHER = numbers(120, C, B, K)
 CONTRAST = one_hot(121, C, B)
 MULTI = (numbers(122, C, B, K) > 0).double()
@@ -466,9 +462,7 @@ def row(values: Tensor, site: int | None) -> Tensor:
 FORMULAS: dict[str, Callable[[Tensor, Tensor, int | None], Tensor]] = {
     "cross_entropy": lambda z, t, s: losses.cross_entropy(z, t),
     "adjusted": lambda z, t, s: losses.cross_entropy(losses.adjusted_logits(z, row(PRIOR, s)), t),
-    "distillation_masked": lambda z, t, s: losses.distillation(
-        z, at(TEACHER, s), row(PRIOR, s), 0.8, "masked"
-    ),
+    "distillation_masked": lambda z, t, s: losses.distillation(z, at(TEACHER, s), row(PRIOR, s), 0.8, "masked"),
     "distillation_zero": lambda z, t, s: losses.distillation(z, at(TEACHER, s), row(PRIOR, s), 0.8, "zero"),
     "distillation_renormalise": lambda z, t, s: losses.distillation(
         z, at(TEACHER, s), row(PRIOR, s), 0.8, "renormalise"

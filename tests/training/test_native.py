@@ -14,17 +14,15 @@ from torch.nn import functional as F
 
 from fedsift.training import augment, native
 from fedsift.training.native import building as build
-from fedsift.training.native.operations import Block
+from fedsift.training.native.operations import PooledBlock
 from fedsift.training.recipe import Augment
 from fedsift.training.stacked import layout
 from fedsift.training.stacked.network import StackedNetwork
 
-needs_kernels = pytest.mark.skipif(
-    native.library() is None, reason=f"no native kernels here: {native.why_not()}"
-)
+needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"no native kernels here: {native.why_not()}")
 
 
-def expected_block(kind: Block, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def expected_block(kind: PooledBlock, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The same by torch, site by site."""
     return torch.stack(
         [
@@ -34,14 +32,12 @@ def expected_block(kind: Block, x: Tensor, weight: Tensor, bias: Tensor | None) 
     )
 
 
-def assert_same_block(kind: Block, x: Tensor, weight: Tensor, bias: Tensor | None, tolerance: float) -> None:
+def assert_same_block(kind: PooledBlock, x: Tensor, weight: Tensor, bias: Tensor | None, tolerance: float) -> None:
     inputs = [value.requires_grad_() for value in (x, weight, bias) if value is not None]
     ours, theirs = native.block(kind, x, weight, bias), expected_block(kind, x, weight, bias)
     assert torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True)
     gradient = torch.randn(theirs.shape, generator=torch.Generator().manual_seed(1), dtype=x.dtype)
-    for own, other in zip(
-        torch.autograd.grad(ours, inputs, gradient), torch.autograd.grad(theirs, inputs, gradient)
-    ):
+    for own, other in zip(torch.autograd.grad(ours, inputs, gradient), torch.autograd.grad(theirs, inputs, gradient)):
         assert float((own - other).norm()) <= tolerance * max(1.0, float(other.norm()))
 
 
@@ -79,7 +75,7 @@ def test_a_block_is_convolution_pooling_and_relu(
     weight = torch.randn(sites, out, channels, side, side, generator=generator, dtype=dtype)
     weight /= (channels * side**2) ** 0.5
     bias = torch.randn(sites, out, generator=generator, dtype=dtype) if biased else None
-    assert_same_block(Block(side, padding), x, weight, bias, 1e-11 if double else 1e-4)
+    assert_same_block(PooledBlock(side, padding), x, weight, bias, 1e-11 if double else 1e-4)
 
 
 @needs_kernels
@@ -88,11 +84,9 @@ def test_a_block_by_hand() -> None:
     x = torch.tensor([[1.0, 2.0, 9.0], [5.0, 3.0, 9.0], [9.0, 9.0, 9.0]]).view(1, 1, 1, 3, 3).requires_grad_()
     weight = torch.full((1, 1, 1, 1, 1), 2.0, requires_grad=True)
     bias = torch.full((1, 1), -4.0, requires_grad=True)
-    result = native.block(Block(1, 0), x, weight, bias)
+    result = native.block(PooledBlock(1, 0), x, weight, bias)
     assert result.flatten().tolist() == [6.0]
-    by_x, by_weight, by_bias = torch.autograd.grad(
-        result, [x, weight, bias], torch.full((1, 1, 1, 1, 1), 3.0)
-    )
+    by_x, by_weight, by_bias = torch.autograd.grad(result, [x, weight, bias], torch.full((1, 1, 1, 1, 1), 3.0))
     assert by_x.flatten().tolist() == [0, 0, 0, 6, 0, 0, 0, 0, 0]
     assert (by_weight.item(), by_bias.item()) == (15.0, 3.0)
 
@@ -103,7 +97,7 @@ def test_ties_go_to_the_first_as_in_torch() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 3, (2, 4, 2, 12, 13), generator=generator).double()
     weight = torch.randint(-1, 2, (2, 3, 2, 3, 3), generator=generator).double()
-    assert_same_block(Block(3, 1), x, weight, torch.zeros(2, 3, dtype=torch.float64), 1e-12)
+    assert_same_block(PooledBlock(3, 1), x, weight, torch.zeros(2, 3, dtype=torch.float64), 1e-12)
 
 
 @needs_kernels
@@ -111,11 +105,11 @@ def test_a_number_that_is_none_stays_visible() -> None:
     x = torch.randn(1, 2, 1, 8, 8)
     x[0, 0, 0, 3, 3] = torch.nan
     weight = torch.randn(1, 2, 1, 3, 3)
-    ours = native.block(Block(3, 0), x, weight, None)
-    theirs = expected_block(Block(3, 0), x, weight, None)
+    ours = native.block(PooledBlock(3, 0), x, weight, None)
+    theirs = expected_block(PooledBlock(3, 0), x, weight, None)
     assert torch.equal(ours.isnan(), theirs.isnan())
     assert ours.isnan().any()
-    assert native.block(Block(3, 0), x, weight * torch.nan, None).isnan().all()
+    assert native.block(PooledBlock(3, 0), x, weight * torch.nan, None).isnan().all()
 
 
 @needs_kernels
@@ -125,7 +119,7 @@ def test_no_site_notices_its_neighbours_or_the_threads() -> None:
 
     def run(part: slice) -> list[Tensor]:
         inputs = [value[part].clone().requires_grad_() for value in (x, weight, bias)]
-        result = native.block(Block(5, 2), *inputs)
+        result = native.block(PooledBlock(5, 2), *inputs)
         return [result.detach(), *torch.autograd.grad(result.square().sum(), inputs)]
 
     together = run(slice(0, 4))
@@ -159,7 +153,7 @@ UNKNOWN = [
 
 @pytest.mark.parametrize(("conv", "pool"), UNKNOWN)
 def test_other_kinds_are_left_to_torch(conv: nn.Module, pool: nn.Module) -> None:
-    assert Block.of(conv, pool) is None
+    assert PooledBlock.of(conv, pool) is None
 
 
 class Mixed(nn.Module):
@@ -248,9 +242,7 @@ def test_a_norm_with_what_follows_it(
     inputs = [value for value in (x, other, weight, bias) if value is not None]
     # where ReLU is a hair from closing, the two may close it differently
     gradient = drawn(*theirs.shape) * ((theirs.detach() == 0) | (theirs.detach() > 1e-3))
-    for own, wanted in zip(
-        torch.autograd.grad(ours, inputs, gradient), torch.autograd.grad(theirs, inputs, gradient)
-    ):
+    for own, wanted in zip(torch.autograd.grad(ours, inputs, gradient), torch.autograd.grad(theirs, inputs, gradient)):
         assert float((own - wanted).norm()) <= 10 * tolerance * max(1.0, float(wanted.norm()))
 
 

@@ -23,11 +23,7 @@ def sigmoid(z: Any) -> Any:
 
 def seen(logits: Any, known: Any, present: Any = None, teacher: Any = None, **extras: torch.Tensor) -> View:
     z = torch.as_tensor(logits, dtype=torch.float64)
-    real = (
-        torch.ones(z.shape[:-1]).double()
-        if present is None
-        else torch.as_tensor(present, dtype=torch.float64)
-    )
+    real = torch.ones(z.shape[:-1]).double() if present is None else torch.as_tensor(present, dtype=torch.float64)
     mask = torch.as_tensor(known, dtype=torch.float64).expand_as(z)
     guide = None if teacher is None else torch.as_tensor(teacher, dtype=torch.float64)
     return View(z, torch.zeros_like(z), real, known=mask, teacher=guide, extras=extras)
@@ -43,9 +39,7 @@ class TestTeachers:
         assert float(MissingTo("average").value(at)) == pytest.approx(squares[:, 1:].mean())
         every = MissingTo("average", total=True, everywhere=True)
         assert float(every.value(at)) == pytest.approx(squares.sum(1).mean())
-        assert float(MissingTo("average", total=True).value(at)) == pytest.approx(
-            squares[:, 1:].sum(1).mean()
-        )
+        assert float(MissingTo("average", total=True).value(at)) == pytest.approx(squares[:, 1:].sum(1).mean())
 
     def test_the_received_model_with_a_temperature(self) -> None:
         """FedNoRo's T sharpens the teacher alone."""

@@ -9,7 +9,7 @@ import torch
 
 from fedsift.protocol.messages import Reply, Weights, disclosed
 from fedsift.protocol.site import Site
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.objective import CrossEntropy, as_objective
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import TrainingRequest
@@ -33,19 +33,19 @@ class InParts(TrainingRequest[PartsDone]):
 
     weights: Weights
 
-    def job(self, site: Site) -> Job | None:
+    def job(self, site: Site) -> TrainingJob | None:
         site.workbench["done"] = 0
-        return Job(site, self.weights, RECIPE) if site.notebook["parts"] else None
+        return TrainingJob(site, self.weights, RECIPE) if site.notebook["parts"] else None
 
-    def further(self, site: Site, result: Result) -> Job | None:
+    def further(self, site: Site, result: TrainingResult) -> TrainingJob | None:
         site.workbench["done"] += 1
         if site.notebook["parts"] == -1:
             raise ValueError("broken in the second part")
         if site.workbench["done"] == site.notebook["parts"]:
             return None
-        return Job(site, result.weights, RECIPE, purpose=f"part {site.workbench['done']}")
+        return TrainingJob(site, result.weights, RECIPE, purpose=f"part {site.workbench['done']}")
 
-    def reply(self, site: Site, result: Result | None) -> PartsDone:
+    def reply(self, site: Site, result: TrainingResult | None) -> PartsDone:
         site.notebook["model"] = None if result is None else result.weights
         return PartsDone(site.workbench["done"])
 
@@ -67,6 +67,6 @@ def test_sites_of_one_process_train_as_many_parts_as_each_wants() -> None:
 def test_a_part_goes_on_from_the_last() -> None:
     site = made(2)
     assert InParts(START).answer(site).parts == 2
-    first = train_one(Job(site, START, RECIPE))
-    second = train_one(Job(site, first.weights, RECIPE, purpose="part 1"))
+    first = train_one(TrainingJob(site, START, RECIPE))
+    second = train_one(TrainingJob(site, first.weights, RECIPE, purpose="part 1"))
     torch.testing.assert_close(site.notebook["model"]["layer.weight"], second.weights["layer.weight"])

@@ -22,9 +22,7 @@ KINDS = [
 
 def network() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 4 * 4, 3), nn.Linear(3, 3)
-    )
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 4 * 4, 3), nn.Linear(3, 3))
 
 
 @pytest.mark.parametrize("recipe", KINDS)

@@ -48,18 +48,14 @@ def test_logits_are_the_networks_own(name: str, n: int) -> None:
                 value.mul_(1.1)
 
 
-@pytest.mark.parametrize(
-    "augment", [Augment(flip=True, crop=2), Augment(flip=True, degrees=10, translate=0.1)]
-)
+@pytest.mark.parametrize("augment", [Augment(flip=True, crop=2), Augment(flip=True, degrees=10, translate=0.1)])
 def test_augmented_samples(augment: Augment) -> None:
     samples, network = make_samples(130), build_model("lenet5", (3, 16, 16), 4)
     draws = augmentation.draw(augment, 130, torch.Generator().manual_seed(5))
     images = augmentation.apply(samples.take(torch.arange(130)), augment, draws)
     logits = logits_of(network, samples, augment=augment, generator=torch.Generator().manual_seed(5))
     assert torch.allclose(logits, own_logits(network, images), rtol=1e-4, atol=1e-5)
-    features, again = features_of(
-        network, samples, augment=augment, generator=torch.Generator().manual_seed(5)
-    )
+    features, again = features_of(network, samples, augment=augment, generator=torch.Generator().manual_seed(5))
     assert features.shape == (130, 84)
     assert torch.allclose(again, logits, rtol=1e-4, atol=1e-5)
 

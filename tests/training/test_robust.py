@@ -40,9 +40,7 @@ def softmax(z: Any) -> np.ndarray:
 
 
 def view(**more: Any) -> View:
-    return View(
-        logits=more.pop("logits", Z), target=Y, present=more.pop("present", torch.ones(B).double()), **more
-    )
+    return View(logits=more.pop("logits", Z), target=Y, present=more.pop("present", torch.ones(B).double()), **more)
 
 
 class TestGeneralisedCrossEntropy:
@@ -149,9 +147,7 @@ class TestSmallLoss:
     @given(st.lists(st.floats(0, 10), min_size=1, max_size=20), st.floats(0, 1))
     def test_kept_ones_are_no_larger_than_the_others(self, values: list[float], rate: float) -> None:
         losses_ = torch.tensor(values, dtype=torch.float64)
-        kept = (
-            losses.small_loss(losses_, torch.tensor(rate, dtype=torch.float64), torch.ones(len(values))) > 0
-        )
+        kept = losses.small_loss(losses_, torch.tensor(rate, dtype=torch.float64), torch.ones(len(values))) > 0
         assert int(kept.sum()) == math.floor((1 - rate) * len(values) + 1e-6)
         if kept.any() and not kept.all():
             assert float(losses_[kept].max()) <= float(losses_[~kept].min())
@@ -191,9 +187,7 @@ class TestTransition:
         z, matrices = numbers(3, 2, B, K), numbers(4, 2, K, K).softmax(-1)
         together = losses.reweighted_cross_entropy(z, Y, matrices)
         for site in range(2):
-            torch.testing.assert_close(
-                together[site], losses.reweighted_cross_entropy(z[site], Y, matrices[site])
-            )
+            torch.testing.assert_close(together[site], losses.reweighted_cross_entropy(z[site], Y, matrices[site]))
 
 
 def test_sharpening() -> None:

@@ -11,8 +11,8 @@ import torch
 
 from fedsift.core.codec import digest_of
 from fedsift.models.factory import initial_weights, models
-from fedsift.protocol.messages import Moment, SiteFacts
-from fedsift.protocol.site import Compute, Samples, Site
+from fedsift.protocol.messages import RequestMoment, SiteFacts
+from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.training import processes
 from fedsift.training.objective import CrossEntropy, Proximal
 from fedsift.training.recipe import Augment, Recipe
@@ -29,14 +29,14 @@ LARGE = ("resnet18-imagenet", "resnet34-cifar", "resnet50-imagenet")
 def sites(model: str, shape: tuple[int, ...], sizes: tuple[int, ...], **compute: Any) -> list[Site]:
     generator = torch.Generator().manual_seed(0)
     pool = torch.randint(0, 256, (12, *shape), dtype=torch.uint8, generator=generator)
-    settings = Compute(**compute)
+    settings = ComputeSettings(**compute)
     return [
         LocalSite(
             SiteFacts(f"site {number}", n, model=model),
             Samples(pool, torch.randperm(len(pool), generator=generator)[:n]),
             torch.randint(0, len(CLASSES), (n,), generator=generator),
             CLASSES,
-            Moment(3, "train", 0, 0),
+            RequestMoment(3, "train", 0, 0),
             compute=settings,
         )
         for number, n in enumerate(sizes)
@@ -108,14 +108,12 @@ def test_a_lost_worker_costs_no_bit() -> None:
 
 def test_predictions_are_the_same_to_the_last_bit() -> None:
     shape = (3, 16, 16)
-    pool = torch.randint(
-        0, 256, (2650, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
-    )
+    pool = torch.randint(0, 256, (2650, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     samples = Samples(pool, torch.arange(len(pool)))
     for model in ("cnn", "resnet8-cifar"):
         weights = initial_weights(model, shape, len(CLASSES), 1)
         here, there = (
-            predict(model, weights, samples, len(CLASSES), Compute(workers=count)) for count in (0, 2)
+            predict(model, weights, samples, len(CLASSES), ComputeSettings(workers=count)) for count in (0, 2)
         )
         assert here.shape == (2650, len(CLASSES))
         assert torch.equal(here, there)

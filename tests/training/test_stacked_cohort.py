@@ -14,12 +14,12 @@ from fedsift.methods.feddpcont import Contrastive
 from fedsift.methods.fedelc import LearntLabels
 from fedsift.models.dropout import Dropout
 from fedsift.models.factory import initial_weights
-from fedsift.protocol.messages import Moment, SiteFacts, Weights
-from fedsift.protocol.site import Compute, Samples, Site
+from fedsift.protocol.messages import RequestMoment, SiteFacts, Weights
+from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.training import cohort
 from fedsift.training.cohort import train_cohort
-from fedsift.training.extras import Frozen, PerParameter
-from fedsift.training.job import Job, Result
+from fedsift.training.extras import FrozenNetwork, PerParameter
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.objective import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -104,9 +104,9 @@ def make_sites(
                 samples=Samples(pool, rows),
                 given=labels,
                 classes=tuple("abcd"),
-                moment=Moment(7, "train", 3, 0),
+                moment=RequestMoment(7, "train", 3, 0),
                 multilabel=multilabel,
-                compute=Compute(**compute),
+                compute=ComputeSettings(**compute),
             )
         )
     return sites
@@ -116,12 +116,12 @@ def some_weights(seed: int = 1, model: str = SMALL) -> Weights:
     return initial_weights(model, SHAPE, CLASSES, seed)
 
 
-def assert_alike(jobs: list[Job], tolerance: float = 1e-6, size: int = 10) -> list[Result]:
+def assert_alike(jobs: list[TrainingJob], tolerance: float = 1e-6, size: int = 10) -> list[TrainingResult]:
     expected, got = train_each(jobs), train_cohort(jobs, size)
     assert len(got) == len(expected)
     for job, ours, theirs in zip(jobs, got, expected):
-        assert isinstance(ours, Result), ours
-        assert isinstance(theirs, Result), theirs
+        assert isinstance(ours, TrainingResult), ours
+        assert isinstance(theirs, TrainingResult), theirs
         assert ours.steps == theirs.steps
         assert ours.loss == pytest.approx(theirs.loss, rel=tolerance, abs=1e-9)
         assert list(ours.weights) == list(theirs.weights)
@@ -130,7 +130,7 @@ def assert_alike(jobs: list[Job], tolerance: float = 1e-6, size: int = 10) -> li
             assert ours.weights[name].shape == value.shape
             error = (ours.weights[name] - value).double().norm() / value.double().norm().clamp(min=1e-3)
             assert float(error) < tolerance, (job.site.name, name, float(error))
-    return [result for result in got if isinstance(result, Result)]
+    return [result for result in got if isinstance(result, TrainingResult)]
 
 
 def recipe(objective: Term | Objective | None = None, **options: Any) -> Recipe:
@@ -162,13 +162,13 @@ MULTILABEL = {
 
 @pytest.mark.parametrize("objective", MULTICLASS.values(), ids=MULTICLASS.keys())
 def test_objectives_for_one_label(objective: Objective) -> None:
-    assert_alike([Job(site, some_weights(), recipe(objective)) for site in make_sites()])
+    assert_alike([TrainingJob(site, some_weights(), recipe(objective)) for site in make_sites()])
 
 
 @pytest.mark.parametrize("objective", MULTILABEL.values(), ids=MULTILABEL.keys())
 def test_objectives_for_several_labels(objective: Objective) -> None:
     sites = make_sites(multilabel=True)
-    assert_alike([Job(site, some_weights(), recipe(objective, views=2)) for site in sites])
+    assert_alike([TrainingJob(site, some_weights(), recipe(objective, views=2)) for site in sites])
 
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -188,17 +188,20 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("options", RECIPES.values(), ids=RECIPES.keys())
 def test_recipes(options: dict[str, Any]) -> None:
-    assert_alike([Job(site, some_weights(), recipe(**options)) for site in make_sites()])
+    assert_alike([TrainingJob(site, some_weights(), recipe(**options)) for site in make_sites()])
 
 
 def test_sites_with_weights_teachers_and_anchors_of_their_own() -> None:
     objective = CrossEntropy() + 0.5 * Distillation(adjust=0.0) + 0.1 * Proximal()
     jobs = [
-        Job(
+        TrainingJob(
             site,
             some_weights(i),
             recipe(objective),
-            extras={"teacher": Frozen(some_weights(20 + i)), "anchors": PerParameter(some_weights(40 + i))},
+            extras={
+                "teacher": FrozenNetwork(some_weights(20 + i)),
+                "anchors": PerParameter(some_weights(40 + i)),
+            },
         )
         for i, site in enumerate(make_sites())
     ]
@@ -207,11 +210,11 @@ def test_sites_with_weights_teachers_and_anchors_of_their_own() -> None:
 
 def test_one_teacher_of_all_sites_sees_their_batches_as_one() -> None:
     """Sites of unequal sizes, so that some are done before others; crops and mixtures are what it is shown."""
-    objective, teacher = CrossEntropy() + 0.5 * Distillation(adjust=0.0), Frozen(some_weights(20))
+    objective, teacher = CrossEntropy() + 0.5 * Distillation(adjust=0.0), FrozenNetwork(some_weights(20))
     for options in ({}, {"augment": Augment(flip=True, crop=2), "mixup": 0.4}):
         assert_alike(
             [
-                Job(site, some_weights(), recipe(objective, **options), extras={"teacher": teacher})
+                TrainingJob(site, some_weights(), recipe(objective, **options), extras={"teacher": teacher})
                 for site in make_sites()
             ]
         )
@@ -221,11 +224,9 @@ def test_sizes_of_terms_may_differ_by_site(monkeypatch: pytest.MonkeyPatch) -> N
     """FedCorr pulls each site with a strength of its own; sites without any pull are a cohort of their own."""
     cohorts: list[int] = []
     train = cohort._train_stacked
-    monkeypatch.setattr(
-        cohort, "_train_stacked", lambda jobs, last: cohorts.append(len(jobs)) or train(jobs, last)
-    )
+    monkeypatch.setattr(cohort, "_train_stacked", lambda jobs, last: cohorts.append(len(jobs)) or train(jobs, last))
     jobs = [
-        Job(site, some_weights(), recipe(CrossEntropy() + pull * Proximal()))
+        TrainingJob(site, some_weights(), recipe(CrossEntropy() + pull * Proximal()))
         for site, pull in zip(make_sites((8, 9, 10, 11, 12)), (0.3, 0.0, 0.7, 0.0, 0.1))
     ]
     assert_alike(jobs)
@@ -251,7 +252,7 @@ def test_cohorts_are_of_nearly_one_size(sites: int, size: int, parts: list[int])
 
 
 def test_a_sites_result_does_not_depend_on_its_cohort() -> None:
-    jobs = [Job(site, some_weights(), recipe()) for site in make_sites()]
+    jobs = [TrainingJob(site, some_weights(), recipe()) for site in make_sites()]
     whole, pairs = assert_alike(jobs), assert_alike(jobs, size=2)
     for ours, theirs in zip(whole, pairs):
         for name, value in ours.weights.items():
@@ -259,7 +260,7 @@ def test_a_sites_result_does_not_depend_on_its_cohort() -> None:
 
 
 def test_channels_first_is_only_another_memory_order() -> None:
-    jobs = [Job(site, some_weights(), recipe(momentum=0.5)) for site in make_sites()]
+    jobs = [TrainingJob(site, some_weights(), recipe(momentum=0.5)) for site in make_sites()]
     assert_alike(jobs, size=cohort.ALONE)
 
 
@@ -271,7 +272,7 @@ def test_vectors_train_alike() -> None:
         site.facts = replace(site.facts, model="mlp")
         site.samples = Samples(pool, site.samples.rows)
     weights = initial_weights("mlp", (6,), CLASSES, 0)
-    assert_alike([Job(site, weights, recipe(mixup=0.3)) for site in sites])
+    assert_alike([TrainingJob(site, weights, recipe(mixup=0.3)) for site in sites])
 
 
 def test_sites_may_keep_their_samples_apart() -> None:
@@ -279,7 +280,7 @@ def test_sites_may_keep_their_samples_apart() -> None:
     for site in sites:
         own = site.samples.pool[site.samples.rows].clone()
         site.samples = Samples(own, torch.arange(len(own)))
-    assert_alike([Job(site, some_weights(), recipe()) for site in sites])
+    assert_alike([TrainingJob(site, some_weights(), recipe()) for site in sites])
 
 
 def test_two_networks_in_one_round() -> None:
@@ -287,16 +288,15 @@ def test_two_networks_in_one_round() -> None:
     for site in sites[::2]:
         site.facts = replace(site.facts, model="lenet5")
     jobs = [
-        Job(site, initial_weights(site.facts.model, SHAPE, CLASSES, 0), recipe(momentum=0.5))
-        for site in sites
+        TrainingJob(site, initial_weights(site.facts.model, SHAPE, CLASSES, 0), recipe(momentum=0.5)) for site in sites
     ]
     assert_alike(jobs)
 
 
 def test_a_network_that_cannot_be_stacked_falls_back(caplog: pytest.LogCaptureFixture) -> None:
-    cohort._say_once.cache_clear()
+    cohort._warn_once.cache_clear()
     with caplog.at_level("INFO", logger="fedsift.training.cohort"):
-        jobs = [Job(site, some_weights(model=BRANCHING), recipe()) for site in make_sites(model=BRANCHING)]
+        jobs = [TrainingJob(site, some_weights(model=BRANCHING), recipe()) for site in make_sites(model=BRANCHING)]
         assert_alike(jobs, tolerance=1e-12)
     assert sum("one site at a time" in line for line in caplog.messages) == 1
 
@@ -304,10 +304,10 @@ def test_a_network_that_cannot_be_stacked_falls_back(caplog: pytest.LogCaptureFi
 def test_a_failing_site_does_not_spoil_the_others() -> None:
     sites = make_sites()
     sites[2].samples = Samples(sites[2].samples.pool, torch.empty(0, dtype=torch.long))
-    results = train_cohort([Job(site, some_weights(), recipe()) for site in sites])
+    results = train_cohort([TrainingJob(site, some_weights(), recipe()) for site in sites])
     assert isinstance(results[2], Exception)
     assert "site 2" in str(results[2])
-    assert sum(isinstance(result, Result) for result in results) == len(sites) - 1
+    assert sum(isinstance(result, TrainingResult) for result in results) == len(sites) - 1
 
 
 class Explodes(Term):
@@ -316,7 +316,7 @@ class Explodes(Term):
 
 
 def test_an_error_in_a_term_is_every_sites_error_and_not_the_runs() -> None:
-    results = train_cohort([Job(site, some_weights(), recipe(Explodes())) for site in make_sites()])
+    results = train_cohort([TrainingJob(site, some_weights(), recipe(Explodes())) for site in make_sites()])
     assert all(isinstance(result, RuntimeError) for result in results)
 
 
@@ -324,4 +324,4 @@ def test_labels_written_by_a_method_are_used() -> None:
     sites = make_sites((8, 8))
     for site in sites:
         site.keep_evidence("test", labels=(site.given + 1) % CLASSES)
-    assert_alike([Job(site, some_weights(), recipe()) for site in sites])
+    assert_alike([TrainingJob(site, some_weights(), recipe()) for site in sites])

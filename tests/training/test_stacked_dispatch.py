@@ -9,27 +9,27 @@ from typing import Any
 import pytest
 import torch
 
-from fedsift.protocol.site import Compute
+from fedsift.protocol.site import ComputeSettings
 from fedsift.training import cohort, dispatch
 from fedsift.training import dispatch as measure
 from fedsift.training.cohort import ALONE, COHORT
 from fedsift.training.dispatch import cohort_size, kind_of, recipes_of, settle, suggested_size, train_many
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.recipe import Augment, Recipe
 from fedsift.training.requests import Evaluate, Train
 from tests.training.test_stacked_cohort import make_sites
 from tests.training.test_stacked_pixels import make_jobs
 
 
-def with_trainer(jobs: list[Job], trainer: str, **settings: Any) -> Compute:
+def with_trainer(jobs: list[TrainingJob], trainer: str, **settings: Any) -> ComputeSettings:
     """The settings that all jobs share from now on, as the sites of a run do."""
-    compute = Compute(trainer=trainer, **settings)  # type: ignore[arg-type]
+    compute = ComputeSettings(trainer=trainer, **settings)  # type: ignore[arg-type]
     for job in jobs:
         job.site.compute = compute
     return compute
 
 
-def work_of(jobs: Sequence[Job]) -> list[tuple[Any, Any]]:
+def work_of(jobs: Sequence[TrainingJob]) -> list[tuple[Any, Any]]:
     return [(Train(job.weights, job.recipe), job.site) for job in jobs]
 
 
@@ -37,14 +37,12 @@ def work_of(jobs: Sequence[Job]) -> list[tuple[Any, Any]]:
 def test_a_trainer_can_be_forced(monkeypatch: pytest.MonkeyPatch, trainer: str, stacked: bool) -> None:
     called: list[int] = []
     train = cohort._train_stacked
-    monkeypatch.setattr(
-        cohort, "_train_stacked", lambda jobs, last: called.append(len(jobs)) or train(jobs, last)
-    )
+    monkeypatch.setattr(cohort, "_train_stacked", lambda jobs, last: called.append(len(jobs)) or train(jobs, last))
     jobs = make_jobs(3, Augment())
     compute = with_trainer(jobs, trainer)
     settle(work_of(jobs))
     results = train_many(jobs)
-    assert all(isinstance(result, Result) for result in results)
+    assert all(isinstance(result, TrainingResult) for result in results)
     assert called == ([3] if stacked else [])
     assert compute.cohorts == {}
 
@@ -58,7 +56,7 @@ def test_no_clock_is_asked_unless_somebody_asks_for_it(monkeypatch: pytest.Monke
     compute = with_trainer(jobs, "auto")
     settle(work_of(jobs))
     assert list(compute.cohorts) == [kind_of(jobs[0].site, jobs[0].recipe)]
-    assert all(isinstance(result, Result) for result in train_many(jobs))
+    assert all(isinstance(result, TrainingResult) for result in train_many(jobs))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +79,7 @@ def test_sizes_by_network_images_and_batch(model: str, shape: tuple[int, ...], b
     site.samples = replace(site.samples, pool=pool)
     assert suggested_size(site, Recipe(batch_size=batch)) == size
     assert suggested_size(site, Recipe(batch_size=batch // 2, views=2)) == size
-    site.compute = Compute(device="cuda")
+    site.compute = ComputeSettings(device="cuda")
     assert suggested_size(site, Recipe(batch_size=batch)) == 1
 
 
@@ -135,7 +133,7 @@ def test_the_fastest_is_chosen_once_and_remembered(
 ) -> None:
     seen: list[int] = []
 
-    def clock(jobs: Sequence[Job], channels_last: bool) -> float:
+    def clock(jobs: Sequence[TrainingJob], channels_last: bool) -> float:
         seen.append(len(jobs))
         return times[len(jobs)]
 
@@ -171,8 +169,8 @@ def test_measuring_takes_a_few_steps_and_changes_nothing() -> None:
     measured = train_many(jobs)
     with_trainer(jobs, "auto", cohorts={kind: size})
     for ours, theirs in zip(measured, train_many(jobs)):
-        assert isinstance(ours, Result)
-        assert isinstance(theirs, Result)
+        assert isinstance(ours, TrainingResult)
+        assert isinstance(theirs, TrainingResult)
         assert all(torch.equal(value, theirs.weights[name]) for name, value in ours.weights.items())
 
 
@@ -180,7 +178,7 @@ def test_large_networks_are_never_stacked(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(dispatch, "LARGE", 10)
     asked: list[tuple[int, bool]] = []
 
-    def clock(jobs: Sequence[Job], channels_last: bool) -> float:
+    def clock(jobs: Sequence[TrainingJob], channels_last: bool) -> float:
         asked.append((len(jobs), channels_last))
         return 2.0 if channels_last else 1.0
 
@@ -202,7 +200,7 @@ def test_kinds_differ_by_what_changes_the_time() -> None:
 
 
 def test_an_error_while_measuring_is_left_to_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    def clock(jobs: Sequence[Job], channels_last: bool) -> float:
+    def clock(jobs: Sequence[TrainingJob], channels_last: bool) -> float:
         raise RuntimeError("no clock today")
 
     monkeypatch.setattr(measure, "seconds_a_sample", clock)
@@ -210,7 +208,7 @@ def test_an_error_while_measuring_is_left_to_the_training(monkeypatch: pytest.Mo
     compute = with_trainer(jobs, "measure")
     settle(work_of(jobs))
     assert list(compute.cohorts.values()) == [1]
-    assert all(isinstance(result, Result) for result in train_many(jobs))
+    assert all(isinstance(result, TrainingResult) for result in train_many(jobs))
 
 
 def test_nothing_is_trained_for_nobody() -> None:

@@ -98,9 +98,7 @@ def train_stacked(
     return stacked.weights()
 
 
-def make_data(
-    sites: int, steps: int, batch: int, shape: tuple[int, ...], dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def make_data(sites: int, steps: int, batch: int, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
     samples = torch.randn(sites, steps, batch, *shape, generator=generator, dtype=dtype)
     return samples, torch.randint(0, CLASSES, (sites, steps, batch), generator=generator)
@@ -132,9 +130,7 @@ def assert_same_training(
 def assert_same_state(got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
     """Relative to the length of the whole: single entries, and means that ought to be zero, may be tiny."""
     assert list(got) == list(expected)
-    assert all(
-        got[key].dtype == value.dtype and got[key].shape == value.shape for key, value in expected.items()
-    )
+    assert all(got[key].dtype == value.dtype and got[key].shape == value.shape for key, value in expected.items())
     for buffers in (False, True):
         names = [key for key in expected if ("running" in key or "tracked" in key) == buffers]
         if names:
@@ -257,9 +253,7 @@ def test_evaluation_uses_each_sites_statistics() -> None:
 
 def test_pooling_and_relu_change_places_without_a_trace_on_ties() -> None:
     """Flat images tie in every pooling window, where only the first of the equals may get the gradient."""
-    network = nn.Sequential(
-        nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(27, 5)
-    )
+    network = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(27, 5))
     network = network.double()
     x, y = torch.ones(2, 4, 1, 6, 6, dtype=torch.float64), torch.zeros(8, dtype=torch.long)
     alone = cohort_of(network, 2)

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from fedsift.models.factory import initial_weights
-from fedsift.protocol.messages import Moment, SiteFacts
+from fedsift.protocol.messages import RequestMoment, SiteFacts
 from fedsift.protocol.site import Samples
 from fedsift.training.cohort import train_cohort
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.plan import plan
 from fedsift.training.recipe import Augment, Recipe
 from fedsift.training.site import LocalSite
@@ -24,7 +24,7 @@ SIZES = (9, 7, 4)
 
 def make_jobs(
     channels: int, augment: Augment, model: str = "lenet5", shared: bool = True, **options: float
-) -> list[Job]:
+) -> list[TrainingJob]:
     generator = torch.Generator().manual_seed(0)
     pool = torch.randint(0, 256, (40, channels, 12, 10), dtype=torch.uint8, generator=generator)
     recipe = Recipe(epochs=2, batch_size=4, lr=0.01, augment=augment, **options)  # type: ignore[arg-type]
@@ -40,9 +40,9 @@ def make_jobs(
             samples,
             torch.randint(0, 3, (n,), generator=generator),
             ("a", "b", "c"),
-            Moment(0, "train", 0, 0),
+            RequestMoment(0, "train", 0, 0),
         )
-        jobs.append(Job(site, weights, recipe))
+        jobs.append(TrainingJob(site, weights, recipe))
     return jobs
 
 
@@ -52,9 +52,7 @@ AUGMENTS = [Augment(), Augment(flip=True), Augment(crop=3), Augment(flip=True, c
 @pytest.mark.parametrize("channels", [1, 2, 3])
 @pytest.mark.parametrize("augment", AUGMENTS, ids=["none", "flip", "crop", "both"])
 @pytest.mark.parametrize("options", [{}, {"mixup": 0.5, "views": 2}], ids=["plain", "mixed views"])
-def test_images_are_those_of_one_site_at_a_time(
-    channels: int, augment: Augment, options: dict[str, float]
-) -> None:
+def test_images_are_those_of_one_site_at_a_time(channels: int, augment: Augment, options: dict[str, float]) -> None:
     jobs = make_jobs(channels, augment, **options)
     plans = [list(plan(len(job.site.samples), job.recipe, job.generator())) for job in jobs]
     targets = [job.targets() for job in jobs]
@@ -113,8 +111,8 @@ def test_a_packed_pool_goes_with_its_pool() -> None:
 def test_training_from_bytes(options: dict[str, float]) -> None:
     jobs = make_jobs(3, Augment(flip=True, crop=2), momentum=0.5, **options)
     for ours, theirs in zip(train_cohort(jobs), train_each(jobs)):
-        assert isinstance(ours, Result)
-        assert isinstance(theirs, Result)
+        assert isinstance(ours, TrainingResult)
+        assert isinstance(theirs, TrainingResult)
         for name, value in theirs.weights.items():
             assert float((ours.weights[name] - value).norm() / value.norm()) < 1e-5
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedsift.core.errors import DataError
 from fedsift.models.factory import initial_weights
-from fedsift.protocol.messages import Moment, Reply, Request, SiteFacts, disclosed
-from fedsift.protocol.site import Compute, Samples, Site
+from fedsift.protocol.messages import Reply, Request, RequestMoment, SiteFacts, disclosed
+from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.training import processes, workers
 from fedsift.training.recipe import Augment, Recipe
 from fedsift.training.requests import Train, Trained
@@ -39,8 +39,8 @@ def make_sites(pool: Tensor, count: int, threads: int = 1) -> list[Site]:
                 Samples(pool, torch.randperm(len(pool), generator=generator)[:n]),
                 torch.randint(0, CLASSES, (n,), generator=generator),
                 tuple("abcd"),
-                Moment(3, "train", 0, 0),
-                compute=Compute(trainer="cohort", workers=count, threads=threads),
+                RequestMoment(3, "train", 0, 0),
+                compute=ComputeSettings(trainer="cohort", workers=count, threads=threads),
             )
         )
     return sites
@@ -135,7 +135,7 @@ def test_threads_are_the_studys_whoever_answers(pool: Tensor, count: int, thread
 
 
 def test_a_killed_worker_is_replaced(pool: Tensor, caplog: pytest.LogCaptureFixture) -> None:
-    processes._say_once.cache_clear()
+    processes._warn_once.cache_clear()
     first = answer_many(WriteNote, [(WriteNote(), site) for site in make_sites(pool, 2)])
     os.kill(first[0].process, signal.SIGKILL)
     sites = make_sites(pool, 2)
@@ -162,8 +162,8 @@ def test_predictions_are_the_same_in_workers(pool: Tensor, monkeypatch: pytest.M
     monkeypatch.setattr(workers, "BATCH", 10)
     weights = initial_weights("lenet5", SHAPE, CLASSES, 1)
     samples = Samples(pool, torch.arange(len(pool)))
-    here = predict("lenet5", weights, samples, CLASSES, Compute(workers=0))
-    there = predict("lenet5", weights, samples, CLASSES, Compute(workers=2))
+    here = predict("lenet5", weights, samples, CLASSES, ComputeSettings(workers=0))
+    there = predict("lenet5", weights, samples, CLASSES, ComputeSettings(workers=2))
     assert here.shape == (60, CLASSES)
     assert torch.allclose(here, there, rtol=1e-5, atol=1e-6)  # other batches: BATCH is not the worker's
 
@@ -171,9 +171,7 @@ def test_predictions_are_the_same_in_workers(pool: Tensor, monkeypatch: pytest.M
 def test_another_studys_data_replaces_the_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "MOST_POOLS", 1)
     for seed in range(2):
-        own = torch.randint(
-            0, 256, (60, *SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
-        )
+        own = torch.randint(0, 256, (60, *SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
         outcomes = answer_many(WriteNote, [(WriteNote(), site) for site in make_sites(own, 2)])
         assert isinstance(outcomes[0], Note)
     assert processes._current is not None

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsift.training.job import Job
+from fedsift.training.job import TrainingJob
 from fedsift.training.objective import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -33,10 +33,8 @@ def softmax(z: np.ndarray) -> np.ndarray:
     return e / e.sum(-1, keepdims=True)
 
 
-def one_step(
-    objective: Term | Objective, weights: dict[str, Tensor], **recipe: object
-) -> dict[str, np.ndarray]:
-    job = Job(
+def one_step(objective: Term | Objective, weights: dict[str, Tensor], **recipe: object) -> dict[str, np.ndarray]:
+    job = TrainingJob(
         make_site(X, Y, 3), weights, Recipe(batch_size=4, lr=LR, objective=as_objective(objective), **recipe)
     )  # type: ignore[arg-type]
     return {name: value.double().numpy() for name, value in train_one(job).weights.items()}
@@ -45,17 +43,13 @@ def one_step(
 def by_hand(weights: dict[str, Tensor], gradient_of_logits: np.ndarray) -> dict[str, np.ndarray]:
     """w - lr * dL/dw for z = W x + b and a given dL/dz `[B, K]`."""
     return {
-        "layer.weight": weights["layer.weight"].double().numpy()
-        - LR * gradient_of_logits.T @ X.double().numpy(),
+        "layer.weight": weights["layer.weight"].double().numpy() - LR * gradient_of_logits.T @ X.double().numpy(),
         "layer.bias": weights["layer.bias"].double().numpy() - LR * gradient_of_logits.sum(0),
     }
 
 
 def logits(weights: dict[str, Tensor]) -> np.ndarray:
-    return (
-        X.double().numpy() @ weights["layer.weight"].double().numpy().T
-        + weights["layer.bias"].double().numpy()
-    )
+    return X.double().numpy() @ weights["layer.weight"].double().numpy().T + weights["layer.bias"].double().numpy()
 
 
 def check(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
@@ -122,7 +116,7 @@ def test_multilabel_step_with_and_without_unannotated_classes() -> None:
     ):
         site = make_site(X, y, 2, annotated=(0,))
         recipe = Recipe(batch_size=4, lr=LR, objective=as_objective(loss))
-        got = {k: v.double().numpy() for k, v in train_one(Job(site, w, recipe)).weights.items()}
+        got = {k: v.double().numpy() for k, v in train_one(TrainingJob(site, w, recipe)).weights.items()}
         check(got, by_hand(w, (sigma - y.numpy()) * mask / mask.sum() / 4))
 
 
@@ -130,7 +124,7 @@ def test_corrected_labels_are_trained_on_and_given_ones_stay() -> None:
     w = linear_weights(3, 3)
     site = make_site(X, Y, 3)
     site.keep_evidence("test", labels=torch.tensor([1, 1, 1, 1]))
-    got = train_one(Job(site, w, Recipe(batch_size=4, lr=LR))).weights
+    got = train_one(TrainingJob(site, w, Recipe(batch_size=4, lr=LR))).weights
     want = by_hand(w, (softmax(logits(w)) - np.eye(3)[[1, 1, 1, 1]]) / 4)
     check({k: v.double().numpy() for k, v in got.items()}, want)
     assert torch.equal(site.given, Y)
@@ -153,7 +147,7 @@ def test_momentum_and_weight_decay_follow_torch() -> None:
 
 def test_mixup_mixes_images_and_targets_alike() -> None:
     w = linear_weights(3, 3)
-    job = Job(make_site(X, Y, 3), w, Recipe(batch_size=4, lr=LR, mixup=1.0))
+    job = TrainingJob(make_site(X, Y, 3), w, Recipe(batch_size=4, lr=LR, mixup=1.0))
     [batch] = plan(4, job.recipe, job.generator())
     assert batch.mix_with is not None
     share, order, partner = batch.mix_share, batch.positions.numpy(), batch.mix_with.numpy()
@@ -202,7 +196,7 @@ def test_a_site_with_one_sample_trains_even_with_batch_norm() -> None:
     site = make_site(X[:1], Y[:1], 3, NORM)
     network = site.network({k: v.clone() for k, v in _fresh(site).items()})
     weights = {k: v.detach().clone() for k, v in network.state_dict().items()}
-    result = train_one(Job(site, weights, Recipe(batch_size=4, lr=LR)))
+    result = train_one(TrainingJob(site, weights, Recipe(batch_size=4, lr=LR)))
     assert all(torch.isfinite(v).all() for v in result.weights.values())
     assert not torch.equal(result.weights["layer.weight"], weights["layer.weight"])
     assert torch.equal(result.weights["norm.running_mean"], weights["norm.running_mean"])
@@ -223,7 +217,7 @@ def test_an_adjusted_teacher_leaves_its_equal_alone() -> None:
     for adjusted in (True, False):
         term = Distillation(temperature=1.0, adjust_teacher=adjusted)
         recipe = Recipe(batch_size=4, lr=LR, objective=as_objective(term))
-        moved[adjusted] = (train_one(Job(site, w, recipe)).weights["layer.bias"] - w["layer.bias"]).numpy()
+        moved[adjusted] = (train_one(TrainingJob(site, w, recipe)).weights["layer.bias"] - w["layer.bias"]).numpy()
     np.testing.assert_allclose(moved[True], 0.0, atol=1e-7)
     assert moved[False][2] > 1e-3
     assert moved[False][0] < -1e-3

@@ -19,7 +19,7 @@ from fedsift.methods.forward_correction import TRANSITION, ThroughTransition, Tr
 from fedsift.methods.joint_opt import JointLabels, TrainJointly
 from fedsift.training.cohort import train_cohort
 from fedsift.training.extras import PerSample, PerSite
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.objective import CrossEntropy, Term, View
 from fedsift.training.requests import Train
 from fedsift.training.robust_terms import PREDICTIONS, ClassBalance, EarlyLearning, Entropy
@@ -75,10 +75,11 @@ class Counting(Term):
         return view.mean(visits * losses.cross_entropy(view.logits, view.target))
 
 
-def paired(objective: Any, **options: Any) -> list[Job]:
+def paired(objective: Any, **options: Any) -> list[TrainingJob]:
     how = recipe(objective, **options)
     return [
-        Job(site, some_weights(), how, twin=Job(site, some_weights(9), how)) for site in make_sites(SIZES)
+        TrainingJob(site, some_weights(), how, twin=TrainingJob(site, some_weights(9), how))
+        for site in make_sites(SIZES)
     ]
 
 
@@ -86,7 +87,7 @@ def test_pairs_of_a_cohort_train_as_pairs_alone() -> None:
     jobs = paired(CrossEntropy() + 0.5 * Towards())
     results = assert_alike(jobs, tolerance=1e-10)
     for ours, theirs in zip(results, train_each(jobs)):
-        assert isinstance(theirs, Result)
+        assert isinstance(theirs, TrainingResult)
         assert ours.twin is not None and theirs.twin is not None
         for name, value in theirs.twin.weights.items():
             torch.testing.assert_close(ours.twin.weights[name], value, rtol=1e-9, atol=1e-11)
@@ -97,10 +98,10 @@ def test_a_twin_that_nobody_looks_at_trains_as_if_it_were_alone() -> None:
     [result, *_] = train_each(paired(CrossEntropy()))
     [site, *_] = make_sites(SIZES)
     alone = [
-        train_one(Job(site, some_weights(seed), recipe(CrossEntropy()), dropout=dropout))
+        train_one(TrainingJob(site, some_weights(seed), recipe(CrossEntropy()), dropout=dropout))
         for seed, dropout in ((1, "dropout"), (9, "twin dropout"))
     ]
-    assert isinstance(result, Result) and result.twin is not None
+    assert isinstance(result, TrainingResult) and result.twin is not None
     for got, want in zip((result, result.twin), alone):
         for name, value in want.weights.items():
             assert torch.equal(got.weights[name], value)
@@ -111,7 +112,7 @@ def test_each_sees_the_other_before_either_has_moved() -> None:
     [site] = make_sites((6,), model="linear")
     weights = [some_weights(seed, "linear") for seed in (1, 9)]
     how = recipe(Towards(), epochs=1, batch_size=6, lr=0.5)
-    result = train_one(Job(site, weights[0], how, twin=Job(site, weights[1], how)))
+    result = train_one(TrainingJob(site, weights[0], how, twin=TrainingJob(site, weights[1], how)))
     assert result.twin is not None
     start = [{name: value.clone().requires_grad_() for name, value in own.items()} for own in weights]
     x = torch.nn.functional.layer_norm(site.samples.take(torch.arange(6)).flatten(1), (128,))
@@ -129,7 +130,7 @@ def test_each_sees_the_other_before_either_has_moved() -> None:
 def test_a_term_that_needs_a_twin_says_so() -> None:
     [site] = make_sites((6,))
     with pytest.raises(DataError, match="'site 0'.*second network"):
-        train_one(Job(site, some_weights(), recipe(Towards())))
+        train_one(TrainingJob(site, some_weights(), recipe(Towards())))
 
 
 def test_a_request_for_two_networks() -> None:
@@ -152,7 +153,7 @@ def test_a_request_for_two_networks() -> None:
 def test_a_learnt_tensor_descends_beside_the_network() -> None:
     """s <- s - lr (s - 3) at every step: 3 + (s0 - 3) (1 - lr)^steps; a constant one stays."""
     jobs = [
-        Job(
+        TrainingJob(
             site,
             some_weights(),
             recipe(CrossEntropy() + Scale()),
@@ -167,7 +168,7 @@ def test_a_learnt_tensor_descends_beside_the_network() -> None:
         extra = jobs[number].extras["scale"]
         assert isinstance(extra, PerSite) and float(extra.tensor) == number
     for job, result in zip(jobs, train_each(jobs)):
-        assert isinstance(result, Result)
+        assert isinstance(result, TrainingResult)
         assert float(result.learnt["scale"]) == pytest.approx(3 + (jobs.index(job) - 3) * 0.9**result.steps)
     still = [replace(job, extras={"scale": PerSite(torch.tensor(1.0))}) for job in jobs]
     assert all(not result.learnt for result in assert_alike(still, tolerance=1e-10))
@@ -186,9 +187,9 @@ def test_memories_last_from_visit_to_visit() -> None:
 
 
 def test_a_cohort_remembers_as_its_sites_do() -> None:
-    jobs = [Job(site, some_weights(), recipe(EarlyLearning())) for site in make_sites(SIZES)]
+    jobs = [TrainingJob(site, some_weights(), recipe(EarlyLearning())) for site in make_sites(SIZES)]
     for ours, theirs in zip(train_cohort(jobs), train_each(jobs)):
-        assert isinstance(ours, Result) and isinstance(theirs, Result)
+        assert isinstance(ours, TrainingResult) and isinstance(theirs, TrainingResult)
         assert ours.rows[PREDICTIONS].shape[1:] == (CLASSES,)
         torch.testing.assert_close(ours.rows[PREDICTIONS], theirs.rows[PREDICTIONS], rtol=1e-9, atol=1e-11)
 
@@ -205,7 +206,7 @@ def test_twins_have_memories_of_their_own() -> None:
 def test_a_memory_of_another_shape_starts_again() -> None:
     [site] = make_sites((8,))
     site.notebook["visits"] = torch.zeros(3)
-    extra = Job(site, some_weights(), recipe(Counting())).remembered()["visits"]
+    extra = TrainingJob(site, some_weights(), recipe(Counting())).remembered()["visits"]
     assert isinstance(extra, PerSample)
     assert torch.equal(extra.rows, torch.zeros(8))
 
@@ -213,7 +214,7 @@ def test_a_memory_of_another_shape_starts_again() -> None:
 def test_mixed_samples_cannot_be_remembered() -> None:
     [site] = make_sites((8,))
     with pytest.raises(ConfigError, match=r"train\.mixup = 0\.5.*visits"):
-        train_one(Job(site, some_weights(), recipe(Counting(), mixup=0.5)))
+        train_one(TrainingJob(site, some_weights(), recipe(Counting(), mixup=0.5)))
 
 
 # What methods ask ---------------------------------------------------------------------------------------
@@ -245,16 +246,14 @@ def test_a_cohort_does_for_a_method_what_its_sites_do(name: str) -> None:
         site.notebook[TRANSITION] /= site.notebook[TRANSITION].sum(-1, keepdim=True)
     jobs = [request.job(site) for site in sites]
     for ours, theirs in zip(assert_alike(jobs, tolerance=1e-7), train_each(jobs)):
-        assert isinstance(theirs, Result)
+        assert isinstance(theirs, TrainingResult)
         pairs = [(ours, theirs)]
         if ours.twin is not None and theirs.twin is not None:
             pairs.append((ours.twin, theirs.twin))
         for mine, other in pairs:
             assert mine.rows.keys() == other.rows.keys()
             assert mine.learnt.keys() == other.learnt.keys()
-            for got, want in zip(
-                (mine.weights, mine.rows, mine.learnt), (other.weights, other.rows, other.learnt)
-            ):
+            for got, want in zip((mine.weights, mine.rows, mine.learnt), (other.weights, other.rows, other.learnt)):
                 for key, value in want.items():
                     torch.testing.assert_close(got[key], value, rtol=1e-6, atol=1e-8)
     assert (name in ("co-teaching", "dividemix")) == (jobs[0].twin is not None)

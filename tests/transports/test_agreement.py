@@ -15,15 +15,15 @@ from fedsift.core.errors import ConfigError
 from fedsift.core.version import __version__
 from fedsift.protocol.messages import SiteFacts
 from fedsift.runs.folder import RunFolder
-from fedsift.runtime.engine import Parts
+from fedsift.runtime.engine import EngineParts
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import InProcessTransport, new_run
 from fedsift.study.study import Study
 from fedsift.transports.flower.channel import FlowerChannel
-from fedsift.transports.remote.agreement import Terms, agree
-from fedsift.transports.remote.engine import ROSTER_FILE, Expected, RemoteEngine
-from fedsift.transports.remote.introduction import Hello, Introduction, Noted, Notice
-from fedsift.transports.remote.site_directory import Pace
+from fedsift.transports.remote.agreement import ClassAgreement, agree
+from fedsift.transports.remote.engine import ROSTER_FILE, ExpectedSites, RemoteEngine
+from fedsift.transports.remote.introduction import Acknowledged, Introduction, IntroductionRequest, SiteNotice
+from fedsift.transports.remote.site_directory import GreetingIntervals
 from tests.transports.test_deliver import FakeGrid, Node, directory_of, grid_of
 
 
@@ -67,12 +67,8 @@ def test_the_first_site_by_name_is_not_the_law(changes: dict[str, Any], word: st
 
 
 def test_a_tie_names_both_sides_and_blames_neither() -> None:
-    sites = roster(
-        told("aachen", classes=SWAPPED), told("bonn"), told("celle"), told("düren", classes=SWAPPED)
-    )
-    with pytest.raises(
-        ConfigError, match=r"aachen, düren: classes b, a; bonn, celle: classes a, b"
-    ) as raised:
+    sites = roster(told("aachen", classes=SWAPPED), told("bonn"), told("celle"), told("düren", classes=SWAPPED))
+    with pytest.raises(ConfigError, match=r"aachen, düren: classes b, a; bonn, celle: classes a, b") as raised:
         agree(sites, at_least=2)
     assert "federation.toml (classes)" in str(raised.value)
 
@@ -86,43 +82,35 @@ def test_the_largest_of_many_small_sides_does_not_speak_for_the_others() -> None
 
 def test_classes_that_the_coordinators_files_name_come_before_the_majority() -> None:
     sites = roster(told("aachen", classes=SWAPPED), told("bonn"), told("celle"))
-    assert list(agree(sites, terms=Terms(classes=SWAPPED), at_least=1)) == ["aachen"]
-    with pytest.raises(
-        ConfigError, match=r"'bonn' has the federation's classes in another order \(a, b; .* b, a\)"
-    ):
-        agree(sites, terms=Terms(classes=SWAPPED), at_least=2)
+    assert list(agree(sites, terms=ClassAgreement(classes=SWAPPED), at_least=1)) == ["aachen"]
+    with pytest.raises(ConfigError, match=r"'bonn' has the federation's classes in another order \(a, b; .* b, a\)"):
+        agree(sites, terms=ClassAgreement(classes=SWAPPED), at_least=2)
 
 
 def test_where_no_site_has_the_coordinators_classes_its_own_files_are_named() -> None:
-    with pytest.raises(
-        ConfigError, match=r"files name the classes x, y, .*'bonn' has a, b.* in federation.toml"
-    ):
-        agree(roster(told("bonn"), told("celle")), terms=Terms(classes=("x", "y")), at_least=2)
+    with pytest.raises(ConfigError, match=r"files name the classes x, y, .*'bonn' has a, b.* in federation.toml"):
+        agree(roster(told("bonn"), told("celle")), terms=ClassAgreement(classes=("x", "y")), at_least=2)
 
 
 def test_a_site_with_another_network_is_set_aside_where_the_method_needs_one() -> None:
     sites = roster(told("aachen", "linear"), told("bonn"), told("celle"), told("düren", ""))
     assert list(agree(sites, at_least=2)) == ["aachen", "bonn", "celle", "düren"]
-    needed = Terms(networks=("mlp",))
+    needed = ClassAgreement(networks=("mlp",))
     assert list(agree(sites, terms=needed, at_least=2)) == ["bonn", "celle"]
-    with pytest.raises(
-        ConfigError, match=r"'aachen' trains the network 'linear', the study 'mlp'.*remove `model`"
-    ):
+    with pytest.raises(ConfigError, match=r"'aachen' trains the network 'linear', the study 'mlp'.*remove `model`"):
         agree(sites, terms=needed, at_least=3)
 
 
 def test_a_site_with_other_public_samples_is_set_aside_where_the_method_needs_them() -> None:
     same = (7, "ab" * 16)
-    sites = roster(
-        told("aachen", public=(7, "cd" * 16)), told("bonn", public=same), told("celle", public=same)
-    )
+    sites = roster(told("aachen", public=(7, "cd" * 16)), told("bonn", public=same), told("celle", public=same))
     assert len(agree(sites)) == 3
-    assert list(agree(sites, terms=Terms(public=True), at_least=2)) == ["bonn", "celle"]
+    assert list(agree(sites, terms=ClassAgreement(public=True), at_least=2)) == ["bonn", "celle"]
 
 
 def says(own: Introduction) -> Any:
     return lambda letter: (
-        own if isinstance(letter, Hello) else Noted() if isinstance(letter, Notice) else None
+        own if isinstance(letter, IntroductionRequest) else Acknowledged() if isinstance(letter, SiteNotice) else None
     )
 
 
@@ -136,21 +124,21 @@ def test_who_differs_is_told_at_its_side_and_in_the_log(caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING, "fedsift.coordinator"):
         agree(dict(sorted(post.introductions.items())), post.set_aside, at_least=2)
     assert "aachen cannot take part" in caplog.text
-    [(_, node, notice)] = [sent for sent in grid.sent if isinstance(sent[2], Notice)]
+    [(_, node, notice)] = [sent for sent in grid.sent if isinstance(sent[2], SiteNotice)]
     assert node == 300 and "write them into its site.toml in that order" in notice.text
     assert "aachen" not in post.node_of and "aachen" in post.aside
 
 
 def test_a_run_begins_without_the_odd_site_and_says_so(tmp_path: Path) -> None:
-    grid = FakeGrid(
-        {100: Node("bonn", says=says(told("bonn"))), 101: Node("celle", says=says(told("celle")))}
-    )
+    grid = FakeGrid({100: Node("bonn", says=says(told("bonn"))), 101: Node("celle", says=says(told("celle")))})
     grid.nodes[102] = Node("aachen", says=says(told("aachen", "linear")))
     names = ("aachen", "bonn", "celle")
     engine = RemoteEngine(
-        lambda note: FlowerChannel(grid, note), Expected(names, at_least=2, wait=5.0), pace=Pace(poll=0.0)
+        lambda note: FlowerChannel(grid, note),
+        ExpectedSites(names, at_least=2, wait=5.0),
+        pace=GreetingIntervals(poll=0.0),
     )  # type: ignore[arg-type]
-    federation = engine.open(Parts(1, "mlp", one_network=True), RunFolder(tmp_path))
+    federation = engine.open(EngineParts(1, "mlp", one_network=True), RunFolder(tmp_path))
     assert federation.sites == ["bonn", "celle"]
     assert "'aachen' trains the network 'linear'" in federation.set_aside["aachen"]
     assert list(codec.load(tmp_path / ROSTER_FILE).sites) == ["bonn", "celle"]

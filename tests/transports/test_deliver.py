@@ -17,9 +17,9 @@ from fedsift.core import codec
 from fedsift.core.errors import ConfigError, QuorumError, RunError
 from fedsift.core.version import __version__
 from fedsift.protocol.federation import Round
-from fedsift.protocol.messages import Answer, Envelope, SiteFacts
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, SiteFacts
 from fedsift.runs.folder import RunFolder
-from fedsift.runtime.federation import Patience
+from fedsift.runtime.federation import QuorumPolicy
 from fedsift.runtime.gate.protection import GateLimits, Protection
 from fedsift.training.requests import Evaluate, Evaluated
 from fedsift.transports.flower.channel import FlowerChannel
@@ -27,10 +27,17 @@ from fedsift.transports.flower.mailbox import Unreadable
 from fedsift.transports.flower.records import from_records, to_records
 from fedsift.transports.remote.agreement import agree
 from fedsift.transports.remote.encoding import decode, encode
-from fedsift.transports.remote.engine import ROSTER_FILE, Expected, StartRoster, joined_sites
+from fedsift.transports.remote.engine import ROSTER_FILE, ExpectedSites, StartRoster, joined_sites
 from fedsift.transports.remote.federation import RemoteFederation, gather
-from fedsift.transports.remote.introduction import Hello, Introduction, Noted, Notice, Vacant, unsound
-from fedsift.transports.remote.site_directory import NodeAuthorizer, Pace, SiteDirectory
+from fedsift.transports.remote.introduction import (
+    Acknowledged,
+    Introduction,
+    IntroductionRequest,
+    NoSite,
+    SiteNotice,
+    unsound,
+)
+from fedsift.transports.remote.site_directory import GreetingIntervals, NodeAuthorizer, SiteDirectory
 
 SITES = ("north", "south", "west")
 
@@ -68,11 +75,11 @@ class Node:
     def answer(self, letter: Any) -> Any:
         if self.says is not None:
             return self.says(letter)
-        if isinstance(letter, Hello):
+        if isinstance(letter, IntroductionRequest):
             return introduction(self.site)
-        if isinstance(letter, Notice):
-            return Noted()
-        return Answer(letter.run, self.site, letter.moment.id, counts(self.site))
+        if isinstance(letter, SiteNotice):
+            return Acknowledged()
+        return ReplyEnvelope(letter.run, self.site, letter.moment.id, counts(self.site))
 
 
 @dataclass
@@ -124,10 +131,8 @@ class FakeGrid:
         ready = [id for id in reversed(ids) if id in self.waiting and self.waiting[id][0] <= self.now]
         return [self.waiting.pop(id)[1] for id in ready]
 
-    def requests_to(self, node: int) -> list[tuple[float, Envelope]]:
-        return [
-            (when, letter) for when, to, letter in self.sent if to == node and isinstance(letter, Envelope)
-        ]
+    def requests_to(self, node: int) -> list[tuple[float, RequestEnvelope]]:
+        return [(when, letter) for when, to, letter in self.sent if to == node and isinstance(letter, RequestEnvelope)]
 
 
 def grid_of(*sites: str) -> FakeGrid:
@@ -137,17 +142,20 @@ def grid_of(*sites: str) -> FakeGrid:
 def directory_of(grid: FakeGrid, **pace: float) -> SiteDirectory:
     speeds = {"poll": 1.0, "look_for_nodes": 3.0, "ask_again": 60.0, "absent": 30.0, **pace}
     channel = FlowerChannel(grid, {"model": "mlp"}, clock=lambda: grid.now)  # type: ignore[arg-type]
-    return SiteDirectory(channel, Pace(**speeds), clock=lambda: grid.now, sleep=grid.sleep)
+    return SiteDirectory(channel, GreetingIntervals(**speeds), clock=lambda: grid.now, sleep=grid.sleep)
 
 
-def federation_of(
-    grid: FakeGrid, deadline: float = 100.0, quorum: float = 0.5, **pace: float
-) -> RemoteFederation:
+def federation_of(grid: FakeGrid, deadline: float = 100.0, quorum: float = 0.5, **pace: float) -> RemoteFederation:
     directory = directory_of(grid, **pace)
     gather(directory, SITES, at_least=3, wait=50.0)
     roster = {site: directory.introductions[site] for site in SITES}
     federation = RemoteFederation(
-        directory, roster, run="run", seed=1, model="mlp", patience=Patience(quorum=quorum, deadline=deadline)
+        directory,
+        roster,
+        run="run",
+        seed=1,
+        model="mlp",
+        patience=QuorumPolicy(quorum=quorum, deadline=deadline),
     )
     federation.begin(Round("train", 0, 0), (Evaluate,))
     return federation
@@ -198,7 +206,7 @@ def test_an_error_of_the_site_is_final_and_names_flowers_code() -> None:
 def test_a_failure_that_the_site_reports_is_its_answer() -> None:
     grid = grid_of()
     federation = federation_of(grid)
-    grid.nodes[100].says = lambda letter: Answer(
+    grid.nodes[100].says = lambda letter: ReplyEnvelope(
         "run", "north", letter.moment.id, None, "NotebookGone: it is gone"
     )
     assert ask(federation).refused == {"north": "NotebookGone: it is gone"}
@@ -207,8 +215,8 @@ def test_a_failure_that_the_site_reports_is_its_answer() -> None:
 def test_a_reply_that_cannot_be_read_is_set_aside() -> None:
     grid = grid_of()
     federation = federation_of(grid)
-    grid.nodes[100].says = lambda letter: Hello()
-    assert "Hello" in ask(federation).refused["north"]
+    grid.nodes[100].says = lambda letter: IntroductionRequest()
+    assert "IntroductionRequest" in ask(federation).refused["north"]
 
 
 def test_a_reply_far_longer_than_what_was_asked_is_not_even_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,13 +224,11 @@ def test_a_reply_far_longer_than_what_was_asked_is_not_even_decoded(monkeypatch:
 
     grid = grid_of()
     federation = federation_of(grid)
-    grid.nodes[100].says = lambda letter: Answer("run", "north", letter.moment.id, None, "x" * 200_000)
+    grid.nodes[100].says = lambda letter: ReplyEnvelope("run", "north", letter.moment.id, None, "x" * 200_000)
     monkeypatch.setattr(module, "LARGEST_REPLY", 1000)
     refused = ask(federation).refused
     assert (
-        list(refused) == ["north"]
-        and "bytes" in refused["north"]
-        and "the most for what was asked" in refused["north"]
+        list(refused) == ["north"] and "bytes" in refused["north"] and "the most for what was asked" in refused["north"]
     )
 
 
@@ -341,13 +347,13 @@ def test_a_site_is_told_why_it_cannot_take_part() -> None:
     gather(directory, SITES, at_least=3, wait=50.0)
     with pytest.raises(ConfigError, match=r"'north' runs fedsift 0\.0\.1"):
         agree({site: directory.introductions[site] for site in SITES}, directory.set_aside)
-    [(_, node, notice)] = [sent for sent in grid.sent if isinstance(sent[2], Notice)]
+    [(_, node, notice)] = [sent for sent in grid.sent if isinstance(sent[2], SiteNotice)]
     assert node == 100
     assert "install the same version" in notice.text
 
 
 def federation_with_quorum(federation: RemoteFederation, quorum: float) -> RemoteFederation:
-    federation.patience = Patience(quorum=quorum, deadline=federation.patience.deadline)
+    federation.patience = QuorumPolicy(quorum=quorum, deadline=federation.patience.deadline)
     return federation
 
 
@@ -356,7 +362,7 @@ def test_a_node_that_changes_its_facts_or_its_classes_is_not_taken_back() -> Non
     federation = federation_of(grid, deadline=60.0)
     del grid.nodes[101]
     other = introduction("south", facts=SiteFacts("south", 11, held_out=4, model="mlp", classes=2))
-    grid.nodes[300] = Node("south", says=lambda letter: other if isinstance(letter, Hello) else None)
+    grid.nodes[300] = Node("south", says=lambda letter: other if isinstance(letter, IntroductionRequest) else None)
     grid.sleep(10.0)
     assert "samples=11" in ask(federation).refused["south"]
     assert not grid.requests_to(300)
@@ -366,7 +372,7 @@ def test_strangers_and_vacant_nodes_are_not_asked() -> None:
     grid = grid_of()
     federation = federation_of(grid)
     grid.nodes[300] = Node("east")
-    grid.nodes[301] = Node("", says=lambda letter: Vacant())
+    grid.nodes[301] = Node("", says=lambda letter: NoSite())
     grid.sleep(10.0)
     assert ask(federation).sites == list(SITES)
     assert not grid.requests_to(300)
@@ -389,7 +395,7 @@ def test_what_the_coordinator_tells_besides_is_the_studys_network() -> None:
 
 def test_gathering_waits_for_named_sites_and_says_who_is_missing() -> None:
     grid = grid_of("north", "south")
-    grid.nodes[400] = Node("west", says=lambda letter: Answer("", "", "", None, "DataError: no file"))
+    grid.nodes[400] = Node("west", says=lambda letter: ReplyEnvelope("", "", "", None, "DataError: no file"))
     with pytest.raises(QuorumError, match=r"2 of at least 3.*missing: west.*no file"):
         gather(directory_of(grid), SITES, at_least=3, wait=20.0)
     assert grid.now >= 20.0
@@ -399,9 +405,12 @@ def test_gathering_waits_for_named_sites_and_says_who_is_missing() -> None:
 def test_a_run_that_goes_on_waits_for_a_lost_site_only_as_long_as_the_grace() -> None:
     grid = grid_of("north", "south")
     grid.at(40.0, lambda: grid.nodes.update({300: Node("west")}))
-    assert gather(directory_of(grid), SITES, at_least=2, wait=600.0, settle=20.0) == ["north", "south"]
+    assert gather(directory_of(grid), SITES, at_least=2, wait=600.0, grace=20.0) == [
+        "north",
+        "south",
+    ]
     assert grid.now < 30.0
-    assert gather(directory_of(grid), SITES, at_least=3, wait=600.0, settle=20.0) == list(SITES)
+    assert gather(directory_of(grid), SITES, at_least=3, wait=600.0, grace=20.0) == list(SITES)
 
 
 def test_without_names_whoever_comes_takes_part_by_name() -> None:
@@ -485,10 +494,8 @@ def test_a_run_that_began_with_facts_of_no_sense_is_not_gone_on_with(tmp_path: P
     codec.save(tmp_path / ROSTER_FILE, StartRoster({"north": introduction("north"), "south": odd}))
     folder.checkpoint_file.touch()
     grid = grid_of("north", "south")
-    with pytest.raises(
-        RunError, match=r"site 'south': the network 'not_asked_for:net' is an address.*a new one"
-    ):
-        joined_sites(directory_of(grid), folder, Expected(), Patience())
+    with pytest.raises(RunError, match=r"site 'south': the network 'not_asked_for:net' is an address.*a new one"):
+        joined_sites(directory_of(grid), folder, ExpectedSites(), QuorumPolicy())
     assert not grid.sent
 
 
@@ -509,7 +516,11 @@ def test_an_answer_that_holds_tensors_for_words_costs_that_site_the_round(field:
 
     def says(letter: Any) -> Any:
         parts = {"run": letter.run, "site": "north", "moment_id": letter.moment.id, "reply": counts("north")}
-        return honest(letter) if isinstance(letter, Hello) else Answer(**{**parts, field: torch.zeros(2)})
+        return (
+            honest(letter)
+            if isinstance(letter, IntroductionRequest)
+            else ReplyEnvelope(**{**parts, field: torch.zeros(2)})
+        )
 
     grid.nodes[100].says = says
     replies = ask(federation)
@@ -524,12 +535,12 @@ def test_a_greeting_that_came_to_nothing_is_sent_again_until_it_is_answered() ->
     directory = directory_of(grid)
     assert gather(directory, SITES, at_least=3, wait=300.0) == list(SITES)
     assert 120.0 <= grid.now < 130.0
-    greetings = [when for when, node, letter in grid.sent if node == 101 and isinstance(letter, Hello)]
+    greetings = [when for when, node, letter in grid.sent if node == 101 and isinstance(letter, IntroductionRequest)]
     assert greetings == pytest.approx([0.0, 60.0, 120.0], abs=4.0)
     for _ in range(200):
         directory.meet()
         directory.rest()
-    assert len([node for _, node, letter in grid.sent if isinstance(letter, Hello)]) == 5
+    assert len([node for _, node, letter in grid.sent if isinstance(letter, IntroductionRequest)]) == 5
 
 
 class Keeper(NodeAuthorizer):
@@ -595,14 +606,12 @@ def test_a_site_counts_for_no_more_than_the_roster_says(everyone: float, wanted:
     assert federation.largest_share("west") == min(everyone, 0.2)
 
 
-def spoil(federation: RemoteFederation, grid: FakeGrid, node: int, spoilt: Unreadable) -> None:
+def corrupt(federation: RemoteFederation, grid: FakeGrid, node: int, spoilt: Unreadable) -> None:
     """From now on whatever this node answers cannot be used."""
     look = federation.directory.channel.mailbox.look
 
     def spoils(ids: set[str]) -> list[tuple[str, Message | Unreadable]]:
-        return [
-            (id, spoilt if grid.sent[int(id.split("-")[1])][1] == node else said) for id, said in look(ids)
-        ]
+        return [(id, spoilt if grid.sent[int(id.split("-")[1])][1] == node else said) for id, said in look(ids)]
 
     federation.directory.channel.mailbox.look = spoils  # type: ignore[method-assign]
 
@@ -610,7 +619,7 @@ def spoil(federation: RemoteFederation, grid: FakeGrid, node: int, spoilt: Unrea
 def test_an_answer_that_cannot_be_put_together_costs_that_site_the_round_and_no_other() -> None:
     grid = grid_of()
     federation = federation_of(grid)
-    spoil(federation, grid, 102, Unreadable("the answer cannot be put together: KeyError"))
+    corrupt(federation, grid, 102, Unreadable("the answer cannot be put together: KeyError"))
     began = grid.now
     replies = ask(federation)
     assert replies.sites == ["north", "south"]

@@ -22,7 +22,7 @@ from flwr.supercore.run import Run
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from fedsift.transports.flower.channel import FlowerChannel
-from fedsift.transports.flower.mailbox import LONGEST_PAUSE, Mailbox, Unreadable
+from fedsift.transports.flower.mailbox import LONGEST_PAUSE, AnswerMailbox, Unreadable
 
 
 def piece(kind: str, children: Iterable[str], body: bytes) -> bytes:
@@ -123,9 +123,7 @@ def test_pieces_that_flower_stores_and_cannot_put_together_cost_their_sender_the
     found = dict(FlowerChannel(StubbedGrid(client), {}).collect(both))
     assert found["hostile"].failure.startswith("the answer cannot be put together: ")
     assert not found["hostile"].lost
-    assert found["honest"].failure.startswith(
-        "the reply cannot be read: "
-    )  # it is here, and is no message of ours
+    assert found["honest"].failure.startswith("the reply cannot be read: ")  # it is here, and is no message of ours
 
 
 def test_an_answer_that_is_announced_and_not_sent_is_not_waited_for(client: Client) -> None:
@@ -134,7 +132,7 @@ def test_an_answer_that_is_announced_and_not_sent_is_not_waited_for(client: Clie
     client.add_honest("quick")
     last = next(name for name, content in client.store.items() if b"slow" in content)
     content, client.store[last] = client.store[last], b""
-    mailbox = Mailbox(StubbedGrid(client), clock=lambda: now[0])
+    mailbox = AnswerMailbox(StubbedGrid(client), clock=lambda: now[0])
     assert [id for id, _ in mailbox.look({"slow", "quick"})] == ["quick"]
     assert mailbox.under_way(["slow", "other"]) == {"slow"}
     before = client.pieces_asked
@@ -154,7 +152,7 @@ def test_an_answer_that_is_announced_and_not_sent_is_not_waited_for(client: Clie
 def test_an_answer_whose_sender_flower_gave_up_is_asked_for_again(client: Client) -> None:
     client.add("gone", *MALFORMED["junk"])
     client.store.clear()
-    [(_, answer)] = Mailbox(StubbedGrid(client)).look({"gone"})
+    [(_, answer)] = AnswerMailbox(StubbedGrid(client)).look({"gone"})
     assert isinstance(answer, Unreadable)
     assert answer.again
     assert "did not arrive in full" in answer.reason
@@ -163,7 +161,7 @@ def test_an_answer_whose_sender_flower_gave_up_is_asked_for_again(client: Client
 def test_answers_nobody_waits_for_any_more_are_not_fetched(client: Client) -> None:
     client.add("late", *MALFORMED["junk"])
     client.store = dict.fromkeys(client.store, b"")
-    mailbox = Mailbox(StubbedGrid(client))
+    mailbox = AnswerMailbox(StubbedGrid(client))
     assert mailbox.look({"late"}) == []
     mailbox.forget(["late"])
     assert mailbox.under_way(["late"]) == set()
@@ -172,7 +170,7 @@ def test_answers_nobody_waits_for_any_more_are_not_fetched(client: Client) -> No
 def test_an_answer_counts_for_the_message_that_the_superlink_names(client: Client) -> None:
     client.add_honest("mine", reply_to="another's")  # what the answer says of itself is its sender's own word
     client.add("unasked", *MALFORMED["junk"], says="")  # a message that answers nothing
-    found = Mailbox(StubbedGrid(client)).look({"mine", "another's", "unasked"})
+    found = AnswerMailbox(StubbedGrid(client)).look({"mine", "another's", "unasked"})
     assert [id for id, _ in found] == ["mine"]
 
 
@@ -184,7 +182,7 @@ def test_when_a_look_for_several_fails_each_is_looked_for_by_itself(client: Clie
             raise ValueError("a tree too deep")
 
     client.fails = fails
-    mailbox = Mailbox(StubbedGrid(client))
+    mailbox = AnswerMailbox(StubbedGrid(client))
     first = dict(mailbox.look({"hostile", "north"}))
     assert all(
         isinstance(answer, Unreadable) and answer.again for answer in first.values()
@@ -192,9 +190,7 @@ def test_when_a_look_for_several_fails_each_is_looked_for_by_itself(client: Clie
     client.add_honest("north again")
     second = dict(mailbox.look({"hostile", "north again"}))
     assert isinstance(second["north again"], Message)
-    assert second["hostile"] == Unreadable(
-        "the answer could not be fetched: ValueError: a tree too deep", again=True
-    )
+    assert second["hostile"] == Unreadable("the answer could not be fetched: ValueError: a tree too deep", again=True)
     assert client.asked == [["hostile", "north"], ["hostile"], ["north again"]]
 
 
@@ -202,9 +198,7 @@ def test_when_a_look_for_several_fails_each_is_looked_for_by_itself(client: Clie
     "error",
     [
         httpx.ConnectError("the SuperLink is gone"),
-        httpx.HTTPStatusError(
-            "over", request=httpx.Request("POST", "http://x"), response=httpx.Response(403)
-        ),
+        httpx.HTTPStatusError("over", request=httpx.Request("POST", "http://x"), response=httpx.Response(403)),
     ],
 )
 def test_a_line_that_is_gone_is_no_sites_doing(client: Client, error: Exception) -> None:
@@ -213,4 +207,4 @@ def test_a_line_that_is_gone_is_no_sites_doing(client: Client, error: Exception)
 
     client.fails = fails
     with pytest.raises(type(error)):
-        Mailbox(StubbedGrid(client)).look({"north"})
+        AnswerMailbox(StubbedGrid(client)).look({"north"})

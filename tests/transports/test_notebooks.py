@@ -12,21 +12,21 @@ import torch
 
 from fedsift.core.codec import digest_of
 from fedsift.core.errors import NotebookGone, RunError
-from fedsift.protocol.messages import Answer, Envelope, Moment
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, RequestMoment
 from fedsift.training.requests import Evaluate
 from fedsift.transports.remote.notebooks import NotebookStore, UnknownPages, run_folders, unfit_run
 
 
-def envelope(round_number: int, ask: int = 0, expects: str = "", weight: float = 0.0) -> Envelope:
+def envelope(round_number: int, ask: int = 0, expects: str = "", weight: float = 0.0) -> RequestEnvelope:
     request = Evaluate({"w": torch.tensor([weight])})
-    return Envelope("run", "north", Moment(1, "train", round_number, ask), expects, request)
+    return RequestEnvelope("run", "north", RequestMoment(1, "train", round_number, ask), expects, request)
 
 
 def store(path: Path, session: str = "first") -> NotebookStore:
     return NotebookStore(path, "run", "north", session)
 
 
-def serve(notes: NotebookStore, asked: Envelope, page: object = None) -> Answer:
+def serve(notes: NotebookStore, asked: RequestEnvelope, page: object = None) -> ReplyEnvelope:
     """What the site's side does with a request that writes `page`, or nothing."""
     digest = digest_of(asked)
     with notes.locked():
@@ -37,7 +37,7 @@ def serve(notes: NotebookStore, asked: Envelope, page: object = None) -> Answer:
         notes.prune(asked)
         if page is not None:
             notebook["page"] = page
-        answer = Answer("run", "north", asked.moment.id, None, f"answered with {page}")
+        answer = ReplyEnvelope("run", "north", asked.moment.id, None, f"answered with {page}")
         notes.keep(asked, digest, notebook, base, answer)
         return answer
 
@@ -99,7 +99,7 @@ def test_a_round_keeps_its_base_until_a_newer_round_asks(tmp_path: Path) -> None
 
 def test_answers_of_a_finished_round_take_no_room(tmp_path: Path) -> None:
     notes, asked = store(tmp_path), envelope(0)
-    answer = Answer("run", "north", asked.moment.id, None, "x" * 100_000)
+    answer = ReplyEnvelope("run", "north", asked.moment.id, None, "x" * 100_000)
     with notes.locked():
         notes.keep(asked, digest_of(asked), notes.open(asked)[0], "", answer)
     assert notes.repeated(asked, digest_of(asked)) == answer
@@ -213,9 +213,7 @@ def test_names_of_runs(run: str) -> None:
     assert unfit_run(run) is None
 
 
-@pytest.mark.parametrize(
-    "run", ["", ".", "..", "a/b", "a b", "a\nb", "a;b", "$(b)", "a'b", "ü", "x" * 101, "a\n"]
-)
+@pytest.mark.parametrize("run", ["", ".", "..", "a/b", "a b", "a\nb", "a;b", "$(b)", "a'b", "ü", "x" * 101, "a\n"])
 def test_what_is_no_name_of_a_run_is_refused_in_one_line(run: str) -> None:
     reason = unfit_run(run)
     assert reason is not None and reason.isprintable() and "is no name of a run" in reason

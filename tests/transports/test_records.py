@@ -15,7 +15,7 @@ from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectSto
 
 from fedsift.core.codec import digest_of
 from fedsift.methods._two_networks import TrainPair
-from fedsift.protocol.messages import Answer, Envelope, Moment, SiteFacts
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, RequestMoment, SiteFacts
 from fedsift.training.crossfit import CrossTrain
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Evaluate, Train, Trained
@@ -28,12 +28,12 @@ from fedsift.transports.flower.records import (
     to_records,
 )
 from fedsift.transports.remote.encoding import decode, encode
-from fedsift.transports.remote.introduction import Hello, Introduction, disagreement
+from fedsift.transports.remote.introduction import Introduction, IntroductionRequest, disagreement
 from fedsift.transports.remote.messages import MOST_CHARACTERS, parsed
 
 
-def envelope(site: str, request: object) -> Envelope:
-    return Envelope("run", site, Moment(1, "train", 3, 0), "2.0:train", request)  # type: ignore[arg-type]
+def envelope(site: str, request: object) -> RequestEnvelope:
+    return RequestEnvelope("run", site, RequestMoment(1, "train", 3, 0), "2.0:train", request)  # type: ignore[arg-type]
 
 
 def packed(value: object, **note: str) -> RecordDict:
@@ -57,9 +57,9 @@ def weights() -> dict[str, torch.Tensor]:
     "letter",
     [
         envelope("north", Train(weights(), Recipe(), then=(Evaluate(None),))),
-        Answer("run", "north", "3.0:train", Trained(weights(), 5, 0.25)),
-        Answer("run", "north", "3.0:train", None, "the site failed"),
-        Hello(),
+        ReplyEnvelope("run", "north", "3.0:train", Trained(weights(), 5, 0.25)),
+        ReplyEnvelope("run", "north", "3.0:train", None, "the site failed"),
+        IntroductionRequest(),
         Introduction(SiteFacts("north", 5), ("a", "b"), False, (1, 8, 8), (0.5,), (0.25,)),
     ],
 )
@@ -76,7 +76,7 @@ def pieces(records: RecordDict) -> set[str]:
 @pytest.mark.parametrize("size", [0, 1, SALTED // 4, 3 * SALTED // 4 + 1])
 def test_no_piece_of_a_letter_can_be_known_before_it_is_sent(size: int) -> None:
     """Flower keeps the first word on what belongs to a piece, whoever says it."""
-    letter = Answer("run", "north", "3.0:train", Trained({"w": torch.zeros(size)}, 5, 0.25))
+    letter = ReplyEnvelope("run", "north", "3.0:train", Trained({"w": torch.zeros(size)}, 5, 0.25))
     first, again = packed(letter), packed(letter)
     assert not pieces(first) & pieces(again)
     assert digest_of(unpacked(first)) == digest_of(unpacked(again)) == digest_of(letter)
@@ -84,7 +84,7 @@ def test_no_piece_of_a_letter_can_be_known_before_it_is_sent(size: int) -> None:
 
 def test_a_site_cannot_have_the_others_wait_for_pieces_that_do_not_exist() -> None:
     store, nowhere = InMemoryObjectStore(), "ab" * 32
-    refusal = encode(Answer("run", "north", "3.0:train", None, "too few samples"))
+    refusal = encode(ReplyEnvelope("run", "north", "3.0:train", None, "too few samples"))
     known = pieces(to_records(refusal))  # what a site can know of another's answer, word for word
     lies = [ObjectTree(object_id=piece, children=[ObjectTree(object_id=nowhere)]) for piece in known]
     store.preregister(1, ObjectTree(object_id="cd" * 32, children=lies))
@@ -122,7 +122,7 @@ def test_a_request_for_many_sites_is_packed_once() -> None:
 
 
 def test_notes_travel_beside_the_letter() -> None:
-    assert from_records(packed(Hello(), model="cnn")).note == {"model": "cnn"}
+    assert from_records(packed(IntroductionRequest(), model="cnn")).note == {"model": "cnn"}
 
 
 @pytest.mark.parametrize(
@@ -186,9 +186,7 @@ def test_what_would_grow_in_reading_is_not_read(content: RecordDict, words: str)
 
 @pytest.mark.parametrize("array", [np.zeros(8), np.zeros((2, 2), np.uint8)])
 def test_an_array_that_is_no_bytes_is_not_built(array: np.ndarray) -> None:
-    content = RecordDict(
-        {"tree": ConfigRecord({"tree": "{}"}), "tensors": ArrayRecord({"tensors": Array(array)})}
-    )
+    content = RecordDict({"tree": ConfigRecord({"tree": "{}"}), "tensors": ArrayRecord({"tensors": Array(array)})})
     with pytest.raises(ValueError, match="no array of bytes"):
         unpacked(content)
     declared = Array(np.zeros(8, np.uint8))

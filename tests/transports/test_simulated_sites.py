@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from fedsift.core.errors import ConfigError
-from fedsift.data.dataset import Spread
-from fedsift.protocol.messages import Answer, Envelope, Moment
+from fedsift.data.dataset import FederatedDataset
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, RequestMoment
 from fedsift.runtime.in_process import InProcess
 from fedsift.training.requests import Evaluate
 from fedsift.transports.flower.processes import SIMULATED_SITES
 from fedsift.transports.flower.simulation_client import site_place
 from fedsift.transports.remote.answering import answer_message
 from fedsift.transports.remote.encoding import decode, encode
-from fedsift.transports.remote.introduction import Hello, Vacant
+from fedsift.transports.remote.introduction import IntroductionRequest, NoSite
 from fedsift.transports.remote.notebooks import NotebookStore
 from fedsift.transports.remote.simulated_sites import export_sites, open_simulated, seen
 from tests.runtime.exported import (
@@ -31,12 +31,12 @@ from tests.runtime.exported import (
 
 
 @pytest.fixture(scope="module")
-def spread() -> Spread:
+def spread() -> FederatedDataset:
     return small_spread()
 
 
 def test_an_exported_site_is_the_site_that_the_in_process_engine_serves(
-    spread: Spread, tmp_path: Path
+    spread: FederatedDataset, tmp_path: Path
 ) -> None:
     for mine, theirs in pairs(spread, export_sites(spread, {}, tmp_path), open_simulated):
         assert mine.facts == theirs.facts
@@ -49,19 +49,17 @@ def test_an_exported_site_is_the_site_that_the_in_process_engine_serves(
         assert mine.secret == theirs.secret == ""
 
 
-def test_a_public_set_is_the_same_at_every_site(spread: Spread, tmp_path: Path) -> None:
+def test_a_public_set_is_the_same_at_every_site(spread: FederatedDataset, tmp_path: Path) -> None:
     assert_one_public_set(spread, lambda chosen: export_sites(chosen, {}, tmp_path), open_simulated)
 
 
-def test_the_truth_is_not_exported(spread: Spread, tmp_path: Path) -> None:
+def test_the_truth_is_not_exported(spread: FederatedDataset, tmp_path: Path) -> None:
     [first, *_] = export_sites(spread, {}, tmp_path)
     assert_no_truth(spread, first, first / "site.json")
 
 
-def test_what_is_annotated_and_which_network_is_a_sites_own(spread: Spread, tmp_path: Path) -> None:
-    marks = {
-        site: np.array([number != 1 or k != 3 for k in range(10)]) for number, site in enumerate(spread.sites)
-    }
+def test_what_is_annotated_and_which_network_is_a_sites_own(spread: FederatedDataset, tmp_path: Path) -> None:
+    marks = {site: np.array([number != 1 or k != 3 for k in range(10)]) for number, site in enumerate(spread.sites)}
     partly = dataclasses.replace(spread, annotated=marks)
     rooms = [open_simulated(place) for place in export_sites(partly, {spread.sites[2]: "lenet5"}, tmp_path)]
     assert [room.facts("mlp").model for room in rooms] == ["mlp", "mlp", "lenet5"]
@@ -70,9 +68,7 @@ def test_what_is_annotated_and_which_network_is_a_sites_own(spread: Spread, tmp_
     assert [room.facts("mlp") for room in rooms] == list(federation.facts.values())
 
 
-def test_a_node_takes_a_site_of_the_federation_that_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_takes_a_site_of_the_federation_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SIMULATED_SITES, raising=False)
     with pytest.raises(ConfigError, match="simulated sites"):
         site_place(0, "../../etc")
@@ -80,17 +76,17 @@ def test_a_node_takes_a_site_of_the_federation_that_is_named(
     (tmp_path / "etc" / "00000-a").mkdir(parents=True)
     assert site_place(0, "../../etc") == tmp_path / "etc" / "00000-a"
     assert site_place(1, "../../etc") is None
-    assert isinstance(decode(answer_message(encode(Hello()), None, "", expose_errors=True)), Vacant)
+    assert isinstance(decode(answer_message(encode(IntroductionRequest()), None, "", expose_errors=True)), NoSite)
 
 
-def test_notebooks_of_simulated_sites_can_be_read_afterwards(spread: Spread, tmp_path: Path) -> None:
+def test_notebooks_of_simulated_sites_can_be_read_afterwards(spread: FederatedDataset, tmp_path: Path) -> None:
     site = spread.sites[0]
-    asked = Envelope("run", site, Moment(1, "train", 0, 0), "", Evaluate(None))
+    asked = RequestEnvelope("run", site, RequestMoment(1, "train", 0, 0), "", Evaluate(None))
     store = NotebookStore(tmp_path / "notebook", "run", site)
     with store.locked():
         notebook, base = store.open(asked)
         notebook["labels"] = torch.tensor([1, 0])
-        store.keep(asked, "digest", notebook, base, Answer("run", site, asked.moment.id, None))
+        store.keep(asked, "digest", notebook, base, ReplyEnvelope("run", site, asked.moment.id, None))
     found = seen(spread, {site: tmp_path}, "run", {site: asked.moment.id})
     assert found.notebooks[site]["labels"].tolist() == [1, 0]
     assert found.spread is spread

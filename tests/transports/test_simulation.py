@@ -21,9 +21,7 @@ def flower_study() -> Study:
     )
 
 
-def test_without_flower_the_error_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_flower_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "find_spec", lambda name: None)
     study = flower_study()
     with pytest.raises(ConfigError, match=r"pip install 'fedsift\[flower\]'"):

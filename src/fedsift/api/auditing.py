@@ -12,8 +12,8 @@ from fedsift.core.errors import ConfigError
 from fedsift.core.text import short
 
 if TYPE_CHECKING:
-    from fedsift.audit.running import Audit
     from fedsift.data.sources.base import Source
+    from fedsift.label_audit.running import Audit
     from fedsift.study.study import Study
 
 
@@ -35,9 +35,9 @@ def audit(
     an .npz. model: the name of the network that judges (frozen features by default where a network would take long).
     folds, rounds, fast: as `fedsift audit`.
     """
-    from fedsift.audit.running import audit as carry_out
-    from fedsift.audit.running import audit_study
     from fedsift.data.sources.base import Source
+    from fedsift.label_audit.running import audit as carry_out
+    from fedsift.label_audit.running import audit_study
     from fedsift.study.own_data import names_data, study_of_data
 
     changes = {key: value for key, value in tables.items() if value is not None}

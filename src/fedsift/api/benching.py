@@ -15,14 +15,14 @@ from fedsift.core.units import duration
 from fedsift.report.console import PlainConsole
 
 if TYPE_CHECKING:
-    from fedsift.bench.running import Listener, Outcome, Progress
-    from fedsift.bench.table import Table
+    from fedsift.benchmark.running import Listener, TableOutcome, TableProgress
+    from fedsift.benchmark.table import Table
 
 
 class Bench:
     """A table after its runs: what it says, and where its files are."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: TableOutcome) -> None:
         self._outcome = outcome
 
     @property
@@ -50,7 +50,7 @@ class Bench:
 
     def markdown(self) -> str:
         """The table as Markdown."""
-        from fedsift.bench.text import markdown
+        from fedsift.benchmark.text import markdown
 
         return markdown(self._outcome.results)
 
@@ -79,7 +79,7 @@ def bench(
     "method.rounds=20". processes: runs at a time, 0 is one a core. A script that calls this needs
     `if __name__ == "__main__":`, for processes are started.
     """
-    from fedsift.bench.running import run_table
+    from fedsift.benchmark.running import run_table
 
     found = _table(table).changed(seeds=tuple(seeds or ()), settings=settings)
     show = progress if progress is not None else notebook_display() is not None or _terminal()
@@ -99,7 +99,7 @@ def bench(
 
 
 def _table(table: str | Path | Mapping[str, Any]) -> Table:
-    from fedsift.bench.table import find_table, table_of
+    from fedsift.benchmark.table import find_table, table_of
 
     if isinstance(table, Mapping):
         rest = {key: value for key, value in table.items() if key != "name"}
@@ -139,7 +139,7 @@ def _bars(console: PlainConsole, title: str) -> Iterator[Listener]:
         whole = bars.add_task(escape(title), total=None, news="")
         tasks: dict[str, Any] = {}
 
-        def listen(progress: Progress) -> None:
+        def listen(progress: TableProgress) -> None:
             bars.update(whole, completed=progress.done, total=progress.total, news=_left(progress))
             for label in [label for label in tasks if label not in progress.running]:
                 bars.remove_task(tasks.pop(label))
@@ -154,23 +154,21 @@ def _bars(console: PlainConsole, title: str) -> Iterator[Listener]:
         yield listen
 
 
-def _lines(console: PlainConsole, title: str) -> Callable[[Progress], None]:
+def _lines(console: PlainConsole, title: str) -> Callable[[TableProgress], None]:
     import time
 
     last = time.monotonic()
 
-    def listen(progress: Progress) -> None:
+    def listen(progress: TableProgress) -> None:
         nonlocal last
         if not progress.text and time.monotonic() - last < 6 * QUIET_SECONDS:
             return
         last = time.monotonic()
         words = [f"{title} {progress.done}/{progress.total}", progress.text, _left(progress)]
-        console.print(
-            "  ".join(word for word in words if word), highlight=False, soft_wrap=True, markup=False
-        )
+        console.print("  ".join(word for word in words if word), highlight=False, soft_wrap=True, markup=False)
 
     return listen
 
 
-def _left(progress: Progress) -> str:
+def _left(progress: TableProgress) -> str:
     return "" if progress.seconds_left is None else f"about {duration(progress.seconds_left)} left"

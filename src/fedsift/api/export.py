@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from fedsift.api.folder import ModelCard
+from fedsift.api.folder import StoredModelCard
 from fedsift.api.predictions import normalisation
 from fedsift.core.errors import ConfigError, RunError
 from fedsift.data.sources.table import flat_scale
@@ -24,14 +24,14 @@ FORMATS = {".safetensors": "weights", ".pt": "TorchScript", ".onnx": "ONNX"}
 TOLERANCE = 1e-4
 
 
-class Applied(nn.Module):
+class ExportedNetwork(nn.Module):
     """Normalisation, then the network: pictures in 0..1 `[n, C, H, W]`, or rows `[n, F]` (of a table in its own units),
     to logits `[n, K]`."""
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, network: nn.Module, card: ModelCard) -> None:
+    def __init__(self, network: nn.Module, card: StoredModelCard) -> None:
         super().__init__()
         self.network = network
         view = (1, -1, 1, 1) if len(card.shape) == 3 else (1, -1)
@@ -46,7 +46,7 @@ class Applied(nn.Module):
         return logits
 
 
-def export(path: Path, weights: Weights, network: nn.Module, card: ModelCard) -> Path:
+def export(path: Path, weights: Weights, network: nn.Module, card: StoredModelCard) -> Path:
     """Write the model; the file's ending chooses the format."""
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
@@ -56,15 +56,15 @@ def export(path: Path, weights: Weights, network: nn.Module, card: ModelCard) ->
         if kind == "weights":
             _safetensors(path, weights, card)
         elif kind == "TorchScript":
-            _torchscript(path, Applied(network, card).eval().requires_grad_(False), card)
+            _torchscript(path, ExportedNetwork(network, card).eval().requires_grad_(False), card)
         else:
-            _onnx(path, Applied(network, card).eval().requires_grad_(False), card)
+            _onnx(path, ExportedNetwork(network, card).eval().requires_grad_(False), card)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror or error}") from None
     return path
 
 
-def _safetensors(path: Path, weights: Weights, card: ModelCard) -> None:
+def _safetensors(path: Path, weights: Weights, card: StoredModelCard) -> None:
     """The weights under their names; what it takes to use them is in the file's metadata, under "fedsift"."""
     from safetensors.torch import save_file
 
@@ -72,11 +72,11 @@ def _safetensors(path: Path, weights: Weights, card: ModelCard) -> None:
     save_file(whole, path, metadata={"fedsift": json.dumps(asdict(card))})
 
 
-def _examples(card: ModelCard, count: int) -> Tensor:
+def _examples(card: StoredModelCard, count: int) -> Tensor:
     return torch.rand((count, *card.shape), generator=torch.Generator().manual_seed(0))
 
 
-def _torchscript(path: Path, network: nn.Module, card: ModelCard) -> None:
+def _torchscript(path: Path, network: nn.Module, card: StoredModelCard) -> None:
     with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -87,13 +87,11 @@ def _torchscript(path: Path, network: nn.Module, card: ModelCard) -> None:
         except Exception as error:  # whatever a person's own network raises when it is traced
             raise RunError(f"model '{card.model}' cannot be traced for TorchScript: {error}") from error
         if not same:
-            raise RunError(
-                f"model '{card.model}' does not compute the same as TorchScript: export .safetensors"
-            )
+            raise RunError(f"model '{card.model}' does not compute the same as TorchScript: export .safetensors")
         torch.jit.save(traced, path, _extra_files={"fedsift.json": json.dumps(asdict(card))})
 
 
-def _onnx(path: Path, network: nn.Module, card: ModelCard) -> None:
+def _onnx(path: Path, network: nn.Module, card: StoredModelCard) -> None:
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(

@@ -20,8 +20,8 @@ Listener = Callable[[dict[str, Any]], None]
 
 __all__ = [
     "Listener",
-    "ModelCard",
     "RunData",
+    "StoredModelCard",
     "go",
     "model_card",
     "model_file",
@@ -35,7 +35,7 @@ MODEL, CARD = "model.safetensors", "model.json"
 
 
 @dataclass(frozen=True)
-class ModelCard:
+class StoredModelCard:
     """What it takes to apply a run's model; see `study.results.model_card`."""
 
     model: str
@@ -86,18 +86,16 @@ def model_file(path: Path) -> Path:
     if file.is_file():
         return file
     if (path / "summary.json").is_file():
-        raise RunError(
-            f"{path} has no model of the whole federation: with this method every site keeps its own"
-        )
+        raise RunError(f"{path} has no model of the whole federation: with this method every site keeps its own")
     raise RunError(f"{path} is not finished, so it has no model yet: go on with fedsift.resume('{path}')")
 
 
-def model_card(path: Path) -> ModelCard:
+def model_card(path: Path) -> StoredModelCard:
     model_file(path)
     file = path / CARD
     try:
         card = json.loads(file.read_text("utf-8"))
-        return ModelCard(
+        return StoredModelCard(
             model=str(card["model"]),
             shape=tuple(int(side) for side in card["shape"]),
             classes=tuple(str(name) for name in card["classes"]),
@@ -107,8 +105,6 @@ def model_card(path: Path) -> ModelCard:
             scale=None if card.get("scale") is None else checked_scale(card["scale"], str(file)),
         )
     except FileNotFoundError:
-        raise RunError(
-            f"{file} is missing: the run was made by an older version; run its study again"
-        ) from None
+        raise RunError(f"{file} is missing: the run was made by an older version; run its study again") from None
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{file} cannot be read: {error}") from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.api.folder import ModelCard
+from fedsift.api.folder import StoredModelCard
 from fedsift.api.rows import Rows
 from fedsift.core.errors import DataError, RunError
 from fedsift.data.sources.arrays import as_samples
@@ -68,7 +68,7 @@ class Predictions:
         return self.rows().frame()
 
 
-def predict(network: nn.Module, card: ModelCard, images: Any, ids: Sequence[str] = ()) -> Predictions:
+def predict(network: nn.Module, card: StoredModelCard, images: Any, ids: Sequence[str] = ()) -> Predictions:
     """Probabilities of samples `[n, C, H, W]` (uint8, or float in 0..1) or rows `[n, F]`, read as the run's own:
     numbers of a table in its own units."""
     import torch
@@ -92,7 +92,7 @@ def predict(network: nn.Module, card: ModelCard, images: Any, ids: Sequence[str]
     return Predictions(card.classes, chances.numpy().astype(np.float32), card.multilabel, tuple(ids))
 
 
-def normalisation(card: ModelCard) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def normalisation(card: StoredModelCard) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation of each channel, as the sites used them."""
     if card.mean is None or card.std is None:
         if len(card.shape) == 1:
@@ -104,7 +104,7 @@ def normalisation(card: ModelCard) -> tuple[tuple[float, ...], tuple[float, ...]
     return card.mean, card.std
 
 
-def _embedded(samples: NDArray[Any], card: ModelCard) -> NDArray[Any]:
+def _embedded(samples: NDArray[Any], card: StoredModelCard) -> NDArray[Any]:
     """Features in place of pictures where the model is a head on frozen features."""
     from fedsift.data.dataset import Dataset
     from fedsift.training.features import is_features, with_features

@@ -101,9 +101,9 @@ def _view(console: Console, title: str, folder: Path) -> Iterator[Display]:
     """A few lines that change: how far, which stage, which scores, what the sites are doing."""
     from rich.live import Live
 
-    from fedsift.report.watching import Short
+    from fedsift.report.watching import ShortDisplay
 
-    with Live(Short(folder, title), console=console, refresh_per_second=REFRESHES, transient=False) as live:
+    with Live(ShortDisplay(folder, title), console=console, refresh_per_second=REFRESHES, transient=False) as live:
         yield _View(live.console)
         live.refresh()
 
@@ -191,9 +191,7 @@ class _Lines:
             return
         self.last = now
         sites = f"  {plural(row['participants'], 'site')}" if "participants" in row else ""
-        extra = "".join(
-            f"; set aside {visible(site)}: {visible(reason)}" for site, reason in row["refused"].items()
-        )
+        extra = "".join(f"; set aside {visible(site)}: {visible(reason)}" for site, reason in row["refused"].items())
         self._print(f"{self.title} {row['round']}/{self.total} {news_of(row)}{sites}{extra}")
         for warning in row["warnings"]:
             self._print(f"{self.title} {row['round']}/{self.total} warning: {visible(warning)}")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from fedsift.api.folder import ModelCard
+    from fedsift.api.folder import StoredModelCard
     from fedsift.api.predictions import Predictions
     from fedsift.protocol.messages import Weights
 
@@ -59,10 +59,7 @@ def _lines(run: RunData) -> list[Markup]:
         lines.append(("sites", f"{plural(run.site_count, 'site')}, {sent}"))
     lines += [("note", text) for text in [*(run.summary.get("warnings") or ()), *run.missing]]
     cell = "padding:1px 12px 1px 0;text-align:left;vertical-align:top"
-    return [
-        tag("tr", tag("td", key, style=f"{cell};opacity:.7"), tag("td", text, style=cell))
-        for key, text in lines
-    ]
+    return [tag("tr", tag("td", key, style=f"{cell};opacity:.7"), tag("td", text, style=cell)) for key, text in lines]
 
 
 def _curve(run: RunData) -> Markup:
@@ -132,7 +129,7 @@ class Run:
         return headline(self._data)
 
     @cached_property
-    def card(self) -> ModelCard:
+    def card(self) -> StoredModelCard:
         """What it takes to apply the model: network, shape of a sample, classes, normalisation."""
         return folder.model_card(self.path)
 

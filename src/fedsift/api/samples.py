@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.api.folder import ModelCard
+from fedsift.api.folder import StoredModelCard
 from fedsift.core.errors import DataError, RunError
 from fedsift.core.text import csv_text
-from fedsift.data.images import Form, why_unreadable
+from fedsift.data.images import PictureForm, why_unreadable
 from fedsift.data.picture_files import SUFFIXES, Picture, find_pictures
 from fedsift.data.sources.npz import read_arrays
 from fedsift.data.sources.table import TableSource, numbers_in
@@ -35,7 +35,7 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 
 def read_samples(
-    path: Path, card: ModelCard, data: Mapping[str, Any]
+    path: Path, card: StoredModelCard, data: Mapping[str, Any]
 ) -> tuple[list[str], NDArray[Any], list[tuple[str, str]]]:
     """Ids, samples, and the pictures that cannot be read with the reason for each.
 
@@ -59,9 +59,7 @@ def read_samples(
 
 def _numbers(path: Path, scale: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[list[str], NDArray[Any]]:
     """Rows of a CSV that is written as the run's own was."""
-    usual = {
-        key: data[key] for key in ("delimiter", "encoding", "decimal", "missing", "id_column") if key in data
-    }
+    usual = {key: data[key] for key in ("delimiter", "encoding", "decimal", "missing", "id_column") if key in data}
     return numbers_in(TableSource(path, **usual), scale)
 
 
@@ -86,25 +84,21 @@ def _arrays(path: Path) -> tuple[list[str], NDArray[Any]]:
     return ids[: len(samples)], samples
 
 
-def _form(card: ModelCard, data: Mapping[str, Any]) -> Form:
+def _form(card: StoredModelCard, data: Mapping[str, Any]) -> PictureForm:
     """How the run read its pictures; of a head on frozen features the study alone knows."""
     fit = data.get("fit", "squash")
     if len(card.shape) == 3:
         channels, height, width = card.shape
         if height != width:
-            raise DataError(
-                f"the model takes pictures of {height}x{width}: give them as an array, in an .npz"
-            )
-        return Form(height, channels, fit)
+            raise DataError(f"the model takes pictures of {height}x{width}: give them as an array, in an .npz")
+        return PictureForm(height, channels, fit)
     if isinstance(data.get("size"), int) and isinstance(data.get("channels"), int):
-        return Form(data["size"], data["channels"], fit)
-    raise DataError(
-        f"the model takes rows of {card.shape[0]} features: give them as an array, in an .npz or .npy"
-    )
+        return PictureForm(data["size"], data["channels"], fit)
+    raise DataError(f"the model takes rows of {card.shape[0]} features: give them as an array, in an .npz or .npy")
 
 
 def _pictures(
-    pictures: list[Picture], form: Form, path: Path
+    pictures: list[Picture], form: PictureForm, path: Path
 ) -> tuple[list[str], NDArray[Any], list[tuple[str, str]]]:
     ids: list[str] = []
     read: list[NDArray[np.uint8]] = []

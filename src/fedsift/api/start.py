@@ -91,10 +91,10 @@ def assembled(study: Any, changes: Mapping[str, Any]) -> Study:
     Paths in a file are relative to the file, paths in the changes to the working directory.
     """
     from fedsift.study.study import Study
-    from fedsift.study.toml_tables import Bases
+    from fedsift.study.toml_tables import BasePaths
 
     typed = {f"{key}.{name}" for key, own in changes.items() if isinstance(own, Mapping) for name in own}
-    bases = Bases(Path.cwd())
+    bases = BasePaths(Path.cwd())
     if isinstance(study, Study):
         if not changes:
             return study
@@ -104,11 +104,9 @@ def assembled(study: Any, changes: Mapping[str, Any]) -> Study:
     elif isinstance(study, str | Path):
         table = _read(Path(study))
         if Path(study).is_file():
-            bases = Bases(Path(study).absolute().parent, frozenset(typed))
+            bases = BasePaths(Path(study).absolute().parent, frozenset(typed))
     else:
-        raise ConfigError(
-            f"a study is a file, a scenario's name, a dict or a Study, not a {type(study).__name__}"
-        )
+        raise ConfigError(f"a study is a file, a scenario's name, a dict or a Study, not a {type(study).__name__}")
     for key, value in changes.items():
         table[key] = _merged(key, table.get(key), value)
     return Study.from_table(table, bases)
@@ -123,9 +121,7 @@ def _merged(key: str, below: Any, over: Any) -> Any:
         return over
     if not isinstance(below, Mapping):
         if below is not None and "name" not in over and key in OBJECTS:
-            raise ConfigError(
-                f"{key}={dict(over)!r} changes keys, but the study's {key} is an object: give its name"
-            )
+            raise ConfigError(f"{key}={dict(over)!r} changes keys, but the study's {key} is an object: give its name")
         return dict(over)
     renamed = key in OBJECTS and over.get("name", below.get("name")) != below.get("name")
     return dict(over) if renamed else {**below, **over}

@@ -14,7 +14,7 @@ from fedsift.core.errors import ConfigError, FedsiftError
 from fedsift.core.text import argument
 
 if TYPE_CHECKING:
-    from fedsift.audit.running import Audit
+    from fedsift.label_audit.running import Audit
     from fedsift.study.study import Study
 
 
@@ -43,19 +43,15 @@ def audit(
         5, "--folds", min=1, help="Models, each trained without one part of every site's samples."
     ),
     rounds: int = typer.Option(12, "--rounds", min=1, help="Rounds of training."),
-    fast: bool = typer.Option(
-        False, "--fast", help="One model, averaged over the rounds: quicker, less exact."
-    ),
+    fast: bool = typer.Option(False, "--fast", help="One model, averaged over the rounds: quicker, less exact."),
     new: Path | None = typer.Option(
         None, "--new", help="Data that came later: judge them with the audit in --out; nothing is trained."
     ),
-    plan: bool = typer.Option(
-        False, "--plan", help="Say what it costs and what leaves each site; audit nothing."
-    ),
+    plan: bool = typer.Option(False, "--plan", help="Say what it costs and what leaves each site; audit nothing."),
     json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """Judge every label by a model that never saw it, and write each site's private list, page and review queue."""
-    from fedsift.audit.running import audit_study, write_audit
+    from fedsift.label_audit.running import audit_study, write_audit
     from fedsift.runs.folder import RunFolder
     from fedsift.study.own_data import names_data, study_of_data
     from fedsift.study.study import Study
@@ -73,9 +69,7 @@ def audit(
             f"a finished run is audited from its own evidence; name its study instead: {study / 'study.toml'}",
         )
         folder = RunFolder.open(study)
-        found = write_audit(
-            Study.from_file(folder.study_file), folder, out, tell=lambda line: say(line, stderr)
-        )
+        found = write_audit(Study.from_file(folder.study_file), folder, out, tell=lambda line: say(line, stderr))
         _tell(found, as_json=json)
         return
     settings = overrides or []
@@ -84,12 +78,12 @@ def audit(
     for note in (*asked.notes, *notes):
         say(f"note: {note}", stderr)
     if plan:
-        from fedsift.cli.plan import tell_plan
+        from fedsift.cli.plan import print_plan
         from fedsift.study.planning import plan_study
 
-        tell_plan(plan_study(made), as_json=json)
+        print_plan(plan_study(made), as_json=json)
         return
-    _tell(_carried_out(made, out, silent=json), as_json=json)
+    _tell(_executed(made, out, silent=json), as_json=json)
 
 
 def _refuse(context: typer.Context, options: Sequence[str], why: str) -> None:
@@ -102,18 +96,16 @@ def _refuse(context: typer.Context, options: Sequence[str], why: str) -> None:
 
 
 def _judge_new(path: Path, options: list[str], out: Path, *, as_json: bool) -> None:
-    from fedsift.audit.row_cards import row_cards
-    from fedsift.audit.score_new import judge_later
-    from fedsift.audit.writing import array_thumbnails, write_site
     from fedsift.cli.doctor import source_at
+    from fedsift.label_audit.row_cards import row_cards
+    from fedsift.label_audit.score_new import judge_later
+    from fedsift.label_audit.writing import array_thumbnails, write_site
 
     source = source_at(path, options)
     found, data, rows = judge_later(out, source)
     place = out / "later" / (path.name if path.is_dir() else path.stem)
     folders = {
-        site: write_site(
-            place, own, array_thumbnails(data.images[rows[site]]) or row_cards(source, rows[site])
-        )
+        site: write_site(place, own, array_thumbnails(data.images[rows[site]]) or row_cards(source, rows[site]))
         for site, own in found.items()
     }
     lines = {
@@ -127,9 +119,9 @@ def _judge_new(path: Path, options: list[str], out: Path, *, as_json: bool) -> N
     print_table("labels that came later", ["site", "samples", "to look at", "list"], cells)
 
 
-def _carried_out(study: Study, out: Path, *, silent: bool) -> Audit:
+def _executed(study: Study, out: Path, *, silent: bool) -> Audit:
     from fedsift.api.progress import round_progress
-    from fedsift.audit.running import audit as carry_out
+    from fedsift.label_audit.running import audit as carry_out
 
     try:
         with round_progress("audit", study.method.total_rounds, silent=silent) as listen:
@@ -145,14 +137,12 @@ def _carried_out(study: Study, out: Path, *, silent: bool) -> Audit:
 
 def _tell(found: Audit, *, as_json: bool) -> None:
     if not as_json:
-        tell_audit(found)
+        print_audit(found)
     else:
-        print_json(
-            {**found.summary, "out": found.out, "folders": {s: f.path for s, f in found.folders.items()}}
-        )
+        print_json({**found.summary, "out": found.out, "folders": {s: f.path for s, f in found.folders.items()}})
 
 
-def tell_audit(found: Audit) -> None:
+def print_audit(found: Audit) -> None:
     """What an audit found, for people."""
     cells = [
         [

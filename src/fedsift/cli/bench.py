@@ -14,12 +14,10 @@ from fedsift.core.errors import ConfigError, RunError
 from fedsift.core.text import argument
 
 if TYPE_CHECKING:
-    from fedsift.bench.running import Outcome
-    from fedsift.bench.table import Table
+    from fedsift.benchmark.running import TableOutcome
+    from fedsift.benchmark.table import Table
 
-OUT = typer.Option(
-    Path("bench"), "--out", help="The folder of finished runs, shared by all tables, and of the tables."
-)
+OUT = typer.Option(Path("bench"), "--out", help="The folder of finished runs, shared by all tables, and of the tables.")
 PROCESSES = typer.Option(0, "--processes", help="Runs at a time; 0 is one a core.")
 SHARD = typer.Option("1/1", "--shard", help="Compute only the i-th of n parts: i/n.")
 RAY = typer.Option("", "--ray", help="Compute on a Ray cluster at this address ('auto', 'local', ray://...).")
@@ -33,9 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    table: str = typer.Argument(
-        help="A table by name or file; or `list`: all tables; or `merge`: join folders."
-    ),
+    table: str = typer.Argument(help="A table by name or file; or `list`: all tables; or `merge`: join folders."),
     more: list[str] | None = typer.Argument(
         None, help="Settings over all runs (method.rounds=20); for `merge` the folders to join into --out."
     ),
@@ -57,16 +53,14 @@ def bench(
     if table == "merge":
         merge_folders([Path(folder) for folder in more or []], out, first=first, as_json=json)
         return
-    from fedsift.bench.table import find_table, read_seeds
+    from fedsift.benchmark.table import find_table, read_seeds
 
-    found = find_table(table).changed(
-        seeds=read_seeds(seeds, "--seeds") if seeds else (), settings=more or []
-    )
-    go(found, out, Way(processes, shard, ray, keep, any_version), as_json=json)
+    found = find_table(table).changed(seeds=read_seeds(seeds, "--seeds") if seeds else (), settings=more or [])
+    go(found, out, BenchOptions(processes, shard, ray, keep, any_version), as_json=json)
 
 
 @dataclass(frozen=True)
-class Way:
+class BenchOptions:
     """How a table is computed, as the options say; shared by `bench` and `sweep`."""
 
     processes: int
@@ -76,10 +70,10 @@ class Way:
     any_version: bool
 
 
-def go(table: Table, out: Path, way: Way, *, as_json: bool) -> None:
+def go(table: Table, out: Path, way: BenchOptions, *, as_json: bool) -> None:
     """Compute with a progress display, then show where the table is and what it says; shared by `bench` and `sweep`."""
     from fedsift.api.benching import table_progress
-    from fedsift.bench.running import run_table
+    from fedsift.benchmark.running import run_table
 
     try:
         with table_progress(table.name, silent=as_json) as listen:
@@ -102,9 +96,9 @@ def go(table: Table, out: Path, way: Way, *, as_json: bool) -> None:
         raise RunError(f"{len(outcome.failures)} runs failed ({named}); the same command tries them again")
 
 
-def _show(outcome: Outcome, *, as_json: bool) -> None:
-    from fedsift.bench.outputs import data
-    from fedsift.bench.text import markdown
+def _show(outcome: TableOutcome, *, as_json: bool) -> None:
+    from fedsift.benchmark.outputs import data
+    from fedsift.benchmark.text import markdown
 
     if as_json:
         content = {key: value for key, value in data(outcome.results).items() if key != "cells"}
@@ -128,7 +122,7 @@ def read_shard(text: str) -> tuple[int, int]:
 
 
 def list_tables(match: str, *, as_json: bool) -> None:
-    from fedsift.bench.table import catalogue
+    from fedsift.benchmark.table import catalogue
 
     entries = [entry for entry in catalogue() if match in entry["name"]]
     if as_json:
@@ -139,11 +133,11 @@ def list_tables(match: str, *, as_json: bool) -> None:
 
 
 def merge_folders(folders: list[Path], out: Path, *, first: bool, as_json: bool) -> None:
-    from fedsift.bench.store import Store, merge
+    from fedsift.benchmark.store import RunStore, merge
 
     if not folders:
         raise ConfigError("fedsift bench merge FOLDER... --out OUT: name the folders to join")
-    new = merge(folders, Store(out), first=first)
+    new = merge(folders, RunStore(out), first=first)
     if as_json:
         print_json({"out": out, "new": new})
     else:

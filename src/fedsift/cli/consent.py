@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from fedsift.cli.flower import flower
-from fedsift.cli.output import patiently, print_json, print_table, say
+from fedsift.cli.output import print_json, print_table, say, with_status
 from fedsift.core.text import visible
 
 SITE_FILE = typer.Argument(Path("site.toml"), help="The site's site.toml.")
@@ -22,7 +22,7 @@ def budget(
     json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """What this site's dataset has spent of its privacy, and what left outside of that account."""
-    with patiently(f"reading {site_file}"):
+    with with_status(f"reading {site_file}"):
         from fedsift.deploy.site.consent import account_of, fields_that_left, label_account_of
         from fedsift.deploy.site.site_file import egress_of, read_site_file
         from fedsift.formulas.privacy import zcdp_epsilon
@@ -47,9 +47,7 @@ def budget(
         print_json(table)
         return
     limit = "no limit" if account.budget is None else f"of {account.budget:g}"
-    say(
-        f"{len(charges)} noised updates cost {spent:.4g} zCDP, {limit}: epsilon {table['epsilon']:.3g} at {delta:g}"
-    )
+    say(f"{len(charges)} noised updates cost {spent:.4g} zCDP, {limit}: epsilon {table['epsilon']:.3g} at {delta:g}")
     if labels.charges():
         limit = "no limit" if labels.budget is None else f"of {labels.budget:g}"
         say(f"{len(labels.charges())} releases of labels spent epsilon {labels.spent:.4g} on each, {limit}")
@@ -67,7 +65,7 @@ def forget(
     json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Forget samples at this site: notes of all runs, features, its own audit. The site must not be running."""
-    with patiently(f"reading {site_file}, forgetting"):
+    with with_status(f"reading {site_file}, forgetting"):
         from fedsift.deploy.site.forgetting import forget_at_site
 
         forgotten = forget_at_site(site_file, ids, who=who or getpass.getuser(), gone=gone, audit=audit)
@@ -75,9 +73,7 @@ def forget(
         print_json([asdict(found) for found in forgotten])
         return
     for found in forgotten:
-        say(
-            f"{visible(found.id)}: {len(found.files)} files that held anything of it are gone or written anew"
-        )
+        say(f"{visible(found.id)}: {len(found.files)} files that held anything of it are gone or written anew")
         say(f"runs that may have seen it: {', '.join(found.runs) or 'none'}")
         say(f"models that judged it: {', '.join(found.models) or 'none is recorded'}")
         for line in (*(f"not removed: {what}" for what in found.remains), *found.notes):
@@ -87,13 +83,11 @@ def forget(
 @flower.command()
 def withdraw(
     site_file: Path = SITE_FILE,
-    erase: bool = typer.Option(
-        False, "--erase", help="Also remove the notes; the record of what left stays."
-    ),
+    erase: bool = typer.Option(False, "--erase", help="Also remove the notes; the record of what left stays."),
     json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Take no further part: the notebook is closed, and this site answers nothing from now on."""
-    with patiently(f"reading {site_file}"):
+    with with_status(f"reading {site_file}"):
         from fedsift.deploy.site import consent
         from fedsift.deploy.site.site_file import notebook_of, read_site_file
 
@@ -104,19 +98,17 @@ def withdraw(
         print_json({"site": file.name, "runs": runs, "erased": erase})
         return
     say(f"site '{file.name}' has withdrawn; it took part in: {', '.join(runs) or 'no run'}")
-    say(
-        "the coordinator lists the models with `fedsift flower took-part NAME RUNS`; ask for them to be trained anew"
-    )
+    say("the coordinator lists the models with `fedsift flower took-part NAME RUNS`; ask for them to be trained anew")
 
 
 @flower.command("took-part")
-def took_part(
+def list_participation(
     site: str = typer.Argument(help="The site's name."),
     runs: list[Path] = typer.Argument(help="Run folders, or folders that hold some."),
     json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """At the coordinator: the runs, and so the models, in which a site took part."""
-    with patiently(f"reading {', '.join(map(str, runs))}"):
+    with with_status(f"reading {', '.join(map(str, runs))}"):
         from fedsift.deploy.coordinator.participation import participations
 
         found = participations(site, runs)

@@ -11,13 +11,13 @@ import typer
 from rich.markup import escape
 
 from fedsift.cli.failures import exit_code_of
-from fedsift.cli.output import patiently, print_json, say, stderr
+from fedsift.cli.output import print_json, say, stderr, with_status
 from fedsift.core.text import visible
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedsift.deploy.trial.consortium import Trial
+    from fedsift.deploy.trial.consortium import ConsortiumTrial
 
 WIDEST = 30
 """Signs of a name or a state that are always shown."""
@@ -37,7 +37,7 @@ def try_it(
     json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
 ) -> None:
     """Run a study across sites that are processes of this machine, to the report; Ctrl-C ends all of them."""
-    with patiently(f"reading {study}, writing keys, roster, sites and the app"):
+    with with_status(f"reading {study}, writing keys, roster, sites and the app"):
         from fedsift.deploy.trial.consortium import prepare_trial, try_consortium
         from fedsift.report.page import write_report
         from fedsift.report.terminal import print_summary
@@ -62,7 +62,7 @@ def try_it(
 
 @contextmanager
 def _display(
-    trial: Trial, *, silent: bool
+    trial: ConsortiumTrial, *, silent: bool
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Callable[[str], None]]]:
     """A table that changes in a terminal, lines elsewhere."""
     from fedsift.api.progress import round_progress
@@ -77,14 +77,12 @@ def _display(
         yield (lambda row: None), (lambda words: None)
 
 
-def _table(trial: Trial) -> Table:
+def _table(trial: ConsortiumTrial) -> Table:
     import time
 
     from rich.table import Table
 
-    table = Table(
-        title=f"{escape(trial.study.name)}, {time.monotonic() - trial.began:.0f} s", title_justify="left"
-    )
+    table = Table(title=f"{escape(trial.study.name)}, {time.monotonic() - trial.began:.0f} s", title_justify="left")
     rows = trial.states()
     for number, column in enumerate(("program", "state", "last words")):
         longest = max(len(row[number]) for row in rows)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedsift.cli.audit import tell_audit
+from fedsift.cli.audit import print_audit
 from fedsift.cli.output import print_json, say, stdout
 from fedsift.study.study import Study
 
 if TYPE_CHECKING:
-    from fedsift.audit.running import Audit
+    from fedsift.label_audit.running import Audit
 
 # The demo's studies: the same noisy federation of handwritten digits under two methods
 # ------------------------------------------------------------------------------
@@ -77,23 +77,19 @@ def demo(
     runs, summaries = [], []
     for study in studies:
         folder = new_run(study, out)
-        with round_progress(
-            study.method_name, study.method.total_rounds, silent=json, folder=folder.path
-        ) as listen:
+        with round_progress(study.method_name, study.method.total_rounds, silent=json, folder=folder.path) as listen:
             summaries.append(run_study(study, folder, listen, spread))
         runs.append(folder.path)
     report = write_report(runs[-1], None, runs[:-1])
     if not json:
         print_comparison(runs, report)
-        say(
-            "\nNow every site learns which of its labels are wrong: each is judged by a model that never saw it."
-        )
+        say("\nNow every site learns which of its labels are wrong: each is judged by a model that never saw it.")
     found = _audited(studies[0], Path(f"{runs[-1]}-audit"), silent=json)
     if json:
         of_runs = [{**s, "run": r} for s, r in zip(summaries, runs)]
         print_json({"runs": of_runs, "report": report, "audit": {**found.summary, "out": found.out}})
     else:
-        tell_audit(found)
+        print_audit(found)
     if show:
         worst = max(found.folders, key=lambda site: found.summary["sites"][site]["flagged"])
         for page in (report, found.folders[worst].report):
@@ -102,7 +98,7 @@ def demo(
 
 def _audited(study: Study, out: Path, *, silent: bool) -> Audit:
     from fedsift.api.progress import round_progress
-    from fedsift.audit.running import audit, audit_study
+    from fedsift.label_audit.running import audit, audit_study
 
     made, _ = audit_study(study, folds=AUDIT_FOLDS, rounds=AUDIT_ROUNDS)
     with round_progress("audit", made.method.total_rounds, silent=silent) as listen:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fedsift.cli.output import patiently, say
+from fedsift.cli.output import say, with_status
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +21,7 @@ def deploy(
     trial: Path = typer.Option(None, "--trial", help="Also write the study's own data as site folders here."),
 ) -> None:
     """Write a ready Flower app, with the commands for the coordinator and for a site in its README."""
-    with patiently(f"reading {study}, writing {out}"):
+    with with_status(f"reading {study}, writing {out}"):
         from fedsift.deploy.app import write_app
         from fedsift.deploy.site.pins import app_fingerprint
         from fedsift.study.study import Study

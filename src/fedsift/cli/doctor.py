@@ -15,8 +15,8 @@ from fedsift.cli.output import print_json, print_table, say, stdout
 from fedsift.core.text import argument, visible
 
 if TYPE_CHECKING:
-    from fedsift.bench.advice import Advice
-    from fedsift.data.doctor import Fit, Report
+    from fedsift.benchmark.advice import Advice
+    from fedsift.data.doctor import DoctorReport, MethodFit
     from fedsift.data.sources.base import Source
     from fedsift.study.study import Study
 
@@ -32,9 +32,7 @@ def doctor(
     path: Path = typer.Argument(
         help="A folder or zip of pictures, a folder of sites, a CSV of numbers, an .npz, or a study.toml."
     ),
-    options: list[str] | None = typer.Argument(
-        None, help="Fields of the source, e.g. label_column=dx size=64."
-    ),
+    options: list[str] | None = typer.Argument(None, help="Fields of the source, e.g. label_column=dx size=64."),
     json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """Look at data before any training. Exits with 0 (nothing to mend), 7 (look at the findings) or 3 (unusable)."""
@@ -61,12 +59,12 @@ def doctor(
     raise typer.Exit(report.exit_code)
 
 
-def advice_on(report: Report, fits: list[Fit]) -> Advice | None:
+def advice_on(report: DoctorReport, fits: list[MethodFit]) -> Advice | None:
     """What did best in our own runs where sites were like these, of the methods that nothing speaks against here.
 
     None where the leaderboard has nothing like it.
     """
-    from fedsift.bench.advice import advice_for
+    from fedsift.benchmark.advice import advice_for
 
     if not report.sites or report.kind != "multiclass":
         return None
@@ -119,7 +117,7 @@ def source_at(path: Path, options: list[str]) -> Source:
     return build(kind_at(path), table, "")
 
 
-def _print_report(report: Report, fits: list[Fit]) -> None:
+def _print_report(report: DoctorReport, fits: list[MethodFit]) -> None:
     from fedsift.core.units import duration, size
 
     counts = ", ".join(f"{visible(name)} {count}" for name, count in report.counts.items())
@@ -138,9 +136,7 @@ def _print_report(report: Report, fits: list[Fit]) -> None:
         for example in finding.examples[:SHOWN] if finding.severity != "note" else ():
             say(f"    {visible(example)}")
         if len(finding.examples) > SHOWN and finding.severity != "note":
-            stdout.print(
-                f"    ... and {len(finding.examples) - SHOWN} more (--json lists all)", highlight=False
-            )
+            stdout.print(f"    ... and {len(finding.examples) - SHOWN} more (--json lists all)", highlight=False)
     cost = report.estimate
     stdout.print(f"images need {size(cost.image_bytes)} of memory; loading took "
                  f"{duration(cost.first_load_seconds)}; a pass of a small network takes about "

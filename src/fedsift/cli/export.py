@@ -15,9 +15,7 @@ def register(app: typer.Typer) -> None:
 
 def export(
     run: Path = typer.Argument(help="The run's folder."),
-    file: Path = typer.Argument(
-        help="The file; its ending chooses: .safetensors, .pt (TorchScript) or .onnx."
-    ),
+    file: Path = typer.Argument(help="The file; its ending chooses: .safetensors, .pt (TorchScript) or .onnx."),
     json: bool = typer.Option(False, "--json", help="Print the file's path as JSON."),
 ) -> None:
     """Write a run's trained model for other tools; TorchScript and ONNX normalise pictures (0..1) themselves."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from fedsift.cli.failures import exit_code_of
-from fedsift.cli.output import patiently, print_json, say, stderr
+from fedsift.cli.output import print_json, say, stderr, with_status
 from fedsift.cli.run import SERVE, page_beside
 from fedsift.core.errors import FedsiftError, Stopped
 
@@ -29,11 +29,11 @@ def register(app: typer.Typer) -> None:
 
 
 @flower.callback()
-def privately() -> None:
+def make_private_by_default() -> None:
     """Whatever a command of this group writes is for its own account alone."""
-    from fedsift.core.files import keep_to_oneself
+    from fedsift.core.files import make_files_private
 
-    keep_to_oneself()
+    make_files_private()
 
 
 @flower.command()
@@ -44,15 +44,13 @@ def superlink(
     certificate: Path = typer.Option(None, "--certificate", help="This machine's certificate (PEM)."),
     key: Path = typer.Option(None, "--key", help="The certificate's private key."),
     roster: Path = typer.Option(None, "--roster", help="federation.toml: which key speaks for which site."),
-    database: Path = typer.Option(
-        None, "--database", help="A file that remembers sites and keys over restarts."
-    ),
+    database: Path = typer.Option(None, "--database", help="A file that remembers sites and keys over restarts."),
     home: Path = HOME,
 ) -> None:
     """Start the meeting point: Flower's SuperLink, on this machine only, and our door, which sites reach."""
     from fedsift.core.errors import ConfigError
     from fedsift.deploy import flower_commands as commands
-    from fedsift.deploy.certificates import Pair
+    from fedsift.deploy.certificates import CertificatePair
     from fedsift.deploy.coordinator import hosting
 
     place = home or hosting.HOME
@@ -63,7 +61,7 @@ def superlink(
             "the door needs --certificate, --key and --roster (docs/deployment.md), or --insecure for a trial on "
             "127.0.0.1"
         )
-    pair = Pair(certificate, key)
+    pair = CertificatePair(certificate, key)
     raise typer.Exit(hosting.host(host, port, pair, roster, home=place, database=database, say=say))
 
 
@@ -92,8 +90,8 @@ def _site_page(site_file: Path, *, wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    from fedsift.audit.site_files import SiteFolder
     from fedsift.deploy.site.site_file_head import read_head
+    from fedsift.label_audit.site_files import SiteFolder
     from fedsift.live.companion import site_page_beside
 
     head = read_head(site_file)
@@ -110,12 +108,12 @@ def _attend(
     from fedsift.deploy.site import session as attending
     from fedsift.deploy.temporary import new_socket
 
-    place = home or attending.home_of(site_file)
+    place = home or attending.flower_home(site_file)
     if not insecure:
         return attending.attend(site_file, superlink, ca=ca, key=key, home=place, say=say)
-    worker = commands.Worker(site_file, new_socket())
+    worker = commands.SiteProcess(site_file, new_socket())
     command = commands.site_command(superlink, insecure=True, ca=None, key=None, worker=worker.place)
-    return commands.attend_trial(command, worker, place, say)
+    return commands.run_trial_site(command, worker, place, say)
 
 
 @flower.command("audit")
@@ -126,7 +124,7 @@ def site_audit(
     json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """Write what the last run said of this site's labels: list, page, review queue. Nothing of it leaves the site."""
-    with patiently(f"reading {site_file}, writing its audit"):
+    with with_status(f"reading {site_file}, writing its audit"):
         from fedsift.deploy.site.audit import write_own_audit
 
         place = out or site_file.resolve().parent / "audit"
@@ -146,9 +144,7 @@ def site_audit(
 @flower.command()
 def start(
     app: Path = typer.Argument(help="The app's folder, made by `fedsift deploy`."),
-    run_folder: Path = typer.Option(
-        ..., "--run-folder", help="The run's folder; an unfinished one is gone on with."
-    ),
+    run_folder: Path = typer.Option(..., "--run-folder", help="The run's folder; an unfinished one is gone on with."),
     superlink: str = typer.Option(
         "127.0.0.1:8000", "--superlink", help="In a trial: the SuperLink's address on this machine."
     ),
@@ -188,13 +184,9 @@ def start(
     try:
         with (
             page_beside(folder, wanted=serve),
-            round_progress(
-                study.method_name, study.method.total_rounds, silent=json, folder=folder.path
-            ) as listen,
+            round_progress(study.method_name, study.method.total_rounds, silent=json, folder=folder.path) as listen,
         ):
-            summary = starting.start(
-                app, folder, address, insecure=insecure, ca=ca, listen=listen, say=listen.tell
-            )
+            summary = starting.start(app, folder, address, insecure=insecure, ca=ca, listen=listen, say=listen.tell)
     except (KeyboardInterrupt, Stopped) as stop:
         say("stopped; nothing is lost. The same command goes on", stderr)
         raise typer.Exit(exit_code_of(stop)) from None

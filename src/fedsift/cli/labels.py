@@ -13,9 +13,9 @@ from fedsift.cli.output import print_json, stdout
 from fedsift.detection.label_thresholds import APPLY
 
 if TYPE_CHECKING:
-    from fedsift.audit.corrections import Applied
-    from fedsift.audit.site_audit import Origin, SiteAudit
-    from fedsift.audit.site_files import SiteFolder
+    from fedsift.label_audit.corrections import AppliedCorrections
+    from fedsift.label_audit.site_audit import LabelOrigin, SiteAudit
+    from fedsift.label_audit.site_files import SiteFolder
 
 FOLDER = typer.Argument(help="A site's folder of an audit: OUT/sites/SITE.")
 JSON = typer.Option(False, "--json", help="Print as JSON.")
@@ -50,7 +50,7 @@ def apply(
     json: bool = JSON,
 ) -> None:
     """Write a corrected table beside the original, which stays as it is."""
-    from fedsift.audit import corrections
+    from fedsift.label_audit import corrections
 
     place, audit, origin = _opened(folder, table, label_column, id_column)
     done = corrections.apply(
@@ -61,9 +61,7 @@ def apply(
 
 def undo(
     folder: Path = FOLDER,
-    to_line: int = typer.Option(
-        ..., "--to-line", help="Back to what held after this line of the ledger; 0: nothing."
-    ),
+    to_line: int = typer.Option(..., "--to-line", help="Back to what held after this line of the ledger; 0: nothing."),
     who: str = WHO,
     table: Path | None = TABLE,
     label_column: str = LABEL_COLUMN,
@@ -72,7 +70,7 @@ def undo(
     json: bool = JSON,
 ) -> None:
     """Take verdicts and corrections back to any line of the ledger, and write the table anew."""
-    from fedsift.audit import corrections
+    from fedsift.label_audit import corrections
 
     place, audit, origin = _opened(folder, table, label_column, id_column)
     _print_applied(corrections.undo(place, audit, to_line, who=_who(who), origin=origin, out=to), json)
@@ -80,16 +78,14 @@ def undo(
 
 def verify(
     folder: Path = FOLDER,
-    head: str | None = typer.Option(
-        None, "--head", help="A hash that was noted earlier and must be in the ledger."
-    ),
+    head: str | None = typer.Option(None, "--head", help="A hash that was noted earlier and must be in the ledger."),
     json: bool = JSON,
 ) -> None:
     """Check that no line of the ledger was edited, removed, reordered or cut off."""
-    from fedsift.audit.ledger import Ledger, LedgerError
-    from fedsift.audit.site_files import SiteFolder
+    from fedsift.label_audit.ledger import LabelLedger, LedgerError
+    from fedsift.label_audit.site_files import SiteFolder
 
-    ledger = Ledger(SiteFolder.open(folder).ledger)
+    ledger = LabelLedger(SiteFolder.open(folder).ledger)
     problems = ledger.verify(head)
     if problems:
         if json:
@@ -100,9 +96,7 @@ def verify(
     if json:
         print_json({"sound": True, "lines": lines, "head": last})
     else:
-        stdout.print(
-            f"{lines} lines, none edited, removed or reordered; head {last}", highlight=False, soft_wrap=True
-        )
+        stdout.print(f"{lines} lines, none edited, removed or reordered; head {last}", highlight=False, soft_wrap=True)
 
 
 def forget(
@@ -112,8 +106,8 @@ def forget(
     json: bool = JSON,
 ) -> None:
     """Remove samples from the site's files, notebook, corrected table and ledger, and say which models saw them."""
-    from fedsift.audit.forgetting import forget_everywhere
-    from fedsift.audit.writing import open_site
+    from fedsift.label_audit.forgetting import forget_everywhere
+    from fedsift.label_audit.writing import open_site
 
     place, audit = open_site(folder)
     removed = []
@@ -140,18 +134,18 @@ def _who(name: str) -> str:
 
 def _opened(
     folder: Path, table: Path | None, label_column: str, id_column: str
-) -> tuple[SiteFolder, SiteAudit, Origin | None]:
+) -> tuple[SiteFolder, SiteAudit, LabelOrigin | None]:
     """A site's audit, and what it knows of the original, changed by what the command line says."""
-    from fedsift.audit.site_audit import Origin
-    from fedsift.audit.writing import open_site
+    from fedsift.label_audit.site_audit import LabelOrigin
+    from fedsift.label_audit.writing import open_site
 
     place, audit = open_site(folder)
     origin = audit.origin
     if table is not None:
         if table.suffix.lower() == ".npz":
-            origin = replace(origin or Origin("npz", ""), kind="npz", path=str(table), table="")
+            origin = replace(origin or LabelOrigin("npz", ""), kind="npz", path=str(table), table="")
         else:
-            origin = origin or Origin("folder", str(table.parent))
+            origin = origin or LabelOrigin("folder", str(table.parent))
             kind = "table" if origin.kind == "table" else "folder"
             origin = replace(origin, kind=kind, table=str(table))
             if audit.multilabel and not origin.separator and not origin.label_columns:
@@ -163,7 +157,7 @@ def _opened(
     return place, audit, origin
 
 
-def _print_applied(done: Applied, json: bool) -> None:
+def _print_applied(done: AppliedCorrections, json: bool) -> None:
     if json:
         print_json(asdict(done))
         return

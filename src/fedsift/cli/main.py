@@ -57,9 +57,7 @@ def fedsift(
 
 
 def _register_commands() -> None:
-    names = [
-        module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.name != "main"
-    ]
+    names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.name != "main"]
     for name in sorted(names, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name)):
         command = importlib.import_module(f"fedsift.cli.{name}")
         if hasattr(command, "register"):

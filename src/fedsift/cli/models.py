@@ -20,7 +20,5 @@ def list_models(json: bool = typer.Option(False, "--json", help="Print as JSON."
     if json:
         print_json(cards)
     else:
-        cells = [
-            [c["name"], c["stem"], f"{c['parameters']:,}", size(c["bytes"]), c["summary"]] for c in cards
-        ]
+        cells = [[c["name"], c["stem"], f"{c['parameters']:,}", size(c["bytes"]), c["summary"]] for c in cards]
         print_table("models", ["name", "stem", "parameters", "message", "what it is"], cells)

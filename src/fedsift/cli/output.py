@@ -29,7 +29,7 @@ def say(text: object, console: Console | None = None) -> None:
 
 
 @contextmanager
-def patiently(words: str) -> Iterator[None]:
+def with_status(words: str) -> Iterator[None]:
     """Says on standard error what is going on if that takes longer than a moment, e.g. while libraries load."""
     from fedsift.deploy.waiting import meanwhile
 

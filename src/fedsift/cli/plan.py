@@ -28,10 +28,10 @@ def plan(
     from fedsift.study.planning import plan_study
     from fedsift.study.study import Study
 
-    tell_plan(plan_study(Study.from_file(study, overrides or [])), as_json=json)
+    print_plan(plan_study(Study.from_file(study, overrides or [])), as_json=json)
 
 
-def tell_plan(forecast: Forecast, *, as_json: bool) -> None:
+def print_plan(forecast: Forecast, *, as_json: bool) -> None:
     """A forecast for people or programs; `fedsift audit --plan` tells its own."""
     from fedsift.core.units import duration, size
 

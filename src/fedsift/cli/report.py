@@ -16,9 +16,7 @@ def register(app: typer.Typer) -> None:
 def report(
     run: Path = typer.Argument(help="The run's folder."),
     compare: list[Path] = typer.Option([], "--compare", help="Other runs on the same data, drawn beside it."),
-    out: Path = typer.Option(
-        None, "--out", help="Where to write it; report.html in the run's folder by default."
-    ),
+    out: Path = typer.Option(None, "--out", help="Where to write it; report.html in the run's folder by default."),
     json: bool = typer.Option(False, "--json", help="Print the file's path as JSON."),
 ) -> None:
     """Write the run's report: one HTML file that needs no network."""

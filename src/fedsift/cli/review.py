@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedsift.audit.defaults import BLIND, WITHIN
 from fedsift.cli.output import print_json, print_table, say, stdout
 from fedsift.core.errors import DataError
+from fedsift.label_audit.defaults import BLIND, WITHIN
 
 if TYPE_CHECKING:
-    from fedsift.audit.review import Plan, Status
-    from fedsift.audit.site_audit import SiteAudit
+    from fedsift.label_audit.review import ReviewPlan, ReviewStatus
+    from fedsift.label_audit.site_audit import SiteAudit
 
 FOLDER = typer.Argument(help="A site's folder of an audit: OUT/sites/SITE.")
 JSON = typer.Option(False, "--json", help="Print as JSON.")
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        help="Review suspect labels: plan, export, import, status, recalibrate.", no_args_is_help=True
-    )
+    group = typer.Typer(help="Review suspect labels: plan, export, import, status, recalibrate.", no_args_is_help=True)
     group.command("plan")(plan)
     group.command("export")(export)
     group.command("import")(import_verdicts)
@@ -50,8 +48,8 @@ def plan(
     json: bool = JSON,
 ) -> None:
     """Draw the review queue: the worst, a random part of the other flagged, a random part of the unflagged."""
-    from fedsift.audit.review import draw_plan
-    from fedsift.audit.writing import open_site, write_queue
+    from fedsift.label_audit.review import draw_plan
+    from fedsift.label_audit.writing import open_site, write_queue
 
     place, audit = open_site(folder)
     share = None if within is None else within / 100
@@ -61,15 +59,11 @@ def plan(
     blinded = sum(item.blind for item in drawn.items)
     if json:
         counts = {name: {"planned": count, "of": size} for name, count, size in arms}
-        print_json(
-            {"plan": place.plan, "report": place.report, "arms": counts, "blind": blinded, "seed": drawn.seed}
-        )
+        print_json({"plan": place.plan, "report": place.report, "arms": counts, "blind": blinded, "seed": drawn.seed})
         return
     print_table(f"Review of site {audit.site}", ("arm", "samples", "of"), arms)
     stdout.print(f"{len(drawn.items)} samples, {blinded} of them without a proposal", highlight=False)
-    stdout.print(
-        f"review them in {place.report}, or with the files in {place.review}", highlight=False, soft_wrap=True
-    )
+    stdout.print(f"review them in {place.report}, or with the files in {place.review}", highlight=False, soft_wrap=True)
 
 
 def export(
@@ -81,8 +75,8 @@ def export(
     json: bool = JSON,
 ) -> None:
     """Write the queue for Label Studio, as a CSV to fill in, and the samples for FiftyOne."""
-    from fedsift.audit.exports import write_review
-    from fedsift.audit.writing import open_site, stored_thumbnails
+    from fedsift.label_audit.exports import write_review
+    from fedsift.label_audit.writing import open_site, stored_thumbnails
 
     place, audit = open_site(folder)
     drawn = current_plan(place.plan, audit)
@@ -96,24 +90,20 @@ def export(
 
 def import_verdicts(
     folder: Path = FOLDER,
-    files: list[Path] = typer.Argument(
-        help="Verdicts: the page's JSON, a filled CSV queue, or Label Studio's JSON."
-    ),
+    files: list[Path] = typer.Argument(help="Verdicts: the page's JSON, a filled CSV queue, or Label Studio's JSON."),
     reader: str = typer.Option("", "--reader", help="Who read, where the file does not say."),
-    adjudicate: bool = typer.Option(
-        False, "--adjudicate", help="These verdicts settle what readers left open."
-    ),
+    adjudicate: bool = typer.Option(False, "--adjudicate", help="These verdicts settle what readers left open."),
     json: bool = JSON,
 ) -> None:
     """Take verdicts over into the ledger; what was imported before is not taken twice."""
-    from fedsift.audit.ledger import Ledger, effective
-    from fedsift.audit.verdicts import from_entries, notes, read_verdicts, superseded
-    from fedsift.audit.writing import open_site
     from fedsift.core.units import plural
+    from fedsift.label_audit.ledger import LabelLedger, effective
+    from fedsift.label_audit.verdicts import from_entries, notes, read_verdicts, superseded
+    from fedsift.label_audit.writing import open_site
 
     place, audit = open_site(folder)
     said = [one for file in files for one in read_verdicts(file, audit, reader, adjudicate)]
-    ledger = Ledger(place.ledger)
+    ledger = LabelLedger(place.ledger)
     known = from_entries(effective(ledger.entries()))
     fresh, older = notes(said, audit, known), superseded(said, known)
     ledger.append(fresh, ", ".join(sorted({one.reader for one in said})) or "nobody")
@@ -130,14 +120,14 @@ def show_status(
     json: bool = JSON,
 ) -> None:
     """How good the list is, by what people said: its precision, the share missed, and what to review next."""
-    from fedsift.audit.ledger import Ledger
-    from fedsift.audit.review import status
-    from fedsift.audit.verdicts import verdicts_on
-    from fedsift.audit.writing import open_site
     from fedsift.core.json_values import plain
+    from fedsift.label_audit.ledger import LabelLedger
+    from fedsift.label_audit.review import status
+    from fedsift.label_audit.verdicts import verdicts_on
+    from fedsift.label_audit.writing import open_site
 
     place, audit = open_site(folder)
-    verdicts = verdicts_on(audit, Ledger(place.ledger).entries())
+    verdicts = verdicts_on(audit, LabelLedger(place.ledger).entries())
     found = status(audit, current_plan(place.plan, audit), verdicts, within / 100)
     if json:
         print_json(plain(found))
@@ -158,14 +148,14 @@ def recalibrate_site(
     json: bool = JSON,
 ) -> None:
     """Let the verdicts set the probabilities: how sure a score is, and what people settled."""
-    from fedsift.audit.ledger import Ledger
-    from fedsift.audit.recalibration import recalibrate
-    from fedsift.audit.verdicts import verdicts_on
-    from fedsift.audit.writing import open_site, stored_thumbnails, write_site
     from fedsift.core.units import plural
+    from fedsift.label_audit.ledger import LabelLedger
+    from fedsift.label_audit.recalibration import recalibrate
+    from fedsift.label_audit.verdicts import verdicts_on
+    from fedsift.label_audit.writing import open_site, stored_thumbnails, write_site
 
     place, audit = open_site(folder)
-    verdicts = verdicts_on(audit, Ledger(place.ledger).entries())
+    verdicts = verdicts_on(audit, LabelLedger(place.ledger).entries())
     drawn = current_plan(place.plan, audit)
     after, learnt = recalibrate(audit, drawn, verdicts, reader_error)
     write_site(place.path.parent.parent, after, stored_thumbnails(place, audit), plan=drawn)
@@ -188,9 +178,9 @@ def recalibrate_site(
         )
 
 
-def current_plan(path: Path, audit: SiteAudit) -> Plan:
+def current_plan(path: Path, audit: SiteAudit) -> ReviewPlan:
     """The plan, which must have been drawn from the audit that is there."""
-    from fedsift.audit.review import read_plan
+    from fedsift.label_audit.review import read_plan
 
     drawn = read_plan(path)
     if drawn.fingerprint != audit.as_made.fingerprint():
@@ -198,7 +188,7 @@ def current_plan(path: Path, audit: SiteAudit) -> Plan:
     return drawn
 
 
-def _print_status(found: Status) -> None:
+def _print_status(found: ReviewStatus) -> None:
     from fedsift.core.units import plural
 
     rows = [
@@ -235,9 +225,7 @@ def _print_status(found: Status) -> None:
     if found.to_adjudicate:
         lines.append(f"to adjudicate: {_few(found.to_adjudicate)}")
     if found.outside_plan:
-        lines.append(
-            f"{plural(found.outside_plan, 'verdict')} on samples outside the plan: for corrections only"
-        )
+        lines.append(f"{plural(found.outside_plan, 'verdict')} on samples outside the plan: for corrections only")
     lines += [f"next: {advice}" for advice in found.advice]
     for line in lines:
         stdout.print(line, highlight=False, soft_wrap=True, markup=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedsift.cli.flower import flower
-from fedsift.cli.output import patiently, print_json, print_table, say
+from fedsift.cli.output import print_json, print_table, say, with_status
 
 if TYPE_CHECKING:
     from fedsift.deploy.site.policy import Policy
@@ -46,14 +46,12 @@ def show_fingerprint(public_key: Path = PUBLIC_KEY, json: bool = JSON) -> None:
 
 @flower.command()
 def pin(
-    app: str = typer.Argument(
-        help="The app's folder, its .fab file, or the sha256:... that `deploy` printed."
-    ),
+    app: str = typer.Argument(help="The app's folder, its .fab file, or the sha256:... that `deploy` printed."),
     site_file: Path = typer.Argument(Path("site.toml"), help="The site's site.toml."),
     json: bool = JSON,
 ) -> None:
     """Allow an app at this site; no other app runs here. A running site follows at once."""
-    with patiently(f"reading {app} and {site_file}"):
+    with with_status(f"reading {app} and {site_file}"):
         from fedsift.deploy.site import consent, pins
         from fedsift.deploy.site.site_file import notebook_of, read_site_file
 
@@ -87,7 +85,7 @@ def allow(
     json: bool = JSON,
 ) -> None:
     """Let a run begin at a site whose policy says ask_first."""
-    with patiently(f"reading {site_file}"):
+    with with_status(f"reading {site_file}"):
         from fedsift.deploy.site.consent import allow_run, allowed_runs
         from fedsift.deploy.site.site_file import notebook_of, read_site_file
 
@@ -104,7 +102,7 @@ def allow(
 @flower.command("policy")
 def show_policy(app: Path = typer.Argument(help="The app's folder."), json: bool = JSON) -> None:
     """The narrowest policy under which a site can take part: read it, then add it to site.toml."""
-    with patiently(f"reading {app}"):
+    with with_status(f"reading {app}"):
         from fedsift.deploy.app import narrowest_policy
         from fedsift.study.study import Study
 
@@ -120,16 +118,14 @@ def roster_add(
     name: str = typer.Argument(help="How the federation knows the site."),
     public_key: Path = PUBLIC_KEY,
     samples: int = typer.Option(..., "--samples", help="The most training samples that it may declare."),
-    share: float = typer.Option(
-        1.0, "--share", help="The most that it may count for in a round's average, 0 to 1."
-    ),
+    share: float = typer.Option(1.0, "--share", help="The most that it may count for in a round's average, 0 to 1."),
     file: Path = ROSTER,
     json: bool = JSON,
 ) -> None:
     """List a site: the holder of this key may join, under this name only."""
-    from fedsift.deploy.coordinator.roster import Entry, add_entry
+    from fedsift.deploy.coordinator.roster import RosterEntry, add_entry
 
-    entry = Entry(name, _fingerprint(public_key), samples, share=share)
+    entry = RosterEntry(name, _fingerprint(public_key), samples, share=share)
     add_entry(file, entry)
     if json:
         print_json(vars(entry))
@@ -189,7 +185,5 @@ def roster_list(file: Path = ROSTER, json: bool = JSON) -> None:
     if json:
         print_json([vars(entry) for entry in entries])
         return
-    rows = [
-        (e.name, e.samples, f"{e.share:.0%}", "revoked" if e.revoked else "may join", e.key) for e in entries
-    ]
+    rows = [(e.name, e.samples, f"{e.share:.0%}", "revoked" if e.revoked else "may join", e.key) for e in entries]
     print_table(str(file), ("site", "samples at most", "share at most", "state", "key"), rows)

@@ -12,8 +12,8 @@ from rich.markup import escape
 from fedsift.cli.output import print_json, print_table, say, stderr, stdout
 
 if TYPE_CHECKING:
-    from fedsift.data.dataset import Spread
-    from fedsift.data.overview import Portrait
+    from fedsift.data.dataset import FederatedDataset
+    from fedsift.data.overview import FederationOverview
 
 JSON = typer.Option(False, "--json", help="Print as JSON.")
 
@@ -45,12 +45,8 @@ def list_scenarios(
 def show_scenario(
     name: str = typer.Argument(help="A scenario, e.g. fedcorr/cifar10-iid-0.6-0.5, or a study.toml."),
     overrides: list[str] | None = typer.Argument(None, help="Changes, e.g. noise.rho=0.4 seed=2."),
-    html: Path | None = typer.Option(
-        None, "--html", help="Also draw it into this HTML file, which needs no network."
-    ),
-    save: Path | None = typer.Option(
-        None, "--save", help="Write the scenario to this file, to change and run it."
-    ),
+    html: Path | None = typer.Option(None, "--html", help="Also draw it into this HTML file, which needs no network."),
+    save: Path | None = typer.Option(None, "--save", help="Write the scenario to this file, to change and run it."),
     json: bool = JSON,
 ) -> None:
     """Show a scenario: its settings, and the picture of its federation when the data are at hand."""
@@ -101,7 +97,7 @@ def show_scenario(
         say(f"picture: {html}", stderr)
 
 
-def _numbers(portrait: Portrait, spread: Spread) -> dict[str, Any]:
+def _numbers(portrait: FederationOverview, spread: FederatedDataset) -> dict[str, Any]:
     fields = {field.name: getattr(portrait, field.name) for field in dataclasses.fields(portrait)}
     lists = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in fields.items()}
     return {**lists, "overall_rate": portrait.overall_rate, "notes": list(spread.notes)}

@@ -15,12 +15,8 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     runs: Path = typer.Argument(Path("runs"), help="A folder of runs, or one run's folder."),
-    port: int = typer.Option(
-        None, "--port", help="0 takes a free one. [default: the first free from 8700 on]"
-    ),
-    host: str = typer.Option(
-        "127.0.0.1", "--host", help="Another address shows nothing to anybody without the token."
-    ),
+    port: int = typer.Option(None, "--port", help="0 takes a free one. [default: the first free from 8700 on]"),
+    host: str = typer.Option("127.0.0.1", "--host", help="Another address shows nothing to anybody without the token."),
     token: str = typer.Option(None, "--token", help="Your own token; without it one is drawn and printed."),
     show: bool = typer.Option(False, "--open", help="Open the page in the browser."),
     json: bool = typer.Option(False, "--json", help="Print address and token as JSON."),

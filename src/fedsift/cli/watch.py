@@ -19,9 +19,9 @@ def watch(
     json: bool = typer.Option(False, "--json", help="Print how it stands now as JSON, and stop."),
 ) -> None:
     """Follow a run in the terminal: stages, sites, scores, findings, time left. Ctrl-C stops looking, not the run."""
-    from fedsift.report.watching import Watch, follow
+    from fedsift.report.watching import RunScreen, follow
 
-    view = Watch(run)
+    view = RunScreen(run)
     if json:
         state = {"run": view.folder.path, "state": view.state.word, "why": view.state.why}
         print_json({**state, **view.story.snapshot(view.at)})

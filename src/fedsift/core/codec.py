@@ -1,7 +1,7 @@
 """One way to turn messages, states and notebooks into bytes and back: no pickles.
 
 A value becomes a JSON tree and a flat dictionary of tensors. Dataclasses travel by the name of a class that
-derives from `Wire`; a name that no loaded class has is refused, so bytes can never choose what code to import.
+derives from `WireFormat`; a name that no loaded class has is refused, so bytes can never choose what code to import.
 """
 
 from __future__ import annotations
@@ -25,19 +25,17 @@ Tree = Any
 """JSON: None, bool, int, float, str, list, dict with string keys."""
 
 
-class Wire:
+class WireFormat:
     """Base of every dataclass that may be stored or sent. Class names are unique among them."""
 
-    _known: ClassVar[dict[str, type[Wire]]] = {}
+    _known: ClassVar[dict[str, type[WireFormat]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        other = Wire._known.get(cls.__name__)
+        other = WireFormat._known.get(cls.__name__)
         if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise TypeError(
-                f"two stored classes are called {cls.__name__}: {other.__module__} and {cls.__module__}"
-            )
-        Wire._known[cls.__name__] = cls
+            raise TypeError(f"two stored classes are called {cls.__name__}: {other.__module__} and {cls.__module__}")
+        WireFormat._known[cls.__name__] = cls
 
 
 def pack(value: Any) -> tuple[Tree, dict[str, Tensor]]:
@@ -63,7 +61,7 @@ def _pack(value: Any, tensors: dict[str, Tensor]) -> Tree:
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
             return {key: _pack(item, tensors) for key, item in value.items()}
         return {"$dict": [[_pack(key, tensors), _pack(item, tensors)] for key, item in value.items()]}
-    if isinstance(value, Wire):
+    if isinstance(value, WireFormat):
         fields = {f.name: _pack(getattr(value, f.name), tensors) for f in dataclasses.fields(value)}  # type: ignore[arg-type]
         return {"$class": type(value).__name__, "fields": fields}
     raise TypeError(f"a {type(value).__name__} can be neither stored nor sent")
@@ -102,7 +100,7 @@ def _stored(key: Any, tensors: dict[str, Tensor]) -> Tensor:
 
 def _rebuild(tree: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
     name = tree["$class"]
-    cls = Wire._known.get(name)
+    cls = WireFormat._known.get(name)
     if cls is None:
         raise ValueError(f"unknown class {name!r}")
     fields = {key: unpack(item, tensors) for key, item in tree["fields"].items()}

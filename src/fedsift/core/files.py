@@ -58,7 +58,7 @@ def append_private(path: Path, line: str) -> None:
         file.write(line + "\n")
 
 
-def keep_to_oneself() -> None:
+def make_files_private() -> None:
     """From here on, whatever this process and those that it starts write is for this user alone."""
     os.umask(0o077)
 

@@ -109,7 +109,7 @@ def check_ranges(value: Any, where: str = "") -> None:
             raise ConfigError(f"{where}{name} = {getattr(value, name)}: {reason}")
 
 
-class Ranged:
+class RangeChecked:
     """Base of dataclasses whose ranges are checked when an instance is made, before their own checks."""
 
     def __post_init__(self) -> None:

@@ -167,19 +167,11 @@ def imported(kind: str, address: str) -> Any:
             *_parents(module_name),
         )
         fix = ": install it, or name its folder in PYTHONPATH" if missing else ""
-        raise ConfigError(
-            f"{kind} '{address}': module '{module_name}' cannot be imported ({error}){fix}"
-        ) from error
+        raise ConfigError(f"{kind} '{address}': module '{module_name}' cannot be imported ({error}){fix}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            public = (
-                [name for name in vars(found) if not name.startswith("_")]
-                if hasattr(found, "__dict__")
-                else []
-            )
-            raise ConfigError(
-                f"{kind} '{address}': '{module_name}' has no '{attribute}'.{nearest(part, public)}"
-            )
+            public = [name for name in vars(found) if not name.startswith("_")] if hasattr(found, "__dict__") else []
+            raise ConfigError(f"{kind} '{address}': '{module_name}' has no '{attribute}'.{nearest(part, public)}")
         found = getattr(found, part)
     return found
 

@@ -64,9 +64,7 @@ def cell(text: str) -> str:
     many spreadsheets begin a cell there. What would compute at the cell's beginning gets an apostrophe in front;
     numbers stay as they are.
     """
-    written = UNSAFE_IN_CELL.sub(
-        lambda found: f"\\u{{{ord(found[0]):04x}}}", text.replace("\\u{", "\\u{005c}u{")
-    )
+    written = UNSAFE_IN_CELL.sub(lambda found: f"\\u{{{ord(found[0]):04x}}}", text.replace("\\u{", "\\u{005c}u{"))
     return f"'{written}" if _computes(written) else written
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsift.core.codec import Wire
+from fedsift.core.codec import WireFormat
 
 TENSOR_TYPES = frozenset(
     {
@@ -44,7 +44,7 @@ MOST_ITEMS = 100_000
 DEEPEST = 20
 
 
-def misfit(value: Any, hint: Any, where: str = "the reply", depth: int = 0) -> str | None:
+def schema_error(value: Any, hint: Any, where: str = "the reply", depth: int = 0) -> str | None:
     """Why `value` is not what `hint` declares, naming the place, or None when it fits."""
     if depth > DEEPEST:
         return f"{where} is nested more than {DEEPEST} levels deep"
@@ -52,12 +52,10 @@ def misfit(value: Any, hint: Any, where: str = "the reply", depth: int = 0) -> s
     if hint is Any:
         return f"{where} declares no type"
     if origin in (typing.Union, types.UnionType):
-        reasons = [misfit(value, option, where, depth) for option in arguments]
+        reasons = [schema_error(value, option, where, depth) for option in arguments]
         return None if None in reasons else reasons[0]
     if origin is typing.Literal:
-        return (
-            None if value in arguments and type(value) in map(type, arguments) else _is_no(where, value, hint)
-        )
+        return None if value in arguments and type(value) in map(type, arguments) else _is_no(where, value, hint)
     if origin is tuple or hint is tuple:
         return _tuple(value, arguments, where, depth)
     if origin in (list, Sequence):
@@ -65,7 +63,7 @@ def misfit(value: Any, hint: Any, where: str = "the reply", depth: int = 0) -> s
     if origin in (dict, Mapping):
         return _mapping(value, arguments, where, depth)
     if isinstance(origin, type):  # a generic dataclass such as Request[Reply]
-        return misfit(value, origin, where, depth)
+        return schema_error(value, origin, where, depth)
     if isinstance(hint, type):
         return _plain(value, hint, where, depth)
     return f"{where} is declared as {hint}, which cannot be checked"
@@ -89,12 +87,8 @@ def _plain(value: Any, hint: type, where: str, depth: int) -> str | None:
     if issubclass(hint, Tensor):
         return _tensor(value, where)
     if issubclass(hint, np.ndarray):
-        return (
-            None
-            if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
-            else _is_no(where, value, "array")
-        )
-    if issubclass(hint, Wire):
+        return None if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else _is_no(where, value, "array")
+    if issubclass(hint, WireFormat):
         return _fields(value, hint, where, depth)
     return f"{where} is declared as {hint.__name__}, which no message may hold"
 
@@ -133,19 +127,17 @@ def _tuple(value: Any, arguments: tuple[Any, ...], where: str, depth: int) -> st
     if not isinstance(value, tuple) or len(value) != len(arguments):
         return _is_no(where, value, f"tuple of {len(arguments)}")
     reasons = (
-        misfit(item, hint, f"{where}[{i}]", depth + 1) for i, (item, hint) in enumerate(zip(value, arguments))
+        schema_error(item, hint, f"{where}[{i}]", depth + 1) for i, (item, hint) in enumerate(zip(value, arguments))
     )
     return next((reason for reason in reasons if reason), None)
 
 
-def _items(
-    value: Any, kind: type[list[Any]] | type[tuple[Any, ...]], hint: Any, where: str, depth: int
-) -> str | None:
+def _items(value: Any, kind: type[list[Any]] | type[tuple[Any, ...]], hint: Any, where: str, depth: int) -> str | None:
     if not isinstance(value, kind):
         return _is_no(where, value, kind.__name__)
     if len(value) > MOST_ITEMS:
         return f"{where} has {len(value)} entries"
-    reasons = (misfit(item, hint, f"{where}[{i}]", depth + 1) for i, item in enumerate(value))
+    reasons = (schema_error(item, hint, f"{where}[{i}]", depth + 1) for i, item in enumerate(value))
     return next((reason for reason in reasons if reason), None)
 
 
@@ -155,7 +147,7 @@ def _mapping(value: Any, arguments: tuple[Any, ...], where: str, depth: int) -> 
     if len(value) > MOST_ITEMS:
         return f"{where} has {len(value)} entries"
     for key, item in value.items():
-        reason = misfit(key, arguments[0], f"a key of {where}", depth + 1) or misfit(
+        reason = schema_error(key, arguments[0], f"a key of {where}", depth + 1) or schema_error(
             item, arguments[1], f"{where}['{shown(key)}']", depth + 1
         )
         if reason:
@@ -163,14 +155,14 @@ def _mapping(value: Any, arguments: tuple[Any, ...], where: str, depth: int) -> 
     return None
 
 
-def _fields(value: Any, hint: type[Wire], where: str, depth: int) -> str | None:
+def _fields(value: Any, hint: type[WireFormat], where: str, depth: int) -> str | None:
     """Every field of a dataclass against the declaration of its own class, which may derive from the declared one."""
     if not isinstance(value, hint):
         return _is_no(where, value, hint.__name__)
     for field, declared in declarations(type(value)):
         place = f"{where}.{field.name}" if depth else field.name
         own = getattr(value, field.name)
-        reason = misfit(own, declared, place, depth + 1) or _out_of_range(own, field.metadata, place)
+        reason = schema_error(own, declared, place, depth + 1) or _out_of_range(own, field.metadata, place)
         if reason:
             return reason
     return None

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from fedsift.core.errors import ConfigError, DataError
 from fedsift.core.randomness import numpy_generator
 from fedsift.core.text import visible
-from fedsift.data.dataset import Dataset, Labels, Rows, Spread, Truth
-from fedsift.data.noise.base import POOL, Noise, Scene, Spoiled, noises
+from fedsift.data.dataset import Dataset, FederatedDataset, Labels, Rows, SimulationTruth
+from fedsift.data.noise.base import POOL, Noise, NoiseInput, NoisyLabels, noises
 from fedsift.data.partitions.base import Partition, Placement, Pool, partitions
 from fedsift.data.sources.base import Source
 from fedsift.data.splits import split
@@ -23,7 +23,7 @@ HELD_OUT = 0.2
 
 def build(
     source: Source | Dataset, partition: Partition, noise: Noise, *, seed: int, held_out: float | None = 0.0
-) -> Spread:
+) -> FederatedDataset:
     """Load, spread and spoil.
 
     held_out: share of each site's samples kept for evaluation there; None means none, 0 none or 20 % when the dataset
@@ -36,7 +36,7 @@ def build(
 
     clean = dataset.labels[dataset.train]
     spoiled_pool = (
-        _spoil(noise, {POOL: clean}, {POOL: dataset.train}, dataset, seed) if noise.before_partition else None
+        _corrupt(noise, {POOL: clean}, {POOL: dataset.train}, dataset, seed) if noise.before_partition else None
     )
     by = spoiled_pool.given[POOL] if spoiled_pool and partition.by_given_label else clean
     placement = partition.assign(_pool(dataset, by), _partition_generator(partition, seed))
@@ -45,11 +45,7 @@ def build(
     positions = dict(zip(names, placement.rows))
     rows = {site: dataset.train[positions[site]] for site in names}
     truth = {site: clean[positions[site]] for site in names}
-    spoiled = (
-        _to_sites(spoiled_pool, positions, truth)
-        if spoiled_pool
-        else _spoil(noise, truth, rows, dataset, seed)
-    )
+    spoiled = _to_sites(spoiled_pool, positions, truth) if spoiled_pool else _corrupt(noise, truth, rows, dataset, seed)
     if spoiled.annotated is None:
         spoiled = replace(spoiled, annotated=_declared(dataset, names))
     spread = _hold_out(dataset, names, rows, truth, spoiled, share, seed)
@@ -73,14 +69,10 @@ def check_dataset(dataset: Dataset) -> None:
         raise DataError(f"{dataset.name} has no training sample")
     if dataset.images.dtype.kind == "f":
         for row in range(0, len(dataset.images), 4096):
-            bad = ~np.isfinite(dataset.images[row : row + 4096]).all(
-                axis=tuple(range(1, dataset.images.ndim))
-            )
+            bad = ~np.isfinite(dataset.images[row : row + 4096]).all(axis=tuple(range(1, dataset.images.ndim)))
             if bad.any():
                 first = row + int(np.flatnonzero(bad)[0])
-                raise DataError(
-                    f"{dataset.name}: sample {first} holds NaN or infinite values: mend or remove it"
-                )
+                raise DataError(f"{dataset.name}: sample {first} holds NaN or infinite values: mend or remove it")
     used = np.concatenate([dataset.train, dataset.test])
     highest = 1 if dataset.multilabel else dataset.n_classes - 1
     for labels in (dataset.labels, dataset.given):
@@ -107,9 +99,7 @@ def _out_of_range(dataset: Dataset, row: int, label: NDArray[np.int64], count: i
 def _check_fit(dataset: Dataset, partition: Partition, noise: Noise) -> None:
     kind = "multilabel" if dataset.multilabel else "multiclass"
     if kind not in noise.tasks:
-        raise ConfigError(
-            f"noise '{noises.name_of(noise)}' is for {noise.tasks[0]} data; {dataset.name} is {kind}"
-        )
+        raise ConfigError(f"noise '{noises.name_of(noise)}' is for {noise.tasks[0]} data; {dataset.name} is {kind}")
     if partition.by_given_label and not noise.before_partition:
         raise ConfigError(
             f"partition '{partitions.name_of(partition)}' spreads by the given label, "
@@ -130,16 +120,16 @@ def _partition_generator(partition: Partition, seed: int) -> np.random.Generator
     return numpy_generator(seed if partition.seed is None else partition.seed, "data", "partition")
 
 
-def _spoil(
+def _corrupt(
     noise: Noise, clean: Mapping[str, Labels], rows: Mapping[str, Rows], dataset: Dataset, seed: int
-) -> Spoiled:
+) -> NoisyLabels:
     def generator(*path: str | int) -> np.random.Generator:
         return numpy_generator(seed, "data", "noise", *path)
 
-    return noise.spoil(Scene(clean, dataset.n_classes, generator, rows, dataset))
+    return noise.corrupt(NoiseInput(clean, dataset.n_classes, generator, rows, dataset))
 
 
-def _to_sites(pool: Spoiled, positions: Mapping[str, Rows], truth: Mapping[str, Labels]) -> Spoiled:
+def _to_sites(pool: NoisyLabels, positions: Mapping[str, Rows], truth: Mapping[str, Labels]) -> NoisyLabels:
     """What was spoiled at once, handed to the sites."""
     given = {site: pool.given[POOL][where] for site, where in positions.items()}
     wrong = {site: bool((given[site] != truth[site]).any()) for site in positions}
@@ -166,10 +156,10 @@ def _hold_out(
     names: tuple[str, ...],
     rows: Mapping[str, Rows],
     truth: Mapping[str, Labels],
-    spoiled: Spoiled,
+    spoiled: NoisyLabels,
     share: float,
     seed: int,
-) -> Spread:
+) -> FederatedDataset:
     """Each site's training and held-out parts; no group on both sides."""
     kept: dict[str, Rows] = {}
     held: dict[str, Rows] = {}
@@ -182,7 +172,7 @@ def _hold_out(
             without.append(site)
     notes = (f"too few samples to hold any out at {', '.join(without)}",) if without else ()
     known = spoiled.known
-    return Spread(
+    return FederatedDataset(
         dataset=dataset,
         sites=names,
         rows={site: rows[site][kept[site]] for site in names},
@@ -190,7 +180,7 @@ def _hold_out(
         held_out={site: rows[site][held[site]] for site in names} if share > 0 else {},
         held_out_given={site: spoiled.given[site][held[site]] for site in names} if share > 0 else {},
         annotated=spoiled.annotated,
-        truth=Truth(
+        truth=SimulationTruth(
             clean={site: truth[site][kept[site]] for site in names},
             level=dict(spoiled.level),
             noisy=spoiled.noisy,
@@ -202,7 +192,7 @@ def _hold_out(
     )
 
 
-def _absent(spread: Spread, placement: Placement) -> list[str]:
+def _absent(spread: FederatedDataset, placement: Placement) -> list[str]:
     """Classes that no site holds, in a person's words."""
     held = np.zeros(spread.dataset.n_classes, np.bool_)
     for site in spread.sites:

@@ -54,16 +54,12 @@ def _text(path: Path, encoding: str) -> str:
         raise DataError(f"{path} is a folder, not a table") from None
     for mark, name in MARKS.items():
         if data.startswith(mark) and encoding in ("utf-8", "utf-8-sig"):
-            looks = (
-                f'it looks like {name}: set encoding = "{name}"' if name else "it looks like a spreadsheet"
-            )
+            looks = f'it looks like {name}: set encoding = "{name}"' if name else "it looks like a spreadsheet"
             raise DataError(f"{path} is not a CSV file in UTF-8: {looks}, or save it as CSV in UTF-8")
     try:
         text = data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
     except LookupError:
-        raise ConfigError(
-            f"data.encoding = '{encoding}': no such encoding; e.g. utf-8, cp1252, utf-16"
-        ) from None
+        raise ConfigError(f"data.encoding = '{encoding}': no such encoding; e.g. utf-8, cp1252, utf-16") from None
     except UnicodeDecodeError as error:
         guess = _likely_encoding(data)
         raise DataError(

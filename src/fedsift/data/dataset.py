@@ -73,10 +73,10 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Truth:
+class SimulationTruth:
     """What only a simulation knows. Metrics read it; a method or a site never does.
 
-    clean: true labels of each site's training rows, in the order of `Spread.rows`.
+    clean: true labels of each site's training rows, in the order of `FederatedDataset.rows`.
     level: nominal noise rate of each site (0 for a clean one).
     noisy: sites that the noise model chose (for metrics of detection).
     clean_held_out: true labels of the rows that a site holds out.
@@ -110,7 +110,7 @@ class PublicSet:
 
 
 @dataclass(frozen=True)
-class Spread:
+class FederatedDataset:
     """A dataset spread over sites, with the labels that the sites were given.
 
     rows[site]: training rows into `dataset.images`; given[site]: the labels the site believes, same order.
@@ -122,7 +122,7 @@ class Spread:
     sites: tuple[str, ...]
     rows: dict[str, Rows]
     given: dict[str, Labels]
-    truth: Truth | None
+    truth: SimulationTruth | None
     held_out: dict[str, Rows] = field(default_factory=dict)
     held_out_given: dict[str, Labels] = field(default_factory=dict)
     annotated: dict[str, NDArray[np.bool_]] | None = None
@@ -136,6 +136,4 @@ class Spread:
             if len(self.rows[site]) == 0:
                 raise DataError(f"site '{site}' has no training sample: use fewer sites or another partition")
             if len(self.rows[site]) != len(self.given[site]):
-                raise DataError(
-                    f"site '{site}' has {len(self.rows[site])} samples but {len(self.given[site])} labels"
-                )
+                raise DataError(f"site '{site}' has {len(self.rows[site])} samples but {len(self.given[site])} labels")

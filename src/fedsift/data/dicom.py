@@ -119,9 +119,7 @@ def header_values(pictures: Sequence[Picture], keyword: str) -> dict[str, Pictur
         if not is_dicom(picture):
             return ""
         try:
-            header = library.dcmread(
-                io.BytesIO(picture.read()), specific_tags=[keyword], stop_before_pixels=True
-            )
+            header = library.dcmread(io.BytesIO(picture.read()), specific_tags=[keyword], stop_before_pixels=True)
         except Exception:  # a broken file is reported when it is decoded
             return ""
         return str(header.get(keyword) or "").strip()

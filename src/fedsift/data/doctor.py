@@ -19,10 +19,10 @@ from fedsift.data.build import check_dataset
 from fedsift.data.csv_tables import MISSING
 from fedsift.data.dataset import Dataset
 from fedsift.data.images import DARK, load_pictures
-from fedsift.data.label_space import look_alikes
+from fedsift.data.label_space import similar_names
 from fedsift.data.sources.base import Source
 from fedsift.data.sources.folder import FolderSource
-from fedsift.data.sources.listing import Tabled
+from fedsift.data.sources.listing import ListedSource
 from fedsift.data.sources.npz import Npz
 from fedsift.data.sources.site_folders import SitesSource, site_folders
 from fedsift.data.sources.table import TableSource
@@ -42,7 +42,7 @@ Severity = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class DataFinding:
     """One thing that was found."""
 
     code: str
@@ -66,16 +66,16 @@ class SiteSummary:
 # Files
 
 
-def check_files(source: FolderSource) -> list[Finding]:
+def check_files(source: FolderSource) -> list[DataFinding]:
     """Unreadable and missing pictures, labels outside the vocabulary, empty sites."""
-    findings: list[Finding] = []
+    findings: list[DataFinding] = []
     if isinstance(source, SitesSource):
         listings, _, empty = source.listing_by_site()
         missing = [f"{site}/{name}" for site, listing in listings.items() for name in listing.missing]
         outside = Counter({name: count for part in listings.values() for name, count in part.outside.items()})
         pictures = [picture for listing in listings.values() for picture in listing.pictures]
         findings += [
-            Finding("empty-site", "warning", f"site '{site}' is empty", "remove it or add its data", (site,))
+            DataFinding("empty-site", "warning", f"site '{site}' is empty", "remove it or add its data", (site,))
             for site in empty
         ]
     else:
@@ -91,33 +91,31 @@ def check_files(source: FolderSource) -> list[Finding]:
     if decoded.broken:
         words = tuple(f"{name}: {reason}" for name, reason in decoded.broken)
         text = f"{len(words)} of {len(pictures)} pictures cannot be read; they are left out"
-        findings.append(Finding("unreadable", "warning", text, "repair or remove them", words))
+        findings.append(DataFinding("unreadable", "warning", text, "repair or remove them", words))
     if decoded.dark:
         text = f"{counted(len(decoded.dark), '16-bit picture')} almost black: values below 1/16 of {source.bits} bits"
         fix = (
             "set bits to what they use, e.g. bits = 12 for values up to 4095; before that they are not looked "
             "through for duplicates"
         )
-        findings.append(Finding("dark", "warning", text, fix, decoded.dark))
+        findings.append(DataFinding("dark", "warning", text, fix, decoded.dark))
     if missing:
         text = f"{counted(len(missing), 'picture')} of the table not there"
-        findings.append(
-            Finding("missing-file", "warning", text, "add them or remove their rows", tuple(missing))
-        )
+        findings.append(DataFinding("missing-file", "warning", text, "add them or remove their rows", tuple(missing)))
     return findings + check_labels(outside)
 
 
-def check_labels(outside: Mapping[str, int]) -> list[Finding]:
+def check_labels(outside: Mapping[str, int]) -> list[DataFinding]:
     """Labels outside the vocabulary, with how often each occurs."""
     if not outside:
         return []
     words = tuple(f"{name or 'no label at all'} ({count})" for name, count in Counter(outside).most_common())
     count = counted(sum(outside.values()), "sample")
     text = f"{count} without a label or with one outside the vocabulary; left out"
-    return [Finding("unknown-label", "warning", text, "correct them or extend `classes`", words)]
+    return [DataFinding("unknown-label", "warning", text, "correct them or extend `classes`", words)]
 
 
-def _emptied_sites(source: FolderSource, sites: NDArray[np.str_] | None) -> list[Finding]:
+def _emptied_sites(source: FolderSource, sites: NDArray[np.str_] | None) -> list[DataFinding]:
     """Sites that the table names but of which no picture is there."""
     table = source.table_path()
     if sites is None or table is None:
@@ -125,7 +123,7 @@ def _emptied_sites(source: FolderSource, sites: NDArray[np.str_] | None) -> list
     named = {name for name in source.read_csv(table).get(source.site_column, []) if name}
     gone = sorted(named - {str(site) for site in sites})
     return [
-        Finding(
+        DataFinding(
             "empty-site",
             "warning",
             f"no picture of site '{site}' is there",
@@ -139,7 +137,7 @@ def _emptied_sites(source: FolderSource, sites: NDArray[np.str_] | None) -> list
 # Samples
 
 
-def check_duplicates(dataset: Dataset, dark: bool = False) -> list[Finding]:
+def check_duplicates(dataset: Dataset, dark: bool = False) -> list[DataFinding]:
     """The same content twice: across the split (a leak), across sites, or with two labels.
 
     dark: some 16-bit pictures came out almost black. Pictures that dark are left out: little is left of what made
@@ -150,9 +148,7 @@ def check_duplicates(dataset: Dataset, dark: bool = False) -> list[Finding]:
     for row in used:
         if dark and dataset.images[row].max(initial=0) < 256 // DARK:
             continue
-        same[hashlib.blake2b(np.ascontiguousarray(dataset.images[row]).data, digest_size=16).digest()].append(
-            int(row)
-        )
+        same[hashlib.blake2b(np.ascontiguousarray(dataset.images[row]).data, digest_size=16).digest()].append(int(row))
     groups = [rows for rows in same.values() if len(rows) > 1]
     test = set(dataset.test.tolist())
     across = [g for g in groups if 0 < sum(row in test for row in g) < len(g)]
@@ -174,13 +170,11 @@ def check_duplicates(dataset: Dataset, dark: bool = False) -> list[Finding]:
     inside = len(groups) - len(across)
     if inside:
         text = f"{counted(inside, 'picture')} more than once on one side of the split"
-        findings.append(
-            _duplicate(dataset, "duplicate", "note", text, [g for g in groups if g not in across])
-        )
+        findings.append(_duplicate(dataset, "duplicate", "note", text, [g for g in groups if g not in across]))
     return findings
 
 
-def check_ids(dataset: Dataset) -> list[Finding]:
+def check_ids(dataset: Dataset) -> list[DataFinding]:
     """Names that stand for several samples, or for none."""
     if dataset.ids is None:
         return []
@@ -191,14 +185,14 @@ def check_ids(dataset: Dataset) -> list[Finding]:
     if repeated:
         text = f"{counted(len(repeated), 'id')} for more than one sample: an audit could not tell them apart"
         words = tuple(f"{name} ({count} samples)" for name, count in repeated.items())
-        findings.append(Finding("repeated-id", "warning", text, "give every row an id of its own", words))
+        findings.append(DataFinding("repeated-id", "warning", text, "give every row an id of its own", words))
     if counts.get("") and dataset.sites is None:
         text = f"{counted(counts[''], 'sample')} without an id"
-        findings.append(Finding("no-id", "warning", text, "fill in the id column"))
+        findings.append(DataFinding("no-id", "warning", text, "fill in the id column"))
     return findings
 
 
-def check_values(dataset: Dataset) -> list[Finding]:
+def check_values(dataset: Dataset) -> list[DataFinding]:
     """Pictures as floats are used as they are: a range of 0..255 is far from what networks are made for."""
     if dataset.images.ndim != 4 or dataset.images.dtype.kind != "f":
         return []
@@ -207,14 +201,12 @@ def check_values(dataset: Dataset) -> list[Finding]:
         return []
     text = f"pictures are floats with values up to {largest:.0f}, which are not normalised"
     fix = "save them as uint8 (then they are normalised), or divide by their range"
-    return [Finding("float-range", "warning", text, fix)]
+    return [DataFinding("float-range", "warning", text, fix)]
 
 
-def _duplicate(
-    dataset: Dataset, code: str, severity: Severity, text: str, groups: list[list[int]]
-) -> Finding:
+def _duplicate(dataset: Dataset, code: str, severity: Severity, text: str, groups: list[list[int]]) -> DataFinding:
     words = tuple(" = ".join(sample_name(dataset, row) for row in group) for group in groups)
-    return Finding(code, severity, text, "keep one of each", words)
+    return DataFinding(code, severity, text, "keep one of each", words)
 
 
 def counted(number: int, thing: str) -> str:
@@ -226,17 +218,15 @@ def sample_name(dataset: Dataset, row: int) -> str:
     return str(row) if dataset.ids is None else str(dataset.ids[row])
 
 
-def check_groups(dataset: Dataset) -> list[Finding]:
+def check_groups(dataset: Dataset) -> list[DataFinding]:
     if dataset.groups is None:
         return []
-    torn = sorted(
-        set(dataset.groups[dataset.train].tolist()) & set(dataset.groups[dataset.test].tolist()) - {""}
-    )
+    torn = sorted(set(dataset.groups[dataset.train].tolist()) & set(dataset.groups[dataset.test].tolist()) - {""})
     if not torn:
         return []
     text = f"{counted(len(torn), 'group')} (patient, lesion) on both sides of the split"
     fix = "drop the split column and set test_fraction: then whole groups are split"
-    return [Finding("group-on-both-sides", "warning", text, fix, tuple(map(str, torn)))]
+    return [DataFinding("group-on-both-sides", "warning", text, fix, tuple(map(str, torn)))]
 
 
 # Classes and sites
@@ -248,12 +238,12 @@ def class_counts(dataset: Dataset, rows: NDArray[np.int64]) -> dict[str, int]:
     return {name: int(count) for name, count in zip(dataset.classes, counts)}
 
 
-def check_names(dataset: Dataset) -> list[Finding]:
+def check_names(dataset: Dataset) -> list[DataFinding]:
     """Class names that look like a misspelling of a more frequent one."""
     rows = np.concatenate([dataset.train, dataset.test])
     counts = {name: count for name, count in class_counts(dataset, rows).items() if count}
     findings = [
-        Finding(
+        DataFinding(
             "missing-value",
             "warning",
             f"class '{name}' ({counted(count, 'sample')}) looks like a missing value",
@@ -264,14 +254,14 @@ def check_names(dataset: Dataset) -> list[Finding]:
         if name.strip().lower() in MISSING
     ]
     return findings + [
-        Finding(
+        DataFinding(
             "look-alike",
             "warning",
             f"class '{rare}' ({counted(counts[rare], 'sample')}) looks like '{usual}' ({counts[usual]})",
             "if it is a misspelling, correct it; else name all classes in `classes`",
             (rare,),
         )
-        for rare, usual in look_alikes(counts)
+        for rare, usual in similar_names(counts)
     ]
 
 
@@ -288,29 +278,29 @@ def summarise_sites(dataset: Dataset) -> list[SiteSummary]:
     return summaries
 
 
-def check_sites(dataset: Dataset, sites: Sequence[SiteSummary]) -> list[Finding]:
+def check_sites(dataset: Dataset, sites: Sequence[SiteSummary]) -> list[DataFinding]:
     findings = []
     for site in sites:
         if site.train == 0:
             text = f"site '{site.name}' has no training sample"
-            findings.append(Finding("empty-site", "warning", text, "add data or drop the site", (site.name,)))
+            findings.append(DataFinding("empty-site", "warning", text, "add data or drop the site", (site.name,)))
         elif site.train < TINY:
             text = f"site '{site.name}' has {counted(site.train, 'training sample')} only"
             fix = "its updates will be noisy; a natural partition can leave it out with `minimum`"
-            findings.append(Finding("tiny-site", "note", text, fix, (site.name,)))
+            findings.append(DataFinding("tiny-site", "note", text, fix, (site.name,)))
         if site.absent and site.train:
             words = f"{', '.join(site.absent[:EXAMPLES])}{', ...' if len(site.absent) > EXAMPLES else ''}"
             text = f"site '{site.name}' lacks {len(site.absent)} of {len(site.counts)} classes: {words}"
             fix = "nothing to mend; prefer methods that mask absent classes (fedla, fednoro)"
-            findings.append(Finding("absent-class", "note", text, fix, site.absent))
+            findings.append(DataFinding("absent-class", "note", text, fix, site.absent))
     if len(dataset.train) == 0:
-        findings.append(Finding("no-train", "error", "there is no training sample", "check the split column"))
+        findings.append(DataFinding("no-train", "error", "there is no training sample", "check the split column"))
     elif dataset.n_classes < 2 and not dataset.multilabel:
-        findings.append(Finding("one-class", "error", "all samples have one class", "check the label column"))
+        findings.append(DataFinding("one-class", "error", "all samples have one class", "check the label column"))
     return findings
 
 
-def check_balance(dataset: Dataset) -> list[Finding]:
+def check_balance(dataset: Dataset) -> list[DataFinding]:
     counts = class_counts(dataset, dataset.train)
     held = {name: count for name, count in counts.items() if count}
     nobody = tuple(name for name, count in counts.items() if not count)
@@ -318,14 +308,14 @@ def check_balance(dataset: Dataset) -> list[Finding]:
     if nobody:
         text = f"no training sample has class {', '.join(nobody[:EXAMPLES])}"
         findings.append(
-            Finding("class-without-samples", "warning", text, "drop it from `classes` or add samples", nobody)
+            DataFinding("class-without-samples", "warning", text, "drop it from `classes` or add samples", nobody)
         )
     if held and max(held.values()) >= IMBALANCE * min(held.values()):
         most, least = max(held, key=lambda name: held[name]), min(held, key=lambda name: held[name])
         ratio = held[most] / held[least]
         text = f"'{most}' ({held[most]}) is {ratio:.0f} times as frequent as '{least}' ({held[least]})"
         findings.append(
-            Finding("imbalance", "note", text, "judge by balanced accuracy; fedla and fednoro adjust for it")
+            DataFinding("imbalance", "note", text, "judge by balanced accuracy; fedla and fednoro adjust for it")
         )
     return findings
 
@@ -337,7 +327,7 @@ FOUND = 7
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ResourceEstimate:
     """What a run will need on this machine."""
 
     image_bytes: int
@@ -349,7 +339,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Fit:
+class MethodFit:
     """Whether a method can be run on these data, and what speaks against it."""
 
     method: str
@@ -367,7 +357,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Report:
+class DoctorReport:
     """All that the doctor says."""
 
     name: str
@@ -377,8 +367,8 @@ class Report:
     test: int
     counts: dict[str, int]
     sites: tuple[SiteSummary, ...]
-    findings: tuple[Finding, ...]
-    estimate: Estimate
+    findings: tuple[DataFinding, ...]
+    estimate: ResourceEstimate
     annotates_all: bool = True
     """False when some site does not annotate some class."""
 
@@ -416,23 +406,23 @@ def names_pictures(path: Path) -> bool:
     return "path" in (name.strip(' "\ufeff\r\n').lower() for name in re.split(r"[,;\t|]", header))
 
 
-Look = Callable[[Dataset], list[Finding]]
+Look = Callable[[Dataset], list[DataFinding]]
 
 
-def examine(source: Source, look: Look | None = None) -> Report:
+def examine(source: Source, look: Look | None = None) -> DoctorReport:
     """Load what can be loaded and look at it from every side; nothing broken is fatal.
 
     look: something more to look for, by those who may use more than the data room has.
     """
-    findings: list[Finding] = []
+    findings: list[DataFinding] = []
     start = time.perf_counter()
-    if isinstance(source, Tabled):
+    if isinstance(source, ListedSource):
         source = replace(source, unknown="drop")
     if isinstance(source, FolderSource):
         findings += check_files(source)
     if isinstance(source, TableSource):
         table = source.examined()
-        findings += [Finding(each.code, "warning", each.text, each.fix) for each in table.remarks]
+        findings += [DataFinding(each.code, "warning", each.text, each.fix) for each in table.remarks]
         findings += check_labels(table.outside)
     dataset = source.load()
     check_dataset(dataset)
@@ -448,11 +438,9 @@ def examine(source: Source, look: Look | None = None) -> Report:
     findings += look(dataset) if look is not None else []
     if len(dataset.test) == 0:
         text = "there is no test split: every site will hold out a fifth of its samples"
-        findings.append(
-            Finding("no-test", "note", text, "give a split column or test_fraction to decide yourself")
-        )
+        findings.append(DataFinding("no-test", "note", text, "give a split column or test_fraction to decide yourself"))
     order = {"error": 0, "warning": 1, "note": 2}
-    return Report(
+    return DoctorReport(
         name=dataset.name,
         kind="multilabel" if dataset.multilabel else "multiclass",
         shape=dataset.shape,
@@ -461,10 +449,8 @@ def examine(source: Source, look: Look | None = None) -> Report:
         counts=class_counts(dataset, dataset.train),
         sites=tuple(sites),
         findings=tuple(sorted(findings, key=lambda finding: order[finding.severity])),
-        estimate=Estimate(int(dataset.images.nbytes), round(seconds, 2), epoch_seconds(dataset)),
-        annotates_all=not any(
-            set(dataset.classes) - set(names) for names in (dataset.site_classes or {}).values()
-        ),
+        estimate=ResourceEstimate(int(dataset.images.nbytes), round(seconds, 2), epoch_seconds(dataset)),
+        annotates_all=not any(set(dataset.classes) - set(names) for names in (dataset.site_classes or {}).values()),
     )
 
 
@@ -495,7 +481,7 @@ def epoch_seconds(dataset: Dataset, batches: int = 3, batch: int = 32) -> float:
     return round(min(times) * len(dataset.train) / len(rows), 3)
 
 
-def federation_facts(report: Report) -> FederationFacts:
+def federation_facts(report: DoctorReport) -> FederationFacts:
     """What the data say of the federation that they would make."""
     sites = [site for site in report.sites if site.train]
     return FederationFacts(
@@ -509,11 +495,17 @@ def federation_facts(report: Report) -> FederationFacts:
     )
 
 
-def fitting(report: Report, catalogue: Mapping[str, Method]) -> list[Fit]:
+def fitting(report: DoctorReport, catalogue: Mapping[str, Method]) -> list[MethodFit]:
     """Which methods fit; each says so itself."""
     facts = federation_facts(report)
     fits = []
     for name in sorted(catalogue):
-        misfit = catalogue[name].completed(facts).fits(facts)
-        fits.append(Fit(name, misfit is None or not misfit.refuses, misfit.reason if misfit else ""))
+        schema_error = catalogue[name].completed(facts).fits(facts)
+        fits.append(
+            MethodFit(
+                name,
+                schema_error is None or not schema_error.refuses,
+                schema_error.reason if schema_error else "",
+            )
+        )
     return fits

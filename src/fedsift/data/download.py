@@ -35,7 +35,7 @@ class RemoteFile:
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteDataset:
     """A dataset that can be fetched."""
 
     folder: str
@@ -46,20 +46,18 @@ class Remote:
 
 def _idx_files(address: str, hashes: tuple[str, str, str, str]) -> tuple[RemoteFile, ...]:
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(
-        RemoteFile(f"{address}/{name}-ubyte.gz", md5, f"{name}-ubyte.gz") for name, md5 in zip(names, hashes)
-    )
+    return tuple(RemoteFile(f"{address}/{name}-ubyte.gz", md5, f"{name}-ubyte.gz") for name, md5 in zip(names, hashes))
 
 
-def _medmnist(name: str, md5: str) -> Remote:
+def _medmnist(name: str, md5: str) -> RemoteDataset:
     url = f"https://zenodo.org/records/10519652/files/{name}.npz?download=1"
-    return Remote("medmnist", (RemoteFile(url, md5, f"{name}.npz"),), "CC BY 4.0 (DermaMNIST: CC BY-NC 4.0)")
+    return RemoteDataset("medmnist", (RemoteFile(url, md5, f"{name}.npz"),), "CC BY 4.0 (DermaMNIST: CC BY-NC 4.0)")
 
 
 KRIZHEVSKY = "https://www.cs.toronto.edu/~kriz"
 
-REMOTES: dict[str, Remote] = {
-    "cifar10": Remote(
+REMOTES: dict[str, RemoteDataset] = {
+    "cifar10": RemoteDataset(
         "cifar10",
         (
             RemoteFile(
@@ -71,7 +69,7 @@ REMOTES: dict[str, Remote] = {
         ),
         "cite Krizhevsky 2009",
     ),
-    "cifar100": Remote(
+    "cifar100": RemoteDataset(
         "cifar100",
         (
             RemoteFile(
@@ -83,7 +81,7 @@ REMOTES: dict[str, Remote] = {
         ),
         "cite Krizhevsky 2009",
     ),
-    "mnist": Remote(
+    "mnist": RemoteDataset(
         "mnist",
         _idx_files(
             "https://ossci-datasets.s3.amazonaws.com/mnist",
@@ -96,7 +94,7 @@ REMOTES: dict[str, Remote] = {
         ),
         "cite LeCun 1998",
     ),
-    "fashion-mnist": Remote(
+    "fashion-mnist": RemoteDataset(
         "fashion-mnist",
         _idx_files(
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
@@ -170,9 +168,7 @@ def download(file: RemoteFile, target: Path, progress: Progress | None = None) -
         part.unlink()
         if attempt == "fresh" or not resumed:
             break
-    raise DataError(
-        f"{file.url} arrived with a wrong MD5: nothing is kept. Try again, or fetch it by hand to {target}"
-    )
+    raise DataError(f"{file.url} arrived with a wrong MD5: nothing is kept. Try again, or fetch it by hand to {target}")
 
 
 def _append(file: RemoteFile, part: Path, progress: Progress | None) -> None:

@@ -27,8 +27,8 @@ from fedsift.data.dataset import Rows
 from fedsift.data.dicom import decode_dicom, pydicom
 from fedsift.data.picture_files import (
     MAX_PIXELS,
-    Finder,
     Picture,
+    PictureFinder,
     find_pictures,
     inside_reference,
     is_dicom,
@@ -43,10 +43,10 @@ DARK = 16
 """A 16-bit picture whose brightest value is below this share (1/16) of its range would be almost black."""
 
 __all__ = [
-    "Decoded",
-    "Finder",
-    "Form",
+    "DecodedPictures",
     "Picture",
+    "PictureFinder",
+    "PictureForm",
     "decode",
     "find_pictures",
     "inside_reference",
@@ -61,7 +61,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 @dataclass(frozen=True)
-class Form:
+class PictureForm:
     """How pictures are brought to one shape."""
 
     size: int
@@ -75,13 +75,11 @@ class Form:
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.channels not in (1, 3):
-            raise ConfigError(
-                f"pictures need size >= 1 and 1 or 3 channels, not {self.size} and {self.channels}"
-            )
+            raise ConfigError(f"pictures need size >= 1 and 1 or 3 channels, not {self.size} and {self.channels}")
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedPictures:
     """images: uint8 `[kept, channels, size, size]`; kept: their positions among the pictures asked for."""
 
     images: NDArray[np.uint8]
@@ -92,12 +90,12 @@ class Decoded:
     """Names of 16-bit pictures that use a small part of their range."""
 
 
-def decode(data: bytes, form: Form) -> NDArray[np.uint8]:
+def decode(data: bytes, form: PictureForm) -> NDArray[np.uint8]:
     """One picture as uint8 `[channels, size, size]`."""
     return _decode(data, form)[0]
 
 
-def _decode(data: bytes, form: Form) -> tuple[NDArray[np.uint8], bool]:
+def _decode(data: bytes, form: PictureForm) -> tuple[NDArray[np.uint8], bool]:
     """The picture, and whether it is a 16-bit one that would be almost black."""
     dark = False
     mode = "L" if form.channels == 1 else "RGB"
@@ -124,7 +122,7 @@ def _decode(data: bytes, form: Form) -> tuple[NDArray[np.uint8], bool]:
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1), dark
 
 
-def why_unreadable(picture: Picture, form: Form) -> tuple[NDArray[np.uint8] | None, str, bool]:
+def why_unreadable(picture: Picture, form: PictureForm) -> tuple[NDArray[np.uint8] | None, str, bool]:
     """The decoded picture, or None and the reason; and whether it is almost black."""
     try:
         pixels, dark = _decode(picture.read(), form)
@@ -141,12 +139,12 @@ def why_unreadable(picture: Picture, form: Form) -> tuple[NDArray[np.uint8] | No
 
 def load_pictures(
     pictures: Sequence[Picture],
-    form: Form,
+    form: PictureForm,
     *,
     cache: Path | None = None,
     what: str = "pictures",
     workers: int = 0,
-) -> Decoded:
+) -> DecodedPictures:
     """Decode all pictures, or read them from the cache when the same contents were decoded before."""
     if any(is_dicom(picture) for picture in pictures):
         pydicom()  # its absence is the machine's fault: said once, before every file is called unreadable
@@ -162,10 +160,10 @@ def load_pictures(
     stored = np.memmap(data, np.uint8, mode="c", shape=shape) if shape[0] else np.zeros(shape, np.uint8)
     broken = tuple((str(name), str(reason)) for name, reason in facts["broken"])
     dark = tuple(str(name) for name in facts["dark"])
-    return Decoded(np.asarray(stored), np.asarray(facts["kept"], np.int64), broken, dark)
+    return DecodedPictures(np.asarray(stored), np.asarray(facts["kept"], np.int64), broken, dark)
 
 
-def _content_key(pictures: Sequence[Picture], form: Form, folder: Path, what: str, workers: int) -> str:
+def _content_key(pictures: Sequence[Picture], form: PictureForm, folder: Path, what: str, workers: int) -> str:
     """A key of the pictures' contents. Contents are read once; later a folder's sizes and times tell them."""
     shape = f"{FORMAT}|{form.size}|{form.channels}|{form.fit}|{form.bits}"
     marks = _digest([shape, *(f"{picture.name}|{picture.mark}" for picture in pictures)])
@@ -194,7 +192,7 @@ def _digest(parts: Sequence[str]) -> str:
 
 
 def _decode_to(
-    pictures: Sequence[Picture], form: Form, data: Path, about: Path, what: str, workers: int
+    pictures: Sequence[Picture], form: PictureForm, data: Path, about: Path, what: str, workers: int
 ) -> None:
     """Write the readable pictures one after the other; a stopped decoding leaves only a temporary file."""
     kept: list[int] = []
@@ -204,9 +202,7 @@ def _decode_to(
     position = 0
     try:
         with unfinished.open("wb") as file:
-            for chunk in _chunks(
-                pictures, lambda picture: why_unreadable(picture, form), f"decoding {what}", workers
-            ):
+            for chunk in _chunks(pictures, lambda picture: why_unreadable(picture, form), f"decoding {what}", workers):
                 for pixels, reason, is_dark in chunk:
                     if is_dark:
                         dark.append(pictures[position].name)
@@ -222,9 +218,7 @@ def _decode_to(
     _write_whole(about, json.dumps({"kept": kept, "broken": broken, "dark": dark}))
 
 
-def _chunks(
-    items: Sequence[Picture], work: Callable[[Picture], T], title: str, workers: int
-) -> Iterator[list[T]]:
+def _chunks(items: Sequence[Picture], work: Callable[[Picture], T], title: str, workers: int) -> Iterator[list[T]]:
     """Results in order, a chunk at a time, from threads (decoding frees the interpreter)."""
     console = Console(stderr=True)
     columns: list[Any] = [

@@ -34,18 +34,12 @@ class LabelSpace:
     @property
     def absent(self) -> dict[str, tuple[str, ...]]:
         """Classes of the federation that a site does not know."""
-        return {
-            site: tuple(name for name in self.classes if name not in self.named(site))
-            for site in self.declared
-        }
+        return {site: tuple(name for name in self.classes if name not in self.named(site)) for site in self.declared}
 
     @property
     def unknown(self) -> dict[str, tuple[str, ...]]:
         """Classes that a site declared but the federation does not have."""
-        return {
-            site: tuple(name for name in own if name not in self.classes)
-            for site, own in self.declared.items()
-        }
+        return {site: tuple(name for name in own if name not in self.classes) for site, own in self.declared.items()}
 
     def numbers(self, site: str) -> NDArray[np.int64]:
         """The federation's number of each of the site's classes, in the site's own order; -1 for an unknown
@@ -84,7 +78,7 @@ def unite(declared: Mapping[str, Sequence[str]], vocabulary: Sequence[str] = ())
     return LabelSpace(classes, {site: tuple(names) for site, names in declared.items()})
 
 
-def look_alikes(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+def similar_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     """Pairs (probably misspelt, probably meant): the rarer of two names that differ in case, blanks or a
     letter."""
     pairs = []

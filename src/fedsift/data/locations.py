@@ -9,7 +9,7 @@ from fedsift.core.errors import DataError
 from fedsift.core.files import cache_root
 
 
-class NotAtHand(DataError):
+class DataNotFound(DataError):
     """The dataset is not on this machine; whatever else may be wrong with it is another error."""
 
 
@@ -24,14 +24,12 @@ def find(name: str, path: Path | None, hint: str) -> Path:
     if path is not None:
         if path.exists():
             return path
-        raise NotAtHand(f"there is no {path}; {hint}")
+        raise DataNotFound(f"there is no {path}; {hint}")
     for root in data_roots():
         if (root / name).exists():
             return root / name
     searched = ", ".join(str(root) for root in data_roots())
-    raise NotAtHand(
-        f"'{name}' is in none of {searched}; {hint}, or set `path`, or name its parent in FEDSIFT_DATA"
-    )
+    raise DataNotFound(f"'{name}' is in none of {searched}; {hint}, or set `path`, or name its parent in FEDSIFT_DATA")
 
 
 def first(folder: Path, *patterns: str) -> Path | None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsift.core.text import visible
-from fedsift.data.dataset import Labels, Spread
+from fedsift.data.dataset import FederatedDataset, Labels
 
 SHADES = " ░▒▓█"
 SHOWN_SITES = 40
@@ -22,7 +22,7 @@ SHOWN_CLASSES = 30
 
 
 @dataclass(frozen=True)
-class Portrait:
+class FederationOverview:
     """The numbers behind the pictures.
 
     counts: `[sites, K]` given labels (positives, for multi-label data). confusion: `[K, K]` true by given,
@@ -49,7 +49,7 @@ class Portrait:
         return float((self.effective * self.sizes).sum() / max(1, self.sizes.sum()))
 
 
-def portrait_of(spread: Spread) -> Portrait:
+def portrait_of(spread: FederatedDataset) -> FederationOverview:
     """Count what the pictures show; training samples only."""
     count = spread.dataset.n_classes
     given, truth = spread.given, spread.truth
@@ -57,7 +57,7 @@ def portrait_of(spread: Spread) -> Portrait:
     confusion = None
     if truth is not None:
         confusion = sum(_confusion(truth.clean[site], given[site], count) for site in spread.sites)
-    return Portrait(
+    return FederationOverview(
         sites=spread.sites,
         classes=spread.dataset.classes,
         counts=counts,
@@ -69,9 +69,7 @@ def portrait_of(spread: Spread) -> Portrait:
         confusion=confusion if isinstance(confusion, np.ndarray) else None,
         noisy=() if truth is None else truth.noisy,
         multilabel=spread.dataset.multilabel,
-        annotated=None
-        if spread.annotated is None
-        else np.array([spread.annotated[site] for site in spread.sites]),
+        annotated=None if spread.annotated is None else np.array([spread.annotated[site] for site in spread.sites]),
     )
 
 
@@ -88,7 +86,7 @@ def _confusion(clean: Labels, given: Labels, n_classes: int) -> NDArray[np.int64
     return table
 
 
-def text_of(portrait: Portrait, title: str) -> RenderableType:
+def text_of(portrait: FederationOverview, title: str) -> RenderableType:
     """The same for a terminal: a line a site, then the confusion."""
     parts: list[RenderableType] = [_sites_table(portrait, title)]
     if len(portrait.sites) > SHOWN_SITES:
@@ -105,7 +103,7 @@ def text_of(portrait: Portrait, title: str) -> RenderableType:
     return Group(*parts)
 
 
-def _sites_table(portrait: Portrait, title: str) -> Table:
+def _sites_table(portrait: FederationOverview, title: str) -> Table:
     table = Table(title=Text(visible(title)), title_justify="left", header_style="bold", pad_edge=False)
     table.add_column("site", overflow="fold")
     table.add_column("samples", justify="right")
@@ -128,7 +126,7 @@ def _sites_table(portrait: Portrait, title: str) -> Table:
     return table
 
 
-def _shades(portrait: Portrait, site: int, largest: int) -> str:
+def _shades(portrait: FederationOverview, site: int, largest: int) -> str:
     """One block a class, darker for more samples; x for a class that the site does not annotate."""
     shades = []
     for c, count in enumerate(portrait.counts[site][: 2 * SHOWN_CLASSES]):
@@ -145,12 +143,10 @@ def _range(classes: tuple[str, ...]) -> str:
     return classes[0] if len(classes) == 1 else f"{classes[0]} ... {classes[-1]}"
 
 
-def _confusion_table(portrait: Portrait) -> Table:
+def _confusion_table(portrait: FederationOverview) -> Table:
     assert portrait.confusion is not None
     columns = ("kept", "lost", "added") if portrait.multilabel else portrait.classes
-    title = (
-        "positives of each class" if portrait.multilabel else "true labels (rows) and given labels (columns)"
-    )
+    title = "positives of each class" if portrait.multilabel else "true labels (rows) and given labels (columns)"
     table = Table(title=title, title_justify="left", header_style="bold", pad_edge=False, box=None)
     table.add_column("")
     for name in columns:

@@ -57,9 +57,7 @@ def _dictionary(path: Path, encoding: str) -> dict[Any, Any]:
             return _checked(file.read(), encoding)
         file.seek(0)
         version = np.lib.format.read_magic(file)
-        reader = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
+        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         reader(file)
         return _checked(file.read(), encoding)
 

@@ -14,9 +14,7 @@ from fedsift.core.text import visible
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 DICOM_SUFFIXES = frozenset({".dcm", ".dicom", ".dic", ".ima"})
-OTHER_SUFFIXES = frozenset(
-    {".csv", ".txt", ".toml", ".json", ".md", ".npz", ".npy", ".html", ".py", ".xlsx", ".pdf"}
-)
+OTHER_SUFFIXES = frozenset({".csv", ".txt", ".toml", ".json", ".md", ".npz", ".npy", ".html", ".py", ".xlsx", ".pdf"})
 """Never a DICOM file without an ending, so not opened to see."""
 MAX_PIXELS = 100_000_000
 """A picture with more pixels is not decoded: a small file can claim a size that fills the memory."""
@@ -158,7 +156,7 @@ def _within(path: PurePosixPath) -> str | None:
     return "/".join(parts)
 
 
-class Finder:
+class PictureFinder:
     """Pictures by path, by file name, by file name without its ending, or by a DICOM attribute's value."""
 
     def __init__(self, pictures: Sequence[Picture], named: Mapping[str, Picture] | None = None) -> None:

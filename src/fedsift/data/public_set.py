@@ -21,7 +21,7 @@ SMALLEST = 2
 
 
 @dataclass(frozen=True)
-class Public:
+class PublicSettings:
     """The study's `[public]` table: where the public samples come from. Their labels, if any, are not read.
 
     One of three: a share of the training pool, an .npz file, or a dataset by its name with its own keys.
@@ -41,9 +41,7 @@ class Public:
     def __post_init__(self) -> None:
         given = [self.from_train != 0, self.path is not None, self.source is not None]
         if sum(given) != 1:
-            raise ConfigError(
-                "[public] needs exactly one of 'from_train' (e.g. 0.1), 'path' (an .npz file) and 'name'"
-            )
+            raise ConfigError("[public] needs exactly one of 'from_train' (e.g. 0.1), 'path' (an .npz file) and 'name'")
         if not 0 <= self.from_train < 1:
             raise ConfigError(f"'public.from_train' = {self.from_train}: it must be a share between 0 and 1")
         if self.samples < 0:
@@ -88,9 +86,7 @@ class Public:
 
 def _check(public: PublicSet, dataset: Dataset) -> None:
     if len(public.rows) < SMALLEST:
-        raise DataError(
-            f"the public set '{public.name}' has {len(public.rows)} samples: it needs at least {SMALLEST}"
-        )
+        raise DataError(f"the public set '{public.name}' has {len(public.rows)} samples: it needs at least {SMALLEST}")
     if public.shape != dataset.shape:
         raise DataError(
             f"public samples of '{public.name}' have shape {public.shape}, "

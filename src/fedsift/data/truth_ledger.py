@@ -12,11 +12,11 @@ import numpy as np
 from fedsift.core.errors import DataError
 from fedsift.core.text import uncell
 from fedsift.data.csv_tables import write_table
-from fedsift.data.dataset import Labels, Rows, Spread
+from fedsift.data.dataset import FederatedDataset, Labels, Rows
 
 
 @dataclass(frozen=True)
-class Change:
+class LabelChange:
     """One label (one entry, for multi-label data) that differs from the truth."""
 
     site: str
@@ -37,32 +37,30 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class TruthLedger:
     """All changes, in the order of sites and positions."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[LabelChange, ...]
 
     def __len__(self) -> int:
         return len(self.changes)
 
-    def __iter__(self) -> Iterator[Change]:
+    def __iter__(self) -> Iterator[LabelChange]:
         return iter(self.changes)
 
     def save(self, path: Path) -> None:
         """As CSV with a header."""
-        write_table(
-            path, [field.name for field in fields(Change)], [astuple(change) for change in self.changes]
-        )
+        write_table(path, [field.name for field in fields(LabelChange)], [astuple(change) for change in self.changes])
 
     @classmethod
-    def load(cls, path: Path) -> Ledger:
+    def load(cls, path: Path) -> TruthLedger:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            if reader.fieldnames != [field.name for field in fields(Change)]:
+            if reader.fieldnames != [field.name for field in fields(LabelChange)]:
                 raise DataError(f"{path} is not a truth ledger: its columns are {reader.fieldnames}")
             return cls(
                 tuple(
-                    Change(
+                    LabelChange(
                         site=uncell(line["site"]),
                         part=line["part"],
                         position=int(line["position"]),
@@ -78,15 +76,13 @@ class Ledger:
             )
 
 
-def ledger(spread: Spread) -> Ledger:
+def ledger(spread: FederatedDataset) -> TruthLedger:
     """What the noise model changed; an error when the truth is not known."""
     if spread.truth is None:
         raise DataError("the true labels of these data are not known, so there is no truth ledger")
-    changes: list[Change] = []
+    changes: list[LabelChange] = []
     for site in spread.sites:
-        changes += _changes(
-            spread, site, "train", spread.rows[site], spread.given[site], spread.truth.clean[site]
-        )
+        changes += _changes(spread, site, "train", spread.rows[site], spread.given[site], spread.truth.clean[site])
         if site in spread.held_out:
             changes += _changes(
                 spread,
@@ -96,12 +92,12 @@ def ledger(spread: Spread) -> Ledger:
                 spread.held_out_given[site],
                 spread.truth.clean_held_out[site],
             )
-    return Ledger(tuple(changes))
+    return TruthLedger(tuple(changes))
 
 
 def _changes(
-    spread: Spread, site: str, part: str, rows: Rows, given: Labels, clean: Labels
-) -> Iterator[Change]:
+    spread: FederatedDataset, site: str, part: str, rows: Rows, given: Labels, clean: Labels
+) -> Iterator[LabelChange]:
     dataset = spread.dataset
     annotated = None if spread.annotated is None else spread.annotated[site]
     for where in np.argwhere(given != clean):
@@ -118,4 +114,4 @@ def _changes(
             c = int(where[1])
             before, after, entry = str(clean[position, c]), str(given[position, c]), dataset.classes[c]
             kind = "wrong" if annotated is None or annotated[c] else "missing"
-        yield Change(site, part, position, row, name, before, after, entry, kind)
+        yield LabelChange(site, part, position, row, name, before, after, entry, kind)

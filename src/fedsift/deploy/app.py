@@ -13,7 +13,7 @@ import tomli_w
 from fedsift.core.errors import ConfigError
 from fedsift.core.text import argument
 from fedsift.core.version import __version__
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.deploy.addresses import LOOPBACK_ONLY
 from fedsift.deploy.site.policy import AUDIT, Policy
 from fedsift.deploy.trial.export import export_test, export_trial
@@ -35,7 +35,7 @@ def one_line(text: str) -> str:
     return re.sub(r"[^\w .,-]", " ", text)
 
 
-def site_template(spread: Spread | None, networks: Iterable[str] = ()) -> str:
+def site_template(spread: FederatedDataset | None, networks: Iterable[str] = ()) -> str:
     """A site.toml to fill in, with the federation's own values where they are known.
 
     `networks`: all that the study names; a site writes those that come by their address, or does not run them.
@@ -48,9 +48,7 @@ def site_template(spread: Spread | None, networks: Iterable[str] = ()) -> str:
     addresses = [name for name in dict.fromkeys(networks) if ":" in name and unknown_network(name)]
     if addresses:
         allowed = tomli_w.dumps({"networks": addresses})
-        settings += (
-            f"# The study's own networks: code that this site imports and calls. Read it first.\n{allowed}"
-        )
+        settings += f"# The study's own networks: code that this site imports and calls. Read it first.\n{allowed}"
     return f"""\
 # This site, for its own eyes: the coordinator never sees this file, only what the README's list says.
 name = "my-site"               # how the federation knows this site; unique, and kept for the whole run
@@ -84,7 +82,7 @@ def leaves(study: Study, *, central_test: bool) -> list[list[str]]:
     return disclosure_rows({"on joining": [Introduction], **by_stage})
 
 
-def asked_of_sites(study: Study) -> tuple[list[str], list[str]]:
+def requested_fields(study: Study) -> tuple[list[str], list[str]]:
     """Names of all requests and reply fields that this study's method declares."""
     asks = [kind for kinds in declared(study.method, (Evaluate,)).values() for kind in kinds]
     replies = [reply for kinds in declared_replies(study.method, (Evaluate,)).values() for reply in kinds]
@@ -95,7 +93,7 @@ def asked_of_sites(study: Study) -> tuple[list[str], list[str]]:
 
 def withheld(study: Study, policy: Policy) -> list[str]:
     """What this study's method asks or wants to hear and a site's policy does not allow, where that lists anything."""
-    requests, fields = asked_of_sites(study)
+    requests, fields = requested_fields(study)
     lacking = [name for name in requests if policy.requests is not None and name not in policy.requests]
     lacking += [name for name in fields if policy.fields is not None and name not in policy.fields]
     return lacking + (["audit = true"] if not policy.audit and not AUDIT.isdisjoint(requests) else [])
@@ -103,7 +101,7 @@ def withheld(study: Study, policy: Policy) -> list[str]:
 
 def narrowest_policy(study: Study) -> str:
     """A `[policy]` table with all that this study's method declares to ask and to let out, and nothing else."""
-    requests, fields = asked_of_sites(study)
+    requests, fields = requested_fields(study)
     table = {
         "requests": requests,
         "fields": fields,
@@ -119,8 +117,7 @@ def readme(study: Study, name: str, trial_sites: list[Path], rows: list[list[str
     trial = _TRIAL.format(
         name=name,
         nodes="\n".join(
-            f"fedsift flower site {argument(file)} --superlink 127.0.0.1:8000 --insecure"
-            for file in trial_sites
+            f"fedsift flower site {argument(file)} --superlink 127.0.0.1:8000 --insecure" for file in trial_sites
         )
         or "fedsift flower site SITE.toml --superlink 127.0.0.1:8000 --insecure     # once for each site",
     )
@@ -226,9 +223,7 @@ PACKAGE = "fedsift_app"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")
 
 
-def write_app(
-    study: Study, out: Path, *, sites: tuple[str, ...] = (), trial: Path | None = None
-) -> list[Path]:
+def write_app(study: Study, out: Path, *, sites: tuple[str, ...] = (), trial: Path | None = None) -> list[Path]:
     """Write the app directory; with `trial`, also the study's own data as site folders there.
 
     Returns the trial's site files, in the federation's order.
@@ -248,7 +243,7 @@ def write_app(
         f"{PACKAGE}/__init__.py": f'"""The Flower app of study {one_line(study.name)}: all of it is in fedsift."""\n',
         f"{PACKAGE}/client.py": _MODULE.format(words="The site's side.", side="client"),
         f"{PACKAGE}/server.py": _MODULE.format(words="The coordinator's side.", side="server"),
-        "study.toml": travelling(study).to_toml(),
+        "study.toml": portable_study(study).to_toml(),
         FEDERATION: _FEDERATION_WORDS + tomli_w.dumps(federation),
         "site.template.toml": site_template(spread, study.model.networks),
         "README.md": readme(study, out.name, files, leaves(study, central_test=bool(federation.get("test")))),
@@ -261,7 +256,7 @@ def write_app(
     return files
 
 
-def travelling(study: Study) -> Study:
+def portable_study(study: Study) -> Study:
     """The study as the sites receive it: on Flower, protected as real sites are, and with files' names where the
     coordinator's own paths were.
 

@@ -22,14 +22,14 @@ OWN_LIFE = timedelta(days=3650)
 
 
 @dataclass(frozen=True)
-class Pair:
+class CertificatePair:
     """A certificate and its private key, both PEM files."""
 
     certificate: Path
     key: Path
 
 
-def throw_away(folder: Path, now: datetime | None = None) -> Pair:
+def temporary_certificate(folder: Path, now: datetime | None = None) -> CertificatePair:
     """A certificate for localhost that signs itself, in a folder that only this user can enter."""
     now = now or datetime.now(UTC)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -50,7 +50,7 @@ def throw_away(folder: Path, now: datetime | None = None) -> Pair:
         .sign(key, hashes.SHA256())
     )
     private_folder(folder)
-    pair = Pair(folder / "own.crt", folder / "own.key")
+    pair = CertificatePair(folder / "own.crt", folder / "own.key")
     write_private(
         pair.key,
         key.private_bytes(
@@ -63,13 +63,11 @@ def throw_away(folder: Path, now: datetime | None = None) -> Pair:
     return pair
 
 
-def server_context(pair: Pair, now: datetime | None = None) -> ssl.SSLContext:
+def server_context(pair: CertificatePair, now: datetime | None = None) -> ssl.SSLContext:
     """What a door needs to speak TLS; an expired certificate or another one's key is refused here, by name."""
     for path in (pair.certificate, pair.key):
         if not path.is_file():
-            raise ConfigError(
-                f"'{path}' does not exist: the door needs its certificate and the key of it (PEM)"
-            )
+            raise ConfigError(f"'{path}' does not exist: the door needs its certificate and the key of it (PEM)")
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
     except ValueError as error:
@@ -90,9 +88,7 @@ def server_context(pair: Pair, now: datetime | None = None) -> ssl.SSLContext:
     try:
         context.load_cert_chain(pair.certificate, pair.key)
     except ssl.SSLError:
-        raise ConfigError(
-            f"'{pair.key}' is not the private key of the certificate '{pair.certificate}'"
-        ) from None
+        raise ConfigError(f"'{pair.key}' is not the private key of the certificate '{pair.certificate}'") from None
     return context
 
 
@@ -127,9 +123,7 @@ def words_of(error: BaseException, address: str, ca: Path) -> str:
         return f"{address} does not speak TLS: this is no fedsift door, or a trial that was started with --insecure"
     if isinstance(found, ssl.SSLError):
         return f"no encrypted line to {address}: {found.reason or found}"
-    return (
-        f"nobody answers at {address} ({error}): is the coordinator's superlink running, and the port open?"
-    )
+    return f"nobody answers at {address} ({error}): is the coordinator's superlink running, and the port open?"
 
 
 def greet(address: str, ca: Path, seconds: float = 10.0) -> str | None:

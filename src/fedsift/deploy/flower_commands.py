@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedsift.core.errors import ConfigError, FedsiftError, RunError
-from fedsift.core.files import keep_to_oneself, private_folder
+from fedsift.core.files import make_files_private, private_folder
 from fedsift.deploy import resident
 from fedsift.deploy.addresses import host_of, refuse_the_network
-from fedsift.deploy.certificates import Pair
+from fedsift.deploy.certificates import CertificatePair
 from fedsift.deploy.site import confinement
 from fedsift.deploy.site.confinement import Confinement
 from fedsift.deploy.site.site_file_head import read_head
@@ -61,7 +61,7 @@ def existing(path: Path | None, what: str) -> Path | None:
     return None if path is None else path.resolve()
 
 
-def superlink_command(host: str, port: int, *, own: Pair | None, database: Path | None = None) -> list[str]:
+def superlink_command(host: str, port: int, *, own: CertificatePair | None, database: Path | None = None) -> list[str]:
     """Flower's meeting point, on this machine's own address always: its port leads to the control calls too.
 
     `own`: the certificate of the line to our door; only keys that the door registers may then join. None: a trial
@@ -107,7 +107,7 @@ def _quoted(key: str, path: Path) -> str:
     return f'{key}="{path}"'
 
 
-def trouble_file(place: Path) -> Path:
+def failure_file(place: Path) -> Path:
     """Where a site's process that cannot start says why: beside its socket."""
     return place.with_name("trouble")
 
@@ -118,7 +118,7 @@ def error_of(exit_code: int) -> type[FedsiftError]:
     return kinds[0] if kinds else RunError
 
 
-class Worker:
+class SiteProcess:
     """The process that holds the site's data and alone answers for it; it ends with this one, and is started again."""
 
     def __init__(self, site_file: Path, place: Path) -> None:
@@ -139,7 +139,7 @@ class Worker:
     def _trouble(self, code: int) -> FedsiftError:
         """Why it ended before it could answer: its own words, when the file or the data are wrong."""
         try:
-            words = trouble_file(self.place).read_text("utf-8")
+            words = failure_file(self.place).read_text("utf-8")
         except OSError:
             return RunError(f"the site's process ended with code {code} before it could answer")
         return error_of(code)(words)
@@ -161,15 +161,13 @@ class Worker:
         command = [sys.executable, "-m", "fedsift.deploy.site.worker", str(self.site_file.resolve())]
         # one arena: a process of one thread gains nothing from more, and they never shrink
         small = {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [*command, str(self.place)], stdin=subprocess.DEVNULL, env=offline(small)
-        )
+        self._process = subprocess.Popen([*command, str(self.place)], stdin=subprocess.DEVNULL, env=offline(small))
         return self._process
 
 
-def attend_trial(command: list[str], worker: Worker, home: Path, say: Say) -> int:
+def run_trial_site(command: list[str], worker: SiteProcess, home: Path, say: Say) -> int:
     """A trial's node beside the site's own process, without a door; returns the node's exit code."""
-    keep_to_oneself()
+    make_files_private()
     private_folder(home)
     try:
         with meanwhile("reading this site's data", say):
@@ -209,7 +207,7 @@ def listens(port: int) -> bool:
 
 def become(command: list[str], home: Path) -> NoReturn:
     """Replace this process by the program: its signals and its end are then the program's own."""
-    keep_to_oneself()
+    make_files_private()
     private_folder(home)
     os.execve(command[0], command, _environment(home))
 
@@ -219,9 +217,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def node_of(
-    command: list[str], home: Path, worker: Path, rules: Confinement
-) -> Iterator[subprocess.Popen[bytes]]:
+def node_of(command: list[str], home: Path, worker: Path, rules: Confinement) -> Iterator[subprocess.Popen[bytes]]:
     """A site's SuperNode, with a process of its own that takes the place of a new Python for each message."""
     command, first = with_forks("site", command, home, worker.with_name("forks"))
     try:
@@ -233,7 +229,7 @@ def node_of(
 
 def with_forks(side: str, command: list[str], home: Path, forks: Path) -> tuple[list[str], dict[str, str]]:
     """A program of Flower's beside the process that forks for it: the command, and what its environment needs."""
-    path = resident.stand_in(side, home.resolve() / "bin", forks)
+    path = resident.resident_program(side, home.resolve() / "bin", forks)
     if path is None:
         return command, {}
     ready = [sys.executable, "-m", "fedsift.deploy.resident", side, str(forks), *command]

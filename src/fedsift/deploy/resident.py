@@ -32,7 +32,7 @@ from fedsift.deploy.temporary import end_with_parent
 
 
 @dataclass(frozen=True)
-class Side:
+class ForkServer:
     """What is loaded and forked, as `module:function`."""
 
     main: str
@@ -43,7 +43,7 @@ class Side:
 
 
 SIDES = {
-    "site": Side(
+    "site": ForkServer(
         "flwr.supernode.cli:flower_supernode",
         {
             "flwr-clientapp": "flwr.supernode.cli:flwr_clientapp",
@@ -51,7 +51,7 @@ SIDES = {
         },
         "fedsift.deploy.site.client_app",
     ),
-    "coordinator": Side(
+    "coordinator": ForkServer(
         "flwr.superlink.cli:flower_superlink",
         {"flwr-serverapp": "flwr.superlink.cli:flwr_serverapp"},
         "fedsift.deploy.coordinator.server_app",
@@ -77,7 +77,7 @@ sys.exit(int(code))
 """
 
 
-def stand_in(side: str, folder: Path, place: Path) -> Path | None:
+def resident_program(side: str, folder: Path, place: Path) -> Path | None:
     """Write the few lines into a folder for the program's path; None where Flower's own must do."""
     for name in SIDES[side].programs:
         real = Path(sys.executable).parent / name
@@ -91,7 +91,7 @@ def stand_in(side: str, folder: Path, place: Path) -> Path | None:
     return folder
 
 
-def run_beside(side: Side, place: Path, command: list[str]) -> None:
+def run_beside(side: ForkServer, place: Path, command: list[str]) -> None:
     """Load Flower once, leave a process behind that forks for every command, and be the long-lived program."""
     main = _function(side.main)
     programs = {name: _function(where) for name, where in side.programs.items()}
@@ -118,18 +118,16 @@ def _function(where: str) -> Callable[[], object]:
 
 def serve(door: socket.socket, programs: Mapping[str, Callable[[], object]]) -> NoReturn:
     """Fork for every command until the parent is gone; the child's exit code goes back when it has ended."""
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_IGN
-    )  # nobody waits for the children here: each reports for itself
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children here: each reports for itself
     while True:
         channel, _ = door.accept()
         if os.fork() == 0:
             door.close()
-            _carry_out(channel, programs)
+            _run_program(channel, programs)
         channel.close()
 
 
-def _carry_out(channel: socket.socket, programs: Mapping[str, Callable[[], object]]) -> None:
+def _run_program(channel: socket.socket, programs: Mapping[str, Callable[[], object]]) -> None:
     """In the child: run the program, report its exit code, end."""
     code = 1
     try:

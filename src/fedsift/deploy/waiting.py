@@ -42,7 +42,7 @@ def meanwhile(
         thread.join()
 
 
-class Status:
+class StatusLine:
     """Says where a run stands: at once when that changes, and again every few seconds when it does not."""
 
     def __init__(self, say: Say, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,7 +67,7 @@ class Starting:
 
     def __init__(self, words: str, there: str, say: Say) -> None:
         self._words, self._there, self._say = words, there, say
-        self._status = Status(say)
+        self._status = StatusLine(say)
         self._over = False
 
     def look(self, ready: Callable[[], bool]) -> None:

@@ -53,9 +53,7 @@ SCALINGS = 30
 _TINY = 1e-12
 
 
-def fit_site(
-    probabilities: ArrayLike, given: ArrayLike, model: LabelModel, nats: ArrayLike | None = None
-) -> SiteFit:
+def fit_site(probabilities: ArrayLike, given: ArrayLike, model: LabelModel, nats: ArrayLike | None = None) -> SiteFit:
     """The site's fit from out-of-fold probabilities `[n, K]` and given labels `[n]`.
 
     P(true | x, given, s) is w_s times that of the fit with wrong labels, and 1 - w_s on the given label. nats `[A]`:
@@ -94,14 +92,10 @@ def sample_gains(
     own = np.rint(likelihoods(p, labels, plain, GRID) if nats is None or not np.any(nats) else nats)
     with_wrong = plain.with_tempering(GRID[int(own.argmax())])
     fit = fit_with_wrong(p, labels, with_wrong)
-    _, explained, _ = responsibilities(
-        tempered_evidence(p, with_wrong), labels, fit.shares, fit.errors, fit.follows
-    )
+    _, explained, _ = responsibilities(tempered_evidence(p, with_wrong), labels, fit.shares, fit.errors, fit.follows)
     grid = np.array(GRID)[_allowed(model)]
     alike, different = (faithful_each(p, labels, plain, grid, scalings) for scalings in (0, SCALINGS))
-    return explained - alike[int(alike.sum(1).argmax())], explained - different[
-        int(different.sum(1).argmax())
-    ]
+    return explained - alike[int(alike.sum(1).argmax())], explained - different[int(different.sum(1).argmax())]
 
 
 def chance_of_wrong(gains: ArrayLike, model: LabelModel) -> float:
@@ -143,9 +137,7 @@ def any_wrong(gain: ArrayLike, samples: ArrayLike, model: LabelModel) -> Array:
     return result
 
 
-def faithful_likelihoods(
-    probabilities: ArrayLike, given: ArrayLike, model: LabelModel, tempering: ArrayLike
-) -> Array:
+def faithful_likelihoods(probabilities: ArrayLike, given: ArrayLike, model: LabelModel, tempering: ArrayLike) -> Array:
     """Log-likelihoods `[A]` if every given label were right (T_s = I), for every exponent in `tempering`.
 
     The best exponent is then that at which the model's own probabilities are calibrated: what a fit with wrong labels

@@ -45,7 +45,7 @@ def two_groups(p_value: float) -> float:
     return 1.0 / (1.0 - math.e * p_value * math.log(p_value))
 
 
-def straighten(values: Array) -> Array:
+def unskew(values: Array) -> Array:
     """Standardise `[..., S]` and undo a moderate skew by the likeliest Yeo-Johnson power; the order is
     kept."""
     z = values - values.mean(axis=-1, keepdims=True)
@@ -58,9 +58,7 @@ def straighten(values: Array) -> Array:
         up = np.expm1(power * np.log1p(np.maximum(z, 0.0))) / power
         down = np.expm1((2 - power) * np.log1p(np.maximum(-z, 0.0))) / (2 - power)
         moved = up - down
-        likelihood = (
-            -z.shape[-1] / 2 * np.log(np.maximum(moved.var(axis=-1), 1e-300)) + (power - 1) * jacobian
-        )
+        likelihood = -z.shape[-1] / 2 * np.log(np.maximum(moved.var(axis=-1), 1e-300)) + (power - 1) * jacobian
         better = likelihood > best
         straight = np.where(better[..., None], moved, straight)
         best = np.maximum(best, likelihood)
@@ -96,7 +94,7 @@ def null_gains(n: int, rng: np.random.Generator, draws: int, skew: float) -> lis
         rng.standard_t(5, size=(draws, n)),
         rng.gamma(skew, size=(draws, n)),
     )
-    return [best_split(straighten(shape))[0] for shape in shapes]
+    return [best_split(unskew(shape))[0] for shape in shapes]
 
 
 def chance_of_split(gain: float, null: list[Array]) -> float:
@@ -111,7 +109,7 @@ def upper_posterior(score: Array) -> Array:
     Expectation-maximisation with each variance shrunk to the pooled one. Scores beyond the groups' means
     count as the means, so that a wide group never claims the far side of the other.
     """
-    _, size = best_split(straighten(score))
+    _, size = best_split(unskew(score))
     member = np.zeros(len(score))
     member[np.argsort(score, kind="stable")[int(size) :]] = 1.0
     mean, share = _moments(score, member)
@@ -120,9 +118,7 @@ def upper_posterior(score: Array) -> Array:
     for _ in range(200):
         mean, share = _moments(score, member)
         weight = np.stack([1 - member, member])
-        variance = ((weight * (score - mean[:, None]) ** 2).sum(1) + _PRIOR * pooled) / (
-            weight.sum(1) + _PRIOR
-        )
+        variance = ((weight * (score - mean[:, None]) ** 2).sum(1) + _PRIOR * pooled) / (weight.sum(1) + _PRIOR)
         between = np.clip(score, min(mean), max(mean))
         odds = (
             np.log(share[1] / share[0])
@@ -356,7 +352,7 @@ NEAR = 2.0
 
 
 @dataclass(frozen=True)
-class Tested:
+class GroupTest:
     """What the test says of the sites."""
 
     noisy: NDArray[np.int64]
@@ -388,7 +384,7 @@ def tested_split(
     *,
     draws: int = 999,  # noqa: PT028
     shakes: int = SHAKES,  # noqa: PT028
-) -> Tested:
+) -> GroupTest:
     """Part sites into clean and noisy by their indicators `[S, K]`, or find that there is nothing to part.
 
     table: high values for suspects (losses, LID); NaN where a site does not hold a class. K = 1 is one
@@ -404,18 +400,18 @@ def tested_split(
         raise DataError("a site's indicator is infinite: its network has diverged, lower the learning rate")
     if not 0 < false_alarm < 1:
         raise ConfigError(f"false_alarm = {false_alarm}: it must be between 0 and 1")
-    test = _Test(rng, draws, losses=values.shape[1] > 1 and not bool((values < 0).any()))
+    test = _GroupTest(rng, draws, losses=values.shape[1] > 1 and not bool((values < 0).any()))
     best = test(values)
     p_value = min(1.0, best.corrected)
     noisy = best.noisy(false_alarm)
     shaken = (values * np.exp(SHAKEN_BY * rng.standard_normal(values.shape)) for _ in range(shakes))
     same = [np.array_equal(test(table).noisy(false_alarm), noisy) for table in shaken]
     probability = best.posterior * two_groups(p_value)
-    return Tested(noisy, p_value, probability, best.score, false_alarm, float(np.mean(same)) if same else 1.0)
+    return GroupTest(noisy, p_value, probability, best.score, false_alarm, float(np.mean(same)) if same else 1.0)
 
 
 @dataclass(frozen=True)
-class _Look:
+class _ScoreAnswer:
     """One score's answer."""
 
     score: Array
@@ -429,14 +425,14 @@ class _Look:
         return np.flatnonzero(found).astype(np.int64)
 
 
-class _Test:
+class _GroupTest:
     """The test of tables of one kind; what single groups give by chance is drawn once for all of them."""
 
     def __init__(self, rng: np.random.Generator, draws: int, losses: bool) -> None:
         self._rng, self._draws, self._losses = rng, draws, losses
         self._gains: dict[tuple[int, float], list[Array]] = {}
 
-    def __call__(self, table: Array) -> _Look:
+    def __call__(self, table: Array) -> _ScoreAnswer:
         """The look at the table that shows two groups most clearly."""
         if not self._losses:
             return self._look(site_scores(table), _SKEW_OF_VALUES, 1.0)
@@ -446,16 +442,16 @@ class _Test:
         ]
         return min(looks, key=lambda look: look.corrected)
 
-    def _look(self, score: Array, skew: float, share: float) -> _Look:
+    def _look(self, score: Array, skew: float, share: float) -> _ScoreAnswer:
         measured = np.flatnonzero(~np.isnan(score))
         posterior = np.full(len(score), np.nan)
         own = score[measured]
         if len(own) < FEWEST or np.ptp(own) <= 1e-9 * max(1.0, float(np.abs(own).max())):
             posterior[measured] = 0.0
-            return _Look(score, posterior, 1.0 / share)
+            return _ScoreAnswer(score, posterior, 1.0 / share)
         key = (len(own), skew)
         if key not in self._gains:
             self._gains[key] = null_gains(len(own), self._rng, self._draws, skew)
-        gain, _ = best_split(straighten(own))
+        gain, _ = best_split(unskew(own))
         posterior[measured] = upper_posterior(own)
-        return _Look(score, posterior, chance_of_split(float(gain), self._gains[key]) / share)
+        return _ScoreAnswer(score, posterior, chance_of_split(float(gain), self._gains[key]) / share)

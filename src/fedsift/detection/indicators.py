@@ -53,16 +53,14 @@ def means_of_sums(sums: ArrayLike, counts: ArrayLike) -> NDArray[np.float64]:
     return means
 
 
-def per_class_mean(
-    losses: ArrayLike, labels: ArrayLike, n_classes: int, least: int = 1
-) -> NDArray[np.float64]:
+def per_class_mean(losses: ArrayLike, labels: ArrayLike, n_classes: int, least: int = 1) -> NDArray[np.float64]:
     """Mean loss of the samples with each given label, NaN for a class of fewer than `least`: `[n], [n] -> [K]`."""
     sums, counts = per_class_sums(losses, labels, n_classes)
     return means_of_sums(sums, np.where(counts < least, 0, counts))
 
 
 @dataclass(frozen=True)
-class Normalised:
+class NormalisedTable:
     """A table of sites `[S, K]` made comparable, column by column."""
 
     filled: NDArray[np.float64]
@@ -73,16 +71,14 @@ class Normalised:
     """Columns that differ between sites, ascending."""
 
 
-def normalise(table: ArrayLike) -> Normalised:
+def normalise(table: ArrayLike) -> NormalisedTable:
     """Fill missing entries (NaN) by the column's minimum over sites, then scale each column to 0..1 (eq. 3).
 
     A column that is constant, or held by no site, becomes 0 and is not `informative`.
     """
     raw = np.asarray(table, dtype=np.float64)
     if np.isinf(raw).any():
-        raise DataError(
-            "a site's per-class loss is infinite: its network has diverged, lower the learning rate"
-        )
+        raise DataError("a site's per-class loss is infinite: its network has diverged, lower the learning rate")
     held = ~np.isnan(raw)
     low = np.where(held, raw, np.inf).min(axis=0, initial=np.inf)
     filled = np.where(held, raw, low)
@@ -91,7 +87,7 @@ def normalise(table: ArrayLike) -> Normalised:
     differs = span > _CONSTANT
     values = np.zeros_like(filled)
     values[:, differs] = (filled[:, differs] - low[differs]) / span[differs]
-    return Normalised(filled, values, np.flatnonzero(differs).astype(np.int64))
+    return NormalisedTable(filled, values, np.flatnonzero(differs).astype(np.int64))
 
 
 Form = Literal["paper", "official", "guarded"]

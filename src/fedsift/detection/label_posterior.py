@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit
 
-from fedsift.core.codec import Wire
+from fedsift.core.codec import WireFormat
 from fedsift.core.errors import DataError
 
 # How people mistake labels: who is taken for whom, and more often where the picture is hard to tell
@@ -56,7 +56,7 @@ def error_shape(rate: float, confusion: Array, relative_rates: Array) -> Array:
     return result
 
 
-def look_alikes(probabilities: ArrayLike, shares: ArrayLike) -> Array:
+def similar_names(probabilities: ArrayLike, shares: ArrayLike) -> Array:
     """Who looks like whom at a site, `[K, K]`: zero on the diagonal, rows of sum 1.
 
     C[c, j] ~ sum_x l(c | x) l(j | x), l ~ p / g: what one picture is both of likely. Probabilities `[n, K]`, g `[K]`. A
@@ -148,7 +148,7 @@ TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
-class LabelModel(Wire):
+class LabelModel(WireFormat):
     """What all sites share."""
 
     shares: Array
@@ -239,10 +239,8 @@ def fit_with_wrong(
     """
     p, labels = checked(probabilities, given, len(model.shares))
     evidence = tempered_evidence(p, model)
-    alike = look_alikes(p, model.given_shares) if by_picture else np.ones_like(model.confusion)
-    usual = _fit(
-        evidence, labels, model, mistaken_for(model.confusion, alike), FOLLOWS if by_picture else 0.0
-    )
+    alike = similar_names(p, model.given_shares) if by_picture else np.ones_like(model.confusion)
+    usual = _fit(evidence, labels, model, mistaken_for(model.confusion, alike), FOLLOWS if by_picture else 0.0)
     predicted = (evidence * model.shares).argmax(1)
     if len(labels) < len(model.shares) or usual.rate < 0.25 or (predicted != labels).mean() <= 0.5:
         return usual
@@ -264,10 +262,7 @@ def tempered_evidence(probabilities: Array, model: LabelModel) -> Array:
 
 def likelihoods(probabilities: ArrayLike, given: ArrayLike, model: LabelModel, tempering: ArrayLike) -> Array:
     """Log-likelihoods `[A]` of the site's fit for every exponent in `tempering`."""
-    fits = [
-        fit_with_wrong(probabilities, given, model.with_tempering(a))
-        for a in np.atleast_1d(np.asarray(tempering))
-    ]
+    fits = [fit_with_wrong(probabilities, given, model.with_tempering(a)) for a in np.atleast_1d(np.asarray(tempering))]
     return np.array([fit.log_likelihood for fit in fits])
 
 
@@ -316,9 +311,7 @@ def checked(probabilities: ArrayLike, given: ArrayLike, classes: int) -> tuple[A
     if not np.isfinite(p).all() or (p < 0).any():
         raise DataError("a probability is negative or not finite: the model that gave it has diverged")
     if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
-        raise DataError(
-            f"given labels run from {labels.min()} to {labels.max()}, classes from 0 to {classes - 1}"
-        )
+        raise DataError(f"given labels run from {labels.min()} to {labels.max()}, classes from 0 to {classes - 1}")
     return p, labels
 
 
@@ -333,9 +326,9 @@ def _fit(evidence: Array, labels: Labels, model: LabelModel, confusion: Array, f
 def _own_codes(evidence: Array, labels: Labels, model: LabelModel) -> SiteFit:
     """From the confusions that the site's own most probable classes show, which also stand in for B."""
     classes = len(model.shares)
-    believed = (evidence * model.shares).argmax(1)
+    labels_to_train_on = (evidence * model.shares).argmax(1)
     table = np.full((classes, classes), 1.0 / classes)
-    np.add.at(table, (believed, labels), 1.0)
+    np.add.at(table, (labels_to_train_on, labels), 1.0)
     errors = table / table.sum(1, keepdims=True)
     confusion = np.where(np.eye(classes, dtype=bool), 0.0, table)
     confusion /= confusion.sum(1, keepdims=True)
@@ -416,9 +409,7 @@ def judge(
     later sample with the same probabilities gets the same answer.
     """
     p, labels = checked(probabilities, given, len(model.shares))
-    posterior, _, _ = responsibilities(
-        tempered_evidence(p, model), labels, fit.shares, fit.errors, fit.follows
-    )
+    posterior, _, _ = responsibilities(tempered_evidence(p, model), labels, fit.shares, fit.errors, fit.follows)
     doubt = 1 - posterior[np.arange(len(labels)), labels]
     weighed: Array = fit.any_wrong * posterior + (1 - fit.any_wrong) * np.eye(len(model.shares))[labels]
     before = fit.doubt_if_any(own)

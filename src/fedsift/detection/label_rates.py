@@ -94,9 +94,7 @@ def noisy_share(gains: ArrayLike, samples: ArrayLike, model: LabelModel) -> floa
     return share
 
 
-def fit_shared(
-    tables: Sequence[CensoredTable], model: LabelModel, any_wrong: ArrayLike | None = None
-) -> LabelModel:
+def fit_shared(tables: Sequence[CensoredTable], model: LabelModel, any_wrong: ArrayLike | None = None) -> LabelModel:
     """pi, B, r, kappa and the Beta from the sites' expected counts `[K, K]` (true by given), censored.
 
     any_wrong: w_s `[S]`; a site's table counts by it, and as if all its labels were right by the rest.
@@ -163,8 +161,7 @@ def fit_concentration(counts: ArrayLike, shares: ArrayLike) -> float:
     n, pi = np.asarray(counts, np.float64), np.asarray(shares, np.float64)
     tried = np.geomspace(1.0, 1000.0, 31)
     score = [
-        float((gammaln(k) - gammaln(n.sum(1) + k)).sum() + (gammaln(n + k * pi) - gammaln(k * pi)).sum())
-        for k in tried
+        float((gammaln(k) - gammaln(n.sum(1) + k)).sum() + (gammaln(n + k * pi) - gammaln(k * pi)).sum()) for k in tried
     ]
     return float(tried[int(np.argmax(score))])
 
@@ -209,9 +206,7 @@ def site_rate(
     fit: SiteFit, given: ArrayLike, model_error: float = MODEL_ERROR, negligible: float = NEGLIGIBLE
 ) -> SiteRate:
     """The site's share of wrong labels with its 95 % interval, in whole labels: `rate_of` the fit's doubts."""
-    return rate_of(
-        fit.doubt_if_any(given), fit.any_wrong, model_error, negligible, fit.at_random, fit.surely_wrong
-    )
+    return rate_of(fit.doubt_if_any(given), fit.any_wrong, model_error, negligible, fit.at_random, fit.surely_wrong)
 
 
 def rate_of(

@@ -95,9 +95,7 @@ def first_filter(losses: ArrayLike) -> TwoGaussians:
     values = _finite(losses)
     if len(values) < 2 or np.ptp(values) <= APART:
         middle = float(values.mean()) if len(values) else 0.0
-        return TwoGaussians(
-            np.full(2, middle), np.full(2, LEAST_VARIANCE), np.array([1 - LEAST_SHARE, LEAST_SHARE])
-        )
+        return TwoGaussians(np.full(2, middle), np.full(2, LEAST_VARIANCE), np.array([1 - LEAST_SHARE, LEAST_SHARE]))
     lower = best_split(values)
     start = estimated(values, np.stack([lower, 1 - lower], axis=1))
     return local_filter(values, _within_bounds(start))
@@ -198,7 +196,7 @@ def _threads() -> ThreadpoolController:
 
 
 @dataclass(frozen=True)
-class Split:
+class SiteSplit:
     """Who is noisy, ascending, and the share that is."""
 
     noisy: NDArray[np.int64]
@@ -228,9 +226,7 @@ def noisy_component(means: ArrayLike, rule: Rule = "sum") -> int:
     raise ConfigError(f"noisy_by = '{rule}': choose 'sum' or 'norm'")
 
 
-def _fit(
-    rows: NDArray[np.float64], seed: int, covariance: str, reg_covar: float
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _fit(rows: NDArray[np.float64], seed: int, covariance: str, reg_covar: float) -> tuple[NDArray[Any], NDArray[Any]]:
     """Component of every row and the component means of one fit.
 
     On one thread: the tables are small, a pool of threads would only disturb the training around it.
@@ -252,28 +248,26 @@ def split_matrix(
     seed: int = 0,
     covariance: str = "full",
     reg_covar: float = 1e-6,
-) -> Split:
+) -> SiteSplit:
     """Part the rows `[S, K]` into clean and noisy by one fit (FedNoRo section 4.1).
 
     Nobody is noisy when there are fewer than two rows, all rows are alike, or one component has no members.
     """
     rows = np.asarray(matrix, dtype=np.float64)
     if not np.isfinite(rows).all():
-        raise DataError(
-            "a mixture needs finite values; fill or drop missing entries first (see per_class.normalise)"
-        )
+        raise DataError("a mixture needs finite values; fill or drop missing entries first (see per_class.normalise)")
     n = len(rows)
-    nobody = Split(np.zeros(0, dtype=np.int64), n)
+    nobody = SiteSplit(np.zeros(0, dtype=np.int64), n)
     if n < 2 or rows.shape[1] == 0 or np.ptp(rows, axis=0).max() <= _ALIKE:
         return nobody
     members, means = _fit(rows, seed, covariance, reg_covar)
     if len(np.unique(members)) < 2:
         return nobody
     component = noisy_component(means, rule)
-    return Split(np.flatnonzero(members == component).astype(np.int64), n, means[[1 - component, component]])
+    return SiteSplit(np.flatnonzero(members == component).astype(np.int64), n, means[[1 - component, component]])
 
 
-def split_values(values: ArrayLike, seed: int = 0) -> Split:
+def split_values(values: ArrayLike, seed: int = 0) -> SiteSplit:
     """Part scalars `[n]`; noisy is the component with the larger mean (FedCorr Alg. 1 lines 9 and 11).
 
     For samples, `fraction` is the estimated noise level mu_hat of their site.
@@ -339,7 +333,7 @@ def vote(sets: Iterable[Iterable[int]]) -> tuple[list[int], int]:
 
 
 @dataclass(frozen=True)
-class Vote:
+class SplitVote:
     """The outcome of several fits that differ by their seed alone."""
 
     noisy: NDArray[np.int64]
@@ -355,8 +349,8 @@ def split_by_vote(
     rule: Rule = "sum",
     covariance: str = "full",
     reg_covar: float = 1e-6,
-) -> Vote:
+) -> SplitVote:
     """Fit once for every seed and keep the most frequent noisy set (FedNoRo's release: seeds 0..8)."""
     sets = [split_matrix(matrix, rule, seed, covariance, reg_covar).noisy.tolist() for seed in seeds]
     noisy, votes = vote(sets)
-    return Vote(np.asarray(noisy, dtype=np.int64), votes, tuple(tuple(found) for found in sets))
+    return SplitVote(np.asarray(noisy, dtype=np.int64), votes, tuple(tuple(found) for found in sets))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 
-def house_style() -> str:
+def page_style() -> str:
     """The style sheet that every page starts from: colours for light and dark, type, tiles, tables, figures."""
     return files("fedsift.drawing").joinpath("style.css").read_text("utf-8")
 

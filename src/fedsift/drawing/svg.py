@@ -108,9 +108,7 @@ def marker(number: int, x: float, y: float, radius: float = 2.2) -> Markup:
                          (0, 0.5), (-0.9, 1.4), (-1.4, 0.9), (-0.5, 0), (-1.4, -0.9), (-0.9, -1.4))
         ),
     }[shape]  # fmt: skip
-    return empty(
-        "polygon", points=points([x + dx for dx, _ in corners], [y + dy for _, dy in corners]), class_=kind
-    )
+    return empty("polygon", points=points([x + dx for dx, _ in corners], [y + dy for _, dy in corners]), class_=kind)
 
 
 def text_width(text: str, font: float = 11.0) -> float:

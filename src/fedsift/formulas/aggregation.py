@@ -205,9 +205,7 @@ def trimmed_mean(models: Sequence[Weights], alpha: float = 0.2) -> Weights:
     """The mean of every coordinate without its floor(alpha m) smallest and as many largest values."""
     check_alike(models)
     if not 0 <= alpha < 0.5:
-        raise ConfigError(
-            f"trim = {alpha}: it must be at least 0 and below 0.5, or nothing is left to average"
-        )
+        raise ConfigError(f"trim = {alpha}: it must be at least 0 and below 0.5, or nothing is left to average")
     m = len(models)
     cut = int(alpha * m + 1e-9)
 
@@ -232,9 +230,7 @@ def update_length(model: Weights, start: Weights) -> float:
     return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
 
 
-def clipped_average(
-    models: Sequence[Weights], shares: Tensor, start: Weights, longest: float | None = None
-) -> Weights:
+def clipped_average(models: Sequence[Weights], shares: Tensor, start: Weights, longest: float | None = None) -> Weights:
     """w + sum_k shares_k min(1, c / ||w_k - w||) (w_k - w), c the median length unless `longest` says it.
 
     An update that is short enough counts as it is, bit for bit.
@@ -243,8 +239,7 @@ def clipped_average(
     lengths = [update_length(model, start) for model in models]
     bound = statistics.median(lengths) if longest is None else longest
     shortened = [
-        model if length <= bound else _towards(start, model, bound / length)
-        for model, length in zip(models, lengths)
+        model if length <= bound else _towards(start, model, bound / length) for model, length in zip(models, lengths)
     ]
     return weighted_average(shortened, shares)
 
@@ -351,25 +346,19 @@ def median_rule(models: Sequence[Weights], sizes: Sequence[float], start: Weight
 
 
 @rules.register("trimmed")
-def trimmed_rule(
-    models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float
-) -> Weights:
+def trimmed_rule(models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float) -> Weights:
     """The mean of each coordinate without a share `hostile` of the values at both ends."""
     return trimmed_mean(models, hostile)
 
 
 @rules.register("geometric-median")
-def geometric_rule(
-    models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float
-) -> Weights:
+def geometric_rule(models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float) -> Weights:
     """The geometric median of the models, by size."""
     return geometric_median(models, sizes)
 
 
 @rules.register("clipped")
-def clipped_rule(
-    models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float
-) -> Weights:
+def clipped_rule(models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float) -> Weights:
     """The mean by size of updates no longer than the usual one."""
     return clipped_average(models, shares_of(sizes), start)
 
@@ -381,9 +370,7 @@ def krum_rule(models: Sequence[Weights], sizes: Sequence[float], start: Weights,
 
 
 @rules.register("multi-krum")
-def multi_krum_rule(
-    models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float
-) -> Weights:
+def multi_krum_rule(models: Sequence[Weights], sizes: Sequence[float], start: Weights, hostile: float) -> Weights:
     """The mean of the models that are nearest to the others, without as many as may be hostile."""
     f = _hostile_count(models, hostile)
     return average([models[i] for i in krum_choice(models, f, max(1, len(models) - f))])

@@ -64,7 +64,7 @@ def needed(share: float, within: float, level: float = LEVEL) -> int:
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedPart:
     """A part of a list: `size` entries, of which `n` were looked at and `k` were wrong."""
 
     size: int
@@ -76,7 +76,7 @@ class Counted:
         return self.k / self.n if self.n else math.nan
 
 
-def draw_totals(part: Counted, rng: np.random.Generator, draws: int = DRAWS) -> NDArray[np.float64]:
+def draw_totals(part: CountedPart, rng: np.random.Generator, draws: int = DRAWS) -> NDArray[np.float64]:
     """Draws of how many of all entries are wrong: k, and of the others a share from Beta(k + 1/2, n - k + 1/2).
 
     Jeffreys' prior. The others are size - n entries that nobody looked at, so a part that was read to its end has
@@ -87,7 +87,7 @@ def draw_totals(part: Counted, rng: np.random.Generator, draws: int = DRAWS) -> 
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ShareEstimate:
     """A share, or NaN where nothing was counted, with the interval of its draws."""
 
     share: float
@@ -95,23 +95,23 @@ class Estimate:
     high: float
 
 
-def combined_share(parts: Sequence[Counted], rng: np.random.Generator, level: float = LEVEL) -> Estimate:
+def combined_share(parts: Sequence[CountedPart], rng: np.random.Generator, level: float = LEVEL) -> ShareEstimate:
     """The share of wrong entries in several parts together: sum_a N_a p_a / sum_a N_a."""
     used = [part for part in parts if part.size]
     if not used or any(part.n == 0 for part in used):
-        return Estimate(math.nan, 0.0, 1.0)
+        return ShareEstimate(math.nan, 0.0, 1.0)
     size = sum(part.size for part in used)
     totals = np.sum([draw_totals(part, rng) for part in used], axis=0) / size
-    return Estimate(sum(part.size * part.share for part in used) / size, *_between(totals, level))
+    return ShareEstimate(sum(part.size * part.share for part in used) / size, *_between(totals, level))
 
 
 def share_missed(
-    flagged: Sequence[Counted], unflagged: Counted, rng: np.random.Generator, level: float = LEVEL
-) -> Estimate:
+    flagged: Sequence[CountedPart], unflagged: CountedPart, rng: np.random.Generator, level: float = LEVEL
+) -> ShareEstimate:
     """Of all wrong labels, the share that is not on the list: U q / (F p + U q), F p summed over the list's parts."""
     used = [part for part in flagged if part.size]
     if any(part.n == 0 for part in used) or (unflagged.size and unflagged.n == 0):
-        return Estimate(math.nan, 0.0, 1.0)
+        return ShareEstimate(math.nan, 0.0, 1.0)
     found = sum(part.size * part.share for part in used)
     missed = unflagged.size * unflagged.share if unflagged.size else 0.0
     listed = np.sum([draw_totals(part, rng) for part in used], axis=0) if used else np.zeros(DRAWS)
@@ -119,7 +119,7 @@ def share_missed(
     total = listed + outside
     draws = np.divide(outside, total, out=np.zeros_like(total), where=total > 0)
     estimate = missed / (found + missed) if found + missed > 0 else math.nan
-    return Estimate(estimate, *_between(draws, level))
+    return ShareEstimate(estimate, *_between(draws, level))
 
 
 def _between(draws: NDArray[np.float64], level: float) -> tuple[float, float]:
@@ -141,7 +141,7 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float:
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedDifference:
     """How far one list of values is above another, value by value."""
 
     n: int
@@ -156,7 +156,7 @@ class Paired:
     """Pairs in which the first is larger."""
 
 
-def paired(first: Sequence[float], second: Sequence[float], level: float = LEVEL) -> Paired:
+def paired(first: Sequence[float], second: Sequence[float], level: float = LEVEL) -> PairedDifference:
     """d_i = first_i - second_i: mean(d) ± t_{n-1} sd(d) / sqrt(n), and p = 2 P(T_{n-1} > |mean(d)| sqrt(n) / sd(d))."""
     if len(first) != len(second) or not first:
         raise ValueError(f"{len(first)} and {len(second)} values are no pairs")
@@ -164,11 +164,11 @@ def paired(first: Sequence[float], second: Sequence[float], level: float = LEVEL
     n, mean = len(d), float(d.mean())
     above = int((d > 0).sum())
     if n == 1:
-        return Paired(1, mean, -math.inf, math.inf, None, above)
+        return PairedDifference(1, mean, -math.inf, math.inf, None, above)
     error = float(d.std(ddof=1)) / math.sqrt(n)
     half = float(stats.t.ppf(0.5 + level / 2, n - 1)) * error
     p = None if error == 0 else float(2 * stats.t.sf(abs(mean) / error, n - 1))
-    return Paired(n, mean, mean - half, mean + half, p, above)
+    return PairedDifference(n, mean, mean - half, mean + half, p, above)
 
 
 def spread(values: Sequence[float]) -> tuple[float, float | None]:

@@ -115,9 +115,7 @@ def distillation(
         return (log_teacher.exp() * (log_teacher - F.log_softmax(logits, dim=-1))).sum(-1)
     present = (log_prior > -math.inf).expand_as(logits)
     log_student = torch.where(present, F.log_softmax(logits + log_prior, dim=-1), 0.0)
-    log_teacher = teacher_log_probabilities(
-        teacher_logits, temperature, present if absent == "renormalise" else None
-    )
+    log_teacher = teacher_log_probabilities(teacher_logits, temperature, present if absent == "renormalise" else None)
     gaps = log_teacher - log_student
     if absent == "zero":
         return (log_teacher.exp() * gaps).sum(-1)
@@ -283,7 +281,7 @@ def confident_tags(probabilities: Tensor, threshold: float | Tensor) -> tuple[Te
     return high.to(probabilities.dtype), high | low
 
 
-def sure_throughout(sure: Tensor, among: Tensor) -> Tensor:
+def all_confident(sure: Tensor, among: Tensor) -> Tensor:
     """Whether every entry of a sample that `among` names is sure, `[..., B, K] -> [..., B]`; true for none."""
     return (sure | (among == 0)).all(-1)
 
@@ -299,7 +297,7 @@ def squared_error(logits: Tensor, global_logits: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Consistency:
+class ConsistencyLoss:
     """FedMLP's second-stage loss and its parts, each `[...]`: one value a site."""
 
     loss: Tensor
@@ -319,7 +317,7 @@ def consistency(
     shift: Tensor | None = None,
     norm: Literal["joint", "separate"] = "joint",
     present: Tensor | None = None,
-) -> Consistency:
+) -> ConsistencyLoss:
     """Labels where they are known, the global model elsewhere (FedMLP section 2.4): `[..., B, K] -> [...]`.
 
     mask: 1 where annotated or tagged. The adjustment touches the labelled entries alone. "joint" divides
@@ -341,7 +339,7 @@ def consistency(
         loss = hard_sum / n_hard.clamp(min=1) + soft_sum / n_soft.clamp(min=1)
     else:
         raise ConfigError(f"norm = '{norm}': choose 'joint' or 'separate'")
-    return Consistency(loss, hard_sum, soft_sum, n_hard, n_soft)
+    return ConsistencyLoss(loss, hard_sum, soft_sum, n_hard, n_soft)
 
 
 def missing_class(logits: Tensor, teacher_logits: Tensor, active: Tensor, total: bool = False) -> Tensor:
@@ -436,16 +434,14 @@ def small_loss(losses: Tensor, rate: Tensor, present: Tensor) -> Tensor:
     return smallest(losses, kept_count(present, rate), present)
 
 
-def sureness(logits: Tensor, target: Tensor) -> Tensor:
+def confidence_and_rank(logits: Tensor, target: Tensor) -> Tensor:
     """The largest probability, and how many classes are likelier than the given one, `[..., B, K] -> [..., B, 2]`."""
     p = F.softmax(logits.detach(), dim=-1)
     rank = (p > expected_value(target, p).unsqueeze(-1)).sum(-1)
     return torch.stack([p.amax(-1), rank.to(p.dtype)], dim=-1)
 
 
-def reweighted_cross_entropy(
-    logits: Tensor, target: Tensor, transition: Tensor, floor: float = 1e-8
-) -> Tensor:
+def reweighted_cross_entropy(logits: Tensor, target: Tensor, transition: Tensor, floor: float = 1e-8) -> Tensor:
     """p_y / (T^T p)_y CE(z, y) (T-revision, Xia et al. 2019, eq. 4): `[..., B, K] -> [..., B]`.
 
     transition: T[i][j] = P(given j | true i), `[..., K, K]`. The p of the weight is a constant, T is not: a network
@@ -539,9 +535,7 @@ def divergence(teacher_logits: Tensor, logits: Tensor) -> Tensor:
     return (log_teacher.exp() * (log_teacher - log_student)).sum(-1)
 
 
-def teacher_weights(
-    scheme: str, n_sites: int, student: int, weights: Tensor | None = None, *, like: Tensor
-) -> Tensor:
+def teacher_weights(scheme: str, n_sites: int, student: int, weights: Tensor | None = None, *, like: Tensor) -> Tensor:
     """a_i of every teacher i for one student, `[S]`; the student's own entry is 0.
 
     scheme: "uniform" 1/(S-1) (RHFL eq. 3), "own" the student's W_k (eq. 14 as printed), "teacher" W_i
@@ -552,9 +546,7 @@ def teacher_weights(
         shares = torch.full((n_sites,), 1.0 / max(n_sites - 1, 1), dtype=like.dtype, device=like.device)
     elif scheme in ("own", "teacher"):
         if weights is None:
-            raise ConfigError(
-                f"scheme '{scheme}' needs the sites' confidence weights; without them use 'uniform'"
-            )
+            raise ConfigError(f"scheme '{scheme}' needs the sites' confidence weights; without them use 'uniform'")
         confident = weights.to(like)
         shares = confident[student].repeat(n_sites) if scheme == "own" else confident.clone()
     else:

@@ -224,9 +224,7 @@ class SampleDetection:
         return 2 * self.tp / (2 * self.tp + self.fp + self.fn) if self.tp else 0.0
 
 
-def detect_samples(
-    wrong: ArrayLike, flagged: ArrayLike, suspicion: ArrayLike | None = None
-) -> SampleDetection:
+def detect_samples(wrong: ArrayLike, flagged: ArrayLike, suspicion: ArrayLike | None = None) -> SampleDetection:
     """Flagged samples against wrong labels, boolean `[n]` each.
 
     suspicion: a score `[n]` that is high for suspects, for the ROC area.
@@ -248,7 +246,7 @@ def detect_samples(
 
 
 @dataclass(frozen=True)
-class Correction:
+class CorrectionScores:
     """Counts over samples (or over entries of multi-label data); fixed + harmed + missed + kept = n."""
 
     n: int
@@ -274,14 +272,14 @@ class Correction:
     def noise_after(self) -> float:
         return (self.harmed + self.missed) / self.n if self.n else 0.0
 
-    def __add__(self, other: Correction) -> Correction:
+    def __add__(self, other: CorrectionScores) -> CorrectionScores:
         """The same over two sites."""
         mine, theirs = asdict(self), asdict(other)
-        return Correction(**{name: mine[name] + theirs[name] for name in mine})
+        return CorrectionScores(**{name: mine[name] + theirs[name] for name in mine})
 
 
 @dataclass(frozen=True)
-class Fates:
+class LabelFates:
     """What became of every sample, as boolean arrays of the labels' shape."""
 
     fixed: NDArray[np.bool_]
@@ -291,22 +289,20 @@ class Fates:
     touched: NDArray[np.bool_]
 
 
-def fates(true: ArrayLike, before: ArrayLike, after: ArrayLike) -> Fates:
+def fates(true: ArrayLike, before: ArrayLike, after: ArrayLike) -> LabelFates:
     """Compare true, given and corrected labels: `[n]`, or `[n, K]` for multi-label data."""
     truth, given, final = np.asarray(true), np.asarray(before), np.asarray(after)
     if not truth.shape == given.shape == final.shape:
-        raise DataError(
-            f"labels differ in shape: true {truth.shape}, before {given.shape}, after {final.shape}"
-        )
+        raise DataError(f"labels differ in shape: true {truth.shape}, before {given.shape}, after {final.shape}")
     was, now = given == truth, final == truth
-    return Fates(~was & now, was & ~now, ~was & ~now, was & now, final != given)
+    return LabelFates(~was & now, was & ~now, ~was & ~now, was & now, final != given)
 
 
-def _count(found: Fates, where: NDArray[np.bool_] | slice = slice(None)) -> Correction:
+def _count(found: LabelFates, where: NDArray[np.bool_] | slice = slice(None)) -> CorrectionScores:
     def total(mask: NDArray[Any]) -> int:
         return int(mask[where].sum())
 
-    return Correction(
+    return CorrectionScores(
         n=total(np.ones_like(found.fixed)),
         fixed=total(found.fixed),
         harmed=total(found.harmed),
@@ -318,14 +314,14 @@ def _count(found: Fates, where: NDArray[np.bool_] | slice = slice(None)) -> Corr
     )
 
 
-def correction(true: ArrayLike, before: ArrayLike, after: ArrayLike) -> Correction:
+def correction(true: ArrayLike, before: ArrayLike, after: ArrayLike) -> CorrectionScores:
     """Count what correction did: `[n]` class numbers, or `[n, K]` 0/1 rows counted by entry."""
     return _count(fates(true, before, after))
 
 
 def correction_per_class(
     true: ArrayLike, before: ArrayLike, after: ArrayLike, n_classes: int
-) -> list[Correction]:
+) -> list[CorrectionScores]:
     """The same for the samples of each true class; for multi-label data, for each column."""
     found, truth = fates(true, before, after), np.asarray(true)
     if truth.ndim == 2:

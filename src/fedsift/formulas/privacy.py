@@ -83,7 +83,7 @@ LEAST_TOLD = 1e-9
 
 
 @dataclass(frozen=True)
-class Posterior:
+class LabelPosterior:
     """Label shares recovered from released labels, `[K]` each."""
 
     released: NDArray[np.float64]
@@ -107,20 +107,18 @@ def _undo_response(released: NDArray[np.float64], epsilon: float | None) -> NDAr
     return ((1.0 + (len(released) - 1) * small) * released - small) / gap
 
 
-def posterior(counts: ArrayLike, epsilon: float | None) -> Posterior:
+def posterior(counts: ArrayLike, epsilon: float | None) -> LabelPosterior:
     """Global label shares from the summed counts of released labels, `[K]` (Alg. 1 lines 8-10)."""
     numbers = np.asarray(counts, dtype=np.float64)
     if numbers.ndim != 1 or not np.isfinite(numbers).all() or (numbers < 0).any() or numbers.sum() <= 0:
-        raise DataError(
-            f"label counts {numbers.tolist()} are no histogram: one count a class, at least one sample"
-        )
+        raise DataError(f"label counts {numbers.tolist()} are no histogram: one count a class, at least one sample")
     released = numbers / numbers.sum()
     raw = _undo_response(released, epsilon)
     if raw is None:
         uniform = np.full(len(numbers), 1.0 / len(numbers))
-        return Posterior(released, None, uniform, uniform.copy())
+        return LabelPosterior(released, None, uniform, uniform.copy())
     positive = np.maximum(raw, 0.0)
-    return Posterior(released, raw, positive / positive.sum(), project_on_simplex(raw))
+    return LabelPosterior(released, raw, positive / positive.sum(), project_on_simplex(raw))
 
 
 # Gaussian noise on clipped updates, accounted in zero-concentrated differential privacy (Bun and Steinke 2016) --------

@@ -67,9 +67,7 @@ def censored(table: ArrayLike, floor: int = FLOOR) -> CensoredTable:
 def _whole(table: ArrayLike) -> Counts:
     values = np.asarray(table, dtype=np.float64)
     if values.ndim != 2 or not np.isfinite(values).all() or (values < -0.5).any():
-        raise DataError(
-            f"a table of counts is needed, got shape {values.shape} or a value below 0 or not finite"
-        )
+        raise DataError(f"a table of counts is needed, got shape {values.shape} or a value below 0 or not finite")
     return np.rint(values).astype(np.int64).clip(0)
 
 
@@ -86,9 +84,7 @@ def _lumped(counts: Counts, floor: int) -> NDArray[np.bool_]:
     return small
 
 
-def lumped_counts(
-    right: ArrayLike, total: ArrayLike, floor: int = FLOOR
-) -> tuple[Counts, Counts, NDArray[np.int64]]:
+def lumped_counts(right: ArrayLike, total: ArrayLike, floor: int = FLOOR) -> tuple[Counts, Counts, NDArray[np.int64]]:
     """Right and all samples of each class without a number in 1 ... floor - 1, and the sums of the lumped classes.
 
     `[K]` each, or `[K, 2]` without and with the class, where a class is lumped with both its sides: they add up to all

@@ -22,7 +22,7 @@ HEADER = "x-fedsift"
 
 
 @dataclass(frozen=True)
-class Guard:
+class AccessGuard:
     """The rules for one server."""
 
     host: str

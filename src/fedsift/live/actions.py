@@ -11,14 +11,14 @@ from fedsift.core.errors import RunError
 from fedsift.core.text import short
 from fedsift.runs.events import FAILED, Ended, Started, read_events
 from fedsift.runs.folder import RunFolder
-from fedsift.runs.state import STARTING, State, state_of
+from fedsift.runs.state import STARTING, RunState, state_of
 
 LOG = "resume.log"
 """In a run's folder: what the processes said that went on with it from the page."""
 _resumed: dict[Path, subprocess.Popen[bytes]] = {}
 
 
-def present_state(folder: RunFolder) -> State:
+def present_state(folder: RunFolder) -> RunState:
     """Read anew: the page that asks may be old."""
     moments = read_events(folder.path)
     started = next((m for m in reversed(moments) if isinstance(m.event, Started)), None)
@@ -34,15 +34,15 @@ def present_state(folder: RunFolder) -> State:
     return with_resumed(folder, found)
 
 
-def with_resumed(folder: RunFolder, state: State) -> State:
+def with_resumed(folder: RunFolder, state: RunState) -> RunState:
     """A run that was resumed here is starting before it can say so itself; if it could not, its last line says why."""
     process = _resumed.get(folder.path)
     if process is None or not state.resumable:
         return state
     if process.poll() is None:
-        return State(STARTING, "data are read")
+        return RunState(STARTING, "data are read")
     if process.returncode and state.word != FAILED:
-        return State(state.word, f"it could not go on: {_last_line(folder.path / LOG)}")
+        return RunState(state.word, f"it could not go on: {_last_line(folder.path / LOG)}")
     return state
 
 

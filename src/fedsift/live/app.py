@@ -20,10 +20,10 @@ from starlette.routing import Route
 
 from fedsift.core.errors import FedsiftError
 from fedsift.live import actions
-from fedsift.live.access import Guard
-from fedsift.live.overview import Runs
+from fedsift.live.access import AccessGuard
+from fedsift.live.overview import RunList
 from fedsift.live.page import message_page, run_page, runs_page
-from fedsift.live.run_view import KEEP_ALIVE, Watch
+from fedsift.live.run_view import KEEP_ALIVE, RunView
 from fedsift.live.site_view import SiteView
 from fedsift.runs.folder import SUMMARY, RunFolder
 
@@ -53,10 +53,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 class LiveApp:
     """What the server answers, from a place of runs or from a site's own files."""
 
-    def __init__(self, guard: Guard, runs: Runs | None = None, site: SiteView | None = None) -> None:
+    def __init__(self, guard: AccessGuard, runs: RunList | None = None, site: SiteView | None = None) -> None:
         self.guard, self.runs, self.site = guard, runs, site
         self.closing = asyncio.Event()
-        self._watches: dict[Path, Watch] = {}
+        self._watches: dict[Path, RunView] = {}
         self._reports: dict[Path, tuple[int, bytes]] = {}
         self._writing = asyncio.Lock()
         routes = [Route("/token", self._guarded(self._token, act=True, free=True), methods=["POST"])]
@@ -135,9 +135,7 @@ class LiveApp:
         assert isinstance(error, HTTPException)
         if "application/json" in request.headers.get("accept", "") or request.method != "GET":
             return JSONResponse({"error": error.detail}, error.status_code, headers=HEADERS)
-        return self._page(
-            lambda nonce: message_page(error.status_code, error.detail, nonce), error.status_code
-        )
+        return self._page(lambda nonce: message_page(error.status_code, error.detail, nonce), error.status_code)
 
     def _page(self, made: Callable[[str], str], status: int = 200) -> Response:
         nonce = secrets.token_urlsafe(16)
@@ -183,7 +181,7 @@ class LiveApp:
 
     async def _run_events(self, request: Request) -> Response:
         folder = self._folder(request)
-        watch = self._watches.setdefault(folder.path, Watch(folder))
+        watch = self._watches.setdefault(folder.path, RunView(folder))
         return self._stream(watch.messages())
 
     async def _report(self, request: Request) -> Response:

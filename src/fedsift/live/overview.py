@@ -9,9 +9,9 @@ from typing import Any
 
 from fedsift.core.errors import RunError
 from fedsift.core.units import percent
-from fedsift.runs.events import EVENTS, Ended, RoundDone, Stamped, Started, stamped
+from fedsift.runs.events import EVENTS, Ended, RoundDone, StampedEvent, Started, stamped
 from fedsift.runs.folder import FAILURE, PLAN, STOP, SUMMARY, RunFolder
-from fedsift.runs.state import State, state_of
+from fedsift.runs.state import RunState, state_of
 from fedsift.runs.summary import CURVES
 
 HEAD, TAIL = 200_000, 100_000
@@ -20,7 +20,7 @@ MOST_RUNS = 2000
 
 
 @dataclass(frozen=True)
-class Glance:
+class RunOverview:
     name: str
     method: str
     state: str
@@ -35,7 +35,7 @@ class Glance:
     """When something happened last."""
 
 
-class Runs:
+class RunList:
     """The run folders of a place, by name: what is not listed here is not served."""
 
     def __init__(self, place: Path) -> None:
@@ -44,7 +44,7 @@ class Runs:
         if not self.place.is_dir():
             raise RunError(f"'{place}' is no folder: name a run's folder, or one that holds runs")
         self.single = _is_run(self.place)
-        self._known: dict[str, tuple[tuple[Any, ...], Glance]] = {}
+        self._known: dict[str, tuple[tuple[Any, ...], RunOverview]] = {}
 
     def names(self) -> list[str]:
         """Newest first. A folder that a link leads out to is none of ours."""
@@ -68,11 +68,9 @@ class Runs:
     def glances(self) -> list[dict[str, Any]]:
         return [asdict(self._glance(name)) for name in self.names()]
 
-    def _glance(self, name: str) -> Glance:
+    def _glance(self, name: str) -> RunOverview:
         folder = RunFolder(self.place if self.single else self.place / name)
-        stamp: tuple[Any, ...] = tuple(
-            _stamp(folder.path / file) for file in (EVENTS, SUMMARY, PLAN, FAILURE, STOP)
-        )
+        stamp: tuple[Any, ...] = tuple(_stamp(folder.path / file) for file in (EVENTS, SUMMARY, PLAN, FAILURE, STOP))
         stamp += (folder.in_use,)
         known = self._known.get(name)
         if known is not None and known[0] == stamp:
@@ -82,7 +80,7 @@ class Runs:
         return made
 
 
-def glance(folder: RunFolder) -> Glance:
+def glance(folder: RunFolder) -> RunOverview:
     moments = _ends(folder.path / EVENTS)
     started = _last(moments, Started)
     done = _last(moments, RoundDone)
@@ -90,10 +88,10 @@ def glance(folder: RunFolder) -> Glance:
     if started is not None and ended is not None and started[0] > ended[0]:
         ended = None
     last_at = moments[-1].at if moments else _stamp(folder.study_file)[0] / 1e9
-    state: State = state_of(folder, started[1] if started else None, ended[1] if ended else None, last_at)
+    state: RunState = state_of(folder, started[1] if started else None, ended[1] if ended else None, last_at)
     plan = _table(folder, PLAN)
     event = done[1] if done else None
-    return Glance(
+    return RunOverview(
         name=folder.id,
         method=str(plan.get("method") or (started[1].method if started else "")),
         state=state.word,
@@ -134,14 +132,14 @@ def _table(folder: RunFolder, name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _last(moments: list[Stamped], kind: type) -> tuple[int, Any] | None:
+def _last(moments: list[StampedEvent], kind: type) -> tuple[int, Any] | None:
     for place in range(len(moments) - 1, -1, -1):
         if isinstance(moments[place].event, kind):
             return place, moments[place].event
     return None
 
 
-def _ends(path: Path) -> list[Stamped]:
+def _ends(path: Path) -> list[StampedEvent]:
     """Events of the file's beginning and end."""
     try:
         with path.open("rb") as file:

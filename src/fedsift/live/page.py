@@ -8,7 +8,7 @@ from typing import Any
 
 from fedsift.core.text import visible
 from fedsift.core.version import __version__
-from fedsift.drawing import house_style
+from fedsift.drawing import page_style
 from fedsift.drawing.document import document
 from fedsift.drawing.svg import Markup, join, tag
 from fedsift.runs.folder import RunFolder
@@ -75,9 +75,7 @@ def site_page(name: str, nonce: str) -> str:
                 Markup('<canvas id="strip" class="strip"></canvas>'),
             ),
             _section("audit", "Audit of this site’s labels", tag("div", id="audited")),
-            _section(
-                "egress", "What left this site", tag("div", id="lines", class_="scroll tall", tabindex="0")
-            ),
+            _section("egress", "What left this site", tag("div", id="lines", class_="scroll tall", tabindex="0")),
             id="main",
         ),
         _footer(),
@@ -186,7 +184,7 @@ def _footer() -> Markup:
 
 
 def _document(title: str, body: Markup, nonce: str, *scripts: str) -> str:
-    style = house_style() + _asset("live.css")
+    style = page_style() + _asset("live.css")
     code = "\n".join(_asset(name) for name in scripts)
     script = Markup(f'<script nonce="{nonce}">{code}</script>' if scripts else "")
     icon = Markup('<link rel="icon" href="data:,">')

@@ -13,8 +13,8 @@ from fedsift.core.units import plural
 from fedsift.live.actions import with_resumed
 from fedsift.runs.events import FAILED, FINISHED, STOPPED, EventTail
 from fedsift.runs.folder import RunFolder
-from fedsift.runs.history import Story, found_words
-from fedsift.runs.state import INTERRUPTED, NEW, RUNNING, SILENT, STARTING, STOPPING, State, state_of
+from fedsift.runs.history import RunHistory, found_words
+from fedsift.runs.state import INTERRUPTED, NEW, RUNNING, SILENT, STARTING, STOPPING, RunState, state_of
 
 # What the live page says on top, and which numbers it keeps to itself
 # ------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ HAS = {
 }
 
 
-def headline(story: Story, state: State) -> str:
+def headline(story: RunHistory, state: RunState) -> str:
     """One sentence: where the run stands and what it has found."""
     method = story.started.method if story.started else "The run"
     if state.word == NEW:
@@ -68,14 +68,14 @@ SLOWEST = 50
 """Messages that wait for a reader; one that takes none for so long starts over."""
 
 
-class Watch:
+class RunView:
     """A run's story, shared by all who look on; it is read only while somebody does."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
-        self.story = Story()
+        self.story = RunHistory()
         self.tail = EventTail(folder.path)
-        self.state = State("new")
+        self.state = RunState("new")
         self._listeners: set[asyncio.Queue[str]] = set()
         self._task: asyncio.Task[None] | None = None
         self._told: tuple[Any, ...] = ()
@@ -114,7 +114,7 @@ class Watch:
         before = self.tail.offset
         while moments := self.tail.new(PART):
             if self.tail.offset < before:  # another run took this folder's name
-                self.story = Story()
+                self.story = RunHistory()
             before = self.tail.offset
             self.story.take(moments)
             await asyncio.sleep(0)
@@ -134,11 +134,9 @@ class Watch:
             except asyncio.QueueFull:
                 self._listeners.discard(queue)
 
-    def _state(self, now: float) -> State:
+    def _state(self, now: float) -> RunState:
         story = self.story
-        return with_resumed(
-            self.folder, state_of(self.folder, story.started, story.ended, story.last_at, now)
-        )
+        return with_resumed(self.folder, state_of(self.folder, story.started, story.ended, story.last_at, now))
 
     def _message(self, told: dict[str, Any]) -> str:
         told |= {

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsift.core.errors import ConfigError
-from fedsift.live.access import Guard
-from fedsift.live.overview import Runs
+from fedsift.live.access import AccessGuard
+from fedsift.live.overview import RunList
 
 if TYPE_CHECKING:
     from fedsift.live.app import LiveApp
@@ -51,7 +51,7 @@ def serve_runs(
     require_server()
     from fedsift.live.app import LiveApp
 
-    runs = Runs(place)
+    runs = RunList(place)
     _show(lambda guard: LiveApp(guard, runs=runs), host, port, token, ready, parent)
 
 
@@ -75,7 +75,7 @@ def serve_site(
 
 
 def _show(
-    app_of: Callable[[Guard], LiveApp],
+    app_of: Callable[[AccessGuard], LiveApp],
     host: str,
     port: int | None,
     token: str | None,
@@ -85,11 +85,11 @@ def _show(
     """Listen, and serve what is made for the guard of that address."""
     with _listening(host, port) as listener:
         number = listener.getsockname()[1]
-        guard = Guard(host, number) if token is None else Guard(host, number, token)
+        guard = AccessGuard(host, number) if token is None else AccessGuard(host, number, token)
         _serve(app_of(guard), listener, lambda: ready(_address(guard)), parent)
 
 
-def _address(guard: Guard) -> Address:
+def _address(guard: AccessGuard) -> Address:
     host = f"[{guard.host}]" if ":" in guard.host else guard.host
     plain = f"http://{host}:{guard.port}/"
     return Address(f"{plain}?token={guard.token}", plain, guard.token)
@@ -119,9 +119,7 @@ def _listening(host: str, port: int | None) -> Iterator[socket.socket]:
             listener.close()
         return
     words = trouble.strerror if trouble is not None else "no such port"
-    raise ConfigError(
-        f"nothing can listen on {host}:{wanted[0]} ({words}): name another --port, 0 for a free one"
-    )
+    raise ConfigError(f"nothing can listen on {host}:{wanted[0]} ({words}): name another --port, 0 for a free one")
 
 
 def _serve(app: Any, listener: socket.socket, ready: Callable[[], None], parent: int) -> None:

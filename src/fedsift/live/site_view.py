@@ -72,8 +72,7 @@ class SiteView:
             if refused:
                 entry["refused"] = short(line["refused"], 300)
         self.lines.append(
-            {"at": short(line.get("at", ""), 40), "bytes": size, "sha256": short(line.get("sha256", ""), 12)}
-            | entry
+            {"at": short(line.get("at", ""), 40), "bytes": size, "sha256": short(line.get("sha256", ""), 12)} | entry
         )
 
     def told(self) -> dict[str, Any]:

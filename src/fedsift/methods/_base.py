@@ -10,9 +10,9 @@ import numpy as np
 
 from fedsift.core.ranges import AtLeastOne, Range, Share
 from fedsift.core.registry import Registry
-from fedsift.detection.group_test import Tested
+from fedsift.detection.group_test import GroupTest
 from fedsift.formulas.aggregation import GUARDED_BY_SHARE, average, rules
-from fedsift.protocol.facts import FederationFacts, Misfit
+from fedsift.protocol.facts import FederationFacts, Incompatibility
 from fedsift.protocol.federation import Federation, Replies
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Weights
@@ -41,7 +41,7 @@ HOSTILE = 0.2
 """Share of hostile sites that is guarded against when nobody says how many there are."""
 
 
-def told(*words: str | None) -> str | None:
+def oracle_note(*words: str | None) -> str | None:
     """What a run was told of the truth, of several things; None for nothing."""
     return ", ".join(word for word in words if word) or None
 
@@ -128,10 +128,10 @@ class AnyLoss(OneStage):
     def objective(self, federation: Federation) -> Term | Objective:
         return plain_loss(federation) if self.loss == "ce" else ROBUST[self.loss]
 
-    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
-        yield from super().misfits(facts)
+    def incompatibilities(self, facts: FederationFacts) -> Iterator[Incompatibility]:
+        yield from super().incompatibilities(facts)
         if self.loss != "ce" and facts.kind == "multilabel":
-            yield Misfit(f"loss = '{self.loss}' is for one label a sample; these are several", refuses=True)
+            yield Incompatibility(f"loss = '{self.loss}' is for one label a sample; these are several", refuses=True)
 
 
 ROBUST: Mapping[str, Term] = {
@@ -167,7 +167,7 @@ def ask_to_train(
     return replies
 
 
-class Told(Protocol):
+class TrainingReply(Protocol):
     """A reply to training of any kind."""
 
     @property
@@ -176,7 +176,7 @@ class Told(Protocol):
     def samples(self) -> int: ...
 
 
-def record_loss(federation: Federation, replies: Mapping[str, Told]) -> None:
+def record_loss(federation: Federation, replies: Mapping[str, TrainingReply]) -> None:
     """Keep the sites' mean training loss, by the samples that they trained on, with the round."""
     total = sum(reply.samples for reply in replies.values())
     mean = sum(reply.loss * reply.samples for reply in replies.values()) / max(total, 1)
@@ -185,9 +185,7 @@ def record_loss(federation: Federation, replies: Mapping[str, Told]) -> None:
 
 def size_weighted(replies: Replies[Trained]) -> Weights:
     """FedAvg's aggregation: w = sum_k (n_k / n) w_k over the replies (FedNoRo eq. 2)."""
-    return average(
-        [reply.weights for reply in replies.values()], [reply.samples for reply in replies.values()]
-    )
+    return average([reply.weights for reply in replies.values()], [reply.samples for reply in replies.values()])
 
 
 # What several methods have to say about the federations that they fit ------------------------------------------------
@@ -196,19 +194,19 @@ FEWEST_FOR_A_MIXTURE = 4
 """Sites among which two groups can be told apart."""
 
 
-def mixture_misfits(facts: FederationFacts) -> Iterator[Misfit]:
+def mixture_incompatibilities(facts: FederationFacts) -> Iterator[Incompatibility]:
     """Of two sites a mixture calls one noisy whatever their labels are like, and no test can say otherwise: refused.
 
     Three can be parted, but hardly be told apart: a run goes on and says so.
     """
     if facts.sites is not None and facts.sites < FEWEST_FOR_A_MIXTURE:
         words = f"it tells noisy from clean sites by a mixture; {facts.sites} sites are too few"
-        yield Misfit(f"{words} ({FEWEST_FOR_A_MIXTURE} at least)", refuses=facts.sites < 3)
+        yield Incompatibility(f"{words} ({FEWEST_FOR_A_MIXTURE} at least)", refuses=facts.sites < 3)
 
 
-def for_missing_classes(facts: FederationFacts) -> Iterator[Misfit]:
+def for_missing_classes(facts: FederationFacts) -> Iterator[Incompatibility]:
     if facts.annotates_all:
-        yield Misfit("made for sites that annotate some classes only; here every site annotates all")
+        yield Incompatibility("made for sites that annotate some classes only; here every site annotates all")
 
 
 def tested_for_own_labels(detection: str | None, facts: FederationFacts) -> Literal["paper", "tested"]:
@@ -219,7 +217,7 @@ def tested_for_own_labels(detection: str | None, facts: FederationFacts) -> Lite
     return "tested" if facts.own_labels else "paper"
 
 
-def tested_findings(sites: Sequence[str], found: Tested) -> Findings:
+def tested_findings(sites: Sequence[str], found: GroupTest) -> Findings:
     """What a test for two groups says of these sites, in its order."""
     return Findings(
         tuple(sites[i] for i in found.noisy),

@@ -28,7 +28,7 @@ class BlindShare(Reply):
 
 
 @dataclass(frozen=True)
-class TellBlindShare(Request[BlindShare]):
+class EstimateBlindShare(Request[BlindShare]):
     """Estimate the share of blind labels under this model (signals/reference.py); three classes at least."""
 
     reply_type: ClassVar[type[Reply]] = BlindShare
@@ -47,7 +47,7 @@ def beside_clean_sites(found: Findings, federation: Federation, weights: Weights
     """
     if len(federation.classes) < FEWEST_CLASSES:
         return found
-    shares = {site: reply.share for site, reply in federation.ask(TellBlindShare(weights)).items()}
+    shares = {site: reply.share for site, reply in federation.ask(EstimateBlindShare(weights)).items()}
     federation.record(best_blind_share=best_share(list(shares.values())))
     if not no_clean_reference(list(shares.values())):
         return found

@@ -18,7 +18,7 @@ from fedsift.detection.mixtures import suspects
 from fedsift.formulas import losses
 from fedsift.protocol.site import Site
 from fedsift.training.extras import Extra, PerSample, PerSite
-from fedsift.training.job import Result
+from fedsift.training.job import TrainingResult
 from fedsift.training.objective import View
 
 
@@ -97,12 +97,12 @@ def note(view: View, loss: Tensor) -> None:
     """Write down this step's losses `[..., B]`, and what the network says of samples that it meets for the first
     time."""
     before = view.rows(FIRST)
-    now = losses.sureness(view.logits, view.target).to(before.dtype)
+    now = losses.confidence_and_rank(view.logits, view.target).to(before.dtype)
     view.keep(LOSSES, loss)
     view.keep(FIRST, torch.where(before[..., :1] > 0, before, now))
 
 
-def judge(site: Site, method: str, *networks: Result) -> None:
+def judge(site: Site, method: str, *networks: TrainingResult) -> None:
     """Estimate the rate anew: of the mean loss of the networks, and the mean of what each said at first."""
     seen = torch.stack([network.rows[LOSSES] for network in networks]).mean(0)
     looks = [network.rows[FIRST].unbind(-1) for network in networks]

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from fedsift.protocol.messages import Reply
 from fedsift.protocol.site import Site
-from fedsift.training.extras import Extra, Follower
-from fedsift.training.job import Result
+from fedsift.training.extras import Extra, FollowerNetwork
+from fedsift.training.job import TrainingResult
 from fedsift.training.objective import AVERAGE
 from fedsift.training.requests import Train, Trained
 
@@ -36,12 +36,12 @@ class TrainWithAverage(Train):
             return {}
         age = site.notebook.get(STEPS, 0)
         return {
-            AVERAGE: Follower(
+            AVERAGE: FollowerNetwork(
                 site.notebook.get(AVERAGE, self.weights), self.decay, age if self.growing else None
             )
         }
 
-    def reply(self, site: Site, result: Result | None) -> Trained:
+    def reply(self, site: Site, result: TrainingResult | None) -> Trained:
         assert result is not None
         if AVERAGE in result.followers:
             site.notebook[AVERAGE] = result.followers[AVERAGE]

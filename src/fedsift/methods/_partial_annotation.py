@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from fedsift.core.errors import ConfigError
 from fedsift.methods._base import OneStage, for_missing_classes
-from fedsift.protocol.facts import FederationFacts, Misfit
+from fedsift.protocol.facts import FederationFacts, Incompatibility
 from fedsift.training.recipe import Recipe
 
 
@@ -35,6 +35,6 @@ class PartlyAnnotated(OneStage):
                 "mixed besides; set train.mixup = 0"
             )
 
-    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
-        yield from super().misfits(facts)
+    def incompatibilities(self, facts: FederationFacts) -> Iterator[Incompatibility]:
+        yield from super().incompatibilities(facts)
         yield from for_missing_classes(facts)

@@ -12,7 +12,7 @@ from fedsift.protocol.messages import Reply, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import State
 from fedsift.protocol.site import Site
 from fedsift.training.extras import Extra
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.requests import Train, Trained, weights_refusal
 
 # Two networks at a site, trained in step on the same batches, each in sight of the other (Co-
@@ -24,9 +24,7 @@ from fedsift.training.requests import Train, Trained, weights_refusal
 class TrainedPair(Trained):
     """Two models instead of one."""
 
-    twin: Weights = disclosed(
-        "the site's second model after local training", update="twin", default_factory=dict
-    )
+    twin: Weights = disclosed("the site's second model after local training", update="twin", default_factory=dict)
 
     def refusal(self, request: TrainPair, facts: SiteFacts) -> str | None:  # type: ignore[override]
         return super().refusal(request, facts) or weights_refusal(self.twin, request.twin)
@@ -47,15 +45,15 @@ class TrainPair(Train):
     def work(self, facts: SiteFacts) -> float:
         return super().work(facts) + self.recipe.work(facts)
 
-    def job(self, site: Site) -> Job:
+    def job(self, site: Site) -> TrainingJob:
         first = super().job(site)
-        return replace(first, twin=Job(site, self.twin, self.recipe, extras=self.twin_extras(site)))
+        return replace(first, twin=TrainingJob(site, self.twin, self.recipe, extras=self.second_network_extras(site)))
 
-    def twin_extras(self, site: Site) -> dict[str, Extra]:
+    def second_network_extras(self, site: Site) -> dict[str, Extra]:
         """What the terms of the second network need of this site; what the first one has unless it is said here."""
         return self.extras(site)
 
-    def reply(self, site: Site, result: Result | None) -> TrainedPair:
+    def reply(self, site: Site, result: TrainingResult | None) -> TrainedPair:
         trained = super().reply(site, result)
         assert result is not None and result.twin is not None
         loss = (result.loss + result.twin.loss) / 2

@@ -85,9 +85,7 @@ class VisitsInTurn(Averaging):
             return None
         return Replies(visited, replies.refused)
 
-    def _beside(
-        self, state: InTurnState, federation: Federation, requests: Mapping[str, Train]
-    ) -> dict[str, Train]:
+    def _beside(self, state: InTurnState, federation: Federation, requests: Mapping[str, Train]) -> dict[str, Train]:
         """What the iteration's other sites are asked in the very first visit."""
         if not self.first_together or federation.round.index > 0:
             return {}

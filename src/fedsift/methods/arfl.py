@@ -24,7 +24,7 @@ from fedsift.formulas.aggregation import (
     weighted_sum,
 )
 from fedsift.methods._base import TrainingMethod, methods, plain_loss, train_round
-from fedsift.protocol.facts import FederationFacts, Misfit
+from fedsift.protocol.facts import FederationFacts, Incompatibility
 from fedsift.protocol.federation import Federation
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.method import Stage, State
@@ -164,10 +164,10 @@ class ARFL(TrainingMethod):
         federation.record_sites("aggregation_weight", dict(zip(replies, found.shares.tolist())))
         return replace(state, weights=found.weights)
 
-    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
-        yield from super().misfits(facts)
+    def incompatibilities(self, facts: FederationFacts) -> Iterator[Incompatibility]:
+        yield from super().incompatibilities(facts)
         if facts.sites is not None and (m := max(1, floor_count(self.fraction * facts.sites))) < FEWEST:
-            yield Misfit(f"it doubts a model by the others' and {m} a round are too few ({FEWEST} at least)")
+            yield Incompatibility(f"it doubts a model by the others' and {m} a round are too few ({FEWEST} at least)")
 
     def tiny(self) -> ARFL:
         return replace(self, rounds=3)

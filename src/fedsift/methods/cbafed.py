@@ -16,7 +16,7 @@ from fedsift.core.ranges import AtLeastOne, Count, Rate, Share
 from fedsift.formulas.aggregation import average
 from fedsift.formulas.losses import confident_tags
 from fedsift.methods._base import TrainingMethod, ask_to_train, for_missing_classes, methods
-from fedsift.protocol.facts import FederationFacts, Misfit
+from fedsift.protocol.facts import FederationFacts, Incompatibility
 from fedsift.protocol.federation import Federation
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Stage, State
@@ -33,7 +33,7 @@ NAME = "cbafed"
 
 
 @dataclass(frozen=True)
-class Used(Reply):
+class UsedCount(Reply):
     """How many labels a site trains on; which, stays there."""
 
     labels: int = disclosed("how many labels it trains on, given ones and those that it tagged itself")
@@ -48,10 +48,10 @@ class Used(Reply):
 
 
 @dataclass(frozen=True)
-class TagByThreshold(Request[Used]):
+class TagByThreshold(Request[UsedCount]):
     """Give missing classes the labels that the received model is sure of; earlier tags are forgotten."""
 
-    reply_type: ClassVar[type[Reply]] = Used
+    reply_type: ClassVar[type[Reply]] = UsedCount
 
     classes: int
     thresholds: tuple[float, ...] = ()
@@ -59,7 +59,7 @@ class TagByThreshold(Request[Used]):
     weights: Weights | None = None
     """None: the model received with the training that this is a part of."""
 
-    def answer(self, site: Site) -> Used:
+    def answer(self, site: Site) -> UsedCount:
         shape = len(site.samples), site.n_classes
         annotated = (torch.ones(site.n_classes) if site.known is None else site.known).expand(shape) > 0
         labels, known = site.given.clone(), annotated
@@ -70,7 +70,7 @@ class TagByThreshold(Request[Used]):
             labels = torch.where(annotated, site.given, torch.where(sure, tags.to(site.given.dtype), 0))
             site.keep_evidence(NAME, labels=labels, known=known, proposed=labels)
         positives = (labels * known).sum(0).to(torch.int64)
-        return Used(site.told(int(known.sum())), positives.masked_fill(positives < site.smallest, 0))
+        return UsedCount(site.suppress_small(int(known.sum())), positives.masked_fill(positives < site.smallest, 0))
 
 
 def class_thresholds(positives: ArrayLike, base: float, low: float, high: float) -> NDArray[np.float64]:
@@ -149,7 +149,7 @@ class CBAFed(TrainingMethod):
             before=(TagByThreshold(len(federation.classes), thresholds),),
         )
         replies = ask_to_train(federation, visit, federation.choose(self.fraction))
-        used = [part for reply in replies.values() for part in reply.then if isinstance(part, Used)]
+        used = [part for reply in replies.values() for part in reply.then if isinstance(part, UsedCount)]
         federation.record(labels_used=sum(part.labels for part in used))
         averaged = average([r.weights for r in replies.values()], [max(part.labels, 1) for part in used])
         positives = np.sum([part.positives.numpy() for part in used], axis=0).astype(np.float64)
@@ -159,8 +159,8 @@ class CBAFed(TrainingMethod):
         drawn = average([averaged, state.residual], [1 - back, back]) if state.residual else averaged
         return replace(state, weights=drawn, residual=drawn)
 
-    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
-        yield from super().misfits(facts)
+    def incompatibilities(self, facts: FederationFacts) -> Iterator[Incompatibility]:
+        yield from super().incompatibilities(facts)
         yield from for_missing_classes(facts)
 
     def tiny(self) -> CBAFed:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsift.core.ranges import AtLeastOne, Count, Range, Share
 from fedsift.formulas import losses
-from fedsift.methods._base import methods, told
+from fedsift.methods._base import methods, oracle_note
 from fedsift.methods._forgetting import FORGOTTEN, MEMORY, NEEDS, forget_rate, forgetting, judge, note
 from fedsift.methods._two_networks import PairState, TrainedPair, TrainPair, TwoNetworks
 from fedsift.protocol.federation import Federation
@@ -19,7 +19,7 @@ from fedsift.protocol.messages import Reply, Weights
 from fedsift.protocol.method import Stage
 from fedsift.protocol.site import Site
 from fedsift.training.extras import Extra
-from fedsift.training.job import Result
+from fedsift.training.job import TrainingResult
 from fedsift.training.objective import Term, View
 
 # Co-teaching at a site: each network learns from the samples that the other finds easy
@@ -41,9 +41,7 @@ class PeersChoice(Term):
     def value(self, view: View) -> Tensor:
         assert view.twin is not None
         own = losses.cross_entropy(view.logits, view.target)
-        chosen = losses.small_loss(
-            losses.cross_entropy(view.twin, view.target), view.site(FORGOTTEN), view.present
-        )
+        chosen = losses.small_loss(losses.cross_entropy(view.twin, view.target), view.site(FORGOTTEN), view.present)
         note(view, own)
         return (own * chosen).sum(-1) / chosen.sum(-1).clamp(min=1)
 
@@ -62,7 +60,7 @@ class TrainCoTaught(TrainPair):
     def extras(self, site: Site) -> dict[str, Extra]:
         return forgetting(site, self.ramp, self.noise_rate)
 
-    def reply(self, site: Site, result: Result | None) -> TrainedPair:
+    def reply(self, site: Site, result: TrainingResult | None) -> TrainedPair:
         assert result is not None and result.twin is not None
         judge(site, NAME, result, result.twin)
         return super().reply(site, result)
@@ -90,9 +88,7 @@ class CoTeaching(TwoNetworks):
 
     @property
     def oracle(self) -> str | None:
-        return told(
-            None if self.noise_rate is None else f"noise rate {self.noise_rate:g} given", super().oracle
-        )
+        return oracle_note(None if self.noise_rate is None else f"noise rate {self.noise_rate:g} given", super().oracle)
 
     def stages(self) -> list[Stage]:
         return [Stage("train", self.rounds, self.train, asks=(TrainCoTaught,))]
@@ -107,9 +103,7 @@ class CoTeaching(TwoNetworks):
     def visit(self, weights: Weights, twin: Weights, index: int) -> TrainCoTaught:
         """What a site is asked in the round of this index, from 0."""
         recipe = self.recipe(PeersChoice())
-        return TrainCoTaught(
-            weights, recipe, twin=twin, ramp=self.left_out(index), noise_rate=self.noise_rate
-        )
+        return TrainCoTaught(weights, recipe, twin=twin, ramp=self.left_out(index), noise_rate=self.noise_rate)
 
     def alone(self) -> tuple[TrainCoTaught, ...]:
         """The method at one site by itself: a visit for each round, to be given the models that the last one left."""

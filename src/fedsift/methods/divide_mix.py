@@ -23,7 +23,7 @@ from fedsift.protocol.messages import Reply, SiteFacts
 from fedsift.protocol.method import Stage
 from fedsift.protocol.site import Site
 from fedsift.training.extras import Extra, PerSample
-from fedsift.training.job import Job
+from fedsift.training.job import TrainingJob
 from fedsift.training.objective import Objective, Term, View, as_objective
 from fedsift.training.predict import logits_of_each
 from fedsift.training.robust_terms import ClassBalance, Entropy
@@ -83,7 +83,7 @@ def made_labels(
 
 
 @dataclass(frozen=True)
-class Divided(Term):
+class DividedTerm(Term):
     """Mean loss over one part of a mixed batch: cross-entropy over the labelled (eq. 10), mean squared error of the
     probabilities over the unlabelled (eq. 11). A mixed row belongs to the part of the sample that it has most of."""
 
@@ -119,21 +119,21 @@ class TrainDivided(TrainPair):
         """With both networks' guesses for every view."""
         return super().work(facts) + 2 * max(self.views, 0) * facts.samples
 
-    def job(self, site: Site) -> Job:
+    def job(self, site: Site) -> TrainingJob:
         given = F.one_hot(site.labels, site.n_classes).double()
         networks = [site.network(self.weights), site.network(self.twin, slot="twin")]
         logits = [own.double() for own in logits_of_each(networks, site.samples)]
         clean = [
-            torch.from_numpy(clean_votes(own, site.labels, self.guarded, self.balanced, ITERATIONS))
-            for own in logits
+            torch.from_numpy(clean_votes(own, site.labels, self.guarded, self.balanced, ITERATIONS)) for own in logits
         ]
-        believed = self.predictions(site, networks, logits)
+        labels_to_train_on = self.predictions(site, networks, logits)
         site.workbench["divided"] = [
-            self.divide(given, clean[1 - side], believed[side], believed[1 - side]) for side in (0, 1)
+            self.divide(given, clean[1 - side], labels_to_train_on[side], labels_to_train_on[1 - side])
+            for side in (0, 1)
         ]
         belief = np.mean([own.numpy() for own in clean], axis=0)
         flagged = torch.from_numpy(belief <= self.threshold)
-        proposed = torch.where(flagged, (believed[0] + believed[1]).argmax(-1), site.given)
+        proposed = torch.where(flagged, (labels_to_train_on[0] + labels_to_train_on[1]).argmax(-1), site.given)
         site.keep_evidence(NAME, suspicion=torch.from_numpy(1 - belief), flagged=flagged, proposed=proposed)
         return super().job(site)
 
@@ -156,7 +156,7 @@ class TrainDivided(TrainPair):
         found: dict[str, Extra] = site.workbench["divided"][0]
         return found
 
-    def twin_extras(self, site: Site) -> dict[str, Extra]:
+    def second_network_extras(self, site: Site) -> dict[str, Extra]:
         found: dict[str, Extra] = site.workbench["divided"][1]
         return found
 
@@ -233,7 +233,7 @@ class DivideMix(TwoNetworks):
 
     def loss(self, strength: float) -> Objective:
         """L_x + lambda_u L_u + L_reg (eq. 12 with lambda_r = 1)."""
-        return Divided("labelled") + strength * Divided("unlabelled") + ClassBalance(self.prior)
+        return DividedTerm("labelled") + strength * DividedTerm("unlabelled") + ClassBalance(self.prior)
 
     def strength(self, index: int) -> float:
         """lambda_u in the round of this index, from 0 to its full size over the ramp."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsift.methods._base import OneStage, for_missing_classes, methods
-from fedsift.protocol.facts import FederationFacts, Misfit
+from fedsift.protocol.facts import FederationFacts, Incompatibility
 from fedsift.protocol.federation import Federation
 from fedsift.training.partial_terms import PositiveWeighted
 
@@ -32,6 +32,6 @@ class FedAvgPL(OneStage):
     def objective(self, federation: Federation) -> PositiveWeighted:
         return PositiveWeighted(partial=self.partial, weigh=self.pos_weight)
 
-    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
-        yield from super().misfits(facts)
+    def incompatibilities(self, facts: FederationFacts) -> Iterator[Incompatibility]:
+        yield from super().incompatibilities(facts)
         yield from for_missing_classes(facts)

@@ -10,7 +10,7 @@ from fedsift.protocol.federation import Federation
 from fedsift.protocol.messages import Reply, Request, Weights, disclosed
 from fedsift.protocol.method import Asks, State
 from fedsift.protocol.site import Site
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.own_models import EvaluateOwn, OwnEvaluated
 from fedsift.training.requests import Train, Trained
 
@@ -51,10 +51,10 @@ class TrainBody(Train):
     norms: tuple[str, ...] = ()
     """Names of batch norm's tensors."""
 
-    def job(self, site: Site) -> Job:
+    def job(self, site: Site) -> TrainingJob:
         return replace(super().job(site), weights=with_own_norms(site, self.weights, self.norms))
 
-    def reply(self, site: Site, result: Result | None) -> Trained:
+    def reply(self, site: Site, result: TrainingResult | None) -> Trained:
         trained = super().reply(site, result)
         site.notebook[NORMS] = {name: trained.weights[name] for name in self.norms}
         told = {**trained.weights, **{name: self.weights[name] for name in self.norms}}
@@ -62,12 +62,12 @@ class TrainBody(Train):
 
 
 @dataclass(frozen=True)
-class TrainBodyTellingNorms(TrainBody):
+class TrainBodyReleasingNorms(TrainBody):
     """The same, and tell the batch norm too, for a model with everyone's average."""
 
     reply_type: ClassVar[type[Reply]] = Trained
 
-    def reply(self, site: Site, result: Result | None) -> Trained:
+    def reply(self, site: Site, result: TrainingResult | None) -> Trained:
         body = super().reply(site, result)
         norms: Weights = site.notebook[NORMS]
         return Trained({**body.weights, **norms}, body.samples, body.loss, body.then)
@@ -116,7 +116,7 @@ class FedBN(OneStage):
 
     @property
     def asks(self) -> Asks:
-        return (TrainBodyTellingNorms if self.averaged else TrainBody,)
+        return (TrainBodyReleasingNorms if self.averaged else TrainBody,)
 
     @property
     def judges_both(self) -> bool:
@@ -130,7 +130,7 @@ class FedBN(OneStage):
 
     def train(self, state: FedBNState, federation: Federation) -> FedBNState:
         """w <- sum_k (n_k / n) w_k over all layers but batch norm, which each site goes on with where it left it."""
-        kind = TrainBodyTellingNorms if self.averaged else TrainBody
+        kind = TrainBodyReleasingNorms if self.averaged else TrainBody
         request = kind(state.weights, self.recipe(self.objective(federation)), norms=state.norms)
         replies = ask_to_train(federation, request, self.choose(state, federation))
         return replace(state, weights=self.merged(replies, state.weights))

@@ -27,7 +27,7 @@ from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclo
 from fedsift.protocol.method import Stage, State
 from fedsift.protocol.site import Site
 from fedsift.training.crossfit import part_of
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.objective import CrossEntropy
 from fedsift.training.predict import site_logits
 from fedsift.training.recipe import Recipe
@@ -43,7 +43,7 @@ GAP = math.log(2)
 
 
 @dataclass(frozen=True)
-class Settled:
+class SettledDisputes:
     """What became of a site's disputed labels; positions are in the site, ascending."""
 
     labels: NDArray[np.int64]
@@ -67,7 +67,7 @@ def collaborative_loss(log_p: ArrayLike, given: ArrayLike, local: ArrayLike) -> 
 
 def settle_by_agreement(
     log_p: ArrayLike, given: ArrayLike, local: ArrayLike, disputed: ArrayLike, ratio: float
-) -> Settled:
+) -> SettledDisputes:
     """Sub-stage I: where local and global model agree against the given label, the surest take their label.
 
     log_p `[n, K]` of the global model, local: y_bar, disputed: bool, all `[n]`. The disputed samples with argmax p =
@@ -80,14 +80,12 @@ def settle_by_agreement(
     score[pool] = collaborative_loss(rows[pool], labels[pool], np.asarray(local)[pool])
     upper = upper_group(score[pool])
     if upper is None:
-        return Settled(labels, _nobody(), _nobody(), score)
+        return SettledDisputes(labels, _nobody(), _nobody(), score)
     done = relabel(labels, score, pool[upper], np.exp(rows), ratio, 0.0, "paper")
-    return Settled(done.labels, done.relabelled, _nobody(), score)
+    return SettledDisputes(done.labels, done.relabelled, _nobody(), score)
 
 
-def settle_by_model(
-    log_p: ArrayLike, given: ArrayLike, rest: ArrayLike, ratio: float, sure: float
-) -> Settled:
+def settle_by_model(log_p: ArrayLike, given: ArrayLike, rest: ArrayLike, ratio: float, sure: float) -> SettledDisputes:
     """Sub-stage II: of what is left, the global model clears labels of small loss and answers where it is sure.
 
     rest: bool `[n]`. Parted by L_an = CE(p, y): the lower part H2 is cleared; of the upper part H1 those among the
@@ -101,9 +99,9 @@ def settle_by_model(
     upper = upper_group(score[pool])
     if upper is None:
         fine = len(pool) > 0 and float(score[pool].mean()) < math.log(2)
-        return Settled(labels, _nobody(), pool if fine else _nobody(), score)
+        return SettledDisputes(labels, _nobody(), pool if fine else _nobody(), score)
     done = relabel(labels, score, pool[upper], np.exp(rows), ratio, sure, "paper")
-    return Settled(done.labels, done.relabelled, np.setdiff1d(pool, pool[upper]), score)
+    return SettledDisputes(done.labels, done.relabelled, np.setdiff1d(pool, pool[upper]), score)
 
 
 def upper_group(values: NDArray[np.float64]) -> NDArray[np.int64] | None:
@@ -134,7 +132,7 @@ TOGETHER = "fedclean collaborative loss"
 """The notebook page of L_co, float64 `[n]`; NaN where the models do not agree against the given label."""
 
 
-class Part(IntEnum):
+class SamplePart(IntEnum):
     """Where a sample stands."""
 
     DISPUTED = 0
@@ -150,27 +148,27 @@ class Part(IntEnum):
 
 
 @dataclass(frozen=True)
-class Counted(Reply):
+class TrainingCount(Reply):
     """How many samples a site trains on from now on; which, stays there."""
 
     used: int = disclosed("how many of its labels count as right, given ones and corrected ones together")
 
-    def refusal(self, request: Request[Counted], facts: SiteFacts) -> str | None:
+    def refusal(self, request: Request[TrainingCount], facts: SiteFacts) -> str | None:
         return count_refusal("used", self.used, facts.samples, least=0)
 
 
-def counted(site: Site) -> Counted:
-    return Counted(site.told(int((site.notebook[PARTS] != Part.DISPUTED).sum())))
+def counted(site: Site) -> TrainingCount:
+    return TrainingCount(site.suppress_small(int((site.notebook[PARTS] != SamplePart.DISPUTED).sum())))
 
 
 # Preprocessing ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class SortByOwnLearner(TrainingRequest[Counted]):
+class SortByOwnLearner(TrainingRequest[TrainingCount]):
     """Train a model for this site alone by a central noisy-label method; labels that it contradicts are disputed."""
 
-    reply_type: ClassVar[type[Reply]] = Counted
+    reply_type: ClassVar[type[Reply]] = TrainingCount
 
     weights: Weights
     """What the model starts from, and its twin where the learner has two."""
@@ -183,27 +181,27 @@ class SortByOwnLearner(TrainingRequest[Counted]):
         """What rides on the learner's parts; the parts themselves are this request's own and tell nothing."""
         return tuple(rider for part in self.parts for rider in part.besides)
 
-    def job(self, site: Site) -> Job:
+    def job(self, site: Site) -> TrainingJob:
         site.workbench["part"], site.workbench["pages"] = 0, set(site.notebook)
         return self.part(site, self.weights, self.twin)
 
-    def part(self, site: Site, weights: Weights, twin: Weights) -> Job:
+    def part(self, site: Site, weights: Weights, twin: Weights) -> TrainingJob:
         number = site.workbench["part"]
         own = replace(self.parts[number], weights=weights)
         if isinstance(own, TrainPair):
             own = replace(own, twin=twin)
         site.workbench["learner"] = own
-        job: Job = own.job(site)
+        job: TrainingJob = own.job(site)
         return replace(job, purpose=f"own learner, part {number + 1}")
 
-    def further(self, site: Site, result: Result) -> Job | None:
+    def further(self, site: Site, result: TrainingResult) -> TrainingJob | None:
         site.workbench["learner"].reply(site, result)
         site.workbench["part"] += 1
         if site.workbench["part"] == len(self.parts):
             return None
         return self.part(site, result.weights, {} if result.twin is None else result.twin.weights)
 
-    def reply(self, site: Site, result: Result | None) -> Counted:
+    def reply(self, site: Site, result: TrainingResult | None) -> TrainingCount:
         """A_k = {y_bar = y}; all others are held suspect for now."""
         assert result is not None
         logits = site_logits(site, result.weights)
@@ -212,7 +210,7 @@ class SortByOwnLearner(TrainingRequest[Counted]):
         for page in set(site.notebook) - site.workbench["pages"]:
             del site.notebook[page]  # the learner's own, labels that it believes among them: it has served
         site.notebook[LOCAL] = said
-        site.notebook[PARTS] = torch.where(disputed, int(Part.DISPUTED), int(Part.AGREED))
+        site.notebook[PARTS] = torch.where(disputed, int(SamplePart.DISPUTED), int(SamplePart.AGREED))
         doubt = 1 - F.softmax(logits.double(), dim=-1).gather(1, site.given.unsqueeze(1)).squeeze(1)
         site.keep_evidence(NAME, flagged=disputed, proposed=said, suspicion=doubt)
         return counted(site)
@@ -222,29 +220,29 @@ class SortByOwnLearner(TrainingRequest[Counted]):
 
 
 @dataclass(frozen=True)
-class SettleByAgreement(Request[Counted]):
+class SettleByAgreement(Request[TrainingCount]):
     """Sub-stage I: where the global model sides with the site's own against a label, the surest are corrected."""
 
-    reply_type: ClassVar[type[Reply]] = Counted
+    reply_type: ClassVar[type[Reply]] = TrainingCount
 
     weights: Weights
     ratio: float = 0.5
     """sigma_1"""
 
-    def answer(self, site: Site) -> Counted:
-        disputed = (site.notebook[PARTS] == Part.DISPUTED).numpy()
+    def answer(self, site: Site) -> TrainingCount:
+        disputed = (site.notebook[PARTS] == SamplePart.DISPUTED).numpy()
         said = site.notebook[LOCAL].numpy()
         log_p = F.log_softmax(site_logits(site, self.weights).double(), dim=-1)
         found = settle_by_agreement(log_p.numpy(), site.given.numpy(), said, disputed, self.ratio)
         site.notebook[TOGETHER] = torch.from_numpy(found.score)
-        return _settled(site, found, Part.FIRST, log_p)
+        return _settled(site, found, SamplePart.FIRST, log_p)
 
 
 @dataclass(frozen=True)
-class SettleByModel(Request[Counted]):
+class SettleByModel(Request[TrainingCount]):
     """Sub-stage II: the global model clears labels, and gives its own where it is sure."""
 
-    reply_type: ClassVar[type[Reply]] = Counted
+    reply_type: ClassVar[type[Reply]] = TrainingCount
 
     weights: Weights
     ratio: float = 0.5
@@ -252,26 +250,26 @@ class SettleByModel(Request[Counted]):
     sure: float = 0.5
     """epsilon"""
 
-    def answer(self, site: Site) -> Counted:
-        rest = (site.notebook[PARTS] == Part.DISPUTED).numpy()
+    def answer(self, site: Site) -> TrainingCount:
+        rest = (site.notebook[PARTS] == SamplePart.DISPUTED).numpy()
         log_p = F.log_softmax(site_logits(site, self.weights).double(), dim=-1)
         found = settle_by_model(log_p.numpy(), site.given.numpy(), rest, self.ratio, self.sure)
-        return _settled(site, found, Part.SECOND, log_p)
+        return _settled(site, found, SamplePart.SECOND, log_p)
 
 
-def _settled(site: Site, found: Settled, part: Part, log_p: Tensor) -> Counted:
+def _settled(site: Site, found: SettledDisputes, part: SamplePart, log_p: Tensor) -> TrainingCount:
     """Move samples to their new parts, believe corrected labels, and keep, at the site, why.
 
     Suspicion is L_co where that is defined, else the global model's loss on the given label (L_an).
     """
     parts: Tensor = site.notebook[PARTS].clone()
     parts[torch.from_numpy(found.corrected)] = part
-    parts[torch.from_numpy(found.cleared)] = Part.CLEARED
+    parts[torch.from_numpy(found.cleared)] = SamplePart.CLEARED
     site.notebook[PARTS] = parts
     labels = site.labels.clone()
     changed = torch.from_numpy(found.corrected)
     labels[changed] = torch.from_numpy(found.labels)[changed]
-    open_ = parts == Part.DISPUTED
+    open_ = parts == SamplePart.DISPUTED
     together: Tensor = site.notebook.get(TOGETHER, torch.full((len(parts),), torch.nan).double())
     proposed = torch.where(open_, log_p.argmax(-1), labels)
     site.keep_evidence(
@@ -302,16 +300,16 @@ class TrainOnParts(Train):
 
     reply_type: ClassVar[type[Reply]] = TrainedOnParts
 
-    use: tuple[int, ...] = (int(Part.AGREED),)
+    use: tuple[int, ...] = (int(SamplePart.AGREED),)
 
-    def job(self, site: Site) -> Job | None:  # type: ignore[override]
+    def job(self, site: Site) -> TrainingJob | None:  # type: ignore[override]
         super().job(site)
         chosen = torch.isin(site.notebook[PARTS], torch.tensor(self.use))
         if not bool(chosen.any()):
             return None
-        return Job(part_of(site, chosen.nonzero().squeeze(-1)), self.weights, self.recipe)
+        return TrainingJob(part_of(site, chosen.nonzero().squeeze(-1)), self.weights, self.recipe)
 
-    def reply(self, site: Site, result: Result | None) -> TrainedOnParts:
+    def reply(self, site: Site, result: TrainingResult | None) -> TrainedOnParts:
         used = counted(site).used
         if result is None:
             return TrainedOnParts(self.weights, used, 0.0)
@@ -338,9 +336,7 @@ class FedClean(Averaging):
     No site is taken for clean: it is made for federations in which all are noisy.
     """
 
-    summary: ClassVar[str] = (
-        "Sites dispute labels by learners of their own; the global model settles them in two steps"
-    )
+    summary: ClassVar[str] = "Sites dispute labels by learners of their own; the global model settles them in two steps"
     paper: ClassVar[str] = "Jiang and Zhang 2025 (ICML)"
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "fedclean-1": {"cnll": "co-teaching"},
@@ -390,9 +386,7 @@ class FedClean(Averaging):
     stage_data: Literal["union", "new_only"] = "union"
     """What sites train on after a correction: all that counts as right so far, or what it brought (Alg. 1)."""
 
-    local: Recipe = field(
-        default_factory=lambda: Recipe(epochs=5, batch_size=10, lr=0.01, momentum=0.5), kw_only=True
-    )
+    local: Recipe = field(default_factory=lambda: Recipe(epochs=5, batch_size=10, lr=0.01, momentum=0.5), kw_only=True)
 
     @property
     def oracle(self) -> str | None:
@@ -443,9 +437,7 @@ class FedClean(Averaging):
         one = replace(self.local, epochs=1, mixup=0.0)
         warm = min(self.cnll_warm, self.cnll_epochs - 1)
         if self.cnll == "co-teaching":
-            return CoTeaching(
-                rounds=self.cnll_epochs, warm=self.cnll_warm, noise_rate=self.noise_rate, local=one
-            )
+            return CoTeaching(rounds=self.cnll_epochs, warm=self.cnll_warm, noise_rate=self.noise_rate, local=one)
         return JointOpt(warmup=warm, rounds=self.cnll_epochs - warm, local=one)
 
     # Corrections ---------------------------------------------------------------------------------------------------
@@ -458,13 +450,11 @@ class FedClean(Averaging):
         """C_k and H2: theta_G alone judges what is left, by L_an."""
         return self.settle(state, federation, SettleByModel(state.weights, self.sigma_2, self.epsilon))
 
-    def settle(
-        self, state: FedCleanState, federation: Federation, request: Request[Counted]
-    ) -> FedCleanState:
+    def settle(self, state: FedCleanState, federation: Federation, request: Request[TrainingCount]) -> FedCleanState:
         self.say(federation, federation.ask(request, state.sorted))
         return state
 
-    def say(self, federation: Federation, replies: Replies[Counted]) -> None:
+    def say(self, federation: Federation, replies: Replies[TrainingCount]) -> None:
         federation.record(samples_used=sum(reply.used for reply in replies.values()))
         federation.record_sites("samples_used", {site: reply.used for site, reply in replies.items()})
 
@@ -472,22 +462,22 @@ class FedClean(Averaging):
 
     def train_on_agreed(self, state: FedCleanState, federation: Federation) -> FedCleanState:
         """T1 rounds on A_k."""
-        return self.train(state, federation, (Part.AGREED,))
+        return self.train(state, federation, (SamplePart.AGREED,))
 
     def train_after_first(self, state: FedCleanState, federation: Federation) -> FedCleanState:
         """T2 rounds on A_k and B_k; Alg. 1 prints B_k alone."""
-        return self.train(state, federation, (Part.AGREED,) * self.union + (Part.FIRST,))
+        return self.train(state, federation, (SamplePart.AGREED,) * self.union + (SamplePart.FIRST,))
 
     def train_after_second(self, state: FedCleanState, federation: Federation) -> FedCleanState:
         """T3 rounds on A_k, B_k, C_k and H2; Alg. 1 prints C_k alone, the text C_k and H2."""
-        earlier = (Part.AGREED, Part.FIRST) * self.union
-        return self.train(state, federation, (*earlier, Part.SECOND, Part.CLEARED))
+        earlier = (SamplePart.AGREED, SamplePart.FIRST) * self.union
+        return self.train(state, federation, (*earlier, SamplePart.SECOND, SamplePart.CLEARED))
 
     @property
     def union(self) -> int:
         return int(self.stage_data == "union")
 
-    def train(self, state: FedCleanState, federation: Federation, parts: tuple[Part, ...]) -> FedCleanState:
+    def train(self, state: FedCleanState, federation: Federation, parts: tuple[SamplePart, ...]) -> FedCleanState:
         """FedAvg with mixup on these parts, weighed by the samples that count as right so far (ASSA)."""
         recipe = self.recipe(CrossEntropy(), mixup=self.mixup)
         request = TrainOnParts(state.weights, recipe, use=tuple(int(part) for part in parts))

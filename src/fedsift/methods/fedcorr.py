@@ -27,17 +27,17 @@ from fedsift.formulas.losses import sample_loss
 from fedsift.methods._base import (
     OneStage,
     methods,
-    mixture_misfits,
+    mixture_incompatibilities,
+    oracle_note,
     tested_findings,
     tested_for_own_labels,
-    told,
     train_round,
 )
-from fedsift.methods._clean_reference import TellBlindShare, beside_clean_sites, without_reference
+from fedsift.methods._clean_reference import EstimateBlindShare, beside_clean_sites, without_reference
 from fedsift.methods._visits_in_turn import InTurnState, VisitsInTurn
 from fedsift.methods.fedavg import FedAvg
 from fedsift.methods.fedla import FedLA
-from fedsift.protocol.facts import FederationFacts, Misfit
+from fedsift.protocol.facts import FederationFacts, Incompatibility
 from fedsift.protocol.federation import Federation, Replies
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
@@ -155,9 +155,7 @@ def clean_set(
     return chosen.tolist(), remaining.tolist()
 
 
-def relabel_sites(
-    noise: ArrayLike, kappa: float, mixture_noisy: Sequence[int], form: Form = "official"
-) -> list[int]:
+def relabel_sites(noise: ArrayLike, kappa: float, mixture_noisy: Sequence[int], form: Form = "official") -> list[int]:
     """Sites relabelled after finetuning, ascending.
 
     "paper": estimated noise > kappa (section 3.3). "official": the last noisy set of the mixture on LID.
@@ -197,9 +195,7 @@ def _take_confident(
     return Relabelled(new, pool, passed, np.flatnonzero(new != labels).astype(np.int64))
 
 
-def _checked(
-    labels: ArrayLike, probabilities: ArrayLike, form: Form
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _checked(labels: ArrayLike, probabilities: ArrayLike, form: Form) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     if form not in ("paper", "official"):
         raise ConfigError(f"relabel form = '{form}': choose 'paper' or 'official'")
     return np.asarray(labels, dtype=np.int64), np.asarray(probabilities, dtype=np.float64)
@@ -232,9 +228,7 @@ def relabel(
     return _take_confident(given, p, ranked.astype(np.int64), theta, form)
 
 
-def relabel_all(
-    labels: ArrayLike, probabilities: ArrayLike, theta: float, form: Form = "official"
-) -> Relabelled:
+def relabel_all(labels: ArrayLike, probabilities: ArrayLike, theta: float, form: Form = "official") -> Relabelled:
     """Every confident sample takes the global model's label, whatever its loss (section 3.3)."""
     given, p = _checked(labels, probabilities, form)
     return _take_confident(given, p, np.arange(len(given)), theta, form)
@@ -264,9 +258,7 @@ def losses_of(logits: Tensor, labels: Tensor, kind: str) -> Tensor:
 class Scored(Reply):
     """All that the server learns of a site's predictions: one number."""
 
-    lid: float = disclosed(
-        "mean local intrinsic dimensionality of the local model's predictions", least=0.0, most=1e9
-    )
+    lid: float = disclosed("mean local intrinsic dimensionality of the local model's predictions", least=0.0, most=1e9)
     samples: int = disclosed("how many samples it was measured on")
 
     def refusal(self, request: ScoreModel, facts: SiteFacts) -> str | None:
@@ -309,9 +301,7 @@ class ScoreModel(Request[Scored]):
 class Corrected(Reply):
     """How much a site found and changed; which samples stays its secret."""
 
-    flagged: int = disclosed(
-        "how many samples it holds suspect: its estimated noise level; 0 below its floor"
-    )
+    flagged: int = disclosed("how many samples it holds suspect: its estimated noise level; 0 below its floor")
     relabelled: int = disclosed("how many of them took the global model's label")
     changed: int = disclosed("how many labels are another one now")
     samples: int = disclosed("how many samples the site has")
@@ -352,13 +342,13 @@ class CorrectLabels(Request[Corrected]):
         noisy = split_values(losses).noisy
         if not self.relabel:
             site.keep_evidence(NAME, flagged=_marks(site.labels, site.given, noisy))
-            return Corrected(site.told(len(noisy)), 0, 0, len(site.samples))
+            return Corrected(site.suppress_small(len(noisy)), 0, 0, len(site.samples))
         logits = site_logits(site, self.weights, augment=self.augment)
         if self.rank_by == "global":
             losses = losses_of(logits, site.labels, self.sample_loss).numpy()
-        believed = _believed(site, logits, self.by)
-        result = relabel(site.labels.numpy(), losses, noisy, believed, self.ratio, self.theta, self.form)
-        return _apply(site, result, noisy, believed)
+        labels_to_train_on = _believed(site, logits, self.by)
+        result = relabel(site.labels.numpy(), losses, noisy, labels_to_train_on, self.ratio, self.theta, self.form)
+        return _apply(site, result, noisy, labels_to_train_on)
 
 
 @dataclass(frozen=True)
@@ -376,10 +366,10 @@ class RelabelConfident(Request[Corrected]):
 
     def answer(self, site: Site) -> Corrected:
         logits = site_logits(site, self.weights, augment=self.augment)
-        believed = _believed(site, logits, self.by)
-        result = relabel_all(site.labels.numpy(), believed, self.theta, self.form)
+        labels_to_train_on = _believed(site, logits, self.by)
+        result = relabel_all(site.labels.numpy(), labels_to_train_on, self.theta, self.form)
         site.keep_evidence(NAME, suspicion=losses_of(logits, site.given, self.sample_loss))
-        return _apply(site, result, result.changed, believed)
+        return _apply(site, result, result.changed, labels_to_train_on)
 
 
 def _believed(site: Site, logits: Tensor, by: Belief) -> NDArray[np.float64]:
@@ -390,14 +380,19 @@ def _believed(site: Site, logits: Tensor, by: Belief) -> NDArray[np.float64]:
 
 
 def _apply(
-    site: Site, result: Relabelled, flagged: NDArray[np.int64], believed: NDArray[np.float64]
+    site: Site, result: Relabelled, flagged: NDArray[np.int64], labels_to_train_on: NDArray[np.float64]
 ) -> Corrected:
     """Believe the new labels and keep, at the site, why."""
     labels = torch.from_numpy(result.labels)
     marks = _marks(labels, site.given, flagged)
-    site.keep_evidence(NAME, labels=labels, flagged=marks, proposed=torch.from_numpy(believed.argmax(-1)))
+    site.keep_evidence(NAME, labels=labels, flagged=marks, proposed=torch.from_numpy(labels_to_train_on.argmax(-1)))
     suspect, relabelled, changed = map(len, (flagged, result.relabelled, result.changed))
-    return Corrected(site.told(suspect), site.told(relabelled), site.told(changed), len(site.samples))
+    return Corrected(
+        site.suppress_small(suspect),
+        site.suppress_small(relabelled),
+        site.suppress_small(changed),
+        len(site.samples),
+    )
 
 
 def _marks(labels: Tensor, given: Tensor, flagged: NDArray[np.int64]) -> Tensor:
@@ -521,9 +516,7 @@ class FedCorrSettings(VisitsInTurn):
     """Method of stage 3, a table with its `name` (Fig. 4); its rounds and fraction are those above, its recipe is
     the study's with `train = {...}` over it. By itself FedAvg, with `adjust` and `aggregate` of the other stages."""
 
-    local: Recipe = field(
-        default_factory=lambda: Recipe(epochs=5, batch_size=10, lr=0.03, momentum=0.5), kw_only=True
-    )
+    local: Recipe = field(default_factory=lambda: Recipe(epochs=5, batch_size=10, lr=0.03, momentum=0.5), kw_only=True)
 
     def completed(self, facts: FederationFacts) -> Self:
         """One site a visit; ten sites a round of the later stages, or all where there are fewer, and as many
@@ -539,20 +532,20 @@ class FedCorrSettings(VisitsInTurn):
             usual_rounds=replace(self, fraction=gamma).last_rounds,
         )
 
-    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
-        yield from super().misfits(facts)
-        yield from mixture_misfits(facts)
+    def incompatibilities(self, facts: FederationFacts) -> Iterator[Incompatibility]:
+        yield from super().incompatibilities(facts)
+        yield from mixture_incompatibilities(facts)
         if facts.classes == 2:
-            yield Misfit(
+            yield Incompatibility(
                 "two classes leave its measure blind: predictions lie on a line, their dimensionality is "
                 "about 1 at every site, clean or noisy"
             )
         if any(samples <= self.lid_k for samples in facts.samples):
-            yield Misfit(f"sites with {self.lid_k} samples or fewer give a coarse LID")
+            yield Incompatibility(f"sites with {self.lid_k} samples or fewer give a coarse LID")
 
     @property
     def oracle(self) -> str | None:
-        return told(super().oracle, self.usual.oracle if self.usual is not None else None)
+        return oracle_note(super().oracle, self.usual.oracle if self.usual is not None else None)
 
     @property
     def gamma(self) -> float:
@@ -614,9 +607,7 @@ def with_replacement(
     return tuple(dealt)
 
 
-def ask_noisy(
-    federation: Federation, request: Request[Corrected], sites: list[str]
-) -> Mapping[str, Corrected]:
+def ask_noisy(federation: Federation, request: Request[Corrected], sites: list[str]) -> Mapping[str, Corrected]:
     """Ask noisy sites to correct labels. One site alone that does not answer must not stop the federation."""
     try:
         return federation.ask(request, sites)
@@ -673,7 +664,7 @@ class FedCorr(FedCorrSettings):
     def stages(self) -> list[Stage]:
         tune = self.tuning_rounds if self.fine_tuning else 0
         usual = self.last_rounds if self.usual_training else 0
-        judge = (CorrectLabels, TellBlindShare) if self.detection == "tested" else (CorrectLabels,)
+        judge = (CorrectLabels, EstimateBlindShare) if self.detection == "tested" else (CorrectLabels,)
         visit, relabel = (Train, ScoreModel, *judge), (RelabelConfident,)
         relabels = 1 if self.fine_tuning and self.correction else 0
         [last] = self.last_method().stages()
@@ -717,12 +708,9 @@ class FedCorr(FedCorrSettings):
         """
         if not sites:
             return state
-        score = ScoreModel(
-            None, self.lid_k, self.lid_form, self.lid_floor, self.sample_loss, self._statistics()
-        )
+        score = ScoreModel(None, self.lid_k, self.lid_form, self.lid_floor, self.sample_loss, self._statistics())
         requests = {
-            site: Train(state.weights, self.local_recipe(state.level.get(site, 0.0)), then=(score,))
-            for site in sites
+            site: Train(state.weights, self.local_recipe(state.level.get(site, 0.0)), then=(score,)) for site in sites
         }
         replies = self.ask_in_turn(state, federation, requests)
         if replies is None:
@@ -775,9 +763,7 @@ class FedCorr(FedCorrSettings):
         found = tested_split(scores[:, None], federation.random("tested"), each, draws=draws)
         return tested_findings(sites, found)
 
-    def _correct(
-        self, state: FedCorrState, federation: Federation, sites: list[str]
-    ) -> Mapping[str, Corrected]:
+    def _correct(self, state: FedCorrState, federation: Federation, sites: list[str]) -> Mapping[str, Corrected]:
         request = CorrectLabels(
             state.weights,
             ratio=self.ratio,

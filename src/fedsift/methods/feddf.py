@@ -18,10 +18,10 @@ from fedsift.protocol.federation import Federation, Replies
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Asks, Stage, State
 from fedsift.protocol.site import Site
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.own_models import OwnEvaluated, judge
 from fedsift.training.plan import reach
-from fedsift.training.public_learning import Lesson, PublicPart, Show, learn, public_size
+from fedsift.training.public_learning import PublicLesson, PublicPart, PublicPredictions, learn, public_size
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import TrainingRequest, count_refusal, weights_refusal
 
@@ -30,7 +30,7 @@ from fedsift.training.requests import TrainingRequest, count_refusal, weights_re
 
 
 @dataclass(frozen=True)
-class Contributed(Reply):
+class ContributedModel(Reply):
     """A site's model and what it predicts for the public samples."""
 
     weights: Weights = disclosed("the site's model after local training", update="weights")
@@ -52,29 +52,29 @@ class Contributed(Reply):
 
 
 @dataclass(frozen=True)
-class Contribute(TrainingRequest[Contributed]):
+class Contribute(TrainingRequest[ContributedModel]):
     """Distil the ensemble into these weights, train them privately, send them with their public scores."""
 
-    reply_type: ClassVar[type[Reply]] = Contributed
+    reply_type: ClassVar[type[Reply]] = ContributedModel
 
     weights: Weights
-    lesson: Lesson | None
+    lesson: PublicLesson | None
     recipe: Recipe
-    show: Show | None
+    show: PublicPredictions | None
 
     def reach(self, samples: int) -> float:
         return reach(samples, self.recipe)
 
-    def job(self, site: Site) -> Job:
-        return Job(site, student_of(site, self.weights, self.lesson), self.recipe)
+    def job(self, site: Site) -> TrainingJob:
+        return TrainingJob(site, student_of(site, self.weights, self.lesson), self.recipe)
 
-    def reply(self, site: Site, result: Result | None) -> Contributed:
+    def reply(self, site: Site, result: TrainingResult | None) -> ContributedModel:
         assert result is not None
         outputs = None if self.show is None else self.show.outputs(site, result.weights)
-        return Contributed(result.weights, outputs, len(site.samples), result.loss)
+        return ContributedModel(result.weights, outputs, len(site.samples), result.loss)
 
 
-def student_of(site: Site, weights: Weights, lesson: Lesson | None) -> Weights:
+def student_of(site: Site, weights: Weights, lesson: PublicLesson | None) -> Weights:
     """The group's student. Every site of a group makes the same one: order and dropout are shared."""
     return weights if lesson is None else learn(site, weights, lesson)
 
@@ -86,7 +86,7 @@ class EvaluateStudent(Request[OwnEvaluated]):
     reply_type: ClassVar[type[Reply]] = OwnEvaluated
 
     weights: Weights
-    lesson: Lesson | None
+    lesson: PublicLesson | None
 
     def answer(self, site: Site) -> OwnEvaluated:
         return judge(site, student_of(site, self.weights, self.lesson))
@@ -159,7 +159,7 @@ class FedDF(TrainingMethod):
         show = None
         if number + 1 > self.warm_up:
             part = PublicPart(number, 0, state.public)
-            show = Show(part, len(federation.classes), "logits")
+            show = PublicPredictions(part, len(federation.classes), "logits")
         recipe, lesson = self.recipe(plain_loss(federation)), self.lesson(state)
         replies = federation.ask(
             {
@@ -173,7 +173,7 @@ class FedDF(TrainingMethod):
         models = {**state.models, **averages(replies, state.networks)}
         return replace(state, models=models, ensemble=ensemble, shuffle=number)
 
-    def lesson(self, state: FedDFState) -> Lesson | None:
+    def lesson(self, state: FedDFState) -> PublicLesson | None:
         """KL(softmax(mean_k z_k) || student), over the public samples."""
         if state.ensemble is None:
             return None
@@ -184,7 +184,7 @@ class FedDF(TrainingMethod):
             clip=self.distil_clip,
         )
         part = PublicPart(state.shuffle, 0, state.public)
-        return Lesson(part, state.ensemble, "kl", recipe, "visit")
+        return PublicLesson(part, state.ensemble, "kl", recipe, "visit")
 
     def model(self, state: FedDFState) -> None:
         """There is one for each network; they are judged at the sites."""
@@ -198,7 +198,7 @@ class FedDF(TrainingMethod):
         return replace(self, rounds=3)
 
 
-def averages(replies: Replies[Contributed], networks: Mapping[str, str]) -> dict[str, Weights]:
+def averages(replies: Replies[ContributedModel], networks: Mapping[str, str]) -> dict[str, Weights]:
     """For each network that replied, the size-weighted mean of its sites' models."""
     result: dict[str, Weights] = {}
     for name in dict.fromkeys(networks[site] for site in replies):

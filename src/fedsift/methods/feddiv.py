@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsift.core.codec import Wire
+from fedsift.core.codec import WireFormat
 from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.detection.mixtures import (
     TwoGaussians,
@@ -30,7 +30,7 @@ from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclo
 from fedsift.protocol.method import Stage
 from fedsift.protocol.site import Site
 from fedsift.training.crossfit import part_of
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.objective import CrossEntropy, Objective, as_objective
 from fedsift.training.predict import site_logits
 from fedsift.training.recipe import Recipe
@@ -85,7 +85,7 @@ WORDS = (
 
 
 @dataclass(frozen=True)
-class Rules(Wire):
+class FilterRules(WireFormat):
     """How a site reads the filter; symbols as in the paper."""
 
     clean_from: float = 0.5
@@ -112,7 +112,7 @@ def filter_losses(site: Site, logits: Tensor, scale: str) -> NDArray[np.float64]
     return scaled_to_one(found) if scale == "site_minmax" else found
 
 
-def consistent_labels(site: Site, logits: Tensor, rules: Rules) -> Tensor:
+def consistent_labels(site: Site, logits: Tensor, rules: FilterRules) -> Tensor:
     """y° = argmax f(x) - xi log p_hat, int64 `[n]` (eq. 9)."""
     held = torch.bincount(site.given, minlength=site.n_classes) > 0 if rules.phat_over == "held" else None
     scores = debiased(logits.double().numpy(), usual_prediction(site), rules.xi, held)
@@ -126,7 +126,7 @@ def usual_prediction(site: Site) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class Sifted:
+class FilteredLabels:
     """A site's labels behind the filter."""
 
     clean: Tensor
@@ -142,13 +142,13 @@ class Sifted:
         return 1 - float(self.clean.double().mean())
 
 
-def sift(site: Site, logits: Tensor, mixture: Tensor, rules: Rules) -> Sifted:
+def sift(site: Site, logits: Tensor, mixture: Tensor, rules: FilterRules) -> FilteredLabels:
     """Part the labels by the filter (eqs. 7-8), and keep as evidence what it says of each."""
     belief = clean_share(filter_losses(site, logits, rules.scale), TwoGaussians.of(mixture.numpy()))
     top = F.softmax(logits.double(), dim=-1).max(-1)
     if rules.guarded:
         belief = np.where((top.indices == site.given).numpy(), 1.0, belief)
-    found = Sifted(torch.from_numpy(belief >= rules.clean_from), top.values >= rules.zeta, top.indices)
+    found = FilteredLabels(torch.from_numpy(belief >= rules.clean_from), top.values >= rules.zeta, top.indices)
     clear = ~found.clean & found.sure & (found.said == consistent_labels(site, logits, rules))
     site.keep_evidence(
         NAME,
@@ -163,13 +163,11 @@ def sift(site: Site, logits: Tensor, mixture: Tensor, rules: Rules) -> Sifted:
 def filter_refusal(table: Tensor) -> str | None:
     if table.shape != (3, 2) or not table.is_floating_point():
         return f"the filter has shape {tuple(table.shape)}, two Gaussians are (3, 2) numbers"
-    return (
-        None if bool((table[1:] > 0).all()) else "the filter has a variance or a share that is not positive"
-    )
+    return None if bool((table[1:] > 0).all()) else "the filter has a variance or a share that is not positive"
 
 
 @dataclass(frozen=True)
-class Fitted(Reply):
+class FittedFilter(Reply):
     """A site's own filter."""
 
     filter: Tensor = disclosed(WORDS, least=0.0)
@@ -180,42 +178,42 @@ class Fitted(Reply):
 
 
 @dataclass(frozen=True)
-class FitFilter(Request[Fitted]):
+class FitFilter(Request[FittedFilter]):
     """Fit two Gaussians to the site's losses under these weights, from nothing: W^0."""
 
-    reply_type: ClassVar[type[Reply]] = Fitted
+    reply_type: ClassVar[type[Reply]] = FittedFilter
 
     weights: Weights
     scale: Literal["raw", "site_minmax"] = "raw"
 
-    def answer(self, site: Site) -> Fitted:
+    def answer(self, site: Site) -> FittedFilter:
         found = first_filter(filter_losses(site, site_logits(site, self.weights), self.scale))
-        return Fitted(torch.from_numpy(found.table), len(site.samples))
+        return FittedFilter(torch.from_numpy(found.table), len(site.samples))
 
 
 @dataclass(frozen=True)
-class Suspected(Reply):
+class SuspectCount(Reply):
     """How many labels the filter holds suspect; which, stays there."""
 
     suspects: int = disclosed("how many of its labels the final filter holds suspect")
 
-    def refusal(self, request: SiftLabels, facts: SiteFacts) -> str | None:
+    def refusal(self, request: FilterLabels, facts: SiteFacts) -> str | None:
         return count_refusal("suspects", self.suspects, facts.samples, least=0)
 
 
 @dataclass(frozen=True)
-class SiftLabels(Request[Suspected]):
+class FilterLabels(Request[SuspectCount]):
     """Judge every label by the final model and filter: the site's list of suspects."""
 
-    reply_type: ClassVar[type[Reply]] = Suspected
+    reply_type: ClassVar[type[Reply]] = SuspectCount
 
     weights: Weights
     filter: Tensor
-    rules: Rules = field(default_factory=Rules)
+    rules: FilterRules = field(default_factory=FilterRules)
 
-    def answer(self, site: Site) -> Suspected:
+    def answer(self, site: Site) -> SuspectCount:
         found = sift(site, site_logits(site, self.weights), self.filter, self.rules)
-        return Suspected(site.told(int((~found.clean).sum())))
+        return SuspectCount(site.suppress_small(int((~found.clean).sum())))
 
 
 # FedDiv's training at a site: part its labels by the filter that all sites share, relabel what is
@@ -250,23 +248,23 @@ class TrainBehindFilter(Train):
 
     filter: Tensor = field(default_factory=lambda: torch.ones(3, 2).double())
     """W^t: means, variances and shares, clean first, `[3, 2]`."""
-    rules: Rules = field(default_factory=Rules)
+    rules: FilterRules = field(default_factory=FilterRules)
     em_steps: int | None = field(default=None, metadata={"least": 1, "most": MOST_EM_STEPS})
 
     def work(self, facts: SiteFacts) -> float:
         """With a look at every sample before each epoch, and one of the filter before and after."""
         return super().work(facts) + (self.recipe.epochs + 1) * facts.samples
 
-    def job(self, site: Site) -> Job | None:  # type: ignore[override]
+    def job(self, site: Site) -> TrainingJob | None:  # type: ignore[override]
         super().job(site)
         logits = site_logits(site, self.weights)
         found = sift(site, logits, self.filter, self.rules)
         bench = site.workbench
         bench["epochs"], bench["said"] = 0, found.said
-        bench["labels"], bench["usable"], bench["choosy"] = self.believed(site, found)
+        bench["labels"], bench["usable"], bench["choosy"] = self.labels_to_train_on(site, found)
         return self.part(site, self.weights, logits)
 
-    def believed(self, site: Site, found: Sifted) -> tuple[Tensor, Tensor, bool]:
+    def labels_to_train_on(self, site: Site, found: FilteredLabels) -> tuple[Tensor, Tensor, bool]:
         """Labels `[n]`, samples that may be trained on `[n]`, and whether they must be consistent.
 
         A clean site has all of its own; a noisy one its clean samples with their labels, and of the rest those that
@@ -278,7 +276,7 @@ class TrainBehindFilter(Train):
         taken = ~found.clean & found.sure & (self.rules.relabel and late)
         return torch.where(taken, found.said, site.given), found.clean | taken, self.rules.pcs and late
 
-    def part(self, site: Site, weights: Weights, logits: Tensor) -> Job | None:
+    def part(self, site: Site, weights: Weights, logits: Tensor) -> TrainingJob | None:
         """The next epoch, or all of them where the choice of samples does not change; None where too few are left."""
         bench, rules = site.workbench, self.rules
         usable, recipe = bench["usable"], self.recipe
@@ -292,14 +290,14 @@ class TrainBehindFilter(Train):
             return None
         own = part_of(site, usable.nonzero().squeeze(-1), bench["labels"])
         bench["epochs"] += recipe.epochs
-        return Job(own, weights, recipe, purpose=f"train to epoch {bench['epochs']}")
+        return TrainingJob(own, weights, recipe, purpose=f"train to epoch {bench['epochs']}")
 
-    def further(self, site: Site, result: Result) -> Job | None:
+    def further(self, site: Site, result: TrainingResult) -> TrainingJob | None:
         if site.workbench["epochs"] >= self.recipe.epochs:
             return None
         return self.part(site, result.weights, site_logits(site, result.weights))
 
-    def reply(self, site: Site, result: Result | None) -> TrainedBehindFilter:
+    def reply(self, site: Site, result: TrainingResult | None) -> TrainedBehindFilter:
         """The trained model, or the received one where nothing was trained, and the filter of its losses."""
         weights = self.weights if result is None else result.weights
         logits = site_logits(site, weights)
@@ -341,9 +339,7 @@ class FedDiv(VisitsInTurn):
     model itself would give, `form = "released"` is the deleted code.
     """
 
-    summary: ClassVar[str] = (
-        "Sites share one mixture over sample losses that filters labels; relabels the clear ones"
-    )
+    summary: ClassVar[str] = "Sites share one mixture over sample losses that filters labels; relabels the clear ones"
     paper: ClassVar[str] = "Li et al. 2024 (AAAI)"
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "cifar-100": {"iterations": 10, "rounds": 900},
@@ -411,9 +407,7 @@ class FedDiv(VisitsInTurn):
     phat_over: Literal["all", "held"] = "all"
     """Debias all classes (with a floor of 1e-4 for p_hat), or only those that the site has labels of."""
 
-    local: Recipe = field(
-        default_factory=lambda: Recipe(epochs=5, batch_size=10, lr=0.03, momentum=0.5), kw_only=True
-    )
+    local: Recipe = field(default_factory=lambda: Recipe(epochs=5, batch_size=10, lr=0.03, momentum=0.5), kw_only=True)
 
     def begin(self, federation: Federation, weights: Weights) -> FedDivState:
         return FedDivState(weights)
@@ -424,7 +418,7 @@ class FedDiv(VisitsInTurn):
             Stage("warm-up", visits, self.warm_up, asks=(Train,)),
             Stage("first filter", 1, self.fit_first_filter, asks=(FitFilter,), trains=False),
             Stage("filtered training", self.rounds, self.train_filtered, asks=(TrainBehindFilter,)),
-            Stage("list suspects", 1, self.list_suspects, asks=(SiftLabels,), trains=False),
+            Stage("list suspects", 1, self.list_suspects, asks=(FilterLabels,), trains=False),
         ]
 
     def warm_up(self, state: FedDivState, federation: Federation) -> FedDivState:
@@ -503,8 +497,7 @@ class FedDiv(VisitsInTurn):
     def list_suspects(self, state: FedDivState, federation: Federation) -> FedDivState:
         """Every site judges its labels by the final model and filter; delta_hat is what it says of them."""
         requests = {
-            site: SiftLabels(state.weights, self.filter_for(site, state), self.rules)
-            for site in federation.sites
+            site: FilterLabels(state.weights, self.filter_for(site, state), self.rules) for site in federation.sites
         }
         replies = federation.ask(requests)
         self.tell(
@@ -514,9 +507,9 @@ class FedDiv(VisitsInTurn):
         return state
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> FilterRules:
         """What a site needs of these settings."""
-        return Rules(
+        return FilterRules(
             clean_from=self.clean_from,
             noisy_above=self.noisy_above,
             zeta=self.zeta,

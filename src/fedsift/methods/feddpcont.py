@@ -51,18 +51,14 @@ def loss_of(epsilon: float | None) -> float:
 
 
 @dataclass(frozen=True)
-class Released(Reply):
+class ReleasedCounts(Reply):
     """Counts of a site's randomised labels; the single labels stay where they are."""
 
-    counts: Tensor = disclosed(
-        "how many of its randomised labels fall in each class, [K]", least=0, counts=False
-    )
+    counts: Tensor = disclosed("how many of its randomised labels fall in each class, [K]", least=0, counts=False)
     epsilon: float | None = disclosed(
         "privacy loss of this release for each label; none: true counts", least=0.0, label_loss=True
     )
-    releases: int = disclosed(
-        "how often its labels were ever released, this time included", least=1, counts=False
-    )
+    releases: int = disclosed("how often its labels were ever released, this time included", least=1, counts=False)
     private: bool = disclosed("whether the draw used entropy that the site alone knows")
 
     def refusal(self, request: ReleaseLabels, facts: SiteFacts) -> str | None:
@@ -80,7 +76,7 @@ class Released(Reply):
 
 
 @dataclass(frozen=True)
-class ReleaseLabels(Request[Released]):
+class ReleaseLabels(Request[ReleasedCounts]):
     """Randomise every label once, keep the result, and send its histogram (Alg. 1 lines 2-6).
 
     The histogram is all that lines 7-8 use, and it is post-processing of the labels that the paper sends: the
@@ -89,7 +85,7 @@ class ReleaseLabels(Request[Released]):
     release that its budget does not allow, and a deployed site adds up what all its releases spent.
     """
 
-    reply_type: ClassVar[type[Reply]] = Released
+    reply_type: ClassVar[type[Reply]] = ReleasedCounts
 
     epsilon: float | None
     """Privacy loss for each label; None sends the true counts."""
@@ -97,7 +93,7 @@ class ReleaseLabels(Request[Released]):
     budget: float | None = None
     """The study's limit; the site's own holds besides."""
 
-    def answer(self, site: Site) -> Released:
+    def answer(self, site: Site) -> ReleasedCounts:
         labels = digest_of(site.given)
         if self.classes != site.n_classes:  # an answer that no other label could give would tell the label
             raise DataError(
@@ -133,7 +129,7 @@ class ReleaseLabels(Request[Released]):
                 f"site '{site.name}' tells no count below its floor {site.smallest}, and true counts were asked for: "
                 "ask for randomised ones (epsilon)"
             )
-        return Released(page["counts"], page["epsilon"], 1, page["private"])
+        return ReleasedCounts(page["counts"], page["epsilon"], 1, page["private"])
 
     def check_budget(self, site: Site) -> None:
         limits = [limit for limit in (self.budget, site.privacy_budget) if limit is not None]
@@ -304,9 +300,7 @@ class FedDPCont(Averaging):
     def stages(self) -> list[Stage]:
         asks = (Train, WatchLogits) if self.watch_logits else (Train,)
         release = (
-            [Stage("label release", 1, self.release_labels, (ReleaseLabels,), trains=False)]
-            if self.releases
-            else []
+            [Stage("label release", 1, self.release_labels, (ReleaseLabels,), trains=False)] if self.releases else []
         )
         return [*release, Stage("train", self.rounds, self.train, asks)]
 
@@ -326,7 +320,7 @@ class FedDPCont(Averaging):
         federation.record(label_shares=q.tolist(), label_shares_shift=float(np.abs(q - raw).sum() / 2))
         return replace(state, q=q)
 
-    def record_privacy(self, replies: Replies[Released], federation: Federation) -> None:
+    def record_privacy(self, replies: Replies[ReleasedCounts], federation: Federation) -> None:
         """The ledger: what was spent on each label, by which mechanism, how often."""
         asked = _finite(self.private_epsilon)
         spent = {site: reply.epsilon for site, reply in replies.items()}
@@ -388,7 +382,7 @@ class FedDPCont(Averaging):
 
 
 def label_shares(
-    releases: Iterable[Released], recovery: Recovery
+    releases: Iterable[ReleasedCounts], recovery: Recovery
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(T^T)^-1 p (Alg. 1 lines 8-9) and the shares q made of it, `[K]` each.
 
@@ -399,9 +393,7 @@ def label_shares(
     for reply in releases:
         own = reply.counts.double().numpy()
         counts[reply.epsilon] = counts[reply.epsilon] + own if reply.epsilon in counts else own
-    noises = {
-        epsilon: response_noise(epsilon, len(pool), float(pool.sum())) for epsilon, pool in counts.items()
-    }
+    noises = {epsilon: response_noise(epsilon, len(pool), float(pool.sum())) for epsilon, pool in counts.items()}
     most = max(min(noises.values()), 1 - 1 / len(next(iter(counts.values()))))
     heard = {epsilon: pool for epsilon, pool in counts.items() if noises[epsilon] <= most}
     found = [(float(pool.sum()), posterior(pool, epsilon).raw) for epsilon, pool in heard.items()]

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from fedsift.core.codec import Wire
+from fedsift.core.codec import WireFormat
 from fedsift.core.errors import ConfigError
 from fedsift.core.ranges import AtLeastZero, Share
 from fedsift.formulas.aggregation import Merge, each_tensor, relative_sizes
@@ -18,7 +18,7 @@ from fedsift.protocol.messages import Reply, Weights
 from fedsift.protocol.method import Asks, State
 from fedsift.protocol.site import Site
 from fedsift.training.extras import Extra, PerParameter
-from fedsift.training.job import Result
+from fedsift.training.job import TrainingResult
 from fedsift.training.objective import Objective, Proximal, Term, as_objective
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train, Trained
@@ -74,14 +74,14 @@ class TrainDynamically(Train):
     def extras(self, site: Site) -> dict[str, Extra]:
         return {"anchors": PerParameter(feddyn_anchor(self.weights, self.memory(site)))}
 
-    def reply(self, site: Site, result: Result | None) -> Trained:
+    def reply(self, site: Site, result: TrainingResult | None) -> Trained:
         trained = super().reply(site, result)
         site.notebook[MEMORY] = feddyn_memory(self.memory(site), trained.weights, self.weights)
         return trained
 
 
 @dataclass(frozen=True)
-class Dynamics(Wire):
+class DynState(WireFormat):
     """What FedDyn keeps on the server: the model that sites start from, and the sum of their memories."""
 
     cloud: Weights
@@ -90,10 +90,10 @@ class Dynamics(Wire):
     """sum_k h_k over all sites, by the name of each trained parameter."""
 
 
-def begin_dynamics(weights: Weights, buffers: Sequence[str]) -> Dynamics:
+def begin_dynamics(weights: Weights, buffers: Sequence[str]) -> DynState:
     """Before the first round: start from these weights, no memories."""
     memory = {name: torch.zeros_like(value) for name, value in weights.items() if name not in buffers}
-    return Dynamics(cloud=weights, memory=memory)
+    return DynState(cloud=weights, memory=memory)
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class DynamicRound:
         return as_objective(loss) + alpha_k * Proximal(power=2)
 
     def __call__(
-        self, federation: Federation, dynamics: Dynamics, recipe: Recipe, chosen: Sequence[str]
-    ) -> tuple[Weights, Dynamics]:
+        self, federation: Federation, dynamics: DynState, recipe: Recipe, chosen: Sequence[str]
+    ) -> tuple[Weights, DynState]:
         """The average of the chosen sites' models, and the dynamics of the next round.
 
         The server derives the change of h_k from the model that it receives anyway: no memory travels.
@@ -135,14 +135,14 @@ class DynamicRound:
         for reply in replies.values():
             memory = feddyn_memory(memory, reply.weights, dynamics.cloud)
         moved = feddyn_cloud({name: averaged[name] for name in names}, [memory], len(federation.sites))
-        return averaged, Dynamics(cloud={**averaged, **moved}, memory=memory)
+        return averaged, DynState(cloud={**averaged, **moved}, memory=memory)
 
 
 @dataclass(frozen=True)
 class FedDynState(State):
     """`weights` is the average of the last round's models, the one to evaluate and use."""
 
-    dynamics: Dynamics = field(default_factory=lambda: Dynamics({}, {}))
+    dynamics: DynState = field(default_factory=lambda: DynState({}, {}))
 
 
 @methods.register("feddyn")

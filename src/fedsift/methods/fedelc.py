@@ -20,7 +20,7 @@ from fedsift.protocol.federation import Federation
 from fedsift.protocol.messages import Reply
 from fedsift.protocol.method import Stage
 from fedsift.protocol.site import Site
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.objective import Term, View
 from fedsift.training.predict import site_logits
 from fedsift.training.recipe import Recipe
@@ -123,7 +123,7 @@ class TrainLearningLabels(Train):
     upload_mix: float = 1.0
     """Share of the trained model in what is sent; the rest is the received one."""
 
-    def reply(self, site: Site, result: Result | None) -> Trained:
+    def reply(self, site: Site, result: TrainingResult | None) -> Trained:
         assert result is not None
         given = F.one_hot(site.given, site.n_classes).to(torch.float32)
         learnt = F.softmax(begun(site.notebook[LABELS], given, self.start), dim=-1)
@@ -139,7 +139,7 @@ class TrainLearningLabels(Train):
         )
         return super().reply(site, replace(result, weights=self.sent(result)))
 
-    def sent(self, result: Result) -> dict[str, Tensor]:
+    def sent(self, result: TrainingResult) -> dict[str, Tensor]:
         """(1 - m) theta^t + m theta_k; whole numbers (batch norm's counters) are those of theta_k."""
         if self.upload_mix == 1:
             return dict(result.weights)
@@ -155,7 +155,7 @@ class TrainScoring(Train):
 
     reply_type: ClassVar[type[Reply]] = Trained
 
-    def job(self, site: Site) -> Job:
+    def job(self, site: Site) -> TrainingJob:
         p = F.softmax(site_logits(site, self.weights).double(), dim=-1)
         given = F.one_hot(site.given, site.n_classes).double()
         site.keep_evidence(

@@ -52,7 +52,7 @@ class SameRelations(Term):
     def value(self, view: View) -> Tensor:
         guess = view.logits.detach()
         labels, sure = losses.confident_tags(torch.sigmoid(guess), self.threshold)
-        everywhere = losses.sure_throughout(sure, torch.ones_like(sure))
+        everywhere = losses.all_confident(sure, torch.ones_like(sure))
         chosen = everywhere & (losses.binary_entropy(guess).sum(-1) < self.most_entropy) & (view.present > 0)
         members = labels * (known_entries(view) == 0) * chosen.unsqueeze(-1)
         own, held = fedirm.relation_matrix(view.logits, members, self.temperature)
@@ -103,7 +103,7 @@ def relation_divergence(own: Tensor, other: Tensor, kind: Literal["plain", "bina
 
 
 @dataclass(frozen=True)
-class Relations(Reply):
+class RelationRows(Reply):
     """A site's rows of the relation matrix."""
 
     rows: Tensor = disclosed(
@@ -125,10 +125,10 @@ class Relations(Reply):
 
 
 @dataclass(frozen=True)
-class Relate(Request[Relations]):
+class Relate(Request[RelationRows]):
     """sigmoid(mean logit / T) over the positives of each annotated class, under a model."""
 
-    reply_type: ClassVar[type[Reply]] = Relations
+    reply_type: ClassVar[type[Reply]] = RelationRows
 
     classes: int
     temperature: float = 2.0
@@ -137,14 +137,14 @@ class Relate(Request[Relations]):
     weights: Weights | None = None
     """None inside a training visit: the model just trained."""
 
-    def answer(self, site: Site) -> Relations:
+    def answer(self, site: Site) -> RelationRows:
         active = annotated_classes(site.facts, self.classes)
         logits = site_logits(site, site.weights_for(self.weights)).double()
         members = site.given.double()
         rows, _ = relation_matrix(logits, members, self.temperature)
         held = members.sum(0) >= max(self.least_members, site.smallest)
         rows = torch.where(held.unsqueeze(-1), rows, 0.0)
-        return Relations(rows[active].float(), held[active])
+        return RelationRows(rows[active].float(), held[active])
 
 
 @dataclass(frozen=True)
@@ -184,9 +184,7 @@ class FedIRM(PartlyAnnotated):
     Rounds on annotated classes alone, then rounds with a mean teacher and relation matrices for the missing ones.
     """
 
-    summary: ClassVar[str] = (
-        "A mean teacher and relations between classes, shared by all sites, for missing classes"
-    )
+    summary: ClassVar[str] = "A mean teacher and relations between classes, shared by all sites, for missing classes"
     paper: ClassVar[str] = "Liu et al. 2021 (MICCAI); multi-label as in FedMLP's comparison"
     compares_views: ClassVar[bool] = True
 
@@ -305,7 +303,7 @@ class FedIRM(PartlyAnnotated):
         k = len(federation.classes)
         rows, held = np.zeros((len(replies), k, k)), np.zeros((len(replies), k), np.bool_)
         for i, (site, reply) in enumerate(replies.items()):
-            [told] = [part for part in reply.then if isinstance(part, Relations)]
+            [told] = [part for part in reply.then if isinstance(part, RelationRows)]
             active = annotated_classes(federation.facts[site], k)
             rows[i, active], held[i, active] = told.rows.double().numpy(), told.held.numpy()
         sizes = np.array([float(reply.samples) for reply in replies.values()])

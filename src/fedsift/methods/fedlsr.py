@@ -190,9 +190,7 @@ class FedLSRMultiLabel(FedLSR):
     `form = "released"` feeds probabilities to a loss that takes logits, which cannot fit.
     """
 
-    summary: ClassVar[str] = (
-        "FedLSR for several yes/no labels: two looks must give one, sharp answer for each class"
-    )
+    summary: ClassVar[str] = "FedLSR for several yes/no labels: two looks must give one, sharp answer for each class"
     paper: ClassVar[str] = "Jiang et al. 2022 (CIKM); multi-label as in FedMLP's comparison"
     tasks: ClassVar[tuple[str, ...]] = ("multilabel",)
     instead: ClassVar[Mapping[str, str]] = {"multiclass": "fedlsr"}

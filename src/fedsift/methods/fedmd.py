@@ -15,7 +15,14 @@ from fedsift.methods._base import methods, plain_loss, record_loss
 from fedsift.methods._public_learning import LearnsInPublic
 from fedsift.protocol.federation import Federation, Replies
 from fedsift.protocol.method import State
-from fedsift.training.public_learning import Collaborate, Collaborated, Lesson, PublicPart, Show, public_size
+from fedsift.training.public_learning import (
+    Collaborate,
+    PublicLesson,
+    PublicPart,
+    PublicPredictions,
+    PublicReply,
+    public_size,
+)
 from fedsift.training.recipe import Recipe
 
 
@@ -73,7 +80,7 @@ class FedMD(LearnsInPublic):
                 epochs=self.digest_epochs,
                 lr=self.local.lr if self.digest_lr is None else self.digest_lr,
             )
-            lesson = Lesson(self.part(number, state.public), consensus, self.digest, recipe, "visit")
+            lesson = PublicLesson(self.part(number, state.public), consensus, self.digest, recipe, "visit")
         ahead = self.part(number + 1, state.public) if number + 1 < self.rounds else None
         return self.exchange(state, federation, lesson, self.recipe(plain_loss(federation)), ahead)
 
@@ -85,11 +92,11 @@ class FedMD(LearnsInPublic):
         self,
         state: FedMDState,
         federation: Federation,
-        lesson: Lesson | None,
+        lesson: PublicLesson | None,
         train: Recipe | None,
         ahead: PublicPart | None,
     ) -> FedMDState:
-        show = None if ahead is None else Show(ahead, len(federation.classes), "logits")
+        show = None if ahead is None else PublicPredictions(ahead, len(federation.classes), "logits")
         replies = federation.ask(Collaborate(learn=lesson, train=train, show=show))
         record_loss(federation, replies)
         return replace(state, scores=_scores(replies))
@@ -98,5 +105,5 @@ class FedMD(LearnsInPublic):
         return replace(self, rounds=2, pretrain_rounds=1, pretrain_epochs=1)
 
 
-def _scores(replies: Replies[Collaborated]) -> dict[str, Tensor]:
+def _scores(replies: Replies[PublicReply]) -> dict[str, Tensor]:
     return {site: reply.outputs for site, reply in replies.items() if reply.outputs is not None}

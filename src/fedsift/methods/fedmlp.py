@@ -17,7 +17,7 @@ from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.core.rounding import floor_count
 from fedsift.formulas.prototypes import Prototypes, cosine, global_prototypes, local_prototypes
 from fedsift.methods._base import Averaging, for_missing_classes, methods, record_loss
-from fedsift.protocol.facts import FederationFacts, Misfit
+from fedsift.protocol.facts import FederationFacts, Incompatibility
 from fedsift.protocol.federation import Federation, Replies
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Stage, State
@@ -63,7 +63,7 @@ def global_difficulty(
 
 
 @dataclass(frozen=True)
-class Tagging:
+class TaggingRound:
     """One round of tagging for one missing class."""
 
     score: NDArray[np.float64]
@@ -89,7 +89,7 @@ def tag(
     t0: float = 0.005,
     t1: float = 0.01,
     min_select: int = 0,
-) -> Tagging:
+) -> TaggingRound:
     """Tag the surest samples of one missing class for good (eq. 7-9, tau = d_c T).
 
     features `[n, d]`; negative, positive: the class's prototypes `[d]`, None if there is none (then nothing
@@ -110,7 +110,7 @@ def tag(
     pick1 = to_one[np.argsort(score[to_one], kind="stable")][:n1].astype(np.int64)
     updated = current.copy()
     updated[pick0], updated[pick1] = 0, 1
-    return Tagging(score, len(to_zero), len(to_one), pick0, pick1, updated)
+    return TaggingRound(score, len(to_zero), len(to_one), pick0, pick1, updated)
 
 
 # What a site does for FedMLP beside training: tagging missing labels, measuring its own model
@@ -169,9 +169,7 @@ class TagMissing(Request[TagCounts]):
             return TagCounts(0, 0)
         tags, when, suspicion = _tag_pages(site, n)
         network = site.network(site.weights_for(self.weights))
-        features, _ = features_of(
-            network, site.samples, augment=self.augment, generator=site.random("tagging")
-        )
+        features, _ = features_of(network, site.samples, augment=self.augment, generator=site.random("tagging"))
         new = 0
         for c in missing:
             negative, positive = (self.prototypes[c, side] if self.held[c, side] else None for side in (0, 1))
@@ -185,7 +183,7 @@ class TagMissing(Request[TagCounts]):
             suspicion[:, c] = np.where(np.isnan(found.score), suspicion[:, c], -found.score)
             new += len(fresh)
         _keep_tags(site, tags, when, suspicion, missing)
-        return TagCounts(site.told(new), site.told(int((tags[:, missing] == UNTAGGED).sum())))
+        return TagCounts(site.suppress_small(new), site.suppress_small(int((tags[:, missing] == UNTAGGED).sum())))
 
 
 def _tag_pages(site: Site, n: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
@@ -239,16 +237,14 @@ def measured_classes(facts: SiteFacts, n_classes: int, over: str) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Portrait(Reply):
+class ClassPrototypes(Reply):
     """A site's prototypes and its view of the classes' difficulty."""
 
     prototypes: Tensor = disclosed("mean feature of samples without and with each annotated class, [A, 2, F]")
     held: Tensor = disclosed("which of these means exist, [A, 2]")
-    difficulty: Tensor = disclosed(
-        "share of confident predictions for each class measured, [M]", least=0.0, most=1.0
-    )
+    difficulty: Tensor = disclosed("share of confident predictions for each class measured, [M]", least=0.0, most=1.0)
 
-    def refusal(self, request: Portray, facts: SiteFacts) -> str | None:
+    def refusal(self, request: MakePrototypes, facts: SiteFacts) -> str | None:
         active = len(annotated_classes(facts, request.classes))
         measured = len(measured_classes(facts, request.classes, request.difficulty_over))
         wanted = (active, 2, request.width)
@@ -264,10 +260,10 @@ class Portrait(Reply):
 
 
 @dataclass(frozen=True)
-class Portray(Request[Portrait]):
+class MakePrototypes(Request[ClassPrototypes]):
     """Prototypes of the annotated classes (eq. 5) and difficulty of the others (eq. 10) under a model."""
 
-    reply_type: ClassVar[type[Reply]] = Portrait
+    reply_type: ClassVar[type[Reply]] = ClassPrototypes
 
     weights: Weights | None
     """theta_k; None inside a training visit, where it is the model just trained."""
@@ -281,18 +277,16 @@ class Portray(Request[Portrait]):
     """Withhold a mean over fewer samples."""
     augment: Augment | None = None
 
-    def answer(self, site: Site) -> Portrait:
+    def answer(self, site: Site) -> ClassPrototypes:
         active = annotated_classes(site.facts, self.classes)
         network = site.network(site.weights_for(self.weights))
-        features, logits = features_of(
-            network, site.samples, augment=self.augment, generator=site.random("portrait")
-        )
+        features, logits = features_of(network, site.samples, augment=self.augment, generator=site.random("portrait"))
         given = site.given.numpy()[:, active]
         found = local_prototypes(features.numpy(), given, range(len(active)))
         members = np.stack([(given == 0).sum(0), (given == 1).sum(0)], axis=1)
         held = found.held & (members >= max(self.least_members, site.smallest))
         sure = local_difficulty(torch.sigmoid(logits.double()).numpy(), self.low, self.high)
-        return Portrait(
+        return ClassPrototypes(
             torch.from_numpy(np.where(held[..., None], found.vectors, 0.0)).to(torch.float32),
             torch.from_numpy(held),
             torch.from_numpy(sure[measured_classes(site.facts, self.classes, self.difficulty_over)]),
@@ -305,9 +299,7 @@ class Portray(Request[Portrait]):
 
 def warn_of_gaps(federation: Federation) -> None:
     """Say which classes no site annotates."""
-    seen = {
-        c for facts in federation.facts.values() for c in annotated_classes(facts, len(federation.classes))
-    }
+    seen = {c for facts in federation.facts.values() for c in annotated_classes(facts, len(federation.classes))}
     for c, name in enumerate(federation.classes):
         if c not in seen:
             federation.warn(f"no site annotates '{name}': nothing can be learnt about it")
@@ -344,7 +336,7 @@ def record_tags(replies: Replies[Trained], federation: Federation) -> None:
 
 
 def average_prototypes(
-    portraits: Mapping[str, Portrait],
+    portraits: Mapping[str, ClassPrototypes],
     sizes: Sequence[int],
     federation: Federation,
     weighting: Literal["size", "equal"],
@@ -362,7 +354,7 @@ def average_prototypes(
 
 
 def average_difficulty(
-    portraits: Mapping[str, Portrait],
+    portraits: Mapping[str, ClassPrototypes],
     sizes: Sequence[int],
     federation: Federation,
     over: Literal["missing", "active"],
@@ -452,9 +444,7 @@ class FedMLP(Averaging):
     statistics_on: Literal["eval", "train"] = "eval"
     """Measure on the images as they are, or augmented as in training (released code)."""
 
-    local: Recipe = field(
-        default_factory=lambda: Recipe(optimiser="adam", lr=3e-5, weight_decay=5e-4), kw_only=True
-    )
+    local: Recipe = field(default_factory=lambda: Recipe(optimiser="adam", lr=3e-5, weight_decay=5e-4), kw_only=True)
 
     def __post_init__(self) -> None:
         if not 0 <= self.t_1 <= self.rounds:
@@ -468,8 +458,8 @@ class FedMLP(Averaging):
     def completed(self, facts: FederationFacts) -> FedMLP:
         return replace(self, warm_up=self.t_1)
 
-    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
-        yield from super().misfits(facts)
+    def incompatibilities(self, facts: FederationFacts) -> Iterator[Incompatibility]:
+        yield from super().incompatibilities(facts)
         yield from for_missing_classes(facts)
 
     def begin(self, federation: Federation, weights: Weights) -> FedMLPState:
@@ -477,7 +467,7 @@ class FedMLP(Averaging):
         return FedMLPState(weights, np.zeros((k, 2, width)), np.zeros((k, 2), np.bool_), np.ones(k))
 
     def stages(self) -> list[Stage]:
-        tag, portray = ((TagMissing,), (Portray,)) if self.mld else ((), ())
+        tag, portray = ((TagMissing,), (MakePrototypes,)) if self.mld else ((), ())
         later = self.rounds - self.t_1
         return [
             Stage("warm up", self.t_1, self.train_on_annotated, (Train, *portray)),
@@ -540,10 +530,10 @@ class FedMLP(Averaging):
             augment=self.seen_through(),
         )
 
-    def portray(self, state: FedMLPState) -> Portray:
+    def portray(self, state: FedMLPState) -> MakePrototypes:
         """Eq. 5 and the first half of eq. 10."""
         k, _, width = state.prototypes.shape
-        return Portray(
+        return MakePrototypes(
             weights=None,
             classes=k,
             width=width,
@@ -565,7 +555,7 @@ class FedMLP(Averaging):
         if federation.round.count == 1:
             warn_of_gaps(federation)
         state = replace(state, weights=self.merged(replies, state.weights))
-        portraits = {site: part for site, part in parts_of(replies) if isinstance(part, Portrait)}
+        portraits = {site: part for site, part in parts_of(replies) if isinstance(part, ClassPrototypes)}
         if not portraits:
             return state
         sizes = [replies[site].samples for site in portraits]

@@ -22,14 +22,14 @@ from fedsift.formulas.aggregation import Distance, check_alike, pair_distances, 
 from fedsift.methods._base import (
     Averaging,
     methods,
-    mixture_misfits,
+    mixture_incompatibilities,
     tested_findings,
     tested_for_own_labels,
     train_round,
 )
-from fedsift.methods._clean_reference import TellBlindShare, beside_clean_sites, without_reference
+from fedsift.methods._clean_reference import EstimateBlindShare, beside_clean_sites, without_reference
 from fedsift.methods._partial_annotation import PartlyAnnotated
-from fedsift.protocol.facts import FederationFacts, Misfit
+from fedsift.protocol.facts import FederationFacts, Incompatibility
 from fedsift.protocol.federation import Federation, Replies
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Weights
@@ -162,9 +162,7 @@ class FindsNoisySites(Averaging):
 
     def __post_init__(self) -> None:
         if not 0 <= self.t_1 <= self.rounds:
-            raise ConfigError(
-                f"method.warm_up = {self.t_1}: it must be between 0 and method.rounds = {self.rounds}"
-            )
+            raise ConfigError(f"method.warm_up = {self.t_1}: it must be between 0 and method.rounds = {self.rounds}")
         if self.votes < 1:
             raise ConfigError(f"method.votes = {self.votes}: at least one fit is needed")
 
@@ -182,11 +180,11 @@ class FindsNoisySites(Averaging):
     @property
     def sought(self) -> Asks:
         """What the search asks: a test also asks whether anybody is clean."""
-        return (Indicate, TellBlindShare) if self.detection == "tested" else (Indicate,)
+        return (Indicate, EstimateBlindShare) if self.detection == "tested" else (Indicate,)
 
-    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
-        yield from super().misfits(facts)
-        yield from mixture_misfits(facts)
+    def incompatibilities(self, facts: FederationFacts) -> Iterator[Incompatibility]:
+        yield from super().incompatibilities(facts)
+        yield from mixture_incompatibilities(facts)
 
     def adjusted(self) -> CrossEntropy:
         """Cross-entropy on f(x) + log pi, pi the site's own class prior (section 4.1)."""
@@ -219,9 +217,7 @@ class FindsNoisySites(Averaging):
             findings = beside_clean_sites(findings, federation, state.weights)
         found = list(findings.noisy)
         if unmeasured:
-            federation.warn(
-                f"no indicator from {', '.join(unmeasured)}: treated as noisy until the end of the run"
-            )
+            federation.warn(f"no indicator from {', '.join(unmeasured)}: treated as noisy until the end of the run")
         if not without_reference(findings, federation) and not found:
             federation.warn("the mixture found no noisy site: stage 2 is FedAvg with logit adjustment")
         federation.find(findings)
@@ -247,9 +243,7 @@ class FindsNoisySites(Averaging):
         features, kept = (result.values if self.min_max else result.filled), result.informative
         if self.per_class and len(kept) < table.shape[1]:
             left = [federation.classes[k] for k in range(table.shape[1]) if k not in set(kept)]
-            federation.warn(
-                f"classes that tell no sites apart were left out of the mixture: {', '.join(left)}"
-            )
+            federation.warn(f"classes that tell no sites apart were left out of the mixture: {', '.join(left)}")
         return features[:, kept] if len(kept) else np.zeros((len(table), 1))
 
     # Stage 2, section 4.2 ------------------------------------------------------------------------------------------
@@ -278,9 +272,7 @@ class FindsNoisySites(Averaging):
 
 def _table(replies: Replies[Indicators]) -> Table:
     """`[sites, K]`, NaN where a site does not hold a class."""
-    return np.stack(
-        [np.where(reply.held.numpy(), reply.values.double().numpy(), np.nan) for reply in replies.values()]
-    )
+    return np.stack([np.where(reply.held.numpy(), reply.values.double().numpy(), np.nan) for reply in replies.values()])
 
 
 def _without_nan(row: Table) -> list[float | None]:

@@ -18,14 +18,14 @@ from fedsift.core.ranges import AtLeastOne, Count, Rate, Share
 from fedsift.formulas.prototypes import cosine
 from fedsift.methods._base import Averaging, ask_to_train, methods
 from fedsift.methods.divide_mix import clean_votes
-from fedsift.protocol.facts import FederationFacts, Misfit
+from fedsift.protocol.facts import FederationFacts, Incompatibility
 from fedsift.protocol.federation import Federation, Replies
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Stage, State
 from fedsift.protocol.site import Site
 from fedsift.training.crossfit import part_of
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.objective import CrossEntropy
 from fedsift.training.plan import batch_bounds
 from fedsift.training.predict import features_of, site_logits
@@ -77,12 +77,10 @@ ITERATIONS = 100
 
 
 @dataclass(frozen=True)
-class Profile(Reply):
+class ModelProfile(Reply):
     """By what a site is chosen as a neighbour."""
 
-    expertise: float = disclosed(
-        "share of its own labels that its trained model agrees with", least=0, most=1
-    )
+    expertise: float = disclosed("share of its own labels that its trained model agrees with", least=0, most=1)
     output: Tensor = disclosed("the trained model's prediction for one picture of random noise, [K]")
 
     def refusal(self, request: DescribeModel, facts: SiteFacts) -> str | None:
@@ -92,21 +90,21 @@ class Profile(Reply):
 
 
 @dataclass(frozen=True)
-class DescribeModel(Request[Profile]):
+class DescribeModel(Request[ModelProfile]):
     """Expertise on the own labels, and the answer to the picture of noise that all sites are shown."""
 
-    reply_type: ClassVar[type[Reply]] = Profile
+    reply_type: ClassVar[type[Reply]] = ModelProfile
 
     weights: Weights | None
     classes: int
 
-    def answer(self, site: Site) -> Profile:
+    def answer(self, site: Site) -> ModelProfile:
         weights = site.weights_for(self.weights)
         agreed = (site_logits(site, weights).argmax(-1) == site.labels).double().mean()
         picture = noise_picture(site).to(site.compute.device)
         with torch.inference_mode():
             answer = F.softmax(site.network(weights).eval()(picture)[0], dim=-1)
-        return Profile(float(agreed), answer.cpu().clone())
+        return ModelProfile(float(agreed), answer.cpu().clone())
 
 
 def noise_picture(site: Site) -> Tensor:
@@ -119,7 +117,7 @@ def noise_picture(site: Site) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Shown(Trained):
+class SharedModel(Trained):
     """A model that other sites get to see."""
 
     weights: Weights = disclosed(
@@ -134,12 +132,12 @@ class Shown(Trained):
 
 
 @dataclass(frozen=True)
-class TrainShown(Train):
+class TrainShared(Train):
     """Plain training of a model that other sites will see."""
 
-    reply_type: ClassVar[type[Reply]] = Shown
+    reply_type: ClassVar[type[Reply]] = SharedModel
 
-    def reply(self, site: Site, result: Result | None) -> Shown:
+    def reply(self, site: Site, result: TrainingResult | None) -> SharedModel:
         trained = super().reply(site, result)
         mask: Tensor | None = site.workbench.get(CLEAN)
         used = len(site.samples) if mask is None else int(mask.sum())
@@ -147,14 +145,14 @@ class TrainShown(Train):
             raise DataError(
                 f"site '{site.name}' trained on {used} samples, fewer than its floor {site.smallest}: nothing is told"
             )
-        return Shown(trained.weights, trained.samples, trained.loss, trained.then, used)
+        return SharedModel(trained.weights, trained.samples, trained.loss, trained.then, used)
 
 
 @dataclass(frozen=True)
-class TrainAmongNeighbours(TrainShown):
+class TrainAmongNeighbours(TrainShared):
     """Let the received model and the neighbours' vote on every label, then train on those that look clean."""
 
-    reply_type: ClassVar[type[Reply]] = Shown
+    reply_type: ClassVar[type[Reply]] = SharedModel
 
     neighbours: tuple[Weights, ...] = ()
     """Models of other sites."""
@@ -166,7 +164,7 @@ class TrainAmongNeighbours(TrainShown):
     balanced: bool = True
     """See `clean_votes`."""
 
-    def job(self, site: Site) -> Job:
+    def job(self, site: Site) -> TrainingJob:
         votes = self.votes(site)
         mean = np.average(votes, axis=0, weights=self.shares)
         clean = torch.from_numpy(mean > self.least)
@@ -247,9 +245,7 @@ class FedRN(Averaging):
     neighbours can learn.
     """
 
-    summary: ClassVar[str] = (
-        "Sites train on labels that neighbours' models find clean; shows sites each other's models"
-    )
+    summary: ClassVar[str] = "Sites train on labels that neighbours' models find clean; shows sites each other's models"
     paper: ClassVar[str] = "Kim et al. 2022 (CIKM)"
 
     rounds: AtLeastOne = 100
@@ -273,15 +269,11 @@ class FedRN(Averaging):
     """Judge a label beside its class's share of the site's labels: a mixture over plain losses takes all labels of a
     rare class for wrong. Off is as released."""
 
-    local: Recipe = field(
-        default_factory=lambda: Recipe(epochs=5, batch_size=50, lr=0.01, momentum=0.5), kw_only=True
-    )
+    local: Recipe = field(default_factory=lambda: Recipe(epochs=5, batch_size=50, lr=0.01, momentum=0.5), kw_only=True)
 
     def __post_init__(self) -> None:
         if self.t_w > self.rounds:
-            raise ConfigError(
-                f"method.warm_up = {self.t_w}: it must not exceed method.rounds = {self.rounds}"
-            )
+            raise ConfigError(f"method.warm_up = {self.t_w}: it must not exceed method.rounds = {self.rounds}")
 
     @property
     def t_w(self) -> int:
@@ -297,16 +289,14 @@ class FedRN(Averaging):
     def stages(self) -> list[Stage]:
         neighbours = (TrainAmongNeighbours, DescribeModel)
         return [
-            Stage("warm up", self.t_w, self.train_plainly, asks=(TrainShown, DescribeModel)),
-            Stage(
-                "reliable neighbours", self.rounds - self.t_w, self.train_among_neighbours, asks=neighbours
-            ),
+            Stage("warm up", self.t_w, self.train_plainly, asks=(TrainShared, DescribeModel)),
+            Stage("reliable neighbours", self.rounds - self.t_w, self.train_among_neighbours, asks=neighbours),
         ]
 
     def train_plainly(self, state: FedRNState, federation: Federation) -> FedRNState:
         """FedAvg; each trained model is described in the same visit."""
         recipe, describe = self.recipe(CrossEntropy()), DescribeModel(None, len(federation.classes))
-        request = TrainShown(state.weights, recipe, then=(describe,))
+        request = TrainShared(state.weights, recipe, then=(describe,))
         chosen = federation.choose(self.fraction)
         return self.take_in(state, ask_to_train(federation, request, chosen))
 
@@ -351,7 +341,7 @@ class FedRN(Averaging):
     def take_in(self, state: FedRNState, replies: Replies[Trained]) -> FedRNState:
         """Average by size; keep every model with what describes it."""
         profiles = {site: reply.then[0] for site, reply in replies.items()}
-        told = {site: profile for site, profile in profiles.items() if isinstance(profile, Profile)}
+        told = {site: profile for site, profile in profiles.items() if isinstance(profile, ModelProfile)}
         return replace(
             state,
             weights=self.merged(replies, state.weights),
@@ -360,10 +350,10 @@ class FedRN(Averaging):
             outputs={**state.outputs, **{site: own.output.tolist() for site, own in told.items()}},
         )
 
-    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
-        yield from super().misfits(facts)
+    def incompatibilities(self, facts: FederationFacts) -> Iterator[Incompatibility]:
+        yield from super().incompatibilities(facts)
         if facts.sites is not None and 1 < facts.sites <= self.neighbours:
-            yield Misfit(
+            yield Incompatibility(
                 f"{facts.sites} sites have fewer than method.neighbours = {self.neighbours} others each"
             )
 
@@ -373,6 +363,4 @@ class FedRN(Averaging):
 
 def levels_of(replies: Replies[Trained]) -> dict[str, float]:
     """Share of each site's labels that looked wrong."""
-    return {
-        site: 1 - reply.clean / reply.samples for site, reply in replies.items() if isinstance(reply, Shown)
-    }
+    return {site: 1 - reply.clean / reply.samples for site, reply in replies.items() if isinstance(reply, SharedModel)}

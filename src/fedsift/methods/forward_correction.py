@@ -19,7 +19,7 @@ from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclo
 from fedsift.protocol.method import Stage, State
 from fedsift.protocol.site import Site
 from fedsift.training.extras import Extra, PerSite
-from fedsift.training.job import Result
+from fedsift.training.job import TrainingResult
 from fedsift.training.objective import Term, View
 from fedsift.training.predict import site_logits
 from fedsift.training.requests import Train, Trained, count_refusal
@@ -76,22 +76,20 @@ def _rows_or_identity(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], i
 
 
 @dataclass(frozen=True)
-class Estimated(Reply):
+class EstimatedTransition(Reply):
     """That a site has a matrix now; the matrix stays there."""
 
-    rows: int = disclosed(
-        "for how many classes the site could estimate how their labels are mistaken", counts=False
-    )
+    rows: int = disclosed("for how many classes the site could estimate how their labels are mistaken", counts=False)
 
     def refusal(self, request: EstimateTransition, facts: SiteFacts) -> str | None:
         return count_refusal("rows", self.rows, request.classes, least=0)
 
 
 @dataclass(frozen=True)
-class EstimateTransition(Request[Estimated]):
+class EstimateTransition(Request[EstimatedTransition]):
     """Estimate T[i][j] = P(given j | true i) from the model's predictions on the site's samples, and keep it."""
 
-    reply_type: ClassVar[type[Reply]] = Estimated
+    reply_type: ClassVar[type[Reply]] = EstimatedTransition
 
     weights: Weights
     classes: int
@@ -99,14 +97,14 @@ class EstimateTransition(Request[Estimated]):
     confidence: float = 0.95
     percentile: float = 97.0
 
-    def answer(self, site: Site) -> Estimated:
+    def answer(self, site: Site) -> EstimatedTransition:
         p = torch.softmax(site_logits(site, self.weights).double(), -1).numpy()
         if self.estimator == "confident":
             table, rows = confident_transition(p, site.labels.numpy(), self.confidence)
         else:
             table, rows = anchor_transition(p, self.percentile)
         site.notebook[TRANSITION] = torch.from_numpy(table).float()
-        return Estimated(rows)
+        return EstimatedTransition(rows)
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ class TrainCorrected(Train):
             extras[CHANGE] = PerSite(site.notebook.get(CHANGE, torch.zeros_like(identity)), self.revision_lr)
         return extras
 
-    def reply(self, site: Site, result: Result | None) -> Trained:
+    def reply(self, site: Site, result: TrainingResult | None) -> Trained:
         if result is not None and CHANGE in result.learnt:
             site.notebook[CHANGE] = result.learnt[CHANGE]
         return super().reply(site, result)
@@ -184,9 +182,7 @@ class ThroughMatrices(Averaging):
             )
         return state
 
-    def through(
-        self, state: State, federation: Federation, loss: ThroughTransition, revision_lr: float = 0.0
-    ) -> State:
+    def through(self, state: State, federation: Federation, loss: ThroughTransition, revision_lr: float = 0.0) -> State:
         """FedAvg whose sites train through their T."""
         visit = TrainCorrected(state.weights, self.recipe(loss), revision_lr=revision_lr)
         replies = ask_to_train(federation, visit, federation.choose(self.fraction))

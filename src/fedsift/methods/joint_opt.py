@@ -18,7 +18,7 @@ from fedsift.protocol.federation import Federation
 from fedsift.protocol.messages import Reply
 from fedsift.protocol.method import Stage, State
 from fedsift.protocol.site import Site
-from fedsift.training.job import Result
+from fedsift.training.job import TrainingResult
 from fedsift.training.objective import Objective, Term, View, as_objective
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train, Trained
@@ -89,7 +89,7 @@ class TrainJointly(Train):
     """Where labels are what the network predicts already there is little to learn: a site that comes for the first
     time, with its given labels, moves thirty times as far as one that has learnt its own."""
 
-    def reply(self, site: Site, result: Result | None) -> Trained:
+    def reply(self, site: Site, result: TrainingResult | None) -> Trained:
         window: Tensor = site.notebook[WINDOW]
         label = mean_prediction(window)
         proposed = torch.where(window.sum((-2, -1)) > 0, label.argmax(-1), site.given)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedsift.core.errors import ConfigError, DataError
-from fedsift.core.ranges import AtLeastZero, Ranged
+from fedsift.core.ranges import AtLeastZero, RangeChecked
 from fedsift.formulas.losses import teacher_mixture, teacher_weights
 from fedsift.methods._base import OneStage, ask_to_train, methods, record_loss
 from fedsift.methods._public_learning import LearnsInPublic
@@ -23,7 +23,14 @@ from fedsift.protocol.site import Site
 from fedsift.training.objective import CrossEntropy, Objective, as_objective
 from fedsift.training.own_models import MeasuredOn, chance_objective, held_out_of, mean_objective
 from fedsift.training.plan import batch_bounds
-from fedsift.training.public_learning import Collaborate, Collaborated, Lesson, PublicPart, Show, public_size
+from fedsift.training.public_learning import (
+    Collaborate,
+    PublicLesson,
+    PublicPart,
+    PublicPredictions,
+    PublicReply,
+    public_size,
+)
 from fedsift.training.recipe import Augment, Recipe
 from fedsift.training.requests import Train, count_refusal
 from fedsift.training.robust_terms import LOG0, SymmetricCrossEntropy
@@ -38,7 +45,7 @@ _NOTHING = 1e-12
 
 
 @dataclass(frozen=True)
-class Credibility:
+class ClientConfidence:
     """One round's figures, `[S]` each; the middle three are None in the first round and by held-out losses."""
 
     quality: NDArray[np.float64]
@@ -65,14 +72,12 @@ def shares_of_confidence(confidence: ArrayLike, mode: Mode = "official") -> NDAr
     if mode == "clip":
         values = np.maximum(values, 0.0)
     elif mode not in ("official", "abs"):
-        raise ConfigError(
-            f"ccr_mode = '{mode}': choose 'official', 'abs' or 'clip', or weigh by held-out losses"
-        )
+        raise ConfigError(f"ccr_mode = '{mode}': choose 'official', 'abs' or 'clip', or weigh by held-out losses")
     total = np.abs(values).sum() if mode == "abs" else values.sum()
     return values / total if abs(total) >= _NOTHING else np.zeros_like(values)
 
 
-def held_out_credibility(losses: ArrayLike, chance: float) -> Credibility:
+def held_out_credibility(losses: ArrayLike, chance: float) -> ClientConfidence:
     """Weights of all sites from their losses on samples that they never trained on, `[S]` (ours, not the paper's).
 
     s = 1 - L / chance, between 0 and 1, where chance is the loss of a model that says every class alike; then
@@ -83,7 +88,7 @@ def held_out_credibility(losses: ArrayLike, chance: float) -> Credibility:
     skill = np.clip(1.0 - now / chance, 0.0, 1.0)
     total = skill.sum()
     even = np.full(len(now), 1.0 / len(now)) if total < _NOTHING else skill / total
-    return Credibility(skill, None, None, None, even * len(now) / max(len(now) - 1, 1))
+    return ClientConfidence(skill, None, None, None, even * len(now) / max(len(now) - 1, 1))
 
 
 def _checked(losses: ArrayLike) -> NDArray[np.float64]:
@@ -95,18 +100,18 @@ def _checked(losses: ArrayLike) -> NDArray[np.float64]:
 
 def credibility(
     losses: ArrayLike, previous: ArrayLike | None = None, eta: float = 0.5, mode: Mode = "official"
-) -> Credibility:
+) -> ClientConfidence:
     """Weights of all sites from their mean losses, `[S]`; previous: the round before, None in the first."""
     now = _checked(losses)
     base = 1.0 / max(len(now) - 1, 1)
     quality = 1.0 / np.maximum(now, _NOTHING)
     if previous is None:
-        return Credibility(quality, None, None, None, np.full(len(now), base))
+        return ClientConfidence(quality, None, None, None, np.full(len(now), base))
     drop = np.asarray(previous, dtype=np.float64) - now
     confidence = quality * drop
     raw = base + eta * shares_of_confidence(confidence, mode)
     exponentials = np.exp(raw - raw.max())
-    return Credibility(quality, drop, confidence, raw, exponentials / exponentials.sum())
+    return ClientConfidence(quality, drop, confidence, raw, exponentials / exponentials.sum())
 
 
 # RHFL at a site: the symmetric loss that sites train on, and the mean loss by which they are trusted
@@ -166,7 +171,7 @@ class RHFLState(State):
 
 
 @dataclass(frozen=True)
-class SymmetricAndConfident(Ranged):
+class SymmetricAndConfident(RangeChecked):
     """Switches and weights of SL (section 3.2) and CCR (section 3.3)."""
 
     sl: bool = field(default=True, kw_only=True)
@@ -220,15 +225,15 @@ class SymmetricAndConfident(Ranged):
         return dict(zip(now, found.weights.tolist()))
 
 
-def outputs_of(replies: Replies[Collaborated]) -> dict[str, Tensor]:
+def outputs_of(replies: Replies[PublicReply]) -> dict[str, Tensor]:
     return {site: reply.outputs for site, reply in replies.items() if reply.outputs is not None}
 
 
-def losses_of(replies: Replies[Collaborated]) -> dict[str, float]:
+def losses_of(replies: Replies[PublicReply]) -> dict[str, float]:
     return {site: reply.private_loss for site, reply in replies.items() if reply.private_loss is not None}
 
 
-def record_replies(federation: Federation, replies: Replies[Collaborated]) -> None:
+def record_replies(federation: Federation, replies: Replies[PublicReply]) -> None:
     record_loss(federation, replies)
     losses = losses_of(replies)
     if losses:
@@ -276,9 +281,7 @@ class RHFL(SymmetricAndConfident, LearnsInPublic):
     public_augment: Augment = field(default_factory=Augment)
     """Augmentation of public samples, the same for teacher and student."""
 
-    local: Recipe = field(
-        default_factory=lambda: Recipe(batch_size=256, optimiser="adam", lr=0.001), kw_only=True
-    )
+    local: Recipe = field(default_factory=lambda: Recipe(batch_size=256, optimiser="adam", lr=0.001), kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -347,7 +350,7 @@ class RHFL(SymmetricAndConfident, LearnsInPublic):
     def visit(
         self,
         federation: Federation,
-        lesson: Lesson | None,
+        lesson: PublicLesson | None,
         train: Recipe | None,
         ahead: PublicPart | None,
         closing: bool,
@@ -355,7 +358,7 @@ class RHFL(SymmetricAndConfident, LearnsInPublic):
         """What one site is asked: learn, train, show predictions for what comes next; closing, its loss."""
         show = None
         if self.hfl and ahead is not None:
-            show = Show(
+            show = PublicPredictions(
                 ahead, len(federation.classes), mode=self.outputs_in, batch_size=self.local.batch_size
             )
         measure = self.private_loss() if self.ccr and self.hfl and closing else None
@@ -370,9 +373,9 @@ class RHFL(SymmetricAndConfident, LearnsInPublic):
         outputs: Mapping[str, Tensor],
         confidence: Mapping[str, float],
         sites: Sequence[str],
-    ) -> dict[str, Lesson]:
+    ) -> dict[str, PublicLesson]:
         """For every student k the mixture sum_{i != k} a_i p_i of its teachers, if it has any."""
-        lessons: dict[str, Lesson] = {}
+        lessons: dict[str, PublicLesson] = {}
         teachers = [site for site in outputs if not confidence or site in confidence]
         if not self.hfl or not teachers:
             return lessons
@@ -381,7 +384,7 @@ class RHFL(SymmetricAndConfident, LearnsInPublic):
             shares = self.shares(site, teachers, confidence).to(stacked.dtype)
             if bool((shares != 0).any()):
                 target = teacher_mixture(stacked, shares)
-                lessons[site] = Lesson(part, target, "mixture", self.public_recipe(), LIFE[self.public_opt])
+                lessons[site] = PublicLesson(part, target, "mixture", self.public_recipe(), LIFE[self.public_opt])
         return lessons
 
     def shares(self, student: str, teachers: Sequence[str], confidence: Mapping[str, float]) -> Tensor:

@@ -12,14 +12,14 @@ from torch.nn import functional as F
 
 from fedsift.core.ranges import AtLeastZero, Count, Range, Rate
 from fedsift.formulas import losses
-from fedsift.methods._base import OneStage, ask_to_train, methods, told
+from fedsift.methods._base import OneStage, ask_to_train, methods, oracle_note
 from fedsift.methods._forgetting import FORGOTTEN, MEMORY, NEEDS, forget_rate, forgetting, judge, note
 from fedsift.protocol.federation import Federation, Replies
 from fedsift.protocol.messages import Reply, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Asks, State
 from fedsift.protocol.site import Site
 from fedsift.training.extras import Extra, PerSample, PerSite
-from fedsift.training.job import Result
+from fedsift.training.job import TrainingResult
 from fedsift.training.objective import Term, View
 from fedsift.training.predict import features_of, site_logits
 from fedsift.training.recipe import Recipe
@@ -87,7 +87,7 @@ CENTROIDS, PSEUDO = "rofl centroids", "rofl pseudo labels"
 
 
 @dataclass(frozen=True)
-class Robust(Term):
+class RobustTerm(Term):
     """CE over small-loss samples + lambda_cen ||phi - f_y||^2 over those in place + lambda_e entropy (RoFL section 3).
 
     S: the floor((1 - R) B) samples of smallest loss. A sample is in place where the centroid nearest to its feature, by
@@ -133,12 +133,10 @@ class RobustlyTrained(Trained):
     )
 
     def refusal(self, request: TrainRobustly, facts: SiteFacts) -> str | None:  # type: ignore[override]
-        told, sent = self.centroids, request.centroids
-        wanted = (
-            sent.shape if sent is not None else (request.classes, request.weights["head.weight"].shape[1])
-        )
-        if told.shape != tuple(wanted) or told.dtype != torch.float32:
-            return f"the centroids have shape {tuple(told.shape)}, asked were {tuple(wanted)}"
+        oracle_note, sent = self.centroids, request.centroids
+        wanted = sent.shape if sent is not None else (request.classes, request.weights["head.weight"].shape[1])
+        if oracle_note.shape != tuple(wanted) or oracle_note.dtype != torch.float32:
+            return f"the centroids have shape {tuple(oracle_note.shape)}, asked were {tuple(wanted)}"
         return super().refusal(request, facts)
 
 
@@ -168,18 +166,16 @@ class TrainRobustly(Train):
         if self.refine:
             p = F.softmax(site_logits(site, self.weights), dim=-1)
             top, label = p.max(-1)
-            told = F.one_hot(label, site.n_classes).float()
+            oracle_note = F.one_hot(label, site.n_classes).float()
             replaced = (top > self.sure) & ~(self.guarded & plausible(p, site.labels))
-            pseudo = torch.where(replaced.unsqueeze(-1), told, given)
+            pseudo = torch.where(replaced.unsqueeze(-1), oracle_note, given)
         return {
             **forgetting(site, self.ramp, self.forget),
-            CENTROIDS: PerSite(
-                first_centroids(site, self.weights) if self.centroids is None else self.centroids
-            ),
+            CENTROIDS: PerSite(first_centroids(site, self.weights) if self.centroids is None else self.centroids),
             PSEUDO: PerSample(pseudo),
         }
 
-    def reply(self, site: Site, result: Result | None) -> RobustlyTrained:
+    def reply(self, site: Site, result: TrainingResult | None) -> RobustlyTrained:
         """The noise rate is estimated anew (signals/noise_rate.py)."""
         trained = super().reply(site, result)
         assert result is not None
@@ -223,9 +219,7 @@ class RoFL(OneStage):
     The defaults are the method as described; `form = "released"` is the code that comparisons ran.
     """
 
-    summary: ClassVar[str] = (
-        "Small-loss samples, class centroids shared by all sites, labels from the global model"
-    )
+    summary: ClassVar[str] = "Small-loss samples, class centroids shared by all sites, labels from the global model"
     paper: ClassVar[str] = "Yang et al. 2022; FedCorr Tables 2-5"
     forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "released": {
@@ -270,16 +264,12 @@ class RoFL(OneStage):
 
     @property
     def oracle(self) -> str | None:
-        return told(None if self.forget is None else f"noise rate {self.forget:g} given", super().oracle)
+        return oracle_note(None if self.forget is None else f"noise rate {self.forget:g} given", super().oracle)
 
     @property
     def t_pl(self) -> int:
         """Rounds before T_pl."""
-        return (
-            max(self.rounds // 10, min(10, self.rounds // 2))
-            if self.pseudo_from is None
-            else self.pseudo_from
-        )
+        return max(self.rounds // 10, min(10, self.rounds // 2)) if self.pseudo_from is None else self.pseudo_from
 
     @property
     def asks(self) -> Asks:
@@ -292,7 +282,7 @@ class RoFL(OneStage):
         """Sites train beside the common centroids and send theirs; both are averaged."""
         t = federation.round.index
         grown = min(1.0, t / self.t_pl) if self.t_pl else 1.0
-        recipe = self.recipe(Robust(self.lambda_cen * grown, self.lambda_e, self.pull, self.total))
+        recipe = self.recipe(RobustTerm(self.lambda_cen * grown, self.lambda_e, self.pull, self.total))
         request = TrainRobustly(
             state.weights,
             recipe,
@@ -309,9 +299,7 @@ class RoFL(OneStage):
         own = torch.stack([reply.centroids for reply in cast("Replies[RobustlyTrained]", replies).values()])
         return replace(
             state,
-            weights=self.merged(replies, state.weights)
-            if self.by_size
-            else self.alike(replies, state.weights),
+            weights=self.merged(replies, state.weights) if self.by_size else self.alike(replies, state.weights),
             centroids=common_centroids(state.centroids, own),
         )
 

@@ -20,7 +20,7 @@ from fedsift.protocol.messages import Reply, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Stage, State
 from fedsift.protocol.site import Site
 from fedsift.training.extras import Extra, PerParameter
-from fedsift.training.job import Result
+from fedsift.training.job import TrainingResult
 from fedsift.training.objective import Objective, Term, View, as_objective
 from fedsift.training.plan import steps
 from fedsift.training.predict import BATCH
@@ -91,7 +91,7 @@ Option = Literal["I", "II"]
 
 
 @dataclass(frozen=True)
-class Drift(Term):
+class DriftTerm(Term):
     """<w, c - c_k>, whose gradient c - c_k is what SCAFFOLD adds to every local gradient (Alg. 1 line 10)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({CORRECTION})
@@ -163,7 +163,7 @@ class TrainControlled(Train):
         correction = scaffold_correction(self.own(site), self.variate, self.relative_size)
         return {CORRECTION: PerParameter(correction)}
 
-    def reply(self, site: Site, result: Result | None) -> Controlled:
+    def reply(self, site: Site, result: TrainingResult | None) -> Controlled:
         trained = super().reply(site, result)
         change = self.change(site, trained)
         site.notebook[VARIATE] = scaffold_variate(self.own(site), change)
@@ -253,7 +253,7 @@ class Scaffold(Averaging):
         self, state: ScaffoldState, federation: Federation, chosen: Sequence[str]
     ) -> dict[str, TrainControlled]:
         loss = as_objective(plain_loss(federation))
-        recipe: Recipe = self.recipe(loss + Drift(), clip=self.clip)
+        recipe: Recipe = self.recipe(loss + DriftTerm(), clip=self.clip)
         counts = [float(facts.samples) for facts in federation.facts.values()] if self.by_size else None
         relative = dict(zip(federation.sites, relative_sizes(counts, len(federation.sites))))
         return {

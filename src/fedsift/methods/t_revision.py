@@ -26,9 +26,7 @@ from fedsift.training.requests import Train
 class TRevision(ThroughMatrices):
     """Forward correction whose matrices are not the last word: a slack dT is learnt together with the network."""
 
-    summary: ClassVar[str] = (
-        "Estimates how labels are mistaken, corrects the loss, then learns to revise the estimate"
-    )
+    summary: ClassVar[str] = "Estimates how labels are mistaken, corrects the loss, then learns to revise the estimate"
     paper: ClassVar[str] = "Xia et al. 2019; federated as in FedDPCont section 9"
 
     estimator: Estimator = "anchor"

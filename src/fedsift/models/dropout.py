@@ -18,9 +18,7 @@ class Dropout(nn.Dropout):
         return input * dropout_mask(input.shape, self.p).to(input)
 
 
-def dropout_mask(
-    shape: torch.Size | tuple[int, ...], p: float, generator: torch.Generator | None = None
-) -> Tensor:
+def dropout_mask(shape: torch.Size | tuple[int, ...], p: float, generator: torch.Generator | None = None) -> Tensor:
     """0 with probability p, else 1 / (1 - p); from torch's own stream when no generator is given."""
     if p >= 1.0:
         return torch.zeros(shape)

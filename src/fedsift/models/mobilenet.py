@@ -20,9 +20,7 @@ _STAGES = (
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    convolution = nn.Conv2d(
-        inputs, outputs, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False
-    )
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False)
     return [convolution, nn.BatchNorm2d(outputs)]
 
 

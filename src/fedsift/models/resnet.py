@@ -62,9 +62,7 @@ class Bottleneck(nn.Module):
 
 
 def _cifar_stem(channels: int, width: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
-    )
+    return nn.Sequential(nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
 
 
 def _imagenet_stem(channels: int, width: int) -> nn.Sequential:

@@ -34,9 +34,7 @@ class ShuffleUnit(nn.Module):
             nn.Conv2d(middle, middle, 3, stride=stride, padding=1, groups=middle, bias=False),
             nn.BatchNorm2d(middle),
         )
-        self.expand = nn.Sequential(
-            nn.Conv2d(middle, branch, 1, groups=groups, bias=False), nn.BatchNorm2d(branch)
-        )
+        self.expand = nn.Sequential(nn.Conv2d(middle, branch, 1, groups=groups, bias=False), nn.BatchNorm2d(branch))
         self.shortcut = nn.AvgPool2d(3, stride=2, padding=1) if self.halves else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:

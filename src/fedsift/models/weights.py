@@ -93,9 +93,7 @@ def _from_package(address: str) -> Any:
     return _from_file(Path(found)) if isinstance(found, str | Path) else found
 
 
-def started_from(
-    fresh: Mapping[str, Tensor], given: Mapping[str, Tensor], origin: object
-) -> dict[str, Tensor]:
+def started_from(fresh: Mapping[str, Tensor], given: Mapping[str, Tensor], origin: object) -> dict[str, Tensor]:
     """`fresh` with the given tensors in its places. Only a head of another size stays as it was drawn."""
     known = given if set(given) & set(fresh) else {_ours(name): value for name, value in given.items()}
     state = dict(fresh)
@@ -108,11 +106,11 @@ def started_from(
         elif found is None:
             raise ConfigError(f"{origin} has no '{name}': these are weights of another network")
         else:
-            raise ConfigError(_misfit(name, tuple(found.shape), tuple(value.shape), origin))
+            raise ConfigError(_schema_error(name, tuple(found.shape), tuple(value.shape), origin))
     return state
 
 
-def _misfit(name: str, found: tuple[int, ...], wanted: tuple[int, ...], origin: object) -> str:
+def _schema_error(name: str, found: tuple[int, ...], wanted: tuple[int, ...], origin: object) -> str:
     message = f"{origin}: '{name}' is {found}, this network needs {wanted}"
     if len(wanted) == 4 and (wanted[1], found[1]) == (1, 3):
         return f"{message}: the pictures have one channel, these weights are for three: set data.channels = 3"

@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from fedsift.core.codec import Wire
+from fedsift.core.codec import WireFormat
 
 EVIDENCE = "evidence"
 """The notebook's page."""
 
 
 @dataclass(frozen=True)
-class Evidence(Wire):
+class LabelEvidence(WireFormat):
     """One value a label, `[n]` (multi-label: `[n, K]`); None where nobody has said anything."""
 
     labels: Tensor | None = None
@@ -38,7 +38,7 @@ class Evidence(Wire):
         return all(v is None for v in (self.labels, self.flagged, self.suspicion, self.proposed, self.known))
 
 
-def evidence_of(pages: Mapping[str, Any]) -> Evidence:
+def evidence_of(pages: Mapping[str, Any]) -> LabelEvidence:
     """The evidence in a notebook's pages; an empty one where no method wrote any."""
     kept = pages.get(EVIDENCE)
-    return kept if isinstance(kept, Evidence) else Evidence()
+    return kept if isinstance(kept, LabelEvidence) else LabelEvidence()

@@ -39,9 +39,7 @@ class FederationFacts:
             multilabel=multilabel,
             own_labels=True,
             natural=True,
-            annotates_all=all(
-                site.annotated is None or len(site.annotated) == len(classes) for site in declared
-            ),
+            annotates_all=all(site.annotated is None or len(site.annotated) == len(classes) for site in declared),
             public=min((site.public for site in declared), default=0) or None,
             networks=tuple(sorted({site.model for site in declared})),
         )
@@ -55,7 +53,7 @@ class FederationFacts:
 
 
 @dataclass(frozen=True)
-class Misfit:
+class Incompatibility:
     """Why a method does not fit a federation."""
 
     reason: str

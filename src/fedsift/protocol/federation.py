@@ -34,7 +34,7 @@ class Round:
         return self.number + 1
 
 
-class Draws(ABC):
+class RandomDraws(ABC):
     """The server's draws, the same in every kind of federation: by the run's seed, the round and a purpose."""
 
     seed: int
@@ -49,9 +49,7 @@ class Draws(ABC):
         """The server's generator for this round and purpose."""
         return numpy_generator(self.seed, "server", self.round.stage, self.round.number, purpose)
 
-    def choose(
-        self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose"
-    ) -> list[str]:
+    def choose(self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose") -> list[str]:
         """max(1, floor(fraction * n)) sites without replacement, in the federation's order."""
         pool = self.sites if among is None else among
         count = min(len(pool), max(1, math.floor(fraction * len(pool) + 1e-9)))
@@ -95,9 +93,7 @@ class Federation(Protocol):
     @property
     def sites(self) -> list[str]: ...
 
-    def ask(
-        self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None
-    ) -> Replies[R]:
+    def ask(self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None) -> Replies[R]:
         """Ask sites (all by default) and return what passed the gate; one request for all, or one for each site."""
         ...
 
@@ -113,9 +109,7 @@ class Federation(Protocol):
         """The server's generator for this round and purpose."""
         ...
 
-    def choose(
-        self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose"
-    ) -> list[str]:
+    def choose(self, fraction: float, *, among: Sequence[str] | None = None, purpose: str = "choose") -> list[str]:
         """max(1, floor(fraction * n)) sites without replacement, in the federation's order."""
         ...
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsift.core.codec import Wire
+from fedsift.core.codec import WireFormat
 from fedsift.core.randomness import numpy_generator, torch_generator
-from fedsift.protocol.work import Costly, asked_by_fields
+from fedsift.protocol.work import HasCost, asked_by_fields
 
 if TYPE_CHECKING:
     from fedsift.protocol.site import Site
@@ -25,7 +25,7 @@ R_co = TypeVar("R_co", bound="Reply", covariant=True)
 
 
 @dataclass(frozen=True)
-class SiteFacts(Wire):
+class SiteFacts(WireFormat):
     """What a site declares of itself on joining; the server sees this and what `ask` returns, nothing else."""
 
     name: str
@@ -65,7 +65,7 @@ class SiteFacts(Wire):
 
 
 @dataclass(frozen=True)
-class Reply(Wire):
+class Reply(WireFormat):
     """Base of all replies. Every field needs `metadata={"what": ...}`, the line of the disclosure table."""
 
     def refusal(self, request: Any, facts: SiteFacts) -> str | None:
@@ -107,7 +107,7 @@ def disclosed(
 
 
 @dataclass(frozen=True)
-class Request(Wire, Costly, Generic[R_co]):
+class Request(WireFormat, HasCost, Generic[R_co]):
     """Base of all requests: what is asked, and how a site answers it."""
 
     reply_type: ClassVar[type[Reply]] = Reply
@@ -157,7 +157,7 @@ class Request(Wire, Costly, Generic[R_co]):
 
 
 @dataclass(frozen=True)
-class Moment(Wire):
+class RequestMoment(WireFormat):
     """When something is asked: it identifies a request and seeds all its randomness."""
 
     seed: int
@@ -189,7 +189,7 @@ def moment_words(moment_id: str) -> str:
 
 
 @dataclass(frozen=True)
-class Envelope(Wire):
+class RequestEnvelope(WireFormat):
     """A request on its way to one site.
 
     `expects` is the id of the last request that the coordinator knows this site answered ("" at first): the site
@@ -198,13 +198,13 @@ class Envelope(Wire):
 
     run: str
     site: str
-    moment: Moment
+    moment: RequestMoment
     expects: str
     request: Request[Any]
 
 
 @dataclass(frozen=True)
-class Answer(Wire):
+class ReplyEnvelope(WireFormat):
     """A reply on its way back, with what the gate needs to see that it belongs to its request."""
 
     run: str

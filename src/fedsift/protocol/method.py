@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
-from fedsift.core.codec import Wire
-from fedsift.core.ranges import Ranged
-from fedsift.protocol.facts import FederationFacts, Misfit
+from fedsift.core.codec import WireFormat
+from fedsift.core.ranges import RangeChecked
+from fedsift.protocol.facts import FederationFacts, Incompatibility
 from fedsift.protocol.federation import Federation
 from fedsift.protocol.messages import Request, Weights
 
@@ -16,7 +16,7 @@ M = TypeVar("M", bound="Method")
 
 
 @dataclass(frozen=True)
-class State(Wire):
+class State(WireFormat):
     """Everything that lasts on the server between rounds: arrays and plain values only.
 
     A method that needs more extends this class; the checkpoint stores whatever fields there are.
@@ -45,7 +45,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Method(Ranged):
+class Method(RangeChecked):
     """Base of all methods. Subclasses add the paper's symbols as fields and say their stages."""
 
     summary: ClassVar[str] = ""
@@ -115,27 +115,27 @@ class Method(Ranged):
         spoiling the model is worth a message more. What is filled in is written into the app's study."""
         return self
 
-    def fits(self, facts: FederationFacts) -> Misfit | None:
+    def fits(self, facts: FederationFacts) -> Incompatibility | None:
         """Why this method does not fit such a federation, or only with care; None where nothing speaks against it."""
-        found = list(self.misfits(facts))
-        decisive = [misfit for misfit in found if misfit.refuses] or found
+        found = list(self.incompatibilities(facts))
+        decisive = [schema_error for schema_error in found if schema_error.refuses] or found
         if not decisive:
             return None
-        return Misfit("; ".join(misfit.reason for misfit in decisive), decisive[0].refuses)
+        return Incompatibility("; ".join(schema_error.reason for schema_error in decisive), decisive[0].refuses)
 
-    def misfits(self, facts: FederationFacts) -> Iterator[Misfit]:
+    def incompatibilities(self, facts: FederationFacts) -> Iterator[Incompatibility]:
         """All that speaks against this method here; a method with more to say extends this."""
         if facts.kind is not None and facts.kind not in self.tasks:
             words = f"it is for {' and '.join(self.tasks)} labels; these are {facts.kind}"
             other = self.instead.get(facts.kind)
-            yield Misfit(f"{words}: use '{other}'" if other else words, refuses=True)
+            yield Incompatibility(f"{words}: use '{other}'" if other else words, refuses=True)
         if len(facts.networks) > 1 and not self.mixed_networks:
             names = ", ".join(facts.networks)
-            yield Misfit(f"it needs the same network at every site, the study names {names}", refuses=True)
+            yield Incompatibility(f"it needs the same network at every site, the study names {names}", refuses=True)
         if "public" in self.needs and facts.public is None:
-            yield Misfit("it sets aside a public set unless [public] names one of the same shape")
+            yield Incompatibility("it sets aside a public set unless [public] names one of the same shape")
         if facts.sites == 1:
-            yield Misfit("one site alone gains nothing from federation")
+            yield Incompatibility("one site alone gains nothing from federation")
 
     @property
     def oracle(self) -> str | None:

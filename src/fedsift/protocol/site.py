@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsift.protocol.evidence import EVIDENCE, Evidence, evidence_of
+from fedsift.protocol.evidence import EVIDENCE, LabelEvidence, evidence_of
 from fedsift.protocol.notebook import Notebook
 
 if TYPE_CHECKING:  # a request is answered on a site, and a site has its request's moment
-    from fedsift.protocol.messages import Moment, SiteFacts, Weights
+    from fedsift.protocol.messages import RequestMoment, SiteFacts, Weights
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Compute:
+class ComputeSettings:
     """How this process computes: no part of a result's meaning, though all but `workers` show in its last bits."""
 
     device: str = "cpu"
@@ -79,7 +79,7 @@ class Site:
     given: Tensor
     """Labels as the site received them: int64 `[n]`, or 0/1 `[n, K]` for multi-label data."""
     classes: tuple[str, ...]
-    moment: Moment
+    moment: RequestMoment
     notebook: Notebook = field(default_factory=Notebook)
     groups: Tensor | None = None
     """Equal numbers for samples of one patient or lesion, int64 `[n]`; None: every sample is its own."""
@@ -99,7 +99,7 @@ class Site:
     """The smallest count that the site lets out in an audit; smaller ones leave in a lump."""
     smallest: int = 0
     """The smallest group of samples of which the site tells anything, outside an audit; 0: any."""
-    compute: Compute = field(default_factory=Compute)
+    compute: ComputeSettings = field(default_factory=ComputeSettings)
     workbench: dict[str, Any] = field(default_factory=dict)
     """Scratch for the parts of one request, e.g. the weights just trained; gone afterwards."""
 
@@ -111,7 +111,7 @@ class Site:
     def n_classes(self) -> int:
         return len(self.classes)
 
-    def told(self, count: int) -> int:
+    def suppress_small(self, count: int) -> int:
         """A count of samples as it may leave: 0 where it is below the site's floor."""
         return count if count >= self.smallest else 0
 
@@ -122,7 +122,7 @@ class Site:
         return self.given if kept is None else kept
 
     @property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> LabelEvidence:
         """What methods have found out about single labels; it stays in the notebook, given labels as they were."""
         return evidence_of(self.notebook)
 
@@ -175,9 +175,7 @@ class Site:
 
     def network(self, weights: Weights, slot: str = "main") -> nn.Module:
         """The site's network with these weights. One module lives per `slot` and is loaded anew, so do not keep it."""
-        raise TypeError(
-            f"site '{self.name}' is a {type(self).__name__}, which has no networks: make a LocalSite"
-        )
+        raise TypeError(f"site '{self.name}' is a {type(self).__name__}, which has no networks: make a LocalSite")
 
     def weights_for(self, weights: Weights | None) -> Weights:
         """The weights that a request carries, or those that its first part has just trained."""

@@ -18,7 +18,7 @@ STEP = 8
 """A step, or a batch that is looked at, counts as so many samples at least: most of its time is the same for one."""
 
 
-class Costly:
+class HasCost:
     """Base of what a request holds and a site has to work for: the request itself, a recipe, a lesson."""
 
     def work(self, facts: SiteFacts) -> float:
@@ -28,7 +28,7 @@ class Costly:
 
 def asked_by(value: Any, facts: SiteFacts) -> float:
     """What a field's value asks: as it says itself; a model looks at everything once; others as their parts do."""
-    if isinstance(value, Costly):
+    if isinstance(value, HasCost):
         return max(value.work(facts), 0.0)  # or one part could pay for another
     if isinstance(value, dict):
         return float(facts.seen) if any(isinstance(item, Tensor) for item in value.values()) else 0.0

@@ -27,7 +27,7 @@ from fedsift.drawing.svg import (
     ticks,
     whole_ticks,
 )
-from fedsift.runs.reading import Span
+from fedsift.runs.reading import StageSpan
 
 HEIGHT = 270.0
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 24.0, 36.0
@@ -38,7 +38,7 @@ MARKED = 7
 
 
 @dataclass(frozen=True)
-class Series:
+class CurveSeries:
     """A named curve: (round, value); `band` is drawn behind it: (round, low, high)."""
 
     name: str
@@ -47,13 +47,11 @@ class Series:
 
 
 def curve_figure(
-    title: str, series: Sequence[Series], spans: Sequence[Span], *, share: bool = True
+    title: str, series: Sequence[CurveSeries], spans: Sequence[StageSpan], *, share: bool = True
 ) -> Markup:
     """A line for each series. `share`: the values are shares of one and read as per cent."""
     drawn = [one for one in series if one.values]
-    rounds = [r for one in drawn for r, _ in one.values] + [
-        r for span in spans for r in (span.first, span.last)
-    ]
+    rounds = [r for one in drawn for r, _ in one.values] + [r for span in spans for r in (span.first, span.last)]
     values = [v for one in drawn for _, v in one.values]
     values += [v for one in drawn for _, low, high in one.band for v in (low, high)]
     marks = _value_ticks(min(values), max(values), share)
@@ -90,7 +88,7 @@ def _value_ticks(low: float, high: float, share: bool) -> list[float]:
     return [mark for mark in marks if -1e-9 <= mark <= 1 + 1e-9] if share and len(marks) > 2 else marks
 
 
-def _shading(spans: Sequence[Span], across: Scale) -> Markup:
+def _shading(spans: Sequence[StageSpan], across: Scale) -> Markup:
     """Every stage's rounds as a band, its name on top where it fits and else its number in the list below."""
     parts = []
     for number, span in enumerate(spans):
@@ -107,9 +105,7 @@ def _shading(spans: Sequence[Span], across: Scale) -> Markup:
         )
         fits = text_width(span.stage, 10.5) < right - left - 4
         if fits or right - left >= 9:
-            parts.append(
-                label((left + right) / 2, TOP - 8, span.stage if fits else number + 1, "middle", "stage")
-            )
+            parts.append(label((left + right) / 2, TOP - 8, span.stage if fits else number + 1, "middle", "stage"))
     return join(parts)
 
 
@@ -130,7 +126,7 @@ def _axes(marks: Sequence[float], up: Scale, across: Scale, share: bool) -> Mark
     return join(parts)
 
 
-def _curve(one: Series, number: int, across: Scale, up: Scale) -> Markup:
+def _curve(one: CurveSeries, number: int, across: Scale, up: Scale) -> Markup:
     xs, ys = [across(r) for r, _ in one.values], [up(v) for _, v in one.values]
     parts = [empty("polyline", points=points(xs, ys), class_=f"curve s{number % SERIES}")]
     nth = 1 if len(xs) <= DOTS_UP_TO else -(-len(xs) // MARKED)
@@ -140,7 +136,7 @@ def _curve(one: Series, number: int, across: Scale, up: Scale) -> Markup:
     return join(parts)
 
 
-def _band(one: Series, number: int, across: Scale, up: Scale) -> Markup:
+def _band(one: CurveSeries, number: int, across: Scale, up: Scale) -> Markup:
     """The interval behind a curve; beyond the axis it is cut."""
     inside = [(r, max(low, up.low), min(high, up.high)) for r, low, high in one.band]
     xs = [across(r) for r, _, _ in inside]
@@ -151,9 +147,7 @@ def _band(one: Series, number: int, across: Scale, up: Scale) -> Markup:
     return empty("polygon", points=edge, class_=f"spread s{number % SERIES}")
 
 
-def class_figure(
-    title: str, classes: Sequence[str], series: Sequence[tuple[str, Sequence[float | None]]]
-) -> Markup:
+def class_figure(title: str, classes: Sequence[str], series: Sequence[tuple[str, Sequence[float | None]]]) -> Markup:
     """One value in 0..1 for each class and run, on a common scale; a class without a value is hatched."""
     width = HALF if len(classes) <= MANY_CLASSES else FULL
     left, right, top, plot = 48.0, 8.0, 10.0, 190.0
@@ -171,9 +165,7 @@ def class_figure(
         for k, value in enumerate(values[: len(classes)]):
             x = left + (k + 0.5) * step + (number - (len(series) - 1) / 2) * gap
             parts.append(
-                _lollipop(
-                    x, value, up, number, min(4.5, max(1.6, 0.36 * gap if len(series) > 1 else step / 3))
-                )
+                _lollipop(x, value, up, number, min(4.5, max(1.6, 0.36 * gap if len(series) > 1 else step / 3)))
             )
     body = picture(width, top + plot + foot, title, join(parts), upright)
     hover = {
@@ -188,9 +180,7 @@ def class_figure(
 
 def _lollipop(x: float, value: float | None, up: Scale, number: int, radius: float) -> Markup:
     if value is None:
-        return empty(
-            "rect", x=x - radius, y=up(1.0), width=2 * radius, height=up(0.0) - up(1.0), class_="missing"
-        )
+        return empty("rect", x=x - radius, y=up(1.0), width=2 * radius, height=up(0.0) - up(1.0), class_="missing")
     stem = line(x, up(0.0), x, up(value), f"stem s{number % SERIES}")
     return join([stem, marker(number, x, up(value), radius)])
 
@@ -200,9 +190,7 @@ def _class_labels(classes: Sequence[str], left: float, step: float, base: float)
     names = [clipped(name, 22) for name in classes]
     longest = max(text_width(name) for name in names)
     if longest <= step - 4:
-        return join(
-            label(left + (k + 0.5) * step, base + 16, name, "middle") for k, name in enumerate(names)
-        ), 26.0
+        return join(label(left + (k + 0.5) * step, base + 16, name, "middle") for k, name in enumerate(names)), 26.0
     nth = every(len(names), step, 12.0)
     turned = [
         label(left + (k + 0.5) * step + 4, base + 10, name, "end", turn=-60.0)

@@ -8,8 +8,8 @@ from typing import Any
 
 from fedsift.core.units import number, percent, plural
 from fedsift.core.version import __version__
-from fedsift.data.overview import Portrait
-from fedsift.drawing import house_style, saving_script
+from fedsift.data.overview import FederationOverview
+from fedsift.drawing import page_style, saving_script
 from fedsift.drawing.document import document
 from fedsift.drawing.svg import (
     HALF,
@@ -29,7 +29,7 @@ from fedsift.drawing.svg import (
     text_width,
     ticks,
 )
-from fedsift.report.matrix import BOLD, NAME_LENGTH, Row, dot_plot, first_row, heat_map, row_height
+from fedsift.report.matrix import BOLD, NAME_LENGTH, MatrixRow, dot_plot, first_row, heat_map, row_height
 from fedsift.report.page import HATCH, script, tile
 from fedsift.report.tables import html_table
 
@@ -40,7 +40,7 @@ TOP, FOOT = 8.0, 24.0
 
 
 @dataclass(frozen=True)
-class Bar:
+class SiteBar:
     """A name, its share, what was set, and whether it stands out."""
 
     name: str
@@ -49,7 +49,7 @@ class Bar:
     loud: bool = False
 
 
-def bar_figure(title: str, bars: Sequence[Bar], top: float = TOP) -> Markup:
+def bar_figure(title: str, bars: Sequence[SiteBar], top: float = TOP) -> Markup:
     """A bar for each; the axis ends at the next round share above all of them. top: where the first row begins."""
     height = row_height(len(bars))
     left = max((text_width(clipped(bar.name, NAME_LENGTH), BOLD) for bar in bars), default=0.0) + 14
@@ -87,7 +87,7 @@ DOTS_UP_TO = 60
 """With more sites the dots would be specks; then the distribution is a heat map."""
 
 
-def federation_page(portrait: Portrait, title: str, study_text: str, notes: Sequence[str] = ()) -> str:
+def federation_page(portrait: FederationOverview, title: str, study_text: str, notes: Sequence[str] = ()) -> str:
     """The whole document, in the look of the reports; it needs no network."""
     sections: list[tuple[str, str, Markup]] = [("labels", "Labels at each site", _labels(portrait))]
     if portrait.confusion is not None:
@@ -114,10 +114,10 @@ def federation_page(portrait: Portrait, title: str, study_text: str, notes: Sequ
             Markup(f"<script>{script()}{saving_script()}</script>"),
         ]
     )
-    return document(title, body, house_style())
+    return document(title, body, page_style())
 
 
-def headline(portrait: Portrait) -> str:
+def headline(portrait: FederationOverview) -> str:
     """One sentence: how many samples lie where, and how much of it is wrong."""
     size = f"{plural(int(portrait.sizes.sum()), 'sample')} at {plural(len(portrait.sites), 'site')}"
     if portrait.overall_rate is None:
@@ -129,20 +129,16 @@ def headline(portrait: Portrait) -> str:
     return f"{size}; {count} {'is' if count == 1 else 'are'} noisy, and {rate} of all labels are wrong"
 
 
-def _tiles(portrait: Portrait) -> Markup:
+def _tiles(portrait: FederationOverview) -> Markup:
     sizes = sorted(int(size) for size in portrait.sizes)
     held = (portrait.counts > 0).sum(axis=1)
     found = [
         tile("Sites", number(len(portrait.sites)), f"{_range(sizes[0], sizes[-1])} samples each"),
-        tile(
-            "Classes", number(len(portrait.classes)), f"{_range(held.min(), held.max())} of them at each site"
-        ),
+        tile("Classes", number(len(portrait.classes)), f"{_range(held.min(), held.max())} of them at each site"),
     ]
     if portrait.overall_rate is not None and portrait.effective is not None:
         worst = percent(float(portrait.effective.max()))
-        found.append(
-            tile("Noisy sites", number(len(portrait.noisy)), f"up to {worst} of a site's labels wrong")
-        )
+        found.append(tile("Noisy sites", number(len(portrait.noisy)), f"up to {worst} of a site's labels wrong"))
         found.append(tile("Labels wrong", percent(portrait.overall_rate), "in the whole federation"))
     return tag("dl", *found, class_="tiles")
 
@@ -151,7 +147,7 @@ def _range(low: int, high: int) -> str:
     return number(int(low)) if low == high else f"{number(int(low))} to {number(int(high))}"
 
 
-def _labels(portrait: Portrait) -> Markup:
+def _labels(portrait: FederationOverview) -> Markup:
     """What the sites hold and how much of it is wrong, on the same rows."""
     rows = _rows(portrait)
     if len(portrait.classes) > MANY_CLASSES:
@@ -160,11 +156,11 @@ def _labels(portrait: Portrait) -> Markup:
     return tag("div", _distribution(portrait, rows), _rates(portrait, top), class_="columns")
 
 
-def _rows(portrait: Portrait) -> list[Row]:
+def _rows(portrait: FederationOverview) -> list[MatrixRow]:
     """The sites with their counts; None for a class that a site does not annotate."""
     truth, known = set(portrait.noisy), portrait.confusion is not None
     return [
-        Row(
+        MatrixRow(
             site,
             [
                 None if portrait.annotated is not None and not portrait.annotated[k, c] else float(count)
@@ -176,37 +172,35 @@ def _rows(portrait: Portrait) -> list[Row]:
     ]
 
 
-def _distribution(portrait: Portrait, rows: Sequence[Row]) -> Markup:
+def _distribution(portrait: FederationOverview, rows: Sequence[MatrixRow]) -> Markup:
     marks = "; ◆ a site that is noisy" if portrait.confusion is not None else ""
     if len(rows) <= DOTS_UP_TO and portrait.annotated is None:
         words = f"of each site by class; the area of a dot is the number of samples{marks}"
         drawn = dot_plot("Given labels", rows, portrait.classes)
     else:
         words = f"of each site by class{marks}"
-        words += (
-            "; hatched: a class that the site does not annotate" if portrait.annotated is not None else ""
-        )
+        words += "; hatched: a class that the site does not annotate" if portrait.annotated is not None else ""
         drawn = heat_map("Given labels", rows, portrait.classes)
     return figure(drawn, "Given labels", words)
 
 
-def _rates(portrait: Portrait, top: float = TOP) -> Markup | None:
+def _rates(portrait: FederationOverview, top: float = TOP) -> Markup | None:
     if portrait.effective is None or portrait.nominal is None:
         return None
     bars = [
-        Bar(site, float(portrait.effective[k]), float(portrait.nominal[k]), site in portrait.noisy)
+        SiteBar(site, float(portrait.effective[k]), float(portrait.nominal[k]), site in portrait.noisy)
         for k, site in enumerate(portrait.sites)
     ]
     words = "share of each site's labels; tick: the level that was set"
     return figure(bar_figure("Wrong labels", bars, top), "Wrong labels", words)
 
 
-def _mistaken(portrait: Portrait) -> Markup:
+def _mistaken(portrait: FederationOverview) -> Markup:
     assert portrait.confusion is not None
     totals = portrait.confusion.sum(axis=1)
     columns = ("kept", "lost", "added") if portrait.multilabel else portrait.classes
     rows = [
-        Row(
+        MatrixRow(
             name,
             [float(v) / total if total else None for v in portrait.confusion[k]],
             told=[float(v) for v in portrait.confusion[k]],
@@ -221,7 +215,7 @@ def _mistaken(portrait: Portrait) -> Markup:
     return tag("div", drawn, class_="wide" if len(portrait.classes) > MANY_CLASSES else "columns")
 
 
-def _table(portrait: Portrait) -> Markup:
+def _table(portrait: FederationOverview) -> Markup:
     known = portrait.effective is not None and portrait.nominal is not None
     heads = ["site", "samples", "classes", *(["noise level set", "labels wrong"] if known else [])]
     rows: list[list[Any]] = []

@@ -19,7 +19,7 @@ FEDERATION = ("data", "partition", "noise")
 
 
 @dataclass(frozen=True)
-class Group:
+class SeedGroup:
     """The runs of one study over its seeds."""
 
     label: str
@@ -47,7 +47,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedSpread:
     """A figure over seeds: mean, standard deviation (of a sample), and Student's 95 % interval of the mean."""
 
     count: int
@@ -57,11 +57,11 @@ class Spread:
     high: float
 
 
-def spread_of(values: Sequence[float]) -> Spread | None:
+def spread_of(values: Sequence[float]) -> SeedSpread | None:
     if not values:
         return None
     mean, low, high = _middle(values)
-    return Spread(len(values), mean, statistics.stdev(values) if len(values) > 1 else None, low, high)
+    return SeedSpread(len(values), mean, statistics.stdev(values) if len(values) > 1 else None, low, high)
 
 
 def _middle(values: Sequence[float]) -> tuple[float, float, float]:
@@ -71,7 +71,7 @@ def _middle(values: Sequence[float]) -> tuple[float, float, float]:
     return (mean, *t_interval(values))
 
 
-def groups_of(runs: Sequence[RunData]) -> list[Group]:
+def groups_of(runs: Sequence[RunData]) -> list[SeedGroup]:
     """The groups, in the order in which their first runs are named.
 
     Two runs of one study and one seed are no sample: then nothing is averaged, and each run stands for itself.
@@ -79,13 +79,11 @@ def groups_of(runs: Sequence[RunData]) -> list[Group]:
     found: dict[str, list[RunData]] = {}
     for run in runs:
         found.setdefault(_key(run), []).append(run)
-    doubled = any(
-        len({run.study.get("seed", 1) for run in members}) < len(members) for members in found.values()
-    )
+    doubled = any(len({run.study.get("seed", 1) for run in members}) < len(members) for members in found.values())
     if doubled or len(found) == len(runs):
-        return [Group(label, (run,)) for label, run in zip(labels_of(runs), runs)]
+        return [SeedGroup(label, (run,)) for label, run in zip(labels_of(runs), runs)]
     members = list(found.values())
-    return [Group(label, tuple(some)) for label, some in zip(_labels(members), members)]
+    return [SeedGroup(label, tuple(some)) for label, some in zip(_labels(members), members)]
 
 
 def _key(run: RunData) -> str:
@@ -126,34 +124,26 @@ def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
     return found
 
 
-def cautions(groups: Sequence[Group]) -> list[str]:
+def cautions(groups: Sequence[SeedGroup]) -> list[str]:
     """What to mind when these are compared."""
     found = []
     runs = [run for group in groups for run in group.runs]
     first = runs[0].study
     if any(run.study.get(key) != first.get(key) for run in runs for key in FEDERATION):
-        found.append(
-            "These runs differ in seed, data, partition or noise: they are not on the same federation."
-        )
+        found.append("These runs differ in seed, data, partition or noise: they are not on the same federation.")
     elif len({group.seeds for group in groups}) > 1:
         if all(len(group.runs) == 1 for group in groups):
-            found.append(
-                "These runs differ in seed, data, partition or noise: they are not on the same federation."
-            )
+            found.append("These runs differ in seed, data, partition or noise: they are not on the same federation.")
         else:
-            words = "; ".join(
-                f"{group.label}: {listed([str(seed) for seed in group.seeds])}" for group in groups
-            )
-            found.append(
-                f"Not every method ran with every seed ({words}): part of a difference may be the seeds'."
-            )
+            words = "; ".join(f"{group.label}: {listed([str(seed) for seed in group.seeds])}" for group in groups)
+            found.append(f"Not every method ran with every seed ({words}): part of a difference may be the seeds'.")
     unfinished = [run.id for run in runs if not run.finished]
     if unfinished and len(runs) > len(groups):
         found.append(f"Not finished: {listed(unfinished)}.")
     return found
 
 
-def sample_words(groups: Sequence[Group]) -> str:
+def sample_words(groups: Sequence[SeedGroup]) -> str:
     """What the figures of grouped runs mean; empty where nothing was averaged."""
     most = max(len(group.runs) for group in groups)
     if most < 2:

@@ -37,7 +37,7 @@ BOLD = 12.0
 
 
 @dataclass(frozen=True)
-class Row:
+class MatrixRow:
     """A site: its values, and whether it was found noisy and is noisy in truth (None: nobody knows).
 
     told: what a reader is told of each value, and what is saved, where that is not the value itself.
@@ -51,7 +51,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Grid:
+class MatrixGrid:
     """Where the cells of a matrix lie."""
 
     width: float
@@ -67,7 +67,7 @@ class Grid:
         return self.top + row * self.height
 
 
-def heat_map(title: str, rows: Sequence[Row], columns: Sequence[str], corner: str = "site") -> Markup:
+def heat_map(title: str, rows: Sequence[MatrixRow], columns: Sequence[str], corner: str = "site") -> Markup:
     """A shade for each value, hatched where a site has none; small maps print the values as well.
 
     corner: what the rows are, for the table of the numbers.
@@ -90,7 +90,7 @@ def heat_map(title: str, rows: Sequence[Row], columns: Sequence[str], corner: st
     )
 
 
-def _tiles(kinds: Sequence[Sequence[str]], grid: Grid) -> Markup:
+def _tiles(kinds: Sequence[Sequence[str]], grid: MatrixGrid) -> Markup:
     """Cells with a gap between them; those of one shade are one path."""
     paths: dict[str, list[str]] = {}
     width, height = short(grid.cell - 1), short(grid.height - 1)
@@ -101,20 +101,18 @@ def _tiles(kinds: Sequence[Sequence[str]], grid: Grid) -> Markup:
     return join(empty("path", d="".join(parts), class_=kind) for kind, parts in sorted(paths.items()))
 
 
-def _strips(kinds: Sequence[Sequence[str]], grid: Grid) -> Markup:
+def _strips(kinds: Sequence[Sequence[str]], grid: MatrixGrid) -> Markup:
     """Small cells without gaps, as thick lines in coordinates of whole cells: ten thousand of them in 80 kB."""
     paths: dict[str, list[str]] = {}
     for y, row in enumerate(kinds):
         for start, length in _equal_runs(row):
             paths.setdefault(row[start], []).append(f"M{start} {y}h{length}")
-    lines = join(
-        empty("path", d="".join(parts), class_=f"thick {kind}") for kind, parts in sorted(paths.items())
-    )
+    lines = join(empty("path", d="".join(parts), class_=f"thick {kind}") for kind, parts in sorted(paths.items()))
     origin = f"{short(grid.left)} {short(grid.top + grid.height / 2)}"
     return tag("g", lines, transform=f"translate({origin}) scale({grid.cell:.4g} {grid.height:.4g})")
 
 
-def dot_plot(title: str, rows: Sequence[Row], columns: Sequence[str]) -> Markup:
+def dot_plot(title: str, rows: Sequence[MatrixRow], columns: Sequence[str]) -> Markup:
     """A dot for each count, its area in proportion; rows found noisy stand out by colour."""
     grid = _grid(rows, columns)
     most = max((value for row in rows for value in row.values if value), default=0.0)
@@ -142,12 +140,10 @@ def dot_plot(title: str, rows: Sequence[Row], columns: Sequence[str]) -> Markup:
         )
         for y in range(0, len(rows), 2)
     )
-    return _matrix(
-        title, rows, columns, grid, join([stripes, cells]), Markup(), _dot_legend(grid, rows, most, widest)
-    )
+    return _matrix(title, rows, columns, grid, join([stripes, cells]), Markup(), _dot_legend(grid, rows, most, widest))
 
 
-def _grid(rows: Sequence[Row], columns: Sequence[str]) -> Grid:
+def _grid(rows: Sequence[MatrixRow], columns: Sequence[str]) -> MatrixGrid:
     width = HALF if len(columns) <= MANY_CLASSES else FULL
     names = max((text_width(clipped(row.name, NAME_LENGTH), BOLD) for row in rows), default=0.0) + 10
     left = names + MARK_WIDTH * len(_marks(rows)) + 4
@@ -157,10 +153,10 @@ def _grid(rows: Sequence[Row], columns: Sequence[str]) -> Grid:
     if longest > cell - 2:  # turned by 60 degrees, the last name reaches half its length beyond its column
         cell = min(60.0, (width - left - 0.5 * longest - 8) / max(1, len(columns)))
         top = 16.0 + longest * 0.87
-    return Grid(width, left, top, cell, row_height(len(rows)))
+    return MatrixGrid(width, left, top, cell, row_height(len(rows)))
 
 
-def first_row(rows: Sequence[Row], columns: Sequence[str]) -> float:
+def first_row(rows: Sequence[MatrixRow], columns: Sequence[str]) -> float:
     """Where the first row of such a matrix begins, for a figure beside it on the same rows."""
     return _grid(rows, columns).top
 
@@ -174,9 +170,9 @@ def row_height(count: int) -> float:
 
 def _matrix(
     title: str,
-    rows: Sequence[Row],
+    rows: Sequence[MatrixRow],
     columns: Sequence[str],
-    grid: Grid,
+    grid: MatrixGrid,
     cells: Markup,
     numbers: Markup,
     legend: Markup,
@@ -206,7 +202,7 @@ def _briefly(value: float | None) -> float | int | None:
     return int(value) if float(value).is_integer() and abs(value) < 1e15 else float(f"{value:.4g}")
 
 
-def _column_names(columns: Sequence[str], grid: Grid) -> Markup:
+def _column_names(columns: Sequence[str], grid: MatrixGrid) -> Markup:
     names = [clipped(name, NAME_LENGTH) for name in columns]
     if grid.top == FLAT_HEAD:
         return join(label(grid.x(k) + grid.cell / 2, 16, name, "middle") for k, name in enumerate(names))
@@ -218,16 +214,16 @@ def _column_names(columns: Sequence[str], grid: Grid) -> Markup:
     )
 
 
-def _marks(rows: Sequence[Row]) -> Mapping[str, Callable[[Row], bool | None]]:
+def _marks(rows: Sequence[MatrixRow]) -> Mapping[str, Callable[[MatrixRow], bool | None]]:
     """Columns of marks beside the names: those of which anything is known."""
-    wanted: dict[str, Callable[[Row], bool | None]] = {
+    wanted: dict[str, Callable[[MatrixRow], bool | None]] = {
         "found": lambda row: row.found,
         "true": lambda row: row.true,
     }
     return {name: get for name, get in wanted.items() if any(get(row) is not None for row in rows)}
 
 
-def _row_names(rows: Sequence[Row], grid: Grid) -> Markup:
+def _row_names(rows: Sequence[MatrixRow], grid: MatrixGrid) -> Markup:
     marks = _marks(rows)
     edge = grid.left - 4 - MARK_WIDTH * len(marks)
     nth = every(len(rows), grid.height, 11.0)
@@ -241,10 +237,7 @@ def _row_names(rows: Sequence[Row], grid: Grid) -> Markup:
             if get(row):
                 x = edge + MARK_WIDTH * (column + 0.5)
                 parts.append(_mark(name, x, middle, min(4.5, grid.height / 2 - 0.5)))
-    heads = [
-        label(edge + MARK_WIDTH * (i + 0.5), grid.top - 6, name, "middle", "head")
-        for i, name in enumerate(marks)
-    ]
+    heads = [label(edge + MARK_WIDTH * (i + 0.5), grid.top - 6, name, "middle", "head") for i, name in enumerate(marks)]
     return join([*parts, *heads])
 
 
@@ -277,7 +270,7 @@ def _equal_runs(kinds: Sequence[str]) -> list[tuple[int, int]]:
     return runs
 
 
-def _numbers(rows: Sequence[Row], grid: Grid, low: float, high: float) -> Markup:
+def _numbers(rows: Sequence[MatrixRow], grid: MatrixGrid, low: float, high: float) -> Markup:
     if grid.cell < 26 or grid.height < 15:
         return Markup()
     parts = [
@@ -299,12 +292,10 @@ def _brief(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
 
 
-def _shade_legend(grid: Grid, rows: Sequence[Row], low: float, high: float) -> Markup:
+def _shade_legend(grid: MatrixGrid, rows: Sequence[MatrixRow], low: float, high: float) -> Markup:
     y, width = grid.y(len(rows)) + 12, 9.0
     x = grid.left
-    parts = [
-        empty("rect", x=x + i * width, y=y, width=width, height=10, class_=f"q{i}") for i in range(LEVELS)
-    ]
+    parts = [empty("rect", x=x + i * width, y=y, width=width, height=10, class_=f"q{i}") for i in range(LEVELS)]
     end = x + LEVELS * width
     parts += [label(x - 5, y + 9, _brief(low), "end"), label(end + 5, y + 9, _brief(high))]
     if any(value is None for row in rows for value in row.values):
@@ -316,7 +307,7 @@ def _shade_legend(grid: Grid, rows: Sequence[Row], low: float, high: float) -> M
     return join(parts)
 
 
-def _dot_legend(grid: Grid, rows: Sequence[Row], most: float, widest: float) -> Markup:
+def _dot_legend(grid: MatrixGrid, rows: Sequence[MatrixRow], most: float, widest: float) -> Markup:
     y, x = grid.y(len(rows)) + 17, grid.left + 12
     parts = []
     for share in (0.1, 0.4, 1.0):

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedsift.core.units import isolated, listed, percent
 from fedsift.drawing.svg import MANY_CLASSES, Markup, figure, join, tag
-from fedsift.report.matrix import Row, dot_plot, heat_map
+from fedsift.report.matrix import MatrixRow, dot_plot, heat_map
 from fedsift.report.words import headline, words_of_test
 from fedsift.runs.reading import RunData, numbers_of
 
@@ -74,17 +74,13 @@ def _detection(run: RunData) -> Markup | None:
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> Markup:
-    return tag(
-        "dl", *(tag("div", tag("dt", name), tag("dd", words)) for name, words in facts), class_="facts"
-    )
+    return tag("dl", *(tag("div", tag("dt", name), tag("dd", words)) for name, words in facts), class_="facts")
 
 
 def _listed_records(run: RunData) -> list[str]:
     """Records of a list of numbers for each site, other than those with a figure of their own."""
     names = dict.fromkeys(key for line in run.sites for key in line)
-    return [
-        name for name in names if name not in ("indicator", "given_label_counts") and any(_values(run, name))
-    ]
+    return [name for name in names if name not in ("indicator", "given_label_counts") and any(_values(run, name))]
 
 
 def _values(run: RunData, name: str) -> list[list[float | None]]:
@@ -92,7 +88,7 @@ def _values(run: RunData, name: str) -> list[list[float | None]]:
     return [numbers_of(value) for value in found if isinstance(value, list)]
 
 
-def _rows(run: RunData, name: str) -> list[Row]:
+def _rows(run: RunData, name: str) -> list[MatrixRow]:
     """The sites with their values, the largest mean first; sites without any come last, hatched."""
     width = max((len(values) for values in _values(run, name)), default=0)
     rows = []
@@ -100,11 +96,11 @@ def _rows(run: RunData, name: str) -> list[Row]:
         value = line.get(name)
         values = numbers_of(value) if isinstance(value, list) else []
         values += [None] * (width - len(values))
-        rows.append(Row(str(line["site"]), values, _flag(line.get("noisy")), _flag(line.get("truth_noisy"))))
+        rows.append(MatrixRow(str(line["site"]), values, _flag(line.get("noisy")), _flag(line.get("truth_noisy"))))
     return sorted(rows, key=_mean, reverse=True) if name != "given_label_counts" else rows
 
 
-def _mean(row: Row) -> float:
+def _mean(row: MatrixRow) -> float:
     known = [value for value in row.values if value is not None]
     return sum(known) / len(known) if known else float("-inf")
 
@@ -113,7 +109,7 @@ def _flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _columns(run: RunData, rows: Sequence[Row]) -> list[str]:
+def _columns(run: RunData, rows: Sequence[MatrixRow]) -> list[str]:
     width = len(rows[0].values)
     if width == len(run.classes):
         return list(run.classes)
@@ -134,7 +130,7 @@ def _map_words(run: RunData, name: str) -> tuple[str, str]:
     return name.replace("_", " ").capitalize(), f"as recorded by the method. {order}{marks}"
 
 
-def _distribution(run: RunData, order: Sequence[Row]) -> Markup | None:
+def _distribution(run: RunData, order: Sequence[MatrixRow]) -> Markup | None:
     """Given labels by site and class, as dots whose area is the count."""
     rows = {row.name: row for row in _rows(run, "given_label_counts")}
     if not any(_values(run, "given_label_counts")):

@@ -10,7 +10,7 @@ from fedsift.core.files import write_atomically
 from fedsift.core.text import argument
 from fedsift.core.units import duration, isolated, number, percent, plural, size
 from fedsift.core.version import __version__
-from fedsift.drawing import house_style, saving_script
+from fedsift.drawing import page_style, saving_script
 from fedsift.drawing.document import document
 from fedsift.drawing.svg import Markup, join, tag
 from fedsift.report.noisy_sites import noisy_sites
@@ -54,16 +54,14 @@ def page(run: RunData, others: Sequence[RunData] = ()) -> str:
         [
             HATCH,
             top(run, others),
-            tag(
-                "nav", *(tag("a", title, href=f"#{name}") for name, title, _ in shown), aria_label="Sections"
-            ),
+            tag("nav", *(tag("a", title, href=f"#{name}") for name, title, _ in shown), aria_label="Sections"),
             tag("main", *(tag("section", tag("h2", title), part, id=name) for name, title, part in shown)),
             tag("footer", f"fedsift {__version__} · {run.id} · this file needs no network"),
             tag("div", id="tip", role="status", hidden=""),
             Markup(f"<script>{script()}{saving_script()}</script>"),
         ]
     )
-    return document(headline(run), body, house_style())
+    return document(headline(run), body, page_style())
 
 
 def script() -> str:

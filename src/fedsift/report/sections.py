@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fedsift.core.units import listed, number, percent
 from fedsift.drawing.svg import MANY_CLASSES, SERIES, Markup, empty, figure, join, marker, tag
-from fedsift.report.curves import Series, class_figure, curve_figure
-from fedsift.report.groups import Group, cautions, groups_of, sample_words
+from fedsift.report.curves import CurveSeries, class_figure, curve_figure
+from fedsift.report.groups import SeedGroup, cautions, groups_of, sample_words
 from fedsift.report.tables import html_table, sites_table
 from fedsift.report.words import METRIC_NOTES, METRICS, comparison_table
 from fedsift.runs.reading import RunData, numbers_of
@@ -71,8 +71,8 @@ def curves(runs: Sequence[RunData]) -> Markup | None:
             figure(curve_figure(METRICS[metric], series, run.spans()), METRICS[metric], METRIC_NOTES[metric])
         )
     losses = [
-        Series("at the sites, in training", run.curve("train_loss")),
-        Series("in evaluation", run.curve("loss")),
+        CurveSeries("at the sites, in training", run.curve("train_loss")),
+        CurveSeries("in evaluation", run.curve("loss")),
     ]
     if any(one.values for one in losses):
         words = f"{run.method}: mean training loss at the sites, and loss in evaluation"
@@ -84,10 +84,10 @@ def curves(runs: Sequence[RunData]) -> Markup | None:
     return join([legend(names), tag("div", *figures, class_="columns")])
 
 
-def _series(group: Group, metric: str, *, banded: bool) -> Series:
+def _series(group: SeedGroup, metric: str, *, banded: bool) -> CurveSeries:
     curve = group.curve(metric)
     band = [(r, low, high) for r, _, low, high in curve] if banded and len(group.runs) > 1 else []
-    return Series(group.label, [(r, mean) for r, mean, _, _ in curve], band)
+    return CurveSeries(group.label, [(r, mean) for r, mean, _, _ in curve], band)
 
 
 def _stage_list(run: RunData, *, several: bool) -> Markup:
@@ -117,15 +117,13 @@ def classes(runs: Sequence[RunData]) -> Markup | None:
             kind="sortable",
             numeric=" n" + "n" * len(series),
         )
-        chart = join(
-            [legend(names), figure(drawn, title, "after the last evaluated round; hatched: no test sample")]
-        )
+        chart = join([legend(names), figure(drawn, title, "after the last evaluated round; hatched: no test sample")])
         wide = len(runs[0].classes) > MANY_CLASSES
         return tag("div", tag("div", chart), tag("div", table), class_="wide" if wide else "columns")
     return None
 
 
-def _class_means(group: Group, key: str) -> list[float | None]:
+def _class_means(group: SeedGroup, key: str) -> list[float | None]:
     """The mean over a group's runs for each class, of those runs that have a value for it."""
     lists = [numbers_of(run.last_value(key)) for run in group.runs if isinstance(run.last_value(key), list)]
     means: list[float | None] = []
@@ -153,9 +151,7 @@ def notes(run: RunData) -> Markup | None:
     for row in run.rounds:
         for text in row.get("warnings") or ():
             where.setdefault(str(text), []).append(row["round"])
-    items = [
-        tag("li", text, tag("span", f" (round {_few(at)})", class_="note")) for text, at in where.items()
-    ]
+    items = [tag("li", text, tag("span", f" (round {_few(at)})", class_="note")) for text, at in where.items()]
     items += [tag("li", text) for text in run.summary.get("notes") or ()]
     return tag("ul", *items) if items else tag("p", "None.")
 

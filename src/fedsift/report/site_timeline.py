@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fedsift.drawing.svg import FULL, Markup, clipped, empty, figure, join, label, picture, tag
 from fedsift.runs.events import read_events
-from fedsift.runs.history import ABSENT, ANSWERED, REFUSED, Story
+from fedsift.runs.history import ABSENT, ANSWERED, REFUSED, RunHistory
 from fedsift.runs.reading import RunData
 
 LEFT, RIGHT, ROW, FOOT = 170, 12, 15, 20
@@ -17,7 +17,7 @@ WORDS = {ANSWERED: "answered", REFUSED: "set aside", ABSENT: "absent"}
 
 def lanes(run: RunData) -> Markup | None:
     """A lane for each site of a run that told its events; None for an older one."""
-    story = Story()
+    story = RunHistory()
     story.take(read_events(run.path))
     if not story.columns or not story.sites:
         return None
@@ -36,9 +36,7 @@ def lanes(run: RunData) -> Markup | None:
         label(LEFT, bottom + 14, "round 1"),
         label(FULL - RIGHT, bottom + 14, f"round {rounds}", "end"),
     ]
-    drawn = tag(
-        "div", picture(FULL, bottom + FOOT, "What each site did in each round", *parts), class_="plot"
-    )
+    drawn = tag("div", picture(FULL, bottom + FOOT, "What each site did in each round", *parts), class_="plot")
     keys = [tag("span", tag("i", class_=f"key {SHAPES[code][0]}"), words) for code, words in WORDS.items()]
     return join(
         [

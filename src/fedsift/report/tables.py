@@ -28,7 +28,7 @@ JOINING = "on joining"
 
 
 @dataclass(frozen=True)
-class Item:
+class ReleasedField:
     """One field that leaves a site."""
 
     name: str
@@ -37,20 +37,20 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Disclosure:
+class DisclosureTable:
     """A kind of message from a site: when it is sent, and every field that it carries."""
 
     name: str
     summary: str
     when: tuple[str, ...]
-    items: tuple[Item, ...]
+    items: tuple[ReleasedField, ...]
 
     @property
     def joining(self) -> bool:
         return self.when == (JOINING,)
 
 
-def disclosures(by_stage: Mapping[str, Sequence[str]] | None) -> list[Disclosure]:
+def disclosures(by_stage: Mapping[str, Sequence[str]] | None) -> list[DisclosureTable]:
     """What sites declare on joining, then each reply class with the stages that may send it.
 
     by_stage: as the method declares it; without, every reply class that this version knows is listed.
@@ -62,10 +62,7 @@ def disclosures(by_stage: Mapping[str, Sequence[str]] | None) -> list[Disclosure
     when = {name: tuple(stage for stage, sent in by_stage.items() if name in sent) for name in names}
     return [
         _facts(),
-        *(
-            _described(known[name], when[name]) if name in known else _unknown(name, when[name])
-            for name in names
-        ),
+        *(_described(known[name], when[name]) if name in known else _unknown(name, when[name]) for name in names),
     ]
 
 
@@ -91,29 +88,29 @@ def reply_classes() -> list[type[Reply]]:
     return [found[name] for name in sorted(found)]
 
 
-def _described(cls: type[Reply], when: tuple[str, ...]) -> Disclosure:
+def _described(cls: type[Reply], when: tuple[str, ...]) -> DisclosureTable:
     items = [
-        Item(field.name, _kind(field.type), str(field.metadata.get("what", "not described")))
+        ReleasedField(field.name, _kind(field.type), str(field.metadata.get("what", "not described")))
         for field in dataclasses.fields(cls)
     ]
     summary = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
-    return Disclosure(cls.__name__, summary, when, tuple(items))
+    return DisclosureTable(cls.__name__, summary, when, tuple(items))
 
 
-def _unknown(name: str, when: tuple[str, ...]) -> Disclosure:
-    return Disclosure(name, "A reply class that is not installed here: its fields are unknown.", when, ())
+def _unknown(name: str, when: tuple[str, ...]) -> DisclosureTable:
+    return DisclosureTable(name, "A reply class that is not installed here: its fields are unknown.", when, ())
 
 
-def _facts() -> Disclosure:
+def _facts() -> DisclosureTable:
     """The words are those beside the fields in the source, so that the table never lags behind them."""
     words = field_words(SiteFacts)
     items = [
-        Item(
+        ReleasedField(
             field.name, _kind(field.type), words.get(field.name, f"the site's {field.name.replace('_', ' ')}")
         )
         for field in dataclasses.fields(SiteFacts)
     ]
-    return Disclosure("SiteFacts", "What a site declares of itself.", (JOINING,), tuple(items))
+    return DisclosureTable("SiteFacts", "What a site declares of itself.", (JOINING,), tuple(items))
 
 
 def field_words(cls: type) -> dict[str, str]:
@@ -127,9 +124,7 @@ def field_words(cls: type) -> dict[str, str]:
         field.target.id: " ".join(text.value.value.split())
         for field, text in itertools.pairwise(body)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-        and isinstance(text.value.value, str)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
     }
 
 
@@ -161,9 +156,7 @@ VERDICT_KINDS = {
 }
 
 
-def html_table(
-    heads: Sequence[Any], rows: Sequence[Sequence[Any]], *, kind: str = "", numeric: str = ""
-) -> Markup:
+def html_table(heads: Sequence[Any], rows: Sequence[Sequence[Any]], *, kind: str = "", numeric: str = "") -> Markup:
     """A table; `numeric` has an "n" for every column of numbers, which are set flush right."""
     classes = ["n" if numeric[i : i + 1] == "n" else None for i in range(len(heads))]
     top = tag("tr", *(tag("th", head, scope="col", class_=c) for head, c in zip(heads, classes)))
@@ -263,9 +256,7 @@ def refusals_table(run: RunData) -> Markup:
     ]
     if not refused:
         return tag("p", "Every reply passed the gate.")
-    table = html_table(
-        ["round", "stage", "site", "why it was set aside"], refused[:REFUSALS_SHOWN], numeric="n"
-    )
+    table = html_table(["round", "stage", "site", "why it was set aside"], refused[:REFUSALS_SHOWN], numeric="n")
     if len(refused) <= REFUSALS_SHOWN:
         return table
     more = tag("p", f"{len(refused) - REFUSALS_SHOWN:,} more are in rounds.jsonl.", class_="note")
@@ -282,12 +273,7 @@ def disclosure_table(run: RunData) -> Markup:
     parts = []
     for entry in disclosures(by_stage):
         when = f" · {', '.join(entry.when)}" if entry.when else ""
-        if (
-            declared
-            and sent
-            and not entry.joining
-            and all(entry.name not in names for names in sent.values())
-        ):
+        if declared and sent and not entry.joining and all(entry.name not in names for names in sent.values()):
             when += " · never sent" if run.finished else " · not sent so far"
         head = tag(
             "tr",
@@ -304,9 +290,7 @@ def disclosure_table(run: RunData) -> Markup:
             for i in entry.items
         )
         parts.append(tag("tbody", head, *rows))
-    top = tag(
-        "thead", tag("tr", *(tag("th", word, scope="col") for word in ("field", "what it tells", "type")))
-    )
+    top = tag("thead", tag("tr", *(tag("th", word, scope="col") for word in ("field", "what it tells", "type"))))
     table = tag("div", tag("table", top, *parts, class_="disclosure"), class_="scroll", tabindex="0")
     return join([tag("p", _disclosure_words(run, declared is not None, sent is not None)), table])
 
@@ -316,10 +300,7 @@ def _disclosure_words(run: RunData, declared: bool, sent: bool) -> str:
     if declared:
         return base + f"Listed is what {run.method} declares with these settings; no other request is sent."
     if not sent:
-        return (
-            base
-            + "This run has no record of which of them its stages sent, so every kind known here is listed."
-        )
+        return base + "This run has no record of which of them its stages sent, so every kind known here is listed."
     return base + f"{run.method} is not installed here; listed is what this run has sent."
 
 

@@ -40,9 +40,7 @@ def print_summary(run: Path, report: Path | None = None, console: Console | None
     _where(out, report)
 
 
-def print_comparison(
-    runs: Sequence[Path], report: Path | None = None, console: Console | None = None
-) -> None:
+def print_comparison(runs: Sequence[Path], report: Path | None = None, console: Console | None = None) -> None:
     """The findings of several runs on one federation; the last run is the subject, as in the report."""
     out, data = console or PlainConsole(), [read_run(Path(run)) for run in runs]
     subject = data[-1]
@@ -78,9 +76,7 @@ def in_parts(out: Console, heads: Sequence[str], rows: Sequence[Sequence[Text]],
     for part in parts:
         table = Table(header_style="bold")
         for i in [*range(fixed), *part]:
-            table.add_column(
-                Text(visible(heads[i])), justify="left" if i < fixed else "right", overflow="fold"
-            )
+            table.add_column(Text(visible(heads[i])), justify="left" if i < fixed else "right", overflow="fold")
         for row in rows:
             table.add_row(*(row[i] for i in [*range(fixed), *part]))
         out.print(table)
@@ -95,9 +91,7 @@ def _sites(out: Console, run: RunData) -> None:
     columns = [name for name in site_columns(run) if name not in ("model", "noisy", "truth_noisy")]
     if not run.sites or not columns:
         return
-    lines = (
-        sorted(run.sites, key=lambda line: verdict(line) == "") if len(run.sites) > SITES_SHOWN else run.sites
-    )
+    lines = sorted(run.sites, key=lambda line: verdict(line) == "") if len(run.sites) > SITES_SHOWN else run.sites
     rows = []
     for line in lines[:SITES_SHOWN]:
         word = verdict(line)
@@ -118,9 +112,7 @@ def _figures(out: Console, run: RunData) -> None:
         up, down = size(run.summary.get("bytes_up")), size(run.summary.get("bytes_down"))
         sent = f"{up} from the sites, {down} to them"
         refused = f"{number(run.summary.get('refused'))} replies refused"
-        out.print(
-            Text(f"{len(run.rounds)} rounds in {duration(run.summary.get('seconds'))}; {sent}; {refused}")
-        )
+        out.print(Text(f"{len(run.rounds)} rounds in {duration(run.summary.get('seconds'))}; {sent}; {refused}"))
 
 
 def _warnings(out: Console, run: RunData) -> None:

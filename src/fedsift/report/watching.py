@@ -21,11 +21,11 @@ from fedsift.runs.history import (
     LATE,
     REFUSED,
     WORKING,
-    Story,
+    RunHistory,
     found_words,
     left_words,
 )
-from fedsift.runs.state import INTERRUPTED, NEW, State, state_of
+from fedsift.runs.state import INTERRUPTED, NEW, RunState, state_of
 from fedsift.runs.summary import CURVES
 
 # A run in a terminal while it runs, from its folder alone: the live page's view in 60 to 200 columns
@@ -41,7 +41,7 @@ STATE_STYLES = {"running": "green", "finished": "green", "failed": "red", "inter
 
 
 @dataclass(frozen=True)
-class Signs:
+class TerminalSymbols:
     """The characters of a terminal: blocks where it has them."""
 
     sites: dict[int, str]
@@ -52,32 +52,32 @@ class Signs:
     rule: str
 
 
-BLOCKS = Signs(
+BLOCKS = TerminalSymbols(
     {IDLE: "·", ANSWERED: "■", WORKING: "□", LATE: "◷", ABSENT: "–", REFUSED: "×"},
     "█", "░", "▁▂▃▄▅▆▇█", " · ", "›",
 )  # fmt: skip
-PLAIN = Signs(
+PLAIN = TerminalSymbols(
     {IDLE: ".", ANSWERED: "#", WORKING: "o", LATE: "!", ABSENT: "-", REFUSED: "x"}, "#", "-", "", " | ", ">"
 )
 
 
-def signs_of(console: Console) -> Signs:
+def signs_of(console: Console) -> TerminalSymbols:
     encoding = (console.encoding or "").lower().replace("-", "")
     return BLOCKS if encoding.startswith("utf") else PLAIN
 
 
-class Watch:
+class RunScreen:
     """Reads on in a run's events and draws what they add up to."""
 
     def __init__(self, folder: Path, title: str = "run") -> None:
         """title: what to call the run until its events say it."""
         self.folder, self.title = RunFolder.open(folder), title
-        self.story, self._tail = Story(), EventTail(folder)
-        self.state = State("new")
+        self.story, self._tail = RunHistory(), EventTail(folder)
+        self.state = RunState("new")
         self.at = 0.0
         self.look()
 
-    def look(self, at: float | None = None) -> State:
+    def look(self, at: float | None = None) -> RunState:
         self.at = time.time() if at is None else at
         self.story.take(self._tail.new())
         story = self.story
@@ -88,19 +88,17 @@ class Watch:
         height = options.height or console.height
         yield from self.lines(options.max_width, height, signs_of(console))
 
-    def lines(self, width: int, height: int, signs: Signs = BLOCKS) -> list[Text]:
+    def lines(self, width: int, height: int, signs: TerminalSymbols = BLOCKS) -> list[Text]:
         """The whole screen, no line wider than `width`; lanes and log take what room is left."""
         width = max(20, min(width, WIDEST))
         top = [*self.short(width, signs), *self._findings(width), self._traffic(signs)]
         room = max(0, height - len(top) - 2)
-        log = [
-            Text(f"{signs.rule} {visible(words)}", style="dim") for _, _, words in self.story.log[-LOG_SHOWN:]
-        ]
+        log = [Text(f"{signs.rule} {visible(words)}", style="dim") for _, _, words in self.story.log[-LOG_SHOWN:]]
         log = log[len(log) - min(len(log), max(1, room // 3)) :]
         lanes = self._lanes(width, max(0, room - len(log)), signs)
         return [fitted(line, width) for line in [*top, *lanes, *log]]
 
-    def short(self, width: int, signs: Signs = BLOCKS) -> list[Text]:
+    def short(self, width: int, signs: TerminalSymbols = BLOCKS) -> list[Text]:
         """Head, bar, stages, scores and sites, a line each: what a progress display shows."""
         parts = [self._head(width, signs), self._bar(width, signs), self._stages(width, signs)]
         parts += [line for line in (self._scores(width, signs), self._ask(width, signs)) if line is not None]
@@ -108,7 +106,7 @@ class Watch:
 
     # One line each -------------------------------------------------------------------------------------------------
 
-    def _head(self, width: int, signs: Signs) -> Text:
+    def _head(self, width: int, signs: TerminalSymbols) -> Text:
         story = self.story
         method = story.started.method if story.started else self.title
         left = Text(visible(method), style="bold")
@@ -120,7 +118,7 @@ class Watch:
         left.truncate(max(1, width - len(right) - 1), overflow="ellipsis")
         return Text.assemble(left, " " * max(1, width - left.cell_len - len(right)), right)
 
-    def _bar(self, width: int, signs: Signs) -> Text:
+    def _bar(self, width: int, signs: TerminalSymbols) -> Text:
         story = self.story
         share = story.done / story.planned if story.planned else 0.0
         end = self.at if self.state.active else story.last_at
@@ -131,7 +129,7 @@ class Watch:
         full = round(share * room)
         return Text.assemble((signs.full * full, "green"), (signs.rest * (room - full), "dim"), f" {words}")
 
-    def _stages(self, width: int, signs: Signs) -> Text:
+    def _stages(self, width: int, signs: TerminalSymbols) -> Text:
         started = self.story.started
         stages = [] if started is None else list(started.stages)
         line, before = Text(), 0
@@ -149,7 +147,7 @@ class Watch:
                 return Text.assemble(place_of, (words, "bold"))
         return line
 
-    def _scores(self, width: int, signs: Signs) -> Text | None:
+    def _scores(self, width: int, signs: TerminalSymbols) -> Text | None:
         line = Text()
         for name in CURVES:
             curve = self.story.curves.get(name)
@@ -164,7 +162,7 @@ class Watch:
             line.append(spark, style="cyan")
         return line if line else None
 
-    def _ask(self, width: int, signs: Signs) -> Text | None:
+    def _ask(self, width: int, signs: TerminalSymbols) -> Text | None:
         """What is asked and who has answered, and a sign for each site where they fit."""
         story = self.story
         if not story.sites:
@@ -185,13 +183,11 @@ class Watch:
         found = self.story.findings
         if found is None:
             return []
-        words = Text(
-            visible(found_words(found, len(self.story.sites))), style="bold yellow" if found.noisy else ""
-        )
+        words = Text(visible(found_words(found, len(self.story.sites))), style="bold yellow" if found.noisy else "")
         lines = words.wrap(Console(width=width), width)
         return [*lines[:2]]
 
-    def _traffic(self, signs: Signs) -> Text:
+    def _traffic(self, signs: TerminalSymbols) -> Text:
         totals = self.story.totals
         parts = [
             f"{size(totals['bytes_up'])} from the sites",
@@ -203,7 +199,7 @@ class Watch:
 
     # Lanes ---------------------------------------------------------------------------------------------------------
 
-    def _lanes(self, width: int, room: int, signs: Signs) -> list[Text]:
+    def _lanes(self, width: int, room: int, signs: TerminalSymbols) -> list[Text]:
         """A line a site with its last rounds; where they are too many, those that one should look at come first."""
         story = self.story
         if not story.sites or room < 2:
@@ -212,7 +208,7 @@ class Watch:
         places = list(range(len(story.sites)))
         rows = room - 1
         if len(places) > rows:
-            places = sorted(sorted(places, key=lambda place: self._calm(place, now))[: rows - 1])
+            places = sorted(sorted(places, key=lambda place: self._needs_no_attention(place, now))[: rows - 1])
         names = min(NAME_WIDTH, max(len(visible(story.sites[place])) for place in places))
         notes = {place: self._note(place) for place in places}
         longest = min(max((len(words) for words in notes.values()), default=0), width // 3)
@@ -233,7 +229,7 @@ class Watch:
             lines.append(Text(f"and {plural(len(story.sites) - len(places), 'site')} more", style="dim"))
         return lines
 
-    def _calm(self, place: int, now: Sequence[int]) -> tuple[int, int, int]:
+    def _needs_no_attention(self, place: int, now: Sequence[int]) -> tuple[int, int, int]:
         """Small for a site that needs attention: in trouble now, looking noisy, in trouble before."""
         noisy = self.story.findings is not None and self.story.sites[place] in self.story.findings.noisy
         return (-(now[place] if now[place] > WORKING else 0), -int(noisy), -self.story.troubles.get(place, 0))
@@ -249,11 +245,11 @@ class Watch:
         return "; ".join(words)
 
 
-class Short:
+class ShortDisplay:
     """The few lines of a progress display; each time it is drawn it looks anew."""
 
     def __init__(self, folder: Path, title: str) -> None:
-        self.view = Watch(folder, title)
+        self.view = RunScreen(folder, title)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self.view.look()
@@ -284,7 +280,7 @@ SAID_EVERY = 10.0
 """Without a terminal, say where a run stands every so many seconds."""
 
 
-def follow(view: Watch, console: Console, pause: Callable[[float], None] = time.sleep) -> None:
+def follow(view: RunScreen, console: Console, pause: Callable[[float], None] = time.sleep) -> None:
     """Until the run ends or the person stops looking."""
     try:
         if console.is_terminal:
@@ -292,12 +288,10 @@ def follow(view: Watch, console: Console, pause: Callable[[float], None] = time.
         else:
             _line_by_line(view, console, pause)
     except KeyboardInterrupt:
-        console.print(
-            Text(f"the run itself goes on; look again with: fedsift watch {argument(view.folder.path)}")
-        )
+        console.print(Text(f"the run itself goes on; look again with: fedsift watch {argument(view.folder.path)}"))
 
 
-def _on_a_screen(view: Watch, console: Console, pause: Callable[[float], None]) -> None:
+def _on_a_screen(view: RunScreen, console: Console, pause: Callable[[float], None]) -> None:
     from rich.live import Live
 
     with Live(view, console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
@@ -305,10 +299,10 @@ def _on_a_screen(view: Watch, console: Console, pause: Callable[[float], None]) 
             live.refresh()
             pause(TICK)
         live.refresh()
-    _farewell(view, console)
+    _closing_line(view, console)
 
 
-def _line_by_line(view: Watch, console: Console, pause: Callable[[float], None]) -> None:
+def _line_by_line(view: RunScreen, console: Console, pause: Callable[[float], None]) -> None:
     """What happened so far in a few lines, then each new thing as it comes."""
     said, last = 0, float("-inf")
     while True:
@@ -324,20 +318,18 @@ def _line_by_line(view: Watch, console: Console, pause: Callable[[float], None])
             break
         pause(TICK)
     _say(console, standing(view))
-    _farewell(view, console)
+    _closing_line(view, console)
 
 
-def standing(view: Watch) -> str:
+def standing(view: RunScreen) -> str:
     """Where a run stands, in one line."""
     story = view.story
-    scores = [
-        f"{name} {100 * curve[-1][1]:.1f} %" for name, curve in story.curves.items() if "loss" not in name
-    ]
+    scores = [f"{name} {100 * curve[-1][1]:.1f} %" for name, curve in story.curves.items() if "loss" not in name]
     parts = [view.state.word, f"round {story.done} of {story.planned}" if story.planned else "", story.stage]
     return ", ".join(part for part in (*parts, *scores) if part)
 
 
-def _farewell(view: Watch, console: Console) -> None:
+def _closing_line(view: RunScreen, console: Console) -> None:
     if view.state.word in (STOPPED, FAILED, INTERRUPTED, NEW):
         if view.state.why:
             _say(console, view.state.why)

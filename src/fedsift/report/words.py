@@ -7,7 +7,7 @@ from typing import Any
 
 from fedsift.core.units import duration, listed, named, number, percent, plural, size
 from fedsift.protocol.findings import Findings
-from fedsift.report.groups import Group, Spread, groups_of, spread_of
+from fedsift.report.groups import SeedGroup, SeedSpread, groups_of, spread_of
 from fedsift.runs.reading import RunData
 from fedsift.runs.summary import LAST
 
@@ -50,9 +50,7 @@ def _finding(run: RunData, name: Name) -> str:
         look = "No site looks noisy" if run.finished else "no site looks noisy"
     else:
         sites = "site" if count == 1 and run.site_count in (1, None) else "sites"
-        look = (
-            f"{count}{of} {sites} {'looks' if count == 1 else 'look'} noisy: {listed(run.found, name=name)}"
-        )
+        look = f"{count}{of} {sites} {'looks' if count == 1 else 'look'} noisy: {listed(run.found, name=name)}"
     return look + borderline(run) + _against_truth(run, name)
 
 
@@ -72,11 +70,7 @@ def _nobody_named(run: RunData) -> str:
     if truth is None or not run.site_count:
         return ""
     clean = run.site_count - len(truth)
-    return (
-        "; and in truth all are noisy"
-        if clean == 0
-        else f"; but in truth {clean} of {run.site_count} are clean"
-    )
+    return "; and in truth all are noisy" if clean == 0 else f"; but in truth {clean} of {run.site_count} are clean"
 
 
 def borderline(run: RunData) -> str:
@@ -130,9 +124,7 @@ def comparison_line(runs: Sequence[RunData]) -> str:
     scores = [spread_of(group.figures(_score(name, "last"))) for group in groups]
     if any(score is None for score in scores):
         return ""
-    ends = [
-        (score.mean, f"{_label(group)} {_mean_words(score)}") for group, score in zip(groups, scores) if score
-    ]
+    ends = [(score.mean, f"{_label(group)} {_mean_words(score)}") for group, score in zip(groups, scores) if score]
     which = ""
     if len(ends) > NAMED:
         ends = sorted(ends, key=lambda end: -end[0])[:NAMED]
@@ -173,7 +165,7 @@ def comparison_table(runs: Sequence[RunData]) -> tuple[list[str], list[list[str]
     return heads, rows
 
 
-def _label(group: Group) -> str:
+def _label(group: SeedGroup) -> str:
     """The group's name, marked where a run of it was told of the truth."""
     return f"{group.label} (told)" if any(oracle(run) for run in group.runs) else group.label
 
@@ -194,18 +186,18 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _same(group: Group, words: Callable[[RunData], str]) -> str:
+def _same(group: SeedGroup, words: Callable[[RunData], str]) -> str:
     """What the runs of a group have in common, or each of the different values once."""
     return " / ".join(dict.fromkeys(words(run) for run in group.runs))
 
 
-def _mean_words(score: Spread | None) -> str:
+def _mean_words(score: SeedSpread | None) -> str:
     if score is None or score.sd is None:
         return percent(None if score is None else score.mean)
     return f"{100 * score.mean:.1f}\u00a0±\u00a0{100 * score.sd:.1f}%"
 
 
-def spread_words(score: Spread | None) -> str:
+def spread_words(score: SeedSpread | None) -> str:
     """A share over seeds: mean ± sd (interval); of one run the share alone."""
     if score is None or score.sd is None:
         return _mean_words(score)
@@ -213,7 +205,7 @@ def spread_words(score: Spread | None) -> str:
     return f"{_mean_words(score)} ({100 * low:.1f}\u00a0to\u00a0{100 * high:.1f})"
 
 
-def _found_words(group: Group) -> str:
+def _found_words(group: SeedGroup) -> str:
     if len(group.runs) == 1:
         run = group.runs[0]
         if run.findings is not None and run.findings.no_clean_reference:

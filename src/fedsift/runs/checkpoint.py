@@ -80,6 +80,4 @@ def _header(line: bytes) -> tuple[Header, int]:
     values = json.loads(line)
     if values["format"] != FORMAT:
         raise ValueError(f"format {values['format']}, not {FORMAT}")
-    return Header(int(values["rounds_done"]), dict(values["notebooks"]), list(values["sites"])), int(
-        values["bytes"]
-    )
+    return Header(int(values["rounds_done"]), dict(values["notebooks"]), list(values["sites"])), int(values["bytes"])

@@ -155,7 +155,7 @@ Say = Callable[[Event], None]
 """Where events go."""
 
 
-def unheard(event: Event) -> None:
+def no_listener(event: Event) -> None:
     """For a federation without a run folder."""
 
 
@@ -188,7 +188,7 @@ def _is_cut(path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Stamped:
+class StampedEvent:
     """An event with its time."""
 
     at: float
@@ -232,25 +232,25 @@ class EventTail(LineTail):
         super().__init__(folder / EVENTS)
         self.strange = 0
 
-    def new(self, most: int = 0) -> list[Stamped]:
+    def new(self, most: int = 0) -> list[StampedEvent]:
         """Events since the last call, from at most about `most` bytes (0: all)."""
         found = [stamped(line) for line in self.lines(most)]
         self.strange += found.count(None)
         return [moment for moment in found if moment is not None]
 
 
-def read_events(folder: Path) -> list[Stamped]:
+def read_events(folder: Path) -> list[StampedEvent]:
     """All events of a run, as far as they can be read."""
     return EventTail(folder).new()
 
 
-def stamped(line: bytes) -> Stamped | None:
+def stamped(line: bytes) -> StampedEvent | None:
     """An event's line; None for one that this version did not write."""
     try:
         values = json.loads(line)
         cls = KINDS[values.pop("kind")]
         at = float(values.pop("at"))
-        return Stamped(at, cls(**dict(_fields(cls, values))))
+        return StampedEvent(at, cls(**dict(_fields(cls, values))))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

@@ -101,9 +101,7 @@ class RunFolder:
     def lock(self) -> None:
         """Refuse a second process on the same run; the lock goes with the process, however that ends."""
         self._lock = (self.path / ".lock").open("w")
-        for attempt in range(
-            1, LOCK_ATTEMPTS + 1
-        ):  # whoever only looks whether it is held holds it for an instant
+        for attempt in range(1, LOCK_ATTEMPTS + 1):  # whoever only looks whether it is held holds it for an instant
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
@@ -162,9 +160,7 @@ class RunFolder:
     def write_table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
         """A CSV file with the union of the rows' columns, in the order in which they appear."""
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        return self.write_text(
-            name, csv_text(columns, ([plain(row.get(key)) for key in columns] for row in rows))
-        )
+        return self.write_text(name, csv_text(columns, ([plain(row.get(key)) for key in columns] for row in rows)))
 
     def forget(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
@@ -219,9 +215,7 @@ class RunFolder:
         header, state = read_checkpoint(self.checkpoint_file)
         rows = self.rounds()[: header.rounds_done]
         if len(rows) < header.rounds_done:
-            raise RunError(
-                f"{self.rounds_file} has {len(rows)} lines, the checkpoint counts {header.rounds_done}"
-            )
+            raise RunError(f"{self.rounds_file} has {len(rows)} lines, the checkpoint counts {header.rounds_done}")
         self.write_text("rounds.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         self._notebook_files = dict(header.notebooks)
         notebooks = {site: self._bytes(name) for site, name in header.notebooks.items()}

@@ -24,7 +24,7 @@ from fedsift.runs.events import (
     Found,
     Refused,
     RoundDone,
-    Stamped,
+    StampedEvent,
     Started,
     Warned,
 )
@@ -42,7 +42,7 @@ SLOW, AT_LEAST = 2.0, 2.0
 LOSSES = ("train_loss", "loss")
 
 
-class Story:
+class RunHistory:
     """What has happened, and what of it is new."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Story:
 
     # Taking events -------------------------------------------------------------------------------------------------
 
-    def take(self, moments: Sequence[Stamped]) -> None:
+    def take(self, moments: Sequence[StampedEvent]) -> None:
         for moment in moments:
             self.last_at = moment.at
             handler = getattr(self, f"_on_{moment.event.kind}")

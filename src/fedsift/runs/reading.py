@@ -22,7 +22,7 @@ SAME_FEDERATION = ("seed", "data", "partition", "noise")
 
 
 @dataclass(frozen=True)
-class Span:
+class StageSpan:
     """Consecutive rounds of one stage."""
 
     stage: str
@@ -116,14 +116,14 @@ class RunData:
         """(round, value) wherever the value was measured."""
         return [(int(row["round"]), float(row[name])) for row in self.rounds if row.get(name) is not None]
 
-    def spans(self) -> list[Span]:
-        spans: list[Span] = []
+    def spans(self) -> list[StageSpan]:
+        spans: list[StageSpan] = []
         for row in self.rounds:
             stage, number = str(row.get("stage", "")), int(row["round"])
             if spans and spans[-1].stage == stage:
-                spans[-1] = Span(stage, spans[-1].first, number)
+                spans[-1] = StageSpan(stage, spans[-1].first, number)
             else:
-                spans.append(Span(stage, number, number))
+                spans.append(StageSpan(stage, number, number))
         return spans
 
     def last_value(self, name: str) -> Any:
@@ -203,9 +203,7 @@ def _json(folder: RunFolder, name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _summary(
-    folder: RunFolder, rounds: list[dict[str, Any]], missing: list[str]
-) -> tuple[dict[str, Any], bool]:
+def _summary(folder: RunFolder, rounds: list[dict[str, Any]], missing: list[str]) -> tuple[dict[str, Any], bool]:
     try:
         written = folder.read_json(SUMMARY)
     except (json.JSONDecodeError, UnicodeDecodeError):
@@ -228,9 +226,7 @@ def _sites(folder: RunFolder, finished: bool, missing: list[str]) -> list[dict[s
     if finished:
         missing.append("sites.csv is missing: what is known of the sites comes from the checkpoint.")
     else:
-        missing.append(
-            "sites.csv is written when the run ends: counts of samples and labels and the truth come then."
-        )
+        missing.append("sites.csv is written when the run ends: counts of samples and labels and the truth come then.")
     header = folder.checkpointed()
     return [] if header is None else [line for line in header.sites if line.get("site")]
 
@@ -250,9 +246,7 @@ def _value(text: Any) -> Any:
         return text
 
 
-def _classes(
-    summary: dict[str, Any], rounds: list[dict[str, Any]], sites: list[dict[str, Any]]
-) -> tuple[str, ...]:
+def _classes(summary: dict[str, Any], rounds: list[dict[str, Any]], sites: list[dict[str, Any]]) -> tuple[str, ...]:
     """Names of the classes; of an unfinished run their numbers, as many as the measurements have."""
     if summary.get("classes"):
         return tuple(str(name) for name in summary["classes"])

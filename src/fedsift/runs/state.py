@@ -16,7 +16,7 @@ SILENCE = 600.0
 
 
 @dataclass(frozen=True)
-class State:
+class RunState:
     """A word, and a sentence where there is more to say."""
 
     word: str
@@ -37,31 +37,31 @@ def state_of(
     ended: Ended | None,
     last_at: float,
     clock: float | None = None,
-) -> State:
+) -> RunState:
     """`started` and `ended`: the last of each in the events, `ended` None when a start came after it."""
     if folder.in_use:
         if folder.asked_to_stop:
-            return State(STOPPING, "it stops at the next safe point")
+            return RunState(STOPPING, "it stops at the next safe point")
         if started is None or ended is not None:
-            return State(STARTING, "data are read, sites are waited for")
-        return State(RUNNING)
+            return RunState(STARTING, "data are read, sites are waited for")
+        return RunState(RUNNING)
     if folder.finished:
-        return State(FINISHED)
+        return RunState(FINISHED)
     if ended is not None:
         if ended.state == FINISHED:
-            return State(FAILED, "it ended, but summary.json is missing")
-        return State(ended.state if ended.state in (FAILED, STOPPED) else FAILED, ended.error)
+            return RunState(FAILED, "it ended, but summary.json is missing")
+        return RunState(ended.state if ended.state in (FAILED, STOPPED) else FAILED, ended.error)
     failure = _failure(folder)
     if failure:
-        return State(FAILED, failure)
+        return RunState(FAILED, failure)
     if started is None:
-        return State(INTERRUPTED, "it has no events") if folder.rounds_file.is_file() else State(NEW)
+        return RunState(INTERRUPTED, "it has no events") if folder.rounds_file.is_file() else RunState(NEW)
     if started.host and started.host != platform.node():  # a lock on another machine may not be seen here
         quiet = (time.time() if clock is None else clock) - last_at
         if quiet < SILENCE:
-            return State(RUNNING, f"on {started.host}")
-        return State(SILENT, f"no sign of life from {started.host} for {quiet / 60:.0f} minutes")
-    return State(INTERRUPTED, "its process ended without a word; nothing up to the last checkpoint is lost")
+            return RunState(RUNNING, f"on {started.host}")
+        return RunState(SILENT, f"no sign of life from {started.host} for {quiet / 60:.0f} minutes")
+    return RunState(INTERRUPTED, "its process ended without a word; nothing up to the last checkpoint is lost")
 
 
 def _failure(folder: RunFolder) -> str:

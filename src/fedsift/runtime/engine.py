@@ -9,18 +9,18 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fedsift.runs.folder import RunFolder
-from fedsift.runtime.federation import EngineFederation, Patience
+from fedsift.runtime.federation import EngineFederation, QuorumPolicy
 from fedsift.runtime.gate.protection import GateLimits
 
 
 @dataclass(frozen=True)
-class Parts:
+class EngineParts:
     """What a study gives to any engine."""
 
     seed: int
     model: str
     limits: GateLimits = field(default_factory=GateLimits)
-    patience: Patience = field(default_factory=Patience)
+    patience: QuorumPolicy = field(default_factory=QuorumPolicy)
     given: Mapping[str, Tensor] | None = None
     """Weights that the network starts from; None draws them."""
     others: tuple[str, ...] = ()
@@ -50,4 +50,4 @@ class Parts:
 class Engine(Protocol):
     """Opens the federation of one run, new or gone on with."""
 
-    def open(self, parts: Parts, folder: RunFolder) -> EngineFederation: ...
+    def open(self, parts: EngineParts, folder: RunFolder) -> EngineFederation: ...

@@ -18,7 +18,7 @@ from fedsift.formulas.metrics import (
 )
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.method import Asks, Method
-from fedsift.protocol.site import Compute, Samples
+from fedsift.protocol.site import ComputeSettings, Samples
 from fedsift.runtime.federation import EngineFederation
 from fedsift.training.requests import Evaluate, Evaluated, RightCounts, counted
 from fedsift.training.workers import predict
@@ -31,7 +31,7 @@ class Evaluator:
         self,
         federation: EngineFederation,
         test: tuple[Samples, Tensor] | None,
-        compute: Compute | None = None,
+        compute: ComputeSettings | None = None,
     ) -> None:
         self.federation = federation
         self.test = test
@@ -53,9 +53,7 @@ class Evaluator:
         metrics = self._of_model(weights)
         if method.judges_both:
             own = self._at_sites(method.evaluation(state), own_models=True)
-            metrics.update(
-                {name: own[name] for name in ("site_accuracy", "mean_site_accuracy") if name in own}
-            )
+            metrics.update({name: own[name] for name in ("site_accuracy", "mean_site_accuracy") if name in own})
         return metrics
 
     def _of_model(self, weights: Weights) -> dict[str, Any]:
@@ -96,7 +94,7 @@ class Evaluator:
         right = torch.stack([reply.right for reply in counts]).sum(0).numpy()
         total = torch.stack([reply.total for reply in counts]).sum(0).numpy()
         lumped = torch.stack([reply.rest for reply in counts]).sum(0).numpy()
-        spoken_for = [(reply.loss, _spoken_for(reply)) for reply in counts]
+        spoken_for = [(reply.loss, _samples_behind(reply)) for reply in counts]
         weight = sum(own for _, own in spoken_for)
         metrics: dict[str, Any] = {
             "loss": sum(loss * own for loss, own in spoken_for) / weight if weight else 0.0,
@@ -113,7 +111,7 @@ class Evaluator:
         }
 
 
-def _spoken_for(reply: RightCounts) -> float:
+def _samples_behind(reply: RightCounts) -> float:
     """How many samples a reply's loss is the mean of: all, or the share of them that are not lumped."""
     told = int(reply.total.sum())
     return reply.samples * (told / (told + int(reply.rest[1]))) if told else 0.0

@@ -16,20 +16,34 @@ from torch import Tensor
 from fedsift.core.codec import size_of
 from fedsift.core.errors import ConfigError, QuorumError, RunError
 from fedsift.core.randomness import derive, numpy_generator
-from fedsift.core.ranges import AtLeastZero, Count, Positive, Ranged, Share
+from fedsift.core.ranges import AtLeastZero, Count, Positive, RangeChecked, Share
 from fedsift.core.type_checks import DEEPEST
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.models.factory import buffers_of, build_model, drawing_name, initial_weights
 from fedsift.models.weights import started_from
 from fedsift.protocol.disclosure import check_declared
-from fedsift.protocol.federation import Draws, Replies, Round
+from fedsift.protocol.federation import RandomDraws, Replies, Round
 from fedsift.protocol.findings import FINDINGS, Findings
-from fedsift.protocol.messages import Answer, Envelope, Moment, Reply, Request, SiteFacts, Weights
+from fedsift.protocol.messages import (
+    Reply,
+    ReplyEnvelope,
+    Request,
+    RequestEnvelope,
+    RequestMoment,
+    SiteFacts,
+    Weights,
+)
 from fedsift.protocol.method import Asks
-from fedsift.protocol.site import Compute, Samples
-from fedsift.runs.events import Absent, Answered, Asked, Found, Refused, Say, Warned, unheard
+from fedsift.protocol.site import ComputeSettings, Samples
+from fedsift.runs.events import Absent, Answered, Asked, Found, Refused, Say, Warned, no_listener
 from fedsift.runtime.gate.claims import CrossCheck, verdict
-from fedsift.runtime.gate.protection import GateLimits, Protection, bounded_shares, tells_attacks, tells_turns
+from fedsift.runtime.gate.protection import (
+    GateLimits,
+    Protection,
+    bounded_shares,
+    reversal_is_attack,
+    turning_is_attack,
+)
 from fedsift.runtime.gate.reply_checks import refusal
 
 # Where the time of a run goes: seconds under a few plain names, cheap enough to be always on
@@ -71,7 +85,7 @@ OWN_LOSS = "loss_on_own_samples"
 
 
 @dataclass(frozen=True)
-class Patience(Ranged):
+class QuorumPolicy(RangeChecked):
     """The study's `[federation]` table: how many replies are enough, and how long to wait for them."""
 
     quorum: Share = 0.5
@@ -106,15 +120,15 @@ class RoundLog:
 
 
 @dataclass(frozen=True)
-class Simulation:
+class SimulationSettings:
     """What only a simulation knows: where the samples lie, the truth, and what the sites wrote for themselves."""
 
-    spread: Spread
+    spread: FederatedDataset
     notebooks: Mapping[str, Mapping[str, Any]]
     """Current pages of the sites that have written any."""
 
 
-class EngineFederation(Draws):
+class EngineFederation(RandomDraws):
     """Base of the engines' federations. An engine says how envelopes are delivered, which notebooks the run must keep
     for its sites, and what it knows of a simulation; everything else is here."""
 
@@ -129,8 +143,8 @@ class EngineFederation(Draws):
         model: str,
         shape: tuple[int, ...],
         limits: GateLimits | None = None,
-        patience: Patience | None = None,
-        compute: Compute | None = None,
+        patience: QuorumPolicy | None = None,
+        compute: ComputeSettings | None = None,
         given: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.run = run
@@ -142,14 +156,14 @@ class EngineFederation(Draws):
         self.shape = shape
         self.protection = Protection(
             limits or GateLimits(),
-            tells=tells_turns(len(classes), multilabel),
-            opening=tells_attacks(len(classes), multilabel, given is not None),
+            tells=turning_is_attack(len(classes), multilabel),
+            opening=reversal_is_attack(len(classes), multilabel, given is not None),
         )
         """What judges updates beside each other."""
-        self.patience = patience or Patience()
+        self.patience = patience or QuorumPolicy()
         self.given = given
         """Weights that the network starts from; None draws them."""
-        self.compute = compute or Compute()
+        self.compute = compute or ComputeSettings()
         """The coordinator's own hardware."""
         self.begun = False
         """Whether a round has begun in this federation."""
@@ -164,7 +178,7 @@ class EngineFederation(Draws):
         """Kinds of request that may be sent now: no other one leaves."""
         self.cohorts: dict[str, int] = {}
         """How many sites this run trains together, by kind of training; kept with its checkpoints."""
-        self.say: Say = unheard
+        self.say: Say = no_listener
         """Where the events of this federation go: a run writes them into its folder."""
         self.check_stop: Callable[[], None] = lambda: None
         """Raises Stopped when somebody asked for it; called where nothing is lost by stopping."""
@@ -178,15 +192,15 @@ class EngineFederation(Draws):
         self._check: CrossCheck | None = None
 
     @abstractmethod
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         """Carry the envelopes to their sites and bring back the answers that came in time."""
 
-    def settle(self, envelope: Envelope) -> None:
+    def accept_notebook(self, envelope: RequestEnvelope) -> None:
         """Called when a site's answer was accepted, so that the engine can make its notebook the current one."""
         self.accepted[envelope.site] = envelope.moment.id
 
     @property
-    def simulation(self) -> Simulation | None:
+    def simulation(self) -> SimulationSettings | None:
         """None across real sites: nobody knows the truth, and notebooks stay where they are."""
         return None
 
@@ -218,9 +232,7 @@ class EngineFederation(Draws):
         self.log = RoundLog()
         self._asks = 0
 
-    def ask(
-        self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None
-    ) -> Replies[R]:
+    def ask(self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None) -> Replies[R]:
         self.check_stop()
         envelopes = self._envelopes(request, sites)
         quorum, deadline = self.patience.of(self.round.stage)
@@ -229,7 +241,7 @@ class EngineFederation(Draws):
         self.say(Asked(number, self.round.stage, kinds, tuple(envelopes), deadline))
         with self.watch(f"sites: {kinds}"):
             answers = self.deliver(envelopes, deadline)
-        self.hear((site for site in answers if site not in self.away), kinds)
+        self.on_answered((site for site in answers if site not in self.away), kinds)
         with self.watch("gate and counting"):
             replies, refused = self._gate(envelopes, answers)
         for site, reason in refused.items():
@@ -239,12 +251,12 @@ class EngineFederation(Draws):
         if len(replies) < needed:
             raise QuorumError(self._quorum_message(needed, len(envelopes), refused))
         for site in replies:
-            self.settle(envelopes[site])
+            self.accept_notebook(envelopes[site])
         if self.protection.limits.cross_check:
             self._measure_models(envelopes, replies)
         return Replies(replies, refused)
 
-    def hear(self, sites: Iterable[str], kinds: str) -> None:
+    def on_answered(self, sites: Iterable[str], kinds: str) -> None:
         """These sites have answered; an engine may say so before it has heard all of them."""
         new = tuple(site for site in sites if site not in self._heard)
         if new:
@@ -252,7 +264,7 @@ class EngineFederation(Draws):
             self.say(Answered(self.round.count, kinds, new))
 
     def _gate(
-        self, envelopes: Mapping[str, Envelope], answers: Mapping[str, Answer]
+        self, envelopes: Mapping[str, RequestEnvelope], answers: Mapping[str, ReplyEnvelope]
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """Part the answers into replies that may be used and reasons why the others may not."""
         replies: dict[str, Any] = {}
@@ -274,7 +286,7 @@ class EngineFederation(Draws):
 
     def _envelopes(
         self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None
-    ) -> dict[str, Envelope]:
+    ) -> dict[str, RequestEnvelope]:
         if isinstance(request, Mapping):
             wanted = dict(request)
         else:
@@ -285,16 +297,19 @@ class EngineFederation(Draws):
         if unknown:
             raise ConfigError(f"stage '{self.round.stage}' asks unknown site '{unknown[0]}'")
         check_declared(self.round.stage, wanted.values(), self.declared)
-        moment = Moment(self.seed, self.round.stage, self.round.number, self._asks)
+        moment = RequestMoment(self.seed, self.round.stage, self.round.number, self._asks)
         self._asks += 1
         return {
-            site: Envelope(self.run, site, moment, self.accepted.get(site, ""), wanted[site])
+            site: RequestEnvelope(self.run, site, moment, self.accepted.get(site, ""), wanted[site])
             for site in self.facts
             if site in wanted
         }
 
     def _count(
-        self, envelopes: Mapping[str, Envelope], replies: Mapping[str, Reply], refused: Mapping[str, str]
+        self,
+        envelopes: Mapping[str, RequestEnvelope],
+        replies: Mapping[str, Reply],
+        refused: Mapping[str, str],
     ) -> None:
         sizes: dict[int, int] = {}  # sites often share one request object; measure it once
         for envelope in envelopes.values():
@@ -307,7 +322,7 @@ class EngineFederation(Draws):
         self.log.participants.update(replies)
         self.log.refused.update(refused)
 
-    def _note_replies(self, envelopes: Mapping[str, Envelope], answers: Mapping[str, Answer]) -> None:
+    def _note_replies(self, envelopes: Mapping[str, RequestEnvelope], answers: Mapping[str, ReplyEnvelope]) -> None:
         """A refused reply has left its site as well, so it counts here."""
         for site, envelope in envelopes.items():
             names = self.log.replies.setdefault(type(envelope.request).__name__, [])
@@ -358,7 +373,7 @@ class EngineFederation(Draws):
             if (words := found.words()) is not None:
                 self.warn(words)
 
-    def _measure_models(self, envelopes: Mapping[str, Envelope], replies: Mapping[str, Reply]) -> None:
+    def _measure_models(self, envelopes: Mapping[str, RequestEnvelope], replies: Mapping[str, Reply]) -> None:
         """The loss of each site's model on the coordinator's own samples, where it has any."""
         test = self.test_set() if self._check is None else None
         if test is not None:
@@ -389,5 +404,5 @@ def reply_names(value: Any, depth: int = 0) -> list[str]:
     return []
 
 
-def kinds_of(envelopes: Mapping[str, Envelope]) -> str:
+def kinds_of(envelopes: Mapping[str, RequestEnvelope]) -> str:
     return " and ".join(sorted({type(envelope.request).__name__ for envelope in envelopes.values()}))

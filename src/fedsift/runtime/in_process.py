@@ -9,36 +9,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.data.splits import units_of
-from fedsift.protocol.messages import Answer, Envelope, SiteFacts
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, SiteFacts
 from fedsift.protocol.notebook import Notebook
-from fedsift.protocol.site import Compute, Samples, Site
+from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.runs.folder import RunFolder
-from fedsift.runtime.engine import Parts
-from fedsift.runtime.federation import EngineFederation, Simulation
+from fedsift.runtime.engine import EngineParts
+from fedsift.runtime.federation import EngineFederation, SimulationSettings
 from fedsift.training.processes import start_workers
 from fedsift.training.site import LocalSite
 from fedsift.training.workers import answer_many
 
-Tamper = Callable[[Answer], Answer | None]
+Tamper = Callable[[ReplyEnvelope], ReplyEnvelope | None]
 
 
 class InProcess(EngineFederation):
-    """Serves requests from a `Spread`. Sites are made when asked, so their number costs nothing."""
+    """Serves requests from a `FederatedDataset`. Sites are made when asked, so their number costs nothing."""
 
     def __init__(
         self,
-        spread: Spread,
+        spread: FederatedDataset,
         *,
         models: Mapping[str, str] | None = None,
-        compute: Compute | None = None,
+        compute: ComputeSettings | None = None,
         tamper: Tamper | None = None,
         **shared: Any,
     ) -> None:
         """`models`: another network for a site, by its name. `tamper`: what a bad wire does to answers, in tests."""
         self.spread = spread
-        self.compute = compute or Compute()  # needed before the base is ready, which keeps it
+        self.compute = compute or ComputeSettings()  # needed before the base is ready, which keeps it
         start_workers(self.compute)
         self.tamper = tamper
         self.notebooks: dict[str, dict[str, Any]] = {}
@@ -66,12 +66,12 @@ class InProcess(EngineFederation):
         )
         self.cohorts = self.compute.cohorts
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         self._open = {}
         kinds: dict[type, list[tuple[Any, Site]]] = {}
         for envelope in envelopes.values():
             kinds.setdefault(type(envelope.request), []).append((envelope.request, self.site(envelope)))
-        answers: dict[str, Answer] = {}
+        answers: dict[str, ReplyEnvelope] = {}
         for kind, work in kinds.items():
             for (_, site), outcome in zip(work, answer_many(kind, work)):
                 answers[site.name] = self._answer(envelopes[site.name], site, outcome)
@@ -80,21 +80,21 @@ class InProcess(EngineFederation):
         changed = {site: self.tamper(answer) for site, answer in answers.items()}
         return {site: answer for site, answer in changed.items() if answer is not None}
 
-    def _answer(self, envelope: Envelope, site: Site, outcome: Any) -> Answer:
+    def _answer(self, envelope: RequestEnvelope, site: Site, outcome: Any) -> ReplyEnvelope:
         if isinstance(outcome, Exception):
             failure = f"the site failed: {type(outcome).__name__}: {outcome}"
-            return Answer(envelope.run, site.name, envelope.moment.id, None, failure)
+            return ReplyEnvelope(envelope.run, site.name, envelope.moment.id, None, failure)
         self._open[site.name] = site.notebook
-        return Answer(envelope.run, site.name, envelope.moment.id, outcome)
+        return ReplyEnvelope(envelope.run, site.name, envelope.moment.id, outcome)
 
-    def settle(self, envelope: Envelope) -> None:
-        super().settle(envelope)
+    def accept_notebook(self, envelope: RequestEnvelope) -> None:
+        super().accept_notebook(envelope)
         notebook = self._open.pop(envelope.site)
         if notebook.written:
             self.notebooks[envelope.site] = notebook.pages()
             self.touched.add(envelope.site)
 
-    def site(self, envelope: Envelope) -> Site:
+    def site(self, envelope: RequestEnvelope) -> Site:
         """The site as this request sees it, with a copy of its notebook."""
         name, spread = envelope.site, self.spread
         data = spread.dataset
@@ -141,8 +141,8 @@ class InProcess(EngineFederation):
         return self._samples(data.test), torch.from_numpy(data.labels[data.test])
 
     @property
-    def simulation(self) -> Simulation:
-        return Simulation(self.spread, self.notebooks)
+    def simulation(self) -> SimulationSettings:
+        return SimulationSettings(self.spread, self.notebooks)
 
     def notebooks_to_keep(self) -> dict[str, dict[str, Any]]:
         changed = {site: self.notebooks[site] for site in self.touched}
@@ -154,24 +154,24 @@ class InProcess(EngineFederation):
 
 
 @dataclass(frozen=True)
-class Here:
+class InProcessFederation:
     """The in-process engine: every site of a spread, in this process."""
 
-    spread: Spread
+    spread: FederatedDataset
     models: Mapping[str, str] = field(default_factory=dict)
     """Another network for a site, by its name."""
-    compute: Compute = field(default_factory=Compute)
+    compute: ComputeSettings = field(default_factory=ComputeSettings)
     kind: type[InProcess] = InProcess
     """A subclass lets a caller watch or disturb the messages."""
 
-    def open(self, parts: Parts, folder: RunFolder) -> InProcess:
+    def open(self, parts: EngineParts, folder: RunFolder) -> InProcess:
         return self.federation(parts, folder.id)
 
-    def federation(self, parts: Parts, run: str) -> InProcess:
+    def federation(self, parts: EngineParts, run: str) -> InProcess:
         return self.kind(self.spread, models=self.models, compute=self.compute, **parts.shared(run))
 
 
-def facts_of(spread: Spread, site: str, model: str) -> SiteFacts:
+def facts_of(spread: FederatedDataset, site: str, model: str) -> SiteFacts:
     annotated = None
     if spread.annotated is not None:
         annotated = tuple(int(k) for k in spread.annotated[site].nonzero()[0])

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fedsift.core import codec
-from fedsift.core.codec import Wire
+from fedsift.core.codec import WireFormat
 from fedsift.core.json_values import plain
-from fedsift.core.ranges import AtLeastOne, Range, Ranged
+from fedsift.core.ranges import AtLeastOne, Range, RangeChecked
 from fedsift.protocol.federation import Round
 from fedsift.protocol.method import Method, Stage
 from fedsift.runs.checkpoint import Checkpoint
@@ -26,7 +26,7 @@ Listener = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Schedule(Ranged):
+class EvaluationSchedule(RangeChecked):
     """When the loop evaluates. The study's `[evaluate]` table."""
 
     every: AtLeastOne = 1
@@ -36,7 +36,7 @@ class Schedule(Ranged):
 
 
 @dataclass(frozen=True)
-class Progress(Wire):
+class RunProgress(WireFormat):
     """The engine's part of a checkpoint."""
 
     state: Any
@@ -45,18 +45,18 @@ class Progress(Wire):
     tallies: dict[str, Any]
 
 
-def conduct(
+def run_rounds(
     method: Method,
     federation: EngineFederation,
     folder: RunFolder,
     evaluate: Evaluator,
     *,
-    schedule: Schedule | None = None,
+    schedule: EvaluationSchedule | None = None,
     listen: Listener | None = None,
     engine: str = "inprocess",
 ) -> Any:
     """Run a method from its last checkpoint, or from the start, to its end. Returns the final state."""
-    schedule = schedule or Schedule()
+    schedule = schedule or EvaluationSchedule()
     write_plan(method, folder)
     state, done, tallies = _begin(method, federation, folder, engine)
     said_at_start = federation.log.warnings
@@ -102,9 +102,7 @@ def _stages(method: Method) -> list[dict[str, Any]]:
     return [{"name": s.name, "rounds": s.rounds, "trains": s.trains} for s in method.stages()]
 
 
-def _started(
-    method: Method, federation: EngineFederation, folder: RunFolder, engine: str, done: int
-) -> Started:
+def _started(method: Method, federation: EngineFederation, folder: RunFolder, engine: str, done: int) -> Started:
     return Started(
         run=folder.id,
         method=type(method).__name__,
@@ -134,9 +132,7 @@ def _done(row: dict[str, Any]) -> RoundDone:
     )  # fmt: skip
 
 
-def _evaluated(
-    federation: EngineFederation, evaluate: Evaluator, method: Method, state: Any
-) -> dict[str, Any]:
+def _evaluated(federation: EngineFederation, evaluate: Evaluator, method: Method, state: Any) -> dict[str, Any]:
     if evaluate.test is None:
         return evaluate(method, state)  # asked of the sites, and timed as such
     with federation.watch("evaluation"):
@@ -153,7 +149,7 @@ def _begin(
         for reason in federation.set_aside.values():
             federation.warn(f"set aside before the first round: {reason}")
         return method.start(federation), 0, {}
-    progress: Progress = codec.decoded(point.state, folder.checkpoint_file)
+    progress: RunProgress = codec.decoded(point.state, folder.checkpoint_file)
     federation.cohorts.update(progress.tallies.get("trainers", {}))
     federation.protection.recall(progress.tallies.get("protection", {}))
     federation.accepted = dict(progress.accepted)
@@ -167,7 +163,7 @@ def _begin(
     return progress.state, point.rounds_done, dict(progress.tallies)
 
 
-def _due(stage: Stage, index: int, schedule: Schedule) -> bool:
+def _due(stage: Stage, index: int, schedule: EvaluationSchedule) -> bool:
     if not stage.trains:
         return False
     return (index + 1) % schedule.every == 0 or index + 1 == stage.rounds
@@ -215,11 +211,9 @@ def _checkpoint(
     tallies["trainers"] = dict(federation.cohorts)
     # nor judge replies by another past than a run that was never stopped
     tallies["protection"] = federation.protection.memory()
-    progress = Progress(state, federation.accepted, federation.site_records, tallies)
+    progress = RunProgress(state, federation.accepted, federation.site_records, tallies)
     notebooks = {site: codec.to_bytes(pages) for site, pages in federation.notebooks_to_keep().items()}
-    folder.checkpoint(
-        Checkpoint(number, codec.to_bytes(progress), _sites_so_far(federation, tallies), notebooks)
-    )
+    folder.checkpoint(Checkpoint(number, codec.to_bytes(progress), _sites_so_far(federation, tallies), notebooks))
 
 
 def _sites_so_far(federation: EngineFederation, tallies: dict[str, Any]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from fedsift.data.doctor import kind_at
 from fedsift.data.sources.base import sources
 from fedsift.study.scenarios import preset_names
 from fedsift.study.study import Study
-from fedsift.study.toml_tables import Bases, apply_overrides
+from fedsift.study.toml_tables import BasePaths, apply_overrides
 
 
 def names_data(path: Path | str) -> bool:
@@ -27,4 +27,4 @@ def study_of_data(path: Path | str, settings: list[str] | None = None) -> Study:
     own = {field.name for field in fields(kind)}
     dotted = [f"data.{each}" if each.partition("=")[0].strip() in own else each for each in settings or []]
     table = apply_overrides({"data": {"name": name, "path": str(path)}}, dotted)
-    return Study.from_table(table, Bases(Path.cwd()))
+    return Study.from_table(table, BasePaths(Path.cwd()))

@@ -13,14 +13,14 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fedsift.core.errors import FedsiftError
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.protocol.disclosure import declared_replies, disclosure_rows
 from fedsift.protocol.federation import Round
-from fedsift.protocol.messages import Answer, Envelope
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.runtime.evaluation import Evaluator
 from fedsift.runtime.in_process import InProcess
-from fedsift.runtime.loop import Schedule
-from fedsift.study.running import federate
+from fedsift.runtime.loop import EvaluationSchedule
+from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
 from fedsift.training.processes import threads_of
 from fedsift.training.requests import Evaluate
@@ -37,7 +37,7 @@ QUICK, REPEATS = 2.0, 3
 
 
 @dataclass
-class Trial:
+class StageTrial:
     """Seconds of one round of each stage and of its evaluation, by the stage's name."""
 
     rounds: dict[str, float] = field(default_factory=dict)
@@ -47,18 +47,15 @@ class Trial:
     def seconds(self) -> float:
         return sum(self.rounds.values()) + sum(self.evaluations.values())
 
-    def fastest(self, other: Trial) -> Trial:
-        return Trial(
+    def fastest(self, other: StageTrial) -> StageTrial:
+        return StageTrial(
             {name: min(value, other.rounds.get(name, value)) for name, value in self.rounds.items()},
-            {
-                name: min(value, other.evaluations.get(name, value))
-                for name, value in self.evaluations.items()
-            },
+            {name: min(value, other.evaluations.get(name, value)) for name, value in self.evaluations.items()},
         )
 
 
 @dataclass(frozen=True)
-class Timing:
+class StageTimes:
     """How long each stage of a run will take."""
 
     stages: dict[str, float]
@@ -71,13 +68,13 @@ class Timing:
         return sum(self.stages.values())
 
 
-def time_study(study: Study) -> Timing:
+def time_study(study: Study) -> StageTimes:
     """The same for a study whose data nobody has laid out yet."""
     spread = study.spread()
     return time_stages(study.completed(study.facts(spread)), spread)
 
 
-def time_stages(study: Study, spread: Spread) -> Timing:
+def time_stages(study: Study, spread: FederatedDataset) -> StageTimes:
     """Try one round of every stage, and say how long all of them will take."""
     samples = sum(len(rows) for rows in spread.rows.values())
     mean = samples / max(len(spread.sites), 1)
@@ -85,21 +82,17 @@ def time_stages(study: Study, spread: Spread) -> Timing:
     epochs = study.train.epochs
     threads = study.engine.compute().threads
     with threads_of(threads), threadpool_limits(1, user_api="blas"):
-        _timed_stages(
-            study, _part(spread, few), 1
-        )  # the first round pays for starting workers and for tracing
+        _timed_stages(study, _part(spread, few), 1)  # the first round pays for starting workers and for tracing
         if more >= 1 and epochs <= FEW_EPOCHS:  # so little that whole rounds cost no more than parts of them
-            return Timing(
-                _by_stage(study, _fastest(study, spread, 1.0, epochs)), round(samples * (few + epochs))
-            )
+            return StageTimes(_by_stage(study, _fastest(study, spread, 1.0, epochs)), round(samples * (few + epochs)))
         small = _fastest(study, spread, few, 1)
         large = small if more <= few else _fastest(study, spread, more, 1)
         twice = large if epochs == 1 else _fastest(study, spread, more, 2)
     whole = _extrapolated(small, large, twice, few, more, epochs)
-    return Timing(_by_stage(study, whole), round(samples * (few + more * (1 if epochs == 1 else 3))))
+    return StageTimes(_by_stage(study, whole), round(samples * (few + more * (1 if epochs == 1 else 3))))
 
 
-def _fastest(study: Study, spread: Spread, part: float, epochs: int) -> Trial:
+def _fastest(study: Study, spread: FederatedDataset, part: float, epochs: int) -> StageTrial:
     small = _part(spread, part)
     trial = _timed_stages(study, small, epochs)
     for _ in range(REPEATS - 1 if trial.seconds < QUICK else 0):
@@ -107,16 +100,16 @@ def _fastest(study: Study, spread: Spread, part: float, epochs: int) -> Trial:
     return trial
 
 
-def _timed_stages(study: Study, spread: Spread, epochs: int) -> Trial:
+def _timed_stages(study: Study, spread: FederatedDataset, epochs: int) -> StageTrial:
     """One round of each stage in turn; a stage that cannot work on so little is left out."""
     method = study.method
     if hasattr(method, "local"):
         method = dataclasses.replace(method, local=dataclasses.replace(method.local, epochs=epochs))  # type: ignore[call-arg]
-    federation = federate(study, spread, "plan")
+    federation = open_in_process(study, spread, "plan")
     evaluate = Evaluator(federation, federation.test_set(), federation.compute)
     federation.begin(Round("start", 0, -1), ())
     state = method.start(federation)
-    trial = Trial()
+    trial = StageTrial()
     for number, stage in enumerate(stage for stage in method.stages() if stage.rounds > 0):
         federation.begin(Round(stage.name, 0, number), stage.asks)
         try:
@@ -132,7 +125,7 @@ def _timed_stages(study: Study, spread: Spread, epochs: int) -> Trial:
     return trial
 
 
-def _part(spread: Spread, part: float) -> Spread:
+def _part(spread: FederatedDataset, part: float) -> FederatedDataset:
     """Every site and the test set with the first `part` of their samples, one at least."""
     if part >= 1:
         return spread
@@ -148,7 +141,9 @@ def _part(spread: Spread, part: float) -> Spread:
     return dataclasses.replace(spread, dataset=dataset, truth=None, **parts)
 
 
-def _extrapolated(small: Trial, large: Trial, twice: Trial, few: float, more: float, epochs: int) -> Trial:
+def _extrapolated(
+    small: StageTrial, large: StageTrial, twice: StageTrial, few: float, more: float, epochs: int
+) -> StageTrial:
     """The whole data and all epochs, from the same rounds on two parts and with one epoch more."""
 
     def whole(a: float, b: float, c: float) -> float:
@@ -157,7 +152,7 @@ def _extrapolated(small: Trial, large: Trial, twice: Trial, few: float, more: fl
         return a + each * (1 - few) + another * (epochs - 1)
 
     names = [name for name in small.rounds if name in large.rounds and name in twice.rounds]
-    return Trial(
+    return StageTrial(
         {name: whole(small.rounds[name], large.rounds[name], twice.rounds[name]) for name in names},
         {
             name: whole(small.evaluations[name], large.evaluations[name], large.evaluations[name])
@@ -167,7 +162,7 @@ def _extrapolated(small: Trial, large: Trial, twice: Trial, few: float, more: fl
     )
 
 
-def _by_stage(study: Study, whole: Trial) -> dict[str, float]:
+def _by_stage(study: Study, whole: StageTrial) -> dict[str, float]:
     return {
         stage.name: stage.rounds * whole.rounds[stage.name]
         + evaluations(study.evaluate, stage.rounds) * whole.evaluations.get(stage.name, 0.0)
@@ -176,7 +171,7 @@ def _by_stage(study: Study, whole: Trial) -> dict[str, float]:
     }
 
 
-def evaluations(schedule: Schedule, rounds: int) -> int:
+def evaluations(schedule: EvaluationSchedule, rounds: int) -> int:
     """How often a stage of so many rounds is evaluated: every so many rounds, and at its end."""
     return math.ceil(rounds / schedule.every)
 
@@ -217,12 +212,12 @@ class Forecast:
         return {**dataclasses.asdict(self), "disclosures": disclosed, "phases": self.phases}
 
 
-class _Watched(InProcess):
+class _WatchedFederation(InProcess):
     """An in-process federation that counts how often sites are asked."""
 
     phases = 0
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         self.phases += 1
         return super().deliver(envelopes, deadline)
 
@@ -243,12 +238,12 @@ def plan_study(study: Study) -> Forecast:
     return Forecast(headline, stages, disclosures, timing.seconds, timing.samples, notes)
 
 
-def _tried_stages(study: Study, spread: Spread, notes: list[str]) -> list[StagePlan]:
+def _tried_stages(study: Study, spread: FederatedDataset, notes: list[str]) -> list[StagePlan]:
     """One round of each stage, with one local epoch, on the shrunken data: how much is asked and comes back."""
     changes = {"local": dataclasses.replace(study.train, epochs=1)} if hasattr(study.method, "local") else {}
     method = dataclasses.replace(study.method, **changes)
-    federation = federate(study, spread, "plan", kind=_Watched)
-    assert isinstance(federation, _Watched)
+    federation = open_in_process(study, spread, "plan", kind=_WatchedFederation)
+    assert isinstance(federation, _WatchedFederation)
     federation.begin(Round("start", 0, -1), ())
     state = method.start(federation)
     plans = []
@@ -266,12 +261,10 @@ def _tried_stages(study: Study, spread: Spread, notes: list[str]) -> list[StageP
     return plans
 
 
-def _shrink(spread: Spread) -> Spread:
+def _shrink(spread: FederatedDataset) -> FederatedDataset:
     """The same sites with their first few samples: messages keep their size, training costs next to nothing."""
     rows = {site: spread.rows[site][:TRIAL_SAMPLES] for site in spread.sites}
     given = {site: spread.given[site][:TRIAL_SAMPLES] for site in spread.sites}
     held = {site: spread.held_out[site][:TRIAL_SAMPLES] for site in spread.held_out}
     held_given = {site: spread.held_out_given[site][:TRIAL_SAMPLES] for site in spread.held_out_given}
-    return dataclasses.replace(
-        spread, rows=rows, given=given, held_out=held, held_out_given=held_given, truth=None
-    )
+    return dataclasses.replace(spread, rows=rows, given=given, held_out=held, held_out_given=held_given, truth=None)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedsift.core.randomness import numpy_generator
 from fedsift.data.build import build as build_spread
 from fedsift.data.dataset import Dataset, Labels, Rows
-from fedsift.data.doctor import Finding
+from fedsift.data.doctor import DataFinding
 from fedsift.detection.clean_reference import FEWEST_CLASSES, MANY, best_share, blind_share, knows_something
 from fedsift.study.study import Study
 
@@ -42,16 +42,12 @@ def small_copies(pictures: NDArray[np.generic], side: int = SIDE) -> Array:
     return small.reshape(len(small), -1)
 
 
-def quick_scores(
-    pictures: NDArray[np.generic], labels: ArrayLike, classes: int, rng: np.random.Generator
-) -> Array:
+def quick_scores(pictures: NDArray[np.generic], labels: ArrayLike, classes: int, rng: np.random.Generator) -> Array:
     """A score of every class for every picture by a model that never saw its label, `[n, ...], [n] -> [n, K]`."""
     given = np.asarray(labels, dtype=np.int64)
     cells = _standardised(small_copies(pictures))
     mixed = cells @ rng.standard_normal((cells.shape[1], WIDE)) / np.sqrt(cells.shape[1])
-    features = np.concatenate(
-        [cells, _standardised(np.maximum(mixed + rng.normal(0, 0.5, WIDE), 0.0))], axis=1
-    )
+    features = np.concatenate([cells, _standardised(np.maximum(mixed + rng.normal(0, 0.5, WIDE), 0.0))], axis=1)
     wanted = np.eye(classes)[given]
     wanted -= wanted.mean(axis=0)
     fold = rng.permutation(len(given)) % FOLDS
@@ -91,7 +87,7 @@ def labels_by_site(dataset: Dataset, study: Study | None = None) -> dict[str, tu
     return {site: (own, labels[own]) for site, own in rows.items()}
 
 
-def look_for_reference(dataset: Dataset, study: Study | None = None) -> list[Finding]:
+def look_for_reference(dataset: Dataset, study: Study | None = None) -> list[DataFinding]:
     """A finding where even the best sites have many labels that look drawn at random; a note where pictures this small
     do not tell; nothing where there is a reference."""
     if dataset.multilabel or dataset.n_classes < FEWEST_CLASSES:
@@ -106,7 +102,7 @@ def look_for_reference(dataset: Dataset, study: Study | None = None) -> list[Fin
     samples = sum(min(len(rows), _each(sites)) for rows, _ in sites.values())
     if not knows_something(pooled, samples, dataset.n_classes):
         return [
-            Finding(
+            DataFinding(
                 "labels-untold",
                 "note",
                 "a quick look at small copies of the pictures tells nothing of the labels: they are subtle, or wrong "
@@ -115,17 +111,14 @@ def look_for_reference(dataset: Dataset, study: Study | None = None) -> list[Fin
             )
         ]
     return [
-        Finding(
+        DataFinding(
             "no-clean-reference",
             "warning",
             f"no clean reference: even at the best sites about {least:.0%} of the labels look drawn at random, by a "
             "quick look at small copies of the pictures",
             "methods that tell noisy sites from clean ones (fednoro, fedcorr) have nothing to compare with here; "
             "fedsift audit looks at single labels, co-teaching, dividemix and fedlsr need no clean site",
-            tuple(
-                f"{site}: about {share:.0%}"
-                for site, share in sorted(shares.items(), key=lambda item: item[1])
-            ),
+            tuple(f"{site}: about {share:.0%}" for site, share in sorted(shares.items(), key=lambda item: item[1])),
         )
     ]
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from safetensors.torch import save
 
 from fedsift.core.json_values import plain
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.formulas.metrics import (
-    Correction,
+    CorrectionScores,
     correction,
     correction_per_class,
     detect_samples,
@@ -24,7 +24,7 @@ from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Weights
 from fedsift.runs.folder import RunFolder
 from fedsift.runs.summary import refusals, summarise
-from fedsift.runtime.federation import EngineFederation, Simulation
+from fedsift.runtime.federation import EngineFederation, SimulationSettings
 from fedsift.study.study import Study
 from fedsift.training import native
 
@@ -33,7 +33,9 @@ from fedsift.training import native
 
 
 def summarise_corrections(
-    spread: Spread, notebooks: Mapping[str, Mapping[str, Any]], levels: Mapping[str, float] | None = None
+    spread: FederatedDataset,
+    notebooks: Mapping[str, Mapping[str, Any]],
+    levels: Mapping[str, float] | None = None,
 ) -> dict[str, Any] | None:
     """The `corrections` part of a run's summary; None when no method touched a label or the truth is unknown.
 
@@ -42,10 +44,10 @@ def summarise_corrections(
     if spread.truth is None or all(evidence_of(pages).empty for pages in notebooks.values()):
         return None
     clean = {site: np.asarray(spread.truth.clean[site]) for site in spread.sites}
-    believed = {site: _page(notebooks, site, "labels", spread.given[site]) for site in spread.sites}
-    each = {site: correction(clean[site], spread.given[site], believed[site]) for site in spread.sites}
+    labels_to_train_on = {site: _page(notebooks, site, "labels", spread.given[site]) for site in spread.sites}
+    each = {site: correction(clean[site], spread.given[site], labels_to_train_on[site]) for site in spread.sites}
     true, before, after = (
-        np.concatenate([part[site] for site in spread.sites]) for part in (clean, spread.given, believed)
+        np.concatenate([part[site] for site in spread.sites]) for part in (clean, spread.given, labels_to_train_on)
     )
     result: dict[str, Any] = {
         "overall": _shown(correction(true, before, after)),
@@ -64,9 +66,7 @@ def summarise_corrections(
     return plain_result
 
 
-def _page(
-    notebooks: Mapping[str, Mapping[str, Any]], site: str, page: str, default: NDArray[Any]
-) -> NDArray[Any]:
+def _page(notebooks: Mapping[str, Mapping[str, Any]], site: str, page: str, default: NDArray[Any]) -> NDArray[Any]:
     """A field of the evidence as an array of the labels' shape, the default where a site has none that fits."""
     kept = getattr(evidence_of(notebooks.get(site, {})), page)
     if kept is None:
@@ -75,13 +75,13 @@ def _page(
     return values if values.shape == default.shape else default
 
 
-def _shown(found: Correction) -> dict[str, Any]:
+def _shown(found: CorrectionScores) -> dict[str, Any]:
     counts: dict[str, Any] = plain(found)
     return {**counts, "noise_before": found.noise_before, "noise_after": found.noise_after}
 
 
 def _sample_detection(
-    spread: Spread, notebooks: Mapping[str, Mapping[str, Any]], clean: Mapping[str, NDArray[Any]]
+    spread: FederatedDataset, notebooks: Mapping[str, Mapping[str, Any]], clean: Mapping[str, NDArray[Any]]
 ) -> dict[str, Any]:
     """Flagged samples of all sites against wrong given labels; a site without flags flagged nothing.
 
@@ -118,7 +118,7 @@ def _sample_detection(
     }
 
 
-def _level_error(levels: Mapping[str, float], each: Mapping[str, Correction]) -> dict[str, float]:
+def _level_error(levels: Mapping[str, float], each: Mapping[str, CorrectionScores]) -> dict[str, float]:
     """Mean absolute error of the estimated noise levels, against the given and against the believed labels.
 
     A method that corrects as it goes estimates what is left (FedCorr Fig. 7); another one, what was given.
@@ -131,9 +131,7 @@ def _level_error(levels: Mapping[str, float], each: Mapping[str, Correction]) ->
     }
 
 
-def write_results(
-    study: Study, folder: RunFolder, federation: EngineFederation, state: Any
-) -> dict[str, Any]:
+def write_results(study: Study, folder: RunFolder, federation: EngineFederation, state: Any) -> dict[str, Any]:
     """The model, the site table and the summary; what a simulation knows besides goes into them."""
     rows = folder.rounds()
     simulation = federation.simulation
@@ -163,7 +161,7 @@ def write_results(
     return summary
 
 
-def model_card(study: Study, federation: EngineFederation, spread: Spread | None) -> dict[str, Any]:
+def model_card(study: Study, federation: EngineFederation, spread: FederatedDataset | None) -> dict[str, Any]:
     """What it takes to apply the model: its network, the shape of a sample, how pixels are normalised, the classes,
     and the scale of a table's features.
 
@@ -182,12 +180,10 @@ def model_card(study: Study, federation: EngineFederation, spread: Spread | None
 
 def save_model(folder: RunFolder, weights: Weights) -> None:
     """The weights as a plain safetensors file, readable by any tool."""
-    folder.write_bytes(
-        "model.safetensors", bytes(save({key: value.contiguous() for key, value in weights.items()}))
-    )
+    folder.write_bytes("model.safetensors", bytes(save({key: value.contiguous() for key, value in weights.items()})))
 
 
-def _against_the_truth(simulation: Simulation, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _against_the_truth(simulation: SimulationSettings, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """How the sites called noisy compare with those that are, and what became of the labels."""
     spread, result = simulation.spread, {}
     found = Findings.last(rows)
@@ -199,7 +195,7 @@ def _against_the_truth(simulation: Simulation, rows: list[dict[str, Any]]) -> di
     return result
 
 
-def site_detection(spread: Spread, claimed: list[str]) -> dict[str, Any]:
+def site_detection(spread: FederatedDataset, claimed: list[str]) -> dict[str, Any]:
     """Precision and recall of the sites called noisy, against those that the simulation made noisy."""
     assert spread.truth is not None
     truth = list(spread.truth.noisy)
@@ -215,7 +211,7 @@ def site_detection(spread: Spread, claimed: list[str]) -> dict[str, Any]:
 
 
 def site_table(
-    federation: EngineFederation, spread: Spread | None, rows: list[dict[str, Any]]
+    federation: EngineFederation, spread: FederatedDataset | None, rows: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """One line a site: what it declared, what was found and recorded of it, and the truth where it is known."""
     refused = refusals(rows)
@@ -235,7 +231,7 @@ def site_table(
     return table
 
 
-def _truth_of(spread: Spread, site: str) -> Mapping[str, Any]:
+def _truth_of(spread: FederatedDataset, site: str) -> Mapping[str, Any]:
     given = spread.given[site]
     counts = given.sum(0) if given.ndim == 2 else np.bincount(given, minlength=spread.dataset.n_classes)
     line: dict[str, Any] = {"given_label_counts": counts.tolist()}

@@ -14,20 +14,20 @@ from typing import Any, ClassVar
 from threadpoolctl import threadpool_limits
 
 from fedsift.core.errors import ConfigError, FedsiftError, RunError, Stopped
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.data.truth_ledger import ledger
 from fedsift.models.weights import read_state
 from fedsift.protocol.facts import FederationFacts
 from fedsift.runs.events import FAILED, FINISHED, STOPPED, Ended
 from fedsift.runs.folder import FAILURE, STOP, RunFolder
-from fedsift.runtime.engine import Engine, Parts
+from fedsift.runtime.engine import Engine, EngineParts
 from fedsift.runtime.evaluation import Evaluator
 from fedsift.runtime.federation import EngineFederation
-from fedsift.runtime.in_process import Here, InProcess
-from fedsift.runtime.loop import Listener, conduct, write_plan
+from fedsift.runtime.in_process import InProcess, InProcessFederation
+from fedsift.runtime.loop import Listener, run_rounds, write_plan
 from fedsift.study.results import write_results
 from fedsift.study.study import Study
-from fedsift.study.tracking import Followed, keep_track, need_packages
+from fedsift.study.tracking import TrackedByStudy, keep_track, need_packages
 from fedsift.study.transport import Transport, transports
 from fedsift.training.processes import threads_of
 
@@ -46,7 +46,7 @@ def new_run(study: Study, parent: Path) -> RunFolder:
 
 
 def run(
-    study: Study, folder: RunFolder, listen: Listener | None = None, spread: Spread | None = None
+    study: Study, folder: RunFolder, listen: Listener | None = None, spread: FederatedDataset | None = None
 ) -> dict[str, Any]:
     """Run or go on with a study in its folder, over the transport that it names; returns the summary.
 
@@ -59,15 +59,17 @@ class EngineTransport(Transport):
     """A transport that opens an engine in this process."""
 
     @abstractmethod
-    def engine(self, study: Study, spread: Spread) -> Engine:
+    def engine(self, study: Study, spread: FederatedDataset) -> Engine:
         """What opens the federation of a run."""
 
     def run(
-        self, study: Study, folder: RunFolder, listen: Listener | None = None, data: Spread | None = None
+        self,
+        study: Study,
+        folder: RunFolder,
+        listen: Listener | None = None,
+        data: FederatedDataset | None = None,
     ) -> dict[str, Any]:
-        return carry_out(
-            study, folder, lambda: self.engine(study, study.spread() if data is None else data), listen
-        )
+        return execute_run(study, folder, lambda: self.engine(study, study.spread() if data is None else data), listen)
 
 
 @transports.register("inprocess")
@@ -79,11 +81,11 @@ class InProcessTransport(EngineTransport):
     federation: type[InProcess] = InProcess
     """A subclass can watch or disturb the messages."""
 
-    def engine(self, study: Study, spread: Spread) -> Here:
-        return Here(spread, study.model.of_sites(spread.sites), study.engine.compute(), self.federation)
+    def engine(self, study: Study, spread: FederatedDataset) -> InProcessFederation:
+        return InProcessFederation(spread, study.model.of_sites(spread.sites), study.engine.compute(), self.federation)
 
 
-def carry_out(
+def execute_run(
     study: Study, folder: RunFolder, engine: Callable[[], Engine], listen: Listener | None = None
 ) -> dict[str, Any]:
     """The sequence of every run, whatever carries its messages: lock, open, conduct, write the results.
@@ -101,7 +103,7 @@ def carry_out(
             federation = engine().open(parts_of(study), folder)
             federation.say, federation.check_stop = folder.events(), folder.check_stop
             study = complete(study, folder, _facts(study, federation))
-            summary = _conducted(study, folder, federation, listen)
+            summary = _after_rounds(study, folder, federation, listen)
             federation.say(Ended(FINISHED))
             return summary
     except BaseException as error:
@@ -127,15 +129,15 @@ def ending(error: BaseException) -> Ended:
     return Ended(STOPPED, "interrupted; nothing is lost, the run can be resumed", Stopped.exit_code)
 
 
-def _conducted(
+def _after_rounds(
     study: Study, folder: RunFolder, federation: EngineFederation, listen: Listener | None
 ) -> dict[str, Any]:
     simulation = federation.simulation
     if simulation is not None and simulation.spread.truth is not None:
         ledger(simulation.spread).save(folder.path / "truth.csv")
     evaluator = Evaluator(federation, federation.test_set())
-    with Followed(study, folder, federation.classes, listen) as followed:
-        state = conduct(
+    with TrackedByStudy(study, folder, federation.classes, listen) as followed:
+        state = run_rounds(
             study.method,
             federation,
             folder,
@@ -168,10 +170,10 @@ def _facts(study: Study, federation: EngineFederation) -> FederationFacts:
     return FederationFacts.of(federation.facts.values(), federation.classes, federation.multilabel)
 
 
-def parts_of(study: Study) -> Parts:
+def parts_of(study: Study) -> EngineParts:
     origin = study.model.origin
     given = None if origin is None else read_state(origin)
-    return Parts(
+    return EngineParts(
         study.seed,
         study.model.name,
         study.gate,
@@ -183,9 +185,11 @@ def parts_of(study: Study) -> Parts:
     )
 
 
-def federate(study: Study, spread: Spread, run_id: str, kind: type[InProcess] = InProcess) -> InProcess:
+def open_in_process(
+    study: Study, spread: FederatedDataset, run_id: str, kind: type[InProcess] = InProcess
+) -> InProcess:
     """The in-process federation of a study, without a run folder."""
-    here = Here(spread, study.model.of_sites(spread.sites), study.engine.compute(), kind)
+    here = InProcessFederation(spread, study.model.of_sites(spread.sites), study.engine.compute(), kind)
     return here.federation(parts_of(study), run_id)
 
 

@@ -12,28 +12,28 @@ from typing import Annotated, Any, Literal
 import tomli_w
 
 from fedsift.core.errors import ConfigError
-from fedsift.core.ranges import Count, Range, Ranged
+from fedsift.core.ranges import Count, Range, RangeChecked
 from fedsift.core.registry import Registry, nearest
 from fedsift.data.build import build as build_spread
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.data.locations import data_roots
 from fedsift.data.noise.base import Noise, noises
 from fedsift.data.partitions.base import Partition, partitions
 from fedsift.data.partitions.natural import Natural, OwnSites
-from fedsift.data.public_set import Public
+from fedsift.data.public_set import PublicSettings
 from fedsift.data.sources.base import Source, sources
 from fedsift.methods._base import methods
 from fedsift.models.factory import check_model, name_of_model
 from fedsift.models.weights import IMAGENET, Origin, find_weights
 from fedsift.protocol.facts import FederationFacts
 from fedsift.protocol.method import Method
-from fedsift.protocol.site import Compute
-from fedsift.runtime.federation import Patience
+from fedsift.protocol.site import ComputeSettings
+from fedsift.runtime.federation import QuorumPolicy
 from fedsift.runtime.gate.protection import GateLimits
-from fedsift.runtime.loop import Schedule
+from fedsift.runtime.loop import EvaluationSchedule
 from fedsift.study.scenarios import preset_names, preset_table
 from fedsift.study.toml_tables import (
-    Bases,
+    BasePaths,
     apply_overrides,
     as_table,
     build,
@@ -178,7 +178,7 @@ def _last_table(part: Method, decided: tuple[str, ...]) -> dict[str, Any]:
     return table
 
 
-def spread_facts(spread: Spread, networks: tuple[str, ...], *, natural: bool) -> FederationFacts:
+def federation_facts_of(spread: FederatedDataset, networks: tuple[str, ...], *, natural: bool) -> FederationFacts:
     """What is known of a federation once its data are loaded."""
     return FederationFacts(
         sites=len(spread.sites),
@@ -195,13 +195,13 @@ def spread_facts(spread: Spread, networks: tuple[str, ...], *, natural: bool) ->
 def settled(method: Method, facts: FederationFacts) -> tuple[Method, tuple[str, ...]]:
     """The method completed by the facts, and what speaks against it here; a misfit that decides is an error."""
     method = method.completed(facts)
-    misfit = method.fits(facts)
-    if misfit is None:
+    schema_error = method.fits(facts)
+    if schema_error is None:
         return method, ()
     name = methods.name_of(method)
-    if misfit.refuses:
-        raise ConfigError(f"method '{name}' does not fit: {misfit.reason}. {_others(facts)}")
-    return method, (f"method '{name}': {misfit.reason}",)
+    if schema_error.refuses:
+        raise ConfigError(f"method '{name}' does not fit: {schema_error.reason}. {_others(facts)}")
+    return method, (f"method '{name}': {schema_error.reason}",)
 
 
 def _others(facts: FederationFacts) -> str:
@@ -217,7 +217,7 @@ OBJECTIVE = frozenset({"objective"})
 
 
 @dataclass(frozen=True)
-class EngineTable(Ranged):
+class EngineTable(RangeChecked):
     """`[engine]`: where requests are answered, and with what hardware. It never changes a result's meaning."""
 
     name: str = "inprocess"
@@ -244,11 +244,11 @@ class EngineTable(Ranged):
             if size < 0:
                 raise ConfigError(f"engine.cohorts.'{kind}' = {size}: it must be at least 0")
 
-    def compute(self) -> Compute:
+    def compute(self) -> ComputeSettings:
         """The settings of one run, which writes what it settles into a copy of `cohorts`; a device that this machine
         does not have is refused."""
         need_device(self.device)
-        return Compute(
+        return ComputeSettings(
             device=self.device,
             trainer=self.trainer,
             workers=self.workers,
@@ -269,12 +269,12 @@ class Study:
     train: Recipe = field(default_factory=Recipe)
     model: ModelTable = field(default_factory=ModelTable)
     engine: EngineTable = field(default_factory=EngineTable)
-    federation: Patience = field(default_factory=Patience)
+    federation: QuorumPolicy = field(default_factory=QuorumPolicy)
     gate: GateLimits = field(default_factory=GateLimits)
-    evaluate: Schedule = field(default_factory=Schedule)
+    evaluate: EvaluationSchedule = field(default_factory=EvaluationSchedule)
     name: str = "study"
     seed: int = 1
-    public: Public | None = None
+    public: PublicSettings | None = None
     track: Mapping[str, Tracker] = field(default_factory=dict, compare=False)
     """Who is told of the run. No part of what computes its result, so it is neither in `to_table` nor compared."""
     notes: tuple[str, ...] = field(default=(), compare=False)
@@ -292,15 +292,15 @@ class Study:
         settings = read_overrides(overrides or [])
         table, notes = _renamed(table, settings)
         base = Path.cwd() if known else Path(path).absolute().parent
-        study = cls.from_table(apply_overrides(table, overrides or []), Bases(base, frozenset(settings)))
+        study = cls.from_table(apply_overrides(table, overrides or []), BasePaths(base, frozenset(settings)))
         return replace(study, notes=notes)
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any], bases: Bases | None = None) -> Study:
+    def from_table(cls, table: Mapping[str, Any], bases: BasePaths | None = None) -> Study:
         """A study from tables as TOML gives them; in Python, `data`, `partition`, `noise` and `method` may be objects
         of one's own, and `model.name` a factory. Its paths become absolute, so that the study in a run's folder means
         the same files wherever it is read; without `bases` they start at the working directory."""
-        bases = bases or Bases(Path.cwd())
+        bases = bases or BasePaths(Path.cwd())
         known = ["name", "seed", *_TABLES]
         for key in table:
             if key not in known:
@@ -336,9 +336,9 @@ class Study:
             train=train,
             model=model,
             engine=build(EngineTable, table.get("engine", {}), "engine"),
-            federation=build(Patience, table.get("federation", {}), "federation"),
+            federation=build(QuorumPolicy, table.get("federation", {}), "federation"),
             gate=build(GateLimits, table.get("gate", {}), "gate"),
-            evaluate=build(Schedule, table.get("evaluate", {}), "evaluate"),
+            evaluate=build(EvaluationSchedule, table.get("evaluate", {}), "evaluate"),
             name=str(table.get("name", "study")),
             seed=seed,
             public=_public(table.get("public"), method, bases),
@@ -376,7 +376,7 @@ class Study:
     def method_name(self) -> str:
         return methods.name_of(self.method)
 
-    def _embedded(self, spread: Spread) -> Spread:
+    def _embedded(self, spread: FederatedDataset) -> FederatedDataset:
         """Features in place of pictures when the model is a head on frozen features; labels are spoiled before."""
         names = [name for name in (self.model.name, *self.model.sites.values()) if is_features(name)]
         if not names:
@@ -385,7 +385,7 @@ class Study:
             raise ConfigError("frozen features serve one extractor and no public set: use another model")
         return replace(spread, dataset=with_features(spread.dataset, names[0], device=self.engine.device))
 
-    def spread(self) -> Spread:
+    def spread(self) -> FederatedDataset:
         """Load, spread and spoil the data; refuses a method that does not fit them."""
         dataset, public = self.source.load(), None
         if self.public is not None:
@@ -405,11 +405,11 @@ class Study:
         _, notes = settled(self.method, self.facts(spread))
         return replace(spread, notes=(*spread.notes, *notes))
 
-    def facts(self, spread: Spread) -> FederationFacts:
+    def facts(self, spread: FederatedDataset) -> FederationFacts:
         """What is known of this study's federation once its data are loaded."""
         networks = tuple(sorted(set(self.model.of_sites(spread.sites).values())))
         natural = isinstance(self.partition, Natural | OwnSites) and spread.dataset.sites is not None
-        return spread_facts(spread, networks, natural=natural)
+        return federation_facts_of(spread, networks, natural=natural)
 
     def completed(self, facts: FederationFacts) -> Study:
         """The study with everything that follows from its federation; refuses a method that does not fit it."""
@@ -425,7 +425,7 @@ _OBJECTS: dict[str, type] = {"data": Source, "partition": Partition, "noise": No
 """Tables in whose place an object may stand, in Python."""
 
 
-def _object_or(registry: Registry[Any], table: Any, where: str, bases: Bases) -> Any:
+def _object_or(registry: Registry[Any], table: Any, where: str, bases: BasePaths) -> Any:
     """An object that the caller made itself, or the one that a table describes."""
     return build_named(registry, table, where, bases=bases) if isinstance(table, Mapping) else table
 
@@ -481,14 +481,10 @@ def need_device(device: str) -> None:
     try:
         kind = torch.device(device).type
     except RuntimeError:
-        raise ConfigError(
-            f"engine.device = '{device}': it must be cpu, cuda, cuda:0 and so on, or mps"
-        ) from None
+        raise ConfigError(f"engine.device = '{device}': it must be cpu, cuda, cuda:0 and so on, or mps") from None
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there.get(kind, True):
-        raise ConfigError(
-            f"engine.device = '{device}': this machine has no {kind} device that torch can use: use cpu"
-        )
+        raise ConfigError(f"engine.device = '{device}': this machine has no {kind} device that torch can use: use cpu")
     count = torch.cuda.device_count() if kind == "cuda" else 1
     if (torch.device(device).index or 0) >= count:
         raise ConfigError(f"engine.device = '{device}': this machine has {count}, counted from cuda:0")
@@ -499,15 +495,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text("utf-8"))
     except FileNotFoundError:
         hint = nearest(str(path), preset_names()) if Path(path).suffix != ".toml" else ""
-        raise ConfigError(
-            f"study file '{path}' does not exist.{hint if 'mean' in hint else ''}".rstrip(".")
-        ) from None
+        raise ConfigError(f"study file '{path}' does not exist.{hint if 'mean' in hint else ''}".rstrip(".")) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path} is no study: it must be TOML in UTF-8 (byte {error.start} is not)"
-        ) from None
+        raise ConfigError(f"{path} is no study: it must be TOML in UTF-8 (byte {error.start} is not)") from None
     except IsADirectoryError:
         raise ConfigError(f"'{path}' is a folder: name the study's TOML file") from None
     except (OSError, ValueError) as error:
@@ -521,19 +513,19 @@ def _without(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any
     return table
 
 
-def _public(table: Mapping[str, Any] | None, method: Method, bases: Bases) -> Public | None:
+def _public(table: Mapping[str, Any] | None, method: Method, bases: BasePaths) -> PublicSettings | None:
     """The `[public]` table; `name` chooses a dataset, whose own keys stand beside it."""
     if table is None:
-        return Public(from_train=PUBLIC_SHARE) if "public" in method.needs else None
+        return PublicSettings(from_train=PUBLIC_SHARE) if "public" in method.needs else None
     if "name" not in table:
-        return build(Public, _without(table, "source", "public"), "public", bases=bases)
+        return build(PublicSettings, _without(table, "source", "public"), "public", bases=bases)
     rest = {key: value for key, value in table.items() if key != "samples"}
     source = build_named(sources, rest, "public", bases=bases)
     samples = {"samples": table["samples"]} if "samples" in table else {}
-    return build(Public, samples, "public", fixed={"source": source})
+    return build(PublicSettings, samples, "public", fixed={"source": source})
 
 
-def _public_table(public: Public) -> dict[str, Any]:
+def _public_table(public: PublicSettings) -> dict[str, Any]:
     if public.source is None:
         return as_table(public)
     return {"name": sources.name_of(public.source), "samples": public.samples, **as_table(public.source)}

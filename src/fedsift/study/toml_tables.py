@@ -26,7 +26,7 @@ NAME = "name"
 
 
 @dataclasses.dataclass(frozen=True)
-class Bases:
+class BasePaths:
     """Where relative paths start: in a study at its file, on the command line at the working directory."""
 
     file: Path
@@ -43,7 +43,7 @@ def build(
     where: str,
     *,
     fixed: Mapping[str, Any] | None = None,
-    bases: Bases | None = None,
+    bases: BasePaths | None = None,
     taken: tuple[str, ...] = (),
 ) -> T:
     """An instance of a dataclass from a table. `fixed` fields are set by the program and are not keys; `taken` keys
@@ -65,9 +65,7 @@ def build(
     missing = [
         name
         for name, f in fields.items()
-        if name not in values
-        and f.default is dataclasses.MISSING
-        and f.default_factory is dataclasses.MISSING
+        if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     ]
     if missing:
         raise ConfigError(f"'{_join(where, missing[0])}' is required")
@@ -80,7 +78,7 @@ def build_named(
     where: str,
     *,
     fixed: Mapping[str, Any] | None = None,
-    bases: Bases | None = None,
+    bases: BasePaths | None = None,
 ) -> Any:
     """An instance of the class that the table's `name` chooses: registered, an entry point, `package.module:Name`."""
     rest = dict(table)
@@ -130,7 +128,7 @@ def _plain(item: Any) -> Any:
     return item
 
 
-def _value(hint: Any, value: Any, where: str, bases: Bases | None) -> Any:
+def _value(hint: Any, value: Any, where: str, bases: BasePaths | None) -> Any:
     nested = _dataclass_in(hint)
     if nested is not None and isinstance(value, Mapping):
         return build(nested, value, where, bases=bases)
@@ -153,9 +151,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 def _dataclass_in(hint: Any) -> type | None:
     """The dataclass that a hint means: itself, or the one member of an optional."""
-    candidates = (
-        typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) else (hint,)
-    )
+    candidates = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) else (hint,)
     for candidate in candidates:
         if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
             return candidate

@@ -17,15 +17,15 @@ from fedsift.core.errors import ConfigError, FedsiftError, Stopped
 from fedsift.runs.events import Warned
 from fedsift.runs.folder import SUMMARY, TRACK, RunFolder
 from fedsift.runtime.loop import Listener
-from fedsift.study.toml_tables import Bases, as_table, build
+from fedsift.study.toml_tables import BasePaths, as_table, build
 from fedsift.tracking.base import Tracker, absence, trackers
-from fedsift.tracking.threads import Following, settings_of
+from fedsift.tracking.threads import TrackerThreads, settings_of
 
 if TYPE_CHECKING:
     from fedsift.study.study import Study
 
 
-def read_track(table: Mapping[str, Any], bases: Bases | None = None) -> dict[str, Tracker]:
+def read_track(table: Mapping[str, Any], bases: BasePaths | None = None) -> dict[str, Tracker]:
     """The trackers that `[track]` names: `csv = true`, or a table of settings; `false` leaves one out again."""
     chosen: dict[str, Tracker] = {}
     for name, settings in table.items():
@@ -58,12 +58,10 @@ def keep_track(study: Study, folder: RunFolder) -> None:
         folder.write_text(TRACK, track_toml(study.track))
 
 
-class Followed:
-    """A run while its trackers listen: `with Followed(...) as followed: conduct(..., listen=followed.listen)`."""
+class TrackedByStudy:
+    """A run while its trackers listen: `with TrackedByStudy(...) as tracked: run_rounds(..., listen=tracked.listen)`."""
 
-    def __init__(
-        self, study: Study, folder: RunFolder, classes: tuple[str, ...], listen: Listener | None
-    ) -> None:
+    def __init__(self, study: Study, folder: RunFolder, classes: tuple[str, ...], listen: Listener | None) -> None:
         self.folder, self._next = folder, listen
         self.warnings: list[str] = []
         keep_track(study, folder)
@@ -71,7 +69,7 @@ class Followed:
         point = folder.checkpointed()
         past = folder.rounds()[: 0 if point is None else point.rounds_done] if chosen else []
         settings = settings_of(study.to_table()) if chosen else {}
-        self._following = Following(chosen, folder.path, settings, past, classes)
+        self._following = TrackerThreads(chosen, folder.path, settings, past, classes)
         self.listen = self._tell if chosen else listen
 
     def _kept(self) -> dict[str, Tracker]:
@@ -94,7 +92,7 @@ class Followed:
         if self._next is not None:
             self._next({**row, "warnings": [*row["warnings"], *news]} if news else row)
 
-    def __enter__(self) -> Followed:
+    def __enter__(self) -> TrackedByStudy:
         return self
 
     def __exit__(

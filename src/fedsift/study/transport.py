@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from fedsift.core.registry import Registry
 
 if TYPE_CHECKING:
-    from fedsift.data.dataset import Spread
+    from fedsift.data.dataset import FederatedDataset
     from fedsift.runs.folder import RunFolder
     from fedsift.runtime.loop import Listener
     from fedsift.study.study import Study
@@ -26,7 +26,11 @@ class Transport(ABC):
 
     @abstractmethod
     def run(
-        self, study: Study, folder: RunFolder, listen: Listener | None = None, data: Spread | None = None
+        self,
+        study: Study,
+        folder: RunFolder,
+        listen: Listener | None = None,
+        data: FederatedDataset | None = None,
     ) -> dict[str, Any]:
         """Run or go on with a study in its folder; returns the summary.
 

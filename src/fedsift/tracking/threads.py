@@ -78,7 +78,7 @@ PATIENCE_WHEN_STOPPED = 15.0
 State = Literal["finished", "interrupted", "failed"]
 
 
-class Following:
+class TrackerThreads:
     """All trackers of one run. `classes` names the figures that come one a class."""
 
     def __init__(
@@ -172,9 +172,7 @@ class _Writer(threading.Thread):
                 continue
             try:
                 job()
-            except (
-                BaseException
-            ) as error:  # a library may even try to end the program: it ends its tracker alone
+            except BaseException as error:  # a library may even try to end the program: it ends its tracker alone
                 words = " ".join(str(error).split()) or "no reason was given"
                 self.give_up(f"{type(error).__name__}: {words}")
 

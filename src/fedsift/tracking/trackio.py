@@ -26,9 +26,7 @@ class Trackio(Tracker):
 
         # by name: without "never" a new run would go on with an older one of the same name
         resume = "allow" if self.run.resumed else "never"
-        self._run: Any = trackio.init(
-            project=self.project, name=self.run.name, config=dict(params), resume=resume
-        )
+        self._run: Any = trackio.init(project=self.project, name=self.run.name, config=dict(params), resume=resume)
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         self._run.log(dict(values), step=step)

@@ -14,7 +14,7 @@ from fedsift.training.recipe import Augment
 
 
 @dataclass(frozen=True)
-class Draws:
+class AugmentationDraws:
     """One epoch's random choices, one entry for each sample in the order in which the epoch visits them."""
 
     flip: Tensor | None = None
@@ -26,23 +26,23 @@ class Draws:
     move: Tensor | None = None
     """float `[n, 2]`: share of the side, horizontal then vertical"""
 
-    def part(self, start: int, stop: int) -> Draws:
+    def part(self, start: int, stop: int) -> AugmentationDraws:
         return self._look_up(slice(start, stop))
 
-    def at(self, step: int) -> Draws:
+    def at(self, step: int) -> AugmentationDraws:
         """One step's choices, where these are tables of several steps."""
         return self._look_up(step)
 
-    def as_one_step(self) -> Draws:
+    def as_one_step(self) -> AugmentationDraws:
         """The same as a table of one step."""
         return self._look_up(None)
 
-    def _look_up(self, place: int | slice | None) -> Draws:
+    def _look_up(self, place: int | slice | None) -> AugmentationDraws:
         columns = (self.flip, self.shift, self.angle, self.move)
-        return Draws(*(None if value is None else value[place] for value in columns))
+        return AugmentationDraws(*(None if value is None else value[place] for value in columns))
 
     @classmethod
-    def together(cls, parts: Sequence[Draws]) -> Draws:
+    def together(cls, parts: Sequence[AugmentationDraws]) -> AugmentationDraws:
         """Several sets of choices one after the other; all were drawn for the same augmentation."""
         if len(parts) == 1:
             return parts[0]
@@ -50,7 +50,7 @@ class Draws:
         return cls(*(None if column[0] is None else torch.cat(column) for column in columns))
 
 
-def draw(augment: Augment, n: int, generator: torch.Generator) -> Draws:
+def draw(augment: Augment, n: int, generator: torch.Generator) -> AugmentationDraws:
     """All random choices for an epoch of n samples."""
     flip = torch.rand(n, generator=generator) < 0.5 if augment.flip else None
     shift = torch.randint(0, 2 * augment.crop + 1, (n, 2), generator=generator) if augment.crop else None
@@ -58,12 +58,12 @@ def draw(augment: Augment, n: int, generator: torch.Generator) -> Draws:
     if augment.affine:
         angle = (torch.rand(n, generator=generator) * 2 - 1) * math.radians(augment.degrees)
         move = (torch.rand(n, 2, generator=generator) * 2 - 1) * augment.translate
-    return Draws(flip, shift, angle, move)
+    return AugmentationDraws(flip, shift, angle, move)
 
 
-def still(augment: Augment, n: int) -> Draws:
+def still(augment: Augment, n: int) -> AugmentationDraws:
     """Choices for n samples that change nothing."""
-    return Draws(
+    return AugmentationDraws(
         torch.zeros(n, dtype=torch.bool) if augment.flip else None,
         torch.full((n, 2), augment.crop) if augment.crop else None,
         torch.zeros(n) if augment.affine else None,
@@ -71,7 +71,7 @@ def still(augment: Augment, n: int) -> Draws:
     )
 
 
-def apply(images: Tensor, augment: Augment, draws: Draws) -> Tensor:
+def apply(images: Tensor, augment: Augment, draws: AugmentationDraws) -> Tensor:
     """Augmented copies of normalised images `[B, channels, height, width]`; other shapes pass unchanged."""
     if not augment.active or images.dim() != 4:
         return images
@@ -82,7 +82,7 @@ def apply(images: Tensor, augment: Augment, draws: Draws) -> Tensor:
     return images
 
 
-def _flip_and_crop(images: Tensor, draws: Draws, padding: int) -> Tensor:
+def _flip_and_crop(images: Tensor, draws: AugmentationDraws, padding: int) -> Tensor:
     """One gather for both: pixel (r, c) of the result is pixel (r + dr, c' + dc) of the padded image."""
     batch, _, height, width = images.shape
     device = images.device
@@ -97,11 +97,7 @@ def _flip_and_crop(images: Tensor, draws: Draws, padding: int) -> Tensor:
         columns = columns + shift[:, 1:]
     which = torch.arange(batch, device=device)[:, None, None]
     # indexing with the channel axis between index axes puts it last; move it back
-    return (
-        images.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]]
-        .permute(0, 3, 1, 2)
-        .contiguous()
-    )
+    return images.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
 
 
 def _affine(images: Tensor, angle: Tensor, move: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedsift.models.factory import build_model
 from fedsift.protocol.messages import Weights
-from fedsift.training.extras import Follower, PerSample, PerSite
-from fedsift.training.job import Job, Result
+from fedsift.training.extras import FollowerNetwork, PerSample, PerSite
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.objective import Objective, View
 from fedsift.training.plan import batch_bounds, steps
 from fedsift.training.recipe import Recipe
@@ -33,14 +33,14 @@ COHORT = 10
 
 
 def train_cohort(
-    jobs: Sequence[Job], size: int | Callable[[Sequence[Job]], int] = COHORT
-) -> list[Result | Exception]:
+    jobs: Sequence[TrainingJob], size: int | Callable[[Sequence[TrainingJob]], int] = COHORT
+) -> list[TrainingResult | Exception]:
     """Train all jobs, alike ones together; the order of the results is that of the jobs.
 
     size: about how many at once, or how to find it out for alike jobs; ALONE is one at a time with the channels of
     images first in memory, for networks that like it so. What cannot be stacked is trained by the one-site trainer.
     """
-    results: list[Result | Exception | None] = [None] * len(jobs)
+    results: list[TrainingResult | Exception | None] = [None] * len(jobs)
     alone: list[int] = []
     for group in _groups(jobs, alone):
         together = size if isinstance(size, int) else size([jobs[i] for i in group])
@@ -50,7 +50,7 @@ def train_cohort(
             try:
                 trained = _train_stacked([jobs[i] for i in part], together != ALONE)
             except Exception as error:  # alone, each site has its own chance and its own error
-                _say_once(jobs[part[0]].site.facts.model, f"{type(error).__name__}: {error}")
+                _warn_once(jobs[part[0]].site.facts.model, f"{type(error).__name__}: {error}")
                 alone += part
             else:
                 for index, result in zip(part, trained):
@@ -60,7 +60,7 @@ def train_cohort(
     return [result for result in results if result is not None]
 
 
-def can_stack(job: Job) -> bool:
+def can_stack(job: TrainingJob) -> bool:
     """Whether the job can be part of a cohort at all."""
     site = job.site
     if site.compute.device != "cpu" or len(site.samples) == 0:
@@ -68,7 +68,7 @@ def can_stack(job: Job) -> bool:
     try:
         network = stacked_network(site.facts.model, site.samples.shape, site.n_classes)
     except Exception as reason:  # a network from elsewhere may raise anything; alone it may still train
-        _say_once(site.facts.model, str(reason))
+        _warn_once(site.facts.model, str(reason))
         return False
     # A batch of one row trains with running statistics, row by row: the one-site trainer knows how.
     smallest = min(stop - start for start, stop in batch_bounds(len(site.samples), job.recipe.batch_size))
@@ -89,14 +89,14 @@ def stacked_network(
 
 
 @lru_cache(maxsize=64)
-def _say_once(model: str, reason: str) -> None:
+def _warn_once(model: str, reason: str) -> None:
     log.info("'%s' is trained one site at a time: %s", model, reason)
 
 
 # Which jobs go together ------------------------------------------------------------------------------------
 
 
-def _groups(jobs: Sequence[Job], alone: list[int]) -> list[list[int]]:
+def _groups(jobs: Sequence[TrainingJob], alone: list[int]) -> list[list[int]]:
     """Indices of jobs that share network and recipe, longest training first; the others go to `alone`."""
     groups: list[list[int]] = []
     for index, job in enumerate(jobs):
@@ -120,7 +120,7 @@ def _parts(group: list[int], size: int) -> list[list[int]]:
     return [group[start:stop] for start, stop in pairwise(bounds)]
 
 
-def _alike(a: Job, b: Job) -> bool:
+def _alike(a: TrainingJob, b: TrainingJob) -> bool:
     """Whether two jobs can be one cohort: equal but for samples, weights and the sizes of their loss terms."""
     own, other = a.site, b.site
     if (own.facts.model, own.samples.shape, own.classes) != (
@@ -139,7 +139,7 @@ def _alike(a: Job, b: Job) -> bool:
         return False
 
 
-def _kinds(job: Job) -> dict[str, object]:
+def _kinds(job: TrainingJob) -> dict[str, object]:
     """What the job brings for its loss terms: names, kinds, and the shape of rows."""
     kinds: dict[str, object] = {"a twin": None if job.twin is None else _kinds(job.twin)}
     for name, extra in job.extras.items():
@@ -147,8 +147,8 @@ def _kinds(job: Job) -> dict[str, object]:
             kinds[name] = PerSample, extra.rows.shape[1:], extra.rows.dtype
         elif isinstance(extra, PerSite):
             kinds[name] = PerSite, extra.tensor.shape, extra.lr
-        elif isinstance(extra, Follower):
-            kinds[name] = Follower, extra.decay, extra.age is None
+        elif isinstance(extra, FollowerNetwork):
+            kinds[name] = FollowerNetwork, extra.decay, extra.age is None
         else:
             kinds[name] = type(extra)
     return kinds
@@ -163,16 +163,16 @@ def _without_sizes(recipe: Recipe) -> Recipe:
 # Training ----------------------------------------------------------------------------------------------------
 
 
-def _train_stacked(jobs: Sequence[Job], channels_last: bool = True) -> list[Result]:
+def _train_stacked(jobs: Sequence[TrainingJob], channels_last: bool = True) -> list[TrainingResult]:
     """Train one cohort; jobs are alike and ordered longest first."""
     sides = [side for job in jobs for side in job.sides()]
-    training = _Training(sides, channels_last)
+    training = _CohortTraining(sides, channels_last)
     totals = torch.zeros(len(sides))
     for step in training.batches:
         totals[: step.sites] += training.step(step)
     written = training.written([len(side.site.samples) for side in sides])
     results = [
-        Result(weights, float(total) / count, count, rows, learnt, followers)
+        TrainingResult(weights, float(total) / count, count, rows, learnt, followers)
         for weights, total, count, rows, learnt, followers in zip(
             training.network.weights(),
             totals,
@@ -187,21 +187,21 @@ def _train_stacked(jobs: Sequence[Job], channels_last: bool = True) -> list[Resu
     return [replace(first, twin=second) for first, second in zip(results[::2], results[1::2])]
 
 
-def try_steps(jobs: Sequence[Job], steps: int, channels_last: bool) -> Iterator[float]:
+def try_steps(jobs: Sequence[TrainingJob], steps: int, channels_last: bool) -> Iterator[float]:
     """Make a few steps of a cohort for the clock's sake. Nothing is kept.
 
     Yields how many samples each would have trained on if it were as well filled as all steps are on average.
     """
-    training = _Training([side for job in jobs for side in job.sides()], channels_last)
+    training = _CohortTraining([side for job in jobs for side in job.sides()], channels_last)
     for step in islice(training.batches, steps):
         training.step(step)
         yield step.present.numel() * training.batches.efficiency
 
 
-class _Training:
+class _CohortTraining:
     """A cohort in training: its network, optimiser and objective."""
 
-    def __init__(self, jobs: Sequence[Job], channels_last: bool) -> None:
+    def __init__(self, jobs: Sequence[TrainingJob], channels_last: bool) -> None:
         site, recipe = jobs[0].site, jobs[0].recipe
         self.network = stacked_network(
             site.facts.model, site.samples.shape, site.n_classes, channels_last=channels_last
@@ -215,7 +215,7 @@ class _Training:
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
         )
-        self._look = _Look(jobs, self.network)
+        self._look = _CohortView(jobs, self.network)
         self._generators = [job.dropout_generator() for job in jobs]
         self._clip = recipe.clip
         self._shown = recipe.shown / recipe.views
@@ -253,23 +253,19 @@ class _Training:
         return self._look.extras.followers()
 
 
-class _Look:
+class _CohortView:
     """What the objective sees of each step, for all sites of a cohort."""
 
-    def __init__(self, jobs: Sequence[Job], network: StackedNetwork) -> None:
+    def __init__(self, jobs: Sequence[TrainingJob], network: StackedNetwork) -> None:
         self._network = network
         needs = jobs[0].recipe.objective.needs
         self.reads_features = "features" in needs
         self._pairs = "twin" in needs
         weights = torch.tensor([[weight for weight, _ in job.recipe.objective.terms] for job in jobs])
         self._terms = [
-            (weights[:, i], term)
-            for i, (weight, term) in enumerate(jobs[0].recipe.objective.terms)
-            if weight != 0
+            (weights[:, i], term) for i, (weight, term) in enumerate(jobs[0].recipe.objective.terms) if weight != 0
         ]
-        self._prior = (
-            torch.stack([job.log_prior() for job in jobs]) if {"prior", "known prior"} & needs else None
-        )
+        self._prior = torch.stack([job.log_prior() for job in jobs]) if {"prior", "known prior"} & needs else None
         site = jobs[0].site
         kind = site.facts.model, site.samples.shape, site.n_classes
         self.extras = CohortExtras(jobs, network, lambda slot: stacked_network(*kind, slot))

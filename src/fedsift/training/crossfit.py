@@ -20,7 +20,7 @@ from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclo
 from fedsift.protocol.notebook import Notebook
 from fedsift.protocol.site import Site
 from fedsift.training.dispatch import train_many
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.plan import reach
 from fedsift.training.predict import logits_of
 from fedsift.training.recipe import Recipe
@@ -33,9 +33,7 @@ from fedsift.training.requests import count_refusal, weights_refusal
 Numbers = NDArray[np.int64]
 
 
-def deal_folds(
-    strata: Numbers, folds: int, random: np.random.Generator, units: Numbers | None = None
-) -> Numbers:
+def deal_folds(strata: Numbers, folds: int, random: np.random.Generator, units: Numbers | None = None) -> Numbers:
     """A fold for each sample, int64 `[n]` in 0..folds-1.
 
     strata `[n]`: what every fold should hold alike, e.g. the given class. units `[n]`: samples that must stay
@@ -66,9 +64,7 @@ def deal_folds(
 
 def copies(samples: NDArray[np.generic]) -> Numbers:
     """Equal numbers for samples `[n, ...]` that are the same to the byte, int64 `[n]`."""
-    digests = [
-        hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=16).digest() for row in samples
-    ]
+    digests = [hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=16).digest() for row in samples]
     return np.unique(np.array(digests, dtype="S16"), return_inverse=True)[1].astype(np.int64)
 
 
@@ -192,7 +188,7 @@ class CrossTrain(Request[CrossTrained]):
 
     @classmethod
     def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
-        jobs: list[Job] = []
+        jobs: list[TrainingJob] = []
         places: list[tuple[int, int]] = []
         for number, (request, site) in enumerate(work):
             for fold, positions in enumerate(request.parts(site)):
@@ -200,25 +196,24 @@ class CrossTrain(Request[CrossTrained]):
                     places.append((number, fold))
                     purpose = f"train without fold {fold + 1}"
                     jobs.append(
-                        Job(part_of(site, positions), request.models[fold], request.recipe, purpose=purpose)
+                        TrainingJob(part_of(site, positions), request.models[fold], request.recipe, purpose=purpose)
                     )
-        found: dict[tuple[int, int], Result | Exception] = dict(zip(places, train_many(jobs)))
+        found: dict[tuple[int, int], TrainingResult | Exception] = dict(zip(places, train_many(jobs)))
         return [
             _gathered(request, site, [found.get((number, fold)) for fold in range(len(request.models))])
             for number, (request, site) in enumerate(work)
         ]
 
 
-def _gathered(request: CrossTrain, site: Site, results: list[Result | Exception | None]) -> Any:
+def _gathered(request: CrossTrain, site: Site, results: list[TrainingResult | Exception | None]) -> Any:
     """One site's reply; a model for which it has no sample comes back as it was and counts for nothing."""
     failed = next((result for result in results if isinstance(result, Exception)), None)
     if failed is not None:
         return failed
-    trained = [result for result in results if isinstance(result, Result)]
+    trained = [result for result in results if isinstance(result, TrainingResult)]
     sizes = [len(positions) for positions in request.parts(site)]
     models = tuple(
-        result.weights if isinstance(result, Result) else sent
-        for result, sent in zip(results, request.models)
+        result.weights if isinstance(result, TrainingResult) else sent for result, sent in zip(results, request.models)
     )
     return CrossTrained(models, tuple(sizes), sum(result.loss for result in trained) / max(len(trained), 1))
 

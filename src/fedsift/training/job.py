@@ -13,12 +13,12 @@ from fedsift.core.errors import ConfigError, DataError
 from fedsift.formulas import losses
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.site import Site
-from fedsift.training.extras import PREPARED, Extra, Frozen, PerParameter, PerSample
+from fedsift.training.extras import PREPARED, Extra, FrozenNetwork, PerParameter, PerSample
 from fedsift.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """One site's training: from these weights, by this recipe."""
 
     site: Site
@@ -29,7 +29,7 @@ class Job:
     extras: Mapping[str, Extra] = field(default_factory=dict)
     """What loss terms need beyond what the trainer knows. "teacher" and "anchors" put other networks in the place of
     the received one (FedDyn moves the anchor at each site)."""
-    twin: Job | None = None
+    twin: TrainingJob | None = None
     """A second network that trains in step with this one: the same site, recipe and batches, but weights and extras of
     its own. Each sees the other's logits as `View.twin`."""
     dropout: str = "dropout"
@@ -40,15 +40,13 @@ class Job:
         """Whether this is one of two networks."""
         return self.twin is not None or self.dropout != "dropout"
 
-    def sides(self) -> list[Job]:
+    def sides(self) -> list[TrainingJob]:
         """This network and its twin, if it has one."""
         if self.twin is None:
             return [self]
         return [
             self,
-            replace(
-                self.twin, site=self.site, recipe=self.recipe, purpose=self.purpose, dropout="twin dropout"
-            ),
+            replace(self.twin, site=self.site, recipe=self.recipe, purpose=self.purpose, dropout="twin dropout"),
         ]
 
     def targets(self) -> Tensor:
@@ -73,7 +71,10 @@ class Job:
 
     def needed(self) -> dict[str, Extra]:
         """The extras that the objective's terms ask for; teacher and anchors are the received model by default."""
-        received: dict[str, Extra] = {"teacher": Frozen(self.weights), "anchors": PerParameter(self.weights)}
+        received: dict[str, Extra] = {
+            "teacher": FrozenNetwork(self.weights),
+            "anchors": PerParameter(self.weights),
+        }
         found = {**received, **self.remembered(), **self.extras}
         names = sorted(self.recipe.objective.needs - PREPARED)
         if "twin" in self.recipe.objective.needs and not self.paired:
@@ -94,8 +95,7 @@ class Job:
                 )
             if isinstance(extra, PerSample) and len(extra.rows) != len(self.site.samples):
                 raise DataError(
-                    f"site '{self.site.name}': '{name}' has {len(extra.rows)} rows for "
-                    f"{len(self.site.samples)} samples"
+                    f"site '{self.site.name}': '{name}' has {len(extra.rows)} rows for {len(self.site.samples)} samples"
                 )
         return {name: found[name] for name in names}
 
@@ -111,12 +111,10 @@ class Job:
         for name, shape in memory.items():
             kept: Tensor | None = self.site.notebook.get(self._page(name))
             fits = kept is not None and kept.shape == (len(self.site.samples), *shape)
-            rows[name] = PerSample(
-                kept if kept is not None and fits else torch.zeros(len(self.site.samples), *shape)
-            )
+            rows[name] = PerSample(kept if kept is not None and fits else torch.zeros(len(self.site.samples), *shape))
         return rows
 
-    def remember(self, result: Result) -> None:
+    def remember(self, result: TrainingResult) -> None:
         """Keep in the notebook what the terms wrote."""
         for side, own in zip(self.sides(), (result, result.twin)):
             memory = side.recipe.objective.memory(side.site.n_classes)
@@ -136,7 +134,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Result:
+class TrainingResult:
     """What training made: new weights, and the mean objective over all steps."""
 
     weights: Weights
@@ -148,5 +146,5 @@ class Result:
     """Per-site extras with a step of their own, or that a term wrote to, as training left them."""
     followers: Mapping[str, Weights] = field(default_factory=dict)
     """Networks that followed this one, as training left them."""
-    twin: Result | None = None
+    twin: TrainingResult | None = None
     """What became of the second network."""

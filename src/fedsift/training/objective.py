@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedsift.core.codec import Wire
+from fedsift.core.codec import WireFormat
 from fedsift.formulas import losses
 
 AVERAGE = "running average of the model"
@@ -85,7 +85,7 @@ class View:
         return (per_sample * self.present).sum(-1) / self.present.sum(-1).clamp(min=1)
 
 
-class Term(Wire):
+class Term(WireFormat):
     """Base of all terms. `needs` tells the trainer what to prepare: "prior", "teacher", "anchors", "chance", "twin".
 
     "known prior" is a prior over the annotated and supplied labels alone; "prior" counts every sample. "aside" holds
@@ -112,7 +112,7 @@ class Term(Wire):
 
 
 @dataclass(frozen=True)
-class Objective(Wire):
+class Objective(WireFormat):
     """A weighted sum of terms."""
 
     terms: tuple[tuple[float, Term], ...]
@@ -124,10 +124,7 @@ class Objective(Wire):
     def memory(self, classes: int) -> dict[str, tuple[int, ...]]:
         """What the terms remember of each sample: names, and the shape of a row."""
         return {
-            name: shape
-            for weight, term in self.terms
-            if weight != 0
-            for name, shape in term.memory(classes).items()
+            name: shape for weight, term in self.terms if weight != 0 for name, shape in term.memory(classes).items()
         }
 
     def value(self, view: View) -> Tensor:
@@ -201,9 +198,7 @@ class Distillation(Term):
             prior = view.log_prior * self.adjust
         teacher = view.teacher
         if self.adjust_teacher and prior is not None:
-            teacher = teacher + prior.clamp(
-                min=-30.0
-            )  # a class that the site lacks: no mass, and no infinity
+            teacher = teacher + prior.clamp(min=-30.0)  # a class that the site lacks: no mass, and no infinity
         return view.mean(
             losses.distillation(view.logits, teacher, prior, temperature=self.temperature, absent=self.absent)
         )

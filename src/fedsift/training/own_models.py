@@ -15,7 +15,7 @@ from fedsift.formulas import losses
 from fedsift.models.factory import initial_weights
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.protocol.site import Samples, Site
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.objective import Objective, View
 from fedsift.training.predict import logits_of, site_logits
 from fedsift.training.recipe import Augment, Recipe
@@ -68,7 +68,7 @@ def mean_objective(
 
 def held_out_of(site: Site) -> tuple[Samples, Tensor]:
     """What the site never trains on, with the labels it was given."""
-    if site.held_out is None or site.held_out_given is None or not site.told(len(site.held_out)):
+    if site.held_out is None or site.held_out_given is None or not site.suppress_small(len(site.held_out)):
         raise DataError(f"site '{site.name}' holds out too few samples to tell their loss")
     return site.held_out, site.held_out_given
 
@@ -102,10 +102,10 @@ class TrainOwn(TrainingRequest[OwnTrained]):
 
     recipe: Recipe
 
-    def job(self, site: Site) -> Job:
-        return Job(site, own_model(site), self.recipe)
+    def job(self, site: Site) -> TrainingJob:
+        return TrainingJob(site, own_model(site), self.recipe)
 
-    def reply(self, site: Site, result: Result | None) -> OwnTrained:
+    def reply(self, site: Site, result: TrainingResult | None) -> OwnTrained:
         assert result is not None
         keep_model(site, result.weights)
         return OwnTrained(result.loss, len(site.samples))
@@ -147,7 +147,7 @@ def judge(site: Site, weights: Weights) -> OwnEvaluated:
     samples, labels = site.held_out, site.held_out_given
     if site.test is not None and site.test_labels is not None:
         where, samples, labels = "test set", site.test, site.test_labels
-    if samples is None or labels is None or not site.told(len(samples)):
+    if samples is None or labels is None or not site.suppress_small(len(samples)):
         return OwnEvaluated(*nothing_counted(site.facts), where)
     logits = logits_of(site.network(weights), samples)
     found = counted(logits, labels, multilabel=site.multilabel, floor=site.smallest)

@@ -138,9 +138,7 @@ class LabelsAndTeacher(Adjusted):
     def value(self, view: View) -> Tensor:
         assert view.teacher is not None
         mask, shift = known_entries(view), self.shift(view)
-        return losses.consistency(
-            view.logits, view.target, view.teacher, mask, shift, self.norm, view.present
-        ).loss
+        return losses.consistency(view.logits, view.target, view.teacher, mask, shift, self.norm, view.present).loss
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,7 @@ class SureOfFirstView(Term):
         missing = known_entries(view).chunk(2, dim=-2)[0] == 0
         labels, sure = losses.confident_tags(torch.sigmoid(weak.detach()), self.threshold)
         if self.counts == "sample":
-            sure = losses.sure_throughout(sure, missing).unsqueeze(-1)
+            sure = losses.all_confident(sure, missing).unsqueeze(-1)
         entries = losses.binary_cross_entropy(strong, labels) * (missing & sure)
         per_sample = entries.sum(-1) / missing.sum(-1).clamp(min=1)
         present = view.present.chunk(2, dim=-1)[0]

@@ -21,7 +21,7 @@ class Batch:
 
     positions: Tensor
     """int64 `[B]`; with several views, all samples of the first view, then all of the second, and so on."""
-    draws: augment.Draws
+    draws: augment.AugmentationDraws
     mix_share: float
     """lambda of mixup; 1.0 when it is off."""
     mix_with: Tensor | None
@@ -53,7 +53,7 @@ class Epoch:
 
     order: Tensor
     """int64 `[n]`"""
-    draws: list[augment.Draws]
+    draws: list[augment.AugmentationDraws]
     """One for each view."""
     chance: Tensor | None
     """float64 `[views, n]`"""
@@ -72,13 +72,11 @@ def epochs(n: int, recipe: Recipe, generator: torch.Generator) -> Iterator[Epoch
             draws=[_look(view, n, recipe, generator) for view in range(recipe.views)],
             chance=_chance(n, recipe, generator),
             bounds=bounds,
-            mixing=[
-                _mixing(recipe.views * (stop - start), recipe.mixup, generator) for start, stop in bounds
-            ],
+            mixing=[_mixing(recipe.views * (stop - start), recipe.mixup, generator) for start, stop in bounds],
         )
 
 
-def _look(view: int, n: int, recipe: Recipe, generator: torch.Generator) -> augment.Draws:
+def _look(view: int, n: int, recipe: Recipe, generator: torch.Generator) -> augment.AugmentationDraws:
     """An epoch's choices for one view."""
     if view < recipe.plain_views:
         return augment.still(recipe.augment, n)
@@ -92,7 +90,7 @@ def plan(n: int, recipe: Recipe, generator: torch.Generator) -> Iterator[Batch]:
             chance = None if epoch.chance is None else epoch.chance[:, start:stop].reshape(-1)
             yield Batch(
                 positions=epoch.order[start:stop].repeat(recipe.views),
-                draws=augment.Draws.together([draws.part(start, stop) for draws in epoch.draws]),
+                draws=augment.AugmentationDraws.together([draws.part(start, stop) for draws in epoch.draws]),
                 mix_share=share,
                 mix_with=partner,
                 first=start == 0,

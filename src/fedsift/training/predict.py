@@ -44,9 +44,7 @@ def logits_of_each(
     forms = [_stacked_form(network.eval(), samples) for network in networks]
     own = [form for form in forms if form is not None]
     if len(own) < len(forms):
-        return _map(
-            networks[0], lambda images: tuple(net(images) for net in networks), samples, augment, generator
-        )
+        return _map(networks[0], lambda images: tuple(net(images) for net in networks), samples, augment, generator)
     for form, network in zip(own, networks):
         form.load([network.state_dict()])
 
@@ -127,13 +125,11 @@ def _map(
     device = _device(network)
     network.eval()
     n = len(samples)
-    draws = augmentation.Draws()
+    draws = augmentation.AugmentationDraws()
     if augment is not None and augment.active:
         assert generator is not None
         draws = augmentation.draw(augment, n, generator)
-    source = (
-        pixels_of([samples], augment or Augment(), by_site) if native.library() is not None and n else None
-    )
+    source = pixels_of([samples], augment or Augment(), by_site) if native.library() is not None and n else None
     parts: list[tuple[Tensor, ...]] = []
     with torch.inference_mode():
         for start in range(0, n, BATCH):

@@ -20,7 +20,7 @@ SMALLEST_VARIANCE = 1e-6
 
 
 @dataclass(frozen=True)
-class Mechanism:
+class NoiseMechanism:
     """What a site does to every update before it leaves."""
 
     clip: float
@@ -32,7 +32,7 @@ class Mechanism:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PrivateReply:
     """A reply as it may leave."""
 
     reply: Reply
@@ -47,7 +47,7 @@ def updates_in(kind: type[Reply]) -> list[str]:
     return [f.name for f in dataclasses.fields(kind) if f.metadata.get("update") is not None]
 
 
-def protected(reply: Reply, request: Request[Any], mechanism: Mechanism) -> Outcome:
+def protected(reply: Reply, request: Request[Any], mechanism: NoiseMechanism) -> PrivateReply:
     """The reply with every update in it, and in the replies to what rode on the request, clipped and noised."""
     changes: dict[str, Any] = {}
     names: list[str] = []
@@ -60,16 +60,14 @@ def protected(reply: Reply, request: Request[Any], mechanism: Mechanism) -> Outc
             names.append(f"{type(reply).__name__}.{f.name}")
             count += found
         elif isinstance(value, tuple) and any(isinstance(item, Reply) for item in value):
-            inner = [
-                protected(own, asked, mechanism) for asked, own in zip(request.besides, value, strict=True)
-            ]
+            inner = [protected(own, asked, mechanism) for asked, own in zip(request.besides, value, strict=True)]
             changes[f.name] = tuple(one.reply for one in inner)
             names += [name for one in inner for name in one.fields]
             count += sum(one.updates for one in inner)
-    return Outcome(dataclasses.replace(reply, **changes) if changes else reply, count, tuple(names))
+    return PrivateReply(dataclasses.replace(reply, **changes) if changes else reply, count, tuple(names))
 
 
-def _each(value: Any, base: Any, mechanism: Mechanism) -> tuple[Any, int]:
+def _each(value: Any, base: Any, mechanism: NoiseMechanism) -> tuple[Any, int]:
     """A model, several models, or one tensor that starts from nothing."""
     if isinstance(value, Tensor):
         return protected_model({"": value}, None, mechanism)[""], 1
@@ -80,7 +78,7 @@ def _each(value: Any, base: Any, mechanism: Mechanism) -> tuple[Any, int]:
     return models, len(models)
 
 
-def protected_model(model: Weights, start: Weights | None, mechanism: Mechanism) -> Weights:
+def protected_model(model: Weights, start: Weights | None, mechanism: NoiseMechanism) -> Weights:
     """w + min(1, C / ||w_k - w||) (w_k - w) + N(0, (noise C)^2), over all floating tensors together.
 
     `start`: the weights w that the site received; None for a change that is itself the update. A number that training
@@ -131,6 +129,4 @@ def _length(moves: Weights) -> float:
 
 
 def _as_received(model: Weights, start: Weights | None) -> Weights:
-    return {
-        name: torch.zeros_like(tensor) if start is None else start[name] for name, tensor in model.items()
-    }
+    return {name: torch.zeros_like(tensor) if start is None else start[name] for name, tensor in model.items()}

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from fedsift.core.errors import RunError
-from fedsift.protocol.site import Compute
+from fedsift.protocol.site import ComputeSettings
 from fedsift.training import native
 from fedsift.training.stacked import pixels
 
@@ -105,7 +105,7 @@ def _map(file: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 _LENGTH = struct.Struct("<QQ")
 
 
-class Channel:
+class WorkerChannel:
     """Objects over a stream socket. Tensors travel as raw buffers, known pools of images as their number."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -189,14 +189,14 @@ KEEP_MEMORY = ":".join(
 MOST_POOLS = 6
 
 
-class Failed:
+class CallFailed:
     """Why a worker could not make a call."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
 
-class Worker:
+class WorkerProcess:
     """One process. Its channel alternates strictly: a call, then its result."""
 
     def __init__(self) -> None:
@@ -218,7 +218,7 @@ class Worker:
             env=environment,
         )
         theirs.close()
-        self._channel = Channel(ours)
+        self._channel = WorkerChannel(ours)
 
     def knows(self, pools: Sequence[SharedPool]) -> None:
         """Lend it the pools that it does not have yet."""
@@ -237,12 +237,12 @@ class Worker:
         self._process.wait()
 
 
-class Workers:
+class WorkerProcesses:
     """A fixed number of workers that live until the process ends."""
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._workers: list[Worker | None] = [None] * count
+        self._workers: list[WorkerProcess | None] = [None] * count
         self._pools: list[SharedPool] = []
 
     def map(
@@ -258,9 +258,9 @@ class Workers:
         sent = [self._send(slot, function, call, threads) for slot, call in enumerate(calls)]
         try:
             for slot, (call, reached) in enumerate(zip(calls, sent)):
-                results.append(self._receive(slot) if reached else Failed("it could not be reached"))
-                if isinstance(results[-1], Failed):
-                    _say_once(results[-1].reason)
+                results.append(self._receive(slot) if reached else CallFailed("it could not be reached"))
+                if isinstance(results[-1], CallFailed):
+                    _warn_once(results[-1].reason)
                     with threads_of(threads):
                         results[-1] = function(*call)
         except BaseException:
@@ -272,7 +272,7 @@ class Workers:
         """Start the processes that do not run yet, without waiting for them."""
         for slot, worker in enumerate(self._workers):
             if worker is None:
-                self._workers[slot] = Worker()
+                self._workers[slot] = WorkerProcess()
 
     def _lend(self, pools: Sequence[Tensor]) -> None:
         new = [pool for pool in pools if not any(known.tensor is pool for known in self._pools)]
@@ -286,7 +286,7 @@ class Workers:
         worker = self._workers[slot]
         try:
             if worker is None:
-                worker = self._workers[slot] = Worker()
+                worker = self._workers[slot] = WorkerProcess()
             worker.knows(self._pools)
             worker.call(function, call, threads)
         except (OSError, pickle.PicklingError, AttributeError, TypeError):
@@ -301,7 +301,7 @@ class Workers:
             return worker.result()
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             self._drop(slot)
-            return Failed(f"{type(error).__name__}: {error}")
+            return CallFailed(f"{type(error).__name__}: {error}")
 
     def _drop(self, slot: int) -> None:
         worker, self._workers[slot] = self._workers[slot], None
@@ -333,26 +333,26 @@ def threads_of(count: int) -> Iterator[None]:
 
 
 @lru_cache(maxsize=64)
-def _say_once(reason: str) -> None:
+def _warn_once(reason: str) -> None:
     log.warning("a worker process failed (%s); its part is done here", reason)
 
 
-_current: Workers | None = None
+_current: WorkerProcesses | None = None
 
 
-def workers(count: int) -> Workers:
+def workers(count: int) -> WorkerProcesses:
     """The process's workers; asking for another number replaces them."""
     global _current
     if not hasattr(socket, "send_fds"):
         raise RunError("worker processes need a Unix system: set engine.workers = 0")
     if _current is None or _current.count != count:
         close_workers()
-        _current = Workers(count)
+        _current = WorkerProcesses(count)
         atexit.register(_current.close)
     return _current
 
 
-def start_workers(compute: Compute) -> None:
+def start_workers(compute: ComputeSettings) -> None:
     """Let the processes that these settings ask for start now, while the caller still loads its data."""
     if compute.workers > 1 and compute.device == "cpu":
         workers(compute.workers).start()

@@ -9,16 +9,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fedsift.core.codec import Wire
+from fedsift.core.codec import WireFormat
 from fedsift.core.errors import ConfigError, DataError
 from fedsift.core.randomness import derive, torch_generator
 from fedsift.formulas import losses
 from fedsift.protocol.federation import Federation
 from fedsift.protocol.messages import Reply, SiteFacts, Weights, disclosed
 from fedsift.protocol.site import Samples, Site
-from fedsift.protocol.work import Costly, passed
+from fedsift.protocol.work import HasCost, passed
 from fedsift.training import augment as augmentation
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.objective import Objective
 from fedsift.training.own_models import MeasuredOn, keep_model, mean_objective, own_model
 from fedsift.training.plan import batch_bounds
@@ -48,7 +48,7 @@ def public_size(federation: Federation) -> int:
 
 
 @dataclass(frozen=True)
-class PublicPart(Wire):
+class PublicPart(WireFormat):
     """Samples `start` to `stop` of one shuffle of the public set."""
 
     shuffle: int
@@ -81,9 +81,9 @@ class PublicPart(Wire):
         return augmentation.apply(public.take(positions), self.augment, draws).to(site.compute.device)
 
 
-def _at(draws: augmentation.Draws, places: Tensor) -> augmentation.Draws:
+def _at(draws: augmentation.AugmentationDraws, places: Tensor) -> augmentation.AugmentationDraws:
     columns = (draws.flip, draws.shift, draws.angle, draws.move)
-    return augmentation.Draws(*(None if column is None else column[places] for column in columns))
+    return augmentation.AugmentationDraws(*(None if column is None else column[places] for column in columns))
 
 
 def public_of(site: Site) -> Samples:
@@ -118,7 +118,7 @@ OPTIMISER = "public optimiser"
 
 
 @dataclass(frozen=True)
-class Lesson(Wire, Costly):
+class PublicLesson(WireFormat, HasCost):
     """What a site is to learn from the others' predictions for some public samples."""
 
     part: PublicPart
@@ -147,7 +147,7 @@ class Lesson(Wire, Costly):
         return self.recipe.epochs * passed(self.part.size, self.recipe.batch_size)
 
 
-def learn(site: Site, weights: Weights, lesson: Lesson) -> Weights:
+def learn(site: Site, weights: Weights, lesson: PublicLesson) -> Weights:
     """The weights after the lesson: one step for each batch of public samples."""
     network = site.network(weights).train()
     parameters = [p for p in network.parameters() if p.requires_grad]
@@ -203,7 +203,7 @@ def _copied(state: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Show(Wire, Costly):
+class PublicPredictions(WireFormat, HasCost):
     """Which predictions a site shows."""
 
     part: PublicPart
@@ -247,13 +247,11 @@ def _distributions(rows: Tensor) -> bool:
 
 
 @dataclass(frozen=True)
-class Collaborated(Reply):
+class PublicReply(Reply):
     """What leaves a site that keeps its model: predictions for public samples, and scalars."""
 
     outputs: Tensor | None = disclosed("the site's predictions for the public, unlabelled samples, [N0, K]")
-    private_loss: float | None = disclosed(
-        "mean loss of the site's model over its own samples and labels", least=0.0
-    )
+    private_loss: float | None = disclosed("mean loss of the site's model over its own samples and labels", least=0.0)
     loss: float = disclosed("mean training loss over the local steps (0 without training)")
     samples: int = disclosed("how many samples the site has")
 
@@ -275,28 +273,28 @@ def _loss_refusal(value: Any) -> str | None:
 
 
 @dataclass(frozen=True)
-class Collaborate(TrainingRequest[Collaborated]):
+class Collaborate(TrainingRequest[PublicReply]):
     """One visit, in this order, each part optional: learn from the others, train privately, measure, show."""
 
-    reply_type: ClassVar[type[Reply]] = Collaborated
+    reply_type: ClassVar[type[Reply]] = PublicReply
 
-    learn: Lesson | None = None
+    learn: PublicLesson | None = None
     train: Recipe | None = None
     measure: Objective | None = None
     """Tell the mean of this objective over the private samples."""
     measure_augment: Augment | None = None
     """Measure on augmented images, as released code does; None measures on the images themselves."""
     measure_on: MeasuredOn = "own"
-    show: Show | None = None
+    show: PublicPredictions | None = None
 
-    def job(self, site: Site) -> Job | None:
+    def job(self, site: Site) -> TrainingJob | None:
         weights = own_model(site)
         if self.learn is not None:
             weights = learn(site, weights, self.learn)
         site.workbench["trained"] = weights
-        return None if self.train is None else Job(site, weights, self.train)
+        return None if self.train is None else TrainingJob(site, weights, self.train)
 
-    def reply(self, site: Site, result: Result | None) -> Collaborated:
+    def reply(self, site: Site, result: TrainingResult | None) -> PublicReply:
         weights = site.workbench["trained"] if result is None else result.weights
         if self.learn is not None or self.train is not None:
             keep_model(site, weights)
@@ -305,4 +303,4 @@ class Collaborate(TrainingRequest[Collaborated]):
             private_loss = mean_objective(site, weights, self.measure, self.measure_augment, self.measure_on)
         outputs = None if self.show is None else self.show.outputs(site, weights)
         loss = 0.0 if result is None else result.loss
-        return Collaborated(outputs, private_loss, loss, len(site.samples))
+        return PublicReply(outputs, private_loss, loss, len(site.samples))

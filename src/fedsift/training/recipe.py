@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from fedsift.core.codec import Wire
+from fedsift.core.codec import WireFormat
 from fedsift.core.errors import ConfigError
-from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Positive, Range, Ranged, Rate
+from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Positive, Range, RangeChecked, Rate
 from fedsift.protocol.messages import SiteFacts
-from fedsift.protocol.work import Costly, passed
+from fedsift.protocol.work import HasCost, passed
 from fedsift.training.objective import AVERAGE, CrossEntropy, Objective
 
 MOST = {"epochs": 100_000, "lr": 1000.0, "weight_decay": 1000.0, "views": 1000, "crop": 10_000}
@@ -30,7 +30,7 @@ def _check_most(settings: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Augment(Ranged, Wire):
+class Augment(RangeChecked, WireFormat):
     """Random changes to a training image, drawn anew for every epoch from the site's own generator."""
 
     flip: bool = False
@@ -55,7 +55,7 @@ class Augment(Ranged, Wire):
 
 
 @dataclass(frozen=True)
-class Recipe(Ranged, Wire, Costly):
+class Recipe(RangeChecked, WireFormat, HasCost):
     """The study's `[train]` table, completed by a method with its objective."""
 
     epochs: AtLeastOne = 1

@@ -19,7 +19,7 @@ from fedsift.protocol.messages import R_co, Reply, Request, SiteFacts, Weights, 
 from fedsift.protocol.site import Site
 from fedsift.training.dispatch import train_many
 from fedsift.training.extras import Extra
-from fedsift.training.job import Job, Result
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.plan import reach
 from fedsift.training.predict import logits_of, site_logits
 from fedsift.training.recipe import Augment, Recipe
@@ -57,9 +57,7 @@ def counts_refusal(counted: RightCounts, most: int, facts: SiteFacts) -> str | N
     for name, shape in parts.items():
         value: Tensor = getattr(counted, name)
         if value.dtype != torch.int64 or tuple(value.shape) != shape:
-            return (
-                f"{name} has shape {tuple(value.shape)} and type {value.dtype}, {shape} whole numbers are due"
-            )
+            return f"{name} has shape {tuple(value.shape)} and type {value.dtype}, {shape} whole numbers are due"
     reason = count_refusal("samples", counted.samples, most, least=0)
     if reason is not None:
         return reason
@@ -78,15 +76,15 @@ class TrainingRequest(Request[R_co]):
     `job`, `further` and `reply` belong to one visit: what the first leaves on `site.workbench` the others find there.
     """
 
-    def job(self, site: Site) -> Job | None:
+    def job(self, site: Site) -> TrainingJob | None:
         """What the site trains; None: nothing in this visit."""
         raise TypeError(f"{type(self).__name__} does not say what a site trains")
 
-    def further(self, site: Site, result: Result) -> Job | None:
+    def further(self, site: Site, result: TrainingResult) -> TrainingJob | None:
         """What the site trains next in the same visit, now that this came of the last part; None: nothing more."""
         return None
 
-    def reply(self, site: Site, result: Result | None) -> R_co:
+    def reply(self, site: Site, result: TrainingResult | None) -> R_co:
         """What leaves the site; `result` is of the last part, None when nothing was trained."""
         raise TypeError(f"{type(self).__name__} does not say what a site replies")
 
@@ -100,27 +98,27 @@ class TrainingRequest(Request[R_co]):
     @classmethod
     def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
         outcomes: list[Any] = [None] * len(work)
-        wanted = {place: _caught(request.job, site) for place, (request, site) in enumerate(work)}
+        wanted = {place: _failure_as_value(request.job, site) for place, (request, site) in enumerate(work)}
         while wanted:
-            jobs = {place: job for place, job in wanted.items() if isinstance(job, Job)}
+            jobs = {place: job for place, job in wanted.items() if isinstance(job, TrainingJob)}
             results = dict(zip(jobs, train_many(list(jobs.values()))))
             errors = {place: job for place, job in wanted.items() if isinstance(job, Exception)}
             for place, outcome in {**results, **errors}.items():
                 outcomes[place] = outcome
-            trained = {place: result for place, result in results.items() if isinstance(result, Result)}
+            trained = {place: result for place, result in results.items() if isinstance(result, TrainingResult)}
             for place, result in trained.items():
                 jobs[place].remember(result)
             wanted = {
-                place: _caught(work[place][0].further, work[place][1], result)
+                place: _failure_as_value(work[place][0].further, work[place][1], result)
                 for place, result in trained.items()
             }
         return [
-            outcome if isinstance(outcome, Exception) else _caught(request.reply, site, outcome)
+            outcome if isinstance(outcome, Exception) else _failure_as_value(request.reply, site, outcome)
             for (request, site), outcome in zip(work, outcomes)
         ]
 
 
-def _caught(step: Callable[..., Any], *arguments: Any) -> Any:
+def _failure_as_value(step: Callable[..., Any], *arguments: Any) -> Any:
     """A site's failure is its own: a value in the place of its answer."""
     try:
         return step(*arguments)
@@ -180,16 +178,16 @@ class Train(TrainingRequest[Trained]):
     def reach(self, samples: int) -> float:
         return reach(samples, self.recipe)
 
-    def job(self, site: Site) -> Job:
+    def job(self, site: Site) -> TrainingJob:
         site.workbench["trained"] = self.weights
         site.workbench["before"] = tuple(ahead.answer(site) for ahead in self.before)
-        return Job(site, self.weights, self.recipe, extras=self.extras(site))
+        return TrainingJob(site, self.weights, self.recipe, extras=self.extras(site))
 
     def extras(self, site: Site) -> dict[str, Extra]:
         """What the loss terms need of this site besides; nothing for most."""
         return {}
 
-    def reply(self, site: Site, result: Result | None) -> Trained:
+    def reply(self, site: Site, result: TrainingResult | None) -> Trained:
         assert result is not None
         site.workbench["trained"] = result.weights
         then = tuple(follow.answer(site) for follow in self.then)
@@ -208,9 +206,7 @@ class RightCounts(Reply):
         "0 for a class that is lumped, 0 or the site's floor for a number below it",
         least=0,
     )
-    total: Tensor = disclosed(
-        "samples of each class, in the same shape; 0 for a class that is lumped", least=0
-    )
+    total: Tensor = disclosed("samples of each class, in the same shape; 0 for a class that is lumped", least=0)
     rest: Tensor = disclosed(
         "right (to a multiple of the site's floor) and all samples of the classes that are lumped, being below it, [2]",
         least=0,
@@ -239,12 +235,10 @@ class Evaluate(Request[Evaluated]):
     weights: Weights | None
 
     def answer(self, site: Site) -> Evaluated:
-        if site.held_out is None or site.held_out_given is None or not site.told(len(site.held_out)):
+        if site.held_out is None or site.held_out_given is None or not site.suppress_small(len(site.held_out)):
             return Evaluated(*nothing_counted(site.facts))
         logits = logits_of(site.network(site.weights_for(self.weights)), site.held_out)
-        return Evaluated(
-            *counted(logits, site.held_out_given, multilabel=site.multilabel, floor=site.smallest)
-        )
+        return Evaluated(*counted(logits, site.held_out_given, multilabel=site.multilabel, floor=site.smallest))
 
 
 CountedParts: TypeAlias = tuple[Tensor, Tensor, Tensor, float, int]
@@ -279,12 +273,12 @@ def counted(logits: Tensor, labels: Tensor, *, multilabel: bool, floor: int = 0)
     samples = len(labels)
     if floor > 1:
         told = sent[1].reshape(k, -1).sum(-1) > 0
-        loss = _told_loss(each[:, told] if multilabel else each[told[labels]])
+        loss = _released_loss(each[:, told] if multilabel else each[told[labels]])
         samples = samples if int(sent[1].sum() + sent[2][1]) else 0
     return *sent, loss, samples  # type: ignore[return-value]
 
 
-def _told_loss(each: Tensor) -> float:
+def _released_loss(each: Tensor) -> float:
     """The mean over classes that are told; 0 where none is. A few lumped samples do not show in it, however large a
     model makes their losses."""
     if each.numel() == 0:
@@ -297,12 +291,8 @@ def _told_loss(each: Tensor) -> float:
 class Indicators(Reply):
     """A site's noise indicator: one value, or one for each class."""
 
-    values: Tensor = disclosed(
-        "the indicator (mean loss, LID or confidence), [K] or [1]", least=0.0, most=1e9
-    )
-    held: Tensor = disclosed(
-        "which of these classes the site has samples of, as many as its floor, [K] or [1]"
-    )
+    values: Tensor = disclosed("the indicator (mean loss, LID or confidence), [K] or [1]", least=0.0, most=1e9)
+    held: Tensor = disclosed("which of these classes the site has samples of, as many as its floor, [K] or [1]")
     samples: int = disclosed("how many samples it was measured on")
 
     def refusal(self, request: Indicate, facts: SiteFacts) -> str | None:

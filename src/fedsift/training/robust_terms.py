@@ -27,9 +27,7 @@ class SymmetricCrossEntropy(Term):
     log0: float = LOG0
 
     def value(self, view: View) -> Tensor:
-        return view.mean(
-            losses.symmetric_cross_entropy(view.logits, view.target, self.alpha, self.beta, self.log0)
-        )
+        return view.mean(losses.symmetric_cross_entropy(view.logits, view.target, self.alpha, self.beta, self.log0))
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from torch import nn
 
 from fedsift.models.factory import build_model
 from fedsift.protocol.messages import Weights
-from fedsift.protocol.site import Compute, Samples, Site
+from fedsift.protocol.site import ComputeSettings, Samples, Site
 
-__all__ = ["Compute", "LocalSite", "Samples", "Site"]
+__all__ = ["ComputeSettings", "LocalSite", "Samples", "Site"]
 
 
 @dataclass

@@ -18,8 +18,8 @@ from fedsift.models.network import require_features
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.site import Site
 from fedsift.training import augment
-from fedsift.training.extras import Follower, Frozen, PerParameter, PerSample, PerSite
-from fedsift.training.job import Job, Result
+from fedsift.training.extras import FollowerNetwork, FrozenNetwork, PerParameter, PerSample, PerSite
+from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.objective import View
 from fedsift.training.plan import Batch, plan
 from fedsift.training.recipe import Recipe
@@ -92,13 +92,13 @@ class PlainOptimiser:
         )
 
 
-def train_one(job: Job) -> Result:
+def train_one(job: TrainingJob) -> TrainingResult:
     """Train one site from start to end on its own."""
     site, recipe = job.site, job.recipe
     n = len(site.samples)
     if n == 0:
         raise DataError(f"site '{site.name}' has no training sample")
-    sides = [_Side(side, slot) for side, slot in zip(job.sides(), ("main", "twin"))]
+    sides = [_NetworkInTraining(side, slot) for side, slot in zip(job.sides(), ("main", "twin"))]
     count = 0
     with torch.random.fork_rng(devices=[]):
         for batch in plan(n, recipe, job.generator()):
@@ -114,13 +114,13 @@ def train_one(job: Job) -> Result:
     return results[0] if len(results) == 1 else replace(results[0], twin=results[1])
 
 
-class _Side:
+class _NetworkInTraining:
     """One network in training: the site's only one, or one of two."""
 
-    def __init__(self, job: Job, slot: str) -> None:
+    def __init__(self, job: TrainingJob, slot: str) -> None:
         self.network = job.site.network(job.weights, slot=slot)
         self.network.train()
-        self.look = _Look(job, self.network)
+        self.look = _SiteView(job, self.network)
         self._parameters = [p for p in self.network.parameters() if p.requires_grad]
         self._optimiser = PlainOptimiser(self._parameters, job.recipe)
         self._clip = job.recipe.clip
@@ -163,18 +163,18 @@ class _Side:
         self.look.lead(self.network)
         self._total += loss.detach()
 
-    def result(self, count: int) -> Result:
+    def result(self, count: int) -> TrainingResult:
         learnt = {name: tensor.detach().cpu() for name, (tensor, _) in self.look.learnt.items()}
         learnt |= {name: tensor.cpu() for name, tensor in self.look.replaced.items()}
         followers = {name: weights_of(network) for name, (network, _) in self.look.followers.items()}
         loss = float(self._total) / count
-        return Result(weights_of(self.network), loss, count, self.look.written, learnt, followers)
+        return TrainingResult(weights_of(self.network), loss, count, self.look.written, learnt, followers)
 
 
-class _Look:
+class _SiteView:
     """What the objective sees of each step of one site."""
 
-    def __init__(self, job: Job, network: nn.Module) -> None:
+    def __init__(self, job: TrainingJob, network: nn.Module) -> None:
         self.device = torch.device(job.site.compute.device)
         self.targets = job.targets().to(self.device)
         self.written: dict[str, Tensor] = {}
@@ -205,7 +205,7 @@ class _Look:
         self._networks = {
             key: job.site.network(extra.weights, slot=f"frozen {key}").eval().requires_grad_(False)
             for key, extra in extras.items()
-            if isinstance(extra, Frozen)
+            if isinstance(extra, FrozenNetwork)
         }
         self.followers = {
             key: (
@@ -213,7 +213,7 @@ class _Look:
                 extra,
             )
             for key, extra in extras.items()
-            if isinstance(extra, Follower)
+            if isinstance(extra, FollowerNetwork)
         }
         self._steps = 0
 
@@ -312,9 +312,9 @@ def known_in(batch: Batch, known: Tensor | None) -> Tensor | None:
     return torch.minimum(mask, mask[batch.mix_with.to(mask.device)])
 
 
-def train_each(jobs: Sequence[Job]) -> list[Result | Exception]:
+def train_each(jobs: Sequence[TrainingJob]) -> list[TrainingResult | Exception]:
     """Train the sites one after the other; one site's failure is its own."""
-    results: list[Result | Exception] = []
+    results: list[TrainingResult | Exception] = []
     for job in jobs:
         try:
             results.append(train_one(job))

@@ -8,13 +8,13 @@ import sys
 
 import torch
 
-from fedsift.training.processes import Channel, Failed
+from fedsift.training.processes import CallFailed, WorkerChannel
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the socket
     torch.set_num_threads(1)
-    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    channel = WorkerChannel(socket.socket(fileno=int(sys.argv[1])))
     while True:
         try:
             message = channel.receive()
@@ -27,10 +27,8 @@ def main() -> None:
             outcome = function(*arguments)
         except (EOFError, ConnectionError):
             return
-        except (
-            Exception
-        ) as error:  # the parent makes the call itself and meets the error where it can be handled
-            outcome = Failed(f"{type(error).__name__}: {error}")
+        except Exception as error:  # the parent makes the call itself and meets the error where it can be handled
+            outcome = CallFailed(f"{type(error).__name__}: {error}")
         channel.send(outcome)
 
 

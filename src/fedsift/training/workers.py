@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fedsift.models.factory import build_model
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.notebook import Notebook
-from fedsift.protocol.site import Compute, Samples, Site
+from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.training.cohort import COHORT
 from fedsift.training.dispatch import is_large, settle
 from fedsift.training.predict import BATCH, logits_of
@@ -90,7 +90,7 @@ def spread(sizes: Sequence[int], count: int) -> list[list[int]]:
     return [sorted(own) for own in shares]
 
 
-def _elsewhere(compute: Compute, parts: int) -> bool:
+def _elsewhere(compute: ComputeSettings, parts: int) -> bool:
     """Whether worker processes answer."""
     return compute.workers > 1 and parts > 1 and compute.device == "cpu"
 
@@ -131,7 +131,7 @@ FEWEST_ROWS = 1000
 """A worker is not worth asking for less."""
 
 
-def predict(model: str, weights: Weights, samples: Samples, n_classes: int, compute: Compute) -> Tensor:
+def predict(model: str, weights: Weights, samples: Samples, n_classes: int, compute: ComputeSettings) -> Tensor:
     """Logits `[n, K]` of all samples under these weights; a batch has the same rows whoever computes it."""
     count = min(compute.workers, len(samples) // FEWEST_ROWS)
     if not _elsewhere(compute, count):
@@ -139,8 +139,7 @@ def predict(model: str, weights: Weights, samples: Samples, n_classes: int, comp
             return _predict_part(model, weights, samples, n_classes, compute.device)
     rows = BATCH * math.ceil(len(samples) / BATCH / count)
     calls = [
-        (model, weights, replace(samples, rows=part), n_classes, "cpu")
-        for part in torch.split(samples.rows, rows)
+        (model, weights, replace(samples, rows=part), n_classes, "cpu") for part in torch.split(samples.rows, rows)
     ]
     return torch.cat(workers(compute.workers).map(_predict_part, calls, [samples.pool], compute.threads))
 

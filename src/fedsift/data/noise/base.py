@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.core.errors import ConfigError
-from fedsift.core.ranges import Ranged
+from fedsift.core.ranges import RangeChecked
 from fedsift.core.registry import Registry
 from fedsift.data.dataset import Dataset, Labels, Rows
 
@@ -22,7 +22,7 @@ Generators = Callable[..., np.random.Generator]
 
 
 @dataclass(frozen=True)
-class Scene:
+class NoiseInput:
     """What a noise model sees: each site's clean labels, their rows in the dataset, generators by name.
 
     clean[site]: `[n]` class numbers or `[n, K]` zeros and ones. rows[site]: rows into `dataset`.
@@ -44,7 +44,7 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Spoiled:
+class NoisyLabels:
     """Labels as the sites believe them (`given`), nominal rates (`level`), and the sites that are noisy.
 
     annotated[site]: boolean `[K]`, classes that the site annotates (None: all of them, everywhere).
@@ -60,7 +60,7 @@ class Spoiled:
 
 
 @dataclass(frozen=True)
-class Noise(Ranged):
+class Noise(RangeChecked):
     """Base of all noise models. Subclasses add the paper's symbols as fields and say how they spoil."""
 
     summary: ClassVar[str] = ""
@@ -71,7 +71,7 @@ class Noise(Ranged):
         """True: the whole training set is spoiled once, and then spread (the site is `POOL`)."""
         return False
 
-    def spoil(self, scene: Scene) -> Spoiled:
+    def corrupt(self, scene: NoiseInput) -> NoisyLabels:
         raise TypeError(f"{type(self).__name__} does not say how it spoils labels")
 
 

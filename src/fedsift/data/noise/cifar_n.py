@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedsift.core.errors import DataError
 from fedsift.data.dataset import Labels
 from fedsift.data.locations import find, first
-from fedsift.data.noise.base import POOL, Noise, Scene, Spoiled, noises
+from fedsift.data.noise.base import POOL, Noise, NoiseInput, NoisyLabels, noises
 from fedsift.data.pickled import read_pickled
 from fedsift.data.sources.npz import read_arrays
 
@@ -45,18 +45,16 @@ class CifarN(Noise):
     def before_partition(self) -> bool:
         return True
 
-    def spoil(self, scene: Scene) -> Spoiled:
+    def corrupt(self, scene: NoiseInput) -> NoisyLabels:
         if scene.dataset is None:
             raise DataError("noise 'cifar-n' belongs to the CIFAR training set and needs its rows")
         arrays = read_human_labels(self.path, "CIFAR-100" if self.labels == "fine" else "CIFAR-10")
         rows = scene.rows[POOL]
         given = pick(arrays, ARRAYS[self.labels], rows)
         if (pick(arrays, "clean_label", rows) != scene.clean[POOL]).any():
-            raise DataError(
-                "the file's clean labels are not those of these images: is this CIFAR in official order?"
-            )
+            raise DataError("the file's clean labels are not those of these images: is this CIFAR in official order?")
         rate = float((given != scene.clean[POOL]).mean())
-        return Spoiled(given={POOL: given}, level={POOL: rate}, noisy=(POOL,))
+        return NoisyLabels(given={POOL: given}, level={POOL: rate}, noisy=(POOL,))
 
 
 def pick(arrays: dict[str, NDArray[Any]], name: str, rows: NDArray[np.int64]) -> Labels:
@@ -71,11 +69,7 @@ def pick(arrays: dict[str, NDArray[Any]], name: str, rows: NDArray[np.int64]) ->
 def read_human_labels(path: Path | None, which: str) -> dict[str, NDArray[Any]]:
     """All arrays of the published file, from .npz, from .npy (a dictionary) or from .pt."""
     where = find("cifar_n", path, "get the labels from http://noisylabels.com")
-    file = (
-        where
-        if where.is_file()
-        else first(where, f"{which}_human.npz", f"{which}_human*.npy", f"{which}_human.pt")
-    )
+    file = where if where.is_file() else first(where, f"{which}_human.npz", f"{which}_human*.npy", f"{which}_human.pt")
     if file is None:
         raise DataError(f"there is no {which}_human.npz, .npy or .pt in {where}")
     if file.suffix == ".npz":

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.core.errors import ConfigError
-from fedsift.data.noise.base import Noise, Scene, Spoiled, noises
+from fedsift.data.noise.base import Noise, NoiseInput, NoisyLabels, noises
 
 
 @noises.register("class-missing")
@@ -35,15 +35,11 @@ class ClassMissing(Noise):
     cool: tuple[str, ...] = ()
     """Classes that only one site annotates ("cool classes"), as far as the counts allow."""
 
-    def spoil(self, scene: Scene) -> Spoiled:
-        names = (
-            scene.dataset.classes if scene.dataset is not None else tuple(map(str, range(scene.n_classes)))
-        )
+    def corrupt(self, scene: NoiseInput) -> NoisyLabels:
+        names = scene.dataset.classes if scene.dataset is not None else tuple(map(str, range(scene.n_classes)))
         unknown = [name for name in (*self.hot, *self.cool) if name not in names]
         if unknown:
-            raise ConfigError(
-                f"noise 'class-missing': there is no class '{unknown[0]}'; there are {', '.join(names)}"
-            )
+            raise ConfigError(f"noise 'class-missing': there is no class '{unknown[0]}'; there are {', '.join(names)}")
         masks = draw_masks(
             len(scene.sites),
             scene.n_classes,
@@ -53,7 +49,7 @@ class ClassMissing(Noise):
             cool=[names.index(name) for name in self.cool],
         )
         annotated = dict(zip(scene.sites, masks))
-        return Spoiled(
+        return NoisyLabels(
             given={site: scene.clean[site] * annotated[site] for site in scene.sites},
             level=dict.fromkeys(scene.sites, self.missing / scene.n_classes),
             noisy=tuple(scene.sites) if self.missing else (),

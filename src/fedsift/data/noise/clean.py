@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedsift.data.noise.base import Noise, Scene, Spoiled, noises
+from fedsift.data.noise.base import Noise, NoiseInput, NoisyLabels, noises
 
 
 @noises.register("clean")
@@ -20,9 +20,9 @@ class Clean(Noise):
     def before_partition(self) -> bool:
         return True
 
-    def spoil(self, scene: Scene) -> Spoiled:
+    def corrupt(self, scene: NoiseInput) -> NoisyLabels:
         known = scene.dataset is None or scene.dataset.trusted
-        return Spoiled(
+        return NoisyLabels(
             given={site: labels.copy() for site, labels in scene.clean.items()},
             level=dict.fromkeys(scene.sites, 0.0),
             noisy=(),
@@ -32,7 +32,7 @@ class Clean(Noise):
 
 @noises.register("as-given")
 @dataclass(frozen=True)
-class AsGiven(Noise):
+class AsGivenLabels(Noise):
     """Labels as the annotators gave them.
 
     The truth is known only if the source brings true labels beside the given ones; otherwise nothing is
@@ -46,14 +46,14 @@ class AsGiven(Noise):
     def before_partition(self) -> bool:
         return True
 
-    def spoil(self, scene: Scene) -> Spoiled:
+    def corrupt(self, scene: NoiseInput) -> NoisyLabels:
         annotations = None if scene.dataset is None else scene.dataset.given
         if annotations is None:
             given = {site: labels.copy() for site, labels in scene.clean.items()}
         else:
             given = {site: annotations[scene.rows[site]].copy() for site in scene.sites}
         wrong = {site: float((given[site] != scene.clean[site]).mean()) for site in scene.sites}
-        return Spoiled(
+        return NoisyLabels(
             given=given,
             level=wrong,
             noisy=tuple(site for site in scene.sites if wrong[site] > 0),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedsift.core.errors import ConfigError
 from fedsift.core.rounding import floor_count
 from fedsift.data.dataset import Labels
-from fedsift.data.noise.base import Noise, Scene, Spoiled, need_rate, noises
+from fedsift.data.noise.base import Noise, NoiseInput, NoisyLabels, need_rate, noises
 
 
 @noises.register("fedcorr")
@@ -25,9 +25,7 @@ class FedCorrNoise(Noise):
     The new label is uniform over all M classes, the true one included, so a share μ(1 - 1/M) ends up wrong.
     """
 
-    summary: ClassVar[str] = (
-        "noisy site with probability rho, level U(tau, 1), labels redrawn uniformly (FedCorr)"
-    )
+    summary: ClassVar[str] = "noisy site with probability rho, level U(tau, 1), labels redrawn uniformly (FedCorr)"
 
     rho: float = 0.6
     """Probability that a site is noisy."""
@@ -49,7 +47,7 @@ class FedCorrNoise(Noise):
         if self.upper < self.tau:
             raise ConfigError(f"noise 'fedcorr': upper = {self.upper} is below tau = {self.tau}")
 
-    def spoil(self, scene: Scene) -> Spoiled:
+    def corrupt(self, scene: NoiseInput) -> NoisyLabels:
         noisy = choose_noisy_sites(scene, self.rho, exact=self.sites == "exact")
         level = draw_levels(scene, noisy, self.tau, self.upper)
         given = {}
@@ -57,10 +55,10 @@ class FedCorrNoise(Noise):
             rng = scene.generator(site, "labels")
             chosen = choose_samples(len(scene.clean[site]), level[site], rng, exact=self.samples == "exact")
             given[site] = redraw(scene.clean[site], chosen, self.drawn_classes or scene.n_classes, rng)
-        return Spoiled(given=given, level=level, noisy=noisy)
+        return NoisyLabels(given=given, level=level, noisy=noisy)
 
 
-def choose_noisy_sites(scene: Scene, rho: float, *, exact: bool, forgiving: bool = True) -> tuple[str, ...]:
+def choose_noisy_sites(scene: NoiseInput, rho: float, *, exact: bool, forgiving: bool = True) -> tuple[str, ...]:
     """Noisy sites in the scene's order: ⌊ρN⌋ of them, or each by its own coin."""
     if exact:
         names = sorted(scene.sites)
@@ -70,7 +68,7 @@ def choose_noisy_sites(scene: Scene, rho: float, *, exact: bool, forgiving: bool
     return tuple(site for site in scene.sites if scene.generator(site, "noisy").random() < rho)
 
 
-def draw_levels(scene: Scene, noisy: tuple[str, ...], low: float, high: float) -> dict[str, float]:
+def draw_levels(scene: NoiseInput, noisy: tuple[str, ...], low: float, high: float) -> dict[str, float]:
     """μ ~ U(low, high) for noisy sites, 0 for the others."""
     return {
         site: low + (high - low) * float(scene.generator(site, "level").random()) if site in noisy else 0.0

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsift.core.errors import ConfigError
 from fedsift.data.dataset import Labels
-from fedsift.data.noise.base import Noise, Scene, Spoiled, noises
+from fedsift.data.noise.base import Noise, NoiseInput, NoisyLabels, noises
 
 
 @noises.register("freeloader")
@@ -27,7 +27,7 @@ class Freeloader(Noise):
     labels: Literal["uniform", "shuffled"] = "uniform"
     """"uniform" over all classes, or the site's own labels "shuffled", so that frequencies look right."""
 
-    def spoil(self, scene: Scene) -> Spoiled:
+    def corrupt(self, scene: NoiseInput) -> NoisyLabels:
         noisy = self._chosen(scene)
         given = {
             site: self._random(scene.clean[site], scene.n_classes, scene.generator(site, "labels"))
@@ -35,15 +35,13 @@ class Freeloader(Noise):
             else scene.clean[site].copy()
             for site in scene.sites
         }
-        return Spoiled(given=given, level={site: float(site in noisy) for site in scene.sites}, noisy=noisy)
+        return NoisyLabels(given=given, level={site: float(site in noisy) for site in scene.sites}, noisy=noisy)
 
-    def _chosen(self, scene: Scene) -> tuple[str, ...]:
+    def _chosen(self, scene: NoiseInput) -> tuple[str, ...]:
         unknown = set(self.sites) - set(scene.sites)
         if unknown:
             known = ", ".join(scene.sites[:6])
-            raise ConfigError(
-                f"noise 'freeloader': there is no site '{min(unknown)}'; there are {known}, ..."
-            )
+            raise ConfigError(f"noise 'freeloader': there is no site '{min(unknown)}'; there are {known}, ...")
         if self.sites:
             return tuple(site for site in scene.sites if site in self.sites)
         if not 0 <= self.count <= len(scene.sites):

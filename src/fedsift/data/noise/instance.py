@@ -25,7 +25,7 @@ from fedsift.core.randomness import torch_generator
 from fedsift.core.rounding import floor_count
 from fedsift.data.csv_tables import read_table
 from fedsift.data.dataset import Dataset, Labels
-from fedsift.data.noise.base import Noise, Scene, Spoiled, need_rate, noises
+from fedsift.data.noise.base import Noise, NoiseInput, NoisyLabels, need_rate, noises
 from fedsift.data.noise.fedcorr import choose_noisy_sites, draw_levels
 
 # Annotator networks: a small network trained on one site's clean data says how likely each label is
@@ -74,9 +74,7 @@ def soft_labels(
     return soft
 
 
-def train(
-    images: NDArray[Any], labels: Labels, n_classes: int, annotator: Annotator, seed: int
-) -> NDArray[np.float64]:
+def train(images: NDArray[Any], labels: Labels, n_classes: int, annotator: Annotator, seed: int) -> NDArray[np.float64]:
     """Train in double precision, then predict the same samples."""
     with _one_thread():
         return _train(images, labels, n_classes, annotator, seed)
@@ -145,9 +143,7 @@ class _Patches(nn.Module):
         patches = functional.pixel_unshuffle(images, self.patch)
         features = functional.relu(self.embed(patches.movedim(1, -1))).movedim(-1, 1)
         around = functional.unfold(features, 3, padding=1).transpose(1, 2)
-        mixed = (
-            functional.relu(self.mix(around)).transpose(1, 2).reshape(len(images), -1, *features.shape[2:])
-        )
+        mixed = functional.relu(self.mix(around)).transpose(1, 2).reshape(len(images), -1, *features.shape[2:])
         output: Tensor = self.classify(functional.adaptive_avg_pool2d(mixed, 2).flatten(1))
         return output
 
@@ -155,9 +151,7 @@ class _Patches(nn.Module):
 def _network(inputs: Tensor, n_classes: int, width: int) -> nn.Module:
     if inputs.ndim == 2:
         hidden = 4 * width
-        network: nn.Module = nn.Sequential(
-            nn.Linear(inputs.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, n_classes)
-        )
+        network: nn.Module = nn.Sequential(nn.Linear(inputs.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, n_classes))
     else:
         network = _Patches(inputs.shape[1], inputs.shape[2], n_classes, width)
     return network.to(torch.float64)
@@ -196,9 +190,7 @@ class InstanceNoise(Noise):
     what the annotator would rather say; never the true one.
     """
 
-    summary: ClassVar[str] = (
-        "instance-dependent, by an annotator network trained at each noisy site (FedNoRo)"
-    )
+    summary: ClassVar[str] = "instance-dependent, by an annotator network trained at each noisy site (FedNoRo)"
 
     rho: float = 0.4
     """ρ: share of noisy sites."""
@@ -225,7 +217,7 @@ class InstanceNoise(Noise):
         if self.high < self.low:
             raise ConfigError(f"noise 'instance': high = {self.high} is below low = {self.low}")
 
-    def spoil(self, scene: Scene) -> Spoiled:
+    def corrupt(self, scene: NoiseInput) -> NoisyLabels:
         forgiving = self.counting == "forgiving"
         noisy = choose_noisy_sites(scene, self.rho, exact=True, forgiving=forgiving)
         level = draw_levels(scene, noisy, self.low, self.high)
@@ -236,17 +228,13 @@ class InstanceNoise(Noise):
             soft = stored[scene.rows[site]] if stored is not None else self._annotate(scene, site)
             right.append(float((soft.argmax(axis=1) == scene.clean[site]).mean()))
             count = floor_count(level[site] * len(soft), forgiving=forgiving)
-            given[site] = spoil_by(soft, scene.clean[site], count, scene.generator(site, "labels"))
-        notes = (
-            (f"annotators agree with {np.mean(right):.0%} of the true labels on average",) if right else ()
-        )
-        return Spoiled(given=given, level=level, noisy=noisy, notes=notes)
+            given[site] = corrupt_by(soft, scene.clean[site], count, scene.generator(site, "labels"))
+        notes = (f"annotators agree with {np.mean(right):.0%} of the true labels on average",) if right else ()
+        return NoisyLabels(given=given, level=level, noisy=noisy, notes=notes)
 
-    def _annotate(self, scene: Scene, site: str) -> Soft:
+    def _annotate(self, scene: NoiseInput, site: str) -> Soft:
         if scene.dataset is None:
-            raise DataError(
-                "noise 'instance' trains annotators and needs the images, or a file of soft labels"
-            )
+            raise DataError("noise 'instance' trains annotators and needs the images, or a file of soft labels")
         pass  # REMOVED IMPORT  # needs torch, which listings do not
 
         annotator = Annotator(epochs=self.epochs, lr=self.lr, width=self.width)
@@ -254,7 +242,7 @@ class InstanceNoise(Noise):
         seed = int(scene.generator(site, "annotator").integers(2**62))
         return soft_labels(images, scene.clean[site], scene.n_classes, annotator, seed, cache=self.cache)
 
-    def _stored(self, scene: Scene) -> Soft | None:
+    def _stored(self, scene: NoiseInput) -> Soft | None:
         if self.soft_labels is None:
             return None
         if scene.dataset is None:
@@ -304,9 +292,7 @@ def draw_without_replacement(weights: Soft, count: int, rng: np.random.Generator
     return np.sort(np.argsort(keys, kind="stable")[:count]).astype(np.int64)
 
 
-def spoil_by(
-    soft: Soft, labels: Labels, count: int, rng: np.random.Generator, floor: float = FLOOR
-) -> Labels:
+def corrupt_by(soft: Soft, labels: Labels, count: int, rng: np.random.Generator, floor: float = FLOOR) -> Labels:
     """`count` labels changed, drawn and replaced by what the soft labels say (Algorithm 1, lines 5-11)."""
     if soft.shape[1] < 2 or len(labels) == 0:
         return labels.copy()
@@ -335,9 +321,7 @@ def read_soft_labels(path: Path, dataset: Dataset) -> Soft:
         values = np.array([table[name] for name in columns], np.float64).T
         ids = next(iter(table.values()))
     if values.ndim != 2 or values.shape[1] != dataset.n_classes:
-        raise DataError(
-            f"{path} has {values.shape[-1]} columns of soft labels for {dataset.n_classes} classes"
-        )
+        raise DataError(f"{path} has {values.shape[-1]} columns of soft labels for {dataset.n_classes} classes")
     if not np.isfinite(values).all() or (values < 0).any():
         raise DataError(f"{path} has soft labels that are negative or not numbers")
     soft = np.zeros((len(dataset.images), dataset.n_classes))
@@ -358,6 +342,4 @@ def _soft_rows(path: Path, dataset: Dataset, ids: list[str] | None, count: int) 
         return dataset.train
     if count == len(dataset.images):
         return np.arange(count, dtype=np.int64)
-    raise DataError(
-        f"{path} has {count} rows: neither the {len(dataset.train)} training samples nor their ids"
-    )
+    raise DataError(f"{path} has {count} rows: neither the {len(dataset.train)} training samples nor their ids")

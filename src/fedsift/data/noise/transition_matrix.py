@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedsift.core.rounding import shares_to_counts
 from fedsift.data.dataset import Labels
-from fedsift.data.noise.base import Noise, Scene, Spoiled, need_rate, noises
+from fedsift.data.noise.base import Noise, NoiseInput, NoisyLabels, need_rate, noises
 
 Matrix = NDArray[np.float64]
 
@@ -100,13 +100,11 @@ class MatrixNoise(Noise):
         """T `[K, K]`; only a random one draws."""
         raise TypeError(f"{type(self).__name__} does not say its matrix")
 
-    def spoil(self, scene: Scene) -> Spoiled:
+    def corrupt(self, scene: NoiseInput) -> NoisyLabels:
         matrix = self.matrix(scene.n_classes, scene.generator("all sites", "matrix"))
         draw = flip if self.samples == "bernoulli" else flip_exactly
-        given = {
-            site: draw(scene.clean[site], matrix, scene.generator(site, "labels")) for site in scene.sites
-        }
-        return Spoiled(
+        given = {site: draw(scene.clean[site], matrix, scene.generator(site, "labels")) for site in scene.sites}
+        return NoisyLabels(
             given=given,
             level=dict.fromkeys(scene.sites, self.rate),
             noisy=tuple(scene.sites) if self.rate > 0 else (),
@@ -126,7 +124,7 @@ class Symmetric(MatrixNoise):
 
 @noises.register("pair")
 @dataclass(frozen=True)
-class Pair(MatrixNoise):
+class PairFlip(MatrixNoise):
     """A label flips with probability μ to the next class, the last to the first."""
 
     summary: ClassVar[str] = "flips with probability rate to the next class (RHFL)"
@@ -143,9 +141,7 @@ class RandomMatrix(MatrixNoise):
     The paper prints η ± 0.05 for the diagonal, which would be the noise rate; this is the evident reading.
     """
 
-    summary: ClassVar[str] = (
-        "a random transition matrix, diagonal 1 - rate +- spread, rest Dirichlet (FedDPCont)"
-    )
+    summary: ClassVar[str] = "a random transition matrix, diagonal 1 - rate +- spread, rest Dirichlet (FedDPCont)"
 
     spread: float = 0.05
     """Half width of the diagonal's uniform draw."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.core.errors import ConfigError, DataError
-from fedsift.core.ranges import Ranged
+from fedsift.core.ranges import RangeChecked
 from fedsift.core.registry import Registry
 from fedsift.data.dataset import Labels, Rows
 
@@ -45,7 +45,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Partition(Ranged):
+class Partition(RangeChecked):
     """Base of all partitions. Subclasses add their parameters as fields and say how samples are assigned."""
 
     summary: ClassVar[str] = ""
@@ -71,9 +71,7 @@ def need_sites(sites: int) -> None:
 
 def need_samples(pool: Pool, sites: int) -> None:
     if len(pool) < sites:
-        raise DataError(
-            f"{len(pool)} samples cannot fill {sites} sites: use at most {len(pool)} sites or allow_empty"
-        )
+        raise DataError(f"{len(pool)} samples cannot fill {sites} sites: use at most {len(pool)} sites or allow_empty")
 
 
 def need_class_numbers(pool: Pool, name: str) -> None:

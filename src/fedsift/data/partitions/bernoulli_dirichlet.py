@@ -108,9 +108,7 @@ def assign_by_shares(
     return owner
 
 
-def draw_owners(
-    n: int, holders: NDArray[np.int64], alpha: float, rng: np.random.Generator
-) -> NDArray[np.int64]:
+def draw_owners(n: int, holders: NDArray[np.int64], alpha: float, rng: np.random.Generator) -> NDArray[np.int64]:
     """n independent draws among the holders, shares ~ Dir(α)."""
     return holders[rng.choice(len(holders), size=n, p=draw_shares(len(holders), alpha, rng))]
 

@@ -36,7 +36,7 @@ class Iid(Partition):
         if not self.allow_empty:
             need_samples(pool, self.sites)
         if self.whole_groups:
-            return Placement(spread_groups(pool, self.sites, rng, allow_empty=self.allow_empty))
+            return Placement(assign_groups(pool, self.sites, rng, allow_empty=self.allow_empty))
         rows = equal_parts(len(pool), self.sites, rng, drop_remainder=self.drop_remainder)
         left = len(pool) - sum(len(part) for part in rows)
         return Placement(rows, notes=(f"{left} samples are left over and unused",) if left else ())
@@ -50,9 +50,7 @@ def equal_parts(n: int, sites: int, rng: np.random.Generator, *, drop_remainder:
     return [np.sort(part).astype(np.int64) for part in np.array_split(order, sites)]
 
 
-def spread_groups(
-    pool: Pool, sites: int, rng: np.random.Generator, *, allow_empty: bool = False
-) -> list[Rows]:
+def assign_groups(pool: Pool, sites: int, rng: np.random.Generator, *, allow_empty: bool = False) -> list[Rows]:
     """Whole groups, in random order, each to the site that has the fewest samples so far."""
     if pool.groups is None:
         raise DataError("whole_groups needs a group column (patient, lesion), which these data do not have")

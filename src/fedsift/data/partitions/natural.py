@@ -52,9 +52,7 @@ class Natural(Partition):
 class OwnSites(Partition):
     """The sites of the data's own column; equal parts at random where there is none. A note says which."""
 
-    summary: ClassVar[str] = (
-        "the data's own sites; where they name none, equal parts (the default for own data)"
-    )
+    summary: ClassVar[str] = "the data's own sites; where they name none, equal parts (the default for own data)"
 
     parts: AtLeastOne = 10
     """How many equal parts when the data name no site."""

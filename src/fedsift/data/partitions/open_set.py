@@ -91,9 +91,7 @@ class OpenSet(Partition):
         else:
             table = np.loadtxt(self.q_table, delimiter=",", ndmin=2)
         if table.shape != (self.sites, n_classes) or not ((table >= 0) & (table <= 1)).all():
-            raise DataError(
-                f"{self.q_table}: Q must be {self.sites} x {n_classes} probabilities, not {table.shape}"
-            )
+            raise DataError(f"{self.q_table}: Q must be {self.sites} x {n_classes} probabilities, not {table.shape}")
         return table
 
     def _share_out(

@@ -38,9 +38,7 @@ class Overlapping(Partition):
     def assign(self, pool: Pool, rng: np.random.Generator) -> Placement:
         needed = self.size * self.sites if self.disjoint else self.size
         if needed > len(pool):
-            raise DataError(
-                f"overlapping: {len(pool)} samples are fewer than {needed}: lower `size` or `sites`"
-            )
+            raise DataError(f"overlapping: {len(pool)} samples are fewer than {needed}: lower `size` or `sites`")
         if self.disjoint:
             order = rng.permutation(len(pool))[:needed].reshape(self.sites, self.size)
             return Placement([np.sort(part).astype(np.int64) for part in order])

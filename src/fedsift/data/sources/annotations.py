@@ -54,9 +54,7 @@ def from_sets(
     return Annotations(labels, names, {})
 
 
-def from_columns(
-    columns: Sequence[Sequence[str]], classes: Sequence[str], *, one_hot: bool = False
-) -> Annotations:
+def from_columns(columns: Sequence[Sequence[str]], classes: Sequence[str], *, one_hot: bool = False) -> Annotations:
     """One 0/1 column a class; `one_hot` turns rows with exactly one 1 into class numbers."""
     try:
         table = np.array([[float(value or 0) for value in column] for column in columns]).T
@@ -69,9 +67,7 @@ def from_columns(
         return Annotations(table.astype(np.int64), tuple(classes), {})
     ones = table.sum(axis=1)
     labels = np.where(ones == 1, table.argmax(axis=1), -1).astype(np.int64)
-    unknown = {
-        f"{int(count)} classes at once": int((ones == count).sum()) for count in np.unique(ones) if count != 1
-    }
+    unknown = {f"{int(count)} classes at once": int((ones == count).sum()) for count in np.unique(ones) if count != 1}
     return Annotations(labels, tuple(classes), unknown)
 
 
@@ -86,9 +82,7 @@ def natural_order(name: str) -> tuple[int, float, str]:
 def nearest_class(name: str, classes: Sequence[str]) -> str | None:
     """The class that a misspelt name probably means, or None: "grade 4" is no misspelt "grade 3"."""
     numbers = _NUMBERS.findall(name)
-    lowered = {
-        known.lower(): known for known in classes if known != name and _NUMBERS.findall(known) == numbers
-    }
+    lowered = {known.lower(): known for known in classes if known != name and _NUMBERS.findall(known) == numbers}
     close = difflib.get_close_matches(name.lower().strip(), list(lowered), n=1, cutoff=0.75)
     return lowered[close[0]] if close else None
 

@@ -147,16 +147,12 @@ def as_samples(values: ArrayLike, name: str = "images") -> NDArray[Any]:
     array = _array(values, name)
     if array.ndim not in (2, 4):
         hint = ": add the channel, images[:, None]" if array.ndim == 3 else ""
-        raise DataError(
-            f"{name} of shape {array.shape} are neither pictures [N, C, H, W] nor rows [N, F]{hint}"
-        )
+        raise DataError(f"{name} of shape {array.shape} are neither pictures [N, C, H, W] nor rows [N, F]{hint}")
     if len(array) == 0 or 0 in array.shape:
         raise DataError(f"{name} of shape {array.shape} hold nothing")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         row = int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))[0])
-        raise DataError(
-            f"{name}: sample {row} holds a value that is no number: fill it in or leave the sample out"
-        )
+        raise DataError(f"{name}: sample {row} holds a value that is no number: fill it in or leave the sample out")
     if array.ndim == 2:
         if array.dtype.kind not in "biuf":
             raise DataError(f"{name} are of type {array.dtype}: rows of features must be numbers")
@@ -166,9 +162,7 @@ def as_samples(values: ArrayLike, name: str = "images") -> NDArray[Any]:
             raise DataError(f"{name} hold numbers beyond float32: scale the features first")
         return rows
     if array.shape[1] not in (1, 3, 4) and array.shape[-1] in (1, 3, 4):
-        raise DataError(
-            f"{name} of shape {array.shape} have their channels last: use images.transpose(0, 3, 1, 2)"
-        )
+        raise DataError(f"{name} of shape {array.shape} have their channels last: use images.transpose(0, 3, 1, 2)")
     return _levels(array, name)
 
 
@@ -221,15 +215,11 @@ def _numbered(
             unknown = next((str(name) for name in array if str(name) not in place), None)
             if unknown is not None:
                 raise DataError(f"{key}: '{unknown}' is not among the classes {', '.join(names)}")
-        named = {
-            key: np.array([place[str(name)] for name in array], np.int64) for key, array in words.items()
-        }
+        named = {key: np.array([place[str(name)] for name in array], np.int64) for key, array in words.items()}
         return names, {**labels, **named}
     if not names:
         widest = max((array.shape[1] for array in labels.values() if array.ndim == 2), default=0)
-        numbered = [
-            array for array in labels.values() if array.ndim == 1 and array.size and array.dtype.kind in "biu"
-        ]
+        numbered = [array for array in labels.values() if array.ndim == 1 and array.size and array.dtype.kind in "biu"]
         highest = max((int(array.max()) for array in numbered), default=0)
         names = tuple(str(k) for k in range(widest or highest + 1))
     return names, dict(labels)
@@ -264,9 +254,7 @@ def _column(values: ArrayLike, name: str, count: int) -> NDArray[np.str_]:
     text = array.astype(str)
     if name == "ids" and len(set(text.tolist())) < count:
         seen, number = np.unique(text, return_counts=True)
-        raise DataError(
-            f"ids: '{seen[number > 1][0]}' names {number[number > 1][0]} samples: ids must differ"
-        )
+        raise DataError(f"ids: '{seen[number > 1][0]}' names {number[number > 1][0]} samples: ids must differ")
     if name == "site" and (text == "").any():
         raise DataError(f"site: sample {int(np.flatnonzero(text == '')[0])} names no site")
     return text

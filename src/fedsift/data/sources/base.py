@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedsift.core.errors import DataError
 from fedsift.core.randomness import numpy_generator
-from fedsift.core.ranges import Count, Ranged
+from fedsift.core.ranges import Count, RangeChecked
 from fedsift.core.registry import Registry
 from fedsift.data.dataset import Dataset, Labels, Rows
 from fedsift.data.splits import split
@@ -25,7 +25,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
-class Source(Ranged):
+class Source(RangeChecked):
     """Base of all sources. Subclasses add their parameters as fields and say how a dataset is loaded."""
 
     summary: ClassVar[str] = ""
@@ -77,9 +77,7 @@ def _plugged_in(entry: EntryPoint) -> type[Source]:
     return source_of(entry)
 
 
-sources: Registry[type[Source]] = Registry(
-    "dataset", base=Source, group="fedsift.datasets", adapt=_plugged_in
-)
+sources: Registry[type[Source]] = Registry("dataset", base=Source, group="fedsift.datasets", adapt=_plugged_in)
 
 
 def _limited(labels: Labels, rows: Rows, limit: int, side: str) -> Rows:
@@ -91,9 +89,7 @@ def _limited(labels: Labels, rows: Rows, limit: int, side: str) -> Rows:
     return rows[chosen]
 
 
-def normalisation(
-    images: NDArray[Any], rows: Rows, statistics: str
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def normalisation(images: NDArray[Any], rows: Rows, statistics: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation of each channel: of these rows ("data"), or the usual ones of ImageNet."""
     if statistics == "imagenet" and images.ndim == 4:
         channels = images.shape[1]

@@ -85,9 +85,7 @@ class ChestXray14(PictureSource):
     """Mean and deviation for normalising."""
 
     def read(self) -> Dataset:
-        root = find(
-            "nih_cxr14", self.path, "get ChestX-ray14 from https://nihcc.app.box.com/v/ChestXray-NIHCC"
-        )
+        root = find("nih_cxr14", self.path, "get ChestX-ray14 from https://nihcc.app.box.com/v/ChestXray-NIHCC")
         packed = root if root.is_file() else first(root, "*.npz")
         dataset = self._packed(packed) if packed is not None else self._official(root)
         images = shrunk(dataset.images, self.shrink)
@@ -118,9 +116,7 @@ class ChestXray14(PictureSource):
             if name not in arrays:
                 raise DataError(f"{path} has no array '{name}': it holds {', '.join(sorted(arrays))}")
         if self.official_split:
-            raise ConfigError(
-                "chestxray14: an .npz does not hold the official lists; use official_split = false"
-            )
+            raise ConfigError("chestxray14: an .npz does not hold the official lists; use official_split = false")
         images = channels_first(arrays["images"])
         rows = np.arange(len(images), dtype=np.int64)
         if self.view != "all" and "view" in arrays:

@@ -14,23 +14,21 @@ from fedsift.core.text import visible
 from fedsift.data.csv_tables import Table, column
 from fedsift.data.dataset import Dataset
 from fedsift.data.dicom import header_values
-from fedsift.data.images import Form, load_pictures
-from fedsift.data.picture_files import Finder, Picture, find_pictures, inside_reference
+from fedsift.data.images import PictureForm, load_pictures
+from fedsift.data.picture_files import Picture, PictureFinder, find_pictures, inside_reference
 from fedsift.data.sources.base import normalisation, sources
-from fedsift.data.sources.listing import Listing, Tabled, broken_notes, dark_notes, folder_table
+from fedsift.data.sources.listing import ListedSource, Listing, broken_notes, dark_notes, folder_table
 
 
 @sources.register("folder")
 @dataclass(frozen=True)
-class FolderSource(Tabled):
+class FolderSource(ListedSource):
     """Pictures in a folder (or zip) and a CSV with a row for each.
 
     Without a CSV the folder of a picture is its class: `class/file` or `train/class/file`.
     """
 
-    summary: ClassVar[str] = (
-        "your own pictures: a folder or zip, and a CSV with id, path, label, site, split, group"
-    )
+    summary: ClassVar[str] = "your own pictures: a folder or zip, and a CSV with id, path, label, site, split, group"
 
     path: Path
     """The folder or zip with the pictures."""
@@ -87,9 +85,9 @@ class FolderSource(Tabled):
         )
 
     @property
-    def form(self) -> Form:
+    def form(self) -> PictureForm:
         """What the pictures are brought to."""
-        return Form(self.size, self.channels, self.fit, self.bits)
+        return PictureForm(self.size, self.channels, self.fit, self.bits)
 
     def listing(self, table: Table | None = None) -> Listing:
         """What a table (this one, the CSV, or the folder's layout) says, before any picture is decoded."""
@@ -103,13 +101,9 @@ class FolderSource(Tabled):
         if table is None:
             table = folder_table(pictures) if found_table is None else self.read_csv(found_table)
         where = found_table or self.path
-        finder = Finder(pictures, header_values(pictures, self.dicom_id) if self.dicom_id else {})
+        finder = PictureFinder(pictures, header_values(pictures, self.dicom_id) if self.dicom_id else {})
         found, missing = self._match(table, finder, where)
-        notes = (
-            [f"{len(missing)} pictures of the table are not there, e.g. '{visible(missing[0])}'"]
-            if missing
-            else []
-        )
+        notes = [f"{len(missing)} pictures of the table are not there, e.g. '{visible(missing[0])}'"] if missing else []
         table = {name: [values[k] for k in found] for name, values in table.items()}
         listing = self.listed(table, where, self._names(table, where), list(found.values()), missing, notes)
         by_name = sorted(range(len(listing.pictures)), key=lambda k: listing.pictures[k].name)
@@ -120,9 +114,7 @@ class FolderSource(Tabled):
         if self.table is not None:
             beside = self.path / self.table.name
             if not self.table.is_file() and beside.is_file():
-                raise DataError(
-                    f"there is no table {self.table}, but there is {beside}: name it with `table`"
-                )
+                raise DataError(f"there is no table {self.table}, but there is {beside}: name it with `table`")
             return self.table
         if not self.path.is_dir():
             return None
@@ -135,7 +127,7 @@ class FolderSource(Tabled):
             raise DataError(f"{self.path} has several tables ({names}): say which with `table`")
         return tables[0] if tables else None
 
-    def _match(self, table: Table, finder: Finder, where: Path) -> tuple[dict[int, Picture], list[str]]:
+    def _match(self, table: Table, finder: PictureFinder, where: Path) -> tuple[dict[int, Picture], list[str]]:
         """Pictures by row of the table, and the references that lead nowhere."""
         by = self.path_column if self.path_column in table else self.id_column
         found: dict[int, Picture] = {}
@@ -153,9 +145,7 @@ class FolderSource(Tabled):
             else:
                 found[row] = picture
         if not found:
-            raise DataError(
-                f"no picture of column '{by}' in {where} is in {self.path}, e.g. '{visible(missing[0])}'"
-            )
+            raise DataError(f"no picture of column '{by}' in {where} is in {self.path}, e.g. '{visible(missing[0])}'")
         return found, missing
 
     def _names(self, table: Table, where: Path) -> list[str]:

@@ -41,9 +41,7 @@ def folder_table(pictures: Sequence[Picture]) -> Table:
     for picture in pictures:
         parts = Path(picture.name).parts
         if len(parts) < 2:
-            raise DataError(
-                f"'{picture.name}' lies in no class folder, and there is no CSV to say what it shows"
-            )
+            raise DataError(f"'{picture.name}' lies in no class folder, and there is no CSV to say what it shows")
         first = parts[0].lower()
         sided = len(parts) > 2 and (first in SPLITS or first in VALIDATION)
         table["path"].append(picture.name)
@@ -136,9 +134,7 @@ def join_listings(listings: Mapping[str, Listing], notes: Sequence[str] = ()) ->
 
     named = [[f"{site}/{name}" for name in part.ids] for site, part in listings.items()]
     sited_groups = [
-        np.array([f"{site}/{group}" if group else "" for group in part.groups])
-        if part.groups is not None
-        else None
+        np.array([f"{site}/{group}" if group else "" for group in part.groups]) if part.groups is not None else None
         for site, part in listings.items()
     ]
     count = sum(len(part.pictures) for part in parts)
@@ -150,9 +146,7 @@ def join_listings(listings: Mapping[str, Listing], notes: Sequence[str] = ()) ->
         given=joined("given"),
         classes=parts[0].classes,
         sites=joined("sites"),
-        groups=None
-        if parts[0].groups is None
-        else np.concatenate([g for g in sited_groups if g is not None]),
+        groups=None if parts[0].groups is None else np.concatenate([g for g in sited_groups if g is not None]),
         splits=joined("splits"),
         notes=(*(f"{site}: {note}" for site, part in listings.items() for note in part.notes), *notes),
         missing=tuple(f"{site}/{name}" for site, part in listings.items() for name in part.missing),
@@ -198,7 +192,7 @@ def both_sides(groups: NDArray[np.str_], side: NDArray[np.str_]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Tabled(Source):
+class ListedSource(Source):
     """A CSV with a row for each sample, and the names of its columns."""
 
     kind: ClassVar[str] = "either"
@@ -265,11 +259,7 @@ class Tabled(Source):
         names: a name for each row. pictures: one a row, or none at all.
         """
         given = self._annotations(table, where, self.label_column)
-        truth = (
-            given
-            if not self.true_column
-            else self._annotations(table, where, self.true_column, given.classes)
-        )
+        truth = given if not self.true_column else self._annotations(table, where, self.true_column, given.classes)
         ids = [readable(name) for name in names]
         return Listing(
             order=np.arange(len(ids), dtype=np.int64),

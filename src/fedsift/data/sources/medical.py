@@ -99,9 +99,7 @@ class Isic2019(PictureSource):
     """Share kept for testing."""
 
     def read(self) -> Dataset:
-        root = find(
-            self.folder, self.path, "get ISIC 2019 from https://challenge.isic-archive.com/data/#2019"
-        )
+        root = find(self.folder, self.path, "get ISIC 2019 from https://challenge.isic-archive.com/data/#2019")
         truth = first(root, "*GroundTruth*.csv")
         if truth is None:
             raise DataError(f"there is no ISIC_2019_Training_GroundTruth.csv in {root}")

@@ -104,9 +104,7 @@ def as_one_pool(
         for what in ("images", "labels"):
             lacking = [part for part in parts if f"{part}_{what}" not in arrays]
             if lacking:
-                raise DataError(
-                    f"{name} has no array '{lacking[0]}_{what}': it holds {', '.join(sorted(arrays))}"
-                )
+                raise DataError(f"{name} has no array '{lacking[0]}_{what}': it holds {', '.join(sorted(arrays))}")
             if parts:
                 key = what if side == "train" else f"test_{what}"
                 result[key] = np.concatenate([arrays[f"{part}_{what}"] for part in parts])
@@ -122,9 +120,7 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]], options: ArrayOptions) -> Da
         raise DataError(f"{options.name}: array 'images' is empty")
     images, labels = as_samples(arrays["images"], f"{options.name}: images"), as_labels(arrays["labels"])
     if len(images) != len(labels):
-        raise DataError(
-            f"{options.name}: {len(images)} images but {len(labels)} labels: give every image one"
-        )
+        raise DataError(f"{options.name}: {len(images)} images but {len(labels)} labels: give every image one")
     train: Rows
     if "test_images" in arrays and "test_labels" in arrays:
         train = np.arange(len(images), dtype=np.int64)
@@ -238,9 +234,7 @@ def _column(values: NDArray[Any] | None, n: int) -> NDArray[np.str_] | None:
 def _extended(given: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """Given labels for training rows, true ones for test rows that `given` does not cover."""
     if len(given) > len(labels) or given.ndim != labels.ndim:
-        raise DataError(
-            f"given labels of shape {given.shape} do not belong to labels of shape {labels.shape}"
-        )
+        raise DataError(f"given labels of shape {given.shape} do not belong to labels of shape {labels.shape}")
     return np.concatenate([given, labels[len(given) :]])
 
 

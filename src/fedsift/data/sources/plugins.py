@@ -55,9 +55,7 @@ class PluginSource(Source):
         if isinstance(loaded, Dataset):
             return loaded
         if not isinstance(loaded, dict):
-            raise DataError(
-                f"dataset plug-in '{self.entry.name}' returned a {type(loaded).__name__}, not arrays"
-            )
+            raise DataError(f"dataset plug-in '{self.entry.name}' returned a {type(loaded).__name__}, not arrays")
         options = ArrayOptions(self.entry.name, self.test_fraction, self.split_seed, self.trusted)
         return from_arrays(loaded, options)
 
@@ -67,9 +65,7 @@ def plugin(entry: EntryPoint) -> Any:
     try:
         found = entry.load()
     except Exception as error:
-        raise DataError(
-            f"dataset plug-in '{entry.name}' ({entry.value}) cannot be imported: {error}"
-        ) from error
+        raise DataError(f"dataset plug-in '{entry.name}' ({entry.value}) cannot be imported: {error}") from error
     for needed in ("describe", "load"):
         if not callable(getattr(found, needed, None)):
             raise DataError(f"dataset plug-in '{entry.name}' ({entry.value}) has no function '{needed}'")

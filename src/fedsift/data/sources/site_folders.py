@@ -47,9 +47,7 @@ class SitesSource(FolderSource):
         space = unite({site: listing.classes for site, listing in listings.items()}, self.classes)
         # Names found in lists of findings do not tell which others were looked for; only a `classes.txt`
         # does.
-        silent = [
-            site for site in listings if self.separator and not (self.path / site / "classes.txt").is_file()
-        ]
+        silent = [site for site in listings if self.separator and not (self.path / site / "classes.txt").is_file()]
         return listings, replace(space, assumed=tuple(silent)), empty
 
     def _site(self, folder: Path) -> FolderSource:

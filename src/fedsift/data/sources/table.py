@@ -17,7 +17,7 @@ from fedsift.core.text import visible
 from fedsift.data.csv_tables import MISSING, Table, column
 from fedsift.data.dataset import Dataset, Labels
 from fedsift.data.sources.base import sources
-from fedsift.data.sources.listing import Tabled
+from fedsift.data.sources.listing import ListedSource
 
 MOST_WORDS = 50
 """A column with more words than this holds names or remarks, no categories."""
@@ -33,7 +33,7 @@ Scale = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class Remark:
+class ColumnRemark:
     """Something about the columns of a table that a person should know, and what to do."""
 
     code: str
@@ -42,7 +42,7 @@ class Remark:
 
 
 @dataclass(frozen=True)
-class Feature:
+class TableFeature:
     """One column: every cell as the table writes it, and as a model sees it, `[n, 1]`, or `[n, words]` of zeros and
     ones."""
 
@@ -58,7 +58,7 @@ class Feature:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownFeature:
     """One feature of one sample, and by how many deviations it is above the mean; None for words."""
 
     name: str
@@ -67,26 +67,24 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Examined:
+class ExaminedTable:
     """A table that was read: rows of `dataset` are the rows `order` of `features`."""
 
     dataset: Dataset
-    remarks: list[Remark]
+    remarks: list[ColumnRemark]
     outside: dict[str, int]
     """Labels outside the vocabulary, with how often each occurs."""
-    features: list[Feature]
+    features: list[TableFeature]
     order: NDArray[np.int64]
 
 
 @sources.register("table")
 @dataclass(frozen=True)
-class TableSource(Tabled):
+class TableSource(ListedSource):
     """Rows of numbers in one CSV. Every column that has no other role is a feature; each is brought to mean 0 and
     deviation 1, so that years and micrograms weigh alike."""
 
-    summary: ClassVar[str] = (
-        "your own numbers: a CSV with id, label, site, split, group; all else is features"
-    )
+    summary: ClassVar[str] = "your own numbers: a CSV with id, label, site, split, group; all else is features"
 
     path: Path
     """The CSV."""
@@ -116,7 +114,7 @@ class TableSource(Tabled):
         """The dataset on the scale of another one: samples that came later."""
         return self.examined(scale).dataset
 
-    def examined(self, scale: Scale | None = None) -> Examined:
+    def examined(self, scale: Scale | None = None) -> ExaminedTable:
         """The dataset, on a scale of its own or another's, and what there is to say of the table."""
         table = self.read_csv(self.path)
         shared = scale if scale is not None or self.scaling is None else read_scaling(self.scaling)
@@ -125,7 +123,7 @@ class TableSource(Tabled):
         train, test, notes = self.sides(listing)
         features, remarks = _features(self, table, shared, listing.order[train])
         if shared is None:
-            remarks += _tell_tales(self, table, listing.labels, listing.order)
+            remarks += _leaking_columns(self, table, listing.labels, listing.order)
         dataset = Dataset(
             name=self.path.stem,
             images=np.concatenate([f.values for f in features], axis=1)[listing.order].astype(np.float32),
@@ -144,17 +142,16 @@ class TableSource(Tabled):
             scale={feature.name: feature.scale for feature in features},
             notes=(*listing.notes, *notes),
         )
-        return Examined(dataset, remarks, listing.outside, features, listing.order)
+        return ExaminedTable(dataset, remarks, listing.outside, features, listing.order)
 
-    def shown(self) -> Callable[[int], list[Shown]]:
+    def shown(self) -> Callable[[int], list[ShownFeature]]:
         """What a person sees of the dataset's rows, by number: their features as the table writes them."""
         found = self.examined()
 
-        def row(number: int) -> list[Shown]:
+        def row(number: int) -> list[ShownFeature]:
             at = found.order[number]
             return [
-                Shown(f.name, f.texts[at], None if f.words else float(f.values[at, 0]))
-                for f in found.features
+                ShownFeature(f.name, f.texts[at], None if f.words else float(f.values[at, 0])) for f in found.features
             ]
 
         return row
@@ -199,9 +196,7 @@ def checked_scale(content: Any, where: str) -> dict[str, list[Any]]:
     for name, entry in content.items():
         words = isinstance(entry, list) and len(entry) > 0 and all(isinstance(word, str) for word in entry)
         if not words and not _is_pair(entry):
-            raise ConfigError(
-                f"{where}, '{visible(name)}': it must be [mean, deviation above 0] or a list of words"
-            )
+            raise ConfigError(f"{where}, '{visible(name)}': it must be [mean, deviation above 0] or a list of words")
     return content
 
 
@@ -219,9 +214,9 @@ def row_names(table: Table) -> list[str]:
 
 def _features(
     source: TableSource, table: Table, shared: Scale | None, train: NDArray[np.int64]
-) -> tuple[list[Feature], list[Remark]]:
+) -> tuple[list[TableFeature], list[ColumnRemark]]:
     """Numbers with mean 0 and deviation 1 over the training rows, words as zeros and ones."""
-    features: list[Feature] = []
+    features: list[TableFeature] = []
     gaps: dict[str, int] = {}
     still: list[str] = []
     for name in source.chosen(table) if shared is None else shared:
@@ -229,7 +224,7 @@ def _features(
         agreed = None if shared is None else shared[name]
         if name in source.categories or (agreed is not None and isinstance(agreed[0], str)):
             words = _vocabulary(source, name, texts, agreed)
-            features.append(Feature(name, texts, _words(texts, words), words))
+            features.append(TableFeature(name, texts, _words(texts, words), words))
             continue
         numbers = _numbers(source, name, texts)
         absent = np.isnan(numbers)
@@ -247,18 +242,18 @@ def _features(
                 f"{source.path}, sample {far[0] + 1}, column '{visible(name)}': {visible(texts[far[0]])} is beyond all "
                 "others: correct it, or leave it empty"
             )
-        features.append(Feature(name, texts, values[:, None], scale))
+        features.append(TableFeature(name, texts, values[:, None], scale))
     remarks = []
     if gaps:
         worst = max(gaps, key=lambda name: gaps[name])
         count = f"{sum(gaps.values())} cells of {len(gaps)} features"
         text = f"{count} are empty, most in '{visible(worst)}' ({gaps[worst]})"
         remarks.append(
-            Remark("empty-cells", text, 'they count as the mean; missing = "refuse" would not have them')
+            ColumnRemark("empty-cells", text, 'they count as the mean; missing = "refuse" would not have them')
         )
     if still:
         text = f"features that are the same in all training rows: {', '.join(map(visible, still))}"
-        remarks.append(Remark("constant", text, "they tell nothing; leave them out with `ignore`"))
+        remarks.append(ColumnRemark("constant", text, "they tell nothing; leave them out with `ignore`"))
     return features, remarks
 
 
@@ -305,9 +300,7 @@ def _scale(numbers: Floats) -> tuple[float, float]:
     return (float(there.mean()), float(there.std())) if len(there) else (0.0, 0.0)
 
 
-def _vocabulary(
-    source: TableSource, name: str, values: Sequence[str], agreed: Sequence[str] | None
-) -> tuple[str, ...]:
+def _vocabulary(source: TableSource, name: str, values: Sequence[str], agreed: Sequence[str] | None) -> tuple[str, ...]:
     """The words of a column: those that were agreed on, or all that are there."""
     found = {value for value in values if value and value.lower() not in MISSING}
     words = tuple(sorted(found)) if agreed is None else tuple(agreed)
@@ -351,7 +344,7 @@ def numbers_in(source: TableSource, scale: Scale) -> tuple[list[str], NDArray[np
     return table.get(source.id_column) or row_names(table), rows.astype(np.float32)
 
 
-def _tell_tales(source: TableSource, table: Table, labels: Labels, rows: NDArray[np.int64]) -> list[Remark]:
+def _leaking_columns(source: TableSource, table: Table, labels: Labels, rows: NDArray[np.int64]) -> list[ColumnRemark]:
     """What looks like no feature: a number of its own in every row, or a code that gives the label away.
 
     With such a code among the features every label looks right, and an audit would find nothing.
@@ -362,15 +355,13 @@ def _tell_tales(source: TableSource, table: Table, labels: Labels, rows: NDArray
     for name in source.chosen(table):
         values, leave_out = np.array(table[name])[rows], f'ignore = ["{visible(name)}"]'
         different, number = np.unique(values, return_inverse=True)
-        if len(different) == len(values) >= ENOUGH and all(
-            value.lstrip("+-").isdigit() for value in different
-        ):
+        if len(different) == len(values) >= ENOUGH and all(value.lstrip("+-").isdigit() for value in different):
             text = f"column '{visible(name)}' has another whole number in every row"
-            remarks.append(Remark("names", text, f"if it names the sample, set {leave_out}"))
+            remarks.append(ColumnRemark("names", text, f"if it names the sample, set {leave_out}"))
         elif several and 1 < len(different) <= len(values) // 5:
             pairs = np.unique(np.stack([number, classes]), axis=1).shape[1]
             if pairs == len(different):
                 text = f"column '{visible(name)}' tells the label of every row"
                 fix = f"if it was made from the label, set {leave_out}, or no label can look wrong"
-                remarks.append(Remark("tells-the-label", text, fix))
+                remarks.append(ColumnRemark("tells-the-label", text, fix))
     return remarks

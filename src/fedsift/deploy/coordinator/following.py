@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedsift.deploy.waiting import Status
+from fedsift.deploy.waiting import StatusLine
 from fedsift.runs.folder import FAILURE, WAITING, RunFolder
 from fedsift.runtime.loop import Listener
 
 POLL = 0.25
 
 
-class Rounds:
+class NewRounds:
     """The lines of rounds.jsonl that were not told yet; the file is read on from where it was read to."""
 
     def __init__(self, file: Path, told: int = 0) -> None:
@@ -50,9 +50,7 @@ def waiting_words(folder: RunFolder) -> str:
     more = len(now["waiting"]) - 8
     tail = f" and {more} more" if more > 0 else ""
     here = f"; here: {', '.join(now['here'])}" if now.get("here") else ""
-    others = "".join(
-        f"; {name}: {why}" for name, why in now.get("refused", {}).items() if name not in now["waiting"]
-    )
+    others = "".join(f"; {name}: {why}" for name, why in now.get("refused", {}).items() if name not in now["waiting"])
     return f"{now['what']}, waiting for {who}{tail}{here}{others}" if who else str(now["what"])
 
 
@@ -61,7 +59,7 @@ def follow(
     alive: Callable[[], bool],
     before: Callable[[], str],
     listen: Listener | None,
-    status: Status,
+    status: StatusLine,
     rest: Callable[[float], None] = time.sleep,
 ) -> None:
     """Tell of rounds and of waiting until the run has ended, one way or the other.
@@ -69,7 +67,7 @@ def follow(
     `alive`: whether anybody works on it. `before`: where the start stands, while the program has not said anything.
     """
     header = folder.checkpointed()
-    rounds = Rounds(folder.rounds_file, 0 if header is None else header.rounds_done)
+    rounds = NewRounds(folder.rounds_file, 0 if header is None else header.rounds_done)
     while True:
         ended = not alive()
         for row in rounds.new():

@@ -10,13 +10,13 @@ from pathlib import Path
 import httpx
 
 from fedsift.core.errors import ConfigError, RunError
-from fedsift.core.files import keep_to_oneself, private_folder, write_private
-from fedsift.deploy.certificates import Pair, client_context, server_context, throw_away
+from fedsift.core.files import make_files_private, private_folder, write_private
+from fedsift.deploy.certificates import CertificatePair, client_context, server_context, temporary_certificate
 from fedsift.deploy.coordinator.roster import Roster, read_entries
 from fedsift.deploy.flower_commands import companion, ended, free_port, listens, superlink_command, with_forks
-from fedsift.deploy.gateway.listener import DoorServer, bind
-from fedsift.deploy.gateway.node_keys import NODES_FILE, NodeBook
-from fedsift.deploy.gateway.proxy import Door
+from fedsift.deploy.gateway.listener import GatewayServer, bind
+from fedsift.deploy.gateway.node_keys import NODES_FILE, NodeKeys
+from fedsift.deploy.gateway.proxy import Gateway
 from fedsift.deploy.temporary import new_socket, removed
 from fedsift.deploy.waiting import Say, Starting
 
@@ -26,7 +26,7 @@ HOME = Path(".flower-superlink")
 
 
 @dataclass(frozen=True)
-class Link:
+class SuperLinkAddress:
     """Where the SuperLink behind a door is: known to this user on this machine, and told to nobody else."""
 
     address: str
@@ -36,11 +36,11 @@ class Link:
     pid: int
 
 
-def read_link(home: Path) -> Link:
+def read_link(home: Path) -> SuperLinkAddress:
     """The link of a running meeting point, from its home folder."""
     file = home / LINK_FILE
     try:
-        link = Link(**json.loads(file.read_text("utf-8")))
+        link = SuperLinkAddress(**json.loads(file.read_text("utf-8")))
         os.kill(link.pid, 0)
     except (OSError, ValueError, TypeError):
         raise RunError(
@@ -53,7 +53,7 @@ def read_link(home: Path) -> Link:
 def host(
     address: str,
     port: int,
-    pair: Pair,
+    pair: CertificatePair,
     roster_file: Path,
     *,
     home: Path,
@@ -61,7 +61,7 @@ def host(
     database: Path | None = None,
 ) -> int:
     """Run both until one of them ends or a signal comes; returns the SuperLink's exit code."""
-    keep_to_oneself()
+    make_files_private()
     context = server_context(pair)
     if not roster_file.is_file():
         raise ConfigError(
@@ -72,7 +72,7 @@ def host(
     private_folder(home)
     # left by one that was killed, whoever finds it may take it for this one's
     (home / LINK_FILE).unlink(missing_ok=True)
-    own = throw_away(home / "own")
+    own = temporary_certificate(home / "own")
     nodes = home / NODES_FILE
     if database is None:
         nodes.unlink(missing_ok=True)  # the SuperLink has forgotten these numbers too
@@ -83,7 +83,7 @@ def host(
     with bind(address, port) as listener, removed(forks.parent):
         reached = listener.getsockname()[1]
         with companion(command, home, settings=first) as superlink:
-            link = Link(
+            link = SuperLinkAddress(
                 f"127.0.0.1:{inside}",
                 str(own.certificate.resolve()),
                 str(roster_file.resolve()),
@@ -92,12 +92,12 @@ def host(
             )
             write_private(home / LINK_FILE, json.dumps(asdict(link)).encode())
             try:
-                door = Door(
+                door = Gateway(
                     f"https://127.0.0.1:{inside}",
                     httpx.AsyncClient(verify=client_context(own.certificate), timeout=60.0, trust_env=False),
                     roster=roster,
                     log=home / ACCESS_LOG,
-                    nodes=NodeBook(nodes),
+                    nodes=NodeKeys(nodes),
                     aloud=say,
                 )
                 listed = sum(not entry.revoked for entry in read_entries(roster_file))
@@ -111,7 +111,7 @@ def host(
                     starts.look(lambda: listens(inside))
                     return superlink.poll() is None
 
-                DoorServer(door, listener, context, alive=alive, aloud=say).run()
+                GatewayServer(door, listener, context, alive=alive, aloud=say).run()
             finally:
                 (home / LINK_FILE).unlink(missing_ok=True)
             return ended(superlink, "the SuperLink", say)

@@ -11,7 +11,7 @@ from fedsift.core.errors import FedsiftError, RunError
 from fedsift.protocol.messages import moment_words
 from fedsift.runs.checkpoint import read_checkpoint
 from fedsift.runs.folder import CHECKPOINT, SUMMARY, RunFolder
-from fedsift.runtime.loop import Progress
+from fedsift.runtime.loop import RunProgress
 from fedsift.study.study import Study
 
 MODEL = "model.safetensors"
@@ -50,7 +50,7 @@ def _participation(site: str, file: Path) -> Participation | None:
         Study.from_file(RunFolder.open(folder).study_file)  # its method brings the classes of its state
         header, state = read_checkpoint(file)
         progress = codec.decoded(state, file)
-        if not isinstance(progress, Progress):
+        if not isinstance(progress, RunProgress):
             raise RunError(f"{file} is no checkpoint of a run")
     except FedsiftError as error:
         return Participation(folder, "not known", f"cannot be read: {error}", its_model)

@@ -44,7 +44,7 @@ def fingerprint(public_key: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class Entry:
+class RosterEntry:
     """One site of the roster."""
 
     name: str
@@ -55,9 +55,9 @@ class Entry:
     """The most that its size may count for among a round's replies."""
 
 
-def entries_of(table: dict[str, Any], where: str = ROSTER_FILE) -> tuple[Entry, ...]:
+def entries_of(table: dict[str, Any], where: str = ROSTER_FILE) -> tuple[RosterEntry, ...]:
     """The roster's entries, every key checked: one key speaks for one name, one name has one key."""
-    found: list[Entry] = []
+    found: list[RosterEntry] = []
     for number, row in enumerate(table.get("site", ()), 1):
         place = f"{where}: site {number}"
         unknown = set(row) - {"name", "key", "samples", "revoked", "share"}
@@ -69,12 +69,10 @@ def entries_of(table: dict[str, Any], where: str = ROSTER_FILE) -> tuple[Entry, 
         if not isinstance(key, str) or not key.startswith("sha256:") or len(key) != 71:
             raise ConfigError(f"{place} ({name}): 'key' must be the fingerprint sha256:... of its public key")
         if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
-            raise ConfigError(
-                f"{place} ({name}): 'samples', the most it may declare, must be a whole number above 0"
-            )
+            raise ConfigError(f"{place} ({name}): 'samples', the most it may declare, must be a whole number above 0")
         if revoked not in (None, True, False):
             raise ConfigError(f"{place} ({name}): 'revoked' = {revoked!r} must be true or false")
-        found.append(Entry(name, key, samples, bool(revoked), _share(row, f"{place} ({name})")))
+        found.append(RosterEntry(name, key, samples, bool(revoked), _share(row, f"{place} ({name})")))
     for part in ("name", "key"):
         values = [getattr(entry, part) for entry in found]
         twice = next((value for value in values if values.count(value) > 1), None)
@@ -102,18 +100,18 @@ class Roster:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stamp: tuple[int, int] = (0, 0)
-        self._by_key: dict[str, Entry] = {}
+        self._by_key: dict[str, RosterEntry] = {}
         self.trouble = ""
         """Why the file as it stands now was not taken over."""
         self._read(self._now())
 
-    def of(self, key: str) -> Entry | None:
+    def of(self, key: str) -> RosterEntry | None:
         """The entry of a key's fingerprint; None for a key that is not listed."""
         self.refresh()
         return self._by_key.get(key)
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[RosterEntry, ...]:
         """All of them, in the file's order."""
         self.refresh()
         return tuple(self._by_key.values())
@@ -148,7 +146,7 @@ class Roster:
         self._stamp, self.trouble = stamp, ""
 
 
-def read_entries(path: Path) -> tuple[Entry, ...]:
+def read_entries(path: Path) -> tuple[RosterEntry, ...]:
     """The entries of a roster's file; a file that is not there has none."""
     if not path.is_file():
         return ()
@@ -158,7 +156,7 @@ def read_entries(path: Path) -> tuple[Entry, ...]:
         raise ConfigError(f"{path} cannot be read: {error}") from None
 
 
-def add_entry(path: Path, entry: Entry) -> None:
+def add_entry(path: Path, entry: RosterEntry) -> None:
     """List a site at the end of the file; all else in it, comments too, stays as it is."""
     wanted = (*read_entries(path), entry)
     entries_of({"site": [vars(each) for each in wanted]}, str(path))
@@ -167,12 +165,12 @@ def add_entry(path: Path, entry: Entry) -> None:
     _write(path, before + gap + roster_text([entry]), wanted)
 
 
-def revoke_entry(path: Path, name: str) -> Entry:
+def revoke_entry(path: Path, name: str) -> RosterEntry:
     """Mark a site as revoked; a door that reads the file refuses its next message."""
     return change_entry(path, name, revoked=True)
 
 
-def change_entry(path: Path, name: str, **parts: str | bool) -> Entry:
+def change_entry(path: Path, name: str, **parts: str | bool) -> RosterEntry:
     """Change parts of a site's entry where it stands; all else in the file, comments too, stays as it is."""
     known = read_entries(path)
     number = next((n for n, entry in enumerate(known) if entry.name == name), None)
@@ -192,9 +190,7 @@ def change_entry(path: Path, name: str, **parts: str | bool) -> Entry:
     end = next((n for n in range(start + 1, len(lines)) if lines[n].lstrip().startswith("[")), len(lines))
     old = re.compile(rf"\s*({'|'.join(parts)})\s*=")
     kept = [line for line in lines[start + 1 : end] if not old.match(line)]
-    new = [
-        f"{part} = {json.dumps(value)}" for part, value in parts.items()
-    ]  # text and truth: TOML writes them so
+    new = [f"{part} = {json.dumps(value)}" for part, value in parts.items()]  # text and truth: TOML writes them so
     _write(path, "\n".join([*lines[: start + 1], *new, *kept, *lines[end:]]) + "\n", wanted)
     return changed
 
@@ -202,7 +198,7 @@ def change_entry(path: Path, name: str, **parts: str | bool) -> Entry:
 _HEAD = re.compile(r"\s*\[\[\s*site\s*\]\]")
 
 
-def _write(path: Path, text: str, wanted: tuple[Entry, ...]) -> None:
+def _write(path: Path, text: str, wanted: tuple[RosterEntry, ...]) -> None:
     """Replace the file, if it then says what was wanted."""
     if entries_of(tomllib.loads(text), str(path)) != wanted:
         raise ConfigError(f"{path} could not be changed safely: edit it by hand")
@@ -213,7 +209,7 @@ def _write(path: Path, text: str, wanted: tuple[Entry, ...]) -> None:
         write_private(path, text)
 
 
-def roster_text(entries: Iterable[Entry]) -> str:
+def roster_text(entries: Iterable[RosterEntry]) -> str:
     """The TOML of a roster."""
     import tomli_w
 

@@ -14,16 +14,16 @@ from torch import Tensor
 from fedsift.core.errors import ConfigError
 from fedsift.data.dataset import Dataset
 from fedsift.data.sources.base import sources
-from fedsift.deploy.coordinator.roster import Entry, Roster
-from fedsift.deploy.gateway.node_keys import NodeBook
+from fedsift.deploy.coordinator.roster import Roster, RosterEntry
+from fedsift.deploy.gateway.node_keys import NodeKeys
 from fedsift.protocol.site import Samples
 from fedsift.runs.folder import DEPLOYED, FEDERATION
-from fedsift.study.running import carry_out, reopen
+from fedsift.study.running import execute_run, reopen
 from fedsift.study.study import read_toml
 from fedsift.study.toml_tables import build, build_named
 from fedsift.training.features import with_features
 from fedsift.transports.flower.channel import FlowerChannel
-from fedsift.transports.remote.engine import Expected, RemoteEngine
+from fedsift.transports.remote.engine import ExpectedSites, RemoteEngine
 from fedsift.transports.remote.introduction import Introduction
 from fedsift.transports.remote.site_directory import NodeAuthorizer
 
@@ -31,16 +31,16 @@ from fedsift.transports.remote.site_directory import NodeAuthorizer
 # ------------------------------------------------------------------------------
 
 
-class KeyHolders(NodeAuthorizer):
+class RosterAuthorizer(NodeAuthorizer):
     """Whom the coordinator speaks to: nodes whose key is on the roster, each under its key's name."""
 
     def __init__(self, roster: Path, nodes: Path) -> None:
-        self._roster, self._nodes = Roster(roster), NodeBook(nodes)
+        self._roster, self._nodes = Roster(roster), NodeKeys(nodes)
 
     def names(self) -> tuple[str, ...]:
         return tuple(entry.name for entry in self._roster.entries if not entry.revoked)
 
-    def entry_of(self, node: int) -> Entry | None:
+    def entry_of(self, node: int) -> RosterEntry | None:
         key = self._nodes.key_of(node)
         entry = None if key is None else self._roster.of(key)
         return None if entry is None or entry.revoked else entry
@@ -74,31 +74,29 @@ class KeyHolders(NodeAuthorizer):
         return self._roster.share_of(site)
 
 
-def holders_of(roster: str, nodes: str) -> KeyHolders:
-    """As `KeyHolders`, with the words of a run that lost its door."""
+def holders_of(roster: str, nodes: str) -> RosterAuthorizer:
+    """As `RosterAuthorizer`, with the words of a run that lost its door."""
     try:
-        return KeyHolders(Path(roster), Path(nodes))
+        return RosterAuthorizer(Path(roster), Path(nodes))
     except ConfigError as error:
-        raise ConfigError(
-            f"{error}; this run began behind a door with that roster, put the file back"
-        ) from None
+        raise ConfigError(f"{error}; this run began behind a door with that roster, put the file back") from None
 
 
 @dataclass(frozen=True)
-class FederationFile(Expected):
+class FederationFile(ExpectedSites):
     """The keys of `federation.toml`: whom the coordinator waits for, and a test set of its own."""
 
     test: dict[str, Any] = field(default_factory=dict)
     """A dataset's table for the coordinator's own test set; without it the sites evaluate on their held-out parts."""
     site: tuple[dict[str, Any], ...] = ()
-    """The roster, if it stands in the same file; the door and `KeyHolders` read it."""
+    """The roster, if it stands in the same file; the door and `RosterAuthorizer` read it."""
 
 
 def read_federation_file(path: Path) -> FederationFile:
     return build(FederationFile, read_toml(path), "") if path.is_file() else FederationFile()
 
 
-def awaited(file: FederationFile, listed: tuple[str, ...]) -> FederationFile:
+def expected_sites(file: FederationFile, listed: tuple[str, ...]) -> FederationFile:
     """Where no sites are named, those on the roster are waited for: `at_least` of them would leave out who is slow.
 
     A roster with fewer than must be there is still being written: then whoever comes counts.
@@ -140,7 +138,7 @@ def main(grid: Grid, context: Context) -> None:
     def engine() -> RemoteEngine:
         authorizer = holders_of(link["roster"], link["nodes"]) if "roster" in link else NodeAuthorizer()
         expected = read_federation_file(file)
-        expected = awaited(expected, authorizer.names())
+        expected = expected_sites(expected, authorizer.names())
         data = own_data(expected.test, study.model.name)
         if data is not None and not expected.classes:
             expected = replace(expected, classes=data.classes)
@@ -152,4 +150,4 @@ def main(grid: Grid, context: Context) -> None:
             run=link.get("run", ""),
         )
 
-    carry_out(study, folder, engine)
+    execute_run(study, folder, engine)

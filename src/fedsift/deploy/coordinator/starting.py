@@ -20,9 +20,9 @@ from fedsift.core.files import private_folder, safe_name
 from fedsift.core.version import __version__
 from fedsift.deploy.addresses import host_of, refuse_the_network
 from fedsift.deploy.coordinator.following import POLL, follow
-from fedsift.deploy.coordinator.hosting import Link
+from fedsift.deploy.coordinator.hosting import SuperLinkAddress
 from fedsift.deploy.flower_commands import error_of, existing, program
-from fedsift.deploy.waiting import Say, Status, meanwhile
+from fedsift.deploy.waiting import Say, StatusLine, meanwhile
 from fedsift.runs.folder import DEPLOYED, FAILURE, FEDERATION, STOP, SUMMARY, TRACK, WAITING, RunFolder
 from fedsift.runtime.loop import Listener
 from fedsift.study.study import Study
@@ -52,7 +52,7 @@ def write_connection(home: Path, superlink: str, *, insecure: bool, ca: Path | N
     (home / "config.toml").write_text(tomli_w.dumps(table), "utf-8")
 
 
-def prepare_run(app: Path, run_folder: Path, superlink: str, link: Link | None = None) -> RunFolder:
+def prepare_run(app: Path, run_folder: Path, superlink: str, link: SuperLinkAddress | None = None) -> RunFolder:
     """The run's folder: a new one takes the app's study and a random id; one that exists is gone on with.
 
     `link`: the door that the sites come through; without it, a trial.
@@ -85,9 +85,7 @@ def unreported(run_folder: Path) -> bool:
 def _check_version(app: Path) -> None:
     """An app says which fedsift made it; the sites were told that one."""
     project = tomllib.loads((app / "pyproject.toml").read_text("utf-8")).get("project", {})
-    wanted = [
-        each.partition("==")[2] for each in project.get("dependencies", ()) if each.startswith("fedsift")
-    ]
+    wanted = [each.partition("==")[2] for each in project.get("dependencies", ()) if each.startswith("fedsift")]
     if wanted and wanted[0] and wanted[0] != __version__:
         raise ConfigError(
             f"'{app}' was made by fedsift {wanted[0]}, this is {__version__}: make it anew with `fedsift deploy` and "
@@ -95,7 +93,7 @@ def _check_version(app: Path) -> None:
         )
 
 
-def _note_deployment(folder: RunFolder, link: Link | None, study: str) -> None:
+def _note_deployment(folder: RunFolder, link: SuperLinkAddress | None, study: str) -> None:
     """What sites know this run by: two coordinators may give one name to two runs, and a site keeps notes of both.
 
     A run that began with another study or another fedsift is not gone on with: its rounds would not fit together.
@@ -151,7 +149,7 @@ def start(
     Returns the summary. `say` is told at least every five seconds what is waited for. `stop`: on Ctrl-C ask the
     SuperLink to end the run; whoever ends the SuperLink itself need not.
     """
-    status = Status(say)
+    status = StatusLine(say)
     home = folder.path / ".flower"
     write_connection(home, superlink, insecure=insecure, ca=ca)
     environment = offline({"FLWR_HOME": str(home.resolve())})
@@ -165,7 +163,7 @@ def start(
     for old in (FAILURE, STOP, WAITING):
         folder.forget(old)
     from_here = log_file.stat().st_size if log_file.is_file() else 0
-    program = Program(folder)
+    program = CoordinatorProcess(folder)
     with _launched(app, folder, environment, log_file, say) as process:
         try:
             follow(
@@ -214,7 +212,7 @@ def _launched(
 
 
 def _attached(
-    folder: RunFolder, listen: Listener | None, status: Status, environment: dict[str, str], say: Say
+    folder: RunFolder, listen: Listener | None, status: StatusLine, environment: dict[str, str], say: Say
 ) -> None:
     """Follow a run that another process started; Ctrl-C ends it as it would there."""
     try:
@@ -231,7 +229,7 @@ def _attached(
         raise
 
 
-class Program:
+class CoordinatorProcess:
     """The coordinator's program as the run's lock shows it. Flower itself misses it only after a minute or more."""
 
     def __init__(self, folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:

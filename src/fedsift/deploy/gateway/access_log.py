@@ -29,7 +29,7 @@ hours and a half."""
 
 
 @dataclass
-class Heard:
+class LogCount:
     """What one caller has been told of, in one kind of things."""
 
     said: set[str] = field(default_factory=set)
@@ -40,12 +40,12 @@ class Heard:
     seen: float = 0.0
 
 
-class Telling:
+class ThrottledLog:
     """Tells what is new. What one caller says too much of is counted, and told in one line every ten minutes."""
 
     def __init__(self, aloud: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._aloud, self._clock = aloud, clock
-        self._heard: dict[str, dict[str, Heard]] = {}
+        self._heard: dict[str, dict[str, LogCount]] = {}
 
     def tell(self, kind: str, caller: str, words: str) -> None:
         now = self._clock()
@@ -72,21 +72,17 @@ class Telling:
                     )
                     heard.more = 0
 
-    def _place(self, kind: str, caller: str, now: float) -> Heard:
+    def _place(self, kind: str, caller: str, now: float) -> LogCount:
         callers = self._heard.setdefault(kind, {})
         if caller not in callers and len(callers) >= CALLERS_TOLD_APART:
-            kept = {
-                name: heard
-                for name, heard in callers.items()
-                if heard.more or now - heard.seen < FORGOTTEN_AFTER
-            }
+            kept = {name: heard for name, heard in callers.items() if heard.more or now - heard.seen < FORGOTTEN_AFTER}
             callers = self._heard[kind] = kept
             if len(callers) >= CALLERS_TOLD_APART:
                 caller = ELSEWHERE
-        return callers.setdefault(caller, Heard())
+        return callers.setdefault(caller, LogCount())
 
 
-class Reminder:
+class RepeatedWarning:
     """Tells of a trouble again, ever more rarely, until it is over or has been told often enough."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fedsift.deploy.gateway.limits import Allowance, Limits
+from fedsift.deploy.gateway.limits import KeyLimits, TokenBucket
 
 MOST_CALLERS = 4096
 """Addresses told apart; those beyond share one place, so that none of them costs memory."""
@@ -19,7 +19,7 @@ WRITTEN_EVERY = 60.0
 """Seconds for which the requests of a caller who is turned away are only counted."""
 
 
-def caller_of(address: str) -> str:
+def client_of(address: str) -> str:
     """The one behind an address: for IPv6 its network of 64 bits, within which addresses cost nothing."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
@@ -33,20 +33,20 @@ def caller_of(address: str) -> str:
 
 
 @dataclass
-class TurnedAway:
+class RefusalCount:
     """Requests of one caller that were not looked at."""
 
     since: float
     count: int = 0
 
 
-class Callers:
+class UnknownClients:
     """Counts refusals of those who named no listed key. A listed one behind the same address is let in all the same."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: KeyLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits, self._clock = limits, clock
-        self._allowances: dict[str, Allowance] = {}
-        self._turned_away: dict[str, TurnedAway] = {}
+        self._allowances: dict[str, TokenBucket] = {}
+        self._turned_away: dict[str, RefusalCount] = {}
         self._looked_through = clock()
 
     def spent(self, caller: str) -> bool:
@@ -63,7 +63,7 @@ class Callers:
         if caller in self._turned_away:
             self._turned_away[caller].count += 1
             return False
-        self._turned_away[caller] = TurnedAway(self._clock())
+        self._turned_away[caller] = RefusalCount(self._clock())
         return True
 
     def counted(self) -> Iterator[tuple[str, int]]:
@@ -74,26 +74,22 @@ class Callers:
                 return
             del self._turned_away[caller]
             if kept.count:
-                self._turned_away[caller] = TurnedAway(
-                    self._clock()
-                )  # goes on being counted, at the end of the row
+                self._turned_away[caller] = RefusalCount(self._clock())  # goes on being counted, at the end of the row
                 yield caller, kept.count
 
-    def _of(self, caller: str) -> Allowance:
+    def _of(self, caller: str) -> TokenBucket:
         if caller not in self._allowances and len(self._allowances) >= MOST_CALLERS:
-            self._forget_the_harmless()
+            self._drop_recovered()
             if len(self._allowances) >= MOST_CALLERS:
                 caller = ELSEWHERE
         if caller not in self._allowances:
             most, rate = self._limits.refusals, self._limits.refusals_a_second
-            self._allowances[caller] = Allowance(most, rate, self._clock())
+            self._allowances[caller] = TokenBucket(most, rate, self._clock())
         return self._allowances[caller]
 
-    def _forget_the_harmless(self) -> None:
+    def _drop_recovered(self) -> None:
         """Forget those who have earned all back, no more than once a second: that looks at everyone."""
         now = self._clock()
         if now - self._looked_through >= 1.0:
             self._looked_through = now
-            self._allowances = {
-                name: each for name, each in self._allowances.items() if each.left(now) < each.most
-            }
+            self._allowances = {name: each for name, each in self._allowances.items() if each.left(now) < each.most}

@@ -14,7 +14,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from fedsift.deploy.gateway.limits import MESSAGES_REMEMBERED, Refused
+from fedsift.deploy.gateway.limits import MESSAGES_REMEMBERED, RequestRefused
 
 MOST_PIECES = 2000
 """Of one answer: the largest message has some fifty pieces of 5 MB, and six more that hold them together."""
@@ -27,7 +27,7 @@ PUSH = "/v1/fleet/push-messages"
 
 
 @dataclass
-class Parcel:
+class IssuedMessage:
     """A message that was handed out."""
 
     pieces: frozenset[str]
@@ -35,10 +35,10 @@ class Parcel:
 
 
 @dataclass
-class Handed:
+class IssuedMessages:
     """Messages by key, the latest last."""
 
-    _of: dict[str, dict[str, Parcel]] = field(default_factory=dict)
+    _of: dict[str, dict[str, IssuedMessage]] = field(default_factory=dict)
 
     def note(self, mark: str, content: bytes) -> None:
         """Remember what the SuperLink's answer to a poll hands to this key."""
@@ -47,7 +47,7 @@ class Handed:
         answer = PullMessagesResponse.FromString(content)
         known = self._of.setdefault(mark, {})
         for message, tree in zip(answer.messages_list, answer.message_object_trees, strict=False):
-            known[message.metadata.message_id] = Parcel(frozenset(_pieces(tree)))
+            known[message.metadata.message_id] = IssuedMessage(frozenset(_pieces(tree)))
         for oldest in list(known)[:-MESSAGES_REMEMBERED]:
             del known[oldest]
 
@@ -61,43 +61,43 @@ class Handed:
             elif path == PULL_OBJECT:
                 self._check_fetched(mark, body)
         except DecodeError:
-            raise Refused(400, "this is none of Flower's requests") from None
+            raise RequestRefused(400, "this is none of Flower's requests") from None
 
     def _check_answer(self, mark: str, body: bytes) -> None:
         from flwr.common.constant import SUPERLINK_NODE_ID
         from flwr.proto.fleet_pb2 import PushMessagesRequest
 
         if len(body) > LARGEST_ANNOUNCEMENT:
-            raise Refused(413, f"an announcement may have {LARGEST_ANNOUNCEMENT} bytes")
+            raise RequestRefused(413, f"an announcement may have {LARGEST_ANNOUNCEMENT} bytes")
         asked = PushMessagesRequest.FromString(body)
         if len(asked.messages_list) != 1 or len(asked.message_object_trees) != 1:
-            raise Refused(403, "a site pushes one answer at a time, with one list of its pieces")
+            raise RequestRefused(403, "a site pushes one answer at a time, with one list of its pieces")
         about, tree = asked.messages_list[0].metadata, asked.message_object_trees[0]
         parcel = self._of.get(mark, {}).get(about.reply_to_message_id)
         if parcel is None:
-            raise Refused(403, "a site answers messages that it was handed, and sends none of its own")
+            raise RequestRefused(403, "a site answers messages that it was handed, and sends none of its own")
         if about.src_node_id != asked.node.node_id or about.dst_node_id != SUPERLINK_NODE_ID:
-            raise Refused(403, "a site answers in its own name, and the coordinator alone")
+            raise RequestRefused(403, "a site answers in its own name, and the coordinator alone")
         if tree.object_id != about.message_id:
-            raise Refused(403, "the pieces that a site announces must be those of its answer")
+            raise RequestRefused(403, "the pieces that a site announces must be those of its answer")
         if sum(1 for _ in _pieces(tree)) > MOST_PIECES:
-            raise Refused(413, f"an answer may have {MOST_PIECES} pieces")
+            raise RequestRefused(413, f"an answer may have {MOST_PIECES} pieces")
         parcel.announced += 1
         if parcel.announced > MOST_ANNOUNCEMENTS:
-            raise Refused(403, f"this answer was announced {MOST_ANNOUNCEMENTS} times already")
+            raise RequestRefused(403, f"this answer was announced {MOST_ANNOUNCEMENTS} times already")
 
     def _check_confirmed(self, mark: str, body: bytes) -> None:
         from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 
         if ConfirmMessageReceivedRequest.FromString(body).message_object_id not in self._of.get(mark, {}):
-            raise Refused(403, "a site confirms messages that it was handed")
+            raise RequestRefused(403, "a site confirms messages that it was handed")
 
     def _check_fetched(self, mark: str, body: bytes) -> None:
         from flwr.proto.message_pb2 import PullObjectRequest
 
         wanted = PullObjectRequest.FromString(body).object_id
         if not any(wanted in parcel.pieces for parcel in reversed(self._of.get(mark, {}).values())):
-            raise Refused(403, "a site fetches pieces of messages that it was handed")
+            raise RequestRefused(403, "a site fetches pieces of messages that it was handed")
 
 
 def _pieces(tree: Any) -> Iterator[str]:

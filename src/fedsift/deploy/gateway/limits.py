@@ -13,7 +13,7 @@ MESSAGES_REMEMBERED = 256
 
 
 @dataclass(frozen=True)
-class Limits:
+class KeyLimits:
     """What one key may do, and one address without any."""
 
     request_bytes: int = 16 * 2**20
@@ -39,7 +39,7 @@ class Limits:
     """How long a body may take to arrive."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that does not pass: a status and a sentence that its sender may read."""
 
     def __init__(self, status: int, words: str) -> None:
@@ -47,7 +47,7 @@ class Refused(Exception):
         self.status = status
 
 
-class Allowance:
+class TokenBucket:
     """So much at once, and so much a second from then on."""
 
     def __init__(self, most: float, a_second: float, now: float) -> None:
@@ -64,11 +64,11 @@ class Allowance:
 
 
 @dataclass
-class Visitor:
+class KeyState:
     """What the door remembers of a key."""
 
-    requests: Allowance
-    volume: Allowance
+    requests: TokenBucket
+    volume: TokenBucket
     stamps: dict[str, float] = field(default_factory=dict)
     message_of: dict[str, str] = field(default_factory=dict)
     """The message that a session of Flower's brings pieces of."""
@@ -76,7 +76,7 @@ class Visitor:
     """Bytes by message, over all its sessions; under no name, those of pieces that belong to none."""
 
 
-class Visitors:
+class RateLimiter:
     """The keys that were let in, each within its limits.
 
     A site first announces a message (`push-messages`) and is told a session and which pieces are wanted; then it brings
@@ -84,24 +84,24 @@ class Visitors:
     nothing, and one that is repeated goes on with the message's count.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: KeyLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits, self._clock = limits, clock
-        self._known: dict[str, Visitor] = {}
+        self._known: dict[str, KeyState] = {}
 
     def visit(self, mark: str, stamp: str) -> None:
         """Each signature once, and no more requests and bytes than the rates allow."""
         now, visitor = self._clock(), self._of(mark)
         if visitor.requests.left(now) < 1:
-            raise Refused(429, "too many requests: slow down")
+            raise RequestRefused(429, "too many requests: slow down")
         visitor.requests.spend(1)
         if stamp in visitor.stamps:
-            raise Refused(401, "this signature was used before")
+            raise RequestRefused(401, "this signature was used before")
         visitor.stamps[stamp] = now
         if len(visitor.stamps) > 4096:
             fresh = {old: at for old, at in visitor.stamps.items() if now - at < 2 * SIGNATURE_LIFE}
             visitor.stamps = fresh
         if visitor.volume.left(now) <= 0:
-            raise Refused(429, "too many bytes in a short time: slow down")
+            raise RequestRefused(429, "too many bytes in a short time: slow down")
 
     def came(self, mark: str, size: int) -> None:
         """A body has arrived."""
@@ -122,17 +122,17 @@ class Visitors:
         known = visitor.brought.keys()
         visitor.message_of = {each: of for each, of in visitor.message_of.items() if of in known}
 
-    def _add(self, visitor: Visitor, message: str, size: int) -> None:
+    def _add(self, visitor: KeyState, message: str, size: int) -> None:
         total = visitor.brought.get(message, 0) + size
         if total > self._limits.message_bytes:
-            raise Refused(413, f"a message may have {self._limits.message_bytes} bytes in all its pieces")
+            raise RequestRefused(413, f"a message may have {self._limits.message_bytes} bytes in all its pieces")
         visitor.brought[message] = total
 
-    def _of(self, mark: str) -> Visitor:
+    def _of(self, mark: str) -> KeyState:
         if mark not in self._known:
             now, limits = self._clock(), self._limits
-            self._known[mark] = Visitor(
-                Allowance(limits.burst, limits.requests_a_second, now),
-                Allowance(4 * limits.message_bytes, limits.bytes_a_second, now),
+            self._known[mark] = KeyState(
+                TokenBucket(limits.burst, limits.requests_a_second, now),
+                TokenBucket(4 * limits.message_bytes, limits.bytes_a_second, now),
             )
         return self._known[mark]

@@ -18,8 +18,8 @@ from typing import Any
 import uvicorn
 
 from fedsift.core.errors import ConfigError
-from fedsift.deploy.gateway.access_log import Telling
-from fedsift.deploy.gateway.clients import LET_IN, caller_of
+from fedsift.deploy.gateway.access_log import ThrottledLog
+from fedsift.deploy.gateway.clients import LET_IN, client_of
 
 TLS_HANDSHAKE = 0x16
 FIRST_BYTE_WITHIN = 10.0
@@ -27,9 +27,7 @@ HANDSHAKE_WITHIN = 15.0
 MOST_CONNECTIONS = 512
 MOST_OF_ONE_CALLER = 64
 LET_IN_WITHIN = 30.0
-PLAIN_TEXT_HINT = (
-    "this port speaks TLS only: use https, with the federation's ca.crt (a site: --ca ca.crt --key node)"
-)
+PLAIN_TEXT_HINT = "this port speaks TLS only: use https, with the federation's ca.crt (a site: --ca ca.crt --key node)"
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -41,15 +39,13 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host.strip("[]"), port))
     except OSError as error:
         listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
-        ) from None
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port") from None
     listener.listen(128)
     listener.setblocking(False)
     return listener
 
 
-class DoorServer(uvicorn.Server):
+class GatewayServer(uvicorn.Server):
     """Serves one ASGI program on a socket over TLS for as long as its companion lives."""
 
     def __init__(
@@ -82,7 +78,7 @@ class DoorServer(uvicorn.Server):
         self._listener, self._context = listener, context
         self._alive = alive
         self._accepting: asyncio.Task[None] | None = None
-        self._telling = Telling(aloud)
+        self._telling = ThrottledLog(aloud)
         self._welcoming: dict[asyncio.Task[None], tuple[str, int]] = {}
         """Lines that are not encrypted yet, by address and port, the longest ago first."""
         self._strangers: dict[Any, float] = {}
@@ -94,14 +90,14 @@ class DoorServer(uvicorn.Server):
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:
-        self._let_go_of_strangers()
+        self._close_unknown_connections()
         if counter % 10 == 0:  # of ten a second
             self._telling.sum_up()
             if hasattr(self.config.app, "tick"):
                 self.config.app.tick()
         return await super().on_tick(counter) or not self._alive()
 
-    def _let_go_of_strangers(self) -> None:
+    def _close_unknown_connections(self) -> None:
         """Close lines on which nobody is let in: uvicorn itself waits for ever, for a first request and for the rest of
         any that has begun."""
         now = time.monotonic()
@@ -109,9 +105,9 @@ class DoorServer(uvicorn.Server):
             if protocol not in self.server_state.connections or (protocol.scope or {}).get(LET_IN):
                 del self._strangers[protocol]
             elif now - since > LET_IN_WITHIN:
-                self._let_go(protocol)
+                self._close_connection(protocol)
 
-    def _let_go(self, protocol: Any) -> None:
+    def _close_connection(self, protocol: Any) -> None:
         del self._strangers[protocol]
         protocol.transport.abort()  # a farewell in TLS would wait for the other side
 
@@ -132,15 +128,15 @@ class DoorServer(uvicorn.Server):
             except OSError:  # e.g. too many open files: those that are open will close
                 await asyncio.sleep(0.1)
                 continue
-            caller = caller_of(str(address[0]))
-            if self._crowded(caller):
+            caller = client_of(str(address[0]))
+            if self._at_capacity(caller):
                 line.close()
                 continue
             task = asyncio.create_task(self._welcome(line, caller))
             self._welcoming[task] = (str(address[0]), int(address[1]))
             task.add_done_callback(lambda task: self._welcoming.pop(task, None))
 
-    def _crowded(self, caller: str) -> bool:
+    def _at_capacity(self, caller: str) -> bool:
         """Whether so many are here already, of all or of this caller, that the next one is not let in.
 
         Lines that are not encrypted yet count like others. When all places are taken, the oldest of these makes room,
@@ -148,7 +144,7 @@ class DoorServer(uvicorn.Server):
         """
         served = {each.client for each in self.server_state.connections if each.client is not None}
         here = served | set(self._welcoming.values())  # a line that has just been encrypted is in both
-        if sum(caller_of(host) == caller for host, _ in here) >= MOST_OF_ONE_CALLER:
+        if sum(client_of(host) == caller for host, _ in here) >= MOST_OF_ONE_CALLER:
             return True
         if len(here) < MOST_CONNECTIONS:
             return False
@@ -157,10 +153,10 @@ class DoorServer(uvicorn.Server):
             del self._welcoming[oldest]
             oldest.cancel()
             return False
-        self._let_go_of_strangers()
+        self._close_unknown_connections()
         if not self._strangers:
             return True
-        self._let_go(next(iter(self._strangers)))
+        self._close_connection(next(iter(self._strangers)))
         return False
 
     async def _welcome(self, line: socket.socket, caller: str) -> None:
@@ -207,9 +203,7 @@ class DoorServer(uvicorn.Server):
         with contextlib.suppress(OSError, TimeoutError):
             await asyncio.wait_for(loop.sock_sendall(line, head.encode() + body), 5.0)
             line.shutdown(socket.SHUT_WR)
-            await asyncio.wait_for(
-                loop.sock_recv(line, 65536), 1.0
-            )  # unread bytes would reset the answer away
+            await asyncio.wait_for(loop.sock_recv(line, 65536), 1.0)  # unread bytes would reset the answer away
         line.close()
 
 
@@ -236,9 +230,7 @@ def _handshake_words(caller: str, error: BaseException) -> str:
     """Why a handshake failed, for the person who runs the door."""
     reason = str(getattr(error, "reason", "") or error or type(error).__name__)
     if "UNKNOWN_CA" in reason or "BAD_CERTIFICATE" in reason or "CERTIFICATE_UNKNOWN" in reason:
-        return (
-            f"{caller} does not trust this door's certificate: does that site have the ca.crt that signed it?"
-        )
+        return f"{caller} does not trust this door's certificate: does that site have the ca.crt that signed it?"
     if "CERTIFICATE_EXPIRED" in reason:
         return f"{caller} says that this door's certificate has expired: make a new one, or the clock there is wrong"
     return f"no encrypted line with {caller}: {reason}"

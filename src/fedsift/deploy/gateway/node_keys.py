@@ -17,7 +17,7 @@ from fedsift.core.files import write_private
 NODES_FILE = "nodes.json"
 
 
-class NodeBook:
+class NodeKeys:
     """Fingerprints by node number, and how often each node has come, on disk."""
 
     def __init__(self, path: Path) -> None:

@@ -30,11 +30,11 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from fedsift.core.errors import ConfigError
 from fedsift.core.files import append_private
 from fedsift.deploy.coordinator.roster import Roster, fingerprint
-from fedsift.deploy.gateway.access_log import AccessLog, Reminder, Telling, now
-from fedsift.deploy.gateway.clients import LET_IN, MOST_CALLERS, Callers, caller_of
-from fedsift.deploy.gateway.issued_messages import PUSH, Handed
-from fedsift.deploy.gateway.limits import SIGNATURE_LIFE, Limits, Refused, Visitors
-from fedsift.deploy.gateway.node_keys import NodeBook
+from fedsift.deploy.gateway.access_log import AccessLog, RepeatedWarning, ThrottledLog, now
+from fedsift.deploy.gateway.clients import LET_IN, MOST_CALLERS, UnknownClients, client_of
+from fedsift.deploy.gateway.issued_messages import PUSH, IssuedMessages
+from fedsift.deploy.gateway.limits import SIGNATURE_LIFE, KeyLimits, RateLimiter, RequestRefused
+from fedsift.deploy.gateway.node_keys import NodeKeys
 
 # What a door reads in the bodies of Flower's calls; Flower itself is imported when the first one
 # comes
@@ -49,7 +49,7 @@ def pinned(content: bytes, pins: frozenset[str]) -> bytes:
     app.ParseFromString(content)
     found = hashlib.sha256(app.fab.content).hexdigest()
     if found not in pins:
-        raise Refused(
+        raise RequestRefused(
             403,
             f"the app sha256:{found} is not pinned in this site's site.toml, so it does not run here. If you read "
             f"and trust it: fedsift flower pin sha256:{found} site.toml",
@@ -89,7 +89,7 @@ KEY = "flwr-public-key"
 
 
 @dataclass(frozen=True)
-class Signed:
+class VerifiedSignature:
     """A key that signed a moment."""
 
     public: bytes
@@ -98,7 +98,7 @@ class Signed:
     stamp: str
 
 
-def signed_by(headers: Mapping[str, str]) -> Signed:
+def signed_by(headers: Mapping[str, str]) -> VerifiedSignature:
     """The key whose signature a request bears, made lately; refused in words otherwise."""
     try:
         public = b64decode(headers[KEY], validate=True)
@@ -111,10 +111,10 @@ def signed_by(headers: Mapping[str, str]) -> Signed:
         key.verify(signature, stamp.encode("ascii"), ec.ECDSA(hashes.SHA256()))
         mark = fingerprint(public)
     except (KeyError, ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, ConfigError):
-        raise Refused(401, "this request is not signed with a site's key") from None
+        raise RequestRefused(401, "this request is not signed with a site's key") from None
     if abs(age) > SIGNATURE_LIFE:
-        raise Refused(401, f"this request was signed {age:.0f} s ago: set the clocks of both machines right")
-    return Signed(public, mark, stamp)
+        raise RequestRefused(401, f"this request was signed {age:.0f} s ago: set the clocks of both machines right")
+    return VerifiedSignature(public, mark, stamp)
 
 
 Scope = MutableMapping[str, Any]
@@ -146,7 +146,7 @@ STILL_THERE = 412
 """Flower's answer to a listed key whose node has not been silent for a minute yet: to it, the node still runs."""
 
 
-class Unheard(Refused):
+class TooManyRefusals(RequestRefused):
     """The answer to a caller who was refused too often."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class Unheard(Refused):
 
 
 @dataclass
-class Door:
+class Gateway:
     """An ASGI program that forwards to one upstream address."""
 
     upstream: str
@@ -167,11 +167,9 @@ class Door:
     log: Path | None = None
     egress: Path | None = None
     """At a site: one line for every body that leaves."""
-    nodes: NodeBook | None = None
+    nodes: NodeKeys | None = None
     """At the coordinator: which key each node has; with it, listed keys are made known to the SuperLink."""
-    explain: Callable[[BaseException], str] = lambda error: (
-        f"the other side does not answer ({type(error).__name__})"
-    )
+    explain: Callable[[BaseException], str] = lambda error: f"the other side does not answer ({type(error).__name__})"
     """Words for a line that does not stand."""
     aloud: Callable[[str], None] = lambda words: None
     """Tells the operator of a refusal: once for each reason and caller, and of a flood in one line."""
@@ -183,12 +181,12 @@ class Door:
     """Whether a node was not, because the SuperLink takes its last life to be under way still."""
     closing: bool = False
     """Set when the door is about to close: polls are let go."""
-    limits: Limits = field(default_factory=Limits)
+    limits: KeyLimits = field(default_factory=KeyLimits)
 
     def __post_init__(self) -> None:
-        self.visitors, self.callers = Visitors(self.limits), Callers(self.limits)
-        self.access, self.telling = AccessLog(self.log), Telling(self.aloud)
-        self._reminder, self._handed = Reminder(), Handed()
+        self.visitors, self.callers = RateLimiter(self.limits), UnknownClients(self.limits)
+        self.access, self.telling = AccessLog(self.log), ThrottledLog(self.aloud)
+        self._reminder, self._handed = RepeatedWarning(), IssuedMessages()
         self._known: set[bytes] = set()
         """Keys that were let in, each with where from."""
 
@@ -199,7 +197,7 @@ class Door:
         if scope["type"] != "http":
             return
         started, who = time.perf_counter(), ""
-        caller, unheard, judge = caller_of(_address(scope)), False, "beyond the door"
+        caller, no_listener, judge = client_of(_address(scope)), False, "beyond the door"
         body, status, answer, kind = b"", 500, b"the door failed", "text/plain"
         try:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -208,15 +206,15 @@ class Door:
             signed = signed_by(headers)
             who = self._name_of(signed.mark)
             scope[LET_IN] = True
-            self._known.add(_acquaintance(caller, headers))
+            self._known.add(_key_header(caller, headers))
             self.visitors.visit(signed.mark, signed.stamp)
             body = await self._read(headers, receive, scope["path"], signed.mark)
             status, answer, kind = await self._forward(scope["path"], headers, body, signed)
-        except Refused as reason:
+        except RequestRefused as reason:
             status, answer, judge = reason.status, str(reason).encode(), "at the door"
-            unheard = isinstance(reason, Unheard)
-            if not who and not unheard:
-                self._known.discard(_acquaintance(caller, headers))
+            no_listener = isinstance(reason, TooManyRefusals)
+            if not who and not no_listener:
+                self._known.discard(_key_header(caller, headers))
                 self.callers.refused(caller)
         except (httpx.HTTPError, OSError) as error:
             status, answer = 502, self.explain(error).encode()
@@ -224,26 +222,24 @@ class Door:
             status, answer = 502, b"the other side's answer is none of Flower's"
         except asyncio.CancelledError:  # the server gives up on what is still open when it ends
             status, answer = 503, b"the door closes; come again"
-        if not unheard or self.callers.first_of_many(caller):
+        if not no_listener or self.callers.first_of_many(caller):
             self._note(scope, who, len(body), status, answer, time.perf_counter() - started, judge)
         if self.egress is not None:
             status = FOR_A_NODE.get(status, status)
-        await send(
-            {"type": "http.response.start", "status": status, "headers": [(b"content-type", kind.encode())]}
-        )
+        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind.encode())]})
         await send({"type": "http.response.body", "body": answer})
 
     def tick(self) -> None:
         """What has to be told or written down though nobody comes; called about once a second."""
         for caller, count in self.callers.counted():
             line = {"from": caller, "who": "", "what": "not looked at", "bytes_in": 0, "bytes_out": 0}
-            self.access.write(**line, status=429, seconds=0.0, count=count, reason=str(Unheard()))
+            self.access.write(**line, status=429, seconds=0.0, count=count, reason=str(TooManyRefusals()))
         self.telling.sum_up()
         if self.roster is not None:
             self.roster.refresh()
-            self._heed_trouble(self.roster)
+            self._report_roster_problem(self.roster)
 
-    def _heed_trouble(self, roster: Roster) -> None:
+    def _report_roster_problem(self, roster: Roster) -> None:
         """Say that the roster as it stands now is not in force, or that it is again."""
         if not self._reminder.is_due(roster.trouble):
             return
@@ -261,12 +257,12 @@ class Door:
 
     def _check_route(self, scope: Scope) -> None:
         if scope["method"] != "POST" or scope["path"] not in FLEET or scope.get("query_string"):
-            raise Refused(404, "this door leads to the fleet routes of a fedsift federation and nowhere else")
+            raise RequestRefused(404, "this door leads to the fleet routes of a fedsift federation and nowhere else")
 
     def _check_caller(self, caller: str, headers: dict[str, str]) -> None:
         """Who was refused too often is not looked at, unless with a key that was let in from there before."""
-        if self.callers.spent(caller) and _acquaintance(caller, headers) not in self._known:
-            raise Unheard
+        if self.callers.spent(caller) and _key_header(caller, headers) not in self._known:
+            raise TooManyRefusals
         if len(self._known) > MOST_CALLERS:
             self._known.clear()
 
@@ -274,11 +270,11 @@ class Door:
         if self.roster is None:
             return "this site's node"
         entry = self.roster.of(mark)
-        self._heed_trouble(self.roster)
+        self._report_roster_problem(self.roster)
         if entry is None:
-            raise Refused(403, f"the key {mark[:23]}... is not on this federation's roster")
+            raise RequestRefused(403, f"the key {mark[:23]}... is not on this federation's roster")
         if entry.revoked:
-            raise Refused(403, f"the key of site '{entry.name}' was revoked")
+            raise RequestRefused(403, f"the key of site '{entry.name}' was revoked")
         return entry.name
 
     async def _read(self, headers: dict[str, str], receive: Receive, path: str, mark: str) -> bytes:
@@ -287,9 +283,7 @@ class Door:
             async with asyncio.timeout(self.limits.read_seconds):
                 body = await self._body(headers, receive)
         except TimeoutError:
-            raise Refused(
-                408, f"this request did not arrive within {self.limits.read_seconds:.0f} s"
-            ) from None
+            raise RequestRefused(408, f"this request did not arrive within {self.limits.read_seconds:.0f} s") from None
         self.visitors.came(mark, len(body))
         if path == OBJECT:
             self.visitors.brings(mark, session_of(body), len(body))
@@ -299,26 +293,26 @@ class Door:
         most = self.limits.request_bytes
         packed = headers.get("content-encoding", PLAIN)
         if packed.strip().lower() != PLAIN:
-            raise Refused(415, f"a request must not be packed, this one is ({packed[:20]})")
+            raise RequestRefused(415, f"a request must not be packed, this one is ({packed[:20]})")
         declared = headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > most:
-            raise Refused(413, f"a request may have {most} bytes, this one says {declared[:20]}")
+            raise RequestRefused(413, f"a request may have {most} bytes, this one says {declared[:20]}")
         parts, size, more = [], 0, True
         while more:
             event = await receive()
             if event["type"] == "http.disconnect":
-                raise Refused(400, "the sender went away")
+                raise RequestRefused(400, "the sender went away")
             parts.append(event.get("body", b""))
             size += len(parts[-1])
             if size > most:
-                raise Refused(413, f"a request may have {most} bytes")
+                raise RequestRefused(413, f"a request may have {most} bytes")
             more = event.get("more_body", False)
         return b"".join(parts)
 
     # The other side -------------------------------------------------------------------------------------------------
 
     async def _forward(
-        self, path: str, headers: dict[str, str], body: bytes, signed: Signed
+        self, path: str, headers: dict[str, str], body: bytes, signed: VerifiedSignature
     ) -> tuple[int, bytes, str]:
         passed = {name: headers[name] for name in PASSED_ON if name in headers}
         if path == ACTIVATE and self.nodes is not None:
@@ -354,19 +348,17 @@ class Door:
         """The other side's answer as its bytes came, refused as soon as it is too long or packed."""
         most, parts, size = self.limits.answer_bytes, [], 0
         asked = {**passed, "accept-encoding": PLAIN, "content-length": str(len(body))}
-        async with self.client.stream(
-            "POST", f"{self.upstream}{path}", content=_once(body), headers=asked
-        ) as response:
+        async with self.client.stream("POST", f"{self.upstream}{path}", content=_once(body), headers=asked) as response:
             packed = response.headers.get("content-encoding", PLAIN)
             if packed.strip().lower() != PLAIN:
-                raise Refused(
+                raise RequestRefused(
                     502, f"the other side packs its answers ({packed[:20]}): nothing between the doors may"
                 )
             async for part in response.aiter_bytes():
                 parts.append(part)
                 size += len(part)
                 if size > most:
-                    raise Refused(413, f"an answer may have {most} bytes, this one has more ({path})")
+                    raise RequestRefused(413, f"an answer may have {most} bytes, this one has more ({path})")
             kind = response.headers.get("content-type", "application/octet-stream")
             return response.status_code, b"".join(parts), kind
 
@@ -407,13 +399,11 @@ class Door:
         try:
             append_private(self.egress, json.dumps(line))
         except OSError as error:
-            raise Refused(
+            raise RequestRefused(
                 503, f"{self.egress} cannot be written ({error.strerror}): nothing leaves until it can"
             ) from None
 
-    def _note(
-        self, scope: Scope, who: str, size: int, status: int, answer: bytes, seconds: float, judge: str
-    ) -> None:
+    def _note(self, scope: Scope, who: str, size: int, status: int, answer: bytes, seconds: float, judge: str) -> None:
         """One line of JSON a request, and a word to the operator if it was refused.
 
         `judge`: who refused. What the other side says, with ever new numbers in it, must not use up what this door is
@@ -423,7 +413,7 @@ class Door:
         if status >= 400:
             said = "".join(c for c in words[:400] if c.isprintable())
             whom = who or (f"somebody ({address})" if address else "somebody")
-            self.telling.tell(f"{status} {judge}", who or caller_of(address), f"{whom} was refused: {said}")
+            self.telling.tell(f"{status} {judge}", who or client_of(address), f"{whom} was refused: {said}")
         self.access.request(
             **{"from": address, "who": who, "what": f"{scope['method']} {scope['path'][:200]}"},
             **{"bytes_in": size, "bytes_out": len(answer)},
@@ -446,7 +436,7 @@ def _address(scope: Scope) -> str:
     return str((scope.get("client") or ("", 0))[0])
 
 
-def _acquaintance(caller: str, headers: dict[str, str]) -> bytes:
+def _key_header(caller: str, headers: dict[str, str]) -> bytes:
     """A key's header as it comes from one caller."""
     return hashlib.sha256(f"{caller} {headers.get(KEY, '')}".encode()).digest()
 

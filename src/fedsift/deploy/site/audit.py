@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from fedsift.audit.at_site import JUDGED
-from fedsift.audit.judged_data import DATA, MODELS, data_of
-from fedsift.audit.original_table import origin_of
-from fedsift.audit.results import judged_site
-from fedsift.audit.rewrite import write_again
-from fedsift.audit.row_cards import row_cards
-from fedsift.audit.site_audit import Evidence, SiteAudit
-from fedsift.audit.site_files import SiteFolder
-from fedsift.audit.writing import array_thumbnails
 from fedsift.core.errors import RunError
 from fedsift.deploy.site.data import open_site, site_data, source_of
 from fedsift.deploy.site.site_file import SiteFile, notebook_of
+from fedsift.label_audit.at_site import JUDGED
+from fedsift.label_audit.judged_data import DATA, MODELS, data_of
+from fedsift.label_audit.original_table import origin_of
+from fedsift.label_audit.results import judged_site
+from fedsift.label_audit.rewrite import write_again
+from fedsift.label_audit.row_cards import row_cards
+from fedsift.label_audit.site_audit import SampleEvidence, SiteAudit
+from fedsift.label_audit.site_files import SiteFolder
+from fedsift.label_audit.writing import array_thumbnails
 from fedsift.protocol.evidence import evidence_of
-from fedsift.protocol.messages import Moment
+from fedsift.protocol.messages import RequestMoment
 from fedsift.protocol.notebook import Notebook
 from fedsift.transports.remote.notebooks import ANSWER, NotebookStore, run_folders
 
@@ -52,7 +52,7 @@ def _refuse_other_data(path: Path, file: SiteFile, run: str, pages: Mapping[str,
     if shown is None:
         return
     network, _ = shown
-    here = open_site(path, network).site(Moment(0, "", 0, 0), Notebook(), network)
+    here = open_site(path, network).site(RequestMoment(0, "", 0, 0), Notebook(), network)
     if data_of(here) != shown:
         raise RunError(
             f"site '{file.name}': its labels or samples are not those that run '{run}' judged: take part in another "
@@ -81,7 +81,7 @@ def write_own_audit(
         dataset.labels[rows],
         parts,
         pages,
-        evidence=Evidence(f"run {run}", evidence_of(pages).round or None, pages.get(MODELS, "")),
+        evidence=SampleEvidence(f"run {run}", evidence_of(pages).round or None, pages.get(MODELS, "")),
         floor=file.floor,
         origin=origin_of(source, file.name),
     )

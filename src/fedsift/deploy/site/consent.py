@@ -14,11 +14,11 @@ from fedsift.core.files import append_private, private_folder, safe_name, write_
 from fedsift.core.version import __version__
 from fedsift.deploy.site.forgetting import FORGOTTEN
 from fedsift.deploy.site.policy import Policy, fields_in, requests_in
-from fedsift.deploy.site.privacy_account import FOLDER, Account
+from fedsift.deploy.site.privacy_account import FOLDER, PrivacyAccount
 from fedsift.deploy.site.site_file import SiteFile, notebook_of
 from fedsift.deploy.site.site_file_head import EGRESS_FILE
 from fedsift.protocol.disclosure import replies_of
-from fedsift.protocol.messages import Answer, Envelope, Request
+from fedsift.protocol.messages import ReplyEnvelope, Request, RequestEnvelope
 from fedsift.transports.remote.messages import EncodedMessage
 from fedsift.transports.remote.notebooks import run_folders
 
@@ -98,17 +98,17 @@ def rules_of(file: SiteFile, notebook: Path) -> Policy | None:
 # What left -----------------------------------------------------------------------------------------------------------
 
 
-def account_of(path: Path, file: SiteFile) -> Account:
+def account_of(path: Path, file: SiteFile) -> PrivacyAccount:
     """The privacy account of the site's dataset: beside the notebooks, so that site files can share one by its name."""
     policy = file.policy or Policy()
     name = safe_name(policy.dataset or file.name)
-    return Account(notebook_of(path, file).parent / FOLDER / f"{name}.jsonl", policy.budget)
+    return PrivacyAccount(notebook_of(path, file).parent / FOLDER / f"{name}.jsonl", policy.budget)
 
 
-def label_account_of(path: Path, file: SiteFile) -> Account:
+def label_account_of(path: Path, file: SiteFile) -> PrivacyAccount:
     """What all releases of the dataset's labels have spent on each of them, held against `privacy_budget`."""
     account = account_of(path, file)
-    return Account(account.path.with_suffix(".labels.jsonl"), file.privacy_budget)
+    return PrivacyAccount(account.path.with_suffix(".labels.jsonl"), file.privacy_budget)
 
 
 def note_reply(
@@ -123,8 +123,8 @@ def note_reply(
 
     `private`: fields that left with noise; the others are outside the privacy budget.
     """
-    envelope = asked if isinstance(asked, Envelope) else None
-    reply = answer.reply if isinstance(answer, Answer) else answer
+    envelope = asked if isinstance(asked, RequestEnvelope) else None
+    reply = answer.reply if isinstance(answer, ReplyEnvelope) else answer
     content = message.tree.encode() + message.tensors
     fields = list(fields_in(reply))
     line = {
@@ -136,7 +136,7 @@ def note_reply(
         "bytes": len(content),
         "seconds": round(seconds, 4),
         "sha256": hashlib.sha256(content).hexdigest(),
-        **({"refused": answer.failure} if isinstance(answer, Answer) and answer.failure else {}),
+        **({"refused": answer.failure} if isinstance(answer, ReplyEnvelope) and answer.failure else {}),
     }
     append_private(egress, json.dumps(line))
 

@@ -26,11 +26,11 @@ from fedsift.data.splits import split, units_of
 from fedsift.deploy.site.consent import account_of, label_account_of
 from fedsift.deploy.site.embeddings import kind_of, note_embedding
 from fedsift.deploy.site.forgetting import FORGOTTEN, forgotten_at
-from fedsift.deploy.site.privacy_account import Charge
+from fedsift.deploy.site.privacy_account import PrivacyCharge
 from fedsift.deploy.site.site_file import SiteFile, notebook_of, read_site_file
 from fedsift.formulas.privacy import update_zcdp
 from fedsift.models.head import PREFIX
-from fedsift.protocol.messages import Envelope, Reply
+from fedsift.protocol.messages import Reply, RequestEnvelope
 from fedsift.protocol.site import Samples
 from fedsift.study.toml_tables import build_named
 from fedsift.training.features import is_features, with_features
@@ -69,9 +69,7 @@ def site_data(path: Path) -> tuple[SiteFile, Dataset, Rows, Rows]:
     train, held = (_remembered(dataset, rows, path, file) for rows in (dataset.train, dataset.test))
     if len(held) == 0 and file.held_out > 0:
         groups = None if dataset.groups is None else dataset.groups[train]
-        larger, smaller = split(
-            labels[train], file.held_out, numpy_generator(0, file.name, "held out"), groups
-        )
+        larger, smaller = split(labels[train], file.held_out, numpy_generator(0, file.name, "held out"), groups)
         train, held = train[larger], train[smaller]
     if len(train) == 0:
         raise DataError(f"site '{file.name}' has no training sample: check the [data] table of {path}")
@@ -120,16 +118,16 @@ def releasing(path: Path, file: SiteFile) -> Release:
     mechanism = None if file.policy is None else file.policy.mechanism
     account, labels = account_of(path, file), label_account_of(path, file)
 
-    def release(envelope: Envelope, reply: Reply) -> Reply:
+    def release(envelope: RequestEnvelope, reply: Reply) -> Reply:
         for kind, epsilon, digest in label_releases(reply):
-            labels.charge(Charge(envelope.run, kind, epsilon, 0, 0.0, 0.0, digest))
+            labels.charge(PrivacyCharge(envelope.run, kind, epsilon, 0, 0.0, 0.0, digest))
         if mechanism is None:
             return reply
         outcome = protected(reply, envelope.request, mechanism)
         if outcome.updates and mechanism.noise > 0:
             rho = update_zcdp(mechanism.noise, outcome.updates)
             request = type(envelope.request).__name__
-            charge = Charge(envelope.run, request, rho, outcome.updates, mechanism.clip, mechanism.noise)
+            charge = PrivacyCharge(envelope.run, request, rho, outcome.updates, mechanism.clip, mechanism.noise)
             account.charge(charge)
         return outcome.reply
 
@@ -223,9 +221,7 @@ def _in_vocabulary(dataset: Dataset, file: SiteFile) -> Labels:
     """The labels as numbers of the federation's classes."""
     if dataset.multilabel != file.multilabel:
         kind = "several labels" if dataset.multilabel else "one label"
-        raise DataError(
-            f"site '{file.name}': its data have {kind} a sample, its site.toml says otherwise (multilabel)"
-        )
+        raise DataError(f"site '{file.name}': its data have {kind} a sample, its site.toml says otherwise (multilabel)")
     unknown = [name for name in dataset.classes if name not in file.classes]
     if unknown:
         raise DataError(

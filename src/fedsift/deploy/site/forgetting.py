@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsift.audit.forgetting import forget_everywhere, kept_of
-from fedsift.audit.judged_data import MODELS
-from fedsift.audit.ledger import Forgotten, Ledger
-from fedsift.audit.site_files import SiteFolder
-from fedsift.audit.writing import open_site as open_audit
 from fedsift.core.errors import ConfigError, DataError, RunError
 from fedsift.core.files import alone, private_folder
 from fedsift.core.text import argument, short
 from fedsift.deploy.site.embeddings import embeddings_of
 from fedsift.deploy.site.site_file import SiteFile, egress_of, notebook_of, read_site_file
+from fedsift.label_audit.forgetting import forget_everywhere, kept_of
+from fedsift.label_audit.judged_data import MODELS
+from fedsift.label_audit.ledger import ForgottenEntry, LabelLedger
+from fedsift.label_audit.site_files import SiteFolder
+from fedsift.label_audit.writing import open_site as open_audit
 from fedsift.transports.remote.notebooks import NotebookStore, run_folders
 
 SERVING = ".serving"
@@ -41,7 +41,7 @@ REMAINS = (
 
 
 @dataclass(frozen=True)
-class ForgottenHere:
+class ForgottenAtSite:
     """What was removed for one sample, and what cannot be removed from here."""
 
     id: str
@@ -77,14 +77,14 @@ def _nobody_serving(site: str, notebook: Path) -> AbstractContextManager[None]:
 # Forgetting --------------------------------------------------------------------------------------------------------
 
 
-def forgotten_at(notebook: Path) -> Forgotten:
+def forgotten_at(notebook: Path) -> ForgottenEntry:
     """Recognises what this site was told to forget."""
-    return Forgotten(Ledger(notebook / FORGOTTEN).entries())
+    return ForgottenEntry(LabelLedger(notebook / FORGOTTEN).entries())
 
 
 def forget_at_site(
     site_file: Path, names: Sequence[str], *, who: str, gone: bool = False, audit: Path | None = None
-) -> list[ForgottenHere]:
+) -> list[ForgottenAtSite]:
     """Remove samples from all that the site keeps. `gone`: they are in the data no more, so nothing can be looked up.
 
     Stopped on the way, the same command does the rest: the line that says it was done is written last.
@@ -104,12 +104,10 @@ def forget_at_site(
             seen = tuple(sorted({*models, *judged}))
             notes = [f"run {run} is closed here: start a new one" for run in runs]
             if not named:
-                notes.append(
-                    "the data name no samples: remove the row before the site starts, or it is used again"
-                )
-            Ledger(notebook / FORGOTTEN).forget(name, who, {"runs": list(runs), "models": list(seen)})
+                notes.append("the data name no samples: remove the row before the site starts, or it is used again")
+            LabelLedger(notebook / FORGOTTEN).forget(name, who, {"runs": list(runs), "models": list(seen)})
             remains = tuple(line.format(site=argument(file.name)) for line in REMAINS)
-            found.append(ForgottenHere(name, runs, seen, (*files, *changed), remains, tuple(notes)))
+            found.append(ForgottenAtSite(name, runs, seen, (*files, *changed), remains, tuple(notes)))
         return found
 
 
@@ -147,9 +145,7 @@ def _models_in(store: NotebookStore) -> set[str]:
     for moment in store.versions():
         try:
             found.add(str(store.pages(moment).get(MODELS, "")))
-        except (
-            RunError
-        ):  # pages of a plugin that this process does not know, or cut off: they go all the same
+        except RunError:  # pages of a plugin that this process does not know, or cut off: they go all the same
             continue
     return found - {""}
 

@@ -24,9 +24,7 @@ def app_fingerprint(app: Path) -> str:
     try:
         return f"sha256:{hashlib.sha256(build_fab_from_disk(app)).hexdigest()}"
     except ValueError as error:
-        raise ConfigError(
-            f"'{app}' cannot be packed as a Flower app: {' '.join(str(error).split())}"
-        ) from None
+        raise ConfigError(f"'{app}' cannot be packed as a Flower app: {' '.join(str(error).split())}") from None
 
 
 def pin(app: str, site_file: Path) -> str:

@@ -28,17 +28,17 @@ import torch
 from torch import Tensor
 
 from fedsift.core.errors import ConfigError
-from fedsift.core.ranges import AtLeastZero, Count, Positive, Ranged
-from fedsift.protocol.messages import Envelope, Reply, Request, SiteFacts
-from fedsift.training.private_updates import Mechanism
-from fedsift.transports.remote.introduction import Hello, Introduction, Notice
+from fedsift.core.ranges import AtLeastZero, Count, Positive, RangeChecked
+from fedsift.protocol.messages import Reply, Request, RequestEnvelope, SiteFacts
+from fedsift.training.private_updates import NoiseMechanism
+from fedsift.transports.remote.introduction import Introduction, IntroductionRequest, SiteNotice
 
 AUDIT = frozenset({"CountLabels", "FitFolds", "JudgeGrid", "JudgeLabels"})
 """The label audit's requests: their replies are aggregates of a site's labels."""
 
 
 @dataclass(frozen=True)
-class Policy(Ranged):
+class Policy(RangeChecked):
     """The keys of the `[policy]` table."""
 
     requests: tuple[str, ...] | None = None
@@ -68,19 +68,17 @@ class Policy(Ranged):
         if self.noise > 0 and self.clip is None:
             raise ConfigError("policy.noise needs policy.clip: without a longest update no noise hides one")
         if self.budget is not None and not self.noise > 0:
-            raise ConfigError(
-                "policy.budget needs policy.noise (and policy.clip): without noise nothing is private"
-            )
+            raise ConfigError("policy.budget needs policy.noise (and policy.clip): without noise nothing is private")
 
     @property
-    def mechanism(self) -> Mechanism | None:
-        return None if self.clip is None else Mechanism(self.clip, self.noise)
+    def mechanism(self) -> NoiseMechanism | None:
+        return None if self.clip is None else NoiseMechanism(self.clip, self.noise)
 
     def objection_to_request(self, asked: Any, allowed: frozenset[str]) -> str | None:
         """Why this is not served, or None. `allowed`: runs that the operator has let in."""
-        if isinstance(asked, Hello | Notice):
+        if isinstance(asked, IntroductionRequest | SiteNotice):
             return None
-        if not isinstance(asked, Envelope):
+        if not isinstance(asked, RequestEnvelope):
             return f"a {type(asked).__name__} is nothing that a site answers"
         for name in requests_in(asked.request):
             if name not in (self.requests or ()):

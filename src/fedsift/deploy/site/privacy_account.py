@@ -24,12 +24,12 @@ from fedsift.core.files import private_folder
 FOLDER = "privacy"
 
 
-class Refused(RunError):
+class BudgetRefused(RunError):
     """The site's policy does not allow it. The words may travel: they speak of rules, not of data."""
 
 
 @dataclass(frozen=True)
-class Charge:
+class PrivacyCharge:
     """One release."""
 
     run: str
@@ -43,7 +43,7 @@ class Charge:
     """Of what left, where the same may leave again for nothing."""
 
 
-class Account:
+class PrivacyAccount:
     """The releases of one dataset. `budget`: the most that they may cost together; None counts without a limit."""
 
     def __init__(self, path: Path, budget: float | None = None) -> None:
@@ -53,7 +53,7 @@ class Account:
     def spent(self) -> float:
         return math.fsum(charge.rho for charge in self.charges())
 
-    def charges(self) -> list[Charge]:
+    def charges(self) -> list[PrivacyCharge]:
         """Every release so far. A last line that was cut off in writing is none: nothing had left by then."""
         try:
             text = self.path.read_text("utf-8")
@@ -62,10 +62,10 @@ class Account:
         whole, _, _ = text.rpartition("\n")
         try:
             rows = [json.loads(line) for line in whole.splitlines()]
-            known = [field.name for field in dataclasses.fields(Charge) if field.name != "digest"]
-            return [Charge(**{key: row[key] for key in known}, digest=row.get("digest", "")) for row in rows]
+            known = [field.name for field in dataclasses.fields(PrivacyCharge) if field.name != "digest"]
+            return [PrivacyCharge(**{key: row[key] for key in known}, digest=row.get("digest", "")) for row in rows]
         except (ValueError, KeyError, TypeError):
-            raise Refused(
+            raise BudgetRefused(
                 f"the privacy account {self.path.name} is damaged, so nothing is released: restore it from a copy"
             ) from None
 
@@ -79,15 +79,15 @@ class Account:
             f"{rho:.4g}"
         )
 
-    def charge(self, charge: Charge) -> None:
-        """Write a release down, for good, before it leaves; raises `Refused` when the budget does not allow it."""
+    def charge(self, charge: PrivacyCharge) -> None:
+        """Record a release before it leaves; raises `BudgetRefused` when the budget does not allow it."""
         private_folder(self.path.parent)
         with self._locked():
             if charge.digest and charge.digest in {known.digest for known in self.charges()}:
                 return
             reason = self.objection(charge.rho)
             if reason is not None:
-                raise Refused(reason)
+                raise BudgetRefused(reason)
             line = {"at": datetime.now(UTC).isoformat(timespec="seconds"), **vars(charge)}
             self._append(json.dumps(line) + "\n")
 

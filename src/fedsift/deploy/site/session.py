@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedsift.core.errors import ConfigError
-from fedsift.core.files import alone, keep_to_oneself, safe_name, write_private
+from fedsift.core.files import alone, make_files_private, safe_name, write_private
 from fedsift.core.text import argument
 from fedsift.deploy.addresses import host_of
-from fedsift.deploy.certificates import client_context, greet, server_context, throw_away, words_of
-from fedsift.deploy.flower_commands import Worker, ended, existing, node_of, site_command
-from fedsift.deploy.gateway.limits import Limits
-from fedsift.deploy.gateway.listener import DoorServer, bind
-from fedsift.deploy.gateway.proxy import Door
+from fedsift.deploy.certificates import client_context, greet, server_context, temporary_certificate, words_of
+from fedsift.deploy.flower_commands import SiteProcess, ended, existing, node_of, site_command
+from fedsift.deploy.gateway.limits import KeyLimits
+from fedsift.deploy.gateway.listener import GatewayServer, bind
+from fedsift.deploy.gateway.proxy import Gateway
 from fedsift.deploy.site.confinement import of_node, tell
 from fedsift.deploy.site.site_file_head import read_head
 from fedsift.deploy.temporary import new_socket
@@ -49,7 +49,7 @@ def note_node(home: Path, node: int) -> None:
     write_private(home / LAST_NODE, str(node).encode("ascii"))
 
 
-def sign_off(home: Path, superlink: str, ca: Path, key: Path) -> bool:
+def announce_end(home: Path, superlink: str, ca: Path, key: Path) -> bool:
     """Tell the coordinator that this site's last node has ended, if there was one; whether it took note.
 
     Nothing depends on it: without it the site is let in a minute later.
@@ -85,21 +85,21 @@ def signature(key: Path) -> dict[str, str]:
 
 AGAIN_AFTER = 10.0
 """Seconds before a node that ended is started again."""
-STRAIGHT_THROUGH = Limits(hold_seconds=0.0, message_bytes=4 * 2**30)
+STRAIGHT_THROUGH = KeyLimits(hold_seconds=0.0, message_bytes=4 * 2**30)
 """The coordinator's door holds polls open and sets the size of messages; here they are only counted.
 
 Of what comes in, `largest_answer` of site.toml sets the size.
 """
 
 
-def home_of(site_file: Path) -> Path:
+def flower_home(site_file: Path) -> Path:
     """Where Flower's own files of this site are, by its name: two site files in a folder share nothing."""
     head = read_head(site_file)
     return head.path.parent / ".flower" / safe_name(head.name)
 
 
 @dataclass(frozen=True)
-class Visit:
+class NodeSession:
     """One life of the site's node."""
 
     code: int
@@ -125,7 +125,7 @@ def attend(
     restarted, and theirs end themselves. So is one that came too early: a site that lost power and is back within a
     minute finds its old node still counted as present. Returns the exit code.
     """
-    keep_to_oneself()
+    make_files_private()
     if ca is None or key is None:
         raise ConfigError("a site needs --ca and --key, or --insecure for a trial on 127.0.0.1")
     host_of(superlink)
@@ -138,20 +138,16 @@ def attend(
 def _attend(
     site_file: Path, superlink: str, ca: Path, key: Path, home: Path, say: Say, rest: Callable[[float], None]
 ) -> int:
-    worker = Worker(site_file, new_socket())
+    worker = SiteProcess(site_file, new_socket())
     try:
         with meanwhile("reading this site's data", say):
             worker.start()
         trouble = greet(superlink, ca)
-        say(
-            f"the line to {superlink} stands" if trouble is None else f"{trouble} It is tried again and again"
-        )
+        say(f"the line to {superlink} stands" if trouble is None else f"{trouble} It is tried again and again")
         if not read_head(site_file).apps:
-            say(
-                f"no app is pinned, so none will run: fedsift flower pin sha256:... {argument(site_file.name)}"
-            )
+            say(f"no app is pinned, so none will run: fedsift flower pin sha256:... {argument(site_file.name)}")
         while True:
-            if sign_off(home, superlink, ca, key):
+            if announce_end(home, superlink, ca, key):
                 say("this site's last node had not taken leave; that is done")
             visit = _visit(site_file, superlink, ca, key, worker, home, say)
             if visit.too_early:
@@ -168,12 +164,12 @@ def _attend(
 
 
 def _visit(
-    site_file: Path, superlink: str, ca: Path, key: Path, worker: Worker, home: Path, say: Say
-) -> Visit:
-    own = throw_away(home / "own")
+    site_file: Path, superlink: str, ca: Path, key: Path, worker: SiteProcess, home: Path, say: Say
+) -> NodeSession:
+    own = temporary_certificate(home / "own")
     head = read_head(site_file)
     egress = head.egress
-    door = Door(
+    door = Gateway(
         f"https://{superlink}",
         httpx.AsyncClient(verify=client_context(ca), timeout=60.0, trust_env=False),
         pins=lambda: read_head(site_file).apps,
@@ -204,5 +200,5 @@ def _visit(
                 starts.look(lambda: door.joined)
                 return node.poll() is None
 
-            DoorServer(door, listener, server_context(own), alive=alive, aloud=say).run()
-            return Visit(ended(node, "the SuperNode", say), door.joined, door.too_early)
+            GatewayServer(door, listener, server_context(own), alive=alive, aloud=say).run()
+            return NodeSession(ended(node, "the SuperNode", say), door.joined, door.too_early)

@@ -74,9 +74,7 @@ def _data_of(table: dict[str, Any], folder: Path) -> tuple[Path, ...]:
         for key, value in part.items()
         if key != "name" and isinstance(value, str) and value
     ]
-    searched = [
-        Path(part).expanduser() for part in os.environ.get("FEDSIFT_DATA", "").split(os.pathsep) if part
-    ]
+    searched = [Path(part).expanduser() for part in os.environ.get("FEDSIFT_DATA", "").split(os.pathsep) if part]
     return tuple(place for place in (*named, *searched, cache_root()) if _is_there(place))
 
 

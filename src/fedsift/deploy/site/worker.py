@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from fedsift.core.errors import ConfigError, FedsiftError
-from fedsift.core.files import keep_to_oneself, private_folder, write_private
+from fedsift.core.files import make_files_private, private_folder, write_private
 from fedsift.core.text import argument, short, visible
-from fedsift.core.type_checks import misfit
-from fedsift.deploy.flower_commands import trouble_file
+from fedsift.core.type_checks import schema_error
+from fedsift.deploy.flower_commands import failure_file
 from fedsift.deploy.site.consent import (
     WITHDRAWN,
     account_of,
@@ -42,12 +42,12 @@ from fedsift.deploy.site.local_socket import receive_message, send_message
 from fedsift.deploy.site.policy import Policy
 from fedsift.deploy.site.site_file import SiteFile, egress_of, notebook_of, read_site_file
 from fedsift.formulas.privacy import update_zcdp
-from fedsift.protocol.messages import Answer, Envelope
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.training.known_networks import LONGEST_NAME, unknown_network
 from fedsift.training.private_updates import updates_in
 from fedsift.transports.remote.answering import answer
 from fedsift.transports.remote.encoding import decode, encode
-from fedsift.transports.remote.introduction import Notice
+from fedsift.transports.remote.introduction import SiteNotice
 from fedsift.transports.remote.messages import EncodedMessage
 from fedsift.transports.remote.notebooks import run_folders, unfit_run
 
@@ -55,7 +55,7 @@ from fedsift.transports.remote.notebooks import run_folders, unfit_run
 # ------------------------------------------------------------------------------
 
 
-class PlainLines(logging.Formatter):
+class EscapedLines(logging.Formatter):
     """What would act in a terminal is written as an escape; lines of a traceback cannot be taken for entries."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -67,7 +67,7 @@ class PlainLines(logging.Formatter):
 
 def begin_log() -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(PlainLines("%(asctime)s %(name)s %(message)s"))
+    handler.setFormatter(EscapedLines("%(asctime)s %(name)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
@@ -151,9 +151,7 @@ def load_plugins(file: SiteFile) -> None:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise ConfigError(
-                f"site '{file.name}': the plugin '{name}' cannot be imported: {error}"
-            ) from None
+            raise ConfigError(f"site '{file.name}': the plugin '{name}' cannot be imported: {error}") from None
 
 
 def _reply(message: EncodedMessage, site_file: Path) -> EncodedMessage:
@@ -162,7 +160,7 @@ def _reply(message: EncodedMessage, site_file: Path) -> EncodedMessage:
     asked: Any = None
     try:
         found = decode(message)
-        wrong = misfit(found, type(found), "the request")
+        wrong = schema_error(found, type(found), "the request")
         if wrong is None:
             asked = found
             answered = _answer(asked, message.note, file, site_file)
@@ -178,7 +176,7 @@ def _reply(message: EncodedMessage, site_file: Path) -> EncodedMessage:
     return _listed(answered, asked, site_file, _private(answered, file), time.perf_counter() - began)
 
 
-def _unfit(reason: str) -> Answer:
+def _unfit(reason: str) -> ReplyEnvelope:
     log.warning("refused: %s", short(reason))
     return _refusal(None, short(f"the request cannot be served: {reason}"))
 
@@ -198,7 +196,7 @@ def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path
     if since is not None:
         return _refusal(asked, f"site '{file.name}' has withdrawn ({since})")
     policy = rules_of(file, notebook)
-    reason = unfit_run(asked.run) if isinstance(asked, Envelope) else None
+    reason = unfit_run(asked.run) if isinstance(asked, RequestEnvelope) else None
     if reason is not None:
         log.warning("refused: %s", short(reason))
         return _refusal(asked, reason)
@@ -212,10 +210,8 @@ def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path
     if reason is not None:
         log.warning("refused: %s%s", short(reason), _way_out(asked, policy, site_file))
         return _refusal(asked, reason)
-    answered = answer(
-        asked, lambda: open_site(site_file, model), model, note.get("session", ""), expose_errors=False
-    )
-    reply = answered.reply if isinstance(answered, Answer) else answered
+    answered = answer(asked, lambda: open_site(site_file, model), model, note.get("session", ""), expose_errors=False)
+    reply = answered.reply if isinstance(answered, ReplyEnvelope) else answered
     reason = policy.objection_to_reply(reply) if policy and reply is not None else None
     if reason is not None:
         log.warning("refused: %s", short(reason))
@@ -226,7 +222,7 @@ def _answer(asked: Any, note: Mapping[str, str], file: SiteFile, site_file: Path
 def _unwritten(asked: Any, model: str, file: SiteFile) -> str | None:
     """Why the network that a message names is not built: its name could have any code imported and called."""
     reason = unknown_network(model, (file.model, *file.networks))
-    if reason is None or isinstance(asked, Notice):
+    if reason is None or isinstance(asked, SiteNotice):
         return None
     line = f"networks = [{json.dumps(short(model, LONGEST_NAME), ensure_ascii=False)}]"
     return (
@@ -237,7 +233,7 @@ def _unwritten(asked: Any, model: str, file: SiteFile) -> str | None:
 
 def _too_much(asked: Any, model: str, file: SiteFile, site_file: Path) -> str | None:
     """Why a message asks for more work than the site does for one, with or without a policy of its own."""
-    if isinstance(asked, Notice):
+    if isinstance(asked, SiteNotice):
         return None
     limits, room = file.policy or Policy(), open_site(site_file)
     if len(room.samples.shape) > 1:  # rows of features are nothing to embed
@@ -245,13 +241,13 @@ def _too_much(asked: Any, model: str, file: SiteFile, site_file: Path) -> str | 
         reason = objection_to_embedding(notebook, model, limits.embeddings, written)
         if reason is not None:
             return f"site '{file.name}': {reason}"
-    return limits.objection_to_work(asked.request, room.facts("")) if isinstance(asked, Envelope) else None
+    return limits.objection_to_work(asked.request, room.facts("")) if isinstance(asked, RequestEnvelope) else None
 
 
 def _unaffordable(asked: Any, file: SiteFile, site_file: Path) -> str | None:
     """Why an update is not even computed: it could not be paid for."""
     policy = file.policy
-    if policy is None or policy.budget is None or not isinstance(asked, Envelope):
+    if policy is None or policy.budget is None or not isinstance(asked, RequestEnvelope):
         return None
     updates = len(updates_in(asked.request.reply_type))
     return account_of(site_file, file).objection(update_zcdp(policy.noise, updates)) if updates else None
@@ -259,25 +255,23 @@ def _unaffordable(asked: Any, file: SiteFile, site_file: Path) -> str | None:
 
 def _private(answered: Any, file: SiteFile) -> tuple[str, ...]:
     """Fields that left with noise, as `Reply.field`."""
-    if file.policy is None or not file.policy.noise > 0 or not isinstance(answered, Answer):
+    if file.policy is None or not file.policy.noise > 0 or not isinstance(answered, ReplyEnvelope):
         return ()
     reply = answered.reply
-    return (
-        () if reply is None else tuple(f"{type(reply).__name__}.{name}" for name in updates_in(type(reply)))
-    )
+    return () if reply is None else tuple(f"{type(reply).__name__}.{name}" for name in updates_in(type(reply)))
 
 
 def _way_out(asked: Any, policy: Policy | None, site_file: Path) -> str:
-    if policy is None or not policy.ask_first or not isinstance(asked, Envelope):
+    if policy is None or not policy.ask_first or not isinstance(asked, RequestEnvelope):
         return ""
     dashes = "-- " if asked.run.startswith("-") else ""  # or it would be read as an option
     return f". To let it in: fedsift flower allow {dashes}{argument(asked.run)} {argument(site_file)}"
 
 
-def _refusal(asked: Any, reason: str) -> Answer:
-    if isinstance(asked, Envelope):
-        return Answer(asked.run, asked.site, asked.moment.id, None, f"Refused: {reason}")
-    return Answer("", "", "", None, f"Refused: {reason}")
+def _refusal(asked: Any, reason: str) -> ReplyEnvelope:
+    if isinstance(asked, RequestEnvelope):
+        return ReplyEnvelope(asked.run, asked.site, asked.moment.id, None, f"Refused: {reason}")
+    return ReplyEnvelope("", "", "", None, f"Refused: {reason}")
 
 
 def end_with(parent: int, place: Path) -> None:
@@ -293,12 +287,12 @@ def end_with(parent: int, place: Path) -> None:
 
 
 if __name__ == "__main__":
-    keep_to_oneself()
+    make_files_private()
     begin_log()
     place = Path(sys.argv[2])
     end_with(os.getppid(), place)
     try:
         serve(Path(sys.argv[1]), place)
     except FedsiftError as error:
-        trouble_file(place).write_text(str(error), "utf-8")
+        failure_file(place).write_text(str(error), "utf-8")
         sys.exit(error.exit_code)

@@ -22,16 +22,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fedsift.core.errors import ConfigError, RunError
 from fedsift.core.files import private_folder, safe_name, write_private
 from fedsift.deploy.app import write_app
-from fedsift.deploy.certificates import throw_away
+from fedsift.deploy.certificates import temporary_certificate
 from fedsift.deploy.coordinator import starting
 from fedsift.deploy.coordinator.following import POLL
-from fedsift.deploy.coordinator.hosting import LINK_FILE, Link, read_link
-from fedsift.deploy.coordinator.roster import Entry, add_entry, fingerprint
+from fedsift.deploy.coordinator.hosting import LINK_FILE, SuperLinkAddress, read_link
+from fedsift.deploy.coordinator.roster import RosterEntry, add_entry, fingerprint
 from fedsift.deploy.flower_commands import free_port
 from fedsift.deploy.site.pins import app_fingerprint, pin
 from fedsift.deploy.site.site_file_head import read_head
 from fedsift.deploy.temporary import end_with_parent
-from fedsift.deploy.waiting import Say, Status
+from fedsift.deploy.waiting import Say, StatusLine
 from fedsift.runs.folder import FEDERATION, WAITING, RunFolder
 from fedsift.runtime.loop import Listener
 from fedsift.study.study import Study
@@ -42,7 +42,7 @@ MOST_SITES = 20
 
 
 @dataclass
-class Member:
+class TrialProcess:
     """One program of the consortium."""
 
     name: str
@@ -63,7 +63,7 @@ class Member:
 
 
 @dataclass
-class Trial:
+class ConsortiumTrial:
     """Where everything of a trial is, and what runs."""
 
     out: Path
@@ -71,7 +71,7 @@ class Trial:
     sites: dict[str, Path]
     """Site files by name, in the federation's order."""
     port: int = field(default_factory=free_port)
-    members: list[Member] = field(default_factory=list)
+    members: list[TrialProcess] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
     row: dict[str, Any] = field(default_factory=dict)
     """The last finished round."""
@@ -104,7 +104,7 @@ class Trial:
     def run(self) -> Path:
         return self.out / "run"
 
-    def launch(self, name: str, *arguments: str | Path) -> Member:
+    def launch(self, name: str, *arguments: str | Path) -> TrialProcess:
         """Start one `fedsift` command in a session of its own; it ends when this process does, however that ends."""
         log = private_folder(self.out / "logs") / f"{name}.log"
         with log.open("ab") as output:
@@ -116,7 +116,7 @@ class Trial:
                 start_new_session=True,
                 preexec_fn=end_with_parent,
             )
-        member = Member(name, process, log)
+        member = TrialProcess(name, process, log)
         self.members.append(member)
         return member
 
@@ -125,9 +125,7 @@ class Trial:
         for member in self.members:
             code = member.process.poll()
             if code is not None:
-                raise RunError(
-                    f"{member.name} ended with code {code}: {member.last_words} (all of it: {member.log})"
-                )
+                raise RunError(f"{member.name} ended with code {code}: {member.last_words} (all of it: {member.log})")
 
     def states(self) -> list[tuple[str, str, str]]:
         """Name, state and a few words for each program and for the run."""
@@ -160,7 +158,7 @@ def _site_state(site: str, waiting: dict[str, Any]) -> str:
     return "has joined" if site in waiting.get("here", ()) else "has answered"
 
 
-def prepare_trial(study: Study, out: Path | None = None, *, doors: bool = True) -> Trial:
+def prepare_trial(study: Study, out: Path | None = None, *, doors: bool = True) -> ConsortiumTrial:
     """The app and the sites' folders, written where nothing else is; with `doors`, keys, roster and pins too."""
     slug = re.sub(r"[^a-z0-9]+", "-", study.name.lower()).strip("-") or "study"
     place = out or Path("trials") / f"{datetime.now():%Y-%m-%d-%H%M%S}-{slug}"
@@ -174,9 +172,9 @@ def prepare_trial(study: Study, out: Path | None = None, *, doors: bool = True) 
         )
     private_folder(place)
     files = write_app(study, place / "app", trial=place / "trial")
-    trial = Trial(place.resolve(), study, {read_head(file).name: file for file in files})
+    trial = ConsortiumTrial(place.resolve(), study, {read_head(file).name: file for file in files})
     if doors:
-        _hand_out_keys(trial)
+        _issue_keys(trial)
     return trial
 
 
@@ -188,20 +186,20 @@ def make_key(place: Path) -> bytes:
     return key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 
-def _hand_out_keys(trial: Trial) -> None:
+def _issue_keys(trial: ConsortiumTrial) -> None:
     """What operators do by hand: a certificate, a key for each site, the roster, the pin of the app."""
-    throw_away(trial.out / "keys")
+    temporary_certificate(trial.out / "keys")
     mark = app_fingerprint(trial.out / "app")
     for site, file in trial.sites.items():
         public = make_key(trial.key_of(site))
         with np.load(file.parent / "data.npz") as arrays:
             samples = len(arrays["labels"])
-        add_entry(trial.roster, Entry(site, fingerprint(public), samples))
+        add_entry(trial.roster, RosterEntry(site, fingerprint(public), samples))
         pin(mark, file)
 
 
 def try_consortium(
-    trial: Trial, listen: Listener | None = None, say: Say = lambda words: None
+    trial: ConsortiumTrial, listen: Listener | None = None, say: Say = lambda words: None
 ) -> dict[str, Any]:
     """Start everything, run the study to its end, end everything; returns the summary."""
     with _running(trial):
@@ -220,12 +218,10 @@ def try_consortium(
             say(words)
 
         app = trial.out / "app"
-        return starting.start(
-            app, folder, address, insecure=link is None, ca=ca, listen=heard, say=said, stop=False
-        )
+        return starting.start(app, folder, address, insecure=link is None, ca=ca, listen=heard, say=said, stop=False)
 
 
-def _launched(trial: Trial, say: Say) -> Link | None:
+def _launched(trial: ConsortiumTrial, say: Say) -> SuperLinkAddress | None:
     """All programs on their way, and the coordinator's link to its SuperLink once that is known."""
     safe: tuple[str | Path, ...] = ("--insecure",)
     if trial.doors:
@@ -239,7 +235,7 @@ def _launched(trial: Trial, say: Say) -> Link | None:
         trial.launch(site, "site", file, "--superlink", trial.address, *how)
     if not trial.doors:
         return None
-    status = Status(say)
+    status = StatusLine(say)
     while not (trial.hub / LINK_FILE).is_file():
         trial.check()
         status.now("waiting for the coordinator's door")
@@ -248,7 +244,7 @@ def _launched(trial: Trial, say: Say) -> Link | None:
 
 
 @contextmanager
-def _running(trial: Trial) -> Iterator[None]:
+def _running(trial: ConsortiumTrial) -> Iterator[None]:
     """End every program that the trial started, and whatever these started, by their process ids."""
     try:
         yield

@@ -10,12 +10,12 @@ import numpy as np
 import tomli_w
 
 from fedsift.core.files import safe_name, write_atomically
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.deploy.site.site_file import SITE_FILE
 from fedsift.transports.remote.simulated_sites import arrays_of, central_arrays, save_arrays
 
 
-def export_trial(spread: Spread, models: Mapping[str, str], folder: Path) -> list[Path]:
+def export_trial(spread: FederatedDataset, models: Mapping[str, str], folder: Path) -> list[Path]:
     """One folder a site, with its site.toml and its samples, in the federation's order; the site files."""
     folder.mkdir(parents=True, exist_ok=True)
     common = _export_public(spread, folder)
@@ -28,7 +28,7 @@ def export_trial(spread: Spread, models: Mapping[str, str], folder: Path) -> lis
     return files
 
 
-def export_test(spread: Spread, folder: Path) -> dict[str, Any]:
+def export_test(spread: FederatedDataset, folder: Path) -> dict[str, Any]:
     """The coordinator's own test set and the key that points to it; nothing when the data have none."""
     arrays = central_arrays(spread)
     if arrays is None:
@@ -38,7 +38,7 @@ def export_test(spread: Spread, folder: Path) -> dict[str, Any]:
     return {"test": {"name": "npz", "path": str(path)}}
 
 
-def _export_public(spread: Spread, folder: Path) -> dict[str, Any]:
+def _export_public(spread: FederatedDataset, folder: Path) -> dict[str, Any]:
     """What all sites share, written once beside their folders; the keys that point to it."""
     public = spread.public
     if public is None:
@@ -52,7 +52,7 @@ def _export_public(spread: Spread, folder: Path) -> dict[str, Any]:
     }
 
 
-def _export(spread: Spread, site: str, keys: Mapping[str, Any], place: Path) -> None:
+def _export(spread: FederatedDataset, site: str, keys: Mapping[str, Any], place: Path) -> None:
     data = spread.dataset
     save_arrays(place / "data.npz", arrays_of(spread, site))
     table: dict[str, Any] = {

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from fedsift.detection.group_test import tested_split
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Weights
-from fedsift.protocol.site import Compute, Samples
+from fedsift.protocol.site import ComputeSettings, Samples
 from fedsift.training.workers import predict
 
 FEWEST_SITES = 4
@@ -43,7 +43,7 @@ class CrossCheck:
         chosen = from_numpy(np.sort(random.choice(len(samples), MOST_SAMPLES, replace=False)))
         return CrossCheck(replace(samples, rows=samples.rows[chosen]), labels[chosen])
 
-    def loss(self, network: str, weights: Weights, classes: int, compute: Compute) -> float:
+    def loss(self, network: str, weights: Weights, classes: int, compute: ComputeSettings) -> float:
         """A model's mean loss on these samples."""
         logits = predict(network, weights, self.samples, classes, compute)
         if self.labels.dim() == 2:
@@ -54,7 +54,7 @@ class CrossCheck:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     """What the coordinator's own samples say, beside what a method made of the claims."""
 
     p_value: float
@@ -81,7 +81,7 @@ class Verdict:
         return f"claims and models disagree on the coordinator's own samples: {'; '.join(parts)}"
 
 
-def verdict(losses: Mapping[str, float], findings: Findings, random: np.random.Generator) -> Verdict | None:
+def verdict(losses: Mapping[str, float], findings: Findings, random: np.random.Generator) -> ClaimVerdict | None:
     """None where there are too few models, or the method itself judges nobody.
 
     losses: of each site's latest model. Where these show no two groups nobody is contradicted.
@@ -91,7 +91,7 @@ def verdict(losses: Mapping[str, float], findings: Findings, random: np.random.G
         return None
     tested = tested_split(np.array([[losses[site]] for site in sites]), random)
     noisy = {sites[int(place)] for place in tested.noisy}
-    return Verdict(
+    return ClaimVerdict(
         tested.p_value,
         worse=tuple(site for site in sites if site in noisy and site not in findings.noisy),
         better=tuple(site for site in sites if noisy and site not in noisy and site in findings.noisy),

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from fedsift.core.codec import digest_of
-from fedsift.core.ranges import AtLeastOne, AtLeastZero, Range, Ranged
+from fedsift.core.ranges import AtLeastOne, AtLeastZero, Range, RangeChecked
 from fedsift.core.text import short
-from fedsift.protocol.messages import Envelope, Reply, Weights
+from fedsift.protocol.messages import Reply, RequestEnvelope, Weights
 from fedsift.runtime.gate.reply_checks import unchecked
-from fedsift.runtime.gate.update_norms import Lengths, Way, usual_for
+from fedsift.runtime.gate.update_norms import UpdateNorms, Way, usual_norm_for
 
 # Whither sites go, update by update: one that went along with the others and then turns round is told
 # by its past
@@ -54,7 +54,7 @@ KEPT_DIGESTS = 64
 SHORT = 12
 
 
-class Starts:
+class StartDigests:
     """The models that an exchange's answers began at: most are one object, whose fingerprint is taken once."""
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ LEAST_SIZE = 0.1
 
 
 @dataclass(frozen=True)
-class GateLimits(Ranged):
+class GateLimits(RangeChecked):
     """The study's `[gate]` table."""
 
     norm_factor: AtLeastZero = 6.0
@@ -197,7 +197,7 @@ class GateLimits(Ranged):
 
 
 @dataclass(frozen=True)
-class Move:
+class ModelUpdate:
     """One model of one reply: where it began, where it ended."""
 
     model: Weights
@@ -234,15 +234,15 @@ class Protection:
     """What a run's gate remembers, and how it judges."""
 
     limits: GateLimits = field(default_factory=GateLimits)
-    lengths: dict[str, Lengths] = field(default_factory=dict)
+    lengths: dict[str, UpdateNorms] = field(default_factory=dict)
     """By stage and model; kept with the run's checkpoints."""
     seen: dict[str, list[str]] = field(default_factory=dict)
     """Fingerprints of each site's accepted models and of where they began, the latest; kept with them."""
     tells: bool = False
-    """Whether no honest site turns round as far as an attacker (`tells_turns`)."""
+    """Whether no honest site turns round as far as an attacker (`turning_is_attack`)."""
     opening: bool = False
     """Whether the next models come from one that has learnt nothing, on labels of which no wrong ones look like an
-    attack (`tells_attacks`); kept with them."""
+    attack (`reversal_is_attack`); kept with them."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Sites whose models are refused until the run ends, and why; kept with them."""
     faced: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -259,7 +259,7 @@ class Protection:
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """The reverse."""
-        self.lengths = {key: Lengths.recalled(known) for key, known in memory.get("lengths", {}).items()}
+        self.lengths = {key: UpdateNorms.recalled(known) for key, known in memory.get("lengths", {}).items()}
         self.seen = {site: list(marks) for site, marks in memory.get("seen", {}).items()}
         self.opening = memory.get("opening", self.opening)
         self.left_out = dict(memory.get("left_out", {}))
@@ -269,20 +269,18 @@ class Protection:
         self,
         stage: str,
         replies: Mapping[str, Reply],
-        envelopes: Mapping[str, Envelope],
+        envelopes: Mapping[str, RequestEnvelope],
         buffers: Callable[[str], Collection[str]],
     ) -> dict[str, str]:
         """Why updates of these replies are set aside, by site. buffers: a site's running statistics, by name."""
         refused: dict[str, str] = {}
-        moves: dict[str, dict[str, Move]] = {}
+        moves: dict[str, dict[str, ModelUpdate]] = {}
         marks: dict[str, list[str]] = {}
-        starts = Starts()
+        starts = StartDigests()
         for site, reply in replies.items():
             try:
                 found = _moves(reply, envelopes[site], buffers(site))
-                marks[site] = (
-                    [starts.mark(move.model, move.start) for move in found] if self.limits.replays else []
-                )
+                marks[site] = [starts.mark(move.model, move.start) for move in found] if self.limits.replays else []
                 flat = _flat(found) if self.limits.flat else None
             except Exception as error:  # a reply may hold anything at all
                 refused[site] = short(unchecked(error))
@@ -290,9 +288,7 @@ class Protection:
             again = any(replays(mark, self.seen.get(site, ())) for mark in marks[site])
             known = self.left_out.get(site) if found else None
             if flat is not None or again or known:
-                refused[site] = short(
-                    flat or known or "the model is one that the site has sent before: a replay"
-                )
+                refused[site] = short(flat or known or "the model is one that the site has sent before: a replay")
                 continue
             for number, move in enumerate(found):
                 moves.setdefault(f"{number}{move.origin}", {})[site] = move
@@ -304,7 +300,7 @@ class Protection:
                 self.seen[site] = [*self.seen.get(site, []), *filter(None, new)][-KEPT_DIGESTS:]
         return refused
 
-    def _judged(self, key: str, cohort: Mapping[str, Move]) -> dict[str, str]:
+    def _judged(self, key: str, cohort: Mapping[str, ModelUpdate]) -> dict[str, str]:
         """One model of all replies: how far, then whither."""
         limits = self.limits
         lengths = {site: relative_length(m.model, m.start, m.parameters) for site, m in cohort.items()}
@@ -322,44 +318,44 @@ class Protection:
             ways = {site: (length, cohort[site].reach) for site, length in measured.items()}
             accepted = {site: way for site, way in ways.items() if site not in refused}
             if 0 < len(ways) < limits.norm_cohort:
-                self.lengths.setdefault(name, Lengths()).note_tried(ways)
+                self.lengths.setdefault(name, UpdateNorms()).note_tried(ways)
             if accepted:
-                self.lengths.setdefault(name, Lengths()).note(accepted, limits.norm_cohort)
+                self.lengths.setdefault(name, UpdateNorms()).note(accepted, limits.norm_cohort)
         return refused
 
-    def _ratios(self, key: str, lengths: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, float]:
+    def _ratios(self, key: str, lengths: Mapping[str, float], cohort: Mapping[str, ModelUpdate]) -> dict[str, float]:
         """Each length beside the usual one; 0 where nothing can say what is usual."""
-        known, others = self.lengths.get(key, Lengths()), self._elsewhere(key)
+        known, others = self.lengths.get(key, UpdateNorms()), self._elsewhere(key)
         elsewhere = others if len(lengths) < FEW else []
         now = {site: (length, cohort[site].reach) for site, length in lengths.items()}
         ways = list(now.values()) if len(now) >= self.limits.norm_cohort else self._before(key, known)
         found = {}
         for site, way in now.items():
-            usual = usual_for(way[1], ways) if ways else cohort[site].alone
+            usual = usual_norm_for(way[1], ways) if ways else cohort[site].alone
             for past in [known] if site in known.own else elsewhere:
                 usual = past.usual(site, way, usual)
             if len(now) < self.limits.norm_cohort:
-                usual = max(usual, known.lately(site, self.limits.norm_cohort))
+                usual = max(usual, known.recent_norms(site, self.limits.norm_cohort))
                 if self.limits.norm_cohort <= len(known.first) and site not in known.own:
-                    usual = max(usual, known.at_first(way[1]))
+                    usual = max(usual, known.first_norms(way[1]))
             if cohort[site].late and not any(site in past.own for past in [known, *others]):
-                usual = max(usual, *(past.at_first(way[1]) for past in [known, *others]))
+                usual = max(usual, *(past.first_norms(way[1]) for past in [known, *others]))
             found[site] = way[0] / (usual * cohort[site].spread) if usual > 0 else 0.0
         return found
 
-    def _before(self, key: str, known: Lengths) -> list[Way]:
+    def _before(self, key: str, known: UpdateNorms) -> list[Way]:
         """How far updates went in this stage until now; in its beginning twice as far as in the run's other stages."""
         if len(known.own) >= self.limits.norm_cohort:  # one site that came three times is no cohort
             return known.recent
         others = [(2 * length, reach) for past in self._elsewhere(key) for length, reach in past.recent]
         return others if len(others) >= self.limits.norm_cohort else []
 
-    def _elsewhere(self, key: str) -> list[Lengths]:
+    def _elsewhere(self, key: str) -> list[UpdateNorms]:
         """What is known of the same model in the run's other stages."""
         model = key.rpartition("/")[2]
         return [at for name, at in self.lengths.items() if name != key and name.rpartition("/")[2] == model]
 
-    def _opposed(self, key: str, ratios: Mapping[str, float], cohort: Mapping[str, Move]) -> dict[str, str]:
+    def _opposed(self, key: str, ratios: Mapping[str, float], cohort: Mapping[str, ModelUpdate]) -> dict[str, str]:
         """Updates that go against what the others have in common."""
         refused: dict[str, str] = {}
         faced: dict[str, float] = {}
@@ -412,21 +408,19 @@ class Protection:
         return found
 
 
-def tells_attacks(classes: int, multilabel: bool, given: bool) -> bool:
+def reversal_is_attack(classes: int, multilabel: bool, given: bool) -> bool:
     """Whether a first update that goes against the cohort's can only be an attack: not where a model was given that
     has learnt already, nor where a site that took yes for no, or one class for another, would send the same."""
     return classes >= FEWEST_CLASSES and not multilabel and not given
 
 
-def tells_turns(classes: int, multilabel: bool) -> bool:
+def turning_is_attack(classes: int, multilabel: bool) -> bool:
     """Whether a site that turns round can only be an attacker: of two classes a linear model has one direction, and an
     honest site with some wrong labels goes along it first and back when the right ones are learnt."""
     return classes >= (FEWEST_FINDINGS if multilabel else FEWEST_CLASSES)
 
 
-def _too_long(
-    lengths: Mapping[str, float], ratios: Mapping[str, float], factor: float, what: str
-) -> dict[str, str]:
+def _too_long(lengths: Mapping[str, float], ratios: Mapping[str, float], factor: float, what: str) -> dict[str, str]:
     return {
         site: f"{what}'s length {lengths[site]:.3g} is {ratio:.1f} times the usual {lengths[site] / ratio:.3g}"
         for site, ratio in ratios.items()
@@ -434,15 +428,15 @@ def _too_long(
     }
 
 
-def _moves(reply: Reply, envelope: Envelope, buffers: Collection[str]) -> list[Move]:
-    found: list[Move] = []
+def _moves(reply: Reply, envelope: RequestEnvelope, buffers: Collection[str]) -> list[ModelUpdate]:
+    found: list[ModelUpdate] = []
     for model, start in reply.moves(envelope.request):
         floats = [name for name, tensor in model.items() if tensor.is_floating_point()]
         for name in floats:
             if name.endswith("running_var") and name in buffers and bool((model[name] < 0).any()):
                 raise ValueError(f"'{name}' holds a negative variance")
         found.append(
-            Move(
+            ModelUpdate(
                 model,
                 start,
                 tuple(name for name in floats if name not in buffers),
@@ -463,7 +457,7 @@ def _trained_on(reply: Reply, number: int) -> int:
     return samples if isinstance(samples, int) else 1
 
 
-def _flat(moves: list[Move]) -> str | None:
+def _flat(moves: list[ModelUpdate]) -> str | None:
     for move in moves:
         names = flattened(move.model, move.start)
         if names:
@@ -516,7 +510,4 @@ def shares_within(sizes: Mapping[str, int], bounds: Mapping[str, float]) -> dict
             return {site: min(size, max(1, smallest)) for site, size in sizes.items()}
         bounded.append(worst)
         whole = rest / (1 - taken)
-    return {
-        site: max(1, int(bounds[site] * whole + 1e-9)) if site in bounded else size
-        for site, size in sizes.items()
-    }
+    return {site: max(1, int(bounds[site] * whole + 1e-9)) if site in bounded else size for site, size in sizes.items()}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fedsift.core.text import short
-from fedsift.core.type_checks import misfit
-from fedsift.protocol.messages import Answer, Envelope, SiteFacts, moment_words
+from fedsift.core.type_checks import schema_error
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, SiteFacts, moment_words
 
 
-def refusal(answer: Answer | None, envelope: Envelope, facts: SiteFacts) -> str | None:
+def refusal(answer: ReplyEnvelope | None, envelope: RequestEnvelope, facts: SiteFacts) -> str | None:
     """Why this answer cannot be used, or None if it can (protection.py judges its update beside the others').
 
     One line of a length that can be stored: a site's own words are cut, and what would act in a terminal is escaped.
@@ -19,12 +19,12 @@ def refusal(answer: Answer | None, envelope: Envelope, facts: SiteFacts) -> str 
     return None if reason is None else short(reason)
 
 
-def _reason(answer: Answer | None, envelope: Envelope, facts: SiteFacts) -> str | None:
+def _reason(answer: ReplyEnvelope | None, envelope: RequestEnvelope, facts: SiteFacts) -> str | None:
     if answer is None:
         return "no reply before the deadline"
     if isinstance(answer.failure, str) and answer.failure:
         return answer.failure
-    wrong = misfit(answer, Answer)
+    wrong = schema_error(answer, ReplyEnvelope)
     if wrong is not None:
         return wrong
     if answer.run != envelope.run:
@@ -33,8 +33,7 @@ def _reason(answer: Answer | None, envelope: Envelope, facts: SiteFacts) -> str 
         return f"the reply is signed '{answer.site}'"
     if answer.moment_id != envelope.moment.id:
         return (
-            f"stale: the reply answers {moment_words(answer.moment_id)}, "
-            f"asked was {moment_words(envelope.moment.id)}"
+            f"stale: the reply answers {moment_words(answer.moment_id)}, asked was {moment_words(envelope.moment.id)}"
         )
     reply, request = answer.reply, envelope.request
     if not isinstance(reply, request.reply_type):

@@ -15,13 +15,13 @@ OWN = 0.5
 """A site's own length counts for half of the cohort's: it may go on as it went, and three times as far."""
 
 WAYS = ("recent", "peak", "first")
-"""Of `Lengths`: the lists of ways."""
+"""Of `UpdateNorms`: the lists of ways."""
 
 Way = tuple[float, float]
 """How far an update went, and the reach of its training (`Request.reach`)."""
 
 
-def usual_for(reach: float, ways: Iterable[Way]) -> float:
+def usual_norm_for(reach: float, ways: Iterable[Way]) -> float:
     """The length that is usual for training of this reach, beside updates of others: the median of l_j max(1, r / r_j).
 
     Whoever trains on ten times the samples takes ten times the steps and may come ten times as far; whoever trains on
@@ -31,7 +31,7 @@ def usual_for(reach: float, ways: Iterable[Way]) -> float:
 
 
 @dataclass
-class Lengths:
+class UpdateNorms:
     """How far accepted updates of one model went in a stage so far."""
 
     recent: list[Way] = field(default_factory=list)
@@ -54,14 +54,14 @@ class Lengths:
         known = self.own.get(site)
         if not known or not self.peak:
             return median
-        return max(median, min(usual_for(way[1], self.peak), OWN * max(known)))
+        return max(median, min(usual_norm_for(way[1], self.peak), OWN * max(known)))
 
-    def at_first(self, reach: float) -> float:
+    def first_norms(self, reach: float) -> float:
         """How far sites went when they began here, alone or together; 0 where nobody has. Those that came before may be
         held back by now: FedCorr's proximal term ties noisy sites, and these can be most of them."""
-        return max([usual_for(reach, ways) for ways in (self.peak, self.first) if ways], default=0.0)
+        return max([usual_norm_for(reach, ways) for ways in (self.peak, self.first) if ways], default=0.0)
 
-    def lately(self, site: str, cohort: int) -> float:
+    def recent_norms(self, site: str, cohort: int) -> float:
         """How far the last few other sites went that came alone, accepted or not; 0 where they are too few.
 
         Where a model was spoilt every honest site goes far to mend it: what one site after another does is usual.
@@ -81,11 +81,11 @@ class Lengths:
         return {**ways, "tried": tried, "own": {site: list(lengths) for site, lengths in self.own.items()}}
 
     @staticmethod
-    def recalled(memory: Mapping[str, Any]) -> Lengths:
+    def recalled(memory: Mapping[str, Any]) -> UpdateNorms:
         """The reverse."""
         ways = {name: [(length, reach) for length, reach in memory.get(name, ())] for name in WAYS}
         tried = {site: (length, reach) for site, length, reach in memory.get("tried", ())}
-        return Lengths(**ways, own={site: list(own) for site, own in memory["own"].items()}, tried=tried)
+        return UpdateNorms(**ways, own={site: list(own) for site, own in memory["own"].items()}, tried=tried)
 
     def note(self, accepted: Mapping[str, Way], cohort: int) -> None:
         self.recent = [*self.recent, *accepted.values()][-KEPT_LENGTHS:]

@@ -7,7 +7,7 @@ leaves them out.
 
 from fedsift.training.native.building import OFF, library, why_not
 from fedsift.training.native.operations import (
-    Block,
+    PooledBlock,
     batch_norm,
     block,
     knows,
@@ -19,7 +19,7 @@ from fedsift.training.native.operations import (
 
 __all__ = [
     "OFF",
-    "Block",
+    "PooledBlock",
     "batch_norm",
     "block",
     "knows",

@@ -54,7 +54,7 @@ _INTERFACE = {
 }
 
 
-class Unavailable(Exception):
+class KernelsUnavailable(Exception):
     """There are no kernels here; the text says why."""
 
 
@@ -74,7 +74,7 @@ def why_not() -> str | None:
 def _library() -> ctypes.CDLL | str:
     try:
         loaded = _load(_built())
-    except (Unavailable, OSError, AttributeError) as reason:
+    except (KernelsUnavailable, OSError, AttributeError) as reason:
         log.info("convolutions run in torch: %s", reason)
         return str(reason)
     return loaded
@@ -92,10 +92,10 @@ def _load(path: Path) -> ctypes.CDLL:
 def _built() -> Path:
     """The compiled kernels' file; compiled if this processor has none yet."""
     if os.environ.get(OFF) == "0":
-        raise Unavailable(f"{OFF}=0")
+        raise KernelsUnavailable(f"{OFF}=0")
     compiler = shutil.which(os.environ.get("CXX") or "c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
-        raise Unavailable("no C++ compiler was found")
+        raise KernelsUnavailable("no C++ compiler was found")
     target = cache_root() / "native" / f"kernels-{_fingerprint(compiler)}.so"
     if not target.exists():
         log.info("compiling the native kernels for this processor; this is done once and takes some seconds")
@@ -111,14 +111,12 @@ def _built() -> Path:
 def _compile(compiler: str, target: Path) -> None:
     command = [compiler, *FLAGS, "-o", str(target), *map(str, SOURCES)]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unavailable(f"'{compiler}' does not run: {error}") from error
+        raise KernelsUnavailable(f"'{compiler}' does not run: {error}") from error
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"exit {done.returncode}"]
-        raise Unavailable(f"'{compiler}' cannot compile the kernels: {lines[0]}")
+        raise KernelsUnavailable(f"'{compiler}' cannot compile the kernels: {lines[0]}")
 
 
 def _fingerprint(compiler: str) -> str:

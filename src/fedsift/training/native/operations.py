@@ -18,14 +18,14 @@ from fedsift.training.native.building import KINDS, address, in_parts, library
 
 
 @dataclass(frozen=True)
-class Block:
+class PooledBlock:
     """What the kernels need to know of a convolution whose result is pooled 2 x 2."""
 
     side: int
     padding: int
 
     @classmethod
-    def of(cls, conv: nn.Module, pool: nn.Module) -> Block | None:
+    def of(cls, conv: nn.Module, pool: nn.Module) -> PooledBlock | None:
         """None when one of the two is of a kind that the kernels do not know."""
         if not isinstance(conv, nn.Conv2d) or not isinstance(pool, nn.MaxPool2d):
             return None
@@ -45,7 +45,7 @@ def _one(value: Any) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def block(kind: Block, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def block(kind: PooledBlock, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Images `[C, B, in, H, W]` to `[C, B, out, H', W']`, `H' = (H + 2 padding - side + 1) // 2`.
 
     weight: `[C, out, in, side, side]`, best with its input channels last in memory; bias: `[C, out]`.
@@ -56,7 +56,7 @@ def block(kind: Block, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
 
 class _Block(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kind: Block) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kind: PooledBlock) -> Tensor:
         sites, rows, channels, height, width = x.shape
         kernels = weight.permute(0, 1, 3, 4, 2).contiguous()
         out = weight.shape[1]
@@ -232,9 +232,7 @@ def knows(images: Tensor, kernels: Tensor) -> bool:
 def tiles_forward(images: Tensor, kernels: Tensor, padding: int) -> Tensor:
     """`[B, C*in, H, W]` by `[C, out, 3, 3, in]` to `[B, C*out, H', W']`, images channels last."""
     height, width = images.shape[2:]
-    results = _empty(
-        images, len(kernels) * kernels.shape[1], height + 2 * padding - 2, width + 2 * padding - 2
-    )
+    results = _empty(images, len(kernels) * kernels.shape[1], height + 2 * padding - 2, width + 2 * padding - 2)
     _call("tiles_forward", _sizes(images, kernels, padding), images, kernels, results)
     return results
 

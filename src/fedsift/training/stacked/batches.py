@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedsift.formulas import losses
 from fedsift.training import augment
-from fedsift.training.job import Job
+from fedsift.training.job import TrainingJob
 from fedsift.training.plan import Epoch, epochs
 from fedsift.training.stacked.layout import empty_samples
 from fedsift.training.stacked.pixels import pixels_of
@@ -79,7 +79,7 @@ class CohortBatches:
     by_site: whether images lie site by site in memory or all sites side by side.
     """
 
-    def __init__(self, jobs: Sequence[Job], by_site: bool = False) -> None:
+    def __init__(self, jobs: Sequence[TrainingJob], by_site: bool = False) -> None:
         self._jobs = jobs
         self._recipe = jobs[0].recipe
         self._targets = torch.cat([job.targets() for job in jobs])
@@ -103,9 +103,7 @@ class CohortBatches:
         for site, own_plan in enumerate(plans):
             rows = self._rows[: self.steps[site], site]
             ends = rows.cumsum(0)
-            own_visits = (
-                torch.arange(self._width).minimum(rows[:, None] - 1) + (ends - rows)[:, None] + visited
-            )
+            own_visits = torch.arange(self._width).minimum(rows[:, None] - 1) + (ends - rows)[:, None] + visited
             self._visits[: self.steps[site], site] = own_visits
             visited += sum(len(epoch.order) for epoch in own_plan)
         self._keep_draws(plans)
@@ -119,7 +117,7 @@ class CohortBatches:
         )
         every = [epoch for own in plans for epoch in own]
         views = range(self._recipe.views)
-        self._draws = [augment.Draws.together([epoch.draws[view] for epoch in every]) for view in views]
+        self._draws = [augment.AugmentationDraws.together([epoch.draws[view] for epoch in every]) for view in views]
         chances = [epoch.chance for epoch in every if epoch.chance is not None]
         self._chance = torch.cat(chances, dim=1) if chances else None
         self._mixing = [[part for epoch in own for part in epoch.mixing] for own in plans]
@@ -196,7 +194,7 @@ class CohortBatches:
             shares[site] = share
         return partners.flatten(), shares
 
-    def _samples(self, at: Tensor, draws: augment.Draws, mix: tuple[Tensor, Tensor] | None) -> Tensor:
+    def _samples(self, at: Tensor, draws: augment.AugmentationDraws, mix: tuple[Tensor, Tensor] | None) -> Tensor:
         """Augmented, mixed samples of one step, `[k, B, *shape]` in the cohort's memory order."""
         sites = len(at)
         raw = [self._jobs[site].site.samples.take(at[site] - self._offsets[site]) for site in range(sites)]
@@ -218,18 +216,16 @@ def _partners_of(values: Tensor, partner: Tensor) -> Tensor:
     return values.flatten(0, 1).index_select(0, partner).view_as(values)
 
 
-def _at_visits(draws: list[augment.Draws], visits: Tensor) -> augment.Draws:
+def _at_visits(draws: list[augment.AugmentationDraws], visits: Tensor) -> augment.AugmentationDraws:
     """The choices of S steps, `[S, k * views * rows]` each."""
     columns = {}
     for name in ("flip", "shift", "angle", "move"):
         own = [getattr(view, name) for view in draws]
-        columns[name] = (
-            None if own[0] is None else torch.stack([view[visits] for view in own], 2).flatten(1, 3)
-        )
-    return augment.Draws(**columns)
+        columns[name] = None if own[0] is None else torch.stack([view[visits] for view in own], 2).flatten(1, 3)
+    return augment.AugmentationDraws(**columns)
 
 
-def _stack_known(jobs: Sequence[Job]) -> Tensor | None:
+def _stack_known(jobs: Sequence[TrainingJob]) -> Tensor | None:
     """`[sum n, K]`, None when every label of every site is known."""
     masks = [job.known() for job in jobs]
     if all(mask is None for mask in masks):

@@ -114,15 +114,11 @@ def _add_windows(values: Tensor, shape: torch.Size, sites: int, geometry: Geomet
     rows, channels, height, width = shape
     (top, left), (high, wide), (down, right) = geometry.padding, geometry.size, geometry.stride
     lines, columns = geometry.result(height, width)
-    windows = values.view(sites, rows, lines, columns, high, wide, channels // sites).permute(
-        1, 2, 3, 0, 4, 5, 6
-    )
+    windows = values.view(sites, rows, lines, columns, high, wide, channels // sites).permute(1, 2, 3, 0, 4, 5, 6)
     padded = values.new_zeros(rows, height + 2 * top, width + 2 * left, sites, channels // sites)
     for i in range(high):
         for j in range(wide):
-            reached = padded[
-                :, i : i + down * (lines - 1) + 1 : down, j : j + right * (columns - 1) + 1 : right
-            ]
+            reached = padded[:, i : i + down * (lines - 1) + 1 : down, j : j + right * (columns - 1) + 1 : right]
             reached += windows[:, :, :, :, i, j]
     return layout.images_from_pixels(padded[:, top : top + height, left : left + width])
 
@@ -273,18 +269,14 @@ def _join(results: Tensor, sites: int, rows: int, height: int, width: int) -> Te
     """Results `[C, 16, tiles * out]` as images `[B, C*out, H', W']`."""
     high, wide = _tiles(height), _tiles(width)
     laid = results.view(sites, RESULT, RESULT, rows, high, wide, -1).permute(3, 4, 1, 5, 2, 0, 6)
-    return layout.images_from_pixels(
-        laid.reshape(rows, RESULT * high, RESULT * wide, sites, -1)[:, :height, :width]
-    )
+    return layout.images_from_pixels(laid.reshape(rows, RESULT * high, RESULT * wide, sites, -1)[:, :height, :width])
 
 
 def _split(images: Tensor, sites: int) -> Tensor:
     """The reverse: `[B, C*out, H', W']` as `[C, 16, tiles * out]`, with zeros beyond the edges."""
     rows, _, height, width = images.shape
     high, wide = _tiles(height), _tiles(width)
-    padded = F.pad(
-        layout.pixels(images, sites), (0, 0, 0, 0, 0, RESULT * wide - width, 0, RESULT * high - height)
-    )
+    padded = F.pad(layout.pixels(images, sites), (0, 0, 0, 0, 0, RESULT * wide - width, 0, RESULT * high - height))
     laid = padded.view(rows, high, RESULT, wide, RESULT, sites, -1).permute(5, 2, 4, 0, 1, 3, 6)
     return laid.reshape(sites, RESULT**2, -1)
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedsift.protocol.messages import Weights
 from fedsift.training import native
-from fedsift.training.extras import Follower, Frozen, PerParameter, PerSample, PerSite
-from fedsift.training.job import Job
+from fedsift.training.extras import FollowerNetwork, FrozenNetwork, PerParameter, PerSample, PerSite
+from fedsift.training.job import TrainingJob
 from fedsift.training.stacked.batches import CohortStep
 from fedsift.training.stacked.network import StackedNetwork
 from fedsift.training.trainer import follow
@@ -27,7 +27,7 @@ class CohortExtras:
     """
 
     def __init__(
-        self, jobs: Sequence[Job], network: StackedNetwork, stacked: Callable[[str], StackedNetwork]
+        self, jobs: Sequence[TrainingJob], network: StackedNetwork, stacked: Callable[[str], StackedNetwork]
     ) -> None:
         self._per_parameter: dict[str, list[Tensor]] = {}
         self._tables: dict[str, Tensor] = {}
@@ -35,7 +35,7 @@ class CohortExtras:
         self._per_site: dict[str, Tensor] = {}
         self._rates: dict[str, float] = {}
         self._replaced: dict[str, None] = {}
-        self._followers: dict[str, tuple[StackedNetwork, list[Follower]]] = {}
+        self._followers: dict[str, tuple[StackedNetwork, list[FollowerNetwork]]] = {}
         self._steps = 0
         self._views, self._sites = jobs[0].recipe.shown, len(jobs)
         self._written: set[str] = set()
@@ -52,8 +52,8 @@ class CohortExtras:
                 if every[0].lr > 0:
                     self._per_site[name].requires_grad_()
                     self._rates[name] = every[0].lr
-            elif isinstance(every[0], Follower):
-                behind = [own for own in every if isinstance(own, Follower)]
+            elif isinstance(every[0], FollowerNetwork):
+                behind = [own for own in every if isinstance(own, FollowerNetwork)]
                 self._followers[name] = stacked(f"following: {name}"), behind
                 self._followers[name][0].load([own.weights for own in behind])
             else:
@@ -63,8 +63,7 @@ class CohortExtras:
         """For a step's k sites: tensors `[k, ...]` (`[1, ...]` where all share one), rows and logits `[k, B, *]`."""
         k = step.sites
         extras: dict[str, Any] = {
-            name: [own[:k] if len(own) > 1 else own for own in tensors]
-            for name, tensors in self._per_parameter.items()
+            name: [own[:k] if len(own) > 1 else own for own in tensors] for name, tensors in self._per_parameter.items()
         }
         extras |= {name: tensor[:k] for name, tensor in self._per_site.items()}
         extras |= {name: judge(step) for name, judge in self._networks.items()}
@@ -135,10 +134,10 @@ def _follower_judges(network: StackedNetwork, step: CohortStep) -> Tensor:
 
 
 def _frozen(
-    name: str, jobs: Sequence[Job], extras: Sequence[Any], stacked: Callable[[str], StackedNetwork]
+    name: str, jobs: Sequence[TrainingJob], extras: Sequence[Any], stacked: Callable[[str], StackedNetwork]
 ) -> Judge:
     """Logits `[k, B, K]` of frozen networks: one for all sites where they share its weights, else a stacked one."""
-    weights = [extra.weights for extra in extras if isinstance(extra, Frozen)]
+    weights = [extra.weights for extra in extras if isinstance(extra, FrozenNetwork)]
     slot = f"frozen {name}"
     shares = all(own is weights[0] for own in weights)
     if shares and native.library() is not None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedsift.protocol.messages import Weights
 from fedsift.training.stacked import layout
-from fedsift.training.stacked.operations import Pass, Unstackable
+from fedsift.training.stacked.operations import ForwardPass, Unstackable
 from fedsift.training.stacked.program import compile_program
 
 
@@ -28,12 +28,8 @@ class StackedNetwork:
         self.by_site = self._programs[True].by_site
         """Whether samples had best lie site by site in memory."""
         self._trainable = [name for name, value in module.named_parameters() if value.requires_grad]
-        self._transposed = {
-            f"{name}.weight" for name, part in module.named_modules() if isinstance(part, nn.Linear)
-        }
-        self._kernels = {
-            f"{name}.weight" for name, part in module.named_modules() if isinstance(part, nn.Conv2d)
-        }
+        self._transposed = {f"{name}.weight" for name, part in module.named_modules() if isinstance(part, nn.Linear)}
+        self._kernels = {f"{name}.weight" for name, part in module.named_modules() if isinstance(part, nn.Conv2d)}
         self._channels_last = channels_last
         _refuse_unusual_state(module)
         self.batch_norms = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
@@ -59,15 +55,12 @@ class StackedNetwork:
         """A copy in the memory order in which gradients will come: kernels of images have their channels last."""
         if name not in self._kernels or not self._channels_last:
             return value.clone(memory_format=torch.contiguous_format)
-        return (
-            value.permute(0, 1, 3, 4, 2).clone(memory_format=torch.contiguous_format).permute(0, 1, 4, 2, 3)
-        )
+        return value.permute(0, 1, 3, 4, 2).clone(memory_format=torch.contiguous_format).permute(0, 1, 4, 2, 3)
 
     def _stack(self, weights: Sequence[Weights], names: Sequence[str]) -> dict[str, Tensor]:
         shared = all(own is weights[0] for own in weights)
         stacked = {
-            name: torch.stack([own[name].detach() for own in (weights[:1] if shared else weights)])
-            for name in names
+            name: torch.stack([own[name].detach() for own in (weights[:1] if shared else weights)]) for name in names
         }
         return {
             name: value.transpose(1, 2).contiguous() if name in self._transposed else value
@@ -93,14 +86,9 @@ class StackedNetwork:
         """The state of every loaded site, active or not; copies."""
         total = len(next(iter(self._all.values()))) if self._all else 0
         names = list(self._all)
-        own = [
-            value.transpose(1, 2) if name in self._transposed else value for name, value in self._all.items()
-        ]
+        own = [value.transpose(1, 2) if name in self._transposed else value for name, value in self._all.items()]
         return [
-            {
-                name: value[site].clone(memory_format=torch.contiguous_format)
-                for name, value in zip(names, own)
-            }
+            {name: value[site].clone(memory_format=torch.contiguous_format) for name, value in zip(names, own)}
             for site in range(total)
         ]
 
@@ -113,9 +101,7 @@ class StackedNetwork:
         with torch.inference_mode():
             ours, theirs = self.forward(x, train=False).flatten(0, 1), module.eval()(x.flatten(0, 1))
         near = 1e-4 * float(theirs.abs().max())
-        return ours.shape == theirs.shape and torch.allclose(
-            ours, theirs, rtol=1e-3, atol=near, equal_nan=True
-        )
+        return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=1e-3, atol=near, equal_nan=True)
 
     def forward(
         self,
@@ -150,7 +136,7 @@ class StackedNetwork:
         inputs = layout.images_from_samples(x) if x.dim() == 5 and not program.by_site else x
         if not self._channels_last:
             inputs = inputs.contiguous()
-        return program.both(Pass(self.sites, train, self._active, present, generators), inputs, features)
+        return program.both(ForwardPass(self.sites, train, self._active, present, generators), inputs, features)
 
 
 def _refuse_unusual_state(module: nn.Module) -> None:

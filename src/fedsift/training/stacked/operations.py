@@ -111,7 +111,7 @@ class Unstackable(Exception):
 
 
 @dataclass
-class Pass:
+class ForwardPass:
     """One forward pass over the active sites."""
 
     sites: int
@@ -124,7 +124,7 @@ class Pass:
     """One for each active site; dropout draws from it."""
 
 
-Operation: TypeAlias = Callable[[Pass, Tensor], Tensor]
+Operation: TypeAlias = Callable[[ForwardPass, Tensor], Tensor]
 LayerBuilder: TypeAlias = Callable[[Any, str], Operation]
 
 LAYERS: dict[type[nn.Module], LayerBuilder] = {}
@@ -182,7 +182,7 @@ def convolve(conv: nn.Conv2d, name: str, biased: bool) -> Operation:
         raise Unstackable(f"layer '{name}' pads by '{conv.padding_mode}'")
     geometry, padding = Geometry.of(conv), winograd.padding_of(conv)
 
-    def run(at: Pass, x: Tensor) -> Tensor:
+    def run(at: ForwardPass, x: Tensor) -> Tensor:
         weight = at.state[f"{name}.weight"]
         bias = at.state[f"{name}.bias"].flatten() if biased else None
         if geometry is not None and geometry.suits(images_only(x, name), weight):
@@ -213,7 +213,7 @@ def with_bias(operation: Operation, name: str) -> Operation:
 
 @layer(nn.Linear)
 def linear(_: nn.Linear, name: str) -> Operation:
-    def run(at: Pass, x: Tensor) -> Tensor:
+    def run(at: ForwardPass, x: Tensor) -> Tensor:
         weight, bias = at.state[f"{name}.weight"], at.state.get(f"{name}.bias")
         if bias is None:
             return torch.bmm(vectors_only(x, name), weight)
@@ -234,7 +234,7 @@ def joined_norm(norm: nn.BatchNorm2d | nn.BatchNorm1d, name: str, relu: bool) ->
     momentum = float(norm.momentum)
     tracked, affine = norm.track_running_stats, norm.affine
 
-    def run(at: Pass, x: Tensor, other: Tensor | None = None) -> Tensor:
+    def run(at: ForwardPass, x: Tensor, other: Tensor | None = None) -> Tensor:
         mean = at.state[f"{name}.running_mean"].flatten() if tracked else None
         variance = at.state[f"{name}.running_var"].flatten() if tracked else None
         weight = at.state[f"{name}.weight"].flatten() if affine else None
@@ -263,7 +263,7 @@ def joined_norm(norm: nn.BatchNorm2d | nn.BatchNorm1d, name: str, relu: bool) ->
 def group_norm(norm: nn.GroupNorm, name: str) -> Operation:
     affine = norm.affine
 
-    def run(at: Pass, x: Tensor) -> Tensor:
+    def run(at: ForwardPass, x: Tensor) -> Tensor:
         values = layout.columns_from_vectors(x) if x.dim() == 3 else x
         weight = at.state[f"{name}.weight"].flatten() if affine else None
         bias = at.state[f"{name}.bias"].flatten() if affine else None
@@ -278,7 +278,7 @@ def layer_norm(norm: nn.LayerNorm, name: str) -> Operation:
     if len(norm.normalized_shape) != 1:
         raise Unstackable(f"layer '{name}' normalises over {len(norm.normalized_shape)} axes")
 
-    def run(at: Pass, x: Tensor) -> Tensor:
+    def run(at: ForwardPass, x: Tensor) -> Tensor:
         values = F.layer_norm(vectors_only(x, name), norm.normalized_shape, eps=norm.eps)
         if f"{name}.weight" in at.state:
             values = values * at.state[f"{name}.weight"].unsqueeze(1)
@@ -301,7 +301,7 @@ def pooling(pool: nn.Module, name: str) -> Operation:
 def channel_shuffle(shuffle: nn.ChannelShuffle, name: str) -> Operation:
     groups = int(shuffle.groups)
 
-    def run(at: Pass, x: Tensor) -> Tensor:
+    def run(at: ForwardPass, x: Tensor) -> Tensor:
         own = layout.pixels(images_only(x, name), at.sites)
         grouped = own.reshape(*own.shape[:-1], groups, own.shape[-1] // groups)
         return layout.images_from_pixels(grouped.transpose(-1, -2).flatten(-2))
@@ -316,7 +316,7 @@ def flatten_layer(flat: nn.Flatten, name: str) -> Operation:
     return flatten
 
 
-def flatten(at: Pass, x: Tensor) -> Tensor:
+def flatten(at: ForwardPass, x: Tensor) -> Tensor:
     if x.dim() == 5:
         return x.flatten(2)
     return layout.vectors_from_images(x, at.sites) if x.dim() == 4 else x
@@ -326,7 +326,7 @@ def flatten(at: Pass, x: Tensor) -> Tensor:
 def dropout(drop: Dropout, name: str) -> Operation:
     """Each site draws for its own real rows, as it would alone."""
 
-    def run(at: Pass, x: Tensor) -> Tensor:
+    def run(at: ForwardPass, x: Tensor) -> Tensor:
         if not at.train or drop.p == 0.0:
             return x
         if len(at.generators) < at.sites:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedsift.formulas import losses
 from fedsift.protocol.site import Samples
 from fedsift.training import native
-from fedsift.training.augment import Draws
+from fedsift.training.augment import AugmentationDraws
 from fedsift.training.recipe import Augment
 from fedsift.training.stacked.layout import empty_samples
 
@@ -30,7 +30,7 @@ LARGEST_PACKED_POOL = 512 * 2**20
 class Pixels(Protocol):
     """The samples of a cohort; row numbers count through its sites one after the other."""
 
-    def windows(self, rows: Tensor, draws: Draws) -> Sequence[Any]:
+    def windows(self, rows: Tensor, draws: AugmentationDraws) -> Sequence[Any]:
         """What S steps look at: row numbers `[S, n]` and their draws, `[S, n]` each."""
 
     def take(self, window: Any, sites: int, mix: tuple[Tensor, Tensor] | None = None) -> Tensor:
@@ -70,7 +70,7 @@ class CompiledPixels:
             self._pool = torch.cat([own.pool.index_select(0, own.rows) for own in samples]).contiguous()
             self._rows = torch.arange(len(self._pool))
 
-    def windows(self, rows: Tensor, draws: Draws) -> Sequence[tuple[Tensor, Tensor | None, Tensor | None]]:
+    def windows(self, rows: Tensor, draws: AugmentationDraws) -> Sequence[tuple[Tensor, Tensor | None, Tensor | None]]:
         nothing = [None] * len(rows)
         shifts = nothing if draws.shift is None else draws.shift.contiguous().unbind()
         flips = nothing if draws.flip is None else draws.flip.contiguous().unbind()
@@ -119,7 +119,7 @@ class PackedPixels:
             self._pixels = torch.cat([pack(own.pool.index_select(0, own.rows)) for own in samples])
             self._rows = torch.arange(len(self._pixels))
 
-    def windows(self, rows: Tensor, draws: Draws) -> list[Window]:
+    def windows(self, rows: Tensor, draws: AugmentationDraws) -> list[Window]:
         nothing = [None] * len(rows)
         counts = [] if draws.flip is None else draws.flip.sum(1).tolist()
         turned = nothing if draws.flip is None else torch.split(draws.flip.nonzero()[:, 1], counts)

@@ -15,7 +15,7 @@ from fedsift.models.dropout import Dropout
 from fedsift.training import native
 from fedsift.training.stacked import layout
 from fedsift.training.stacked.operations import (
-    Pass,
+    ForwardPass,
     Unstackable,
     build_layer,
     convolve,
@@ -34,7 +34,7 @@ def _elementwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    def run(at: Pass, left: Any, right: Any) -> Any:
+    def run(at: ForwardPass, left: Any, right: Any) -> Any:
         if isinstance(left, Tensor) and isinstance(right, Tensor) and left.dim() != right.dim():
             raise Unstackable("images and vectors meet in one sum or product")
         return function(left, right)
@@ -42,20 +42,20 @@ def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return run
 
 
-def add_in_place(at: Pass, left: Tensor, right: Any) -> Any:
+def add_in_place(at: ForwardPass, left: Tensor, right: Any) -> Any:
     """left + right in left's memory, unless the sum is larger than left."""
     if isinstance(right, Tensor) and right.shape == left.shape:
         return left.add_(right)
     return FUNCTIONS[torch.add](at, left, right)
 
 
-def _flatten(at: Pass, x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+def _flatten(at: ForwardPass, x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     if (start_dim, end_dim) not in ((1, -1), (1, 3)):
         raise Unstackable(f"flatten of axes {start_dim} to {end_dim}")
     return flatten(at, x)
 
 
-def _reshape(at: Pass, x: Tensor, *shape: Any) -> Tensor:
+def _reshape(at: ForwardPass, x: Tensor, *shape: Any) -> Tensor:
     """Only the flattening of all but the batch axis, in the ways in which people write it."""
     wanted = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], list | tuple) else shape
     flat = flatten(at, x)
@@ -64,26 +64,26 @@ def _reshape(at: Pass, x: Tensor, *shape: Any) -> Tensor:
     raise Unstackable(f"a reshape to {wanted}")
 
 
-def _size(at: Pass, x: Tensor, axis: int | None = None) -> Any:
+def _size(at: ForwardPass, x: Tensor, axis: int | None = None) -> Any:
     """Sizes as one site sees them."""
     own = (x.shape[1], x.shape[2]) if x.dim() == 3 else (x.shape[0], x.shape[1] // at.sites, *x.shape[2:])
     return own if axis is None else own[axis]
 
 
-def _shape(at: Pass, x: Tensor, name: str) -> Any:
+def _shape(at: ForwardPass, x: Tensor, name: str) -> Any:
     if name != "shape":
         raise Unstackable(f"the attribute '{name}' of a tensor")
     return _size(at, x)
 
 
-def _item(at: Pass, values: Any, index: Any) -> Any:
+def _item(at: ForwardPass, values: Any, index: Any) -> Any:
     if not isinstance(values, tuple) or not isinstance(index, int):
         raise Unstackable("indexing of a tensor")
     return values[index]
 
 
 def _concatenate(
-    at: Pass, tensors: list[Tensor] | tuple[Tensor, ...], dim: int = 0, axis: int | None = None
+    at: ForwardPass, tensors: list[Tensor] | tuple[Tensor, ...], dim: int = 0, axis: int | None = None
 ) -> Tensor:
     along = dim if axis is None else axis
     kinds = {x.dim() for x in tensors}
@@ -94,7 +94,7 @@ def _concatenate(
     return layout.images_from_pixels(torch.cat([layout.pixels(x, at.sites) for x in tensors], dim=-1))
 
 
-def _mean(at: Pass, x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+def _mean(at: ForwardPass, x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
     axes = sorted(a % 4 for a in dim) if isinstance(dim, list | tuple) else None
     if x.dim() != 4 or axes != [2, 3]:
         raise Unstackable(f"a mean over axes {dim}")
@@ -150,8 +150,8 @@ READ_BY_SITE: tuple[Callable[..., Any], ...] = (flatten, _flatten, _reshape)
 
 
 @dataclass(frozen=True)
-class Step:
-    """One operation: `slots[result] = run(pass, arguments)`; a `Slot` among the arguments is looked up."""
+class ProgramStep:
+    """One operation: `slots[result] = run(pass, arguments)`; a `ResultSlot` among the arguments is looked up."""
 
     run: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -162,13 +162,13 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Slot:
+class ResultSlot:
     index: int
 
 
 @dataclass(frozen=True)
-class Program:
-    steps: tuple[Step, ...]
+class StackedProgram:
+    steps: tuple[ProgramStep, ...]
     slots: int
     output: int
     by_site: bool
@@ -176,10 +176,10 @@ class Program:
     features: int | None = None
     """What the network's `head` reads, where that is its last layer."""
 
-    def __call__(self, at: Pass, x: Tensor) -> Tensor:
+    def __call__(self, at: ForwardPass, x: Tensor) -> Tensor:
         return self.both(at, x, features=False)[1]
 
-    def both(self, at: Pass, x: Tensor, features: bool) -> tuple[Tensor | None, Tensor]:
+    def both(self, at: ForwardPass, x: Tensor, features: bool) -> tuple[Tensor | None, Tensor]:
         """What the head reads, `[C, B, F]` if asked for, and the logits `[C, B, K]`."""
         if features and self.features is None:
             raise Unstackable("the network's last layer is not its head: its features cannot be told")
@@ -200,7 +200,7 @@ class Program:
 
 
 def _look_up(value: Any, values: list[Any]) -> Any:
-    if isinstance(value, Slot):
+    if isinstance(value, ResultSlot):
         return values[value.index]
     if isinstance(value, list):
         return [_look_up(item, values) for item in value]
@@ -212,7 +212,7 @@ class _Tracer(fx.Tracer):
         return isinstance(m, Dropout) or super().is_leaf_module(m, module_qualified_name)
 
 
-def compile_program(module: nn.Module, train: bool) -> Program:
+def compile_program(module: nn.Module, train: bool) -> StackedProgram:
     """The stacked program of a network in the given mode; the network's own mode is put back."""
     _refuse_hooks(module)
     modes = {part: part.training for part in module.modules()}
@@ -241,7 +241,7 @@ def _refuse_hooks(module: nn.Module) -> None:
             raise Unstackable(f"layer '{name}' has hooks")
 
 
-def _assemble(graph: fx.Graph, parts: dict[str, nn.Module]) -> Program:
+def _assemble(graph: fx.Graph, parts: dict[str, nn.Module]) -> StackedProgram:
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     if len(inputs) != 1:
@@ -261,9 +261,9 @@ def _assemble(graph: fx.Graph, parts: dict[str, nn.Module]) -> Program:
         run = _in_place(node, parts) or _operation(node, parts)
         if any(BLOCK in used.meta for used in node.all_input_nodes) and not _reads_by_site(node, run):
             run = _with_images_of_all(run)
-        steps.append(Step(run, arguments, options, slots[node], frees))
+        steps.append(ProgramStep(run, arguments, options, slots[node], frees))
     by_site = bool(inputs[0].users) and all(BLOCK in reader.meta for reader in inputs[0].users)
-    return Program(
+    return StackedProgram(
         tuple(steps), len(slots), slots[output.args[0]], by_site, _read_by_head(output.args[0], slots)
     )
 
@@ -277,7 +277,7 @@ def _read_by_head(last: fx.Node, slots: dict[fx.Node, int]) -> int | None:
 
 def _with_slots(value: Any, slots: dict[fx.Node, int]) -> Any:
     if isinstance(value, fx.Node):
-        return Slot(slots[value])
+        return ResultSlot(slots[value])
     if isinstance(value, list | tuple):
         return [_with_slots(item, slots) for item in value]
     return value
@@ -366,7 +366,7 @@ def _join_blocks(graph: fx.Graph, parts: dict[str, nn.Module]) -> None:
         if pool is None or conv is None:
             continue
         name = str(conv.target)
-        kind = native.Block.of(parts[name], parts[str(pool.target)])
+        kind = native.PooledBlock.of(parts[name], parts[str(pool.target)])
         if kind is None:
             continue
         relu.replace_input_with(pool, conv.args[0])
@@ -413,8 +413,8 @@ def _only_reader_of_layer(value: Any, parts: dict[str, nn.Module], kind: type[nn
     return value if is_layer and type(parts[str(value.target)]) is kind else None
 
 
-def _block(kind: native.Block, name: str, biased: bool) -> Callable[..., Any]:
-    def run(at: Pass, x: Tensor, **_: Any) -> Tensor:
+def _block(kind: native.PooledBlock, name: str, biased: bool) -> Callable[..., Any]:
+    def run(at: ForwardPass, x: Tensor, **_: Any) -> Tensor:
         bias = at.state[f"{name}.bias"] if biased else None
         samples = x if x.dim() == 5 else layout.samples_from_images(x, at.sites)
         return native.block(kind, samples, at.state[f"{name}.weight"], bias)

@@ -9,7 +9,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedsift.transports.flower.mailbox import Mailbox, Unreadable
+from fedsift.transports.flower.mailbox import AnswerMailbox, Unreadable
 from fedsift.transports.flower.records import (
     MESSAGE_TYPE,
     from_records,
@@ -17,7 +17,7 @@ from fedsift.transports.flower.records import (
     tensors_record,
     to_records,
 )
-from fedsift.transports.remote.channel import Channel, Received, most_bytes
+from fedsift.transports.remote.channel import Channel, ReceivedAnswer, most_bytes
 from fedsift.transports.remote.encoding import Encoder, decode
 
 COMES_BACK = frozenset({3, 4, 5, 8})
@@ -29,12 +29,10 @@ CLOCKS_DIFFER = 3600.0
 class FlowerChannel(Channel):
     """Nodes of a Flower grid, simulated or real."""
 
-    def __init__(
-        self, grid: Grid, note: Mapping[str, str], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, grid: Grid, note: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
         """`note`: texts that every message carries."""
         self.grid, self.note = grid, dict(note)
-        self.mailbox = Mailbox(grid, clock)
+        self.mailbox = AnswerMailbox(grid, clock)
         self._asked: dict[str, int] = {}
         """Bytes of each message that may still be answered."""
 
@@ -54,7 +52,7 @@ class FlowerChannel(Channel):
         self._asked[ids[0]] = size_of_records(content)
         return ids[0]
 
-    def collect(self, ids: set[str]) -> list[tuple[str, Received]]:
+    def collect(self, ids: set[str]) -> list[tuple[str, ReceivedAnswer]]:
         if not ids:
             return []
         return [(id, self._read(id, message)) for id, message in self.mailbox.look(ids)]
@@ -68,21 +66,21 @@ class FlowerChannel(Channel):
         for id in ids:
             self._asked.pop(id, None)
 
-    def _read(self, id: str, message: Message | Unreadable) -> Received:
+    def _read(self, id: str, message: Message | Unreadable) -> ReceivedAnswer:
         """The value in a message, or the words for an error. One far longer than what was asked is not decoded."""
         asked = self._asked.pop(id, 0)
         if isinstance(message, Unreadable):
-            return Received(failure=message.reason, lost=message.again)
+            return ReceivedAnswer(failure=message.reason, lost=message.again)
         if message.has_error():
             code, reason = message.error.code, message.error.reason or "no reason given"
-            return Received(failure=f"Flower reports error {code}: {reason}", lost=code in COMES_BACK)
+            return ReceivedAnswer(failure=f"Flower reports error {code}: {reason}", lost=code in COMES_BACK)
         try:
             size, most = size_of_records(message.content), most_bytes(asked)
             if size > most:
-                return Received(failure=f"the reply has {size} bytes, {most} are the most for what was asked")
-            return Received(decode(from_records(message.content)))
+                return ReceivedAnswer(failure=f"the reply has {size} bytes, {most} are the most for what was asked")
+            return ReceivedAnswer(decode(from_records(message.content)))
         except Exception as error:  # whoever sent it may have written anything
-            return Received(failure=f"the reply cannot be read: {error}")
+            return ReceivedAnswer(failure=f"the reply cannot be read: {error}")
 
 
 class RecordsOfOneExchange:

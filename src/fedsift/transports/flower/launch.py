@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from fedsift.core import errors
 from fedsift.core.errors import ConfigError, FedsiftError, RunError
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.loop import Listener
 from fedsift.study.running import ending
@@ -45,7 +45,11 @@ class FlowerTransport(Transport):
     summary: ClassVar[str] = "Flower's simulation, in a process of its own"
 
     def run(
-        self, study: Study, folder: RunFolder, listen: Listener | None = None, data: Spread | None = None
+        self,
+        study: Study,
+        folder: RunFolder,
+        listen: Listener | None = None,
+        data: FederatedDataset | None = None,
     ) -> dict[str, Any]:
         """Run or go on with a study under Flower's simulation; its process loads the data itself."""
         if folder.deployed:
@@ -157,9 +161,7 @@ def _run(
             raise
         finally:
             end_session(process, grace=0.0)
-    unknown = RunError(
-        f"Flower's simulation ended with code {process.returncode} before the run did; see {log_file}"
-    )
+    unknown = RunError(f"Flower's simulation ended with code {process.returncode} before the run did; see {log_file}")
     return [outcomes.get(number, unknown) for number in range(len(jobs))]
 
 

@@ -44,7 +44,7 @@ class Unreadable:
 
 
 @dataclass
-class Arriving:
+class PartialAnswer:
     """An answer whose pieces are being fetched."""
 
     message_id: str
@@ -57,12 +57,12 @@ class Arriving:
         return [piece for piece in self.pieces if piece not in self.here]
 
 
-class Mailbox:
+class AnswerMailbox:
     """Looks for answers without waiting for any."""
 
     def __init__(self, grid: Grid, clock: Callable[[], float] = time.monotonic) -> None:
         self.grid, self._clock = grid, clock
-        self._arriving: dict[str, Arriving] = {}
+        self._arriving: dict[str, PartialAnswer] = {}
         self._one_by_one = False
         """Since a look for several failed: from then on one that fails is one site's."""
 
@@ -102,7 +102,7 @@ class Mailbox:
                 told = _client(grid).PullMessages(PullAppMessagesRequest(message_ids=lot))
                 pairs = list(zip(told.messages_list, told.message_object_trees, strict=True))
             except Exception as error:
-                _not_the_line(error)
+                _raise_connection_errors(error)
                 self._one_by_one = True
                 reason = _words("the answer could not be fetched", error)
                 failed.extend((id, Unreadable(reason, again=True)) for id in lot)
@@ -111,10 +111,10 @@ class Mailbox:
                 id = message.metadata.reply_to_message_id
                 if id in ids:
                     pieces = list(dict.fromkeys(node.object_id for node in iterate_object_tree(tree)))
-                    self._arriving[id] = Arriving(message.metadata.message_id, pieces)
+                    self._arriving[id] = PartialAnswer(message.metadata.message_id, pieces)
         return failed
 
-    def _fetched(self, grid: HttpGrid, one: Arriving) -> Message | Unreadable | None:
+    def _fetched(self, grid: HttpGrid, one: PartialAnswer) -> Message | Unreadable | None:
         """The answer; None while pieces of it are missing."""
         if self._clock() < one.due:
             return None
@@ -124,9 +124,7 @@ class Mailbox:
                 one.due, one.pause = self._clock() + one.pause, min(2 * one.pause, LONGEST_PAUSE)
                 return None
             _client(grid).ConfirmMessageReceived(
-                ConfirmMessageReceivedRequest(
-                    node=grid.node, run_id=grid.run.run_id, message_object_id=one.message_id
-                )
+                ConfirmMessageReceivedRequest(node=grid.node, run_id=grid.run.run_id, message_object_id=one.message_id)
             )
             answer = inflate_object_from_contents(one.message_id, one.here)
             if not isinstance(answer, Message):
@@ -135,10 +133,10 @@ class Mailbox:
         except ObjectPullError as error:  # the SuperLink gave up on a sender that stopped in the middle
             return Unreadable(_words("the answer did not arrive in full", error), again=True)
         except Exception as error:  # whoever sent it may have sent anything
-            _not_the_line(error)
+            _raise_connection_errors(error)
             return Unreadable(_words("the answer cannot be put together", error))
 
-    def _fetch_pieces(self, grid: HttpGrid, one: Arriving) -> None:
+    def _fetch_pieces(self, grid: HttpGrid, one: PartialAnswer) -> None:
         """Fetch what is there; the first piece that is not ends this look."""
         pull = make_pull_object_fn_protobuf(_client(grid).PullObject, grid.node, grid.run.run_id)
 
@@ -161,7 +159,7 @@ def _client(grid: HttpGrid) -> Any:
     return grid._runtime_client
 
 
-def _not_the_line(error: Exception) -> None:
+def _raise_connection_errors(error: Exception) -> None:
     """Raise what is no site's doing: the SuperLink is gone, or says that this run is over."""
     if isinstance(error, httpx.TransportError):
         raise error

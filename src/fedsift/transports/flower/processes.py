@@ -46,9 +46,7 @@ def require_flower() -> None:
             raise ConfigError(f"the Flower engine needs '{package}': pip install 'fedsift[flower]'")
 
 
-def begin_session(
-    command: Sequence[str], environment: Mapping[str, str], log: BinaryIO
-) -> subprocess.Popen[bytes]:
+def begin_session(command: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> subprocess.Popen[bytes]:
     """Start a program that leads a session of its own, asks nobody anything, and says all it says into a log."""
     return subprocess.Popen(
         command,

@@ -72,9 +72,7 @@ def size_of_records(records: RecordDict) -> int:
     """Bytes of a message's arrays, numbers and texts as they came, before anything is made of them."""
     arrays = sum(len(array.data) for record in records.array_records.values() for array in record.values())
     named = (records.config_records, records.metric_records)
-    texts = sum(
-        len(key) + _size(value) for kind in named for record in kind.values() for key, value in record.items()
-    )
+    texts = sum(len(key) + _size(value) for kind in named for record in kind.values() for key, value in record.items())
     return arrays + texts
 
 

@@ -20,15 +20,15 @@ import torch
 
 from fedsift.core.errors import FedsiftError
 from fedsift.core.json_values import plain
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.engine import Engine
-from fedsift.study.running import carry_out
+from fedsift.study.running import execute_run
 from fedsift.study.study import Study
 from fedsift.transports.flower.simulation import FlowerSimulation, on_simulated_nodes
 
 
-class Events:
+class SimulationEvents:
     """What the starting process is told: one line of JSON each."""
 
     def __init__(self, path: Path) -> None:
@@ -40,13 +40,13 @@ class Events:
 
 
 @dataclass(frozen=True)
-class Job:
+class SimulationJob:
     """One study with its data, or with the reason why there are none."""
 
     number: int
     study: Study
     folder: RunFolder
-    spread: Spread | FedsiftError
+    spread: FederatedDataset | FedsiftError
 
     def engine(self, grid: Any, root: Path) -> Engine:
         if isinstance(self.spread, FedsiftError):
@@ -59,7 +59,7 @@ def main(plan_file: Path) -> None:
     plan = json.loads(plan_file.read_text("utf-8"))
     _end_with_parent(int(plan["parent"]))
     torch.set_num_threads(1)
-    events, root = Events(Path(plan["events"])), Path(plan["sites"])
+    events, root = SimulationEvents(Path(plan["events"])), Path(plan["sites"])
     jobs = []
     for number, path in enumerate(plan["folders"]):
         try:
@@ -69,30 +69,30 @@ def main(plan_file: Path) -> None:
 
     def conduct_all(grid: Any) -> None:
         for job in jobs:
-            _conduct(job, grid, root, events)
+            _run_rounds(job, grid, root, events)
 
-    nodes = max((len(job.spread.sites) for job in jobs if isinstance(job.spread, Spread)), default=0)
+    nodes = max((len(job.spread.sites) for job in jobs if isinstance(job.spread, FederatedDataset)), default=0)
     if nodes:
         on_simulated_nodes(conduct_all, nodes, plan["backend"])
     else:
         conduct_all(None)  # nothing can run: each folder says why
 
 
-def _loaded(number: int, folder: RunFolder) -> Job:
+def _loaded(number: int, folder: RunFolder) -> SimulationJob:
     """The nodes are counted before any run begins; what cannot be loaded fails in its own run."""
     study = Study.from_file(folder.study_file)
     try:
-        return Job(number, study, folder, study.spread())
+        return SimulationJob(number, study, folder, study.spread())
     except FedsiftError as error:
-        return Job(number, study, folder, error)
+        return SimulationJob(number, study, folder, error)
 
 
-def _conduct(job: Job, grid: Any, root: Path, events: Events) -> None:
+def _run_rounds(job: SimulationJob, grid: Any, root: Path, events: SimulationEvents) -> None:
     def listen(row: dict[str, Any]) -> None:
         events.tell(job=job.number, round=row)
 
     try:
-        summary = carry_out(job.study, job.folder, lambda: job.engine(grid, root), listen)
+        summary = execute_run(job.study, job.folder, lambda: job.engine(grid, root), listen)
     except FedsiftError as error:
         events.tell(job=job.number, error=type(error).__name__, text=str(error))
     except Exception as error:

@@ -18,7 +18,7 @@ from fedsift.transports.remote.introduction import (
 
 
 @dataclass(frozen=True)
-class Terms:
+class ClassAgreement:
     """What the coordinator's own files ask of every site; what they leave open, most of the sites decide."""
 
     classes: tuple[str, ...] = ()
@@ -32,23 +32,20 @@ class Terms:
 def agree(
     roster: Mapping[str, Introduction],
     set_aside: Callable[[str, str], None] | None = None,
-    terms: Terms | None = None,
+    terms: ClassAgreement | None = None,
     at_least: int | None = None,
 ) -> dict[str, Introduction]:
     """The sites that can take part together. The others are set aside while there are `at_least` without them.
 
     `set_aside`: is given each site that differs, and why. `at_least`: None for all of them.
     """
-    terms, needed = terms or Terms(), len(roster) if at_least is None else max(1, at_least)
+    terms, needed = terms or ClassAgreement(), len(roster) if at_least is None else max(1, at_least)
     _check_own_classes(roster, terms)
     reasons = {site: reason for site, own in roster.items() if (reason := _against(own, terms))}
     kept = {site: own for site, own in roster.items() if site not in reasons}
     if kept:
         common = replace(_most(kept, terms), version=__version__)
-        differ = (
-            (site, disagreement(own, common) or _other_public(own, common, terms))
-            for site, own in kept.items()
-        )
+        differ = ((site, disagreement(own, common) or _other_public(own, common, terms)) for site, own in kept.items())
         reasons |= {site: reason for site, reason in differ if reason}
     for site, reason in reasons.items():
         if set_aside is not None:
@@ -58,7 +55,7 @@ def agree(
     return {site: own for site, own in roster.items() if site not in reasons}
 
 
-def _check_own_classes(roster: Mapping[str, Introduction], terms: Terms) -> None:
+def _check_own_classes(roster: Mapping[str, Introduction], terms: ClassAgreement) -> None:
     """Where nobody has the coordinator's classes, its own files are the likelier mistake."""
     if terms.classes and all(own.classes != terms.classes for own in roster.values()):
         site, own = next(iter(roster.items()))
@@ -68,7 +65,7 @@ def _check_own_classes(roster: Mapping[str, Introduction], terms: Terms) -> None
         )
 
 
-def _against(own: Introduction, terms: Terms) -> str | None:
+def _against(own: Introduction, terms: ClassAgreement) -> str | None:
     """Why the coordinator's own files speak against this site, whatever the others say."""
     reason = other_version(own, __version__) or (other_classes(own, terms.classes) if terms.classes else None)
     if reason is not None or not terms.networks or own.facts.model in terms.networks:
@@ -97,7 +94,7 @@ PUBLIC: Aspect = (
 )
 
 
-def _most(roster: Mapping[str, Introduction], terms: Terms) -> Introduction:
+def _most(roster: Mapping[str, Introduction], terms: ClassAgreement) -> Introduction:
     """One of the group in which most of the sites agree; a mere few, or half, speak for nobody else."""
     aspects = (*ASPECTS, PUBLIC) if terms.public else ASPECTS
     groups: dict[Any, list[Introduction]] = {}
@@ -111,16 +108,14 @@ def _most(roster: Mapping[str, Introduction], terms: Terms) -> Introduction:
 
 def _divided(groups: Sequence[Sequence[Introduction]], aspects: Sequence[Aspect]) -> str:
     what, _, words = next(a for a in aspects if len({a[1](group[0]) for group in groups}) > 1)
-    sides = "; ".join(
-        f"{listed([own.facts.name for own in group])}: {what} {words(group[0])}" for group in groups[:3]
-    )
+    sides = "; ".join(f"{listed([own.facts.name for own in group])}: {what} {words(group[0])}" for group in groups[:3])
     return (
         f"the sites differ and no side has most of them ({sides}): make their site.toml files alike, or name the "
         "classes in federation.toml (classes)"
     )
 
 
-def _other_public(own: Introduction, common: Introduction, terms: Terms) -> str | None:
+def _other_public(own: Introduction, common: Introduction, terms: ClassAgreement) -> str | None:
     _, value, words = PUBLIC
     if not terms.public or value(own) == value(common):
         return None

@@ -13,10 +13,10 @@ from fedsift.core.codec import digest_of
 from fedsift.core.errors import NotebookGone, RunError
 from fedsift.core.text import short
 from fedsift.core.type_checks import shown
-from fedsift.protocol.messages import Answer, Envelope
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.training.processes import threads_of
 from fedsift.transports.remote.encoding import decode, encode
-from fedsift.transports.remote.introduction import Hello, Noted, Notice, Vacant
+from fedsift.transports.remote.introduction import Acknowledged, IntroductionRequest, NoSite, SiteNotice
 from fedsift.transports.remote.messages import EncodedMessage
 from fedsift.transports.remote.notebooks import NotebookStore, UnknownPages
 from fedsift.transports.remote.site_runtime import SiteRuntime
@@ -39,16 +39,12 @@ def answer_message(
     log.
     """
     if open_site is None:
-        return encode(Vacant())
+        return encode(NoSite())
     model = message.note.get("model", "")
-    return encode(
-        answer(decode(message), lambda: open_site(model), model, session, expose_errors=expose_errors)
-    )
+    return encode(answer(decode(message), lambda: open_site(model), model, session, expose_errors=expose_errors))
 
 
-def answer(
-    asked: Any, site_of: Callable[[], SiteRuntime], model: str, session: str, *, expose_errors: bool
-) -> Any:
+def answer(asked: Any, site_of: Callable[[], SiteRuntime], model: str, session: str, *, expose_errors: bool) -> Any:
     """The reply to a greeting or to a request; a failure is an answer too.
 
     One thread computes it, whatever the calling thread is set to: more are slower on shared cores and change the last
@@ -58,17 +54,15 @@ def answer(
         return _safely(asked, site_of, model, session, expose_errors=expose_errors)
 
 
-def _safely(
-    asked: Any, site_of: Callable[[], SiteRuntime], model: str, session: str, *, expose_errors: bool
-) -> Any:
+def _safely(asked: Any, site_of: Callable[[], SiteRuntime], model: str, session: str, *, expose_errors: bool) -> Any:
     run, site, moment = "", "", ""
     try:
-        if isinstance(asked, Hello):
+        if isinstance(asked, IntroductionRequest):
             return site_of().introduction(model)
-        if isinstance(asked, Notice):
+        if isinstance(asked, SiteNotice):
             log.warning("the coordinator says: %s", short(asked.text))
-            return Noted()
-        if not isinstance(asked, Envelope):
+            return Acknowledged()
+        if not isinstance(asked, RequestEnvelope):
             raise RunError(f"a {type(asked).__name__} is nothing that a site answers")
         run, site, moment = asked.run, asked.site, asked.moment.id
         runtime = site_of()
@@ -79,10 +73,10 @@ def _safely(
         raise  # not this site's failure: the app's own process may know them
     except Exception as error:  # the boundary: a site's failure is a value, not the run's end
         log.exception("request '%s' of run '%s' failed", short(moment, 200), short(run, 200))
-        return Answer(run, site, moment, None, _words(error, expose_errors))
+        return ReplyEnvelope(run, site, moment, None, _words(error, expose_errors))
 
 
-def _answer(envelope: Envelope, runtime: SiteRuntime, model: str, session: str) -> Answer:
+def _answer(envelope: RequestEnvelope, runtime: SiteRuntime, model: str, session: str) -> ReplyEnvelope:
     store = NotebookStore(runtime.notebook, envelope.run, runtime.name, session)
     digest = digest_of(envelope)
     with store.locked():
@@ -95,7 +89,7 @@ def _answer(envelope: Envelope, runtime: SiteRuntime, model: str, session: str) 
         reply = envelope.request.answer(site)
         if runtime.release is not None:  # before it is kept: a repeated request must get the same noise
             reply = runtime.release(envelope, reply)
-        result = Answer(envelope.run, runtime.name, envelope.moment.id, reply)
+        result = ReplyEnvelope(envelope.run, runtime.name, envelope.moment.id, reply)
         store.keep(envelope, digest, notebook, base, result)
         return result
 
@@ -106,8 +100,6 @@ def _words(error: Exception, expose_errors: bool) -> str:
         return f"{type(error).__name__}: {error}"
     if expose_errors:
         return f"the site failed: {type(error).__name__}: {error}"
-    if (
-        isinstance(error, OSError) and error.errno in OF_THE_DISK
-    ):  # the system's words, without the file's name
+    if isinstance(error, OSError) and error.errno in OF_THE_DISK:  # the system's words, without the file's name
         return f"the site failed: {os.strerror(error.errno)}; its own log says more"
     return f"the site failed: {type(error).__name__}; its own log says more"

@@ -21,7 +21,7 @@ def most_bytes(asked: int) -> int:
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedAnswer:
     """What came back for one message: a value, or why there is none."""
 
     value: Any = None
@@ -45,7 +45,7 @@ class Channel(ABC):
         """
 
     @abstractmethod
-    def collect(self, ids: set[str]) -> list[tuple[str, Received]]:
+    def collect(self, ids: set[str]) -> list[tuple[str, ReceivedAnswer]]:
         """Answers that have come to any of these messages, with the message's id."""
 
     def arriving(self, ids: Iterable[str]) -> set[str]:

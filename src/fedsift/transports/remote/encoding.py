@@ -32,12 +32,7 @@ class Encoder:
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:
     """Whether these are the same memory, not merely equal."""
-    return (
-        a.data_ptr() == b.data_ptr()
-        and a.shape == b.shape
-        and a.dtype == b.dtype
-        and a.stride() == b.stride()
-    )
+    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.dtype == b.dtype and a.stride() == b.stride()
 
 
 def encode(value: Any, **note: str) -> EncodedMessage:

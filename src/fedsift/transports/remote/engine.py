@@ -9,23 +9,23 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fedsift.core import codec
-from fedsift.core.codec import Wire
+from fedsift.core.codec import WireFormat
 from fedsift.core.errors import RunError
 from fedsift.protocol.site import Samples
 from fedsift.runs.folder import WAITING, RunFolder
-from fedsift.runtime.engine import Parts
-from fedsift.runtime.federation import Patience, Simulation
-from fedsift.transports.remote.agreement import Terms, agree
+from fedsift.runtime.engine import EngineParts
+from fedsift.runtime.federation import QuorumPolicy, SimulationSettings
+from fedsift.transports.remote.agreement import ClassAgreement, agree
 from fedsift.transports.remote.channel import Channel
 from fedsift.transports.remote.federation import RemoteFederation, gather
 from fedsift.transports.remote.introduction import Introduction, unsound
-from fedsift.transports.remote.site_directory import NodeAuthorizer, Pace, SiteDirectory
+from fedsift.transports.remote.site_directory import GreetingIntervals, NodeAuthorizer, SiteDirectory
 
 ROSTER_FILE = "roster.safetensors"
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedSites:
     """Whom the coordinator waits for."""
 
     sites: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class StartRoster(Wire):
+class StartRoster(WireFormat):
     """Who took part from the start: kept with the run, so that a resumed one has the same sites in the same order."""
 
     sites: dict[str, Introduction]
@@ -51,24 +51,24 @@ class RemoteEngine:
 
     channel: Callable[[Mapping[str, str]], Channel]
     """Makes the channel, given texts that every message carries."""
-    expected: Expected
+    expected: ExpectedSites
     note: Mapping[str, str] = field(default_factory=dict)
     """Texts that every message carries, besides the study's network."""
-    pace: Pace = field(default_factory=Pace)
+    pace: GreetingIntervals = field(default_factory=GreetingIntervals)
     own_test: Callable[[Introduction], tuple[Samples, Tensor] | None] = lambda common: None
     """The coordinator's own labelled samples, given what the sites agree on."""
-    seen: Callable[[Mapping[str, str]], Simulation] | None = None
+    seen: Callable[[Mapping[str, str]], SimulationSettings] | None = None
     """What a simulation knows, given the last accepted request of each site."""
     authorizer: NodeAuthorizer = field(default_factory=NodeAuthorizer)
     """Which nodes may take part, and as whom."""
     run: str = ""
     """What the sites know this run by; the folder's name by default."""
 
-    def open(self, parts: Parts, folder: RunFolder) -> RemoteFederation:
+    def open(self, parts: EngineParts, folder: RunFolder) -> RemoteFederation:
         directory = SiteDirectory(self.channel({"model": parts.model, **self.note}), self.pace)
         directory.authorizer, directory.networks = self.authorizer, parts.networks
         directory.waiting.report = lambda now: folder.write_json(WAITING, now)
-        terms = Terms(self.expected.classes, parts.networks if parts.one_network else (), parts.public)
+        terms = ClassAgreement(self.expected.classes, parts.networks if parts.one_network else (), parts.public)
         roster = joined_sites(directory, folder, self.expected, parts.patience, terms)
         common = next(iter(roster.values()))
         shared = parts.shared(self.run or folder.id)
@@ -80,9 +80,9 @@ class RemoteEngine:
 def joined_sites(
     directory: SiteDirectory,
     folder: RunFolder,
-    expected: Expected,
-    patience: Patience,
-    terms: Terms | None = None,
+    expected: ExpectedSites,
+    patience: QuorumPolicy,
+    terms: ClassAgreement | None = None,
 ) -> dict[str, Introduction]:
     """The sites of this run: those that join now, or those that it began with."""
     file = folder.path / ROSTER_FILE
@@ -92,7 +92,7 @@ def joined_sites(
             if (reason := unsound(own, directory.networks)) is not None:
                 raise RunError(f"{file}: {reason}; this run cannot be gone on with, start a new one")
         enough = max(1, math.ceil(patience.quorum * len(roster) - 1e-9))
-        gather(directory, list(roster), at_least=enough, wait=expected.wait, settle=patience.grace)
+        gather(directory, list(roster), at_least=enough, wait=expected.wait, grace=patience.grace)
         return roster
     sites = gather(directory, expected.sites, at_least=expected.at_least, wait=expected.wait)
     joined = {site: directory.introductions[site] for site in sites}

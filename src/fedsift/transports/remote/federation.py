@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fedsift.core.errors import QuorumError
 from fedsift.core.version import __version__
-from fedsift.protocol.messages import Answer, Envelope
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.protocol.site import Samples
-from fedsift.runtime.federation import EngineFederation, Simulation, kinds_of
-from fedsift.transports.remote.channel import Received
+from fedsift.runtime.federation import EngineFederation, SimulationSettings, kinds_of
+from fedsift.transports.remote.channel import ReceivedAnswer
 from fedsift.transports.remote.introduction import Introduction, disagreement
 from fedsift.transports.remote.site_directory import SiteDirectory
 
@@ -23,7 +23,7 @@ from fedsift.transports.remote.site_directory import SiteDirectory
 class PendingRequest:
     """One envelope on its way, until it is answered."""
 
-    envelope: Envelope
+    envelope: RequestEnvelope
     node: int | None = None
     """Where it was sent last; None while the site has no node or its message was lost."""
     due: float = 0.0
@@ -41,7 +41,7 @@ class RemoteFederation(EngineFederation):
         roster: Mapping[str, Introduction],
         *,
         test: tuple[Samples, Tensor] | None = None,
-        seen: Callable[[Mapping[str, str]], Simulation] | None = None,
+        seen: Callable[[Mapping[str, str]], SimulationSettings] | None = None,
         **shared: Any,
     ) -> None:
         """`roster`: the sites of this run, in the federation's order; some may be away for now.
@@ -63,7 +63,7 @@ class RemoteFederation(EngineFederation):
         directory.accept = lambda own: disagreement(own, ours) or self._unexpected(own)
 
     @property
-    def simulation(self) -> Simulation | None:
+    def simulation(self) -> SimulationSettings | None:
         return None if self._seen is None else self._seen(self.accepted)
 
     def test_set(self) -> tuple[Samples, Tensor] | None:
@@ -80,16 +80,15 @@ class RemoteFederation(EngineFederation):
         """The study's bound for everyone, or the roster's for this site where that is lower."""
         return min(super().largest_share(site), self.directory.authorizer.share(site))
 
-    def deliver(self, envelopes: Mapping[str, Envelope], deadline: float) -> Mapping[str, Answer]:
+    def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         directory, clock = self.directory, self.directory.clock
         end = clock() + deadline
         directory.meet()
         pending = {
-            site: PendingRequest(envelope, patience=directory.pace.ask_again)
-            for site, envelope in envelopes.items()
+            site: PendingRequest(envelope, patience=directory.pace.ask_again) for site, envelope in envelopes.items()
         }
         grace = min(directory.pace.absent, self.patience.grace)
-        answers: dict[str, Answer] = {}
+        answers: dict[str, ReplyEnvelope] = {}
         under_way: dict[str, str] = {}
         kinds = kinds_of(envelopes)
         self._tell(pending, grace)
@@ -98,7 +97,7 @@ class RemoteFederation(EngineFederation):
             self._send_due(pending, under_way, end - clock())
             for id, received in directory.channel.collect(set(under_way)):
                 self._receive(under_way.pop(id), received, pending, answers)
-            self.hear((site for site in answers if site not in self.away), kinds)
+            self.on_answered((site for site in answers if site not in self.away), kinds)
             if not pending:
                 break
             for site in directory.meet():
@@ -127,17 +126,11 @@ class RemoteFederation(EngineFederation):
         waiting = {}
         for site in pending:
             gone = self.directory.absences.seconds(site)
-            waiting[site] = (
-                "asked" if gone is None else f"gone for {gone:.0f} s, given up after {grace:.0f} s"
-            )
+            waiting[site] = "asked" if gone is None else f"gone for {gone:.0f} s, given up after {grace:.0f} s"
         asked = " and ".join(sorted({type(one.envelope.request).__name__ for one in pending.values()}))
-        self.directory.waiting.update(
-            f"round {self.round.count} ({self.round.stage}): answers to {asked}", waiting
-        )
+        self.directory.waiting.update(f"round {self.round.count} ({self.round.stage}): answers to {asked}", waiting)
 
-    def _send_due(
-        self, pending: Mapping[str, PendingRequest], under_way: dict[str, str], left: float
-    ) -> None:
+    def _send_due(self, pending: Mapping[str, PendingRequest], under_way: dict[str, str], left: float) -> None:
         """Send what was not sent yet, what is to go to another node by now, and what has waited too long."""
         now = self.directory.clock()
         arriving = {under_way[id] for id in self.directory.channel.arriving(under_way)}
@@ -156,11 +149,15 @@ class RemoteFederation(EngineFederation):
                 pending[site].node, pending[site].due = node, now + pending[site].patience
 
     def _receive(
-        self, site: str, received: Received, pending: dict[str, PendingRequest], answers: dict[str, Answer]
+        self,
+        site: str,
+        received: ReceivedAnswer,
+        pending: dict[str, PendingRequest],
+        answers: dict[str, ReplyEnvelope],
     ) -> None:
         if site not in pending:
             return  # the copy of a request that was answered already
-        if isinstance(received.value, Answer):
+        if isinstance(received.value, ReplyEnvelope):
             answers[site] = received.value
             del pending[site]
             self.directory.absences.returned(site)
@@ -183,34 +180,35 @@ class RemoteFederation(EngineFederation):
         return f"no reply within {deadline:.0f} s"
 
 
-def _failed(envelope: Envelope, reason: str) -> Answer:
-    return Answer(envelope.run, envelope.site, envelope.moment.id, None, reason)
+def _failed(envelope: RequestEnvelope, reason: str) -> ReplyEnvelope:
+    return ReplyEnvelope(envelope.run, envelope.site, envelope.moment.id, None, reason)
 
 
 def gather(
-    directory: SiteDirectory, wanted: Sequence[str], *, at_least: int, wait: float, settle: float = math.inf
+    directory: SiteDirectory,
+    wanted: Sequence[str],
+    *,
+    at_least: int,
+    wait: float,
+    grace: float = math.inf,
 ) -> list[str]:
     """Wait until the wanted sites have introduced themselves, or until the time is over and there are enough.
 
-    `settle`: seconds for which the others are waited for once there are enough. Returns the sites in the federation's
+    `grace`: seconds for which the others are waited for once there are enough. Returns the sites in the federation's
     order: as wanted, or by name when none is named.
     """
     end, enough = directory.clock() + wait, False
     here: list[str] = []
     while True:
         directory.meet()
-        here = [
-            site for site in (wanted or sorted(directory.introductions)) if site in directory.introductions
-        ]
+        here = [site for site in (wanted or sorted(directory.introductions)) if site in directory.introductions]
         if len(here) >= (len(wanted) or at_least) or directory.clock() >= end:
             break
         if len(here) >= at_least and not enough:
-            enough, end = True, min(end, directory.clock() + settle)
-        awaited = [site for site in wanted if site not in here] or [f"{max(0, at_least - len(here))} more"]
-        words = {site: directory.refused.get(site, "not here yet") for site in awaited}
-        directory.waiting.update(
-            "sites to join", words, here=here, refused=dict(list(directory.refused.items())[:5])
-        )
+            enough, end = True, min(end, directory.clock() + grace)
+        expected_sites = [site for site in wanted if site not in here] or [f"{max(0, at_least - len(here))} more"]
+        words = {site: directory.refused.get(site, "not here yet") for site in expected_sites}
+        directory.waiting.update("sites to join", words, here=here, refused=dict(list(directory.refused.items())[:5]))
         directory.rest()
     directory.waiting.done("the run begins")
     needed = max(1, at_least)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from fedsift.core.text import visible
-from fedsift.core.type_checks import misfit, shown
+from fedsift.core.type_checks import schema_error, shown
 from fedsift.models.factory import build_model
 from fedsift.protocol.messages import Reply, Request, SiteFacts, disclosed
 from fedsift.training.known_networks import unknown_network
@@ -41,9 +41,7 @@ class Introduction(Reply):
     multilabel: bool = disclosed("whether a sample may have several labels")
     shape: tuple[int, ...] = disclosed("the shape of one sample")
     mean: tuple[float, ...] = disclosed("the mean that the site normalises by (the same at every site)")
-    std: tuple[float, ...] = disclosed(
-        "the standard deviation that the site normalises by (the same at every site)"
-    )
+    std: tuple[float, ...] = disclosed("the standard deviation that the site normalises by (the same at every site)")
 
     version: str = disclosed("the version of fedsift that the site runs", default="")
 
@@ -51,9 +49,7 @@ class Introduction(Reply):
         own = self.facts
         texts = (own.name, own.model, *self.classes)
         if not own.name.strip() or any(visible(text) != text or len(text) > LONGEST_NAME for text in texts):
-            return (
-                "the site's name, its network or a class is empty, too long or holds signs that do not show"
-            )
+            return "the site's name, its network or a class is empty, too long or holds signs that do not show"
         reason = self._miscounted() or self._misnamed() or self._misshapen()
         return None if reason is None else f"site '{own.name}' {reason}"
 
@@ -100,28 +96,28 @@ class Introduction(Reply):
 
 
 @dataclass(frozen=True)
-class Hello(Request[Introduction]):
+class IntroductionRequest(Request[Introduction]):
     """Sent to a Flower node whose site is not known yet."""
 
     reply_type: ClassVar[type[Reply]] = Introduction
 
 
 @dataclass(frozen=True)
-class Noted(Reply):
+class Acknowledged(Reply):
     """That a site has read what the coordinator told it."""
 
 
 @dataclass(frozen=True)
-class Notice(Request[Noted]):
+class SiteNotice(Request[Acknowledged]):
     """Words for the person at a site: why it cannot take part, and what would mend it."""
 
-    reply_type: ClassVar[type[Reply]] = Noted
+    reply_type: ClassVar[type[Reply]] = Acknowledged
 
     text: str
 
 
 @dataclass(frozen=True)
-class Vacant(Reply):
+class NoSite(Reply):
     """A simulated node for which the federation has no site."""
 
 
@@ -131,7 +127,7 @@ def unsound(introduction: Introduction, networks: Collection[str] = ()) -> str |
     `networks`: those that the coordinator's own study names; of others only registered ones are ever built.
     """
     try:
-        reason = misfit(introduction, Introduction, "the introduction")
+        reason = schema_error(introduction, Introduction, "the introduction")
         reason = reason or introduction.refusal(None, introduction.facts)
         return reason or _foreign_network(introduction, networks)
     except Exception as error:  # it may hold anything
@@ -164,9 +160,7 @@ def disagreement(own: Introduction, common: Introduction) -> str | None:
     if own.multilabel != common.multilabel:
         return f"{where} and the federation differ on whether a sample may have several labels"
     if own.shape != common.shape:
-        return (
-            f"{where} has samples of shape {own.shape}, the federation {common.shape}: bring them to one size"
-        )
+        return f"{where} has samples of shape {own.shape}, the federation {common.shape}: bring them to one size"
     if own.mean != common.mean or own.std != common.std:
         return (
             f"{where} normalises by mean {own.mean} and std {own.std}, the federation by {common.mean} "

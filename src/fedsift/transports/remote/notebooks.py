@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from fedsift.core import codec
-from fedsift.core.codec import Wire
+from fedsift.core.codec import WireFormat
 from fedsift.core.errors import NotebookGone, RunError
 from fedsift.core.files import safe_name, write_private
 from fedsift.core.type_checks import shown
-from fedsift.protocol.messages import Answer, Envelope, moment_words
+from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, moment_words
 from fedsift.protocol.notebook import Notebook
 
 ANSWER = ".answer"
@@ -68,7 +68,7 @@ class UnknownPages(Exception):
 
 
 @dataclass(frozen=True)
-class Version(Wire):
+class Version(WireFormat):
     """What a site keeps of one answered request."""
 
     id: str
@@ -107,17 +107,17 @@ class NotebookStore:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def repeated(self, envelope: Envelope, digest: str) -> Answer | None:
+    def repeated(self, envelope: RequestEnvelope, digest: str) -> ReplyEnvelope | None:
         """The stored answer, if this very request was answered before."""
         version = self._version(envelope.moment.id)
         if version is None or version.digest != digest or not self._has_pages(version):
             return None
         if version.answer.numel() == 0:
             return None
-        answer: Answer = codec.from_bytes(version.answer.numpy().tobytes())
+        answer: ReplyEnvelope = codec.from_bytes(version.answer.numpy().tobytes())
         return answer
 
-    def open(self, envelope: Envelope) -> tuple[Notebook, str]:
+    def open(self, envelope: RequestEnvelope) -> tuple[Notebook, str]:
         """The notebook to continue from, and the file that holds its pages; raises `NotebookGone`."""
         if (self.folder / ERASED).exists():
             raise NotebookGone(
@@ -130,9 +130,7 @@ class NotebookStore:
         try:
             version = self._version(envelope.expects)
             if version is not None:
-                return Notebook(
-                    codec.load(self.folder / version.pages) if version.pages else None
-                ), version.pages
+                return Notebook(codec.load(self.folder / version.pages) if version.pages else None), version.pages
         except RunError as error:  # pages that cannot be read are gone all the same
             if "unknown class" in str(error):
                 raise UnknownPages(str(error)) from error
@@ -141,7 +139,7 @@ class NotebookStore:
             "restore the site's notebook folder from a copy, or start a new run"
         )
 
-    def _refuse_straggler(self, envelope: Envelope) -> None:
+    def _refuse_straggler(self, envelope: RequestEnvelope) -> None:
         """A copy of an old request that Flower delivers late must not undo what came after it.
 
         A coordinator that was started again may well go back, to its last checkpoint; that is another session.
@@ -155,7 +153,9 @@ class NotebookStore:
                 f"{moment_words(envelope.moment.id)} came late: {moment_words(latest.id)} is answered already"
             )
 
-    def keep(self, envelope: Envelope, digest: str, notebook: Notebook, base: str, answer: Answer) -> None:
+    def keep(
+        self, envelope: RequestEnvelope, digest: str, notebook: Notebook, base: str, answer: ReplyEnvelope
+    ) -> None:
         """Store the answer and the notebook of its moment; after this it may be sent."""
         self._forget(lambda moment: moment >= _moment(envelope.moment.id))
         pages = base
@@ -166,7 +166,7 @@ class NotebookStore:
         version = Version(envelope.moment.id, digest, pages, self.session, content)
         codec.save(self.folder / _file(envelope.moment.id, ANSWER), version)
 
-    def prune(self, envelope: Envelope) -> None:
+    def prune(self, envelope: RequestEnvelope) -> None:
         """Drop what no request can ask for any more, when this is the first request of a newer round."""
         kept = [_moment(file.name) for file in self._files()]
         if not kept or envelope.moment.round <= max(kept)[0]:
@@ -175,9 +175,7 @@ class NotebookStore:
         needed = set() if base is None else {_moment(base.id), _moment(base.pages or base.id)}
         self._forget(lambda moment: moment not in needed)
         if base is not None:  # its pages may be asked for again, its answer (a whole model, perhaps) never
-            codec.save(
-                self.folder / _file(base.id, ANSWER), replace(base, answer=torch.empty(0, dtype=torch.uint8))
-            )
+            codec.save(self.folder / _file(base.id, ANSWER), replace(base, answer=torch.empty(0, dtype=torch.uint8)))
         for leftover in self.folder.glob("*.tmp"):
             leftover.unlink(missing_ok=True)
 
@@ -199,9 +197,7 @@ class NotebookStore:
 
     def versions(self) -> list[str]:
         """Ids of the requests whose answers are kept, in the order in which they were asked."""
-        files = sorted(
-            (file for file in self._files() if file.suffix == ANSWER), key=lambda file: _moment(file.name)
-        )
+        files = sorted((file for file in self._files() if file.suffix == ANSWER), key=lambda file: _moment(file.name))
         return [version.id for file in files if (version := self._read(file)) is not None]
 
     def _forget(self, unwanted: Callable[[tuple[int, int]], bool]) -> None:

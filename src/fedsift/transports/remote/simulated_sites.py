@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from fedsift.core.files import safe_name, write_atomically
-from fedsift.data.dataset import Spread
+from fedsift.data.dataset import FederatedDataset
 from fedsift.protocol.site import Samples
-from fedsift.runtime.federation import Simulation
+from fedsift.runtime.federation import SimulationSettings
 from fedsift.transports.remote.notebooks import NotebookStore
 from fedsift.transports.remote.site_runtime import SiteRuntime
 
@@ -28,7 +28,7 @@ COMMON = "common.json"
 NOTEBOOK = "notebook"
 
 
-def export_sites(spread: Spread, models: Mapping[str, str], folder: Path, floor: int = 0) -> list[Path]:
+def export_sites(spread: FederatedDataset, models: Mapping[str, str], folder: Path, floor: int = 0) -> list[Path]:
     """Write what is not there yet; the sites' folders, in the federation's order."""
     folder.mkdir(parents=True, exist_ok=True)
     _export_common(spread, folder, floor)
@@ -46,7 +46,7 @@ def export_sites(spread: Spread, models: Mapping[str, str], folder: Path, floor:
     return places
 
 
-def arrays_of(spread: Spread, site: str) -> dict[str, Any]:
+def arrays_of(spread: FederatedDataset, site: str) -> dict[str, Any]:
     """A site's samples with the labels that it was given; what it holds out, as a test part."""
     data = spread.dataset
     arrays: dict[str, Any] = {
@@ -64,7 +64,7 @@ def arrays_of(spread: Spread, site: str) -> dict[str, Any]:
     return arrays
 
 
-def central_arrays(spread: Spread) -> dict[str, Any] | None:
+def central_arrays(spread: FederatedDataset) -> dict[str, Any] | None:
     """The central test set; None when the data have none."""
     data = spread.dataset
     if len(data.test) == 0:
@@ -87,7 +87,7 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     beside.replace(path)
 
 
-def _export_common(spread: Spread, folder: Path, floor: int) -> None:
+def _export_common(spread: FederatedDataset, folder: Path, floor: int) -> None:
     data, public = spread.dataset, spread.public
     common: dict[str, Any] = {
         "classes": list(data.classes),
@@ -170,11 +170,13 @@ def _read_json(path: Path) -> dict[str, Any]:
     return table
 
 
-def seen(spread: Spread, places: Mapping[str, Path], run: str, accepted: Mapping[str, str]) -> Simulation:
+def seen(
+    spread: FederatedDataset, places: Mapping[str, Path], run: str, accepted: Mapping[str, str]
+) -> SimulationSettings:
     """What the simulation knows at this moment; notebooks are read from the sites' folders, as only it may."""
     pages = {
         site: NotebookStore(place / NOTEBOOK, run, site).pages(accepted[site])
         for site, place in places.items()
         if site in accepted
     }
-    return Simulation(spread, {site: own for site, own in pages.items() if own})
+    return SimulationSettings(spread, {site: own for site, own in pages.items() if own})

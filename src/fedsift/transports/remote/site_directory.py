@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from fedsift.core.text import short
-from fedsift.protocol.messages import Answer
+from fedsift.protocol.messages import ReplyEnvelope
 from fedsift.transports.remote.absence import Absences, WaitingReport
-from fedsift.transports.remote.channel import Channel, Received
+from fedsift.transports.remote.channel import Channel, ReceivedAnswer
 from fedsift.transports.remote.introduction import (
-    Hello,
     Introduction,
-    Notice,
-    Vacant,
+    IntroductionRequest,
+    NoSite,
+    SiteNotice,
     unsound,
 )
 
@@ -24,7 +24,7 @@ log = logging.getLogger("fedsift.coordinator")
 
 
 @dataclass(frozen=True)
-class Pace:
+class GreetingIntervals:
     """How often the coordinator looks, in seconds."""
 
     poll: float = 0.2
@@ -67,11 +67,11 @@ class SiteDirectory:
     def __init__(
         self,
         channel: Channel,
-        pace: Pace | None = None,
+        pace: GreetingIntervals | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.channel, self.pace = channel, pace or Pace()
+        self.channel, self.pace = channel, pace or GreetingIntervals()
         self.clock, self._sleep = clock, sleep
         self.introductions: dict[str, Introduction] = {}
         self.node_of: dict[str, int] = {}
@@ -99,13 +99,13 @@ class SiteDirectory:
         if self.clock() >= self._next_look:
             self._next_look = self.clock() + self.pace.look_for_nodes
             nodes = {node for node in self.channel.nodes() if self.authorizer.admits(node)}
-            same = nodes - self._come_again(nodes)
+            same = nodes - self._restarted(nodes)
             self.absences.left(site for site, node in self.node_of.items() if node not in same)
             self.node_of = {site: node for site, node in self.node_of.items() if node in same}
             # a node that left and returns under its id is met again
             self._greeted = {node: when for node, when in self._greeted.items() if node in same}
-            for node in sorted(node for node in nodes if self._to_greet(node)):
-                [sent] = self.channel.send([(node, Hello())])
+            for node in sorted(node for node in nodes if self._nodes_to_greet(node)):
+                [sent] = self.channel.send([(node, IntroductionRequest())])
                 if sent is not None:
                     self._greetings[sent] = node
                     self._greeted[node] = self.clock()
@@ -121,25 +121,25 @@ class SiteDirectory:
                 arrived.append(site)
         return arrived
 
-    def _come_again(self, nodes: set[int]) -> set[int]:
+    def _restarted(self, nodes: set[int]) -> set[int]:
         """Nodes that were started again since the last look; Flower shows them as if they had been here all along."""
         before, self._arrivals = self._arrivals, {node: self.authorizer.arrivals(node) for node in nodes}
         return {node for node, times in self._arrivals.items() if before.get(node, times) != times}
 
-    def _to_greet(self, node: int) -> bool:
+    def _nodes_to_greet(self, node: int) -> bool:
         """New nodes, and those whose greeting came to nothing: e.g. a site that had not pinned the app by then."""
         when = self._greeted.get(node)
         silent = when is not None and node in self._greetings.values()
         return when is None or (silent and self.clock() - when >= self.pace.ask_again)
 
-    def _hear(self, node: int, received: Received) -> str | None:
+    def _hear(self, node: int, received: ReceivedAnswer) -> str | None:
         said = received.value
-        if isinstance(said, Vacant):
+        if isinstance(said, NoSite):
             return None
         if not isinstance(said, Introduction):
             if received.lost:
                 self._greeted.pop(node, None)  # it may answer when it is back
-            failure = received.failure or (said.failure if isinstance(said, Answer) else "")
+            failure = received.failure or (said.failure if isinstance(said, ReplyEnvelope) else "")
             self._refuse(f"node {node}", failure or f"it introduced itself by a {type(said).__name__}")
             return None
         reason = unsound(said, self.networks)
@@ -174,7 +174,7 @@ class SiteDirectory:
 
     def tell(self, node: int, words: str) -> None:
         """Tell a site why it cannot take part: the person there can mend it. Nobody waits for the answer."""
-        self.channel.send([(node, Notice(short(words)))])
+        self.channel.send([(node, SiteNotice(short(words)))])
 
     def _refuse(self, who: str, reason: str) -> None:
         self.refused[who] = short(reason)

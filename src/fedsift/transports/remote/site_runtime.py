@@ -9,13 +9,13 @@ from pathlib import Path
 from torch import Tensor
 
 from fedsift.core.version import __version__
-from fedsift.protocol.messages import Envelope, Moment, Reply, SiteFacts
+from fedsift.protocol.messages import Reply, RequestEnvelope, RequestMoment, SiteFacts
 from fedsift.protocol.notebook import Notebook
-from fedsift.protocol.site import Compute, Samples, Site
+from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.training.site import LocalSite
 from fedsift.transports.remote.introduction import Introduction
 
-Release = Callable[[Envelope, Reply], Reply]
+Release = Callable[[RequestEnvelope, Reply], Reply]
 """Makes of an envelope's raw reply what may leave; raises where nothing may."""
 
 
@@ -79,7 +79,7 @@ class SiteRuntime:
             __version__,
         )
 
-    def site(self, moment: Moment, notebook: Notebook, model: str) -> Site:
+    def site(self, moment: RequestMoment, notebook: Notebook, model: str) -> Site:
         """The site as one request sees it."""
         return LocalSite(
             facts=self.facts(model),
@@ -99,5 +99,5 @@ class SiteRuntime:
             privacy_budget=self.privacy_budget,
             floor=self.floor,
             smallest=self.smallest,
-            compute=Compute(device=self.device, trainer="one"),  # a cohort of one only costs
+            compute=ComputeSettings(device=self.device, trainer="one"),  # a cohort of one only costs
         )

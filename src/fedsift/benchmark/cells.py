@@ -1,0 +1,222 @@
+"""One cell: a study to its outcome, in a folder where it can go on after it was stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedsift.benchmark.source_version import version_of
+from fedsift.benchmark.store import RunRecord
+from fedsift.benchmark.table import NAMED, Table, TableColumn, TableRow
+from fedsift.core.errors import ConfigError, FedsiftError
+from fedsift.core.json_values import plain
+from fedsift.runs.folder import SUMMARY, RunFolder
+from fedsift.runs.reading import read_run
+from fedsift.runs.summary import CURVES
+from fedsift.study.running import run
+from fedsift.study.scenarios import preset_names, preset_table
+from fedsift.study.study import Study, read_toml
+from fedsift.study.toml_tables import BasePaths, apply_overrides, defaults_of
+
+# The cells of a table: every row in every column with every seed, as a resolved study with its key
+# ------------------------------------------------------------------------------
+
+LEFT_OUT = ("name",)
+"""Keys of a study that change no result."""
+LEFT_OUT_OF_ENGINE = ("workers",)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a table."""
+
+    row: str
+    column: str
+    seed: int
+    study: Study
+
+    @property
+    def label(self) -> str:
+        place = f" in {self.column}" if self.column else ""
+        return f"{self.row}{place}, seed {self.seed}"
+
+    # kept once computed: how far a table is, is asked of all its cells at every piece of news
+    @cached_property
+    def study_key(self) -> str:
+        """What is computed: the settings without what changes no result."""
+        return digest(canonical(self.study))
+
+    @cached_property
+    def version(self) -> str:
+        return version_of(self.study.to_table())
+
+    @cached_property
+    def key(self) -> str:
+        """What is computed, and by which program."""
+        return digest(f"{self.study_key}\n{self.version}")
+
+
+def canonical(study: Study) -> str:
+    """The study as text that is the same wherever it is made: every setting that is not its class's default.
+
+    What a default is belongs to the version, which is part of a run's key: a version with one more switch, off unless
+    somebody turns it on, must not orphan the results of those before it.
+    """
+    table = {key: value for key, value in study.to_table().items() if key not in LEFT_OUT}
+    table["engine"] = {k: v for k, v in table["engine"].items() if k not in LEFT_OUT_OF_ENGINE}
+    for key, owner in _owners(study).items():
+        usual = defaults_of(type(owner))
+        table[key] = {k: v for k, v in table[key].items() if k not in usual or v != usual[k]}
+    return json.dumps(table, sort_keys=True, default=str)
+
+
+def _owners(study: Study) -> dict[str, Any]:
+    """The dataclass that each table of a study is made of."""
+    return {
+        "data": study.source,
+        "partition": study.partition,
+        "noise": study.noise,
+        "model": study.model,
+        "train": study.train,
+        "method": study.method,
+        "engine": study.engine,
+        "federation": study.federation,
+        "gate": study.gate,
+        "evaluate": study.evaluate,
+    }
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def cells_of(table: Table, seeds: tuple[int, ...] = ()) -> Iterator[Cell]:
+    """All cells, seed by seed, so that a table that was stopped has whole seeds."""
+    for seed in seeds or table.seeds:
+        for column in table.columns:
+            for row in table.rows:
+                if column in table.columns_of(row):
+                    yield Cell(row.label, column.label, seed, study_of(table, row, column, seed))
+
+
+def study_of(table: Table, row: TableRow, column: TableColumn, seed: int) -> Study:
+    """The study of one cell; what is wrong with it names the row and the column."""
+    try:
+        content, base = _scenario(column.scenario or table.scenario, table.base)
+        for settings in (table.everywhere, column.settings, row.settings, row.at.get(column.label, {})):
+            content = merged(content, settings)
+        content = apply_overrides(content, list(table.settings))
+        where = f"{table.name}: {row.label}, {column.label}" if column.label else f"{table.name}: {row.label}"
+        content.update(name=where, seed=seed)
+        return Study.from_table(content, BasePaths(base))
+    except FedsiftError as error:
+        raise ConfigError(f"table '{table.name}', row '{row.label}', column '{column.label}': {error}") from None
+
+
+def merged(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """A study's tables with others over them, key by key; one that names another method, dataset, partition or noise
+    takes the place of the whole table."""
+    result = dict(below)
+    for key, value in over.items():
+        before = result.get(key, {})
+        renamed = key in NAMED and value.get("name", before.get("name")) != before.get("name")
+        result[key] = dict(value) if renamed else {**before, **value}
+    return result
+
+
+def _scenario(name: str, base: Path | None) -> tuple[dict[str, Any], Path]:
+    """A preset's tables, or those of a study's file; and where its paths start."""
+    here = base or Path.cwd()
+    if name in preset_names():
+        return preset_table(name), here
+    path = here / name
+    return read_toml(path), path.parent
+
+
+Listener = Callable[[dict[str, Any]], None]
+
+DECIMALS = 6
+COUNTED = ("rounds", "participations", "bytes_down", "bytes_up", "refused")
+NOT_OF_SITES = frozenset({"given_label_counts", "held_out", "replies_refused"})
+"""Columns of the site table that a table of runs does not keep."""
+
+
+def measure(study: Study, place: Path, listen: Listener | None = None, *, keep: bool = False) -> RunRecord:
+    """Run a study in `place`, or go on with it there, and read its outcome; the folder goes unless it is kept."""
+    folder = RunFolder(place)
+    if not folder.study_file.is_file():
+        place.mkdir(parents=True, exist_ok=True)
+        folder.write_text("study.toml", study.to_toml())
+    if not folder.finished:
+        run(study, folder, listen)
+    found = outcome_of(folder)
+    table = study.to_table()
+    study_key, version = digest(canonical(study)), version_of(table)
+    if not keep:
+        shutil.rmtree(place, ignore_errors=True)
+    return RunRecord(
+        key=digest(f"{study_key}\n{version}"),
+        study_key=study_key,
+        version=version,
+        torch=torch.__version__,
+        outcome=found,
+        study=plain(table),
+    )
+
+
+def outcome_of(folder: RunFolder) -> dict[str, Any]:
+    """What a table may show of a finished run; nothing in it depends on a clock."""
+    summary, rows = folder.read_json(SUMMARY) or {}, folder.rounds()
+    outcome: dict[str, Any] = {name: summary[name] for name in COUNTED}
+    outcome["scores"] = {name: _rounded(summary[name]) for name in CURVES if name in summary}
+    outcome["curve"] = _curve(rows)
+    outcome["warnings"] = summary.get("warnings", [])
+    outcome["notes"] = summary.get("notes", [])
+    if summary.get("oracle"):
+        outcome["oracle"] = summary["oracle"]
+    if "detection" in summary:
+        outcome["detection"] = _rounded(summary["detection"])
+    if "corrections" in summary:
+        parts = summary["corrections"]
+        outcome["corrections"] = _rounded({**parts.get("samples", {}), **parts["overall"]})
+        outcome["levels"] = _rounded(parts.get("noise_level", {}))
+    last = next((row["site_accuracy"] for row in reversed(rows) if "site_accuracy" in row), None)
+    if last is not None:
+        outcome["site_accuracy"] = [[site, value] for site, value in _rounded(last).items()]
+    outcome["sites"] = [
+        {key: value for key, value in _rounded(line).items() if key not in NOT_OF_SITES}
+        for line in read_run(folder.path).sites
+    ]
+    # as it will be read again: keys in order, so that a table has the same bytes from memory and from disk
+    return dict(json.loads(json.dumps(plain(outcome), sort_keys=True)))
+
+
+def _curve(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Scores of the evaluated rounds, by round and by how often a site had taken part until then."""
+    visits, curve = 0, {"round": [], "visits": []}  # type: tuple[int, dict[str, list[Any]]]
+    names = [name for name in CURVES if any(row.get(name) is not None for row in rows)]
+    curve.update({name: [] for name in names})
+    for row in rows:
+        visits += row["participants"]
+        if any(row.get(name) is not None for name in names):
+            curve["round"].append(row["round"])
+            curve["visits"].append(visits)
+            for name in names:
+                value = row.get(name)
+                curve[name].append(None if value is None else round(value, DECIMALS))
+    return curve
+
+
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Shares with a few decimals: what machines differ in is not shown, and files stay small."""
+    return {
+        str(key): round(value, DECIMALS) if isinstance(value, float) else value for key, value in plain(values).items()
+    }

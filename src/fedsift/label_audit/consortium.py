@@ -1,0 +1,237 @@
+"""What the consortium sees of all sites: a table, a page, the federation's confusion; made from `SiteRow`s alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsift.core.errors import DataError
+from fedsift.core.files import write_private
+from fedsift.core.json_values import plain
+from fedsift.core.text import csv_text, visible
+from fedsift.core.version import __version__
+from fedsift.drawing import page_style
+from fedsift.drawing.document import document
+from fedsift.drawing.svg import (
+    HALF,
+    Markup,
+    Scale,
+    clipped,
+    empty,
+    figure,
+    join,
+    label,
+    line,
+    picture,
+    tag,
+    text_width,
+    ticks,
+)
+from fedsift.label_audit.label_table import number
+from fedsift.label_audit.page.sections import percent
+from fedsift.label_audit.release import SiteRow
+
+COLUMNS = (
+    "site",
+    "samples",
+    "flagged",
+    "rate",
+    "rate_low",
+    "rate_high",
+    "wrong_labels",
+    "false_alarm_rate",
+    "floor",
+)
+ROW = 24.0
+NAME = 26
+MOST_PAIRS = 20
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """The sites' shown cells added up. told: `[K, K]`; withheld: `[K]`, what sites lumped of that class."""
+
+    classes: tuple[str, ...]
+    told: NDArray[np.int64]
+    withheld: NDArray[np.int64]
+    lumped: int
+    """What sites lumped over whole rows."""
+
+
+def federation_confusion(rows: Sequence[SiteRow]) -> Confusion | None:
+    """None for multi-label data, whose rows are no pairs of classes; all sites must name the same classes."""
+    if not rows:
+        return None
+    classes = rows[0].classes
+    other = next((row for row in rows if row.classes != classes), None)
+    if other is not None:
+        raise DataError(f"site '{other.site}' has other classes than site '{rows[0].site}', so they cannot be added up")
+    k = len(classes)
+    if any(len(cells) != k for row in rows for cells in row.agreement.cells):
+        return None
+    told = np.array([[[cell or 0 for cell in cells] for cells in row.agreement.cells] for row in rows], np.int64)
+    withheld = np.array([[part or 0 for part in row.agreement.remainders] for row in rows], np.int64)
+    lumped = sum(row.agreement.remainder or 0 for row in rows)
+    return Confusion(classes, told.sum(axis=0).reshape(k, k), withheld.sum(axis=0), lumped)
+
+
+def consortium_csv(rows: Sequence[SiteRow]) -> str:
+    """A row a site; an empty cell is one that the site's floor withholds."""
+    lines = []
+    for row in rows:
+        rate, found = row.rate, row.finding
+        shares = ["", "", ""] if rate is None else [number(x) for x in (rate.estimate, rate.low, rate.high)]
+        answer = ["", ""] if found is None else [str(found.wrong_labels), f"{found.false_alarm_rate:g}"]
+        counts = ["" if count is None else count for count in (row.samples, row.flagged)]
+        lines.append([row.site, *counts, *shares, *answer, row.floor])
+    return csv_text(COLUMNS, lines)
+
+
+def consortium_page(rows: Sequence[SiteRow]) -> str:
+    """One file without script or network."""
+    noisy = [row for row in rows if row.finding is not None and row.finding.wrong_labels]
+    title = f"Wrong labels at {len(noisy)} of {len(rows)} site{'' if len(rows) == 1 else 's'}"
+    style = page_style() + _STYLE
+    found = federation_confusion(rows)
+    body = join(
+        [
+            tag(
+                "header",
+                tag("p", "Label audit · for the consortium", class_="eyebrow"),
+                tag("h1", title),
+                tag(
+                    "p",
+                    "Every figure was released by its site; counts below a site's floor are not told.",
+                    class_="lead",
+                ),
+            ),
+            tag("section", tag("h2", "Share of wrong labels by site"), _rates(rows), _table(rows)),
+            tag("section", tag("h2", "Who is mistaken for whom"), _pairs(found)) if found is not None else None,
+            tag(
+                "footer",
+                f"fedsift {__version__} · if all sites are wrong in the same way, no audit can see it",
+            ),
+        ]
+    )
+    policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    return document(title, body, style, policy=policy)
+
+
+_STYLE = (
+    ".whisker{stroke:var(--soft);stroke-width:2}.point.calm{fill:var(--s0)}.point.loud{fill:var(--loud)}"
+    "svg text.name{fill:var(--ink)}"
+    "@media screen and (max-width:860px){.plot svg{min-width:520px}td.answer{min-width:15em}}"
+)
+
+
+def _rates(rows: Sequence[SiteRow]) -> Markup:
+    """A point and its interval for every site; squares in another colour where there are wrong labels."""
+    shown = [row for row in rows if row.rate is not None]
+    if not shown:
+        return tag("p", "Every site is below its floor: no share is told.", class_="note")
+    left = max(text_width(clipped(visible(row.site), NAME), 12) for row in shown) + 14
+    most = max(row.rate.high for row in shown if row.rate is not None)
+    marks = ticks(0.0, max(0.02, most))
+    scale = Scale(0.0, marks[-1], left, HALF - 60.0)
+    bottom = 22 + ROW * len(shown)
+    parts = [
+        join([line(scale(x), 16, scale(x), bottom, "grid"), label(scale(x), 12, percent(x), "middle")]) for x in marks
+    ]
+    for k, row in enumerate(shown):
+        assert row.rate is not None
+        y = 22 + ROW * (k + 0.5)
+        loud = row.finding is not None and row.finding.wrong_labels
+        parts += [
+            label(left - 8, y + 4, clipped(visible(row.site), NAME), "end", "name"),
+            line(scale(row.rate.low), y, scale(row.rate.high), y, "whisker"),
+        ]
+        if math.isnan(row.rate.estimate):
+            continue
+        x = scale(row.rate.estimate)
+        parts.append(
+            empty("rect", x=x - 5, y=y - 5, width=10, height=10, class_="point loud")
+            if loud
+            else empty("circle", cx=x, cy=y, r=5, class_="point calm")
+        )
+    drawing = tag("div", picture(HALF, bottom + 6, "Share of wrong labels by site", *parts), class_="plot")
+    return figure(
+        drawing,
+        "Estimate and interval",
+        "a square where there is evidence of wrong labels, a circle where there is none; neither where the number is "
+        "below the site's floor",
+    )
+
+
+def _table(rows: Sequence[SiteRow]) -> Markup:
+    names = ("site", "labels", "on its list", "probably wrong", "interval", "answer")
+    head = tag(
+        "thead",
+        tag("tr", *(tag("th", name, class_="n" if 0 < k < 5 else None) for k, name in enumerate(names))),
+    )
+    lines = []
+    for row in rows:
+        rate = row.rate
+        untold = rate is None or math.isnan(rate.estimate)
+        lines.append(
+            tag(
+                "tr",
+                tag("td", tag("bdi", row.site)),
+                *(
+                    tag("td", "withheld" if count is None else f"{count:,}", class_="n")
+                    for count in (row.samples, row.flagged)
+                ),
+                tag("td", "withheld" if rate is None or untold else percent(rate.estimate), class_="n"),
+                tag("td", "" if rate is None else f"{percent(rate.low)} to {percent(rate.high)}", class_="n"),
+                tag("td", "below its floor" if row.finding is None else row.finding.words, class_="answer"),
+            )
+        )
+    return tag("div", tag("table", head, tag("tbody", *lines)), class_="scroll tall")
+
+
+def _pairs(found: Confusion) -> Markup:
+    off = found.told.copy()
+    np.fill_diagonal(off, 0)
+    lines = []
+    for place in np.argsort(-off, axis=None, kind="stable")[:MOST_PAIRS]:
+        r, c = divmod(int(place), off.shape[1])
+        if off[r, c]:
+            names = (tag("td", tag("bdi", found.classes[k])) for k in (r, c))
+            lines.append(tag("tr", *names, tag("td", f"{off[r, c]:,}", class_="n")))
+    hidden = int(found.withheld.sum()) + found.lumped
+    note = tag(
+        "p",
+        f"{hidden:,} labels lie in cells that sites lumped together, so pairs can be more frequent than told.",
+        class_="note",
+    )
+    if not lines:
+        return join([tag("p", "No site told a pair of classes that reaches its floor."), note])
+    head = tag(
+        "thead",
+        tag("tr", tag("th", "given"), tag("th", "probably"), tag("th", "labels, at least", class_="n")),
+    )
+    return join([tag("div", tag("table", head, tag("tbody", *lines)), class_="scroll"), note])
+
+
+PAGE, TABLE, ROWS = "consortium.html", "consortium.csv", "consortium.json"
+
+
+def write_consortium(out: Path, rows: Sequence[SiteRow]) -> list[Path]:
+    """`consortium.csv`, `consortium.json` and `consortium.html` in the audit's folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    return [
+        write_private(out / TABLE, consortium_csv(rows)),
+        write_private(out / ROWS, json.dumps([plain(row) for row in rows], indent=2) + "\n"),
+        write_private(out / PAGE, consortium_page(rows)),
+    ]
+
+
+def remove_consortium(out: Path) -> None:
+    """For an audit that releases nothing, where an earlier one did."""
+    for name in (PAGE, TABLE, ROWS):
+        (out / name).unlink(missing_ok=True)

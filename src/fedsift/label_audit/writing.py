@@ -1,0 +1,187 @@
+"""Everything that a site gets from an audit, written in one place."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsift.core.errors import DataError
+from fedsift.core.files import write_private
+from fedsift.core.json_values import plain
+from fedsift.label_audit import label_table as table
+from fedsift.label_audit.exports import write_review
+from fedsift.label_audit.ledger import FINDING, ForgottenEntry, LabelLedger, LedgerNote
+from fedsift.label_audit.page.document import render, shown_rows
+from fedsift.label_audit.release import release
+from fedsift.label_audit.review import FLAGGED, UNFLAGGED, ReviewPlan, draw_plan, orders, read_plan
+from fedsift.label_audit.site_audit import SiteAudit, Thumbnails, load, to_bytes
+from fedsift.label_audit.site_files import SiteFolder, make_private
+
+RESERVE = 1000
+"""Pictures kept of each random arm beyond the plan, so that a longer plan needs no data again."""
+WHO = "fedsift audit"
+
+
+def write_site(
+    out: Path,
+    audit: SiteAudit,
+    thumbnails: Thumbnails | None = None,
+    *,
+    plan: ReviewPlan | None = None,
+    who: str = WHO,
+) -> SiteFolder:
+    """`OUT/sites/SITE/` with table, page, review queue, ledger and the row for the consortium.
+
+    Files are readable by their owner only. Writing the same audit again changes nothing that people did: a plan that
+    was drawn from it stays, the ledger gets lines for new findings only, and samples that were forgotten stay out.
+    """
+    folder = SiteFolder.of(out, audit.site)
+    make_private(folder.path.parent)
+    make_private(folder.path)
+    ledger = LabelLedger(folder.ledger)
+    gone = ForgottenEntry(ledger.entries())
+    if len(gone):
+        audit = audit.without(gone)
+    chosen = plan or _kept_plan(folder, audit) or draw_plan(audit)
+    write_private(folder.findings, to_bytes(audit))
+    keep_thumbnails(folder, audit, chosen, thumbnails)
+    write_tables(folder, audit)
+    ledger.append(_new_findings(audit, ledger), who)
+    write_queue(folder, audit, chosen)
+    return folder
+
+
+def write_tables(folder: SiteFolder, audit: SiteAudit) -> None:
+    """`labels.csv`, flagged and other test samples apart, the site's own summary, and what may leave it."""
+    write_private(folder.labels, table.labels_csv(audit, table.of_split(audit, test=False)))
+    if audit.is_test.any():
+        write_private(folder.test_labels, table.labels_csv(audit, table.of_split(audit, test=True)))
+    else:
+        folder.test_labels.unlink(missing_ok=True)
+    write_private(folder.summary, json.dumps(plain(summary(audit)), indent=2) + "\n")
+    # What was released stays so: of two releases, the difference would tell what a few verdicts changed.
+    write_private(folder.release, json.dumps(plain(release(audit.as_made)), indent=2) + "\n")
+
+
+def write_queue(folder: SiteFolder, audit: SiteAudit, plan: ReviewPlan, prefix: str = "") -> list[Path]:
+    """The review folder and the page, which shows the queue as well."""
+    pictures = stored_thumbnails(folder, audit)
+    written = write_review(folder.review, audit, plan, pictures, prefix)
+    return [*written, write_private(folder.report, render(audit, plan, pictures))]
+
+
+def summary(audit: SiteAudit) -> dict[str, object]:
+    """The site's own figures, private as everything here but `release.json`."""
+    train = ~audit.is_test
+    return {
+        "site": audit.site,
+        "samples": int(train.sum()),
+        "flagged": int(audit.flagged[train].sum()),
+        "test_samples": int(audit.is_test.sum()),
+        "test_flagged": int(audit.flagged[audit.is_test].sum()),
+        "rate": asdict(audit.rate),
+        "finding": {**asdict(audit.finding), "words": audit.finding.words},
+        "notes": list(audit.notes),
+        "evidence": asdict(audit.evidence),
+        "classes": list(audit.classes),
+        "agreement": audit.agreement,
+        "fingerprint": audit.fingerprint(),
+    }
+
+
+def open_site(path: Path) -> tuple[SiteFolder, SiteAudit]:
+    """A site's folder and the audit in it."""
+    folder = SiteFolder.open(path)
+    return folder, load(folder.findings)
+
+
+def _kept_plan(folder: SiteFolder, audit: SiteAudit) -> ReviewPlan | None:
+    """A plan that was drawn from this very audit; another audit needs another."""
+    if not folder.plan.is_file():
+        return None
+    kept = read_plan(folder.plan)
+    return kept if kept.fingerprint == audit.as_made.fingerprint() else None
+
+
+def _new_findings(audit: SiteAudit, ledger: LabelLedger) -> list[LedgerNote]:
+    known = {entry.id: entry.body for entry in ledger.entries() if entry.kind == FINDING and entry.body}
+    notes = []
+    for k in audit.worst_first():
+        if not audit.flagged[k]:
+            continue
+        body = {
+            "id": audit.ids[k],
+            "given": list(audit.names(audit.given, int(k))),
+            "proposed": list(audit.names(audit.proposed, int(k))),
+            "probability": round(float(audit.probability_wrong[k]), 6),
+            "evidence": asdict(audit.evidence),
+            "model": audit.evidence.model,
+            "decision": "listed" if audit.split[k] == "train" else "listed, test sample",
+        }
+        if known.get(audit.ids[k]) != body:
+            notes.append(LedgerNote(FINDING, body))
+    return notes
+
+
+# Pictures
+
+
+def keep_thumbnails(folder: SiteFolder, audit: SiteAudit, plan: ReviewPlan, thumbnails: Thumbnails | None) -> None:
+    """The pictures that the page shows, and some more of each arm, in one zip; entries have hashed names."""
+    if thumbnails is None:
+        folder.thumbnails.unlink(missing_ok=True)
+        return
+    order = orders(audit.as_made, plan.seed)
+    wanted = dict.fromkeys(k for rows in shown_rows(audit, plan) for k in rows)
+    wanted.update(dict.fromkeys((*order[FLAGGED][:RESERVE], *order[UNFLAGGED][:RESERVE])))
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for k in wanted:
+            picture = thumbnails(k)
+            if picture:
+                archive.writestr(zipfile.ZipInfo(entry_name(audit.ids[k])), picture)
+    write_private(folder.thumbnails, file.getvalue())
+
+
+def entry_name(name: str) -> str:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def stored_thumbnails(folder: SiteFolder, audit: SiteAudit) -> Thumbnails | None:
+    """The pictures that `keep_thumbnails` kept."""
+    if not folder.thumbnails.is_file():
+        return None
+    try:
+        with zipfile.ZipFile(folder.thumbnails) as archive:
+            pictures = {name: archive.read(name) for name in archive.namelist()}
+    except (zipfile.BadZipFile, OSError) as error:
+        raise DataError(f"{folder.thumbnails} cannot be read: {error}") from error
+    return lambda k: pictures.get(entry_name(audit.ids[k]))
+
+
+def array_thumbnails(images: NDArray[Any], size: int = 96) -> Thumbnails | None:
+    """Thumbnails of uint8 pictures `[n, channels, height, width]`; None for samples that are no pictures."""
+    if images.ndim != 4 or images.dtype != np.uint8 or images.shape[1] not in (1, 3):
+        return None
+    from PIL import Image
+
+    def picture(k: int) -> bytes:
+        pixels = np.asarray(images[k])
+        shown = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+        small = max(shown.size) <= 32
+        if not small:
+            shown.thumbnail((size, size))
+        file = io.BytesIO()
+        # a small picture is shown as it is, without JPEG's blocks
+        shown.save(file, "PNG") if small else shown.save(file, "JPEG", quality=85)
+        return file.getvalue()
+
+    return picture
