@@ -7,45 +7,117 @@ explains every class field by field and says what may change when: a name of thi
 version, after a version that warns.
 """
 
-from typing import TYPE_CHECKING
+from fedsift.core.errors import ConfigError, DataError, FedsiftError, QuorumError
+from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Positive, Range, Rate, Share
+from fedsift.core.registry import Registry
+from fedsift.data.dataset import Dataset, FederatedDataset
+from fedsift.data.noise.base import Noise, NoiseInput, NoisyLabels, noises
+from fedsift.data.partitions.base import Partition, Placement, Pool, partitions
+from fedsift.data.sources.base import Source, sources
+from fedsift.formulas.aggregation import Rule, average, rules
+from fedsift.methods._base import Averaging, OneStage, TrainingMethod, methods, size_weighted, train_round
+from fedsift.models.factory import models
+from fedsift.models.network import Network
+from fedsift.protocol.facts import FederationFacts, Incompatibility
+from fedsift.protocol.federation import Federation, Replies, Round
+from fedsift.protocol.findings import Findings
+from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
+from fedsift.protocol.method import Method, Stage, State
+from fedsift.protocol.site import Site
+from fedsift.runtime.engine import Engine, EngineParts
+from fedsift.runtime.federation import EngineFederation
+from fedsift.runtime.in_process import InProcess
+from fedsift.study.running import EngineTransport
+from fedsift.study.study import Study
+from fedsift.study.transport import Transport, transports
+from fedsift.tracking.base import TrackedRun, Tracker, trackers
+from fedsift.training.objective import BinaryCrossEntropy, CrossEntropy, Objective, Proximal, Term, View
+from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Evaluate, Evaluated, Train, Trained, TrainingRequest
+from fedsift.transports.remote.answering import answer_message
+from fedsift.transports.remote.channel import Channel, ReceivedAnswer
+from fedsift.transports.remote.encoding import decode, encode
+from fedsift.transports.remote.simulated_sites import RemoteSimulation, open_simulated
 
-from fedsift.core.lazy import lazy
-
-if TYPE_CHECKING:
-    pass
-
-_NAMES = {
-    "core.errors": ("ConfigError", "DataError", "FedsiftError", "QuorumError"),
-    "core.ranges": ("AtLeastOne", "AtLeastZero", "Count", "Positive", "Range", "Rate", "Share"),
-    "core.registry": ("Registry",),
-    "data.dataset": ("Dataset", "Spread"),
-    "data.noise.base": ("Noise", "Scene", "Spoiled", "noises"),
-    "data.partitions.base": ("Partition", "Placement", "Pool", "partitions"),
-    "data.sources.base": ("Source", "sources"),
-    "formulas.aggregation": ("Rule", "average", "rules"),
-    "methods._base": ("Averaging", "OneStage", "TrainingMethod", "methods", "size_weighted", "train_round"),
-    "models.factory": ("models",),
-    "models.network": ("Network",),
-    "protocol.facts": ("FederationFacts", "Misfit"),
-    "protocol.federation": ("Federation", "Replies", "Round"),
-    "protocol.findings": ("Findings",),
-    "protocol.messages": ("Reply", "Request", "SiteFacts", "Weights"),
-    "protocol.method": ("Method", "Stage", "State"),
-    "protocol.site": ("Site",),
-    "runtime.engine": ("Engine", "Parts"),
-    "runtime.federation": ("EngineFederation",),
-    "runtime.in_process": ("InProcess",),
-    "study.running": ("EngineTransport",),
-    "study.transport": ("Transport", "transports"),
-    "tracking.base": ("TrackedRun", "Tracker", "trackers"),
-    "training.objective": ("BinaryCrossEntropy", "CrossEntropy", "Objective", "Proximal", "Term", "View"),
-    "training.recipe": ("Recipe",),
-    "training.requests": ("Evaluate", "Evaluated", "Train", "Trained", "TrainingRequest"),
-    "transports.remote.channel": ("Channel",),
-}
-
-__getattr__ = lazy(__name__, _NAMES)
-
-
-def __dir__() -> list[str]:
-    return sorted(name for names in _NAMES.values() for name in names)
+__all__ = [
+    "AtLeastOne",
+    "AtLeastZero",
+    "Averaging",
+    "BinaryCrossEntropy",
+    "Channel",
+    "ConfigError",
+    "Count",
+    "CrossEntropy",
+    "DataError",
+    "Dataset",
+    "Engine",
+    "EngineFederation",
+    "EngineParts",
+    "EngineTransport",
+    "Evaluate",
+    "Evaluated",
+    "FederatedDataset",
+    "Federation",
+    "FederationFacts",
+    "FedsiftError",
+    "Findings",
+    "InProcess",
+    "Incompatibility",
+    "Method",
+    "Network",
+    "Noise",
+    "NoiseInput",
+    "NoisyLabels",
+    "Objective",
+    "OneStage",
+    "Partition",
+    "Placement",
+    "Pool",
+    "Positive",
+    "Proximal",
+    "QuorumError",
+    "Range",
+    "Rate",
+    "ReceivedAnswer",
+    "Recipe",
+    "Registry",
+    "RemoteSimulation",
+    "Replies",
+    "Reply",
+    "Request",
+    "Round",
+    "Rule",
+    "Share",
+    "Site",
+    "SiteFacts",
+    "Source",
+    "Stage",
+    "State",
+    "Study",
+    "Term",
+    "TrackedRun",
+    "Tracker",
+    "Train",
+    "Trained",
+    "TrainingMethod",
+    "TrainingRequest",
+    "Transport",
+    "View",
+    "Weights",
+    "answer_message",
+    "average",
+    "decode",
+    "disclosed",
+    "encode",
+    "methods",
+    "models",
+    "noises",
+    "open_simulated",
+    "partitions",
+    "rules",
+    "size_weighted",
+    "sources",
+    "trackers",
+    "train_round",
+    "transports",
+]

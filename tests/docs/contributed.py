@@ -1,4 +1,4 @@
-"""The files of CONTRIBUTING.md, written out and importable here and in every process that is started from here."""
+"""The files of docs/extending.md, written out and importable here and in every process that is started from here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import fedsift
 from tests.docs.blocks import files, write
 
-PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+PAGE = Path(__file__).parents[2] / "docs/extending.md"
 NAME = "mine.fedavgm:FedAvgM"
 """The page's method, by its address."""
 SOURCE = str(Path(fedsift.__file__).parents[1])

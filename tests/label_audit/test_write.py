@@ -166,7 +166,7 @@ def test_folders_have_one_home(tmp_path: Path) -> None:
 def test_the_room_itself_asks_for_no_torch_engine_or_study() -> None:
     """At import time; what rooms below load for themselves is theirs."""
     allowed = (
-        "fedsift.audit",
+        "fedsift.label_audit",
         "fedsift.core",
         "fedsift.protocol",
         "fedsift.formulas",

@@ -178,6 +178,4 @@ class Run:
         return f"<Run {self.path}: {self.headline}>"
 
     def _repr_html_(self) -> str:
-        pass  # REMOVED IMPORT
-
         return card(self._data)

@@ -177,7 +177,7 @@ def _ranking(
 
 def known_rankings() -> list[SituationRanking]:
     """What the package knows."""
-    content: list[dict[str, Any]] = json.loads((files("fedsift.bench") / FILE).read_text(encoding="utf-8"))
+    content: list[dict[str, Any]] = json.loads((files("fedsift.benchmark") / FILE).read_text(encoding="utf-8"))
     return [
         SituationRanking(entry["situation"], entry["reference"], tuple(RankedRow(**row) for row in entry["rows"]))
         for entry in content

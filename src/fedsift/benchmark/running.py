@@ -176,8 +176,6 @@ def _news(jobs: Sequence[TableJob], processes: int, ray: str) -> Generator[JobNe
     if not ray:
         yield from run_jobs(jobs, processes)
         return
-    pass  # REMOVED IMPORT
-
     yield from run_jobs_on_ray(jobs, ray)
 
 

@@ -405,4 +405,4 @@ def catalogue() -> Iterator[dict[str, Any]]:
 
 
 def _root() -> Traversable:
-    return files("fedsift.bench") / "tables"
+    return files("fedsift.benchmark") / "tables"

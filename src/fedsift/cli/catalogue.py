@@ -107,11 +107,9 @@ CARDS = Path(__file__).with_name("models.json")
 
 def method_entries() -> list[dict[str, Any]]:
     """Name, kinds of label, paper and summary of every method."""
-    pass  # REMOVED IMPORT
-
     try:
         found = registered_facts(
-            source_files("fedsift.methods"),
+            [*source_files("fedsift.methods"), source_file("fedsift.label_audit.method")],
             "methods",
             FACTS,
             elsewhere=[source_file("fedsift.protocol.method")],
@@ -183,9 +181,11 @@ def measured_models() -> list[dict[str, Any]]:
 
 
 def plugins(group: str) -> Sequence[EntryPoint]:
+    """Entry points of other packages."""
     from importlib.metadata import entry_points
 
-    return sorted(entry_points(group=group), key=lambda entry: entry.name)
+    others = (entry for entry in entry_points(group=group) if not entry.value.startswith("fedsift."))
+    return sorted(others, key=lambda entry: entry.name)
 
 
 def source_files(package: str) -> list[Path]:

@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedsift.cli.audit import print_audit
 from fedsift.cli.output import print_json, say, stdout
-from fedsift.study.study import Study
 
 if TYPE_CHECKING:
     from fedsift.label_audit.running import Audit
-
-# The demo's studies: the same noisy federation of handwritten digits under two methods
-# ------------------------------------------------------------------------------
+    from fedsift.study.study import Study
 
 ROUNDS = 20
 
@@ -26,6 +22,8 @@ def demo_studies(seed: int) -> list[Study]:
 
     The wrong labels are plausible ones: each noisy site has an annotator of its own that errs on hard samples.
     """
+    from fedsift.study.study import Study
+
     shared: dict[str, Any] = {
         "seed": seed,
         "data": {"name": "digits"},
@@ -56,12 +54,11 @@ def demo(
     show: bool = typer.Option(False, "--open", help="Open the report in the browser."),
     json: bool = typer.Option(False, "--json", help="Print the summaries as JSON."),
 ) -> None:
-    """Spoil the labels of some sites of a digits federation, show who was noisy, and audit every site's labels."""
+    """Corrupt the labels of some sites of a digits federation, show who was noisy, and audit every site's labels."""
     from fedsift.api.progress import round_progress
+    from fedsift.cli.audit import print_audit
     from fedsift.report.page import write_report
     from fedsift.report.terminal import print_comparison
-
-    pass  # REMOVED IMPORT
     from fedsift.study.running import new_run
     from fedsift.study.running import run as run_study
 

@@ -39,8 +39,6 @@ def field_docs(cls: type[Any]) -> dict[str, str]:
 
 def field_rows(cls: type[Any]) -> list[dict[str, Any]]:
     """One row a field that can be set: name, default, whether it is required, and the words under it in the source."""
-    pass  # REMOVED IMPORT
-
     docs = field_docs(cls)
     return [
         {

@@ -59,7 +59,7 @@ def keep_track(study: Study, folder: RunFolder) -> None:
 
 
 class TrackedByStudy:
-    """A run while its trackers listen: `with TrackedByStudy(...) as tracked: run_rounds(..., listen=tracked.listen)`."""
+    """A run while its trackers listen: `with TrackedByStudy(...) as run: run_rounds(..., listen=run.listen)`."""
 
     def __init__(self, study: Study, folder: RunFolder, classes: tuple[str, ...], listen: Listener | None) -> None:
         self.folder, self._next = folder, listen

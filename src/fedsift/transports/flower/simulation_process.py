@@ -1,6 +1,6 @@
 """The process in which Flower's simulation runs: `python -m fedsift.transports.flower.simulation_process PLAN`.
 
-It is started and ended by `on_flower.py`, which reads the events that this process writes, one JSON line each.
+`launch` starts and ends it, and reads the events that it writes, one JSON line each.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
 
 from fedsift.core.errors import FedsiftError
 from fedsift.core.json_values import plain
@@ -25,7 +29,9 @@ from fedsift.runs.folder import RunFolder
 from fedsift.runtime.engine import Engine
 from fedsift.study.running import execute_run
 from fedsift.study.study import Study
-from fedsift.transports.flower.simulation import FlowerSimulation, on_simulated_nodes
+from fedsift.transports.flower.channel import FlowerChannel
+from fedsift.transports.flower.simulation_client import app as client_app
+from fedsift.transports.remote.simulated_sites import RemoteSimulation
 
 
 class SimulationEvents:
@@ -52,7 +58,7 @@ class SimulationJob:
         if isinstance(self.spread, FedsiftError):
             raise self.spread
         models = self.study.model.of_sites(self.spread.sites)
-        return FlowerSimulation(grid, self.spread, str(self.number), root, models)
+        return flower_simulation(grid, self.spread, str(self.number), root, models)
 
 
 def main(plan_file: Path) -> None:
@@ -100,6 +106,32 @@ def _run_rounds(job: SimulationJob, grid: Any, root: Path, events: SimulationEve
         events.tell(job=job.number, error="RunError", text=f"{type(error).__name__}: {error}")
     else:
         events.tell(job=job.number, summary=summary)
+
+
+def on_simulated_nodes(run_rounds: Callable[[Grid], None], nodes: int, backend: Mapping[str, Any]) -> None:
+    """Start Flower's simulation with so many nodes and let `run_rounds` use its grid."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        run_rounds(grid)
+
+    run_simulation(server_app=app, client_app=client_app, num_supernodes=nodes, backend_config=dict(backend))
+
+
+def flower_simulation(
+    grid: Grid, spread: FederatedDataset, federation: str, root: Path, models: Mapping[str, str]
+) -> RemoteSimulation:
+    """The engine of a spread's sites on simulated nodes.
+
+    federation: the name under which the nodes find this federation's sites, in the folder `root`.
+    """
+
+    def channel(note: Mapping[str, str], places: Sequence[Path]) -> FlowerChannel:
+        (root / federation).symlink_to(places[0].parent.resolve(), target_is_directory=True)
+        return FlowerChannel(grid, note)
+
+    return RemoteSimulation(spread, channel, models, {"federation": federation})
 
 
 def _end_with_parent(parent: int) -> None:

@@ -33,7 +33,9 @@ OpenSite = Callable[[str], SiteRuntime]
 def answer_message(
     message: EncodedMessage, open_site: OpenSite | None, session: str, *, expose_errors: bool
 ) -> EncodedMessage:
-    """`open_site`: None for a node without a site. `session`: one start of the coordinator.
+    """What a site answers; a process answers one message at a time, for networks are shared within it.
+
+    `open_site`: None for a node without a site. `session`: one start of the coordinator.
 
     `expose_errors`: whether an error's own words may travel; they may speak of data, so a real site keeps them in its
     log.

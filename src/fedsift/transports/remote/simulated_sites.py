@@ -1,4 +1,4 @@
-"""Sites of a simulation as folders, which Flower's simulated nodes read: one a site, the truth stays behind.
+"""A simulated federation whose sites are nodes of a network: one folder a site, the truth stays behind.
 
 <folder>/common.json, test.npz, public.npz     what all sites share
 <folder>/00003-north/site.json, data.npz       one site; its notebook lies here too
@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,60 @@ from torch import Tensor
 from fedsift.core.files import safe_name, write_atomically
 from fedsift.data.dataset import FederatedDataset
 from fedsift.protocol.site import Samples
+from fedsift.runs.folder import RunFolder
+from fedsift.runtime.engine import EngineParts
 from fedsift.runtime.federation import SimulationSettings
+from fedsift.transports.remote.channel import Channel
+from fedsift.transports.remote.engine import ExpectedSites, RemoteEngine
+from fedsift.transports.remote.federation import RemoteFederation
 from fedsift.transports.remote.notebooks import NotebookStore
+from fedsift.transports.remote.site_directory import GreetingIntervals
 from fedsift.transports.remote.site_runtime import SiteRuntime
 
 SITE = "site.json"
 COMMON = "common.json"
 NOTEBOOK = "notebook"
+JOIN_SECONDS = 240.0
+"""Simulated nodes can take long to start on a busy machine."""
+
+
+@dataclass(frozen=True)
+class RemoteSimulation:
+    """The engine of a simulated federation over a network transport: each node answers from a site's folder."""
+
+    spread: FederatedDataset
+    channel: Callable[[Mapping[str, str], Sequence[Path]], Channel]
+    """Makes the channel, given texts that every message carries and the sites' folders."""
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Another network for a site, by its name."""
+    note: Mapping[str, str] = field(default_factory=dict)
+    """Further texts that every message carries."""
+    pace: GreetingIntervals = field(
+        default_factory=lambda: GreetingIntervals(poll=0.02, look_for_nodes=1.0, ask_again=600.0, absent=5.0)
+    )
+
+    def open(self, parts: EngineParts, folder: RunFolder) -> RemoteFederation:
+        """The sites are written into the run's folder, where their notebooks lie too."""
+        spread = self.spread
+        places = dict(zip(spread.sites, export_sites(spread, self.models, folder.path / "sites", parts.patience.floor)))
+        engine = RemoteEngine(
+            lambda note: self.channel(note, list(places.values())),
+            ExpectedSites(tuple(spread.sites), at_least=len(spread.sites), wait=JOIN_SECONDS),
+            note=self.note,
+            pace=self.pace,
+            own_test=lambda common: central_test(spread),
+            seen=lambda accepted: seen(spread, places, folder.id, accepted),
+        )
+        return engine.open(parts, folder)
+
+
+def central_test(spread: FederatedDataset) -> tuple[Samples, Tensor] | None:
+    """The central test set; None when the data have none."""
+    data = spread.dataset
+    if len(data.test) == 0:
+        return None
+    samples = Samples(torch.from_numpy(data.images), torch.from_numpy(data.test), data.mean, data.std)
+    return samples, torch.from_numpy(data.labels[data.test])
 
 
 def export_sites(spread: FederatedDataset, models: Mapping[str, str], folder: Path, floor: int = 0) -> list[Path]:
