@@ -14,7 +14,7 @@ from benchmarks.attacks.accuracy import KINDS, SEEDS, averaging, row
 from benchmarks.attacks.files import missing, read, write
 from benchmarks.attacks.honest import built, margins, presets, studies
 
-from fedsift.data.locations import DataNotFound
+from fedsift.data.download import DataNotFound
 from fedsift.study.study import Study
 
 RESULTS = Path(__file__).parent / "results"

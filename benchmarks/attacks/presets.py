@@ -19,7 +19,7 @@ from benchmarks.attacks.files import SOURCE, missing, read, source, write
 from benchmarks.attacks.light import conducted
 
 from fedsift.core.codec import digest_of
-from fedsift.data.locations import DataNotFound
+from fedsift.data.download import DataNotFound
 from fedsift.methods._base import methods
 from fedsift.study.scenarios import preset_names, preset_table
 from fedsift.study.study import Study

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from fedsift.core.files import write_atomically
 from fedsift.detection.label_posterior import LabelModel, probability_wrong
 from fedsift.formulas.metrics import average_precision, calibration_error, roc_area
-from fedsift.label_audit.exchange import first_reply, second_reply, shared_model, site_tempering, start_model
 from fedsift.label_audit.linear_crossfit import as_probabilities, averaged, crossfit_step, out_of_fold
+from fedsift.label_audit.messages import first_reply, second_reply, shared_model, site_tempering, start_model
 from fedsift.label_audit.multilabel import fit_questions, never_annotated, site_rates, two_columns
 
 RESULTS = Path(__file__).parent / "results"

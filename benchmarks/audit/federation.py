@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fedsift.detection.label_posterior import LabelModel, SiteFit
 from fedsift.detection.label_rates import shares_of
 from fedsift.formulas.small_counts import FLOOR
-from fedsift.label_audit.exchange import first_reply, last_fit, second_reply, shared_model, start_model
 from fedsift.label_audit.linear_crossfit import (
     RIDGES,
     as_probabilities,
@@ -26,6 +25,7 @@ from fedsift.label_audit.linear_crossfit import (
     share_shift,
     standardised,
 )
+from fedsift.label_audit.messages import first_reply, last_fit, second_reply, shared_model, start_model
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import fedsift
 from fedsift.core import codec
-from fedsift.protocol.evidence import evidence_of
+from fedsift.protocol.notebook import evidence_of
 from fedsift.runs.folder import RunFolder
 
 METHOD: dict[str, Any] = {

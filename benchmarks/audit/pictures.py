@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedsift.core.files import cache_root, write_atomically
-from fedsift.data.locations import find
+from fedsift.data.download import find
 from fedsift.training.features import efficientnet_lite0, embed
 
 FINDINGS = 8

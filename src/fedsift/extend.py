@@ -24,8 +24,7 @@ from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Method, Stage, State
 from fedsift.protocol.site import Site
-from fedsift.runtime.engine import Engine, EngineParts
-from fedsift.runtime.federation import EngineFederation
+from fedsift.runtime.federation import Engine, EngineFederation, EngineParts
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import EngineTransport
 from fedsift.study.study import Study

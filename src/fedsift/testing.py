@@ -40,7 +40,7 @@ from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Reply, ReplyEnvelope, Request, RequestEnvelope, SiteFacts, Weights
 from fedsift.protocol.method import Method
 from fedsift.runs.folder import RunFolder
-from fedsift.runtime.engine import Engine
+from fedsift.runtime.federation import Engine
 from fedsift.runtime.in_process import InProcess, InProcessFederation
 from fedsift.study.running import EngineTransport, execute_run, new_run
 from fedsift.study.study import Study

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from fedsift.core import codec
-from fedsift.protocol.evidence import EVIDENCE, LabelEvidence, evidence_of
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import moment_words
+from fedsift.protocol.notebook import EVIDENCE, LabelEvidence, evidence_of
 
 WHOLE = Findings(
     ("b",),

@@ -9,7 +9,7 @@ import pytest
 
 from fedsift.data.build import build
 from fedsift.data.dataset import Dataset
-from fedsift.data.locations import DataNotFound
+from fedsift.data.download import DataNotFound
 from fedsift.data.noise.base import noises
 from fedsift.data.noise.cifar_n import ARRAYS, read_human_labels
 from fedsift.data.partitions.base import partitions

@@ -14,7 +14,7 @@ import pytest
 from fedsift.core.errors import ConfigError, DataError
 from fedsift.data.build import build
 from fedsift.data.dataset import Dataset
-from fedsift.data.locations import data_roots
+from fedsift.data.download import data_roots
 from fedsift.data.noise.base import noises
 from fedsift.data.noise.cifar_n import CifarN
 from fedsift.data.partitions.base import partitions

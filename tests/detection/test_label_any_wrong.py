@@ -21,7 +21,7 @@ from fedsift.detection.any_wrong_labels import (
 )
 from fedsift.detection.label_posterior import GRID, LabelModel, fit_with_wrong
 from fedsift.detection.label_rates import SURE, rate_of, site_rate
-from fedsift.label_audit.exchange import second_reply
+from fedsift.label_audit.messages import second_reply
 
 
 def test_the_chance_by_hand() -> None:

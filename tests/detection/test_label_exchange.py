@@ -11,7 +11,7 @@ import pytest
 from fedsift.detection.label_posterior import GRID, LabelModel
 from fedsift.detection.label_rates import STRETCH, SiteRate
 from fedsift.formulas.small_counts import FLOOR, WITHHELD
-from fedsift.label_audit.exchange import (
+from fedsift.label_audit.messages import (
     SecondReply,
     SharedModel,
     first_reply,

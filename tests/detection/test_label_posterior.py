@@ -27,7 +27,7 @@ from fedsift.detection.label_posterior import (
     similar_names,
 )
 from fedsift.detection.label_rates import site_rate
-from fedsift.label_audit.exchange import first_reply, last_fit, second_reply, shared_model, start_model
+from fedsift.label_audit.messages import first_reply, last_fit, second_reply, shared_model, start_model
 
 
 def cloud(

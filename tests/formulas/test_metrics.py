@@ -15,7 +15,7 @@ from sklearn.metrics import average_precision_score, balanced_accuracy_score, co
 from fedsift.core import json_values
 from fedsift.core.errors import DataError
 from fedsift.formulas import metrics
-from fedsift.runs import summary
+from fedsift.runs import reading
 
 nan = float("nan")
 
@@ -116,10 +116,10 @@ class TestCurves:
         assert (got.best, got.best_round, got.last) == (0.4, 3, pytest.approx(0.3))
 
     def test_targeted_cost(self) -> None:
-        assert summary.targeted_cost([0.2, 0.65, 0.7], [1, 10, 10], 0.65) == 11
-        assert summary.targeted_cost([0.2, nan, 0.7], [1, 10, 10], 0.65) == 21
-        assert summary.targeted_cost([0.2], [1], 0.5) is None
-        assert summary.targeted_cost([], [], 0.5) is None
+        assert reading.targeted_cost([0.2, 0.65, 0.7], [1, 10, 10], 0.65) == 11
+        assert reading.targeted_cost([0.2, nan, 0.7], [1, 10, 10], 0.65) == 21
+        assert reading.targeted_cost([0.2], [1], 0.5) is None
+        assert reading.targeted_cost([], [], 0.5) is None
 
 
 class TestDetection:

@@ -10,7 +10,7 @@ from golden_harness import Adapters
 
 from fedsift.core import json_values
 from fedsift.formulas import metrics
-from fedsift.runs import summary
+from fedsift.runs import reading
 
 ADAPTERS = Adapters()
 Inputs = dict[str, Any]
@@ -62,7 +62,7 @@ def detection(i: Inputs, variant: str) -> dict[str, Any]:
 
 @ADAPTERS.add("metrics", "targeted_cost", *ALL)
 def targeted_cost(i: Inputs, variant: str) -> dict[str, Any]:
-    return {"cost": summary.targeted_cost(i["accuracy"], i["participants"], i["target"])}
+    return {"cost": reading.targeted_cost(i["accuracy"], i["participants"], i["target"])}
 
 
 @ADAPTERS.add("label_correction_metrics", "report", *ALL)

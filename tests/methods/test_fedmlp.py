@@ -21,9 +21,9 @@ from fedsift.methods.fedmlp import (
     TagCounts,
     TagMissing,
 )
-from fedsift.protocol.evidence import evidence_of
 from fedsift.protocol.federation import Round
 from fedsift.protocol.messages import Reply, Request, SiteFacts
+from fedsift.protocol.notebook import evidence_of
 from fedsift.runtime.in_process import InProcess
 from fedsift.testing import Script, Scripted
 from fedsift.training.objective import BinaryCrossEntropy

@@ -8,9 +8,8 @@ import torch
 
 from fedsift.methods.feddpcont import Contrastive
 from fedsift.models.factory import initial_weights
-from fedsift.protocol.evidence import EVIDENCE, LabelEvidence
 from fedsift.protocol.messages import RequestMoment, SiteFacts
-from fedsift.protocol.notebook import Notebook
+from fedsift.protocol.notebook import EVIDENCE, LabelEvidence, Notebook
 from fedsift.protocol.site import Samples
 from fedsift.training.cohort import can_stack, train_cohort
 from fedsift.training.job import TrainingJob, TrainingResult

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from fedsift.methods.fedmlp import TAGGED_IN, TAGS, ClassPrototypes, MakePrototypes, TagCounts, TagMissing
-from fedsift.protocol.evidence import EVIDENCE, LabelEvidence
 from fedsift.protocol.messages import SiteFacts
-from fedsift.protocol.notebook import Notebook
+from fedsift.protocol.notebook import EVIDENCE, LabelEvidence, Notebook
 from fedsift.protocol.site import Site
 from fedsift.training.job import TrainingJob
 from fedsift.training.objective import BinaryCrossEntropy, as_objective

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedsift.core.errors import ConfigError
-from fedsift.methods._mean_teacher import STEPS, TrainWithAverage
+from fedsift.methods._partial_annotation import STEPS, TrainWithAverage
 from fedsift.methods.rscfed import RSCFed
 from fedsift.protocol.messages import Reply, Request
 from fedsift.protocol.notebook import Notebook

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsift.core.errors import ConfigError
-from fedsift.models.dropout import dropout_mask, with_repeatable_dropout
 from fedsift.models.factory import buffers_of, build_model, describe, initial_weights, models
-from fedsift.models.network import has_features, require_features
+from fedsift.models.network import dropout_mask, has_features, require_features, with_repeatable_dropout
 
 SMALL = (3, 32, 32)
 

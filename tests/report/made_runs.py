@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsift.runs.checkpoint import Checkpoint
 from fedsift.runs.folder import RunFolder
-from fedsift.runs.summary import summarise
+from fedsift.runs.reading import summarise
 from fedsift.runtime.loop import write_plan
 from fedsift.study.study import Study
 

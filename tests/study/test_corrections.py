@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedsift.data.dataset import Dataset, FederatedDataset, SimulationTruth
-from fedsift.protocol.evidence import EVIDENCE, LabelEvidence
+from fedsift.protocol.notebook import EVIDENCE, LabelEvidence
 from fedsift.study.results import summarise_corrections
 
 

@@ -12,7 +12,7 @@ from fedsift.core.errors import ConfigError, QuorumError, RunError
 from fedsift.protocol.messages import ReplyEnvelope
 from fedsift.runs.folder import RunFolder
 from fedsift.runs.reading import read_run
-from fedsift.runtime.engine import Engine
+from fedsift.runtime.federation import Engine
 from fedsift.runtime.in_process import InProcess, InProcessFederation
 from fedsift.study.running import InProcessTransport, execute_run, new_run, run
 from fedsift.study.study import Study

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fedsift.methods.feddpcont import Contrastive
 from fedsift.methods.fedelc import LearntLabels
-from fedsift.models.dropout import Dropout
 from fedsift.models.factory import initial_weights
+from fedsift.models.network import Dropout
 from fedsift.protocol.messages import RequestMoment, SiteFacts, Weights
 from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.training import cohort

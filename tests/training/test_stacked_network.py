@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsift.models.dropout import Dropout
 from fedsift.models.factory import build_model, models
+from fedsift.models.network import Dropout
 from fedsift.training.stacked import layout
 from fedsift.training.stacked.layout import empty_samples
 from fedsift.training.stacked.network import StackedNetwork

@@ -15,7 +15,7 @@ from fedsift.core.errors import ConfigError
 from fedsift.core.version import __version__
 from fedsift.protocol.messages import SiteFacts
 from fedsift.runs.folder import RunFolder
-from fedsift.runtime.engine import EngineParts
+from fedsift.runtime.federation import EngineParts
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import InProcessTransport, new_run
 from fedsift.study.study import Study

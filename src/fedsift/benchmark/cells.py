@@ -19,8 +19,7 @@ from fedsift.benchmark.table import NAMED, Table, TableColumn, TableRow
 from fedsift.core.errors import ConfigError, FedsiftError
 from fedsift.core.json_values import plain
 from fedsift.runs.folder import SUMMARY, RunFolder
-from fedsift.runs.reading import read_run
-from fedsift.runs.summary import CURVES
+from fedsift.runs.reading import CURVES, read_run
 from fedsift.study.running import run
 from fedsift.study.scenarios import preset_names, preset_table
 from fedsift.study.study import Study, read_toml

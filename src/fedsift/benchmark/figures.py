@@ -7,7 +7,7 @@ from typing import Any
 
 from fedsift.core.errors import ConfigError
 from fedsift.core.registry import nearest
-from fedsift.runs.summary import LAST, targeted_cost
+from fedsift.runs.reading import LAST, targeted_cost
 
 SCORES = ("accuracy", "bacc", "auc", "map", "mean_site_accuracy")
 PARTS = ("best", "last", "final")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsift.core.version import __version__
-from fedsift.data.locations import data_roots
+from fedsift.data.download import data_roots
 from fedsift.models.weights import digest_of, find_weights
 
 PACKAGES = (

@@ -16,7 +16,7 @@ from fedsift.benchmark.store import RunRecord
 from fedsift.benchmark.table import Table
 from fedsift.core.units import plural
 from fedsift.formulas.intervals import PairedDifference, paired, spread
-from fedsift.runs.summary import LAST
+from fedsift.runs.reading import LAST
 
 FEWEST_COLUMNS = 3
 Place = tuple[str, str]

@@ -40,8 +40,7 @@ def list_datasets(
 
 
 def _where(name: str, cls: type[Source]) -> str:
-    from fedsift.data.download import BY_HAND, REMOTES
-    from fedsift.data.locations import data_roots
+    from fedsift.data.download import BY_HAND, REMOTES, data_roots
 
     if cls.bundled:
         return "bundled"

@@ -106,7 +106,7 @@ def forget(
     json: bool = JSON,
 ) -> None:
     """Remove samples from the site's files, notebook, corrected table and ledger, and say which models saw them."""
-    from fedsift.label_audit.forgetting import forget_everywhere
+    from fedsift.label_audit.corrections import forget_everywhere
     from fedsift.label_audit.writing import open_site
 
     place, audit = open_site(folder)

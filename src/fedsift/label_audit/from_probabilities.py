@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedsift.core.errors import DataError
 from fedsift.detection.label_posterior import SiteFit, probability_wrong
 from fedsift.detection.label_rates import FALSE_ALARM, flagged, site_rate
-from fedsift.label_audit.exchange import first_reply, last_fit, second_reply, shared_model, start_model
+from fedsift.label_audit.messages import first_reply, last_fit, second_reply, shared_model, start_model
 from fedsift.label_audit.results import DISAGREES
 from fedsift.label_audit.site_audit import AuditFinding, Issues, SampleEvidence, SiteAudit, WrongShare, issues
 

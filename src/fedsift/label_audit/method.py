@@ -14,9 +14,8 @@ from fedsift.detection.label_posterior import LabelModel
 from fedsift.detection.label_rates import shares_of
 from fedsift.formulas.aggregation import average
 from fedsift.label_audit.at_site import CountLabels, FitFolds, JudgeGrid, JudgeLabels
-from fedsift.label_audit.exchange import SecondReply, SharedModel, shared_model
 from fedsift.label_audit.linear_crossfit import RIDGES
-from fedsift.label_audit.messages import FoldsFitted, LabelsJudged, tables_of
+from fedsift.label_audit.messages import FoldsFitted, LabelsJudged, SecondReply, SharedModel, shared_model, tables_of
 from fedsift.methods._base import TrainingMethod, methods
 from fedsift.models.head import PREFIX
 from fedsift.protocol.facts import FederationFacts

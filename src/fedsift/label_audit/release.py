@@ -97,7 +97,7 @@ def _told(audit: SiteAudit, samples: int, floor: int) -> WrongShare:
     """The rate as the last reply tells it: a share of few labels would tell the count that the floor withholds."""
     from fedsift.detection.label_rates import SiteRate
     from fedsift.formulas.small_counts import WITHHELD
-    from fedsift.label_audit.exchange import released_rate
+    from fedsift.label_audit.messages import released_rate
 
     labels = max(samples * audit.asked, 1)
     wrong, low, high = (round(share * labels) for share in (audit.rate.estimate, audit.rate.low, audit.rate.high))

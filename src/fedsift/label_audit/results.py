@@ -20,7 +20,7 @@ from fedsift.detection.label_rates import FALSE_ALARM
 from fedsift.label_audit.at_site import JUDGED, JudgedLabels
 from fedsift.label_audit.release import CensoredCounts, SiteRow
 from fedsift.label_audit.site_audit import AuditFinding, LabelOrigin, SampleEvidence, SiteAudit, WrongShare
-from fedsift.protocol.evidence import evidence_of
+from fedsift.protocol.notebook import evidence_of
 
 # Expected counts of given against probable labels, as a site's agreement table holds them
 # ------------------------------------------------------------------------------

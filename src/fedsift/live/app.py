@@ -23,8 +23,7 @@ from fedsift.live import actions
 from fedsift.live.access import AccessGuard
 from fedsift.live.overview import RunList
 from fedsift.live.page import message_page, run_page, runs_page
-from fedsift.live.run_view import KEEP_ALIVE, RunView
-from fedsift.live.site_view import SiteView
+from fedsift.live.run_view import KEEP_ALIVE, RunView, SiteView
 from fedsift.runs.folder import SUMMARY, RunFolder
 
 REPORT = "report.html"

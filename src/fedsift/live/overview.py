@@ -11,8 +11,8 @@ from fedsift.core.errors import RunError
 from fedsift.core.units import percent
 from fedsift.runs.events import EVENTS, Ended, RoundDone, StampedEvent, Started, stamped
 from fedsift.runs.folder import FAILURE, PLAN, STOP, SUMMARY, RunFolder
+from fedsift.runs.reading import CURVES
 from fedsift.runs.state import RunState, state_of
-from fedsift.runs.summary import CURVES
 
 HEAD, TAIL = 200_000, 100_000
 """Bytes of the events that are read from either end."""

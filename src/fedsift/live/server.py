@@ -68,7 +68,7 @@ def serve_site(
     """Show a site what left it, on this machine's own address always."""
     require_server()
     from fedsift.live.app import LiveApp
-    from fedsift.live.site_view import SiteView
+    from fedsift.live.run_view import SiteView
 
     view = SiteView(name, egress, audit)
     _show(lambda guard: LiveApp(guard, site=view), "127.0.0.1", port, token, ready, parent)

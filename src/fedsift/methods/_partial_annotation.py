@@ -10,7 +10,13 @@ from typing import ClassVar
 from fedsift.core.errors import ConfigError
 from fedsift.methods._base import OneStage, for_missing_classes
 from fedsift.protocol.facts import FederationFacts, Incompatibility
+from fedsift.protocol.messages import Reply
+from fedsift.protocol.site import Site
+from fedsift.training.extras import Extra, FollowerNetwork
+from fedsift.training.job import TrainingResult
+from fedsift.training.objective import AVERAGE
 from fedsift.training.recipe import Recipe
+from fedsift.training.requests import Train, Trained
 
 
 def published_recipe() -> Recipe:
@@ -38,3 +44,43 @@ class PartlyAnnotated(OneStage):
     def incompatibilities(self, facts: FederationFacts) -> Iterator[Incompatibility]:
         yield from super().incompatibilities(facts)
         yield from for_missing_classes(facts)
+
+
+# A mean teacher: a running average of a site's own model
+# -------------------------------------------------------
+
+
+STEPS = "steps of the running average"
+"""The notebook page that counts what the average, page `AVERAGE`, has followed."""
+
+
+@dataclass(frozen=True)
+class TrainWithAverage(Train):
+    """Train, with a running average of the site's model beside it for terms that need one; it never leaves the site.
+
+    In the first visit it begins with the model received; a visit whose objective does not look at it leaves it alone.
+    """
+
+    reply_type: ClassVar[type[Reply]] = Trained
+
+    decay: float = 0.999
+    """d: the average becomes d v + (1 - d) w after every step."""
+    growing: bool = True
+    """Average all models so far alike while they are fewer than 1 / (1 - d)."""
+
+    def extras(self, site: Site) -> dict[str, Extra]:
+        if AVERAGE not in self.recipe.objective.needs:
+            return {}
+        age = site.notebook.get(STEPS, 0)
+        return {
+            AVERAGE: FollowerNetwork(
+                site.notebook.get(AVERAGE, self.weights), self.decay, age if self.growing else None
+            )
+        }
+
+    def reply(self, site: Site, result: TrainingResult | None) -> Trained:
+        assert result is not None
+        if AVERAGE in result.followers:
+            site.notebook[AVERAGE] = result.followers[AVERAGE]
+            site.notebook[STEPS] = site.notebook.get(STEPS, 0) + result.steps
+        return super().reply(site, result)

@@ -16,8 +16,7 @@ from fedsift.formulas import losses
 from fedsift.formulas.prototypes import mean_of_holders
 from fedsift.methods import fedirm
 from fedsift.methods._base import ask_to_train, methods
-from fedsift.methods._mean_teacher import TrainWithAverage
-from fedsift.methods._partial_annotation import PartlyAnnotated
+from fedsift.methods._partial_annotation import PartlyAnnotated, TrainWithAverage
 from fedsift.methods.fednoro import rampup
 from fedsift.protocol.facts import FederationFacts
 from fedsift.protocol.federation import Federation, Replies

@@ -14,8 +14,7 @@ from torch import Tensor
 from fedsift.core.ranges import AtLeastOne, AtLeastZero, Range
 from fedsift.formulas.aggregation import average, pair_distances
 from fedsift.methods._base import ask_to_train, methods
-from fedsift.methods._mean_teacher import TrainWithAverage
-from fedsift.methods._partial_annotation import PartlyAnnotated
+from fedsift.methods._partial_annotation import PartlyAnnotated, TrainWithAverage
 from fedsift.protocol.federation import Federation, Replies
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.method import Asks

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedsift.core.errors import ConfigError
 from fedsift.core.randomness import derive
 from fedsift.core.registry import Registry, address_of, importable
-from fedsift.models.dropout import with_repeatable_dropout
+from fedsift.models.network import with_repeatable_dropout
 
 Builder: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
 """`build(shape of one sample, number of classes) -> network`."""

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsift.protocol.evidence import EVIDENCE, LabelEvidence, evidence_of
-from fedsift.protocol.notebook import Notebook
+from fedsift.protocol.notebook import EVIDENCE, LabelEvidence, Notebook, evidence_of
 
 if TYPE_CHECKING:  # a request is answered on a site, and a site has its request's moment
     from fedsift.protocol.messages import RequestMoment, SiteFacts, Weights

@@ -18,8 +18,7 @@ from fedsift.report.sections import classes, comparison, curves, notes, site_lis
 from fedsift.report.site_timeline import lanes
 from fedsift.report.tables import disclosure_table, refusals_table, stages_table
 from fedsift.report.words import METRICS, comparison_line, headline, oracle, progress
-from fedsift.runs.reading import RunData, read_run
-from fedsift.runs.summary import LAST
+from fedsift.runs.reading import LAST, RunData, read_run
 
 # The page: what stands on top, and the sections in their order
 # ------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from fedsift.report.console import PlainConsole
 from fedsift.report.groups import cautions, groups_of, sample_words
 from fedsift.report.tables import cell_words, column_words, site_columns
 from fedsift.report.words import METRICS, comparison_line, comparison_table, headline, oracle, verdict
-from fedsift.runs.reading import RunData, read_run
-from fedsift.runs.summary import LAST
+from fedsift.runs.reading import LAST, RunData, read_run
 
 SITES_SHOWN = 25
 STYLES = {

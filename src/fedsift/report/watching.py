@@ -25,8 +25,8 @@ from fedsift.runs.history import (
     found_words,
     left_words,
 )
+from fedsift.runs.reading import CURVES
 from fedsift.runs.state import INTERRUPTED, NEW, RunState, state_of
-from fedsift.runs.summary import CURVES
 
 # A run in a terminal while it runs, from its folder alone: the live page's view in 60 to 200 columns
 # ------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from typing import Any
 from fedsift.core.units import duration, listed, named, number, percent, plural, size
 from fedsift.protocol.findings import Findings
 from fedsift.report.groups import SeedGroup, SeedSpread, groups_of, spread_of
-from fedsift.runs.reading import RunData
-from fedsift.runs.summary import LAST
+from fedsift.runs.reading import LAST, RunData
 
 METRICS = {"accuracy": "Accuracy", "bacc": "BACC", "auc": "AUC", "map": "mAP"}
 METRIC_NOTES = {

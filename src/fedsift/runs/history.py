@@ -28,7 +28,7 @@ from fedsift.runs.events import (
     Started,
     Warned,
 )
-from fedsift.runs.summary import CURVES
+from fedsift.runs.reading import CURVES
 
 IDLE, ANSWERED, WORKING, ABSENT, REFUSED = range(5)
 """What a site did in a round, the more notable the higher: where several fall together, the highest is shown."""

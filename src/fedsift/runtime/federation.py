@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -36,6 +36,7 @@ from fedsift.protocol.messages import (
 from fedsift.protocol.method import Asks
 from fedsift.protocol.site import ComputeSettings, Samples
 from fedsift.runs.events import Absent, Answered, Asked, Found, Refused, Say, Warned, no_listener
+from fedsift.runs.folder import RunFolder
 from fedsift.runtime.gate.claims import CrossCheck, verdict
 from fedsift.runtime.gate.protection import (
     GateLimits,
@@ -406,3 +407,47 @@ def reply_names(value: Any, depth: int = 0) -> list[str]:
 
 def kinds_of(envelopes: Mapping[str, RequestEnvelope]) -> str:
     return " and ".join(sorted({type(envelope.request).__name__ for envelope in envelopes.values()}))
+
+
+# What opens a federation
+# -----------------------
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """What a study gives to any engine."""
+
+    seed: int
+    model: str
+    limits: GateLimits = field(default_factory=GateLimits)
+    patience: QuorumPolicy = field(default_factory=QuorumPolicy)
+    given: Mapping[str, Tensor] | None = None
+    """Weights that the network starts from; None draws them."""
+    others: tuple[str, ...] = ()
+    """Further networks that the study names, for single sites."""
+    one_network: bool = False
+    """Whether the method needs the same network at every site."""
+    public: bool = False
+    """Whether the method needs the same public samples at every site."""
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """Every network that the study names."""
+        return (self.model, *self.others)
+
+    def shared(self, run: str) -> dict[str, Any]:
+        """The keywords that every federation takes."""
+        return {
+            "run": run,
+            "seed": self.seed,
+            "model": self.model,
+            "limits": self.limits,
+            "patience": self.patience,
+            "given": self.given,
+        }
+
+
+class Engine(Protocol):
+    """Opens the federation of one run, new or gone on with."""
+
+    def open(self, parts: EngineParts, folder: RunFolder) -> EngineFederation: ...

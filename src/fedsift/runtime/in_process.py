@@ -15,8 +15,7 @@ from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, SiteFacts
 from fedsift.protocol.notebook import Notebook
 from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.runs.folder import RunFolder
-from fedsift.runtime.engine import EngineParts
-from fedsift.runtime.federation import EngineFederation, SimulationSettings
+from fedsift.runtime.federation import EngineFederation, EngineParts, SimulationSettings
 from fedsift.training.processes import start_workers
 from fedsift.training.site import LocalSite
 from fedsift.training.workers import answer_many

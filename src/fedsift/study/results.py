@@ -19,11 +19,11 @@ from fedsift.formulas.metrics import (
     detect_sets,
     roc_area,
 )
-from fedsift.protocol.evidence import evidence_of
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Weights
+from fedsift.protocol.notebook import evidence_of
 from fedsift.runs.folder import RunFolder
-from fedsift.runs.summary import refusals, summarise
+from fedsift.runs.reading import refusals, summarise
 from fedsift.runtime.federation import EngineFederation, SimulationSettings
 from fedsift.study.study import Study
 from fedsift.training import native

@@ -20,9 +20,8 @@ from fedsift.models.weights import read_state
 from fedsift.protocol.facts import FederationFacts
 from fedsift.runs.events import FAILED, FINISHED, STOPPED, Ended
 from fedsift.runs.folder import FAILURE, STOP, RunFolder
-from fedsift.runtime.engine import Engine, EngineParts
 from fedsift.runtime.evaluation import Evaluator
-from fedsift.runtime.federation import EngineFederation
+from fedsift.runtime.federation import Engine, EngineFederation, EngineParts
 from fedsift.runtime.in_process import InProcess, InProcessFederation
 from fedsift.runtime.loop import Listener, run_rounds, write_plan
 from fedsift.study.results import write_results

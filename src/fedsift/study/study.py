@@ -16,7 +16,7 @@ from fedsift.core.ranges import Count, Range, RangeChecked
 from fedsift.core.registry import Registry, nearest
 from fedsift.data.build import build as build_spread
 from fedsift.data.dataset import FederatedDataset
-from fedsift.data.locations import data_roots
+from fedsift.data.download import data_roots
 from fedsift.data.noise.base import Noise, noises
 from fedsift.data.partitions.base import Partition, partitions
 from fedsift.data.partitions.natural import Natural, OwnSites

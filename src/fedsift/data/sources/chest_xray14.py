@@ -16,7 +16,7 @@ from fedsift.core.errors import ConfigError, DataError
 from fedsift.core.randomness import numpy_generator
 from fedsift.data.csv_tables import Table, column, read_table
 from fedsift.data.dataset import Dataset
-from fedsift.data.locations import find, first
+from fedsift.data.download import find, first
 from fedsift.data.sources.base import as_labels, channels_first, normalisation, sources
 from fedsift.data.sources.medical import PictureSource
 from fedsift.data.sources.npz import keep_classes, read_arrays

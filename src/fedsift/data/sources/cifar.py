@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedsift.core.errors import DataError
 from fedsift.data.dataset import Dataset, Labels
-from fedsift.data.locations import find
+from fedsift.data.download import find
 from fedsift.data.pickled import read_pickled
 from fedsift.data.sources.base import Source, normalisation, sources
 

@@ -16,7 +16,7 @@ from fedsift.core.errors import DataError
 from fedsift.core.randomness import numpy_generator
 from fedsift.data.csv_tables import Table
 from fedsift.data.dataset import Dataset
-from fedsift.data.locations import find
+from fedsift.data.download import find
 from fedsift.data.sources.base import sources
 from fedsift.data.sources.medical import PictureSource
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedsift.core.errors import DataError
 from fedsift.data.dataset import Dataset
-from fedsift.data.locations import find, first
+from fedsift.data.download import find, first
 from fedsift.data.sources.base import Source, channel_statistics, sources
 
 FASHION = (

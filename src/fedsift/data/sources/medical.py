@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from fedsift.core.errors import DataError
 from fedsift.data.csv_tables import Table, column, read_table
 from fedsift.data.dataset import Dataset
-from fedsift.data.locations import find, first
+from fedsift.data.download import find, first
 from fedsift.data.sources.base import Source, sources
 from fedsift.data.sources.folder import FolderSource
 

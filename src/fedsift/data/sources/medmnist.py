@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsift.core.errors import DataError
 from fedsift.data.dataset import Dataset
-from fedsift.data.locations import find
+from fedsift.data.download import find
 from fedsift.data.sources.base import (
     Source,
     as_labels,

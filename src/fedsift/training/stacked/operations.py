@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fedsift.models.dropout import Dropout, dropout_mask
+from fedsift.models.network import Dropout, dropout_mask
 from fedsift.training import native
 from fedsift.training.stacked import convolutions as winograd
 from fedsift.training.stacked import layout

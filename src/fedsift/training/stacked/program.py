@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from fedsift.models.dropout import Dropout
+from fedsift.models.network import Dropout
 from fedsift.training import native
 from fedsift.training.stacked import layout
 from fedsift.training.stacked.operations import (

@@ -26,7 +26,7 @@ from fedsift.core.errors import FedsiftError
 from fedsift.core.json_values import plain
 from fedsift.data.dataset import FederatedDataset
 from fedsift.runs.folder import RunFolder
-from fedsift.runtime.engine import Engine
+from fedsift.runtime.federation import Engine
 from fedsift.study.running import execute_run
 from fedsift.study.study import Study
 from fedsift.transports.flower.channel import FlowerChannel

@@ -13,8 +13,7 @@ from fedsift.core.codec import WireFormat
 from fedsift.core.errors import RunError
 from fedsift.protocol.site import Samples
 from fedsift.runs.folder import WAITING, RunFolder
-from fedsift.runtime.engine import EngineParts
-from fedsift.runtime.federation import QuorumPolicy, SimulationSettings
+from fedsift.runtime.federation import EngineParts, QuorumPolicy, SimulationSettings
 from fedsift.transports.remote.agreement import ClassAgreement, agree
 from fedsift.transports.remote.channel import Channel
 from fedsift.transports.remote.federation import RemoteFederation, gather

@@ -21,8 +21,7 @@ from fedsift.core.files import safe_name, write_atomically
 from fedsift.data.dataset import FederatedDataset
 from fedsift.protocol.site import Samples
 from fedsift.runs.folder import RunFolder
-from fedsift.runtime.engine import EngineParts
-from fedsift.runtime.federation import SimulationSettings
+from fedsift.runtime.federation import EngineParts, SimulationSettings
 from fedsift.transports.remote.channel import Channel
 from fedsift.transports.remote.engine import ExpectedSites, RemoteEngine
 from fedsift.transports.remote.federation import RemoteFederation
