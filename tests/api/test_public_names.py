@@ -12,9 +12,8 @@ import fedsift
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 NAMES = {
-    "Arrays", "Bench", "Dataset", "Federation", "FedsiftError", "Method", "Noise", "Partition", "Placement", "Pool",
-    "Predictions", "Recipe", "Reply", "Request", "Run", "Scene", "Source", "Spoiled", "Stage", "State", "Study", "Term",
-    "TrainingMethod", "View", "__version__", "audit", "audit_labels", "bench", "load", "resume", "run",
+    "Arrays", "Bench", "FedsiftError", "Predictions", "Run", "Study", "__version__", "audit", "audit_labels", "bench",
+    "load", "resume", "run",
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ import fedsift
 from fedsift.api.rows import Rows
 from fedsift.api.start import assembled
 from fedsift.core.errors import ConfigError, DataError, RunError
+from fedsift.extend import Recipe
 from tests.api.own import Calm, FirstWrong, Halves, Line, Stripes
 
 SMALL = {
@@ -143,7 +144,7 @@ def test_mistakes_are_named_before_a_folder_is_made(changes: dict[str, object], 
 
 
 def test_own_classes_need_no_registration_and_come_back_from_the_folder(tmp_path: Path) -> None:
-    method = Calm(rounds=2, weight=0.5, local=fedsift.Recipe(lr=0.1))
+    method = Calm(rounds=2, weight=0.5, local=Recipe(lr=0.1))
     run = fedsift.run(
         SMALL | {"method": method, "partition": Halves()},
         data=Stripes(),

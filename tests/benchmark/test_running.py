@@ -182,9 +182,9 @@ def test_two_tables_share_a_run_and_own_classes_are_part_of_the_version() -> Non
     one = {cell.key for cell in cells.cells_of(small_table())}
     renamed = table_of("another", {"rows": ROWS, "columns": COLUMNS, "scenario": SCENARIO, "all": _all()})
     assert one == {cell.key for cell in cells.cells_of(renamed) if cell.seed < 3}
-    rows = [{**ROWS[0], "model": {"name": "tests.bench.dying:network"}}]
+    rows = [{**ROWS[0], "model": {"name": "tests.benchmark.dying:network"}}]
     (own, *_) = cells.cells_of(small_table(rows=rows, claims=[]))
-    assert re.search(r"\+tests\.benches\.dying@[0-9a-f]{16}$", own.version)
+    assert re.search(r"\+tests\.benchmark\.dying@[0-9a-f]{16}$", own.version)
     assert "@" not in next(iter(cells.cells_of(small_table()))).version
 
 
@@ -257,7 +257,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
     """The lines of a crew in which the run of the first hand at work is always the next to end."""
     made: list[Line] = []
 
-    class Hand(crew._Hand):
+    class Hand(crew._JobProcess):
         def __init__(self) -> None:
             made.append(Line())
             self.connection, self.job, self.workers = cast(Any, made[-1]), None, 1
@@ -267,7 +267,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
         def end(self) -> None:
             pass
 
-    monkeypatch.setattr(crew, "_Hand", Hand)
+    monkeypatch.setattr(crew, "_JobProcess", Hand)
     monkeypatch.setattr(crew, "wait", lambda connections: connections[:1])
     return made
 
@@ -303,7 +303,7 @@ def test_fewer_runs_than_cores_have_more_than_one_each(lines: list[Line]) -> Non
 @pytest.mark.slow
 def test_a_process_that_dies_takes_only_its_own_run(tmp_path: Path) -> None:
     jobs = [TableJob(n, c.study.to_table(), tmp_path / str(n)) for n, c in enumerate(cells.cells_of(small_table()))]
-    dying = {**jobs[1].study, "model": {"name": "tests.bench.dying:network"}}
+    dying = {**jobs[1].study, "model": {"name": "tests.benchmark.dying:network"}}
     jobs[1] = TableJob(1, dying, tmp_path / "1")
     ended: dict[int, JobNews] = {news.number: news for news in run_jobs(jobs, 2) if news.ended}
     assert "its process ended with code 3" in ended[1].failure

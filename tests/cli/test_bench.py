@@ -25,7 +25,7 @@ rounds = 2
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(running, "carry_out", here)
+    monkeypatch.setattr(running, "run_jobs", here)
     (tmp_path / "study.toml").write_text(STUDY)
     return tmp_path / "study.toml"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import subprocess
 
 import pytest
@@ -36,11 +37,19 @@ def test_line_breaks_of_the_writer_stay() -> None:
     assert visible("a\n\tb\x1b", breaks=True) == "a\n\tb\\x1b"
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+A1", "-cmd", "@SUM(A1)", "\tx", "'=1", "''", "＝1"])
+@pytest.mark.parametrize("name", ["=1+1", "+A1", "-cmd", "@SUM(A1)", "'=1", "＝1", " =1", "\u00a0=1", "''=1"])
 def test_formulas_become_text_and_come_back(name: str) -> None:
     written = cell(name)
     assert written.startswith("'")
-    assert uncell(written) == HIDDEN.sub("", name)
+    assert uncell(written) == name
+
+
+@pytest.mark.parametrize("name", ["\tx", "''", "a\nb", "x;=1+1", "\u202eabc", "\\u{0009}", "'", "a\x00b", "-1\t"])
+def test_text_of_any_kind_comes_back_and_acts_nowhere(name: str) -> None:
+    written = cell(name)
+    assert uncell(written) == name
+    assert not HIDDEN.search(written) and not set("\t\n") & set(written)
+    assert not re.search(r";\s*[=+@-]", written)
 
 
 @pytest.mark.parametrize("name", ["-1", "+0.5", "-1e-9", "nevus", "it's", "-inf", ""])

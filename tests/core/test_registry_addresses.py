@@ -26,12 +26,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An importable module that is no part of fedsift."""
     (tmp_path / "strangers.py").write_text(
         "from dataclasses import dataclass\n"
-        "import fedsift\n"
+        "from fedsift.extend import Noise, Source\n"
         "@dataclass(frozen=True)\n"
-        "class Loud(fedsift.Noise):\n    summary = 'loud'\n"
+        "class Loud(Noise):\n    summary = 'loud'\n"
         "@dataclass(frozen=True)\n"
-        "class Own(fedsift.Source):\n    summary = 'own source'\n"
-        "class Box:\n    class Inner(fedsift.Noise):\n        pass\n"
+        "class Own(Source):\n    summary = 'own source'\n"
+        "class Box:\n    class Inner(Noise):\n        pass\n"
         "def net(shape, classes): return 1\n"
         "number = 3\n"
     )

@@ -53,7 +53,7 @@ def address():
 def remote(monkeypatch, address, content=CONTENT, *, path="file", unpack=False):
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
     file = d.RemoteFile(f"{address}/{path}", md5, "file.bin", unpack)
-    monkeypatch.setitem(d.REMOTES, "toy", d.Remote("toy", (file,), "none"))
+    monkeypatch.setitem(d.REMOTES, "toy", d.RemoteDataset("toy", (file,), "none"))
 
 
 def test_a_file_is_fetched_once(monkeypatch, address, tmp_path):

@@ -341,8 +341,8 @@ def test_a_clear_verdict_is_not_borderline() -> None:
 )
 def test_borderline_is_within_a_factor_two_of_the_threshold(p: float, borderline: bool) -> None:
     none, nothing = np.array([], np.int64), np.array([])
-    assert tested.Tested(none, p, nothing, nothing, 0.05, steadiness=1.0).borderline is borderline
-    assert tested.Tested(none, p, nothing, nothing, 0.05, steadiness=0.89).borderline
+    assert tested.GroupTest(none, p, nothing, nothing, 0.05, steadiness=1.0).borderline is borderline
+    assert tested.GroupTest(none, p, nothing, nothing, 0.05, steadiness=0.89).borderline
 
 
 def test_near_the_threshold_the_verdict_is_borderline_on_both_sides() -> None:

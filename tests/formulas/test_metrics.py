@@ -101,18 +101,18 @@ class TestMultilabel:
 
 class TestCurves:
     def test_best_last_and_from(self) -> None:
-        got = metrics.summarise([0.1, 0.9, 0.5, 0.7, 0.9], last=2, from_round=2)
+        got = reading.summarise_curve([0.1, 0.9, 0.5, 0.7, 0.9], last=2, from_round=2)
         assert (got.best, got.best_round, got.last, got.best_from) == (0.9, 1, pytest.approx(0.8), 0.9)
 
     def test_short_and_empty_curves(self) -> None:
-        assert metrics.summarise([0.4, 0.6], last=10).last == pytest.approx(0.5)
-        assert math.isnan(metrics.summarise([0.4], from_round=5).best_from)
-        empty = metrics.summarise([])
+        assert reading.summarise_curve([0.4, 0.6], last=10).last == pytest.approx(0.5)
+        assert math.isnan(reading.summarise_curve([0.4], from_round=5).best_from)
+        empty = reading.summarise_curve([])
         assert empty.best_round is None
         assert math.isnan(empty.best)
 
     def test_rounds_without_a_value_are_passed_over(self) -> None:
-        got = metrics.summarise([nan, 0.2, nan, 0.4, nan], last=2)
+        got = reading.summarise_curve([nan, 0.2, nan, 0.4, nan], last=2)
         assert (got.best, got.best_round, got.last) == (0.4, 3, pytest.approx(0.3))
 
     def test_targeted_cost(self) -> None:
@@ -198,7 +198,7 @@ class TestCorrection:
 def test_plain_values_are_json() -> None:
     value = {
         1: np.array([1.0, nan]),
-        "curve": metrics.summarise([]),
+        "curve": reading.summarise_curve([]),
         "pair": (np.int64(3), np.float32(0.5), True, None, "text"),
     }
     text = json.dumps(json_values.plain(value), allow_nan=False)

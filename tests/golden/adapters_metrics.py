@@ -45,7 +45,7 @@ def multilabel(i: Inputs, variant: str) -> dict[str, Any]:
 
 @ADAPTERS.add("metrics", "best_last", *ALL)
 def best_last(i: Inputs, variant: str) -> dict[str, Any]:
-    return json_values.plain(metrics.summarise(i["curve"], i["last"], i["from_round"] or 0))
+    return json_values.plain(reading.summarise_curve(i["curve"], i["last"], i["from_round"] or 0))
 
 
 @ADAPTERS.add("metrics", "detection", *ALL)

@@ -2,7 +2,7 @@
 
 A reference counts when the name was imported from fedsift (or is defined in the same module) and the code that holds it
 is itself reached. The product starts from module code, classes, decorated functions (registered ones), and from
-whatever lies above the rooms of formulas: commands, studies, methods, engines.
+whatever lies above the packages of formulas: commands, studies, methods, engines.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOMS = tuple(
-    f"fedsift.{room}." for room in ("aggregate", "data", "local", "metrics", "models", "runs.curves", "signals")
+PACKAGES = tuple(
+    f"fedsift.{package}."
+    for package in ("data", "detection", "formulas", "label_audit", "methods", "models", "runs.reading", "training")
 )
-"""Where formulas live. Functions elsewhere are started by people."""
+"""Where formulas are. Functions elsewhere are started by people."""
 
 Place = tuple[str, str]
 """Module and name; a module itself has the name ""."""
@@ -73,11 +74,11 @@ class Source:
         return (f"{module}.{name}", "") if f"{module}.{name}" in self.modules else (module, name)
 
     def functions(self) -> dict[Place, ast.FunctionDef]:
-        """Top-level functions of the formulas' rooms, without a decorator."""
+        """Top-level functions of the formulas' packages, without a decorator."""
         return {
             (module.name, node.name): node
             for module in self.modules.values()
-            if f"{module.name}.".startswith(ROOMS)
+            if f"{module.name}.".startswith(PACKAGES)
             for node in module.tree.body
             if isinstance(node, ast.FunctionDef) and not node.decorator_list
         }

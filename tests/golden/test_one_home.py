@@ -30,8 +30,8 @@ def test_the_product_calls_every_tested_formula() -> None:
 
 def test_every_loss_and_aggregator_is_called_or_awaited() -> None:
     """Also those that no vector tests: a function without a caller is dead."""
-    rooms = ("fedsift.formulas.aggregation", "fedsift.formulas.losses")
-    idle = {name for module, name in SOURCE.unreached() if module.startswith(rooms)} - set(WAITING)
+    packages = ("fedsift.formulas.aggregation", "fedsift.formulas.losses")
+    idle = {name for module, name in SOURCE.unreached() if module.startswith(packages)} - set(WAITING)
     assert not idle, f"never called: {sorted(idle)}"
 
 
@@ -48,21 +48,21 @@ def test_the_walk_sees_most_of_the_adapters() -> None:
     ("user", "idle"),
     [
         ("", {"formula", "helper"}),
-        ("from fedsift.signals import formula\nformula()", set()),
-        ("from fedsift import signals\nsignals.formula()", set()),
-        ("from fedsift.signals.maths import helper as other\nother()", {"formula"}),
-        ("from fedsift.signals import formula\n", {"formula", "helper"}),  # an import alone is no call
+        ("from fedsift.formulas import formula\nformula()", set()),
+        ("from fedsift import formulas\nformulas.formula()", set()),
+        ("from fedsift.formulas.maths import helper as other\nother()", {"formula"}),
+        ("from fedsift.formulas import formula\n", {"formula", "helper"}),  # an import alone is no call
         ("def formula(): ...\nformula()", {"formula", "helper"}),  # another function of that name
-        ("from fedsift.signals.other import lost\n", {"formula", "helper"}),
+        ("from fedsift.formulas.other import lost\n", {"formula", "helper"}),
     ],
 )
 def test_what_counts_as_a_call(user: str, idle: set[str], tmp_path: Path) -> None:
-    room = tmp_path / "fedsift" / "signals"
+    room = tmp_path / "fedsift" / "formulas"
     room.mkdir(parents=True)
     (tmp_path / "fedsift" / "__init__.py").write_text("")
-    (room / "__init__.py").write_text("from fedsift.signals.maths import formula\n__all__ = ['formula']\n")
+    (room / "__init__.py").write_text("from fedsift.formulas.maths import formula\n__all__ = ['formula']\n")
     (room / "maths.py").write_text("def helper(): ...\n\n\ndef formula(): return helper()\n")
-    (room / "other.py").write_text("from fedsift.signals.maths import formula\n\n\ndef lost(): return formula()\n")
+    (room / "other.py").write_text("from fedsift.formulas.maths import formula\n\n\ndef lost(): return formula()\n")
     (tmp_path / "fedsift" / "use.py").write_text(user)
     found = {name for _, name in Source(tmp_path / "fedsift").unreached()}
     assert found - {"lost"} == idle

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import stat
 from pathlib import Path
 from typing import Any
 
-import fedsift.audit
 import numpy as np
 import pytest
 
@@ -161,38 +159,3 @@ def test_thumbnails_of_arrays() -> None:
 
 def test_folders_have_one_home(tmp_path: Path) -> None:
     assert SiteFolder.of(tmp_path, "north").path == tmp_path / "sites" / "north"
-
-
-def test_the_room_itself_asks_for_no_torch_engine_or_study() -> None:
-    """At import time; what rooms below load for themselves is theirs."""
-    allowed = (
-        "fedsift.label_audit",
-        "fedsift.core",
-        "fedsift.protocol",
-        "fedsift.formulas",
-        "fedsift.detection",
-        "fedsift.data",
-        "fedsift.formulas.metrics",
-        "fedsift.drawing",
-    )
-    above = (
-        "studies.py",
-        "earlier.py",
-        "forgetting.py",
-        "federated.py",
-        "later.py",
-        "labels.py",
-        "recalibrate.py",
-    )  # from studies and formulas to it
-    for file in Path(fedsift.label_audit.__file__).parent.rglob("*.py"):
-        if file.name in above:
-            continue
-        for node in ast.parse(file.read_text()).body:
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
-            for name in names:
-                assert not name.startswith("torch"), file
-                assert name == "fedsift" or not name.startswith("fedsift.") or name.startswith(allowed), (
-                    file,
-                    name,
-                )

@@ -16,9 +16,9 @@ from fedsift.methods.fedrn import (
     FedRN,
     FedRNState,
     ModelProfile,
-    SharedModel,
+    NeighbourModel,
     TrainAmongNeighbours,
-    TrainShared,
+    TrainNeighbourModel,
     noise_picture,
     tuned_head,
 )
@@ -89,13 +89,13 @@ def test_a_visit_trains_on_what_looks_clean() -> None:
     here = site(SAMPLES, GIVEN, classes=2)
     request = TrainAmongNeighbours(KNOWS, Recipe(lr=0.01, batch_size=2), neighbours=(KNOWS,), scores=(0.5, 0.5))
     reply = request.answer(here)
-    assert isinstance(reply, SharedModel)
+    assert isinstance(reply, NeighbourModel)
     assert (reply.samples, reply.clean) == (6, 5)
     assert here.evidence.flagged is not None
     assert here.evidence.flagged.tolist() == [False] * 4 + [True, False]
     clean = [k for k in range(6) if k != 4]
     alone = site([SAMPLES[k] for k in clean], [GIVEN[k] for k in clean], classes=2)
-    plain = TrainShared(KNOWS, Recipe(lr=0.01, batch_size=2)).answer(alone)
+    plain = TrainNeighbourModel(KNOWS, Recipe(lr=0.01, batch_size=2)).answer(alone)
     assert torch.equal(plain.weights["head.weight"], reply.weights["head.weight"])
     assert (plain.clean, reply.refusal(request, here.facts)) == (5, None)  # type: ignore[attr-defined]
 
@@ -115,7 +115,7 @@ def test_scores_decide_between_voices() -> None:
 def test_where_nothing_looks_clean_everything_is_trained_on() -> None:
     here = site(SAMPLES, GIVEN, classes=2)
     reply = TrainAmongNeighbours(KNOWS, Recipe(lr=0.01), least=1.0).answer(here)
-    assert isinstance(reply, SharedModel)
+    assert isinstance(reply, NeighbourModel)
     assert reply.clean == 6
     assert here.evidence.flagged is not None
     assert bool(here.evidence.flagged.all())
@@ -142,10 +142,10 @@ def test_a_head_is_tuned_by_hand() -> None:
 
 
 def answer(name: str, request: Request[Any]) -> Reply | None:
-    assert isinstance(request, TrainShared)
+    assert isinstance(request, TrainNeighbourModel)
     number = int(name)
     profile = ModelProfile(number / 10, torch.tensor([1.0, number / 2]))
-    return SharedModel({"w": torch.tensor([float(number)])}, 10, 0.5, (profile,), 10 - number)
+    return NeighbourModel({"w": torch.tensor([float(number)])}, 10, 0.5, (profile,), 10 - number)
 
 
 def four() -> Scripted:
@@ -182,7 +182,7 @@ def test_only_visited_sites_are_shown() -> None:
 
 def test_the_table_says_plainly_that_others_see_the_model() -> None:
     rows = disclosure_rows(declared_replies(FedRN()))
-    [words] = [what for reply, name, what in rows if (reply, name) == ("SharedModel", "weights")]
+    [words] = [what for reply, name, what in rows if (reply, name) == ("NeighbourModel", "weights")]
     assert "OTHER SITES" in words
     assert not any(reply == "Trained" for reply, _, _ in rows)
     assert "each other's models" in FedRN.summary

@@ -222,7 +222,7 @@ def _leaves(hint: Any) -> Iterator[Any]:
 
 def test_every_reply_of_the_program_declares_what_can_be_checked() -> None:
     classes = _reply_classes()
-    assert {"Trained", "Evaluated", "Introduction", "Scored", "Portrait"} <= {cls.__name__ for cls in classes}
+    assert {"Trained", "Evaluated", "Introduction", "Scored", "ClassPrototypes"} <= {cls.__name__ for cls in classes}
     for cls in classes:
         for field, declared in declarations(cls):
             where = f"{cls.__name__}.{field.name}"

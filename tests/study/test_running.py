@@ -33,11 +33,11 @@ def study_of(**changes: Any) -> Study:
 def test_flower_runs_on_flower_whoever_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Study, RunFolder]] = []
 
-    def simulate(study: Study, folder: RunFolder, listen: Any) -> dict[str, Any]:
-        asked.append((study, folder))
-        return {"on": "flower"}
+    def simulate_many(jobs: list[tuple[Study, RunFolder]], listen: Any) -> list[dict[str, Any]]:
+        asked.extend(jobs)
+        return [{"on": "flower"}]
 
-    monkeypatch.setattr(on_flower, "simulate", simulate)
+    monkeypatch.setattr(on_flower, "simulate_many", simulate_many)
     study = study_of(engine={"name": "flower"})
     folder = new_run(study, tmp_path)
     assert run(study, folder) == {"on": "flower"}

@@ -339,7 +339,7 @@ def test_kernels_are_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPatch)
 def test_no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(fresh))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(build.Unavailable, match="no C\\+\\+ compiler"):
+    with pytest.raises(build.KernelsUnavailable, match="no C\\+\\+ compiler"):
         build._built()
 
 
@@ -348,14 +348,14 @@ def test_a_compiler_that_fails(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> 
     broken.write_text("#!/bin/sh\necho 'blocks.cpp:1: error: no room' >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
-    with pytest.raises(build.Unavailable, match="no room"):
+    with pytest.raises(build.KernelsUnavailable, match="no room"):
         build._built()
     assert list((fresh / "native").iterdir()) == []
 
 
 def test_kernels_can_be_left_out(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(build.OFF, "0")
-    with pytest.raises(build.Unavailable, match=build.OFF):
+    with pytest.raises(build.KernelsUnavailable, match=build.OFF):
         build._built()
 
 

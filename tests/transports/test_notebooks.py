@@ -121,7 +121,7 @@ def test_a_process_that_does_not_know_what_was_answered_can_still_go_on_from_it(
     """An app may bring requests of its own; the process that stays at the site does not know their classes."""
     serve(store(tmp_path), envelope(0), page="kept")
     file = store(tmp_path).folder / "0.0.answer"
-    foreign = file.read_bytes().replace(b"Answer", b"Foreig")
+    foreign = file.read_bytes().replace(b"ReplyEnvelope", b"ForeignAnswer")
     assert foreign != file.read_bytes()
     file.write_bytes(foreign)
     notebook, _ = store(tmp_path).open(envelope(1, expects="0.0:train"))

@@ -20,6 +20,7 @@ HIDDEN = re.compile(
     "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"  # direction marks, joiners, separators of lines
     "\ud800-\udfff]"  # halves of characters: bytes of a file name that are no UTF-8
 )
+ISOLATES = re.compile("([\u2068\u2069])")
 BREAKS = re.compile("[\t\n]")
 FORMULA = ("=", "+", "-", "@")
 UNSAFE_IN_CELL = re.compile(f"{HIDDEN.pattern}|[\t\n]|;(?=\\s*[=+@＝＋＠-])")
@@ -97,8 +98,12 @@ def _csv_value(value: object) -> object:
 
 
 def html_text(value: object) -> str:
-    """Text for an HTML page or an attribute in it: marks are escaped and hidden characters are shown."""
-    return html.escape(visible(value, breaks=True), quote=True)
+    """Text for an HTML page or an attribute in it: marks are escaped and hidden characters are shown.
+
+    The marks that isolate a name's writing direction (`units.isolated`) stay.
+    """
+    parts = ISOLATES.split(str(value))
+    return html.escape("".join(p if ISOLATES.fullmatch(p) else visible(p, breaks=True) for p in parts), quote=True)
 
 
 def readable(name: str) -> str:

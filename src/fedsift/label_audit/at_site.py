@@ -23,6 +23,7 @@ from fedsift.detection.label_posterior import (
 )
 from fedsift.detection.label_rates import flagged
 from fedsift.formulas.small_counts import CensoredTable, censored
+from fedsift.label_audit.judged_data import MODELS, note_data
 from fedsift.label_audit.linear_crossfit import (
     CrossfitSettings,
     as_probabilities,
@@ -46,7 +47,6 @@ from fedsift.label_audit.messages import (
     third_reply,
 )
 from fedsift.label_audit.multilabel import fit_questions, site_rates
-from fedsift.label_audit.staleness import MODELS, note_data
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights
 from fedsift.protocol.site import Samples, Site
 from fedsift.training.crossfit import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,18 +10,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedsift.core import codec
 from fedsift.core.errors import RunError
 from fedsift.core.files import write_private
 from fedsift.data.dataset import FederatedDataset
+from fedsift.label_audit.judged_data import DATA, data_of
 from fedsift.label_audit.ledger import ForgottenEntry, LabelLedger
 from fedsift.label_audit.method import LabelAudit
 from fedsift.label_audit.results import names_of, site_rows
 from fedsift.label_audit.site_files import SiteFolder
 from fedsift.protocol.messages import Request, RequestEnvelope, RequestMoment
-from fedsift.protocol.site import Samples, Site
 from fedsift.runs.folder import RunFolder
 from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
@@ -129,39 +127,3 @@ def drop_run(folder: RunFolder) -> None:
         shutil.rmtree(folder.path)
     finally:
         folder.unlock()
-
-
-# What an audit was computed from
-# -------------------------------
-
-
-DATA = "label audit data"
-"""The notebook's page: the network that looked at the samples, and the fingerprint of all that it was shown."""
-MODELS = "label audit models"
-"""The page with the digest of the models that judged, which the site's ledger names."""
-
-
-def data_of(site: Site) -> tuple[str, str]:
-    """The network, and a fingerprint of the site's classes, given and annotated labels, groups and samples."""
-    hasher = hashlib.blake2b(repr((site.classes, site.multilabel)).encode(), digest_size=16)
-    for part in (site.given, site.known, site.groups):
-        hasher.update(_fingerprint(part))
-    for samples, labels in ((site.samples, None), (site.held_out, site.held_out_given)):
-        if samples is not None and len(samples):
-            hasher.update(_fingerprint(samples))
-            hasher.update(_fingerprint(labels))
-    return site.facts.model, hasher.hexdigest()
-
-
-def _fingerprint(part: Tensor | Samples | None) -> bytes:
-    if isinstance(part, Samples):
-        return part.digest().encode()
-    if part is None:
-        return b"-"
-    return repr(tuple(part.shape)).encode() + part.long().cpu().numpy().tobytes()
-
-
-def note_data(site: Site) -> None:
-    """Write the page where there is none yet: data that change during an audit are not those that it began with."""
-    if DATA not in site.notebook:
-        site.notebook[DATA] = data_of(site)

@@ -117,7 +117,7 @@ def noise_picture(site: Site) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SharedModel(Trained):
+class NeighbourModel(Trained):
     """A model that other sites get to see."""
 
     weights: Weights = disclosed(
@@ -132,12 +132,12 @@ class SharedModel(Trained):
 
 
 @dataclass(frozen=True)
-class TrainShared(Train):
+class TrainNeighbourModel(Train):
     """Plain training of a model that other sites will see."""
 
-    reply_type: ClassVar[type[Reply]] = SharedModel
+    reply_type: ClassVar[type[Reply]] = NeighbourModel
 
-    def reply(self, site: Site, result: TrainingResult | None) -> SharedModel:
+    def reply(self, site: Site, result: TrainingResult | None) -> NeighbourModel:
         trained = super().reply(site, result)
         mask: Tensor | None = site.workbench.get(CLEAN)
         used = len(site.samples) if mask is None else int(mask.sum())
@@ -145,14 +145,14 @@ class TrainShared(Train):
             raise DataError(
                 f"site '{site.name}' trained on {used} samples, fewer than its floor {site.smallest}: nothing is told"
             )
-        return SharedModel(trained.weights, trained.samples, trained.loss, trained.then, used)
+        return NeighbourModel(trained.weights, trained.samples, trained.loss, trained.then, used)
 
 
 @dataclass(frozen=True)
-class TrainAmongNeighbours(TrainShared):
+class TrainAmongNeighbours(TrainNeighbourModel):
     """Let the received model and the neighbours' vote on every label, then train on those that look clean."""
 
-    reply_type: ClassVar[type[Reply]] = SharedModel
+    reply_type: ClassVar[type[Reply]] = NeighbourModel
 
     neighbours: tuple[Weights, ...] = ()
     """Models of other sites."""
@@ -289,14 +289,14 @@ class FedRN(Averaging):
     def stages(self) -> list[Stage]:
         neighbours = (TrainAmongNeighbours, DescribeModel)
         return [
-            Stage("warm up", self.t_w, self.train_plainly, asks=(TrainShared, DescribeModel)),
+            Stage("warm up", self.t_w, self.train_plainly, asks=(TrainNeighbourModel, DescribeModel)),
             Stage("reliable neighbours", self.rounds - self.t_w, self.train_among_neighbours, asks=neighbours),
         ]
 
     def train_plainly(self, state: FedRNState, federation: Federation) -> FedRNState:
         """FedAvg; each trained model is described in the same visit."""
         recipe, describe = self.recipe(CrossEntropy()), DescribeModel(None, len(federation.classes))
-        request = TrainShared(state.weights, recipe, then=(describe,))
+        request = TrainNeighbourModel(state.weights, recipe, then=(describe,))
         chosen = federation.choose(self.fraction)
         return self.take_in(state, ask_to_train(federation, request, chosen))
 
@@ -363,4 +363,6 @@ class FedRN(Averaging):
 
 def levels_of(replies: Replies[Trained]) -> dict[str, float]:
     """Share of each site's labels that looked wrong."""
-    return {site: 1 - reply.clean / reply.samples for site, reply in replies.items() if isinstance(reply, SharedModel)}
+    return {
+        site: 1 - reply.clean / reply.samples for site, reply in replies.items() if isinstance(reply, NeighbourModel)
+    }

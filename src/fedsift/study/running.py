@@ -71,7 +71,6 @@ class EngineTransport(Transport):
         return execute_run(study, folder, lambda: self.engine(study, study.spread() if data is None else data), listen)
 
 
-@transports.register("inprocess")
 @dataclass(frozen=True)
 class InProcessTransport(EngineTransport):
     """All sites in this process, trained together."""
