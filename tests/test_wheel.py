@@ -91,7 +91,7 @@ def test_the_rooms_pages_and_presets_come_from_the_wheel(installed: Path, tmp_pa
     assert "fedcorr/" in run(installed, "-m", "fedsift", "scenarios", folder=tmp_path)
     script = (
         "from importlib.resources import files\n"
-        "import fedsift.label_audit.page.document, fedsift.drawing, fedsift.report\n"
+        "import fedsift.label_audit.page, fedsift.drawing, fedsift.report\n"
         "for room, name in (('audits.page', 'review.js'), ('audits.page', 'kept.js'),"
         " ('audits.page', 'review.css'), ('drawing', 'style.css'), ('report', 'script.js'),"
         " ('local.native', 'tiles.cpp')):\n"

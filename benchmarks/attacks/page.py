@@ -264,7 +264,7 @@ def versions(rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def limits() -> str:
-    from fedsift.cli.fields import field_docs
+    from fedsift.cli.listings import field_docs
 
     docs = field_docs(GateLimits)
     return table(

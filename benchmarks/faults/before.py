@@ -25,7 +25,7 @@ from benchmarks.faults.studies import study_of
 from fedsift.core.version import __version__
 from fedsift.deploy.app import write_app
 from fedsift.deploy.certificates import temporary_certificate
-from fedsift.deploy.trial.consortium import make_key
+from fedsift.deploy.trial import make_key
 
 CALLS = "nobody answers"
 CLOCK = re.compile(r"\x1b\[[0-9;]*m")

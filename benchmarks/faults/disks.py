@@ -16,8 +16,7 @@ from benchmarks.faults.row import HERE, PROCESSES, Row
 from benchmarks.faults.stand import NotSeen, Stand
 from benchmarks.faults.studies import study_of
 
-from fedsift.runs.checkpoint import Checkpoint
-from fedsift.runs.folder import RunFolder
+from fedsift.runs.folder import Checkpoint, RunFolder
 
 KILLS = 200
 

@@ -28,18 +28,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedsift.deploy.certificates import client_context
-from fedsift.deploy.coordinator.hosting import ACCESS_LOG
 from fedsift.deploy.coordinator.roster import RosterEntry, add_entry, fingerprint
-from fedsift.deploy.gateway.issued_messages import PUSH
-from fedsift.deploy.gateway.limits import SIGNATURE_LIFE, KeyLimits
+from fedsift.deploy.coordinator.starting import ACCESS_LOG
+from fedsift.deploy.gateway.limits import PUSH, SIGNATURE_LIFE, KeyLimits
 from fedsift.deploy.gateway.proxy import FLEET, OBJECT, PULL
-from fedsift.deploy.trial.consortium import family, make_key
+from fedsift.deploy.trial import family, make_key
 from fedsift.protocol.messages import Reply, ReplyEnvelope, RequestEnvelope
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import new_run
 from fedsift.study.running import run as run_in_process
-from fedsift.transports.remote.encoding import decode, encode
-from fedsift.transports.remote.messages import EncodedMessage
+from fedsift.transports.remote.encoding import EncodedMessage, decode, encode
 
 # A site of the consortium ---------------------------------------------------------------------------------------------
 

@@ -20,11 +20,11 @@ from typing import Any
 import tomli_w
 
 from fedsift.deploy.app import write_app
-from fedsift.deploy.coordinator.hosting import LINK_FILE
-from fedsift.deploy.gateway.node_keys import NODES_FILE
-from fedsift.deploy.site.pins import app_fingerprint, pin
+from fedsift.deploy.coordinator.roster import NODES_FILE
+from fedsift.deploy.coordinator.starting import LINK_FILE
+from fedsift.deploy.site.consent import app_fingerprint, pin
 from fedsift.deploy.site.site_file_head import read_head
-from fedsift.deploy.trial.consortium import ConsortiumTrial, TrialProcess, end_family, family, prepare_trial
+from fedsift.deploy.trial import ConsortiumTrial, TrialProcess, end_family, family, prepare_trial
 from fedsift.runs.folder import FEDERATION, WAITING, RunFolder
 from fedsift.study.study import Study
 from fedsift.transports.remote.notebooks import RUNS

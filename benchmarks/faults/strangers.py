@@ -23,8 +23,8 @@ from fedsift.deploy.certificates import CertificatePair, client_context, tempora
 from fedsift.deploy.coordinator.roster import RosterEntry, add_entry, fingerprint, revoke_entry
 from fedsift.deploy.flower_commands import free_port
 from fedsift.deploy.gateway.proxy import FLEET
-from fedsift.deploy.site.pins import app_fingerprint, pin
-from fedsift.deploy.trial.consortium import TrialProcess, end_family, make_key
+from fedsift.deploy.site.consent import app_fingerprint, pin
+from fedsift.deploy.trial import TrialProcess, end_family, make_key
 
 CONTROL = ("list-nodes", "register-node", "start-run", "stop-run", "list-runs")
 OTHERS = ("/v1/runtime/pull-task-input", "/v1/runtime/acquire-task", "/docs", "/openapi.json")

@@ -20,7 +20,7 @@ from fedsift.data.dataset import FederatedDataset
 from fedsift.deploy.site import worker
 from fedsift.deploy.site.consent import APPROVED, approve
 from fedsift.deploy.site.site_file import notebook_of, read_site_file
-from fedsift.deploy.trial.export import export_trial
+from fedsift.deploy.trial_data import export_trial
 from fedsift.protocol.messages import Reply, ReplyEnvelope, Request, RequestEnvelope, RequestMoment, SiteFacts
 from fedsift.runtime.federation import EngineFederation
 from fedsift.runtime.in_process import InProcess

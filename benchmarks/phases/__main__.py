@@ -26,7 +26,7 @@ from benchmarks.phases.plain import plain_phases
 
 from fedsift.core.errors import RunError
 from fedsift.deploy.site.site_file_head import read_head
-from fedsift.deploy.trial.consortium import ConsortiumTrial, family, prepare_trial, try_consortium
+from fedsift.deploy.trial import ConsortiumTrial, family, prepare_trial, try_consortium
 from fedsift.runs.folder import WAITING, RunFolder
 from fedsift.study.study import Study
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.section import Section
 
-from fedsift.core.units import plural
+from fedsift.core.numbers import plural
 
 SECTION = Section("deployment.md", "phases", "python -m benchmarks.phases")
 

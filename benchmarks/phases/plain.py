@@ -12,7 +12,7 @@ import tomli_w
 
 from fedsift.deploy.coordinator.starting import wait_for
 from fedsift.deploy.flower_commands import free_port, program
-from fedsift.deploy.trial.consortium import end_family
+from fedsift.deploy.trial import end_family
 from fedsift.transports.flower.processes import offline
 
 SERVER = """

@@ -18,8 +18,7 @@ from fedsift.protocol.messages import RequestMoment, SiteFacts
 from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.training.processes import start_workers
 from fedsift.training.recipe import Augment, Recipe
-from fedsift.training.requests import Train
-from fedsift.training.site import LocalSite
+from fedsift.training.requests import LocalSite, Train
 from fedsift.training.workers import answer_many
 
 Round = Callable[[int], None]

@@ -23,7 +23,7 @@ from fedsift.training.cohort import ALONE, try_steps
 from fedsift.training.dispatch import LARGE, suggested_size
 from fedsift.training.job import TrainingJob
 from fedsift.training.recipe import Augment, Recipe
-from fedsift.training.site import LocalSite
+from fedsift.training.requests import LocalSite
 
 RESULTS = Path(__file__).parent / "results" / "sizes.json"
 STEPS, SECONDS = 7, 1.0

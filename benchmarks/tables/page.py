@@ -25,7 +25,7 @@ from fedsift.benchmark.text import (
     title,
     versions,
 )
-from fedsift.core.units import plural
+from fedsift.core.numbers import plural
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "results" / "papers.md"

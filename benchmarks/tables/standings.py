@@ -14,7 +14,7 @@ from fedsift.benchmark.advice import KINDS, LEADERBOARD, SITUATIONS, AdvisedRow,
 from fedsift.benchmark.summary import Results
 from fedsift.benchmark.table import Table
 from fedsift.benchmark.text import figure_words, note_lines, pipes, versions
-from fedsift.core.units import plural, size
+from fedsift.core.numbers import plural, size
 
 PAGE = HERE.parents[1] / "docs" / "results" / "leaderboard.md"
 ADVICE = Path(advice.__file__).with_name(advice.FILE)

@@ -10,15 +10,14 @@ method, a noise model or a dataset. They are imported when they are first used.
 
 from typing import TYPE_CHECKING
 
-from fedsift.core.lazy import lazy
+from fedsift.core.registry import lazy
 from fedsift.core.version import __version__
 
 if TYPE_CHECKING:
-    from fedsift.api.auditing import audit
     from fedsift.api.benching import Bench, bench
     from fedsift.api.predictions import Predictions
     from fedsift.api.run import Run
-    from fedsift.api.start import load, resume, run
+    from fedsift.api.start import audit, load, resume, run
     from fedsift.core.errors import FedsiftError
     from fedsift.data.sources.arrays import Arrays
     from fedsift.label_audit.from_probabilities import audit_labels
@@ -27,11 +26,10 @@ if TYPE_CHECKING:
 __getattr__ = lazy(
     __name__,
     {
-        "api.auditing": ("audit",),
         "api.benching": ("Bench", "bench"),
         "api.predictions": ("Predictions",),
         "api.run": ("Run",),
-        "api.start": ("load", "resume", "run"),
+        "api.start": ("audit", "load", "resume", "run"),
         "label_audit.from_probabilities": ("audit_labels",),
         "core.errors": ("FedsiftError",),
         "data.sources.arrays": ("Arrays",),

@@ -18,8 +18,7 @@ from fedsift.formulas.aggregation import Rule, average, rules
 from fedsift.methods._base import Averaging, OneStage, TrainingMethod, methods, size_weighted, train_round
 from fedsift.models.factory import models
 from fedsift.models.network import Network
-from fedsift.protocol.facts import FederationFacts, Incompatibility
-from fedsift.protocol.federation import Federation, Replies, Round
+from fedsift.protocol.federation import Federation, FederationFacts, Incompatibility, Replies, Round
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Method, Stage, State

@@ -13,7 +13,7 @@ import torch
 from safetensors import safe_open
 
 import fedsift
-from fedsift.api.rows import Rows
+from fedsift.api.run import Rows
 from fedsift.api.start import assembled
 from fedsift.core.errors import ConfigError, DataError, RunError
 from fedsift.extend import Recipe

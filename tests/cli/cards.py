@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsift.cli.catalogue import CARDS, known_text
+from fedsift.cli.listings import CARDS, known_text
 
 if __name__ == "__main__":
     CARDS.write_text(known_text(), "utf-8")

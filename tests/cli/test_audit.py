@@ -19,8 +19,7 @@ from fedsift.core.errors import ConfigError, DataError, FedsiftError, RunError
 from fedsift.label_audit.running import notebooks_of
 from fedsift.label_audit.writing import open_site
 from fedsift.runs.folder import RunFolder
-from fedsift.study.own_data import names_data
-from fedsift.study.study import Study
+from fedsift.study.study import Study, names_data
 
 FEW = ["--folds", "3", "--rounds", "4", "--model", "linear"]
 

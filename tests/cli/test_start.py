@@ -59,7 +59,7 @@ def test_help_and_listings_import_nothing_heavy(words: list[str], tmp_path: Path
 
 
 def test_own_models_are_listed_without_torch_once_they_were_measured(tmp_path: Path) -> None:
-    code = f"from fedsift.cli import catalogue\ncatalogue._models_key = lambda: 'own source'\n{command('models')}"
+    code = f"from fedsift.cli import listings\nlistings._models_key = lambda: 'own source'\n{command('models')}"
     assert "torch" in imported_by(code, tmp_path)
     assert not imported_by(code, tmp_path) & set(HEAVY)
 

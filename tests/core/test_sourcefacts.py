@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsift.cli import catalogue
-from fedsift.cli.catalogue import NotLiteral, registered_facts
+from fedsift.cli import listings
+from fedsift.cli.listings import NotLiteral, registered_facts
 
 TEXT = """
 class Base:
@@ -50,14 +50,14 @@ def test_what_is_computed_is_not_guessed(text: str, tmp_path: Path) -> None:
 
 
 def test_the_listing_of_methods_is_that_of_the_classes() -> None:
-    assert catalogue.method_entries() == [
+    assert listings.method_entries() == [
         {"name": name, "for": list(facts["tasks"]), "paper": facts["paper"], "summary": facts["summary"]}
-        for name, facts in sorted(catalogue.imported_methods().items())
+        for name, facts in sorted(listings.imported_methods().items())
     ]
 
 
 def test_the_package_knows_its_networks() -> None:
-    assert catalogue.CARDS.read_text("utf-8") == catalogue.known_text(), "run python -m tests.cli.cards"
+    assert listings.CARDS.read_text("utf-8") == listings.known_text(), "run python -m tests.cli.cards"
 
 
 def test_networks_are_measured_once_while_their_source_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,22 +68,22 @@ def test_networks_are_measured_once_while_their_source_stays(tmp_path: Path, mon
         calls.append(1)
         return [{"name": "net", "parameters": 3}]
 
-    monkeypatch.setattr(catalogue, "measured_models", measured)
-    monkeypatch.setattr(catalogue, "_models_key", lambda: "own source")
-    assert catalogue.model_entries() == catalogue.model_entries() == [{"name": "net", "parameters": 3}]
+    monkeypatch.setattr(listings, "measured_models", measured)
+    monkeypatch.setattr(listings, "_models_key", lambda: "own source")
+    assert listings.model_entries() == listings.model_entries() == [{"name": "net", "parameters": 3}]
     assert len(calls) == 1
     [file] = (tmp_path / "models").glob("*.json")
     file.write_text("cut sh")
-    catalogue.model_entries()
+    listings.model_entries()
     assert len(calls) == 2
-    monkeypatch.setattr(catalogue, "_models_key", lambda: "changed source")
-    catalogue.model_entries()
+    monkeypatch.setattr(listings, "_models_key", lambda: "changed source")
+    listings.model_entries()
     assert len(calls) == 3
 
 
 def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FEDSIFT_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(catalogue, "_models_key", lambda: "own source")
-    monkeypatch.setattr(catalogue, "measured_models", lambda: [{"name": "net"}])
-    assert catalogue.model_entries() == [{"name": "net"}]
+    monkeypatch.setattr(listings, "_models_key", lambda: "own source")
+    monkeypatch.setattr(listings, "measured_models", lambda: [{"name": "net"}])
+    assert listings.model_entries() == [{"name": "net"}]

@@ -12,9 +12,8 @@ from fedsift.data.build import build
 from fedsift.data.doctor import FOUND, UNUSABLE, DoctorReport, examine, fitting, kind_at
 from fedsift.data.noise.base import noises
 from fedsift.data.partitions.base import partitions
-from fedsift.data.sources.folder import FolderSource
+from fedsift.data.sources.folder import FolderSource, SitesSource
 from fedsift.data.sources.npz import Npz
-from fedsift.data.sources.site_folders import SitesSource
 from fedsift.methods._base import methods
 from tests.data.pictures_on_disk import labelled_folder
 

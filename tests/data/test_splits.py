@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift.core.errors import ConfigError
-from fedsift.core.rounding import floor_count, shares_to_counts
+from fedsift.core.numbers import floor_count, shares_to_counts
 from fedsift.data.splits import split, units_of
 
 

@@ -17,7 +17,7 @@ from fedsift.core.errors import RunError
 from fedsift.deploy.site.audit import write_own_audit
 from fedsift.deploy.site.forgetting import forget_at_site
 from fedsift.deploy.site.site_file import notebook_of, read_site_file
-from fedsift.deploy.trial.export import export_trial
+from fedsift.deploy.trial_data import export_trial
 from fedsift.label_audit.corrections import forget
 from fedsift.label_audit.ledger import LabelLedger
 from fedsift.label_audit.running import audit, audit_spread, audit_study, notebooks_of

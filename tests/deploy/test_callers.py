@@ -16,9 +16,7 @@ from fedsift.deploy.gateway.access_log import (
     AccessLog,
     ThrottledLog,
 )
-from fedsift.deploy.gateway.clients import MOST_CALLERS, WRITTEN_EVERY, UnknownClients, client_of
-from fedsift.deploy.gateway.issued_messages import PUSH
-from fedsift.deploy.gateway.limits import KeyLimits
+from fedsift.deploy.gateway.limits import MOST_CALLERS, PUSH, WRITTEN_EVERY, KeyLimits, UnknownClients, client_of
 from tests.deploy.test_door import PULL, Key, Setting
 
 FEW = KeyLimits(refusals=5, refusals_a_second=0.001, hold_seconds=0.0)

@@ -14,11 +14,11 @@ from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 
 from fedsift.deploy.app import narrowest_policy, write_app
 from fedsift.deploy.certificates import CertificatePair, client_context
-from fedsift.deploy.coordinator.hosting import LINK_FILE
 from fedsift.deploy.coordinator.roster import RosterEntry, add_entry, fingerprint, revoke_entry
+from fedsift.deploy.coordinator.starting import LINK_FILE
 from fedsift.deploy.flower_commands import free_port
 from fedsift.deploy.gateway.proxy import FLEET
-from fedsift.deploy.site.pins import pin
+from fedsift.deploy.site.consent import pin
 from fedsift.runs.folder import RunFolder
 from fedsift.study.study import Study
 from tests.deploy.keys import Authority, site_key

@@ -32,11 +32,17 @@ from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PushObjectRequ
 from flwr.proto.node_pb2 import Node
 
 from fedsift.core.errors import ConfigError
-from fedsift.deploy.coordinator.roster import Roster, RosterEntry, entries_of, fingerprint, roster_text
+from fedsift.deploy.coordinator.roster import NodeKeys, Roster, RosterEntry, entries_of, fingerprint, roster_text
 from fedsift.deploy.gateway.access_log import RepeatedWarning
-from fedsift.deploy.gateway.issued_messages import CONFIRM, PULL_OBJECT, PUSH
-from fedsift.deploy.gateway.limits import MESSAGES_REMEMBERED, KeyLimits, RateLimiter, RequestRefused
-from fedsift.deploy.gateway.node_keys import NodeKeys
+from fedsift.deploy.gateway.limits import (
+    CONFIRM,
+    MESSAGES_REMEMBERED,
+    PULL_OBJECT,
+    PUSH,
+    KeyLimits,
+    RateLimiter,
+    RequestRefused,
+)
 from fedsift.deploy.gateway.proxy import FLEET, Gateway
 
 PULL = "/v1/fleet/pull-messages"

@@ -25,8 +25,14 @@ from flwr.superlink.federation.noop_federation_manager import NoOpFederationMana
 from flwr.superlink.servicer.fleet import fleet_handlers
 
 from fedsift.deploy.coordinator.roster import RosterEntry
-from fedsift.deploy.gateway.issued_messages import CONFIRM, MOST_ANNOUNCEMENTS, MOST_PIECES, PULL_OBJECT, PUSH
-from fedsift.deploy.gateway.limits import MESSAGES_REMEMBERED
+from fedsift.deploy.gateway.limits import (
+    CONFIRM,
+    MESSAGES_REMEMBERED,
+    MOST_ANNOUNCEMENTS,
+    MOST_PIECES,
+    PULL_OBJECT,
+    PUSH,
+)
 from fedsift.deploy.gateway.proxy import PULL
 from tests.deploy.test_door import Key, Setting, handing
 

@@ -12,7 +12,7 @@ import tomli_w
 
 from fedsift.deploy.app import write_app
 from fedsift.deploy.flower_commands import free_port
-from fedsift.deploy.trial.consortium import family
+from fedsift.deploy.trial import family
 from fedsift.runs.folder import RunFolder
 from fedsift.study.study import Study
 from tests.deploy.processes import Processes, wait_until

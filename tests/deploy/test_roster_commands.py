@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 from fedsift.cli.main import app
 from fedsift.core.errors import ConfigError, RunError
 from fedsift.deploy.app import requested_fields, write_app
-from fedsift.deploy.coordinator import hosting
+from fedsift.deploy.coordinator import starting
 from fedsift.deploy.coordinator.roster import (
+    NodeKeys,
     RosterEntry,
     add_entry,
     change_entry,
@@ -28,9 +29,8 @@ from fedsift.deploy.coordinator.roster import (
     revoke_entry,
 )
 from fedsift.deploy.coordinator.server_app import RosterAuthorizer, holders_of
-from fedsift.deploy.gateway.node_keys import NodeKeys
+from fedsift.deploy.site.consent import app_fingerprint, pin
 from fedsift.deploy.site.data import open_site
-from fedsift.deploy.site.pins import app_fingerprint, pin
 from fedsift.deploy.site.session import flower_home
 from fedsift.deploy.site.site_file import egress_of, read_site_file
 from fedsift.deploy.site.site_file_head import read_head
@@ -348,13 +348,13 @@ def test_a_link_that_a_killed_meeting_point_left_is_gone_before_the_next_one_sta
     add_entry(roster, RosterEntry("north", KEYS[0], 10))
     home = tmp_path / "home"
     home.mkdir()
-    (home / hosting.LINK_FILE).write_text("{}", "utf-8")
+    (home / starting.LINK_FILE).write_text("{}", "utf-8")
 
     def no_further(*_: object) -> None:
         raise RunError("no further")
 
-    monkeypatch.setattr(hosting, "temporary_certificate", no_further)
+    monkeypatch.setattr(starting, "temporary_certificate", no_further)
     pair = Authority(tmp_path / "keys").server()
     with pytest.raises(RunError, match="no further"):
-        hosting.host("127.0.0.1", 0, pair, roster, home=home, say=lambda words: None)
-    assert not (home / hosting.LINK_FILE).exists()
+        starting.host("127.0.0.1", 0, pair, roster, home=home, say=lambda words: None)
+    assert not (home / starting.LINK_FILE).exists()

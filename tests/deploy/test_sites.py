@@ -21,7 +21,7 @@ from fedsift.core.errors import ConfigError, DataError
 from fedsift.data.dataset import FederatedDataset
 from fedsift.deploy.site import client_app as client
 from fedsift.deploy.site.data import open_site, own_secret
-from fedsift.deploy.trial.export import export_trial
+from fedsift.deploy.trial_data import export_trial
 from fedsift.models.factory import initial_weights
 from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, RequestMoment
 from fedsift.training.recipe import Recipe

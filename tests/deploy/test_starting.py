@@ -20,7 +20,7 @@ from fedsift.cli.main import app as commands
 from fedsift.core.errors import ConfigError, DataError, FedsiftError, Stopped
 from fedsift.deploy.app import write_app
 from fedsift.deploy.coordinator import starting
-from fedsift.deploy.coordinator.following import NewRounds, follow, waiting_words
+from fedsift.deploy.coordinator.starting import NewRounds, follow, waiting_words
 from fedsift.deploy.flower_commands import SiteProcess
 from fedsift.deploy.site import worker
 from fedsift.deploy.temporary import LONGEST_SOCKET, PREFIX, new_socket, remove_stale

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app
-from fedsift.deploy.coordinator.participation import participations
+from fedsift.deploy.coordinator.starting import participations
 from fedsift.runs.folder import RunFolder
 from fedsift.study.running import new_run, run
 from fedsift.study.study import Study

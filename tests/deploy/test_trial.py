@@ -14,7 +14,7 @@ from fedsift.cli.consortium import _table
 from fedsift.core.errors import ConfigError, RunError
 from fedsift.deploy.coordinator.roster import read_entries
 from fedsift.deploy.site.site_file_head import read_head
-from fedsift.deploy.trial.consortium import TrialProcess, end_family, family, prepare_trial
+from fedsift.deploy.trial import TrialProcess, end_family, family, prepare_trial
 from fedsift.runs.folder import WAITING, RunFolder
 from fedsift.study.study import Study
 from tests.deploy.processes import wait_until

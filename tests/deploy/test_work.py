@@ -28,8 +28,7 @@ from fedsift.methods.feddiv import TrainBehindFilter
 from fedsift.methods.fedrn import TrainAmongNeighbours
 from fedsift.methods.joint_opt import JointLabels
 from fedsift.models.factory import initial_weights
-from fedsift.protocol.messages import ReplyEnvelope, Request, RequestEnvelope, RequestMoment, SiteFacts
-from fedsift.protocol.work import STEP
+from fedsift.protocol.messages import STEP, ReplyEnvelope, Request, RequestEnvelope, RequestMoment, SiteFacts
 from fedsift.training import features
 from fedsift.training.crossfit import CrossTrain
 from fedsift.training.features import Extractor, extractors
@@ -38,9 +37,8 @@ from fedsift.training.own_models import EvaluateOwn
 from fedsift.training.public_learning import Collaborate, PublicLesson, PublicPart, PublicPredictions
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Evaluate, Indicate, Train
-from fedsift.transports.remote.encoding import decode, encode
+from fedsift.transports.remote.encoding import EncodedMessage, decode, encode
 from fedsift.transports.remote.introduction import Introduction, IntroductionRequest
-from fedsift.transports.remote.messages import EncodedMessage
 from tests.deploy.test_policy import ask, egress
 from tests.deploy.test_sites import train, write_site
 

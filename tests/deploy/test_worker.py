@@ -29,9 +29,8 @@ from fedsift.protocol.messages import ReplyEnvelope
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train
 from fedsift.transports.remote.answering import answer, answer_message
-from fedsift.transports.remote.encoding import decode, encode
+from fedsift.transports.remote.encoding import EncodedMessage, decode, encode
 from fedsift.transports.remote.introduction import Acknowledged, Introduction, IntroductionRequest, SiteNotice
-from fedsift.transports.remote.messages import EncodedMessage
 from tests.deploy.processes import wait_until
 from tests.deploy.test_sites import train, write_site
 from tests.promises.fuzz import changed

@@ -8,8 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift.core.errors import ConfigError
-from fedsift.formulas.prototypes import Prototypes, cosine, global_prototypes, local_prototypes
-from fedsift.methods.fedmlp import UNTAGGED, global_difficulty, local_difficulty, tag
+from fedsift.methods.fedmlp import (
+    UNTAGGED,
+    Prototypes,
+    cosine,
+    global_difficulty,
+    global_prototypes,
+    local_difficulty,
+    local_prototypes,
+    tag,
+)
 
 
 def test_local_prototypes_are_means_of_each_side() -> None:

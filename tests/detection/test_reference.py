@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedsift.detection.clean_reference import (
+from fedsift.detection.group_test import (
     best_share,
     blind_share,
     knows_something,

@@ -20,7 +20,7 @@ from fedsift.report.federation import federation_page
 from fedsift.report.page import write_report
 from fedsift.report.watching import RunScreen
 from fedsift.runs.events import EVENTS
-from fedsift.runs.state import RunState
+from fedsift.runs.reading import RunState
 from fedsift.study.study import Study
 from tests.label_audit.browser import MISSING, Browser
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsift.study.tracking import read_track
+from fedsift.study.tracking import TrackerThreads, read_track
 from fedsift.tracking.base import trackers
-from fedsift.tracking.threads import TrackerThreads
 from tests.docs import pictures
 from tests.docs.blocks import blocks, files, write
 

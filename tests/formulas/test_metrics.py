@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, confusion_matrix, roc_auc_score
 
-from fedsift.core import json_values
+from fedsift.core import numbers
 from fedsift.core.errors import DataError
 from fedsift.formulas import metrics
 from fedsift.runs import reading
@@ -85,7 +85,7 @@ class TestMultilabel:
             else:
                 assert math.isnan(got.ap_per_class[c])
         defined = got.auc_per_class[~np.isnan(got.auc_per_class)]
-        assert json_values.plain(got.auc) == (pytest.approx(defined.mean()) if len(defined) else None)
+        assert numbers.plain(got.auc) == (pytest.approx(defined.mean()) if len(defined) else None)
 
     def test_the_threshold_is_exclusive(self) -> None:
         assert metrics.binary_counts([[1], [1]], [[0.5], [0.51]]).ravel().tolist() == [1, 1, 0, 0]
@@ -201,7 +201,7 @@ def test_plain_values_are_json() -> None:
         "curve": reading.summarise_curve([]),
         "pair": (np.int64(3), np.float32(0.5), True, None, "text"),
     }
-    text = json.dumps(json_values.plain(value), allow_nan=False)
+    text = json.dumps(numbers.plain(value), allow_nan=False)
     assert json.loads(text) == {
         "1": [1.0, None],
         "curve": {"best": None, "best_round": None, "last": None, "best_from": None},

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from golden_harness import Adapters
 
-from fedsift.core.rounding import floor_count, shares_to_counts
+from fedsift.core.numbers import floor_count, shares_to_counts
 from fedsift.data.noise import instance
 from fedsift.data.noise import transition_matrix as matrices
 from fedsift.data.noise.base import NoiseInput

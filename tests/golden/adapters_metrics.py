@@ -8,7 +8,7 @@ import numpy as np
 from adapters_losses import ALL
 from golden_harness import Adapters
 
-from fedsift.core import json_values
+from fedsift.core import numbers
 from fedsift.formulas import metrics
 from fedsift.runs import reading
 
@@ -21,9 +21,9 @@ def bacc(i: Inputs, variant: str) -> dict[str, Any]:
     counts = metrics.confusion(i["true"], i["predicted"], i["n_classes"])
     right, total = counts.diagonal(), counts.sum(1)
     return {
-        "bacc": json_values.plain(metrics.balanced_accuracy(right, total)),
-        "recall_per_class": json_values.plain(metrics.recall_per_class(right, total)),
-        "accuracy": json_values.plain(metrics.accuracy(right, total)),
+        "bacc": numbers.plain(metrics.balanced_accuracy(right, total)),
+        "recall_per_class": numbers.plain(metrics.recall_per_class(right, total)),
+        "accuracy": numbers.plain(metrics.accuracy(right, total)),
         "confusion": counts,
     }
 
@@ -31,7 +31,7 @@ def bacc(i: Inputs, variant: str) -> dict[str, Any]:
 @ADAPTERS.add("metrics", "multilabel", *ALL)
 def multilabel(i: Inputs, variant: str) -> dict[str, Any]:
     found = metrics.multilabel_scores(i["labels"], i["probs"], i["threshold"])
-    return json_values.plain(
+    return numbers.plain(
         {
             "bacc_per_class": found.bacc_per_class,
             "auc_per_class": found.auc_per_class,
@@ -45,16 +45,16 @@ def multilabel(i: Inputs, variant: str) -> dict[str, Any]:
 
 @ADAPTERS.add("metrics", "best_last", *ALL)
 def best_last(i: Inputs, variant: str) -> dict[str, Any]:
-    return json_values.plain(reading.summarise_curve(i["curve"], i["last"], i["from_round"] or 0))
+    return numbers.plain(reading.summarise_curve(i["curve"], i["last"], i["from_round"] or 0))
 
 
 @ADAPTERS.add("metrics", "detection", *ALL)
 def detection(i: Inputs, variant: str) -> dict[str, Any]:
     found = metrics.detect_sets(i["predicted"], i["true"])
     return {
-        "precision": json_values.plain(found.precision),
-        "recall": json_values.plain(found.recall),
-        "matching_ratio": json_values.plain(found.matching_ratio),
+        "precision": numbers.plain(found.precision),
+        "recall": numbers.plain(found.recall),
+        "matching_ratio": numbers.plain(found.matching_ratio),
         "precision_each": found.precision_each,
         "recall_each": found.recall_each,
     }
@@ -72,7 +72,7 @@ def report(i: Inputs, variant: str) -> dict[str, Any]:
     marked = np.isin(np.arange(len(i["true"])), i["flagged"])
     flags = metrics.detect_samples(np.array(i["true"]) != np.array(i["before"]), marked)
     return {
-        **json_values.plain(done),
+        **numbers.plain(done),
         "noise_before": done.noise_before,
         "noise_after": done.noise_after,
         "fixed_idx": np.flatnonzero(fates.fixed),

@@ -11,7 +11,7 @@ from adapters_losses import ALL
 from golden_harness import Adapters, NullIsUnchecked
 
 from fedsift.detection import indicators, mixtures
-from fedsift.formulas import privacy, prototypes
+from fedsift.formulas import privacy
 from fedsift.formulas.losses import contrastive_cross_entropy
 from fedsift.formulas.losses import small_loss as by_small_loss
 from fedsift.methods import _forgetting, fedcorr, fedmlp, fednoro, rhfl
@@ -136,13 +136,13 @@ def ccr(i: Inputs, variant: str) -> dict[str, Any]:
     return {"rounds": rounds}
 
 
-def as_dict(found: prototypes.Prototypes, classes: Any) -> dict[str, Any]:
+def as_dict(found: fedmlp.Prototypes, classes: Any) -> dict[str, Any]:
     return {str(c): [found.get(c, 0), found.get(c, 1)] for c in classes}
 
 
 @ADAPTERS.add("fedmlp_prototypes", "local", *ALL)
 def local_prototypes(i: Inputs, variant: str) -> dict[str, Any]:
-    found = prototypes.local_prototypes(i["features"], i["labels"], i["active"])
+    found = fedmlp.local_prototypes(i["features"], i["labels"], i["active"])
     return {"prototypes": as_dict(found, i["active"])}
 
 
@@ -160,8 +160,8 @@ def global_prototypes(i: Inputs, variant: str) -> dict[str, Any]:
             for side, vector in enumerate(pair):
                 if vector is not None:
                     vectors[int(name), side], held[int(name), side] = vector, True
-        local.append(prototypes.Prototypes(vectors, held))
-    found = prototypes.global_prototypes(local, i["sizes"], i["weighting"])
+        local.append(fedmlp.Prototypes(vectors, held))
+    found = fedmlp.global_prototypes(local, i["sizes"], i["weighting"])
     return {"prototypes": as_dict(found, range(n))}
 
 

@@ -14,11 +14,10 @@ from fedsift.label_audit.ledger import LabelLedger
 from fedsift.label_audit.recalibration import SETTLED, recalibrate
 from fedsift.label_audit.results import COPY
 from fedsift.label_audit.review import draw_plan, read_plan
-from fedsift.label_audit.rewrite import write_again
 from fedsift.label_audit.site_audit import LabelOrigin, SiteAudit
 from fedsift.label_audit.site_files import SiteFolder
 from fedsift.label_audit.verdicts import ReviewVerdict, notes, verdicts_on
-from fedsift.label_audit.writing import open_site, write_site
+from fedsift.label_audit.writing import open_site, write_again, write_site
 from tests.label_audit.made import digits_audit, make_audit
 
 

@@ -18,9 +18,8 @@ from PIL import Image
 from fedsift.core.errors import ConfigError, DataError
 from fedsift.core.files import write_private
 from fedsift.data.sources.base import sources
-from fedsift.data.sources.folder import FolderSource
+from fedsift.data.sources.folder import FolderSource, SitesSource
 from fedsift.data.sources.npz import Npz
-from fedsift.data.sources.site_folders import SitesSource
 from fedsift.label_audit.corrections import apply, decisions, forget, undo
 from fedsift.label_audit.ledger import LabelLedger
 from fedsift.label_audit.original_table import (

@@ -18,9 +18,9 @@ from fedsift.label_audit.consortium import (
     consortium_csv,
     consortium_page,
     federation_confusion,
+    release,
     write_consortium,
 )
-from fedsift.label_audit.release import release
 from fedsift.label_audit.results import consortium_rows
 from fedsift.label_audit.site_audit import AuditFinding, WrongShare
 from tests.label_audit.browser import MISSING, Browser

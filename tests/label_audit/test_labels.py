@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from fedsift.core.errors import DataError
+from fedsift.label_audit.consortium import release
 from fedsift.label_audit.from_probabilities import audit_labels
-from fedsift.label_audit.release import release
 
 GIVEN = np.array([0, 1, 2, 1])
 SURE = np.eye(3)[GIVEN] * 0.7 + 0.1

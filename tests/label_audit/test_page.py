@@ -15,8 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsift.cli.main import app
-from fedsift.label_audit.page.document import PAGE_LIMIT, page_data, render
-from fedsift.label_audit.page.sections import percent
+from fedsift.label_audit.page import PAGE_LIMIT, page_data, percent, render
 from fedsift.label_audit.review import draw_plan, read_plan
 from fedsift.label_audit.site_audit import AuditFinding, SiteAudit, WrongShare
 from fedsift.label_audit.site_files import SiteFolder

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedsift.label_audit.release import release, withhold
+from fedsift.label_audit.consortium import release, withhold
 from fedsift.label_audit.writing import write_site
 from tests.label_audit.made import digits_audit, make_audit
 

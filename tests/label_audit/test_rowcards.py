@@ -17,7 +17,7 @@ from fedsift.cli.main import app
 from fedsift.data.sources.digits import Digits
 from fedsift.data.sources.table import ShownFeature, TableSource
 from fedsift.label_audit.exports import data_uri
-from fedsift.label_audit.row_cards import FARTHEST, MOST, SIDE, card, row_cards
+from fedsift.label_audit.page import FARTHEST, MOST, SIDE, card, row_cards
 
 HOSTILE = "größe </text><script>alert(1)</script>"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -75,8 +75,7 @@ def test_a_run_has_its_page_beside_it(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_coordinator_whose_run_was_stopped_from_the_page_says_so(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="the Flower engine is an extra: pip install 'fedsift[flower]'")
-    from fedsift.deploy.coordinator.following import follow
-    from fedsift.deploy.coordinator.starting import _outcome
+    from fedsift.deploy.coordinator.starting import _outcome, follow
     from fedsift.deploy.waiting import StatusLine
 
     made = Made(tmp_path)

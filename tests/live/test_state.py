@@ -14,7 +14,7 @@ from fedsift.live.overview import RunList, glance
 from fedsift.live.run_view import RunView
 from fedsift.runs.events import EVENTS
 from fedsift.runs.folder import RunFolder
-from fedsift.runs.state import state_of
+from fedsift.runs.reading import state_of
 from tests.live.made import Made
 
 HERE = {"host": platform.node(), "process": 1}

@@ -13,7 +13,7 @@ from fedsift.protocol.messages import RequestMoment, SiteFacts, Weights
 from fedsift.protocol.notebook import Notebook
 from fedsift.protocol.site import Samples, Site
 from fedsift.training.objective import View
-from fedsift.training.site import LocalSite
+from fedsift.training.requests import LocalSite
 
 
 class Plain(Network):

@@ -16,7 +16,7 @@ from fedsift.protocol.method import Method
 from fedsift.protocol.notebook import Notebook
 from fedsift.protocol.site import Samples, Site
 from fedsift.runtime.in_process import InProcess
-from fedsift.training.site import LocalSite
+from fedsift.training.requests import LocalSite
 
 torch.set_num_threads(1)
 

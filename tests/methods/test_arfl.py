@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsift.methods.arfl import ARFL, residual_average
-from fedsift.protocol.facts import FederationFacts
+from fedsift.protocol.federation import FederationFacts
 from fedsift.protocol.messages import Reply, Request, Weights
 from fedsift.protocol.method import State
 from fedsift.testing import Scripted

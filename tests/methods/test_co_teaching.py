@@ -16,10 +16,8 @@ from fedsift.methods.co_teaching import CoTeaching, PeersChoice, TrainCoTaught
 from fedsift.methods.fedavg import FedAvg
 from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
-from fedsift.training.extras import PerSite
-from fedsift.training.objective import View
+from fedsift.training.objective import GeneralisedCrossEntropy, PerSite, View
 from fedsift.training.recipe import Recipe
-from fedsift.training.robust_terms import GeneralisedCrossEntropy
 from tests.methods.by_hand import plain_weights, site
 
 

@@ -14,8 +14,7 @@ from fedsift.methods._two_networks import TrainedPair, TrainPair
 from fedsift.methods.divide_mix import GUESSES, LABELLED, DividedTerm, DivideMix, TrainDivided, made_labels
 from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
-from fedsift.training.extras import PerSample
-from fedsift.training.objective import View
+from fedsift.training.objective import PerSample, View
 from fedsift.training.recipe import Recipe
 from tests.methods.by_hand import plain_weights, site
 

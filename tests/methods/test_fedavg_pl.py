@@ -10,7 +10,7 @@ from fedsift.core.errors import QuorumError
 from fedsift.methods.fedavg_pl import FedAvgPL
 from fedsift.protocol.method import State
 from fedsift.testing import Scripted
-from fedsift.training.partial_terms import PositiveWeighted
+from fedsift.training.objective import PositiveWeighted
 from fedsift.training.requests import Train
 from tests.methods.by_hand import site, view
 

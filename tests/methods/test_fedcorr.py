@@ -13,7 +13,7 @@ import torch
 
 from fedsift.core.codec import from_bytes, to_bytes
 from fedsift.core.errors import ConfigError, QuorumError
-from fedsift.methods._clean_reference import BlindShare, EstimateBlindShare
+from fedsift.methods._base import BlindShare, EstimateBlindShare
 from fedsift.methods.fedavg import FedAvg
 from fedsift.methods.fedcorr import (
     Corrected,

@@ -27,10 +27,9 @@ from fedsift.methods.feddiv import (
 )
 from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
-from fedsift.training.objective import CrossEntropy, Objective, as_objective
+from fedsift.training.objective import ClassBalance, CrossEntropy, Objective, as_objective
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train, Trained
-from fedsift.training.robust_terms import ClassBalance
 from tests.methods.by_hand import plain_weights, site
 
 START = plain_weights([[3.0, 0.0], [0.0, 3.0]])

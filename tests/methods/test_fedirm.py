@@ -21,7 +21,7 @@ from fedsift.methods.fedirm import (
 )
 from fedsift.protocol.messages import Reply, Request, SiteFacts
 from fedsift.testing import Scripted
-from fedsift.training.partial_terms import MissingTo, PositiveWeighted
+from fedsift.training.objective import MissingTo, PositiveWeighted
 from fedsift.training.requests import Train, Trained
 from tests.methods.by_hand import plain_weights, site
 

@@ -26,8 +26,7 @@ from fedsift.protocol.messages import Reply, Request, SiteFacts
 from fedsift.protocol.notebook import evidence_of
 from fedsift.runtime.in_process import InProcess
 from fedsift.testing import Script, Scripted
-from fedsift.training.objective import BinaryCrossEntropy
-from fedsift.training.partial_terms import LabelsAndTeacher, MissingTo, PartialClass
+from fedsift.training.objective import BinaryCrossEntropy, LabelsAndTeacher, MissingTo, PartialClass
 from fedsift.training.recipe import Augment, Recipe
 from fedsift.training.requests import Train, Trained
 from tests.methods.by_hand import PLAIN, plain_weights

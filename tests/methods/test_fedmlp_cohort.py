@@ -13,10 +13,16 @@ from fedsift.protocol.notebook import EVIDENCE, LabelEvidence, Notebook
 from fedsift.protocol.site import Samples
 from fedsift.training.cohort import can_stack, train_cohort
 from fedsift.training.job import TrainingJob, TrainingResult
-from fedsift.training.objective import Objective, as_objective
-from fedsift.training.partial_terms import LabelsAndTeacher, MissingTo, PartialClass, PositiveWeighted
+from fedsift.training.objective import (
+    LabelsAndTeacher,
+    MissingTo,
+    Objective,
+    PartialClass,
+    PositiveWeighted,
+    as_objective,
+)
 from fedsift.training.recipe import Augment, Recipe
-from fedsift.training.site import LocalSite
+from fedsift.training.requests import LocalSite
 from fedsift.training.trainer import train_each
 
 torch.set_num_threads(1)

@@ -14,8 +14,7 @@ from fedsift.protocol.messages import SiteFacts
 from fedsift.protocol.notebook import EVIDENCE, LabelEvidence, Notebook
 from fedsift.protocol.site import Site
 from fedsift.training.job import TrainingJob
-from fedsift.training.objective import BinaryCrossEntropy, as_objective
-from fedsift.training.partial_terms import LabelsAndTeacher, MissingTo, PartialClass
+from fedsift.training.objective import BinaryCrossEntropy, LabelsAndTeacher, MissingTo, PartialClass, as_objective
 from fedsift.training.plan import plan
 from fedsift.training.recipe import Augment, Recipe
 from fedsift.training.requests import Train

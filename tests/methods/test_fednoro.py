@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedsift.core.errors import ConfigError
-from fedsift.methods._clean_reference import BlindShare, EstimateBlindShare
+from fedsift.methods._base import BlindShare, EstimateBlindShare
 from fedsift.methods.fednoro import FedNoRo, FedNoRoState
 from fedsift.protocol.federation import Round
 from fedsift.protocol.findings import Findings

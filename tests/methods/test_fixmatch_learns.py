@@ -13,8 +13,7 @@ from sklearn.datasets import load_digits
 from fedsift.formulas.losses import confident_tags
 from fedsift.study.running import new_run, run
 from fedsift.study.study import Study
-from fedsift.training.objective import View
-from fedsift.training.partial_terms import PositiveWeighted
+from fedsift.training.objective import PositiveWeighted, View
 
 
 @pytest.mark.parametrize(("weigh", "says"), [(False, 0.1), (True, 1 / 1.9)])

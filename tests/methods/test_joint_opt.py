@@ -11,10 +11,9 @@ import torch
 from fedsift.methods.joint_opt import WINDOW, JointLabels, JointOpt, TrainJointly, mean_prediction
 from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
-from fedsift.training.objective import View
+from fedsift.training.objective import ClassBalance, Entropy, View
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Trained
-from fedsift.training.robust_terms import ClassBalance, Entropy
 from tests.methods.by_hand import plain_weights, site
 
 HALF = [[0.0, 0.0], [0.2, 0.8], [0.6, 0.4]]

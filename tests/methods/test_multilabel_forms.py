@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from fedsift.core.errors import ConfigError
 from fedsift.methods.fedlsr import FedLSR, FedLSRMultiLabel, SelfRegularised
 from fedsift.methods.fednoro import FedNoRo, FedNoRoMultiLabel
-from fedsift.protocol.facts import FederationFacts
+from fedsift.protocol.federation import FederationFacts
 from fedsift.protocol.messages import Reply, Request
 from fedsift.protocol.method import State
 from fedsift.testing import Scripted
-from fedsift.training.objective import View
-from fedsift.training.partial_terms import MissingTo, PartialClass
+from fedsift.training.objective import MissingTo, PartialClass, View
 from fedsift.training.requests import Train, Trained
 
 Array = NDArray[np.float64]

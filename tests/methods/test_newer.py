@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedsift.methods.fedelc import FedELC
-from fedsift.protocol.facts import FederationFacts
+from fedsift.protocol.federation import FederationFacts
 from fedsift.study.study import Study
 from tests.promises.federations import contract_study, play
 

@@ -20,6 +20,7 @@ from fedsift.methods.rhfl import RHFL, RHFLState
 from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, RequestMoment
 from fedsift.protocol.site import Samples
 from fedsift.runtime.in_process import InProcess
+from fedsift.training.objective import SymmetricCrossEntropy
 from fedsift.training.own_models import mean_objective, own_model
 from fedsift.training.public_learning import (
     OPTIMISER,
@@ -30,7 +31,6 @@ from fedsift.training.public_learning import (
     learn,
 )
 from fedsift.training.recipe import Augment, Recipe
-from fedsift.training.robust_terms import SymmetricCrossEntropy
 from tests.methods.rhfl_small import (
     LINEAR,
     NORMED,

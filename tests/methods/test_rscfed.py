@@ -13,8 +13,7 @@ from fedsift.methods.rscfed import RSCFed
 from fedsift.protocol.messages import Reply, Request
 from fedsift.protocol.notebook import Notebook
 from fedsift.testing import Scripted
-from fedsift.training.objective import AVERAGE, as_objective
-from fedsift.training.partial_terms import MissingTo, PositiveWeighted
+from fedsift.training.objective import AVERAGE, MissingTo, PositiveWeighted, as_objective
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Trained
 from tests.methods.by_hand import plain_weights, site

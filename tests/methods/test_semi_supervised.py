@@ -13,8 +13,7 @@ from fedsift.methods.cbafed import CBAFed, TagByThreshold, UsedCount, class_thre
 from fedsift.methods.fedfixmatch import FedFixMatch
 from fedsift.protocol.messages import Reply, Request
 from fedsift.testing import Scripted
-from fedsift.training.objective import View
-from fedsift.training.partial_terms import SureOfFirstView
+from fedsift.training.objective import SureOfFirstView, View
 from fedsift.training.requests import Train, Trained
 from tests.methods.by_hand import plain_weights, site
 

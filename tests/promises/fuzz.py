@@ -22,8 +22,7 @@ from fedsift.protocol.method import Stage
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
-from fedsift.transports.remote.encoding import decode, encode
-from fedsift.transports.remote.messages import EncodedMessage
+from fedsift.transports.remote.encoding import EncodedMessage, decode, encode
 
 JUNK: tuple[Any, ...] = (
     None, True, 0, -1, 1, 10**15, 10**400, -(2**63), 0.5, 1e30, -1e300, float("nan"), float("inf"), "", "[/foo]",

@@ -14,9 +14,8 @@ import torch
 from benchmarks.attacks.attacks import FORM, MODEL, Sight
 
 from fedsift.protocol.messages import Reply, ReplyEnvelope, RequestEnvelope, Weights
-from fedsift.runtime.gate.protection import flattened, relative_length
+from fedsift.runtime.gate.protection import flattened, relative_length, usual_norm_for
 from fedsift.runtime.gate.reply_checks import refusal
-from fedsift.runtime.gate.update_norms import usual_norm_for
 from fedsift.runtime.in_process import InProcess
 
 FAR_OFF = ("x1000", "sign flip x15", "x25")

@@ -16,10 +16,9 @@ from fedsift.benchmark.cells import study_of
 from fedsift.benchmark.table import find_table, table_names
 from fedsift.methods._base import methods
 from fedsift.protocol.federation import Round
-from fedsift.protocol.messages import ReplyEnvelope, Request, RequestEnvelope
+from fedsift.protocol.messages import HasCost, ReplyEnvelope, Request, RequestEnvelope
 from fedsift.protocol.method import Method
 from fedsift.protocol.site import Site
-from fedsift.protocol.work import HasCost
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.planning import _shrink
 from fedsift.study.running import open_in_process
@@ -61,7 +60,7 @@ class Counter:
 
 @pytest.fixture
 def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
-    from fedsift.training.site import _module
+    from fedsift.training.requests import _module
 
     _module.cache_clear()  # no hook of an earlier test
     made = Counter()

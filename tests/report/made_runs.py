@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsift.runs.checkpoint import Checkpoint
-from fedsift.runs.folder import RunFolder
+from fedsift.runs.folder import Checkpoint, RunFolder
 from fedsift.runs.reading import summarise
 from fedsift.runtime.loop import write_plan
 from fedsift.study.study import Study

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedsift.core import units
+from fedsift.core import numbers
 from fedsift.drawing import svg
 from fedsift.protocol.messages import SiteFacts
 from fedsift.report.tables import disclosures, field_words, reply_classes
@@ -64,7 +64,7 @@ def test_elements_escape_text_but_not_markup() -> None:
     [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2_300_000, "2.3 MB"), (4.2e12, "4.2 TB"), (None, "–")],
 )
 def test_sizes(value: float | None, expected: str) -> None:
-    assert units.size(value) == expected
+    assert numbers.size(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_sizes(value: float | None, expected: str) -> None:
     [(12345, "12,345"), (0.123456, "0.1235"), (0.00001234, "1.2e-05"), (float("nan"), "–"), (True, "–")],
 )
 def test_numbers(value: float, expected: str) -> None:
-    assert units.number(value) == expected
+    assert numbers.number(value) == expected
 
 
 def test_long_lists_end_in_a_count() -> None:
-    assert units.listed(list("abcdef")) == "a, b, c, d, e, f"
-    assert units.listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
+    assert numbers.listed(list("abcdef")) == "a, b, c, d, e, f"
+    assert numbers.listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
 
 
 def test_every_reply_field_has_words() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedsift.core.units import isolated, listed
+from fedsift.core.numbers import isolated, listed
 from fedsift.drawing import page_style
 from fedsift.drawing.svg import MARKERS, SERIES
 from fedsift.formulas.intervals import t_interval

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedsift.report.site_timeline import _codes, lanes
+from fedsift.report.sections import _codes, lanes
 from fedsift.runs.events import Absent, Refused
 from fedsift.runs.reading import read_run
 from tests.live.made import Made

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedsift.core.errors import RunError
-from fedsift.report.noisy_sites import noisy_sites
 from fedsift.report.page import write_report
+from fedsift.report.sections import noisy_sites
 from fedsift.report.words import headline
 from fedsift.runs.reading import read_run
 from tests.report.made_runs import fednoro_rows, make_run, round_row, study_table

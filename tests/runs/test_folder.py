@@ -12,9 +12,8 @@ import pytest
 
 from fedsift.core.errors import ConfigError, RunError
 from fedsift.core.files import safe_name
-from fedsift.core.json_values import plain
-from fedsift.runs.checkpoint import Checkpoint
-from fedsift.runs.folder import RunFolder
+from fedsift.core.numbers import plain
+from fedsift.runs.folder import Checkpoint, RunFolder
 
 
 def folder(tmp_path: Path) -> RunFolder:

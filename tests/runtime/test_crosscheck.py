@@ -17,7 +17,7 @@ from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.protocol.site import ComputeSettings, Samples
 from fedsift.runs.folder import RunFolder
-from fedsift.runtime.gate.claims import LARGEST_LOSS, MOST_SAMPLES, CrossCheck, verdict
+from fedsift.runtime.gate.reply_checks import LARGEST_LOSS, MOST_SAMPLES, CrossCheck, verdict
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import InProcessTransport, new_run
 from fedsift.study.study import Study

@@ -16,8 +16,10 @@ import torch
 from fedsift.protocol.messages import RequestEnvelope, RequestMoment, Weights
 from fedsift.runtime.gate import protection as facing
 from fedsift.runtime.gate.protection import (
+    KEPT_LENGTHS,
     GateLimits,
     Protection,
+    UpdateNorms,
     agreements,
     bounded_shares,
     flattened,
@@ -26,8 +28,8 @@ from fedsift.runtime.gate.protection import (
     reversal_is_attack,
     shares_within,
     turning_is_attack,
+    usual_norm_for,
 )
-from fedsift.runtime.gate.update_norms import KEPT_LENGTHS, UpdateNorms, usual_norm_for
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train, Trained
 

@@ -8,7 +8,7 @@ import torch
 
 from fedsift.data.dataset import Dataset, FederatedDataset, SimulationTruth
 from fedsift.protocol.notebook import EVIDENCE, LabelEvidence
-from fedsift.study.results import summarise_corrections
+from fedsift.study.running import summarise_corrections
 
 
 def spread(clean: dict[str, list[int]], given: dict[str, list[int]], known: bool = True) -> FederatedDataset:

@@ -13,7 +13,7 @@ from fedsift.methods._base import methods
 from fedsift.methods.fedcorr import FedCorr
 from fedsift.methods.feddyn import FedDyn
 from fedsift.methods.fednoro import FedNoRo
-from fedsift.protocol.facts import FederationFacts
+from fedsift.protocol.federation import FederationFacts
 from fedsift.study.running import new_run, run
 from fedsift.study.study import Study
 from fedsift.training.recipe import Recipe

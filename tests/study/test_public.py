@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedsift.core.errors import ConfigError, DataError
+from fedsift.data.build import PublicSettings
 from fedsift.data.dataset import Dataset
-from fedsift.data.public_set import PublicSettings
 from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
 

@@ -18,8 +18,8 @@ from fedsift.core.errors import ConfigError
 from fedsift.runs.folder import RunFolder
 from fedsift.study.running import new_run, reopen, run
 from fedsift.study.study import Study
+from fedsift.study.tracking import TrackerThreads, figures_of, settings_of
 from fedsift.tracking.base import Tracker, trackers
-from fedsift.tracking.threads import TrackerThreads, figures_of, settings_of
 
 TABLE = {
     "partition": {"name": "iid", "sites": 3},

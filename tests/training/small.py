@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedsift.protocol.messages import RequestMoment, SiteFacts
 from fedsift.protocol.site import Samples, Site
-from fedsift.training.site import LocalSite
+from fedsift.training.requests import LocalSite
 
 
 class Linear(nn.Module):

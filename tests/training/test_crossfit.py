@@ -14,7 +14,7 @@ from fedsift.protocol.site import Samples, Site
 from fedsift.training.crossfit import COPIES, FOLDS, CrossTrain, folds_of, out_of_fold_logits
 from fedsift.training.predict import logits_of
 from fedsift.training.recipe import Recipe
-from fedsift.training.site import LocalSite
+from fedsift.training.requests import LocalSite
 
 FOLDS_ASKED = 3
 RECIPE = Recipe(epochs=1, batch_size=8, lr=0.1)

@@ -14,9 +14,19 @@ from fedsift.formulas import losses
 from fedsift.protocol.site import Site
 from fedsift.training import cohort
 from fedsift.training.cohort import train_cohort
-from fedsift.training.extras import Extra, FollowerNetwork, FrozenNetwork, PerParameter, PerSample, PerSite
 from fedsift.training.job import TrainingJob, TrainingResult
-from fedsift.training.objective import CrossEntropy, Objective, Term, View
+from fedsift.training.objective import (
+    CrossEntropy,
+    Extra,
+    FollowerNetwork,
+    FrozenNetwork,
+    Objective,
+    PerParameter,
+    PerSample,
+    PerSite,
+    Term,
+    View,
+)
 from fedsift.training.recipe import Augment
 from fedsift.training.trainer import train_each, train_one
 from tests.training.test_stacked_cohort import (

@@ -10,8 +10,7 @@ from fedsift.formulas.small_counts import lumped_counts
 from fedsift.models.factory import initial_weights
 from fedsift.protocol.messages import RequestMoment, SiteFacts
 from fedsift.protocol.site import Samples, Site
-from fedsift.training.requests import Evaluate, Evaluated, Indicate, counted
-from fedsift.training.site import LocalSite
+from fedsift.training.requests import Evaluate, Evaluated, Indicate, LocalSite, counted
 
 FLOOR = 10
 

@@ -13,8 +13,7 @@ from fedsift.core.errors import ConfigError
 from fedsift.formulas import losses
 from fedsift.methods import fedirm
 from fedsift.methods.fedirm import RELATED, RELATIONS, SameRelations
-from fedsift.training.objective import AVERAGE, View
-from fedsift.training.partial_terms import MissingTo
+from fedsift.training.objective import AVERAGE, MissingTo, View
 
 
 def sigmoid(z: Any) -> Any:

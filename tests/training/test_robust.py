@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedsift.formulas import losses
-from fedsift.training.objective import View
-from fedsift.training.robust_terms import (
+from fedsift.training.objective import (
     PREDICTIONS,
     ClassBalance,
     EarlyLearning,
     Entropy,
     GeneralisedCrossEntropy,
+    View,
 )
 
 B, K = 5, 4

@@ -16,8 +16,7 @@ from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.training import processes
 from fedsift.training.objective import CrossEntropy, Proximal
 from fedsift.training.recipe import Augment, Recipe
-from fedsift.training.requests import Train, Trained
-from fedsift.training.site import LocalSite
+from fedsift.training.requests import LocalSite, Train, Trained
 from fedsift.training.workers import answer_many, cut, predict
 
 CLASSES = tuple("abcd")

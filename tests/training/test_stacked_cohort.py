@@ -18,22 +18,26 @@ from fedsift.protocol.messages import RequestMoment, SiteFacts, Weights
 from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.training import cohort
 from fedsift.training.cohort import train_cohort
-from fedsift.training.extras import FrozenNetwork, PerParameter
 from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.objective import (
     BinaryCrossEntropy,
     CrossEntropy,
     Distillation,
+    FrozenNetwork,
+    LabelsAndTeacher,
+    MissingTo,
     Objective,
+    PartialClass,
+    PerParameter,
+    PositiveWeighted,
     Proximal,
+    SymmetricCrossEntropy,
     Term,
     View,
     as_objective,
 )
-from fedsift.training.partial_terms import LabelsAndTeacher, MissingTo, PartialClass, PositiveWeighted
 from fedsift.training.recipe import Augment, Recipe
-from fedsift.training.robust_terms import SymmetricCrossEntropy
-from fedsift.training.site import LocalSite, _module
+from fedsift.training.requests import LocalSite, _module
 from fedsift.training.trainer import train_each
 
 SHAPE = (2, 8, 8)

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from fedsift.models.factory import build_model, models
 from fedsift.models.network import Dropout
+from fedsift.training.cohort import StackedOptimiser, clip_gradients
 from fedsift.training.stacked import layout
 from fedsift.training.stacked.layout import empty_samples
 from fedsift.training.stacked.network import StackedNetwork
 from fedsift.training.stacked.operations import Unstackable
-from fedsift.training.stacked.optimiser import StackedOptimiser, clip_gradients
 
 pytestmark = pytest.mark.usefixtures("kernels")
 

@@ -17,8 +17,7 @@ from fedsift.protocol.messages import Reply, Request, RequestMoment, SiteFacts, 
 from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.training import processes, workers
 from fedsift.training.recipe import Augment, Recipe
-from fedsift.training.requests import Train, Trained
-from fedsift.training.site import LocalSite
+from fedsift.training.requests import LocalSite, Train, Trained
 from fedsift.training.workers import answer_many, predict, spread
 
 SHAPE, CLASSES = (3, 10, 10), 4

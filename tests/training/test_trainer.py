@@ -13,11 +13,11 @@ from fedsift.training.objective import (
     CrossEntropy,
     Distillation,
     Objective,
+    PartialClass,
     Proximal,
     Term,
     as_objective,
 )
-from fedsift.training.partial_terms import PartialClass
 from fedsift.training.plan import batch_bounds, plan, steps
 from fedsift.training.recipe import Recipe
 from fedsift.training.trainer import train_one

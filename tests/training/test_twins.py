@@ -18,11 +18,19 @@ from fedsift.methods.divide_mix import DivideMix, TrainDivided
 from fedsift.methods.forward_correction import TRANSITION, ThroughTransition, TrainCorrected
 from fedsift.methods.joint_opt import JointLabels, TrainJointly
 from fedsift.training.cohort import train_cohort
-from fedsift.training.extras import PerSample, PerSite
 from fedsift.training.job import TrainingJob, TrainingResult
-from fedsift.training.objective import CrossEntropy, Term, View
+from fedsift.training.objective import (
+    PREDICTIONS,
+    ClassBalance,
+    CrossEntropy,
+    EarlyLearning,
+    Entropy,
+    PerSample,
+    PerSite,
+    Term,
+    View,
+)
 from fedsift.training.requests import Train
-from fedsift.training.robust_terms import PREDICTIONS, ClassBalance, EarlyLearning, Entropy
 from fedsift.training.trainer import train_each, train_one
 from tests.training.test_stacked_cohort import (
     CLASSES,

@@ -20,9 +20,15 @@ from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import InProcessTransport, new_run
 from fedsift.study.study import Study
 from fedsift.transports.flower.channel import FlowerChannel
-from fedsift.transports.remote.agreement import ClassAgreement, agree
 from fedsift.transports.remote.engine import ROSTER_FILE, ExpectedSites, RemoteEngine
-from fedsift.transports.remote.introduction import Acknowledged, Introduction, IntroductionRequest, SiteNotice
+from fedsift.transports.remote.introduction import (
+    Acknowledged,
+    ClassAgreement,
+    Introduction,
+    IntroductionRequest,
+    SiteNotice,
+    agree,
+)
 from fedsift.transports.remote.site_directory import GreetingIntervals
 from tests.transports.test_deliver import FakeGrid, Node, directory_of, grid_of
 

@@ -21,8 +21,7 @@ from flwr.supercore.inflatable.inflatable_utils import validate_object_content
 from flwr.supercore.run import Run
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from fedsift.transports.flower.channel import FlowerChannel
-from fedsift.transports.flower.mailbox import LONGEST_PAUSE, AnswerMailbox, Unreadable
+from fedsift.transports.flower.channel import LONGEST_PAUSE, AnswerMailbox, FlowerChannel, Unreadable
 
 
 def piece(kind: str, children: Iterable[str], body: bytes) -> bytes:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from fedsift.api.progress import QUIET_SECONDS, notebook_display
-from fedsift.api.rows import Rows
-from fedsift.core.units import duration
+from fedsift.api.run import Rows
+from fedsift.core.numbers import duration
 from fedsift.report.console import PlainConsole
 
 if TYPE_CHECKING:

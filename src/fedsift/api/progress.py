@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.console import Console
 from rich.markup import escape
 
+from fedsift.core.numbers import plural
 from fedsift.core.text import html_text, visible
-from fedsift.core.units import plural
 from fedsift.report.console import PlainConsole
 
 if TYPE_CHECKING:

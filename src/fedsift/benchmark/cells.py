@@ -17,7 +17,7 @@ from fedsift.benchmark.source_version import version_of
 from fedsift.benchmark.store import RunRecord
 from fedsift.benchmark.table import NAMED, Table, TableColumn, TableRow
 from fedsift.core.errors import ConfigError, FedsiftError
-from fedsift.core.json_values import plain
+from fedsift.core.numbers import plain
 from fedsift.runs.folder import SUMMARY, RunFolder
 from fedsift.runs.reading import CURVES, read_run
 from fedsift.study.running import run

@@ -14,7 +14,7 @@ from fedsift.benchmark.store import TABLE, TIMES
 from fedsift.benchmark.summary import Results
 from fedsift.benchmark.text import latex, markdown, spreadsheet
 from fedsift.core.files import write_atomically
-from fedsift.core.json_values import plain
+from fedsift.core.numbers import plain
 
 
 def write_table(results: Results, folder: Path) -> None:

@@ -18,15 +18,15 @@ from fedsift.benchmark.text import (
     title,
     versions,
 )
-from fedsift.core.units import duration, size
+from fedsift.core.numbers import duration, size
 from fedsift.core.version import __version__
 from fedsift.drawing import page_style
-from fedsift.drawing.document import document
 from fedsift.drawing.svg import (
     HALF,
     SERIES,
     Markup,
     Scale,
+    document,
     empty,
     figure,
     join,

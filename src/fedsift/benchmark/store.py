@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsift.core.errors import RunError
 from fedsift.core.files import write_atomically
-from fedsift.core.json_values import plain
+from fedsift.core.numbers import plain
 
 CELLS = "cells"
 RUNS = "runs"

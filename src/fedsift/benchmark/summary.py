@@ -14,7 +14,7 @@ from fedsift.benchmark.claims import ClaimOutcome, judged
 from fedsift.benchmark.figures import is_target, judged_rounds, lower_is_better, value_of, visits_made
 from fedsift.benchmark.store import RunRecord
 from fedsift.benchmark.table import Table
-from fedsift.core.units import plural
+from fedsift.core.numbers import plural
 from fedsift.formulas.intervals import PairedDifference, paired, spread
 from fedsift.runs.reading import LAST
 

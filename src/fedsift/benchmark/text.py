@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from fedsift.benchmark.claims import ClaimOutcome, Difference
 from fedsift.benchmark.figures import digits, words
 from fedsift.benchmark.summary import Comparison, Results, TableFigure
+from fedsift.core.numbers import plural, size
 from fedsift.core.text import csv_text
-from fedsift.core.units import plural, size
 
 NOTHING = "–"
 MANY, FEW = 12, 4

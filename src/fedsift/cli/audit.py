@@ -53,8 +53,7 @@ def audit(
     """Judge every label by a model that never saw it, and write each site's private list, page and review queue."""
     from fedsift.label_audit.running import audit_study, write_audit
     from fedsift.runs.folder import RunFolder
-    from fedsift.study.own_data import names_data, study_of_data
-    from fedsift.study.study import Study
+    from fedsift.study.study import Study, names_data, study_of_data
 
     if new is not None:
         _refuse(context, TRAINING, "--new trains nothing: it judges by the audit in --out")
@@ -97,7 +96,7 @@ def _refuse(context: typer.Context, options: Sequence[str], why: str) -> None:
 
 def _judge_new(path: Path, options: list[str], out: Path, *, as_json: bool) -> None:
     from fedsift.cli.doctor import source_at
-    from fedsift.label_audit.row_cards import row_cards
+    from fedsift.label_audit.page import row_cards
     from fedsift.label_audit.score_new import judge_later
     from fedsift.label_audit.writing import array_thumbnails, write_site
 

@@ -1,4 +1,4 @@
-"""`fedsift bench`: tables of runs, the papers' and your own."""
+"""`fedsift bench` and `fedsift sweep`: tables of runs, the papers' and your own, and one from the command line."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ JSON = typer.Option(False, "--json", help="Print as JSON.")
 
 def register(app: typer.Typer) -> None:
     app.command("bench")(bench)
+    app.command("sweep")(sweep)
 
 
 def bench(
@@ -142,3 +143,24 @@ def merge_folders(folders: list[Path], out: Path, *, first: bool, as_json: bool)
         print_json({"out": out, "new": new})
     else:
         say(f"{new} runs are new in {out}; `fedsift bench TABLE --out {argument(out)}` shows a table of them")
+
+
+def sweep(
+    study: str = typer.Argument(help="The study's TOML file, or a scenario by name."),
+    settings: list[str] = typer.Argument(help="key=a,b,c to sweep, key=value to set, seeds=1-5."),
+    figure: list[str] | None = typer.Option(None, "--figure", help="What is read off a run, e.g. accuracy.best."),
+    out: Path = OUT,
+    processes: int = PROCESSES,
+    shard: str = SHARD,
+    ray: str = RAY,
+    keep: bool = KEEP,
+    any_version: bool = ANY,
+    json: bool = JSON,
+) -> None:
+    """Compare settings of one study, with seeds: a table from the command line, kept as a file beside its results."""
+    from fedsift.benchmark.sweep import sweep_table
+    from fedsift.core.files import write_atomically
+
+    table, text = sweep_table(study, settings, figure or ["accuracy.last"])
+    write_atomically(out / table.name / f"{table.name}.toml", text.encode())
+    go(table, out, BenchOptions(processes, shard, ray, keep, any_version), as_json=json)

@@ -17,7 +17,7 @@ from fedsift.core.text import visible
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedsift.deploy.trial.consortium import ConsortiumTrial
+    from fedsift.deploy.trial import ConsortiumTrial
 
 WIDEST = 30
 """Signs of a name or a state that are always shown."""
@@ -38,7 +38,7 @@ def try_it(
 ) -> None:
     """Run a study across sites that are processes of this machine, to the report; Ctrl-C ends all of them."""
     with with_status(f"reading {study}, writing keys, roster, sites and the app"):
-        from fedsift.deploy.trial.consortium import prepare_trial, try_consortium
+        from fedsift.deploy.trial import prepare_trial, try_consortium
         from fedsift.report.page import write_report
         from fedsift.report.terminal import print_summary
         from fedsift.study.study import Study

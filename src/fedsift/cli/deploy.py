@@ -23,7 +23,7 @@ def deploy(
     """Write a ready Flower app, with the commands for the coordinator and for a site in its README."""
     with with_status(f"reading {study}, writing {out}"):
         from fedsift.deploy.app import write_app
-        from fedsift.deploy.site.pins import app_fingerprint
+        from fedsift.deploy.site.consent import app_fingerprint
         from fedsift.study.study import Study
 
         files = write_app(Study.from_file(study, overrides or []), out, sites=tuple(site), trial=trial)

@@ -77,7 +77,7 @@ def advice_on(report: DoctorReport, fits: list[MethodFit]) -> Advice | None:
 
 def advice_lines(advice: Advice) -> Iterator[str]:
     """The best methods of a situation, with what they gained there and how sure that is."""
-    from fedsift.core.units import plural
+    from fedsift.core.numbers import plural
 
     if not advice.best:
         if advice.methods:
@@ -118,7 +118,7 @@ def source_at(path: Path, options: list[str]) -> Source:
 
 
 def _print_report(report: DoctorReport, fits: list[MethodFit]) -> None:
-    from fedsift.core.units import duration, size
+    from fedsift.core.numbers import duration, size
 
     counts = ", ".join(f"{visible(name)} {count}" for name, count in report.counts.items())
     name = escape(visible(report.name))

@@ -1,7 +1,7 @@
 """Assembles the commands, and turns errors into one line and an exit code.
 
-A command is one file in this folder with `register(app)`; it is found by itself. Files import only what the help text
-needs; torch and the rooms are imported inside the functions, so that `--help` starts at once.
+A file in this folder with `register(app)` is found by itself. Files import only what the help text needs; torch and the
+packages that compute are imported inside the functions, so that `--help` starts at once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import typer
 from rich.markup import escape
+from typer.models import CommandInfo
 
 from fedsift.cli.failures import exit_code_of, line_of, sigterm_as_interrupt
 from fedsift.cli.output import say, stderr
@@ -58,10 +59,17 @@ def fedsift(
 
 def _register_commands() -> None:
     names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.name != "main"]
-    for name in sorted(names, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name)):
+    for name in sorted(names):
         command = importlib.import_module(f"fedsift.cli.{name}")
         if hasattr(command, "register"):
             command.register(app)
+    app.registered_commands.sort(key=_place)
+
+
+def _place(command: CommandInfo) -> tuple[int, str]:
+    """Where the help lists a command."""
+    name = command.name or ""
+    return (FIRST.index(name) if name in FIRST else len(FIRST), name)
 
 
 _register_commands()

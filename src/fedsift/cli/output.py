@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedsift.core.json_values import plain
+from fedsift.core.numbers import plain
 from fedsift.core.text import visible
 from fedsift.report.console import PlainConsole
 

@@ -33,7 +33,7 @@ def plan(
 
 def print_plan(forecast: Forecast, *, as_json: bool) -> None:
     """A forecast for people or programs; `fedsift audit --plan` tells its own."""
-    from fedsift.core.units import duration, size
+    from fedsift.core.numbers import duration, size
 
     if as_json:
         print_json(forecast.as_dict())

@@ -25,7 +25,7 @@ def predict(
     json: bool = typer.Option(False, "--json", help="Print all predictions as JSON."),
 ) -> None:
     """Apply a run's trained model to new samples; labels are not needed."""
-    from fedsift.api.samples import read_samples, write_csv
+    from fedsift.api.predictions import read_samples, write_csv
     from fedsift.api.start import load
 
     trained = load(run)

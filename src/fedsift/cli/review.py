@@ -11,7 +11,7 @@ import typer
 
 from fedsift.cli.output import print_json, print_table, say, stdout
 from fedsift.core.errors import DataError
-from fedsift.label_audit.defaults import BLIND, WITHIN
+from fedsift.detection.label_thresholds import BLIND, WITHIN
 
 if TYPE_CHECKING:
     from fedsift.label_audit.review import ReviewPlan, ReviewStatus
@@ -96,7 +96,7 @@ def import_verdicts(
     json: bool = JSON,
 ) -> None:
     """Take verdicts over into the ledger; what was imported before is not taken twice."""
-    from fedsift.core.units import plural
+    from fedsift.core.numbers import plural
     from fedsift.label_audit.ledger import LabelLedger, effective
     from fedsift.label_audit.verdicts import from_entries, notes, read_verdicts, superseded
     from fedsift.label_audit.writing import open_site
@@ -120,7 +120,7 @@ def show_status(
     json: bool = JSON,
 ) -> None:
     """How good the list is, by what people said: its precision, the share missed, and what to review next."""
-    from fedsift.core.json_values import plain
+    from fedsift.core.numbers import plain
     from fedsift.label_audit.ledger import LabelLedger
     from fedsift.label_audit.review import status
     from fedsift.label_audit.verdicts import verdicts_on
@@ -148,7 +148,7 @@ def recalibrate_site(
     json: bool = JSON,
 ) -> None:
     """Let the verdicts set the probabilities: how sure a score is, and what people settled."""
-    from fedsift.core.units import plural
+    from fedsift.core.numbers import plural
     from fedsift.label_audit.ledger import LabelLedger
     from fedsift.label_audit.recalibration import recalibrate
     from fedsift.label_audit.verdicts import verdicts_on
@@ -189,7 +189,7 @@ def current_plan(path: Path, audit: SiteAudit) -> ReviewPlan:
 
 
 def _print_status(found: ReviewStatus) -> None:
-    from fedsift.core.units import plural
+    from fedsift.core.numbers import plural
 
     rows = [
         (

@@ -1,4 +1,4 @@
-"""`fedsift run`: simulate a study on this machine."""
+"""`fedsift run` and `fedsift resume`: simulate a study on this machine, and go on with a run that was stopped."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ SERVE = typer.Option(False, "--serve", help="Show the run in the browser while i
 
 def register(app: typer.Typer) -> None:
     app.command("run")(run)
+    app.command("resume")(resume)
 
 
 def run(
@@ -104,3 +105,15 @@ def _print_profile(folder: RunFolder) -> None:
     rows = folder.read_json("timings.json") or []
     cells = [[row["part"], f"{row['seconds']:.2f} s", f"{100 * row['share']:.1f} %"] for row in rows]
     print_table("where the time went", ["part", "seconds", "share"], cells)
+
+
+def resume(
+    run: Path = typer.Argument(help="The run's folder."),
+    serve: bool = SERVE,
+    json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
+) -> None:
+    """Go on with a run that was stopped by Ctrl-C, a crash or a lack of replies; the result is the unbroken run's."""
+    from fedsift.study.running import reopen
+
+    study, folder = reopen(run)
+    go(study, folder, as_json=json, done=len(folder.rounds()), serve=serve)

@@ -13,7 +13,7 @@ import difflib
 import importlib
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fedsift.core.errors import ConfigError
@@ -197,3 +197,24 @@ def _reaches(module: str, attribute: str, thing: Any = None) -> bool:
 def _parents(module: str) -> list[str]:
     parts = module.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts))]
+
+
+# Names of a package that are imported when they are first used (PEP 562)
+# ------------------------------------------------------------------------------
+
+
+def lazy(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package or module; `names`: module below `fedsift` to the names that it defines.
+
+    No name may be that of a submodule: importing the submodule would hide it.
+    """
+    homes = {name: f"fedsift.{module}" for module, defined in names.items() for name in defined}
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        value = getattr(importlib.import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find

@@ -21,12 +21,11 @@ from fedsift.data.dataset import Dataset
 from fedsift.data.images import DARK, load_pictures
 from fedsift.data.label_space import similar_names
 from fedsift.data.sources.base import Source
-from fedsift.data.sources.folder import FolderSource
+from fedsift.data.sources.folder import FolderSource, SitesSource, site_folders
 from fedsift.data.sources.listing import ListedSource
 from fedsift.data.sources.npz import Npz
-from fedsift.data.sources.site_folders import SitesSource, site_folders
 from fedsift.data.sources.table import TableSource
-from fedsift.protocol.facts import FederationFacts
+from fedsift.protocol.federation import FederationFacts
 from fedsift.protocol.method import Method
 
 # The doctor's checks: each looks at one thing and returns what it found

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import tomli_w
 
 from fedsift.core.errors import ConfigError
+from fedsift.core.loopback import LOOPBACK_ONLY
 from fedsift.core.text import argument
 from fedsift.core.version import __version__
 from fedsift.data.dataset import FederatedDataset
-from fedsift.deploy.addresses import LOOPBACK_ONLY
 from fedsift.deploy.site.policy import AUDIT, Policy
-from fedsift.deploy.trial.export import export_test, export_trial
+from fedsift.deploy.trial_data import export_test, export_trial
 from fedsift.formulas.small_counts import FLOOR
 from fedsift.protocol.disclosure import declared, declared_replies, disclosure_rows
 from fedsift.runs.folder import FEDERATION, TRACK

@@ -21,8 +21,8 @@ from typing import NoReturn
 
 from fedsift.core.errors import ConfigError, FedsiftError, RunError
 from fedsift.core.files import make_files_private, private_folder
+from fedsift.core.loopback import host_of, refuse_the_network
 from fedsift.deploy import resident
-from fedsift.deploy.addresses import host_of, refuse_the_network
 from fedsift.deploy.certificates import CertificatePair
 from fedsift.deploy.site import confinement
 from fedsift.deploy.site.confinement import Confinement

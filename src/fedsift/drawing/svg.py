@@ -171,3 +171,26 @@ def points(xs: Sequence[float], ys: Sequence[float]) -> str:
 
 def figure(drawing: Markup, title: str, note: str = "") -> Markup:
     return tag("figure", tag("figcaption", tag("b", title), " " if note else "", tag("span", note)), drawing)
+
+
+# The frame of every page
+# ------------------------------------------------------------------------------
+
+
+def document(
+    title: str, body: Markup, style: str, *, policy: str = "", more: Markup | None = None, nonce: str = ""
+) -> str:
+    """`policy`: a Content-Security-Policy. `more`: other lines of the head. `nonce`: by which a server's own policy
+    knows the style."""
+    guard = f'<meta http-equiv="Content-Security-Policy" content="{policy}">' if policy else ""
+    head = join(
+        [
+            Markup(f'<meta charset="utf-8">{guard}'),
+            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+            Markup('<meta name="color-scheme" content="light dark">'),
+            more,
+            tag("title", f"{title} · fedsift"),
+            Markup(f'<style nonce="{nonce}">{style}</style>' if nonce else f"<style>{style}</style>"),
+        ]
+    )
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedsift.core.errors import ConfigError, DataError
+from fedsift.core.numbers import floor_count
 from fedsift.core.registry import Registry
-from fedsift.core.rounding import floor_count
 from fedsift.protocol.messages import Weights
 
 Distance = Literal["layer_sum", "l2"]

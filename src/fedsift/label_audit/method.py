@@ -18,8 +18,7 @@ from fedsift.label_audit.linear_crossfit import RIDGES
 from fedsift.label_audit.messages import FoldsFitted, LabelsJudged, SecondReply, SharedModel, shared_model, tables_of
 from fedsift.methods._base import TrainingMethod, methods
 from fedsift.models.head import PREFIX
-from fedsift.protocol.facts import FederationFacts
-from fedsift.protocol.federation import Federation, Replies
+from fedsift.protocol.federation import Federation, FederationFacts, Replies
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.method import Asks, Stage, State

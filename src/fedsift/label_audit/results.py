@@ -18,7 +18,7 @@ from fedsift.core.errors import RunError
 from fedsift.data.dataset import Dataset, FederatedDataset, Labels, Rows
 from fedsift.detection.label_rates import FALSE_ALARM
 from fedsift.label_audit.at_site import JUDGED, JudgedLabels
-from fedsift.label_audit.release import CensoredCounts, SiteRow
+from fedsift.label_audit.consortium import CensoredCounts, SiteRow
 from fedsift.label_audit.site_audit import AuditFinding, LabelOrigin, SampleEvidence, SiteAudit, WrongShare
 from fedsift.protocol.notebook import evidence_of
 

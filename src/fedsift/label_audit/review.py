@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedsift.core.errors import ConfigError, DataError
 from fedsift.core.randomness import derive, numpy_generator
 from fedsift.core.text import argument
+from fedsift.detection.label_thresholds import BLIND, WITHIN
 from fedsift.formulas.intervals import (
     CountedPart,
     ShareEstimate,
@@ -29,7 +30,6 @@ from fedsift.formulas.intervals import (
     share_missed,
     wilson,
 )
-from fedsift.label_audit.defaults import BLIND, WITHIN
 from fedsift.label_audit.site_audit import SiteAudit
 from fedsift.label_audit.verdicts import CANNOT_TELL, ReviewVerdict
 

@@ -22,7 +22,7 @@ from fedsift.core import codec
 from fedsift.core.codec import digest_of
 from fedsift.core.errors import ConfigError, DataError, RunError
 from fedsift.core.files import write_private
-from fedsift.core.json_values import plain
+from fedsift.core.numbers import plain
 from fedsift.core.text import argument
 from fedsift.data.dataset import Dataset, FederatedDataset
 from fedsift.detection.label_thresholds import APPLY
@@ -31,9 +31,8 @@ from fedsift.formulas.small_counts import FLOOR
 from fedsift.label_audit.consortium import remove_consortium, write_consortium
 from fedsift.label_audit.method import LabelAudit
 from fedsift.label_audit.original_table import origin_of
+from fedsift.label_audit.page import row_cards
 from fedsift.label_audit.results import consortium_rows, judged_site, site_rows
-from fedsift.label_audit.rewrite import write_again
-from fedsift.label_audit.row_cards import row_cards
 from fedsift.label_audit.site_audit import Issues, SampleEvidence, SiteAudit, issues
 from fedsift.label_audit.site_files import SiteFolder, make_private
 from fedsift.label_audit.staleness import (
@@ -45,7 +44,7 @@ from fedsift.label_audit.staleness import (
     refuse_another,
     refuse_other_data,
 )
-from fedsift.label_audit.writing import array_thumbnails
+from fedsift.label_audit.writing import array_thumbnails, write_again
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.loop import Listener
 from fedsift.study.running import reopen, run

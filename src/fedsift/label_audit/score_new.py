@@ -35,7 +35,7 @@ from fedsift.protocol.site import Samples
 from fedsift.runs.folder import RunFolder
 from fedsift.study.study import Study
 from fedsift.training.features import with_features
-from fedsift.training.site import LocalSite
+from fedsift.training.requests import LocalSite
 
 
 def judge_later(out: Path, source: Source) -> tuple[dict[str, SiteAudit], Dataset, dict[str, Rows]]:

@@ -11,7 +11,7 @@ from fedsift.core.errors import RunError
 from fedsift.core.text import short
 from fedsift.runs.events import FAILED, Ended, Started, read_events
 from fedsift.runs.folder import RunFolder
-from fedsift.runs.state import STARTING, RunState, state_of
+from fedsift.runs.reading import STARTING, RunState, state_of
 
 LOG = "resume.log"
 """In a run's folder: what the processes said that went on with it from the page."""

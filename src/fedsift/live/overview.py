@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedsift.core.errors import RunError
-from fedsift.core.units import percent
+from fedsift.core.numbers import percent
 from fedsift.runs.events import EVENTS, Ended, RoundDone, StampedEvent, Started, stamped
 from fedsift.runs.folder import FAILURE, PLAN, STOP, SUMMARY, RunFolder
-from fedsift.runs.reading import CURVES
-from fedsift.runs.state import RunState, state_of
+from fedsift.runs.reading import CURVES, RunState, state_of
 
 HEAD, TAIL = 200_000, 100_000
 """Bytes of the events that are read from either end."""

@@ -9,8 +9,7 @@ from typing import Any
 from fedsift.core.text import visible
 from fedsift.core.version import __version__
 from fedsift.drawing import page_style
-from fedsift.drawing.document import document
-from fedsift.drawing.svg import Markup, join, tag
+from fedsift.drawing.svg import Markup, document, join, tag
 from fedsift.runs.folder import RunFolder
 
 

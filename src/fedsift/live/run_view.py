@@ -10,15 +10,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from fedsift.core.json_values import plain
+from fedsift.core.numbers import plain, plural
 from fedsift.core.text import short
-from fedsift.core.units import plural
 from fedsift.live.actions import with_resumed
 from fedsift.live.page import site_page
 from fedsift.runs.events import FAILED, FINISHED, STOPPED, EventTail, LineTail
 from fedsift.runs.folder import RunFolder
 from fedsift.runs.history import RunHistory, found_words
-from fedsift.runs.state import INTERRUPTED, NEW, RUNNING, SILENT, STARTING, STOPPING, RunState, state_of
+from fedsift.runs.reading import INTERRUPTED, NEW, RUNNING, SILENT, STARTING, STOPPING, RunState, state_of
 
 # What the live page says on top, and which numbers it keeps to itself
 # ------------------------------------------------------------------------------
@@ -161,7 +160,7 @@ class RunView:
 
 
 # One site of a run
-# -----------------
+# ------------------------------------------------------------------------------
 
 
 SITE_POLL = 0.5

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
+import torch
 
 from fedsift.core.ranges import AtLeastOne, Range, Share
 from fedsift.core.registry import Registry
-from fedsift.detection.group_test import GroupTest
+from fedsift.detection.group_test import FEWEST_CLASSES, GroupTest, best_share, blind_share, no_clean_reference
 from fedsift.formulas.aggregation import GUARDED_BY_SHARE, average, rules
-from fedsift.protocol.facts import FederationFacts, Incompatibility
-from fedsift.protocol.federation import Federation, Replies
+from fedsift.protocol.federation import Federation, FederationFacts, Incompatibility, Replies
 from fedsift.protocol.findings import Findings
-from fedsift.protocol.messages import Weights
+from fedsift.protocol.messages import Reply, Request, Weights, disclosed
 from fedsift.protocol.method import Asks, Method, Stage
-from fedsift.training.objective import BinaryCrossEntropy, CrossEntropy, Objective, Term, as_objective
+from fedsift.protocol.site import Site
+from fedsift.training.objective import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    EarlyLearning,
+    GeneralisedCrossEntropy,
+    Objective,
+    SymmetricCrossEntropy,
+    Term,
+    as_objective,
+)
+from fedsift.training.predict import site_logits
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train, Trained
-from fedsift.training.robust_terms import EarlyLearning, GeneralisedCrossEntropy, SymmetricCrossEntropy
 
 methods: Registry[type[Method]] = Registry("method", base=Method, group="fedsift.methods")
 
@@ -227,3 +237,57 @@ def tested_findings(sites: Sequence[str], found: GroupTest) -> Findings:
         steadiness=found.steadiness,
         borderline=found.borderline,
     )
+
+
+# Is any site clean enough to compare with?
+# ------------------------------------------------------------------------------
+
+
+# Ask sites how many of their labels look as if nobody had looked at the sample
+# ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BlindShare(Reply):
+    """What a site estimates of its own labels."""
+
+    share: float = disclosed(
+        "estimated share of its labels that look drawn at random, by the received model", least=0, most=1
+    )
+
+
+@dataclass(frozen=True)
+class EstimateBlindShare(Request[BlindShare]):
+    """Estimate the share of blind labels under this model (signals/reference.py); three classes at least."""
+
+    reply_type: ClassVar[type[Reply]] = BlindShare
+
+    weights: Weights
+
+    def answer(self, site: Site) -> BlindShare:
+        p = torch.softmax(site_logits(site, self.weights).double(), -1)
+        return BlindShare(blind_share(p.numpy(), site.labels.numpy()))
+
+
+def beside_clean_sites(found: Findings, federation: Federation, weights: Weights) -> Findings:
+    """These findings, or, where even the best sites have many blind labels under this model, that nobody can be named.
+
+    The sites' own estimates are then their noise levels.
+    """
+    if len(federation.classes) < FEWEST_CLASSES:
+        return found
+    shares = {site: reply.share for site, reply in federation.ask(EstimateBlindShare(weights)).items()}
+    federation.record(best_blind_share=best_share(list(shares.values())))
+    if not no_clean_reference(list(shares.values())):
+        return found
+    return Findings((), found.unmeasured, level=shares, no_clean_reference=True)
+
+
+def without_reference(found: Findings, federation: Federation) -> bool:
+    """Say once, in words, that nobody can be named."""
+    if found.no_clean_reference:
+        federation.warn(
+            "no clean reference: even the best sites have many labels that look drawn at random, so no site can be "
+            "called noisy beside the others"
+        )
+    return found.no_clean_reference

@@ -13,13 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedsift.core.errors import ConfigError
-from fedsift.detection.clean_reference import FEWEST_CLASSES, blind_share_of_ranks, knows_something
+from fedsift.detection.group_test import FEWEST_CLASSES, blind_share_of_ranks, knows_something
 from fedsift.detection.mixtures import suspects
 from fedsift.formulas import losses
 from fedsift.protocol.site import Site
-from fedsift.training.extras import Extra, PerSample, PerSite
 from fedsift.training.job import TrainingResult
-from fedsift.training.objective import View
+from fedsift.training.objective import Extra, PerSample, PerSite, View
 
 
 def forget_rate(t: float, rate: float, warm: float, form: Literal["paper", "official"] = "paper") -> float:

@@ -9,12 +9,11 @@ from typing import ClassVar
 
 from fedsift.core.errors import ConfigError
 from fedsift.methods._base import OneStage, for_missing_classes
-from fedsift.protocol.facts import FederationFacts, Incompatibility
+from fedsift.protocol.federation import FederationFacts, Incompatibility
 from fedsift.protocol.messages import Reply
 from fedsift.protocol.site import Site
-from fedsift.training.extras import Extra, FollowerNetwork
 from fedsift.training.job import TrainingResult
-from fedsift.training.objective import AVERAGE
+from fedsift.training.objective import AVERAGE, Extra, FollowerNetwork
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train, Trained
 
@@ -47,7 +46,7 @@ class PartlyAnnotated(OneStage):
 
 
 # A mean teacher: a running average of a site's own model
-# -------------------------------------------------------
+# ------------------------------------------------------------------------------
 
 
 STEPS = "steps of the running average"

@@ -11,8 +11,8 @@ from fedsift.protocol.federation import Federation, Replies
 from fedsift.protocol.messages import Reply, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import State
 from fedsift.protocol.site import Site
-from fedsift.training.extras import Extra
 from fedsift.training.job import TrainingJob, TrainingResult
+from fedsift.training.objective import Extra
 from fedsift.training.requests import Train, Trained, weights_refusal
 
 # Two networks at a site, trained in step on the same batches, each in sight of the other (Co-

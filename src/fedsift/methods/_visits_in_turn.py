@@ -13,8 +13,7 @@ import numpy as np
 from fedsift.core.errors import QuorumError
 from fedsift.core.ranges import AtLeastOne, Share
 from fedsift.methods._base import Averaging
-from fedsift.protocol.facts import FederationFacts
-from fedsift.protocol.federation import Federation, Replies
+from fedsift.protocol.federation import Federation, FederationFacts, Replies
 from fedsift.protocol.method import State
 from fedsift.training.requests import Train, Trained
 

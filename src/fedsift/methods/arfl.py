@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsift.core.numbers import floor_count
 from fedsift.core.ranges import AtLeastOne, AtLeastZero, Rate, Share
-from fedsift.core.rounding import floor_count
 from fedsift.formulas.aggregation import (
     check_alike,
     flatten,
@@ -24,8 +24,7 @@ from fedsift.formulas.aggregation import (
     weighted_sum,
 )
 from fedsift.methods._base import TrainingMethod, methods, plain_loss, train_round
-from fedsift.protocol.facts import FederationFacts, Incompatibility
-from fedsift.protocol.federation import Federation
+from fedsift.protocol.federation import Federation, FederationFacts, Incompatibility
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.method import Stage, State
 from fedsift.training.requests import Train

@@ -16,12 +16,11 @@ from fedsift.core.ranges import AtLeastOne, Count, Rate, Share
 from fedsift.formulas.aggregation import average
 from fedsift.formulas.losses import confident_tags
 from fedsift.methods._base import TrainingMethod, ask_to_train, for_missing_classes, methods
-from fedsift.protocol.facts import FederationFacts, Incompatibility
-from fedsift.protocol.federation import Federation
+from fedsift.protocol.federation import Federation, FederationFacts, Incompatibility
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Stage, State
 from fedsift.protocol.site import Site
-from fedsift.training.partial_terms import PartialClass
+from fedsift.training.objective import PartialClass
 from fedsift.training.predict import site_logits
 from fedsift.training.requests import Train, count_refusal
 

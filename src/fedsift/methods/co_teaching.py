@@ -18,9 +18,8 @@ from fedsift.protocol.federation import Federation
 from fedsift.protocol.messages import Reply, Weights
 from fedsift.protocol.method import Stage
 from fedsift.protocol.site import Site
-from fedsift.training.extras import Extra
 from fedsift.training.job import TrainingResult
-from fedsift.training.objective import Term, View
+from fedsift.training.objective import Extra, Term, View
 
 # Co-teaching at a site: each network learns from the samples that the other finds easy
 # ------------------------------------------------------------------------------

@@ -22,11 +22,9 @@ from fedsift.protocol.federation import Federation
 from fedsift.protocol.messages import Reply, SiteFacts
 from fedsift.protocol.method import Stage
 from fedsift.protocol.site import Site
-from fedsift.training.extras import Extra, PerSample
 from fedsift.training.job import TrainingJob
-from fedsift.training.objective import Objective, Term, View, as_objective
+from fedsift.training.objective import ClassBalance, Entropy, Extra, Objective, PerSample, Term, View, as_objective
 from fedsift.training.predict import logits_of_each
-from fedsift.training.robust_terms import ClassBalance, Entropy
 
 # Which of a site's labels a model believes, by its losses
 # ------------------------------------------------------------------------------

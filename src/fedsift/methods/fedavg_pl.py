@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsift.methods._base import OneStage, for_missing_classes, methods
-from fedsift.protocol.facts import FederationFacts, Incompatibility
-from fedsift.protocol.federation import Federation
-from fedsift.training.partial_terms import PositiveWeighted
+from fedsift.protocol.federation import Federation, FederationFacts, Incompatibility
+from fedsift.training.objective import PositiveWeighted
 
 
 @methods.register("fedavg-pl")

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedsift.core.errors import ConfigError, QuorumError
+from fedsift.core.numbers import floor_count
 from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.core.registry import nearest
-from fedsift.core.rounding import floor_count
 from fedsift.detection.any_wrong_labels import faithful_likelihoods
 from fedsift.detection.group_test import tested_split
 from fedsift.detection.indicators import Form as LidForm
@@ -25,20 +25,21 @@ from fedsift.detection.label_rates import choose_tempering
 from fedsift.detection.mixtures import split_values
 from fedsift.formulas.losses import sample_loss
 from fedsift.methods._base import (
+    EstimateBlindShare,
     OneStage,
+    beside_clean_sites,
     methods,
     mixture_incompatibilities,
     oracle_note,
     tested_findings,
     tested_for_own_labels,
     train_round,
+    without_reference,
 )
-from fedsift.methods._clean_reference import EstimateBlindShare, beside_clean_sites, without_reference
 from fedsift.methods._visits_in_turn import InTurnState, VisitsInTurn
 from fedsift.methods.fedavg import FedAvg
 from fedsift.methods.fedla import FedLA
-from fedsift.protocol.facts import FederationFacts, Incompatibility
-from fedsift.protocol.federation import Federation, Replies
+from fedsift.protocol.federation import Federation, FederationFacts, Incompatibility, Replies
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Stage, State

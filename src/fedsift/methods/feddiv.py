@@ -31,11 +31,10 @@ from fedsift.protocol.method import Stage
 from fedsift.protocol.site import Site
 from fedsift.training.crossfit import part_of
 from fedsift.training.job import TrainingJob, TrainingResult
-from fedsift.training.objective import CrossEntropy, Objective, as_objective
+from fedsift.training.objective import ClassBalance, CrossEntropy, Objective, as_objective
 from fedsift.training.predict import site_logits
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train, Trained, count_refusal
-from fedsift.training.robust_terms import ClassBalance
 
 # Predictions freed of what a network says of everything: FedDiv's predictive consistency
 # ------------------------------------------------------------------------------

@@ -17,9 +17,8 @@ from fedsift.protocol.federation import Federation
 from fedsift.protocol.messages import Reply, Weights
 from fedsift.protocol.method import Asks, State
 from fedsift.protocol.site import Site
-from fedsift.training.extras import Extra, PerParameter
 from fedsift.training.job import TrainingResult
-from fedsift.training.objective import Objective, Proximal, Term, as_objective
+from fedsift.training.objective import Extra, Objective, PerParameter, Proximal, Term, as_objective
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train, Trained
 

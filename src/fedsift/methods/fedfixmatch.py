@@ -11,8 +11,7 @@ from fedsift.core.ranges import AtLeastZero, Range
 from fedsift.methods._base import methods
 from fedsift.methods._partial_annotation import PartlyAnnotated
 from fedsift.protocol.federation import Federation
-from fedsift.training.objective import Objective, Term
-from fedsift.training.partial_terms import PositiveWeighted, SureOfFirstView
+from fedsift.training.objective import Objective, PositiveWeighted, SureOfFirstView, Term
 from fedsift.training.recipe import Recipe
 
 

@@ -13,19 +13,26 @@ from torch import Tensor
 from fedsift.core.errors import ConfigError
 from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Positive, Range
 from fedsift.formulas import losses
-from fedsift.formulas.prototypes import mean_of_holders
 from fedsift.methods import fedirm
 from fedsift.methods._base import ask_to_train, methods
 from fedsift.methods._partial_annotation import PartlyAnnotated, TrainWithAverage
+from fedsift.methods.fedmlp import mean_of_holders
 from fedsift.methods.fednoro import rampup
-from fedsift.protocol.facts import FederationFacts
-from fedsift.protocol.federation import Federation, Replies
+from fedsift.protocol.federation import Federation, FederationFacts, Replies
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Stage, State
 from fedsift.protocol.site import Site
-from fedsift.training.extras import Extra, PerSite
-from fedsift.training.objective import Objective, Term, View
-from fedsift.training.partial_terms import MissingTo, PositiveWeighted, annotated_classes, known_entries
+from fedsift.training.objective import (
+    Extra,
+    MissingTo,
+    Objective,
+    PerSite,
+    PositiveWeighted,
+    Term,
+    View,
+    annotated_classes,
+    known_entries,
+)
 from fedsift.training.predict import site_logits
 from fedsift.training.requests import Train, Trained
 

@@ -21,21 +21,21 @@ from fedsift.detection.mixtures import split_by_vote
 from fedsift.formulas.aggregation import Distance, check_alike, pair_distances, shares_of, weighted_average
 from fedsift.methods._base import (
     Averaging,
+    EstimateBlindShare,
+    beside_clean_sites,
     methods,
     mixture_incompatibilities,
     tested_findings,
     tested_for_own_labels,
     train_round,
+    without_reference,
 )
-from fedsift.methods._clean_reference import EstimateBlindShare, beside_clean_sites, without_reference
 from fedsift.methods._partial_annotation import PartlyAnnotated
-from fedsift.protocol.facts import FederationFacts, Incompatibility
-from fedsift.protocol.federation import Federation, Replies
+from fedsift.protocol.federation import Federation, FederationFacts, Incompatibility, Replies
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.method import Asks, Stage, State
-from fedsift.training.objective import CrossEntropy, Distillation, Objective, as_objective
-from fedsift.training.partial_terms import MissingTo, PartialClass
+from fedsift.training.objective import CrossEntropy, Distillation, MissingTo, Objective, PartialClass, as_objective
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Indicate, Indicators, Train, Trained
 

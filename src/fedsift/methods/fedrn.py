@@ -15,11 +15,10 @@ from torch import Tensor
 from fedsift.core.errors import ConfigError, DataError
 from fedsift.core.randomness import derive
 from fedsift.core.ranges import AtLeastOne, Count, Rate, Share
-from fedsift.formulas.prototypes import cosine
 from fedsift.methods._base import Averaging, ask_to_train, methods
 from fedsift.methods.divide_mix import clean_votes
-from fedsift.protocol.facts import FederationFacts, Incompatibility
-from fedsift.protocol.federation import Federation, Replies
+from fedsift.methods.fedmlp import cosine
+from fedsift.protocol.federation import Federation, FederationFacts, Incompatibility, Replies
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Stage, State

@@ -18,9 +18,8 @@ from fedsift.protocol.federation import Federation
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Stage, State
 from fedsift.protocol.site import Site
-from fedsift.training.extras import Extra, PerSite
 from fedsift.training.job import TrainingResult
-from fedsift.training.objective import Term, View
+from fedsift.training.objective import Extra, PerSite, Term, View
 from fedsift.training.predict import site_logits
 from fedsift.training.requests import Train, Trained, count_refusal
 

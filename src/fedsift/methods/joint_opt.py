@@ -19,10 +19,9 @@ from fedsift.protocol.messages import Reply
 from fedsift.protocol.method import Stage, State
 from fedsift.protocol.site import Site
 from fedsift.training.job import TrainingResult
-from fedsift.training.objective import Objective, Term, View, as_objective
+from fedsift.training.objective import ClassBalance, Entropy, Objective, Term, View, as_objective
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train, Trained
-from fedsift.training.robust_terms import ClassBalance, Entropy
 
 # JointOpt at a site: each sample's label becomes the mean of what the network said of it in its last
 # visits

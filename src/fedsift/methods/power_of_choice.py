@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedsift.core.errors import ConfigError
+from fedsift.core.numbers import floor_count
 from fedsift.core.ranges import AtLeastOne, Share
-from fedsift.core.rounding import floor_count
 from fedsift.formulas.aggregation import shares_of
 from fedsift.methods._base import AnyLoss, methods
 from fedsift.protocol.federation import Federation

@@ -20,7 +20,7 @@ from fedsift.protocol.federation import Federation, Replies
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Asks, State
 from fedsift.protocol.site import Site
-from fedsift.training.objective import CrossEntropy, Objective, as_objective
+from fedsift.training.objective import LOG0, CrossEntropy, Objective, SymmetricCrossEntropy, as_objective
 from fedsift.training.own_models import MeasuredOn, chance_objective, held_out_of, mean_objective
 from fedsift.training.plan import batch_bounds
 from fedsift.training.public_learning import (
@@ -33,7 +33,6 @@ from fedsift.training.public_learning import (
 )
 from fedsift.training.recipe import Augment, Recipe
 from fedsift.training.requests import Train, count_refusal
-from fedsift.training.robust_terms import LOG0, SymmetricCrossEntropy
 
 # RHFL's client confidence re-weighting: a site whose loss is low and falling teaches more (eq
 # ------------------------------------------------------------------------------

@@ -18,9 +18,8 @@ from fedsift.protocol.federation import Federation, Replies
 from fedsift.protocol.messages import Reply, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Asks, State
 from fedsift.protocol.site import Site
-from fedsift.training.extras import Extra, PerSample, PerSite
 from fedsift.training.job import TrainingResult
-from fedsift.training.objective import Term, View
+from fedsift.training.objective import Extra, PerSample, PerSite, Term, View
 from fedsift.training.predict import features_of, site_logits
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train, Trained

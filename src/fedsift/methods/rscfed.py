@@ -18,8 +18,7 @@ from fedsift.methods._partial_annotation import PartlyAnnotated, TrainWithAverag
 from fedsift.protocol.federation import Federation, Replies
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.method import Asks
-from fedsift.training.objective import Objective
-from fedsift.training.partial_terms import MissingTo, PositiveWeighted
+from fedsift.training.objective import MissingTo, Objective, PositiveWeighted
 from fedsift.training.requests import Trained
 
 # RSCFed's aggregation: random groups of sites agree on a model each, and these are averaged

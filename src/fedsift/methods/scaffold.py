@@ -19,9 +19,8 @@ from fedsift.protocol.federation import Federation, Replies
 from fedsift.protocol.messages import Reply, SiteFacts, Weights, disclosed
 from fedsift.protocol.method import Stage, State
 from fedsift.protocol.site import Site
-from fedsift.training.extras import Extra, PerParameter
 from fedsift.training.job import TrainingResult
-from fedsift.training.objective import Objective, Term, View, as_objective
+from fedsift.training.objective import Extra, Objective, PerParameter, Term, View, as_objective
 from fedsift.training.plan import steps
 from fedsift.training.predict import BATCH
 from fedsift.training.recipe import Recipe

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from fedsift.core.codec import WireFormat
 from fedsift.core.ranges import RangeChecked
-from fedsift.protocol.facts import FederationFacts, Incompatibility
-from fedsift.protocol.federation import Federation
+from fedsift.protocol.federation import Federation, FederationFacts, Incompatibility
 from fedsift.protocol.messages import Request, Weights
 
 M = TypeVar("M", bound="Method")

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsift.core.units import number, percent, plural
+from fedsift.core.numbers import number, percent, plural
 from fedsift.core.version import __version__
 from fedsift.data.overview import FederationOverview
 from fedsift.drawing import page_style, saving_script
-from fedsift.drawing.document import document
 from fedsift.drawing.svg import (
     HALF,
     MANY_CLASSES,
@@ -18,6 +17,7 @@ from fedsift.drawing.svg import (
     Scale,
     clipped,
     data_script,
+    document,
     empty,
     every,
     figure,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsift.core.units import listed, plural
+from fedsift.core.numbers import listed, plural
 from fedsift.formulas.intervals import t_interval
 from fedsift.runs.reading import RunData, labels_of
 

@@ -7,15 +7,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from fedsift.core.files import write_atomically
+from fedsift.core.numbers import duration, isolated, number, percent, plural, size
 from fedsift.core.text import argument
-from fedsift.core.units import duration, isolated, number, percent, plural, size
 from fedsift.core.version import __version__
 from fedsift.drawing import page_style, saving_script
-from fedsift.drawing.document import document
-from fedsift.drawing.svg import Markup, join, tag
-from fedsift.report.noisy_sites import noisy_sites
-from fedsift.report.sections import classes, comparison, curves, notes, site_list, study
-from fedsift.report.site_timeline import lanes
+from fedsift.drawing.svg import Markup, document, join, tag
+from fedsift.report.sections import classes, comparison, curves, lanes, noisy_sites, notes, site_list, study
 from fedsift.report.tables import disclosure_table, refusals_table, stages_table
 from fedsift.report.words import METRICS, comparison_line, headline, oracle, progress
 from fedsift.runs.reading import LAST, RunData, read_run

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsift.core.errors import FedsiftError
-from fedsift.core.units import duration, number, percent, size
+from fedsift.core.numbers import duration, number, percent, size
 from fedsift.drawing.svg import Markup, join, tag
 from fedsift.protocol.disclosure import declared_replies
 from fedsift.protocol.messages import Reply, SiteFacts

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedsift.core.numbers import duration, number, percent, size
 from fedsift.core.text import visible
-from fedsift.core.units import duration, number, percent, size
 from fedsift.report.console import PlainConsole
 from fedsift.report.groups import cautions, groups_of, sample_words
 from fedsift.report.tables import cell_words, column_words, site_columns

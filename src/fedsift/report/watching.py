@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from fedsift.core.numbers import duration, number, plural, size
 from fedsift.core.text import argument, visible
-from fedsift.core.units import duration, number, plural, size
 from fedsift.runs.events import FAILED, STOPPED, EventTail
 from fedsift.runs.folder import RunFolder
 from fedsift.runs.history import (
@@ -25,8 +25,7 @@ from fedsift.runs.history import (
     found_words,
     left_words,
 )
-from fedsift.runs.reading import CURVES
-from fedsift.runs.state import INTERRUPTED, NEW, RunState, state_of
+from fedsift.runs.reading import CURVES, INTERRUPTED, NEW, RunState, state_of
 
 # A run in a terminal while it runs, from its folder alone: the live page's view in 60 to 200 columns
 # ------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedsift.core.units import duration, listed, named, number, percent, plural, size
+from fedsift.core.numbers import duration, listed, named, number, percent, plural, size
 from fedsift.protocol.findings import Findings
 from fedsift.report.groups import SeedGroup, SeedSpread, groups_of, spread_of
 from fedsift.runs.reading import LAST, RunData

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fedsift.core.json_values import plain
+from fedsift.core.numbers import plain
 
 EVENTS = "events.jsonl"
 FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"

@@ -11,14 +11,14 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from fedsift.core.errors import FedsiftError, RunError, Stopped
 from fedsift.core.files import safe_name, write_atomically
-from fedsift.core.json_values import plain
+from fedsift.core.numbers import plain
 from fedsift.core.text import csv_text
-from fedsift.runs.checkpoint import Checkpoint, Header, read_checkpoint, read_header, written
 from fedsift.runs.events import EVENTS, EventLog
 
 CHECKPOINT = "checkpoint.bin"
@@ -240,3 +240,76 @@ class RunFolder:
         """Remove a folder in which no round has begun, unless somebody keeps other things there."""
         if {entry.name for entry in self.path.iterdir()} <= BEFORE_THE_FIRST_ROUND:
             shutil.rmtree(self.path, ignore_errors=True)
+
+
+# Checkpoints
+# ------------------------------------------------------------------------------
+
+
+FORMAT = 1
+LONGEST_LINE = 100_000_000
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a run needs to go on as if it had never stopped."""
+
+    rounds_done: int
+    state: bytes
+    """The engine's own, encoded."""
+    sites: list[dict[str, Any]] = field(default_factory=list)
+    """One line a site: what was recorded of it so far."""
+    notebooks: dict[str, bytes] = field(default_factory=dict)
+    """Encoded pages by site."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """The line that anybody can read."""
+
+    rounds_done: int
+    notebooks: dict[str, str]
+    """Site to the file that holds its notebook."""
+    sites: list[dict[str, Any]]
+
+
+def written(header: Header, state: bytes) -> bytes:
+    line = {
+        "format": FORMAT,
+        "rounds_done": header.rounds_done,
+        "notebooks": header.notebooks,
+        "sites": plain(header.sites),
+        "bytes": len(state),
+    }
+    return json.dumps(line).encode() + b"\n" + state
+
+
+def read_checkpoint(file: Path) -> tuple[Header, bytes]:
+    """Raises RunError on a file that `written` did not make, or that was cut short."""
+    try:
+        with file.open("rb") as data:
+            header, size = _header(data.readline(LONGEST_LINE))
+            state = data.read()
+    except OSError as error:
+        raise RunError(f"{file} cannot be read: {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{file} cannot be read: it is no checkpoint of this version ({error})") from error
+    if len(state) != size:
+        raise RunError(f"{file} cannot be read: it has {len(state)} of {size} bytes")
+    return header, state
+
+
+def read_header(file: Path) -> Header | None:
+    """The line alone; the bytes, which may be many, stay unread. None where there is no such line."""
+    try:
+        with file.open("rb") as data:
+            return _header(data.readline(LONGEST_LINE))[0]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _header(line: bytes) -> tuple[Header, int]:
+    values = json.loads(line)
+    if values["format"] != FORMAT:
+        raise ValueError(f"format {values['format']}, not {FORMAT}")
+    return Header(int(values["rounds_done"]), dict(values["notebooks"]), list(values["sites"])), int(values["bytes"])

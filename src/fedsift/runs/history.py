@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fedsift.core.units import duration, listed, number, percent, plural
+from fedsift.core.numbers import duration, listed, number, percent, plural
 from fedsift.protocol.findings import Findings
 from fedsift.runs.events import (
     FAILED,

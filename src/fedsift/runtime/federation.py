@@ -37,7 +37,6 @@ from fedsift.protocol.method import Asks
 from fedsift.protocol.site import ComputeSettings, Samples
 from fedsift.runs.events import Absent, Answered, Asked, Found, Refused, Say, Warned, no_listener
 from fedsift.runs.folder import RunFolder
-from fedsift.runtime.gate.claims import CrossCheck, verdict
 from fedsift.runtime.gate.protection import (
     GateLimits,
     Protection,
@@ -45,7 +44,7 @@ from fedsift.runtime.gate.protection import (
     reversal_is_attack,
     turning_is_attack,
 )
-from fedsift.runtime.gate.reply_checks import refusal
+from fedsift.runtime.gate.reply_checks import CrossCheck, refusal, verdict
 
 # Where the time of a run goes: seconds under a few plain names, cheap enough to be always on
 # ------------------------------------------------------------------------------
@@ -410,7 +409,7 @@ def kinds_of(envelopes: Mapping[str, RequestEnvelope]) -> str:
 
 
 # What opens a federation
-# -----------------------
+# ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.federation import EngineFederation, EngineParts, SimulationSettings
 from fedsift.training.processes import start_workers
-from fedsift.training.site import LocalSite
+from fedsift.training.requests import LocalSite
 from fedsift.training.workers import answer_many
 
 Tamper = Callable[[ReplyEnvelope], ReplyEnvelope | None]

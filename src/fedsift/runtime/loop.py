@@ -11,13 +11,12 @@ from typing import Annotated, Any
 
 from fedsift.core import codec
 from fedsift.core.codec import WireFormat
-from fedsift.core.json_values import plain
+from fedsift.core.numbers import plain
 from fedsift.core.ranges import AtLeastOne, Range, RangeChecked
 from fedsift.protocol.federation import Round
 from fedsift.protocol.method import Method, Stage
-from fedsift.runs.checkpoint import Checkpoint
 from fedsift.runs.events import Checkpointed, RoundDone, Started
-from fedsift.runs.folder import PLAN, RunFolder
+from fedsift.runs.folder import PLAN, Checkpoint, RunFolder
 from fedsift.runtime.evaluation import Evaluator
 from fedsift.runtime.federation import EngineFederation
 

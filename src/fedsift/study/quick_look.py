@@ -11,7 +11,7 @@ from fedsift.core.randomness import numpy_generator
 from fedsift.data.build import build as build_spread
 from fedsift.data.dataset import Dataset, Labels, Rows
 from fedsift.data.doctor import DataFinding
-from fedsift.detection.clean_reference import FEWEST_CLASSES, MANY, best_share, blind_share, knows_something
+from fedsift.detection.group_test import FEWEST_CLASSES, MANY, best_share, blind_share, knows_something
 from fedsift.study.study import Study
 
 # A first opinion on labels in seconds, before any training: ridge regression on small copies of the

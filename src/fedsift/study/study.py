@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,18 +14,19 @@ import tomli_w
 from fedsift.core.errors import ConfigError
 from fedsift.core.ranges import Count, Range, RangeChecked
 from fedsift.core.registry import Registry, nearest
+from fedsift.data.build import PublicSettings
 from fedsift.data.build import build as build_spread
 from fedsift.data.dataset import FederatedDataset
+from fedsift.data.doctor import kind_at
 from fedsift.data.download import data_roots
 from fedsift.data.noise.base import Noise, noises
 from fedsift.data.partitions.base import Partition, partitions
 from fedsift.data.partitions.natural import Natural, OwnSites
-from fedsift.data.public_set import PublicSettings
 from fedsift.data.sources.base import Source, sources
 from fedsift.methods._base import methods
 from fedsift.models.factory import check_model, name_of_model
 from fedsift.models.weights import IMAGENET, Origin, find_weights
-from fedsift.protocol.facts import FederationFacts
+from fedsift.protocol.federation import FederationFacts
 from fedsift.protocol.method import Method
 from fedsift.protocol.site import ComputeSettings
 from fedsift.runtime.federation import QuorumPolicy
@@ -529,3 +530,25 @@ def _public_table(public: PublicSettings) -> dict[str, Any]:
     if public.source is None:
         return as_table(public)
     return {"name": sources.name_of(public.source), "samples": public.samples, **as_table(public.source)}
+
+
+# A study of data as they lie there
+# ------------------------------------------------------------------------------
+
+
+def names_data(path: Path | str) -> bool:
+    """Whether a path leads to data, and neither to a study's file or a scenario nor to a run's folder."""
+    there = Path(path)
+    if there.as_posix() in preset_names() and not there.is_file():
+        return False
+    return there.exists() and there.suffix.lower() != ".toml" and not (there / "study.toml").is_file()
+
+
+def study_of_data(path: Path | str, settings: list[str] | None = None) -> Study:
+    """The study that has these data and nothing else; `size=32` among the settings means `data.size=32`."""
+    kind = kind_at(Path(path))
+    [name] = [name for name in sources.names() if sources.get(name) is kind]
+    own = {field.name for field in fields(kind)}
+    dotted = [f"data.{each}" if each.partition("=")[0].strip() in own else each for each in settings or []]
+    table = apply_overrides({"data": {"name": name, "path": str(path)}}, dotted)
+    return Study.from_table(table, BasePaths(Path.cwd()))

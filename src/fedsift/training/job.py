@@ -13,7 +13,7 @@ from fedsift.core.errors import ConfigError, DataError
 from fedsift.formulas import losses
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.site import Site
-from fedsift.training.extras import PREPARED, Extra, FrozenNetwork, PerParameter, PerSample
+from fedsift.training.objective import PREPARED, Extra, FrozenNetwork, PerParameter, PerSample
 from fedsift.training.recipe import Recipe
 
 

@@ -14,9 +14,8 @@ from fedsift.core.errors import ConfigError, DataError
 from fedsift.core.randomness import derive, torch_generator
 from fedsift.formulas import losses
 from fedsift.protocol.federation import Federation
-from fedsift.protocol.messages import Reply, SiteFacts, Weights, disclosed
+from fedsift.protocol.messages import HasCost, Reply, SiteFacts, Weights, disclosed, passed
 from fedsift.protocol.site import Samples, Site
-from fedsift.protocol.work import HasCost, passed
 from fedsift.training import augment as augmentation
 from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.objective import Objective

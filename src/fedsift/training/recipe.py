@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from fedsift.core.codec import WireFormat
 from fedsift.core.errors import ConfigError
 from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Positive, Range, RangeChecked, Rate
-from fedsift.protocol.messages import SiteFacts
-from fedsift.protocol.work import HasCost, passed
+from fedsift.protocol.messages import HasCost, SiteFacts, passed
 from fedsift.training.objective import AVERAGE, CrossEntropy, Objective
 
 MOST = {"epochs": 100_000, "lr": 1000.0, "weight_decay": 1000.0, "views": 1000, "crop": 10_000}

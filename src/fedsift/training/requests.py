@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsift.detection.indicators import confidence, lid, per_class_mean
 from fedsift.formulas import losses
 from fedsift.formulas.metrics import confusion
 from fedsift.formulas.small_counts import lumped_counts
+from fedsift.models.factory import build_model
 from fedsift.protocol.messages import R_co, Reply, Request, SiteFacts, Weights, disclosed
-from fedsift.protocol.site import Site
+from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.training.dispatch import train_many
-from fedsift.training.extras import Extra
 from fedsift.training.job import TrainingJob, TrainingResult
+from fedsift.training.objective import Extra
 from fedsift.training.plan import reach
 from fedsift.training.predict import logits_of, site_logits
 from fedsift.training.recipe import Augment, Recipe
@@ -335,3 +337,21 @@ def _per_sample(kind: str, logits: Tensor, labels: Tensor) -> NDArray[np.float64
         return np.asarray(per_sample.numpy())
     probabilities = torch.softmax(logits, -1).numpy()
     return lid(probabilities) if kind == "lid" else confidence(probabilities, labels.numpy())
+
+
+__all__ = ["ComputeSettings", "LocalSite", "Samples", "Site"]
+
+
+@dataclass
+class LocalSite(Site):
+    """The site that engines make. Requests name the contract's `Site`, which knows no models."""
+
+    def network(self, weights: Weights, slot: str = "main") -> nn.Module:
+        module = _module(self.facts.model, self.samples.shape, self.n_classes, self.compute.device, slot)
+        module.load_state_dict(weights)
+        return module
+
+
+@lru_cache(maxsize=16)
+def _module(name: str, shape: tuple[int, ...], n_classes: int, device: str, slot: str) -> nn.Module:
+    return build_model(name, shape, n_classes, seed=0).to(device)

@@ -18,9 +18,8 @@ from fedsift.models.network import require_features
 from fedsift.protocol.messages import Weights
 from fedsift.protocol.site import Site
 from fedsift.training import augment
-from fedsift.training.extras import FollowerNetwork, FrozenNetwork, PerParameter, PerSample, PerSite
 from fedsift.training.job import TrainingJob, TrainingResult
-from fedsift.training.objective import View
+from fedsift.training.objective import FollowerNetwork, FrozenNetwork, PerParameter, PerSample, PerSite, View
 from fedsift.training.plan import Batch, plan
 from fedsift.training.recipe import Recipe
 

@@ -16,7 +16,7 @@ from fedsift.core.errors import DataError
 from fedsift.data.dataset import Labels
 from fedsift.data.download import find, first
 from fedsift.data.noise.base import POOL, Noise, NoiseInput, NoisyLabels, noises
-from fedsift.data.pickled import read_pickled
+from fedsift.data.sources.cifar import read_pickled
 from fedsift.data.sources.npz import read_arrays
 
 ARRAYS = {

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.core.errors import ConfigError
-from fedsift.core.rounding import floor_count
+from fedsift.core.numbers import floor_count
 from fedsift.data.dataset import Labels
 from fedsift.data.noise.base import Noise, NoiseInput, NoisyLabels, need_rate, noises
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.core.errors import ConfigError, DataError
-from fedsift.core.rounding import shares_to_counts
+from fedsift.core.numbers import shares_to_counts
 from fedsift.data.partitions.base import (
     Partition,
     Placement,

@@ -14,8 +14,7 @@ from torch import Tensor
 from fedsift.core.errors import ConfigError
 from fedsift.data.dataset import Dataset
 from fedsift.data.sources.base import sources
-from fedsift.deploy.coordinator.roster import Roster, RosterEntry
-from fedsift.deploy.gateway.node_keys import NodeKeys
+from fedsift.deploy.coordinator.roster import NodeKeys, Roster, RosterEntry
 from fedsift.protocol.site import Samples
 from fedsift.runs.folder import DEPLOYED, FEDERATION
 from fedsift.study.running import execute_run, reopen

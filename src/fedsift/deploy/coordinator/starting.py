@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import secrets
 import socket
 import subprocess
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import tomli_w
 
-from fedsift.core.errors import ConfigError, RunError, Stopped
-from fedsift.core.files import private_folder, safe_name
+from fedsift.core import codec
+from fedsift.core.errors import ConfigError, FedsiftError, RunError, Stopped
+from fedsift.core.files import make_files_private, private_folder, safe_name, write_private
+from fedsift.core.loopback import host_of, refuse_the_network
 from fedsift.core.version import __version__
-from fedsift.deploy.addresses import host_of, refuse_the_network
-from fedsift.deploy.coordinator.following import POLL, follow
-from fedsift.deploy.coordinator.hosting import SuperLinkAddress
-from fedsift.deploy.flower_commands import error_of, existing, program
-from fedsift.deploy.waiting import Say, StatusLine, meanwhile
-from fedsift.runs.folder import DEPLOYED, FAILURE, FEDERATION, STOP, SUMMARY, TRACK, WAITING, RunFolder
-from fedsift.runtime.loop import Listener
+from fedsift.deploy.certificates import CertificatePair, client_context, server_context, temporary_certificate
+from fedsift.deploy.coordinator.roster import NODES_FILE, NodeKeys, Roster, read_entries
+from fedsift.deploy.flower_commands import (
+    companion,
+    ended,
+    error_of,
+    existing,
+    free_port,
+    listens,
+    program,
+    superlink_command,
+    with_forks,
+)
+from fedsift.deploy.gateway.listener import GatewayServer, bind
+from fedsift.deploy.gateway.proxy import Gateway
+from fedsift.deploy.temporary import new_socket, removed
+from fedsift.deploy.waiting import Say, Starting, StatusLine, meanwhile
+from fedsift.protocol.messages import moment_words
+from fedsift.runs.folder import (
+    CHECKPOINT,
+    DEPLOYED,
+    FAILURE,
+    FEDERATION,
+    STOP,
+    SUMMARY,
+    TRACK,
+    WAITING,
+    RunFolder,
+    read_checkpoint,
+)
+from fedsift.runtime.loop import Listener, RunProgress
 from fedsift.study.study import Study
 from fedsift.transports.flower.processes import LOG_FILE, begin_session, end_session, offline
 
@@ -333,3 +363,227 @@ def _stop(folder: RunFolder, environment: dict[str, str]) -> None:
         )
     while _busy(folder) and time.monotonic() < end + ENDS_WITHIN:
         time.sleep(POLL)
+
+
+# Following a run by its folder
+# ------------------------------------------------------------------------------
+
+
+POLL = 0.25
+
+
+class NewRounds:
+    """The lines of rounds.jsonl that were not told yet; the file is read on from where it was read to."""
+
+    def __init__(self, file: Path, told: int = 0) -> None:
+        self._file, self._told, self._at = file, told, 0
+
+    def new(self) -> list[dict[str, Any]]:
+        try:
+            if self._file.stat().st_size < self._at:
+                self._at = 0  # a run that goes on has dropped the lines after its checkpoint
+            with self._file.open("rb") as file:
+                file.seek(self._at)
+                content = file.read()
+        except FileNotFoundError:
+            return []
+        whole = content[: content.rfind(b"\n") + 1]
+        self._at += len(whole)
+        rows = [json.loads(line) for line in whole.splitlines()]
+        fresh = [row for row in rows if row["round"] > self._told]
+        self._told = max([self._told, *(row["round"] for row in fresh)])
+        return fresh
+
+
+def waiting_words(folder: RunFolder) -> str:
+    """Whom the run's own program waits for; "" before it has said anything."""
+    try:
+        now = folder.read_json(WAITING)
+    except ValueError:
+        return ""
+    if not now:
+        return ""
+    who = ", ".join(f"{site} ({words})" for site, words in list(now["waiting"].items())[:8])
+    more = len(now["waiting"]) - 8
+    tail = f" and {more} more" if more > 0 else ""
+    here = f"; here: {', '.join(now['here'])}" if now.get("here") else ""
+    others = "".join(f"; {name}: {why}" for name, why in now.get("refused", {}).items() if name not in now["waiting"])
+    return f"{now['what']}, waiting for {who}{tail}{here}{others}" if who else str(now["what"])
+
+
+def follow(
+    folder: RunFolder,
+    alive: Callable[[], bool],
+    before: Callable[[], str],
+    listen: Listener | None,
+    status: StatusLine,
+    rest: Callable[[float], None] = time.sleep,
+) -> None:
+    """Tell of rounds and of waiting until the run has ended, one way or the other.
+
+    `alive`: whether anybody works on it. `before`: where the start stands, while the program has not said anything.
+    """
+    header = folder.checkpointed()
+    rounds = NewRounds(folder.rounds_file, 0 if header is None else header.rounds_done)
+    while True:
+        ended = not alive()
+        for row in rounds.new():
+            if listen is not None:
+                listen(row)
+        stopped = folder.asked_to_stop and not folder.in_use
+        if ended or stopped or folder.finished or (folder.path / FAILURE).is_file():
+            return
+        status.now(waiting_words(folder) or before())
+        rest(POLL)
+
+
+# SuperLink and gateway
+# ------------------------------------------------------------------------------
+
+
+LINK_FILE = "link.json"
+ACCESS_LOG = "access.jsonl"
+HOME = Path(".flower-superlink")
+
+
+@dataclass(frozen=True)
+class SuperLinkAddress:
+    """Where the SuperLink behind a door is: known to this user on this machine, and told to nobody else."""
+
+    address: str
+    ca: str
+    roster: str
+    nodes: str
+    pid: int
+
+
+def read_link(home: Path) -> SuperLinkAddress:
+    """The link of a running meeting point, from its home folder."""
+    file = home / LINK_FILE
+    try:
+        link = SuperLinkAddress(**json.loads(file.read_text("utf-8")))
+        os.kill(link.pid, 0)
+    except (OSError, ValueError, TypeError):
+        raise RunError(
+            f"no superlink of yours runs with its files in '{home}': start `fedsift flower superlink` first, or name "
+            "its --home"
+        ) from None
+    return link
+
+
+def host(
+    address: str,
+    port: int,
+    pair: CertificatePair,
+    roster_file: Path,
+    *,
+    home: Path,
+    say: Say,
+    database: Path | None = None,
+) -> int:
+    """Run both until one of them ends or a signal comes; returns the SuperLink's exit code."""
+    make_files_private()
+    context = server_context(pair)
+    if not roster_file.is_file():
+        raise ConfigError(
+            f"the roster '{roster_file}' does not exist: make it with `fedsift flower roster add NAME node.pub "
+            f"--samples N --roster {roster_file}`"
+        )
+    roster = Roster(roster_file)
+    private_folder(home)
+    # left by one that was killed, whoever finds it may take it for this one's
+    (home / LINK_FILE).unlink(missing_ok=True)
+    own = temporary_certificate(home / "own")
+    nodes = home / NODES_FILE
+    if database is None:
+        nodes.unlink(missing_ok=True)  # the SuperLink has forgotten these numbers too
+    inside = free_port()
+    command = superlink_command("127.0.0.1", inside, own=own, database=database)
+    forks = new_socket().with_name("forks")
+    command, first = with_forks("coordinator", command, home, forks)
+    with bind(address, port) as listener, removed(forks.parent):
+        reached = listener.getsockname()[1]
+        with companion(command, home, settings=first) as superlink:
+            link = SuperLinkAddress(
+                f"127.0.0.1:{inside}",
+                str(own.certificate.resolve()),
+                str(roster_file.resolve()),
+                str(nodes.resolve()),
+                os.getpid(),
+            )
+            write_private(home / LINK_FILE, json.dumps(asdict(link)).encode())
+            try:
+                door = Gateway(
+                    f"https://127.0.0.1:{inside}",
+                    httpx.AsyncClient(verify=client_context(own.certificate), timeout=60.0, trust_env=False),
+                    roster=roster,
+                    log=home / ACCESS_LOG,
+                    nodes=NodeKeys(nodes),
+                    aloud=say,
+                )
+                listed = sum(not entry.revoked for entry in read_entries(roster_file))
+                say(
+                    f"the door listens on {address}:{reached} (TLS); {listed} sites are on the roster; who comes is "
+                    f"written to {home / ACCESS_LOG}"
+                )
+                starts = Starting("Flower's SuperLink starts", "the SuperLink is ready", say)
+
+                def alive() -> bool:
+                    starts.look(lambda: listens(inside))
+                    return superlink.poll() is None
+
+                GatewayServer(door, listener, context, alive=alive, aloud=say).run()
+            finally:
+                (home / LINK_FILE).unlink(missing_ok=True)
+            return ended(superlink, "the SuperLink", say)
+
+
+# Participation of a site in runs
+# ------------------------------------------------------------------------------
+
+
+MODEL = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Participation:
+    """One run in which a site's answers were used."""
+
+    run: Path
+    until: str
+    """The last of its answers that was used."""
+    state: str
+    model: Path | None
+    """The file of the model that it helped to train; None while there is none."""
+
+
+def participations(site: str, places: Iterable[Path]) -> list[Participation]:
+    """Runs in these folders, or in folders of theirs, that used an answer of the site."""
+    files = {
+        file.resolve(): file
+        for place in places
+        for depth in ("", "*/", "*/*/")
+        for file in place.glob(depth + CHECKPOINT)
+    }
+    looked = (_participation(site, file) for file in sorted(files.values()))
+    return [found for found in looked if found is not None]
+
+
+def _participation(site: str, file: Path) -> Participation | None:
+    """The site's part in the run of this checkpoint. A run that cannot be read may be one of them, and is listed."""
+    folder = file.parent
+    model = folder / MODEL
+    its_model = model if model.is_file() else None
+    try:
+        Study.from_file(RunFolder.open(folder).study_file)  # its method brings the classes of its state
+        header, state = read_checkpoint(file)
+        progress = codec.decoded(state, file)
+        if not isinstance(progress, RunProgress):
+            raise RunError(f"{file} is no checkpoint of a run")
+    except FedsiftError as error:
+        return Participation(folder, "not known", f"cannot be read: {error}", its_model)
+    if site not in progress.accepted:
+        return None
+    finished = (folder / SUMMARY).is_file()
+    state_words = "finished" if finished else f"stopped after round {header.rounds_done}"
+    return Participation(folder, moment_words(progress.accepted[site]), state_words, its_model)

@@ -19,7 +19,7 @@ import uvicorn
 
 from fedsift.core.errors import ConfigError
 from fedsift.deploy.gateway.access_log import ThrottledLog
-from fedsift.deploy.gateway.clients import LET_IN, client_of
+from fedsift.deploy.gateway.limits import LET_IN, client_of
 
 TLS_HANDSHAKE = 0x16
 FIRST_BYTE_WITHIN = 10.0

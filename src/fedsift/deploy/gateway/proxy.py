@@ -29,12 +29,20 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from fedsift.core.errors import ConfigError
 from fedsift.core.files import append_private
-from fedsift.deploy.coordinator.roster import Roster, fingerprint
+from fedsift.deploy.coordinator.roster import NodeKeys, Roster, fingerprint
 from fedsift.deploy.gateway.access_log import AccessLog, RepeatedWarning, ThrottledLog, now
-from fedsift.deploy.gateway.clients import LET_IN, MOST_CALLERS, UnknownClients, client_of
-from fedsift.deploy.gateway.issued_messages import PUSH, IssuedMessages
-from fedsift.deploy.gateway.limits import SIGNATURE_LIFE, KeyLimits, RateLimiter, RequestRefused
-from fedsift.deploy.gateway.node_keys import NodeKeys
+from fedsift.deploy.gateway.limits import (
+    LET_IN,
+    MOST_CALLERS,
+    PUSH,
+    SIGNATURE_LIFE,
+    IssuedMessages,
+    KeyLimits,
+    RateLimiter,
+    RequestRefused,
+    UnknownClients,
+    client_of,
+)
 
 # What a door reads in the bodies of Flower's calls; Flower itself is imported when the first one
 # comes

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedsift.core.errors import ConfigError
 from fedsift.core.files import alone, make_files_private, safe_name, write_private
+from fedsift.core.loopback import host_of
 from fedsift.core.text import argument
-from fedsift.deploy.addresses import host_of
 from fedsift.deploy.certificates import client_context, greet, server_context, temporary_certificate, words_of
 from fedsift.deploy.flower_commands import SiteProcess, ended, existing, node_of, site_command
 from fedsift.deploy.gateway.limits import KeyLimits

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedsift.protocol.messages import Weights
 from fedsift.training import native
-from fedsift.training.extras import FollowerNetwork, FrozenNetwork, PerParameter, PerSample, PerSite
 from fedsift.training.job import TrainingJob
+from fedsift.training.objective import FollowerNetwork, FrozenNetwork, PerParameter, PerSample, PerSite
 from fedsift.training.stacked.batches import CohortStep
 from fedsift.training.stacked.network import StackedNetwork
 from fedsift.training.trainer import follow

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, RecordDict
+import httpx
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp import Grid
-
-from fedsift.transports.flower.mailbox import AnswerMailbox, Unreadable
-from fedsift.transports.flower.records import (
-    MESSAGE_TYPE,
-    from_records,
-    size_of_records,
-    tensors_record,
-    to_records,
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectUnavailableError,
+    inflate_object_from_contents,
+    pull_objects,
 )
+from flwr.superlink.grid.http_grid import HttpGrid
+
+from fedsift.core.text import short
 from fedsift.transports.remote.channel import Channel, ReceivedAnswer, most_bytes
-from fedsift.transports.remote.encoding import Encoder, decode
+from fedsift.transports.remote.encoding import (
+    MOST_CHARACTERS,
+    MOST_NOTE_CHARACTERS,
+    EncodedMessage,
+    Encoder,
+    checked_text,
+    decode,
+)
 
 COMES_BACK = frozenset({3, 4, 5, 8})
 """Flower's error codes of messages and nodes that got lost or crashed; others will not mend by asking again."""
@@ -101,3 +118,235 @@ class RecordsOfOneExchange:
         record = tensors_record(tensors)
         self._known.append((tensors, record))
         return record
+
+
+# Incoming answers
+# ------------------------------------------------------------------------------
+
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+"""Seconds between two looks for pieces that have not come: at first, and when they have not for long."""
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """In the place of an answer that came to nothing."""
+
+    reason: str
+    again: bool = False
+    """Whether asking again may help: it was lost rather than unreadable."""
+
+
+@dataclass
+class PartialAnswer:
+    """An answer whose pieces are being fetched."""
+
+    message_id: str
+    pieces: list[str]
+    here: dict[str, bytes] = field(default_factory=dict)
+    due: float = 0.0
+    pause: float = FIRST_PAUSE
+
+    def missing(self) -> list[str]:
+        return [piece for piece in self.pieces if piece not in self.here]
+
+
+class AnswerMailbox:
+    """Looks for answers without waiting for any."""
+
+    def __init__(self, grid: Grid, clock: Callable[[], float] = time.monotonic) -> None:
+        self.grid, self._clock = grid, clock
+        self._arriving: dict[str, PartialAnswer] = {}
+        self._one_by_one = False
+        """Since a look for several failed: from then on one that fails is one site's."""
+
+    def look(self, ids: set[str]) -> list[tuple[str, Message | Unreadable]]:
+        """What has come to these messages, with the message's id as the SuperLink knows it, not as the answer says."""
+        if not isinstance(self.grid, HttpGrid):
+            told = self.grid.pull_messages(list(ids))
+            return [
+                (message.metadata.reply_to_message_id, message)
+                for message in told
+                if message.metadata.reply_to_message_id in ids
+            ]
+        found = self._announced(self.grid, ids)
+        for id in sorted(ids & self._arriving.keys()):
+            answer = self._fetched(self.grid, self._arriving[id])
+            if answer is not None:
+                del self._arriving[id]
+                found.append((id, answer))
+        return found
+
+    def under_way(self, ids: Iterable[str]) -> set[str]:
+        """Messages of these whose answer was announced and is not here in full."""
+        return set(ids) & self._arriving.keys()
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Nobody waits for these answers any more."""
+        for id in ids:
+            self._arriving.pop(id, None)
+
+    def _announced(self, grid: HttpGrid, ids: set[str]) -> list[tuple[str, Message | Unreadable]]:
+        """Ask which answers are there. Those of a question that fails are gone, so these sites are asked again."""
+        asked = sorted(ids - self._arriving.keys())
+        lots = [[id] for id in asked] if self._one_by_one else [asked]
+        failed: list[tuple[str, Message | Unreadable]] = []
+        for lot in filter(None, lots):
+            try:
+                told = _client(grid).PullMessages(PullAppMessagesRequest(message_ids=lot))
+                pairs = list(zip(told.messages_list, told.message_object_trees, strict=True))
+            except Exception as error:
+                _raise_connection_errors(error)
+                self._one_by_one = True
+                reason = _words("the answer could not be fetched", error)
+                failed.extend((id, Unreadable(reason, again=True)) for id in lot)
+                continue
+            for message, tree in pairs:
+                id = message.metadata.reply_to_message_id
+                if id in ids:
+                    pieces = list(dict.fromkeys(node.object_id for node in iterate_object_tree(tree)))
+                    self._arriving[id] = PartialAnswer(message.metadata.message_id, pieces)
+        return failed
+
+    def _fetched(self, grid: HttpGrid, one: PartialAnswer) -> Message | Unreadable | None:
+        """The answer; None while pieces of it are missing."""
+        if self._clock() < one.due:
+            return None
+        try:
+            self._fetch_pieces(grid, one)
+            if one.missing():
+                one.due, one.pause = self._clock() + one.pause, min(2 * one.pause, LONGEST_PAUSE)
+                return None
+            _client(grid).ConfirmMessageReceived(
+                ConfirmMessageReceivedRequest(node=grid.node, run_id=grid.run.run_id, message_object_id=one.message_id)
+            )
+            answer = inflate_object_from_contents(one.message_id, one.here)
+            if not isinstance(answer, Message):
+                raise TypeError(f"it is a {type(answer).__name__}")
+            return answer
+        except ObjectPullError as error:  # the SuperLink gave up on a sender that stopped in the middle
+            return Unreadable(_words("the answer did not arrive in full", error), again=True)
+        except Exception as error:  # whoever sent it may have sent anything
+            _raise_connection_errors(error)
+            return Unreadable(_words("the answer cannot be put together", error))
+
+    def _fetch_pieces(self, grid: HttpGrid, one: PartialAnswer) -> None:
+        """Fetch what is there; the first piece that is not ends this look."""
+        pull = make_pull_object_fn_protobuf(_client(grid).PullObject, grid.node, grid.run.run_id)
+
+        def fetch(piece: str) -> bytes:
+            try:
+                one.here[piece] = pull(piece)
+            except ObjectUnavailableError:
+                raise _NotYet from None
+            return one.here[piece]
+
+        with suppress(_NotYet):
+            pull_objects(one.missing(), fetch)
+
+
+class _NotYet(Exception):
+    """A piece is not there; `pull_objects` would wait for it at Flower's own word for that."""
+
+
+def _client(grid: HttpGrid) -> Any:
+    return grid._runtime_client
+
+
+def _raise_connection_errors(error: Exception) -> None:
+    """Raise what is no site's doing: the SuperLink is gone, or says that this run is over."""
+    if isinstance(error, httpx.TransportError):
+        raise error
+    if isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500:
+        raise error
+
+
+def _words(what: str, error: Exception) -> str:
+    return short(f"{what}: {type(error).__name__}: {error}")
+
+
+# Encoded messages as Flower's records
+# ------------------------------------------------------------------------------
+
+
+CALL = "call"
+MESSAGE_TYPE = f"query.{CALL}"
+"""The one kind of Flower message that a site answers."""
+TREE = "tree"
+TENSORS = "tensors"
+NOTE = "note"
+SALT = "salt"
+SALT_BYTES = 16
+SALTED = 4 * 2**20
+"""Bytes of tensors between two salts: less than one of Flower's pieces, so that none is without."""
+
+
+def to_records(message: EncodedMessage, shared: ArrayRecord | None = None) -> RecordDict:
+    """`shared`: the record of these very tensors, when another message has them already."""
+    records = RecordDict(
+        {
+            TREE: ConfigRecord({TREE: message.tree, SALT: secrets.token_hex(SALT_BYTES)}),
+            NOTE: ConfigRecord({**message.note, SALT: secrets.token_hex(SALT_BYTES)}),
+        }
+    )
+    if shared is not None:
+        records[TENSORS] = shared
+    elif message.tensors:
+        records[TENSORS] = tensors_record(message.tensors)
+    return records
+
+
+def from_records(records: RecordDict) -> EncodedMessage:
+    """Raises ValueError on records that `to_records` does not make."""
+    try:
+        tree = checked_text(records.config_records[TREE][TREE], MOST_CHARACTERS)
+        tensors = b""
+        if TENSORS in records.array_records:
+            tensors = _plain_bytes(records.array_records[TENSORS][TENSORS])
+        texts: Mapping[str, object] = records.config_records.get(NOTE, {})
+        note = {key: checked_text(value, MOST_NOTE_CHARACTERS) for key, value in texts.items() if key != SALT}
+        checked_text("".join((*note, *note.values())), MOST_NOTE_CHARACTERS)
+        return EncodedMessage(tree, tensors, note)
+    except Exception as error:  # the records come from another machine and may be anything
+        raise ValueError(f"the message cannot be read: {type(error).__name__}: {error}") from error
+
+
+def tensors_record(tensors: bytes) -> ArrayRecord:
+    return ArrayRecord({TENSORS: Array(np.frombuffer(_salted(tensors), dtype=np.uint8))})
+
+
+def size_of_records(records: RecordDict) -> int:
+    """Bytes of a message's arrays, numbers and texts as they came, before anything is made of them."""
+    arrays = sum(len(array.data) for record in records.array_records.values() for array in record.values())
+    named = (records.config_records, records.metric_records)
+    texts = sum(len(key) + _size(value) for kind in named for record in kind.values() for key, value in record.items())
+    return arrays + texts
+
+
+def _size(value: object) -> int:
+    if isinstance(value, list):
+        return sum(_size(item) for item in value)
+    return len(value) if isinstance(value, str | bytes) else 8
+
+
+def _plain_bytes(array: Array) -> bytes:
+    """What `tensors_record` was given. An array of another shape is not built: it may declare any size."""
+    stream = BytesIO(array.data)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError("the tensors are no array of bytes")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+    if dtype != np.uint8 or shape != (len(array.data) - stream.tell(),):
+        raise ValueError("the tensors are no array of bytes")
+    return _unsalted(memoryview(array.data)[stream.tell() :])
+
+
+def _salted(data: bytes) -> bytes:
+    parts = (data[start : start + SALTED] for start in range(0, len(data), SALTED))
+    return b"".join(part + secrets.token_bytes(SALT_BYTES) for part in parts)
+
+
+def _unsalted(data: memoryview) -> bytes:
+    step = SALTED + SALT_BYTES
+    if 0 < len(data) % step <= SALT_BYTES:
+        raise ValueError("the tensors end in the middle of a salt")
+    return b"".join(data[start : start + step][:-SALT_BYTES] for start in range(0, len(data), step))

@@ -23,7 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from fedsift.core.errors import FedsiftError
-from fedsift.core.json_values import plain
+from fedsift.core.numbers import plain
 from fedsift.data.dataset import FederatedDataset
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.federation import Engine

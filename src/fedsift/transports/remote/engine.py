@@ -14,10 +14,9 @@ from fedsift.core.errors import RunError
 from fedsift.protocol.site import Samples
 from fedsift.runs.folder import WAITING, RunFolder
 from fedsift.runtime.federation import EngineParts, QuorumPolicy, SimulationSettings
-from fedsift.transports.remote.agreement import ClassAgreement, agree
 from fedsift.transports.remote.channel import Channel
 from fedsift.transports.remote.federation import RemoteFederation, gather
-from fedsift.transports.remote.introduction import Introduction, unsound
+from fedsift.transports.remote.introduction import ClassAgreement, Introduction, agree, unsound
 from fedsift.transports.remote.site_directory import GreetingIntervals, NodeAuthorizer, SiteDirectory
 
 ROSTER_FILE = "roster.safetensors"

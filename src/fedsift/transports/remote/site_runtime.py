@@ -12,7 +12,7 @@ from fedsift.core.version import __version__
 from fedsift.protocol.messages import Reply, RequestEnvelope, RequestMoment, SiteFacts
 from fedsift.protocol.notebook import Notebook
 from fedsift.protocol.site import ComputeSettings, Samples, Site
-from fedsift.training.site import LocalSite
+from fedsift.training.requests import LocalSite
 from fedsift.transports.remote.introduction import Introduction
 
 Release = Callable[[RequestEnvelope, Reply], Reply]

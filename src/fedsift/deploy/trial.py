@@ -24,11 +24,10 @@ from fedsift.core.files import private_folder, safe_name, write_private
 from fedsift.deploy.app import write_app
 from fedsift.deploy.certificates import temporary_certificate
 from fedsift.deploy.coordinator import starting
-from fedsift.deploy.coordinator.following import POLL
-from fedsift.deploy.coordinator.hosting import LINK_FILE, SuperLinkAddress, read_link
 from fedsift.deploy.coordinator.roster import RosterEntry, add_entry, fingerprint
+from fedsift.deploy.coordinator.starting import LINK_FILE, POLL, SuperLinkAddress, read_link
 from fedsift.deploy.flower_commands import free_port
-from fedsift.deploy.site.pins import app_fingerprint, pin
+from fedsift.deploy.site.consent import app_fingerprint, pin
 from fedsift.deploy.site.site_file_head import read_head
 from fedsift.deploy.temporary import end_with_parent
 from fedsift.deploy.waiting import Say, StatusLine

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import os
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedsift.core.text import visible
 
@@ -74,3 +79,45 @@ def listed(names: Sequence[str], shown: int = SHOWN, name: Callable[[object], st
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# Values as plain JSON
+# ------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses to dicts, arrays and tensors to lists, NaN and infinities to None; all the way down."""
+    if isinstance(value, float):  # NumPy's doubles are floats too
+        return float(value) if math.isfinite(value) else None
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):  # arrays, tensors, NumPy's own numbers
+        return plain(value.tolist())
+    if isinstance(value, os.PathLike):
+        return str(value)
+    return value
+
+
+# Rounding a rate times a size to a whole number of samples
+# ------------------------------------------------------------------------------
+
+
+def floor_count(amount: float, *, forgiving: bool = True) -> int:
+    """⌊amount + 1e-9⌋: forgives one rounding error, so that 0.29·100 = 28.99...96 counts as 29.
+
+    Not forgiving, it is the plain truncation of the papers' released code: 28.
+    """
+    return math.floor(amount + 1e-9 if forgiving else amount)
+
+
+def shares_to_counts(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+    """Whole numbers that sum to `total` and are nearest to total·shares (largest remainders first)."""
+    exact = np.asarray(shares, np.float64) / np.sum(shares) * total
+    counts = np.floor(exact + 1e-9).astype(np.int64)
+    rest = total - int(counts.sum())
+    counts[np.argsort(counts - exact, kind="stable")[:rest]] += 1
+    return counts

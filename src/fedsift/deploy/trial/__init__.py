@@ -1,1 +1,0 @@
-"""A whole consortium on one machine, to try a deployment."""
