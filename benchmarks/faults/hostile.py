@@ -37,7 +37,8 @@ from fedsift.protocol.messages import Reply, ReplyEnvelope, RequestEnvelope
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import new_run
 from fedsift.study.running import run as run_in_process
-from fedsift.transports.remote.encoding import EncodedMessage, decode, encode
+from fedsift.transports.remote.encoding import decode, encode
+from fedsift.transports.remote.messages import EncodedMessage
 
 # A site of the consortium ---------------------------------------------------------------------------------------------
 

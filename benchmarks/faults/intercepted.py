@@ -24,8 +24,9 @@ from fedsift.deploy.app import narrowest_policy
 from fedsift.deploy.site.local_socket import call_worker, receive_message, send_message
 from fedsift.deploy.site.policy import fields_in, small_counts
 from fedsift.protocol.messages import ReplyEnvelope
-from fedsift.transports.remote.encoding import EncodedMessage, decode
+from fedsift.transports.remote.encoding import decode
 from fedsift.transports.remote.introduction import Acknowledged, Introduction
+from fedsift.transports.remote.messages import EncodedMessage
 
 FLOOR = 10
 

@@ -18,7 +18,8 @@ from benchmarks.attacks.attacks import ATTACKS, Sight
 from torch import Tensor
 
 from fedsift.protocol.messages import Reply, ReplyEnvelope, SiteFacts
-from fedsift.transports.remote.encoding import EncodedMessage, decode, encode
+from fedsift.transports.remote.encoding import decode, encode
+from fedsift.transports.remote.messages import EncodedMessage
 
 EXECUTED: list[str] = []
 """Grows if anything that was sent is ever executed."""

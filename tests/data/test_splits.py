@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift.core.errors import ConfigError
-from fedsift.core.numbers import floor_count, shares_to_counts
-from fedsift.data.splits import split, units_of
+from fedsift.core.numbers import floor_count
+from fedsift.data.splits import shares_to_counts, split, units_of
 
 
 def rng():

@@ -69,7 +69,7 @@ def test_a_sites_door_takes_answers_of_the_size_that_its_file_says_and_asks_no_e
         doors.append({"client": client, **options})
         raise Seen
 
-    monkeypatch.setattr(attending, "Door", door)
+    monkeypatch.setattr(attending, "Gateway", door)
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     ca = Authority(tmp_path / "authority").ca
     for folder, changes in (("usual", {}), ("own", {"largest_answer": 3})):

@@ -361,7 +361,7 @@ def test_no_egress_no_list() -> None:
 
 LABELS = {
     "requests": ["ReleaseLabels"],
-    "fields": [f"Released.{name}" for name in ("counts", "epsilon", "releases", "private")],
+    "fields": [f"ReleasedCounts.{name}" for name in ("counts", "epsilon", "releases", "private")],
     "floor": 0,
 }
 

@@ -26,6 +26,7 @@ from fedsift.models.factory import initial_weights
 from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, RequestMoment
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train
+from fedsift.transports.flower.records import to_records
 from fedsift.transports.remote.answering import answer as answer_in
 from fedsift.transports.remote.encoding import encode
 from fedsift.transports.remote.introduction import Introduction, IntroductionRequest
@@ -145,8 +146,8 @@ def train(site: str = "north", run: str = "run", expects: str = "") -> RequestEn
     return RequestEnvelope(run, site, RequestMoment(1, "train", 0, 0), expects, Train(weights, Recipe()))
 
 
-def answer(asked: Any, path: Path, session: str, frank: bool = False) -> Any:
-    return answer_in(asked, lambda: open_site(path, "mlp"), "mlp", session, expose_errors=frank)
+def answer(asked: Any, path: Path, session: str, expose_errors: bool = False) -> Any:
+    return answer_in(asked, lambda: open_site(path, "mlp"), "mlp", session, expose_errors=expose_errors)
 
 
 def test_a_site_introduces_itself(tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_a_full_disk_is_named_and_the_file_is_not(tmp_path: Path, monkeypatch: p
 
 
 def test_a_node_knows_its_site_from_its_own_settings_alone() -> None:
-    message = SimpleNamespace(content=encode(IntroductionRequest()).to_records())
+    message = SimpleNamespace(content=to_records(encode(IntroductionRequest())))
     context = SimpleNamespace(node_config={"site": "/data/site.toml", "partition-id": 0}, run_id=1)
     with pytest.raises(ConfigError, match="fedsift flower site"):
         client.call(message, context)  # type: ignore[arg-type]

@@ -37,8 +37,9 @@ from fedsift.training.own_models import EvaluateOwn
 from fedsift.training.public_learning import Collaborate, PublicLesson, PublicPart, PublicPredictions
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Evaluate, Indicate, Train
-from fedsift.transports.remote.encoding import EncodedMessage, decode, encode
+from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Introduction, IntroductionRequest
+from fedsift.transports.remote.messages import EncodedMessage
 from tests.deploy.test_policy import ask, egress
 from tests.deploy.test_sites import train, write_site
 

@@ -29,8 +29,9 @@ from fedsift.protocol.messages import ReplyEnvelope
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train
 from fedsift.transports.remote.answering import answer, answer_message
-from fedsift.transports.remote.encoding import EncodedMessage, decode, encode
+from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Acknowledged, Introduction, IntroductionRequest, SiteNotice
+from fedsift.transports.remote.messages import EncodedMessage
 from tests.deploy.processes import wait_until
 from tests.deploy.test_sites import train, write_site
 from tests.promises.fuzz import changed
@@ -100,7 +101,7 @@ def test_a_request_that_the_site_does_not_know_is_refused_and_nobody_else_answer
         ({"run": 5}, "run is a int (5), not a text"),
         ({"run": {}}, "run is a dict (0 entries), not a text"),
         ({"request": "text"}, "request is a str (text), not a Request"),
-        ({"moment": None}, "moment is a NoneType (None), not a Moment"),
+        ({"moment": None}, "moment is a NoneType (None), not a RequestMoment"),
         ({"run": "x" * 5000}, "run has 5000 characters"),
         ({"request": Train({"w": torch.tensor([math.nan])}, Recipe())}, "not finite"),
         ({"request": Train({"w": torch.tensor([1e35])}, Recipe())}, "beyond 1e+30"),
@@ -262,7 +263,7 @@ def test_a_request_that_ends_the_process_each_time_is_given_up(door: Path) -> No
 
 def test_an_ended_process_is_started_again(tmp_path: Path, door: Path) -> None:
     told: list[str] = []
-    process = commands.Worker(write_site(tmp_path), door)
+    process = commands.SiteProcess(write_site(tmp_path), door)
     process.start()
     first = process._process
     assert first is not None

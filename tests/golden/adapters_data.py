@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from golden_harness import Adapters
 
-from fedsift.core.numbers import floor_count, shares_to_counts
+from fedsift.core.numbers import floor_count
 from fedsift.data.noise import instance
 from fedsift.data.noise import transition_matrix as matrices
 from fedsift.data.noise.base import NoiseInput
@@ -24,6 +24,7 @@ from fedsift.data.partitions import open_set
 from fedsift.data.partitions.base import Pool
 from fedsift.data.partitions.iid import Iid
 from fedsift.data.partitions.overlapping import draw_sample
+from fedsift.data.splits import shares_to_counts
 
 Inputs = dict[str, Any]
 DRAWS = 40_000

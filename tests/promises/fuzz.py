@@ -22,7 +22,8 @@ from fedsift.protocol.method import Stage
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
-from fedsift.transports.remote.encoding import EncodedMessage, decode, encode
+from fedsift.transports.remote.encoding import decode, encode
+from fedsift.transports.remote.messages import EncodedMessage
 
 JUNK: tuple[Any, ...] = (
     None, True, 0, -1, 1, 10**15, 10**400, -(2**63), 0.5, 1e30, -1e300, float("nan"), float("inf"), "", "[/foo]",
@@ -56,9 +57,9 @@ class Recording(InProcess):
             self.step.answers.append(answers)
         return answers
 
-    def settle(self, envelope: RequestEnvelope) -> None:
+    def accept_notebook(self, envelope: RequestEnvelope) -> None:
         if self.replayed is None:
-            super().settle(envelope)
+            super().accept_notebook(envelope)
 
 
 @dataclass

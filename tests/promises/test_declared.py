@@ -148,7 +148,7 @@ def test_what_is_sent_is_what_is_declared(name: str, change: dict[str, Any], tmp
     listed = {stage: {kind.__name__ for kind in asks} for stage, asks in declared(method, (Evaluate,)).items()}
     if change.get("detection") == "tested":  # nobody was named here, so that nobody is asked to correct
         assert all(kinds <= listed[stage] for stage, kinds in asked.items())
-        assert any("TellBlindShare" in kinds for kinds in asked.values())
+        assert any("EstimateBlindShare" in kinds for kinds in asked.values())
         return
     assert asked == listed
     leaves = {

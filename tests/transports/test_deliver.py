@@ -22,7 +22,8 @@ from fedsift.runs.folder import RunFolder
 from fedsift.runtime.federation import QuorumPolicy
 from fedsift.runtime.gate.protection import GateLimits, Protection
 from fedsift.training.requests import Evaluate, Evaluated
-from fedsift.transports.flower.channel import FlowerChannel, Unreadable, from_records, to_records
+from fedsift.transports.flower.channel import FlowerChannel, Unreadable
+from fedsift.transports.flower.records import from_records, to_records
 from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.engine import ROSTER_FILE, ExpectedSites, StartRoster, joined_sites
 from fedsift.transports.remote.federation import RemoteFederation, gather

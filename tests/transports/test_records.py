@@ -19,16 +19,11 @@ from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, RequestMom
 from fedsift.training.crossfit import CrossTrain
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Evaluate, Train, Trained
-from fedsift.transports.flower.channel import (
-    SALTED,
-    RecordsOfOneExchange,
-    from_records,
-    size_of_records,
-    tensors_record,
-    to_records,
-)
-from fedsift.transports.remote.encoding import MOST_CHARACTERS, decode, encode, parsed
+from fedsift.transports.flower.channel import RecordsOfOneExchange
+from fedsift.transports.flower.records import SALTED, from_records, size_of_records, tensors_record, to_records
+from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Introduction, IntroductionRequest, disagreement
+from fedsift.transports.remote.messages import MOST_CHARACTERS, parsed
 
 
 def envelope(site: str, request: object) -> RequestEnvelope:

@@ -89,3 +89,12 @@ def _choose(
     if chosen.all() and len(chosen):
         chosen[rng.integers(len(chosen))] = False
     return chosen
+
+
+def shares_to_counts(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+    """Whole numbers that sum to `total` and are nearest to total·shares (largest remainders first)."""
+    exact = np.asarray(shares, np.float64) / np.sum(shares) * total
+    counts = np.floor(exact + 1e-9).astype(np.int64)
+    rest = total - int(counts.sum())
+    counts[np.argsort(counts - exact, kind="stable")[:rest]] += 1
+    return counts

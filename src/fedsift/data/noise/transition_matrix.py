@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsift.core.numbers import shares_to_counts
 from fedsift.data.dataset import Labels
 from fedsift.data.noise.base import Noise, NoiseInput, NoisyLabels, need_rate, noises
+from fedsift.data.splits import shares_to_counts
 
 Matrix = NDArray[np.float64]
 

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsift.core.errors import ConfigError, DataError
-from fedsift.core.numbers import shares_to_counts
 from fedsift.data.partitions.base import (
     Partition,
     Placement,
@@ -26,6 +25,7 @@ from fedsift.data.partitions.base import (
     partitions,
 )
 from fedsift.data.partitions.bernoulli_dirichlet import TRIES, draw_shares, fill_empty
+from fedsift.data.splits import shares_to_counts
 
 
 @partitions.register("open-set")

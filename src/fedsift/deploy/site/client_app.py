@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 
 from fedsift.core.errors import ConfigError
 from fedsift.deploy.site.local_socket import call_worker
-from fedsift.transports.flower.channel import CALL, from_records, to_records
+from fedsift.transports.flower.records import CALL, from_records, to_records
 
 app = ClientApp()
 

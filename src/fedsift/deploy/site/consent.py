@@ -22,7 +22,7 @@ from fedsift.deploy.site.site_file import SiteFile, notebook_of, read_site_file
 from fedsift.deploy.site.site_file_head import APP_PIN, EGRESS_FILE
 from fedsift.protocol.disclosure import replies_of
 from fedsift.protocol.messages import ReplyEnvelope, Request, RequestEnvelope
-from fedsift.transports.remote.encoding import EncodedMessage
+from fedsift.transports.remote.messages import EncodedMessage
 from fedsift.transports.remote.notebooks import run_folders
 
 ALLOWED_RUNS = "allowed-runs.json"

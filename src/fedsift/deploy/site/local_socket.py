@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from fedsift.core.errors import RunError
-from fedsift.transports.remote.encoding import EncodedMessage, parsed
+from fedsift.transports.remote.messages import EncodedMessage, parsed
 
 log = logging.getLogger("fedsift.site")
 

@@ -46,8 +46,9 @@ from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.training.known_networks import LONGEST_NAME, unknown_network
 from fedsift.training.private_updates import updates_in
 from fedsift.transports.remote.answering import answer
-from fedsift.transports.remote.encoding import EncodedMessage, decode, encode
+from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import SiteNotice
+from fedsift.transports.remote.messages import EncodedMessage
 from fedsift.transports.remote.notebooks import run_folders, unfit_run
 
 # The log of a site's own process: a line of it is a line, whatever a message from outside holds

@@ -12,8 +12,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedsift.core.errors import ConfigError
-from fedsift.transports.flower.channel import CALL, from_records, to_records
 from fedsift.transports.flower.processes import SIMULATED_SITES
+from fedsift.transports.flower.records import CALL, from_records, to_records
 from fedsift.transports.remote.answering import answer_message
 from fedsift.transports.remote.simulated_sites import open_simulated
 

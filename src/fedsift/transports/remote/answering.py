@@ -15,8 +15,9 @@ from fedsift.core.text import short
 from fedsift.core.type_checks import shown
 from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.training.processes import threads_of
-from fedsift.transports.remote.encoding import EncodedMessage, decode, encode
+from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Acknowledged, IntroductionRequest, NoSite, SiteNotice
+from fedsift.transports.remote.messages import EncodedMessage
 from fedsift.transports.remote.notebooks import NotebookStore, UnknownPages
 from fedsift.transports.remote.site_runtime import SiteRuntime
 
