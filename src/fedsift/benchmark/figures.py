@@ -7,7 +7,7 @@ from typing import Any
 
 from fedsift.core.errors import ConfigError
 from fedsift.core.registry import nearest
-from fedsift.runs.reading import LAST
+from fedsift.runs.reading import LAST, targeted_cost
 
 SCORES = ("accuracy", "bacc", "auc", "map", "mean_site_accuracy")
 PARTS = ("best", "last", "final")
@@ -119,11 +119,11 @@ def value_of(figures: Mapping[str, Any], name: str) -> float | None:
 
 def _visits(curve: str, target: float) -> float | None:
     """The visits until the accuracy first was the target."""
-    for point in curve.split():
-        visits, _, value = point.partition(":")
-        if float(value) >= target:
-            return float(visits)
-    return None
+    points = [point.partition(":") for point in curve.split()]
+    visits = [int(before) for before, _, _ in points]
+    each = [now - before for before, now in zip([0, *visits], visits)]
+    found = targeted_cost([float(value) for _, _, value in points], each, target)
+    return None if found is None else float(found)
 
 
 def is_target(name: str) -> bool:
