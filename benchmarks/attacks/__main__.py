@@ -11,27 +11,30 @@ from pathlib import Path
 
 import torch
 from benchmarks.attacks.accuracy import KINDS, SEEDS, averaging, row
-from benchmarks.attacks.files import missing, read, write
+from benchmarks.attacks.files import missing
 from benchmarks.attacks.honest import built, margins, presets, studies
+from benchmarks.files import read_tree, write_tree
 
 from fedsift.data.download import DataNotFound
 from fedsift.study.study import Study
 
 RESULTS = Path(__file__).parent / "results"
-ACCURACY, HONEST = RESULTS / "accuracy", RESULTS / "honest.json"
+ACCURACY, HONEST = RESULTS / "accuracy.csv", RESULTS / "honest.csv"
+ACCURACY_KEY, HONEST_KEY = ("method", "federation", "attack"), ("federation",)
 
 
 def measure_accuracy(names: list[str], kinds: list[str], seeds: list[int], anew: bool, until: float) -> None:
     """Rows that are not there yet; each is written when it is done, so a stopped run goes on."""
     with tempfile.TemporaryDirectory() as place:
         for seed, kind, name in itertools.product(seeds, kinds, names):
-            file, key = ACCURACY / f"{name}.json", f"{kind}, seed {seed}"
-            if not missing(read(file).get(key, {}).get("none"), anew):
+            known, key = read_tree(ACCURACY, ACCURACY_KEY), f"{kind}, seed {seed}"
+            if not missing(known.get(name, {}).get(key, {}).get("none"), anew):
                 continue
             if time.monotonic() > until:
                 return
             cells = dict(row(name, Path(place), seed, kind == "two"))
-            write(file, read(file) | {key: cells})
+            known.setdefault(name, {})[key] = cells
+            write_tree(ACCURACY, known, ACCURACY_KEY)
             print(name, key, {attack: cell["accuracy"] for attack, cell in cells.items()}, flush=True)
 
 
@@ -45,7 +48,7 @@ def honest_federations(folder: Path) -> Iterator[tuple[str, Study]]:
 def measure_honest(only: str, anew: bool, until: float) -> None:
     with tempfile.TemporaryDirectory() as place:
         for name, study in honest_federations(Path(place)):
-            if not missing(read(HONEST).get(name), anew) or only not in name:
+            if not missing(read_tree(HONEST, HONEST_KEY).get(name), anew) or only not in name:
                 continue
             if time.monotonic() > until:
                 return
@@ -54,7 +57,7 @@ def measure_honest(only: str, anew: bool, until: float) -> None:
             except DataNotFound as error:
                 print(name, "is left out:", error)
                 continue
-            write(HONEST, read(HONEST) | {name: found})
+            write_tree(HONEST, read_tree(HONEST, HONEST_KEY) | {name: found}, HONEST_KEY)
             print(name, found, flush=True)
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.attacks.attacks import FORM, MODEL, Change, Sight, absent, attacked
 from benchmarks.attacks.files import SOURCE, source
 from benchmarks.attacks.light import conducted
 from sklearn.datasets import load_digits
+from tests.promises.attacks import FORM, MODEL, Change, Sight, absent, attacked
 
 from fedsift.core.codec import digest_of
 from fedsift.data.dataset import FederatedDataset

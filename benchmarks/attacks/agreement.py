@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from benchmarks.attacks.accuracy import study_of
-from benchmarks.attacks.files import read, write
 from benchmarks.attacks.light import conducted
 from benchmarks.attacks.page import AGREEMENT as FILE
+from benchmarks.attacks.page import AGREEMENT_KEY as KEY
 from benchmarks.attacks.page import missed_methods
+from benchmarks.files import read_tree, write_tree
 
 from fedsift.runtime.gate.protection import ModelUpdate, Protection, agreements
 
@@ -50,6 +51,6 @@ def agreement(name: str) -> list[dict[str, Any]]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for method in missed_methods():
-        known = read(FILE)
+        known = read_tree(FILE, KEY)
         if method not in known:
-            write(FILE, known | {method: agreement(method)})
+            write_tree(FILE, known | {method: dict(enumerate(agreement(method), 1))}, KEY)

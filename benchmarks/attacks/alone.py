@@ -18,16 +18,18 @@ from typing import Any
 
 import torch
 from benchmarks.attacks.accuracy import HOSTILE, KINDS, RULE, SEEDS, SHORT, cell, study_of
-from benchmarks.attacks.attacks import MODEL, attacked, scaled
-from benchmarks.attacks.files import SOURCE, read, source, write
+from benchmarks.attacks.files import SOURCE, source
 from benchmarks.attacks.honest import natural
 from benchmarks.attacks.light import conducted
+from benchmarks.files import read_tree, write_tree
+from tests.promises.attacks import MODEL, attacked, scaled
 
 from fedsift.runtime.gate.protection import ModelUpdate, Protection, agreements
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.study import Study
 
-FILE = Path(__file__).parent / "results" / "alone.json"
+FILE = Path(__file__).parent / "results" / "alone.csv"
+KEY = ("federation", "attack")
 SITES, STAGE = 10, "pre-processing"
 LAST = HOSTILE[0]
 WAYS: Mapping[str, Mapping[str, Any]] = {
@@ -117,9 +119,9 @@ def main() -> None:
         jobs[f"early, {way}, seed {seed}"] = partial(early, way, seed)
         jobs |= {f"{kind}, {way}, seed {seed}": partial(costs, way, seed, kind) for kind in KINDS}
     for key, job in jobs.items():
-        if key not in read(FILE) and time.monotonic() < until:
+        if key not in read_tree(FILE, KEY) and time.monotonic() < until:
             found = job()
-            write(FILE, read(FILE) | {key: found})
+            write_tree(FILE, read_tree(FILE, KEY) | {key: found}, KEY)
             print(key, flush=True)
 
 

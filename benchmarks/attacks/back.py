@@ -7,7 +7,6 @@ of the median one, exchange by exchange.
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 from collections.abc import Mapping
@@ -15,17 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.attacks.attacks import attacked, scaled
 from benchmarks.attacks.honest import natural
 from benchmarks.attacks.light import conducted
 from benchmarks.attacks.turned import some_wrong
+from benchmarks.files import write_tree
+from tests.promises.attacks import attacked, scaled
 
-from fedsift.core.files import write_atomically
 from fedsift.runtime.gate.protection import Protection
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.study import Study
 
-FILE = Path(__file__).parent / "results" / "back.json"
+FILE = Path(__file__).parent / "results" / "back.csv"
+KEY = ("classes", "site")
 CLASSES, ROUNDS, SITES = (2, 5, 10), 5, 10
 FINDINGS = "4 findings"
 LAST = f"site-{SITES - 1:02d}"
@@ -81,4 +81,4 @@ def measured() -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    write_atomically(FILE, (json.dumps(measured(), indent=1) + "\n").encode())
+    write_tree(FILE, measured(), KEY)

@@ -8,17 +8,17 @@ labelled samples, and the median of what the other sites say of that model, liar
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.files import write_tree
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from fedsift.core.files import write_atomically
+from fedsift.benchmark.rows import read_rows, rows_text
 from fedsift.detection.indicators import normalise
 from fedsift.detection.mixtures import split_matrix, split_values
 from fedsift.formulas.metrics import precision_recall
@@ -30,7 +30,9 @@ from fedsift.study.study import Study
 from fedsift.training.requests import Indicate, Train
 from fedsift.training.workers import predict
 
-FILE = Path(__file__).parent / "results" / "lying.json"
+FILE = Path(__file__).parent / "results" / "lying.csv"
+KEY = ("liars", "check")
+CHECKS = ("claimed losses (FedNoRo)", "claimed LID (FedCorr)", "check: own 100 samples", "check: the others' median")
 SITES, SEEDS, DRAWS, OWN = 15, 3, 10, 100
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
 Array = NDArray[np.float64]
@@ -124,16 +126,15 @@ def verdicts(found: Mapping[str, Array], noisy: NDArray[np.bool_], liars: NDArra
         said[:, site] = said[:, site].max() + said[:, site].min() - said[:, site]
     np.fill_diagonal(said, np.nan)
     by_others = np.nanmedian(said, axis=1)
-    return {
-        "claimed losses (FedNoRo)": f1(split_matrix(normalise(losses).values).noisy, noisy),
-        "claimed LID (FedCorr)": f1(split_values(lid).noisy, noisy),
-        "check: own 100 samples": f1(split_values(found["own samples"]).noisy, noisy),
-        "check: the others' median": f1(split_values(by_others).noisy, noisy),
-    }
+    named = (
+        split_matrix(normalise(losses).values), split_values(lid), split_values(found["own samples"]),
+        split_values(by_others),
+    )  # fmt: skip
+    return {check: f1(one.noisy, noisy) for check, one in zip(CHECKS, named)}
 
 
-def run() -> dict[str, Any]:
-    table: dict[str, dict[str, list[float]]] = {f"{share:g}": {} for share in SHARES}
+def run() -> dict[float, Any]:
+    table: dict[float, dict[str, list[float]]] = {share: {} for share in SHARES}
     for seed in range(1, SEEDS + 1):
         found, noisy = measured(seed)
         random = np.random.default_rng(seed)
@@ -142,13 +143,16 @@ def run() -> dict[str, Any]:
                 liars = np.zeros(SITES, dtype=bool)
                 liars[random.choice(SITES, round(share * SITES), replace=False)] = True
                 for kind, value in verdicts(found, noisy, liars).items():
-                    table[f"{share:g}"].setdefault(kind, []).append(value)
-    means = {share: {kind: round(float(np.mean(v)), 3) for kind, v in row.items()} for share, row in table.items()}
-    return {"sites": SITES, "seeds": SEEDS, "draws": DRAWS, "own": OWN, "f1": means}
+                    table[share].setdefault(kind, []).append(value)
+    common = {"sites": SITES, "seeds": SEEDS, "draws": DRAWS, "own": OWN}
+    return {
+        share: {kind: {"f1": round(float(np.mean(values)), 3), **common} for kind, values in row.items()}
+        for share, row in table.items()
+    }
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     result = run()
-    write_atomically(FILE, (json.dumps(result, indent=1) + "\n").encode())
-    print(json.dumps(result, indent=1))
+    write_tree(FILE, result, KEY)
+    print(rows_text(read_rows(FILE), KEY))

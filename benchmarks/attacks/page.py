@@ -5,32 +5,40 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import statistics
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attacks.__main__ import ACCURACY, HONEST
+from benchmarks.attacks.__main__ import ACCURACY, ACCURACY_KEY, HONEST, HONEST_KEY
 from benchmarks.attacks.accuracy import KINDS, averaging
 from benchmarks.attacks.alone import EARLY, MISSED, WAYS
 from benchmarks.attacks.alone import FILE as ALONE
 from benchmarks.attacks.alone import FIRST as VISITED
-from benchmarks.attacks.attacks import FORM, MODEL
+from benchmarks.attacks.alone import KEY as ALONE_KEY
 from benchmarks.attacks.back import FILE as BACK
 from benchmarks.attacks.back import FINDINGS
-from benchmarks.attacks.files import SOURCE, read
+from benchmarks.attacks.back import KEY as BACK_KEY
+from benchmarks.attacks.files import SOURCE
+from benchmarks.attacks.lying import CHECKS
 from benchmarks.attacks.lying import FILE as LYING
+from benchmarks.attacks.lying import KEY as LYING_KEY
 from benchmarks.attacks.presets import FILE as PRESETS
+from benchmarks.attacks.presets import KEY as PRESETS_KEY
 from benchmarks.attacks.presets import small_presets
 from benchmarks.attacks.turned import FILE as TURNED
+from benchmarks.attacks.turned import KEY as TURNED_KEY
 from benchmarks.attacks.turned import SEED
+from benchmarks.files import read_tree
+from benchmarks.section import Page
+from benchmarks.section import paragraph as filled
+from tests.promises.attacks import FORM, MODEL
 
 from fedsift.runtime.gate import protection as facing
 from fedsift.runtime.gate.protection import GateLimits
 
-AGREEMENT = Path(__file__).parent / "results" / "agreement.json"
-PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
-WIDTH = 118
+AGREEMENT = Path(__file__).parent / "results" / "agreement.csv"
+AGREEMENT_KEY = ("method", "exchange")
+PAGE = Page("attacks.md", "python -m benchmarks.attacks.page")
 ONE, TWO = 0.03, 0.05
 """What one hostile site may cost by default, and two with a robust rule."""
 TOP = """One bad site cannot break or own a run: every reply passes a gate, and every update is judged beside
@@ -115,10 +123,6 @@ compare: a site whose claim and whose model disagree is one to call. Asking the 
 where many of them are noisy: their labels make them bad judges before anybody lies."""
 
 
-def filled(text: str) -> str:
-    return textwrap.fill(" ".join(text.split()), WIDTH, break_long_words=False, break_on_hyphens=False)
-
-
 def points(value: float | None) -> str:
     return "ended" if value is None else f"{100 * value:.1f}"
 
@@ -133,7 +137,8 @@ def table(head: list[str], body: list[list[str]]) -> str:
 
 
 def results() -> dict[str, dict[str, Any]]:
-    return {name: read(ACCURACY / f"{name}.json") for name in averaging()}
+    found = read_tree(ACCURACY, ACCURACY_KEY)
+    return {name: found.get(name, {}) for name in averaging()}
 
 
 def mean_of(cells: Sequence[Mapping[str, Any]]) -> float | None:
@@ -203,11 +208,13 @@ def missed_methods() -> list[str]:
 
 
 def why() -> str:
-    found = read(AGREEMENT)
+    found = read_tree(AGREEMENT, AGREEMENT_KEY)
     rounds = max((len(rows) for rows in found.values()), default=0)
     head = ["method", *(f"exchange {number + 1}: models, median cosine" for number in range(rounds))]
-    body = [[name, *(f"{row['models']}, {share(row['cosine'])}" for row in rows)] for name, rows in found.items()]
-    longest = GateLimits().norm_factor * max(row["length"] for row in read(HONEST).values())
+    body = [
+        [name, *(f"{row['models']}, {share(row['cosine'])}" for row in rows.values())] for name, rows in found.items()
+    ]
+    longest = GateLimits().norm_factor * max(row["length"] for row in read_tree(HONEST, HONEST_KEY).values())
     return f"{filled(WHY.format(longest=longest))}\n\n{table(head, body)}\n\n{alone()}"
 
 
@@ -218,7 +225,7 @@ def measured_everywhere(found: Mapping[str, Any], seed: str) -> bool:
 
 def alone() -> str:
     """Sites that cannot be told from attackers, by figures; then what a study can do about it."""
-    found, ways = read(ALONE), read(BACK)[FINDINGS]
+    found, ways = read_tree(ALONE, ALONE_KEY), read_tree(BACK, BACK_KEY)[FINDINGS]
     wrong, flip = (ways[who][0] for who in ("honest, every label wrong", "sign flip"))
     seeds = sorted(key for key in found if key.startswith("seed "))
     lone = [[who, *(f"{found[key][who]:.2f}" for key in seeds)] for who in ("every label wrong", "sign flip")]
@@ -274,20 +281,22 @@ def limits() -> str:
 
 
 def back() -> str:
-    found = read(BACK)
+    found = read_tree(BACK, BACK_KEY)
     if not found:
         return ""
-    rounds = len(next(iter(found["10"].values())))
+    rounds = len(next(iter(found[10].values())))
     head = ["classes", "site", *(f"exchange {number + 1}" for number in range(rounds))]
     body = [
-        [classes, who, *(f"{way:.2f}" for way in ways)] for classes, rows in found.items() for who, ways in rows.items()
+        [str(classes), who, *(f"{way:.2f}" for way in ways)]
+        for classes, rows in found.items()
+        for who, ways in rows.items()
     ]
     return table(head, body)
 
 
 def turned() -> str:
     """By skew or by kind of labels: the largest honest turn, and the share of attackers that are told."""
-    found = read(TURNED)
+    found = read_tree(TURNED, TURNED_KEY)
     groups: dict[str, list[dict[str, Any]]] = {}
     for key, row in found.items():
         groups.setdefault(key.split("; ")[0], []).append(row)
@@ -323,7 +332,7 @@ def turned() -> str:
 
 def presets() -> str:
     """One line a preset: whether both runs ended alike."""
-    found = read(PRESETS)
+    found = read_tree(PRESETS, PRESETS_KEY)
     equal = sum(row["equal"] for row in found.values())
     missing = [name for name in small_presets() if name not in found]
     words = filled(EQUAL.format(runs=len(found), equal=equal, refused=sum(row["refused on"] for row in found.values())))
@@ -336,7 +345,7 @@ def presets() -> str:
 
 
 def honest() -> str:
-    found = read(HONEST)
+    found = read_tree(HONEST, HONEST_KEY)
     names = ["length", "statistics", "against", "opposed", "turned"]
     body = [
         [name, *(share(row.get(key)) for key in names), str(len(row["refused"]))] for name, row in sorted(found.items())
@@ -345,12 +354,10 @@ def honest() -> str:
 
 
 def lying() -> str:
-    found = read(LYING)
-    shares = list(found["f1"])
-    kinds = list(found["f1"][shares[0]])
-    body = [[kind, *(f"{found['f1'][share][kind]:.2f}" for share in shares)] for kind in kinds]
-    words = LIES.format(**{key: found[key] for key in ("sites", "seeds", "draws", "own")})
-    head = ["", *(f"{100 * float(share):.0f} % lie" for share in shares)]
+    found = read_tree(LYING, LYING_KEY)
+    body = [[kind, *(f"{rows[kind]['f1']:.2f}" for rows in found.values())] for kind in CHECKS]
+    words = LIES.format(**found[0][CHECKS[0]])
+    head = ["", *(f"{100 * share:.0f} % lie" for share in found)]
     return f"{filled(words)}\n\n{table(head, body)}\n\n{filled(ADVICE)}"
 
 
@@ -370,4 +377,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), "utf-8")
+    PAGE.write(page())

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.attacks.files import SOURCE, missing, read, source, write
+from benchmarks.attacks.files import SOURCE, missing, source
 from benchmarks.attacks.light import conducted
+from benchmarks.files import read_tree, write_tree
 
 from fedsift.core.codec import digest_of
 from fedsift.data.download import DataNotFound
@@ -24,7 +25,8 @@ from fedsift.methods._base import methods
 from fedsift.study.scenarios import preset_names, preset_table
 from fedsift.study.study import Study
 
-FILE = Path(__file__).parent / "results" / "presets.json"
+FILE = Path(__file__).parent / "results" / "presets.csv"
+KEY = ("preset",)
 SMALL = "-small"
 SAMPLES, OF_A_SITE = 1500, 200
 FEWER: Mapping[str, int] = {"fednoro": 600, "fedmlp": 600}
@@ -91,7 +93,7 @@ def main() -> None:
     torch.set_num_threads(1)
     until = time.monotonic() + 60 * options.minutes
     for name in small_presets():
-        asked = options.only in name and missing(read(FILE).get(name), options.anew)
+        asked = options.only in name and missing(read_tree(FILE, KEY).get(name), options.anew)
         if not asked or time.monotonic() > until:
             continue
         began = time.process_time()
@@ -100,7 +102,7 @@ def main() -> None:
         except DataNotFound as error:
             print(name, "is left out:", error)
             continue
-        write(FILE, read(FILE) | {name: row})
+        write_tree(FILE, read_tree(FILE, KEY) | {name: row}, KEY)
         print(name, row, f"{time.process_time() - began:.1f} s", flush=True)
 
 

@@ -20,15 +20,16 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.attacks.accuracy import FINDINGS, WITH, study_of
-from benchmarks.attacks.files import read, write
 from benchmarks.attacks.honest import NOISES, PARTITIONS
 from benchmarks.attacks.light import conducted
+from benchmarks.files import read_tree, write_tree
 from sklearn.datasets import load_digits
 
 from fedsift.runtime.gate import protection as facing
 from fedsift.runtime.gate.protection import GateLimits, Protection
 
-FILE = Path(__file__).parent / "results" / "turned.json"
+FILE = Path(__file__).parent / "results" / "turned.csv"
+KEY = ("federation",)
 SEED, ROUNDS = 5, 8
 """The limit was chosen on seeds 101 to 103, with other surveys of few classes."""
 WRONG: Mapping[str, dict[str, Any]] = {
@@ -143,9 +144,9 @@ def main() -> None:
         order = list(jobs.items())
         random.Random(SEED).shuffle(order)  # so that what is there covers all kinds, wherever it was stopped
         for key, job in order:
-            found = read(FILE)
+            found = read_tree(FILE, KEY)
             if key not in found and time.monotonic() < until:
-                write(FILE, found | {key: job()})
+                write_tree(FILE, found | {key: job()}, KEY)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """`python -m benchmarks.audit [SCENARIO ...] [--seeds 10 11 ...]`: the label audit beside others, with the truth known.
 
-Every cell (a scenario with a seed) is one file in `results/`; cells that are there are not computed again. README.md
-says on which seeds the settings were chosen. `--summary` prints what is there.
+Every cell (a scenario with a seed) is a row of `results/cells.csv`; cells that are there are not computed again.
+README.md says on which seeds the settings were chosen. `--summary` prints what is there.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ import numpy as np
 from benchmarks.audit.federation import Audit, Scene, federated_audit
 from benchmarks.audit.rivals import adjusted_by_site, normalised_margin, self_confidence
 from benchmarks.audit.scenarios import SCENARIOS
-from benchmarks.audit.summary import SETTINGS, print_summary
+from benchmarks.audit.summary import SETTINGS, keep, print_summary, read
 from benchmarks.audit.trained import REPORTED, trained
 from numpy.typing import NDArray
 
-from fedsift.core.files import write_atomically
 from fedsift.detection.label_posterior import probability_wrong
 from fedsift.detection.label_rates import applied, flagged, site_rate
 from fedsift.formulas.metrics import average_precision, calibration_error, roc_area
@@ -140,12 +138,10 @@ def main() -> None:
     chosen = parser.parse_args()
     for seed in chosen.seeds if not chosen.summary else []:
         for name in chosen.scenarios:
-            file = chosen.results / f"{name}-{seed}.json"
-            if file.is_file():
+            if seed in {cell["seed"] for cell in read(chosen.results).get(name, [])}:
                 continue
             result = cell(name, seed, not chosen.no_parts)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, (json.dumps(result, indent=1) + "\n").encode())
+            keep(chosen.results, result)
             print(name, seed, {k: v["ap"] for k, v in result.get("ranking", {}).items()}, flush=True)
     print_summary(chosen.results)
 

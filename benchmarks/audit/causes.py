@@ -2,15 +2,13 @@
 
 One thing is changed at a time: how wrong labels are drawn, who holds which pictures, or what the fit has to find out
 for itself and is told here instead. HAM10000 unless a case names the made X-rays. Tuning seeds only;
-results/causes.json holds a line a case and seed.
+results/causes.csv holds a line a case and seed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -23,10 +21,11 @@ from benchmarks.audit.federation import (
     federated_probabilities,
     standard_features,
 )
+from benchmarks.audit.files import CAUSES, CAUSES_KEY
 from benchmarks.audit.scenarios import Labels, annotators_doubt, folded, ham, made_xrays, skin
+from benchmarks.files import read_list, write_list
 from numpy.typing import NDArray
 
-from fedsift.core.files import write_atomically
 from fedsift.data.noise.instance import corrupt_by
 from fedsift.detection import label_posterior
 from fedsift.detection.label_posterior import (
@@ -40,7 +39,6 @@ from fedsift.detection.label_rates import site_rate
 from fedsift.formulas.metrics import average_precision, calibration_error
 
 Array = NDArray[np.float64]
-RESULTS = Path(__file__).parent / "results" / "causes.json"
 SEEDS = (100, 101, 102, 103, 104)
 EXPONENTS = np.arange(0.5, 4.01, 0.25)
 
@@ -249,21 +247,23 @@ def _probabilities(scene: Scene, seed: int, ridge: float | None = None) -> tuple
     return _LAST[key]
 
 
+CASES = ["as reported", *TOLD, *(case for case in SCENES if case != "as reported"), *XRAYS]
+"""In the order of the page."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    every = ["as reported", *TOLD, *(case for case in SCENES if case != "as reported"), *XRAYS]
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
-    parser.add_argument("--cases", nargs="+", default=every, choices=every, metavar="CASE")
+    parser.add_argument("--cases", nargs="+", default=CASES, choices=CASES, metavar="CASE")
     chosen = parser.parse_args()
-    done: list[dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.is_file() else []
+    done = read_list(CAUSES)
     have = {(x["case"], x["seed"]) for x in done}
     for seed in chosen.seeds:
         for case in chosen.cases:
             if (case, seed) in have:
                 continue
-            done.append(experiment(case, seed))
-            done.sort(key=lambda x: (every.index(x["case"]), x["seed"]))
-            write_atomically(RESULTS, (json.dumps(done, indent=1) + "\n").encode())
+            done.append({"number": CASES.index(case) + 1, **experiment(case, seed)})
+            write_list(CAUSES, done, CAUSES_KEY)
             print(case, seed, flush=True)
 
 

@@ -8,25 +8,23 @@ pictures that radiologists read, the audit of the NIH's own labels is compared w
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from benchmarks.audit import pictures
 from benchmarks.audit.federation import ROUNDS, Scene, standard_features
+from benchmarks.audit.files import CHEST
 from benchmarks.audit.scenarios import FOLDS, folded
 from benchmarks.audit.trained import REPORTED
+from benchmarks.files import read_list, write_list
 from numpy.typing import NDArray
 
-from fedsift.core.files import write_atomically
 from fedsift.detection.label_posterior import LabelModel, probability_wrong
 from fedsift.formulas.metrics import average_precision, calibration_error, roc_area
 from fedsift.label_audit.linear_crossfit import as_probabilities, averaged, crossfit_step, out_of_fold
 from fedsift.label_audit.messages import first_reply, second_reply, shared_model, site_tempering, start_model
 from fedsift.label_audit.multilabel import fit_questions, never_annotated, site_rates, two_columns
 
-RESULTS = Path(__file__).parent / "results"
 SITES = 10
 RIDGE = 1e-2
 Array = NDArray[np.float64]
@@ -184,10 +182,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", nargs="+", type=int, default=list(REPORTED))
     for seed in parser.parse_args().seeds:
-        file = RESULTS / f"nih-missing-annotation-10-{seed}.json"
-        if not file.is_file():
-            write_atomically(file, (json.dumps(cell(seed), indent=1) + "\n").encode())
-        print(file.read_text())
+        done = read_list(CHEST)
+        if seed not in {row["seed"] for row in done}:
+            write_list(CHEST, [*done, cell(seed)], ("scenario", "seed"))
+        print(next(row for row in read_list(CHEST) if row["seed"] == seed))
 
 
 if __name__ == "__main__":

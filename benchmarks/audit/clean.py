@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 from benchmarks.audit.federation import Scene, federated_audit, federated_probabilities, standard_features
+from benchmarks.audit.files import CLEAN
 from benchmarks.audit.scenarios import dealt, flipped, folded
+from benchmarks.files import read_list, write_list
 
-from fedsift.core.files import write_atomically
 from fedsift.detection.label_posterior import probability_wrong
 from fedsift.detection.label_rates import FALSE_ALARM, flagged, site_rate
-
-RESULTS = Path(__file__).parent / "results" / "clean.json"
 
 
 def federation(seed: int, noisy: bool) -> tuple[Scene, np.ndarray]:
@@ -62,18 +61,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--federations", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=CLEAN)
     chosen = parser.parse_args()
-    done: list[dict[str, Any]] = json.loads(chosen.out.read_text())["federations"] if chosen.out.is_file() else []
+    done = read_list(chosen.out)
     have = {(line["seed"], line["noisy"]) for line in done}
     for seed in range(chosen.first, chosen.first + chosen.federations):
         for noisy in (False, True) if seed % 4 == 0 else (False,):
             if (seed, noisy) not in have:
                 done.append(one(seed, noisy))
         if seed % 20 == 19 or seed == chosen.first + chosen.federations - 1:
-            text = json.dumps({"summary": summary(done), "federations": done}, indent=1)
-            chosen.out.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(chosen.out, (text + "\n").encode())
+            write_list(chosen.out, done, ("noisy", "seed"))
     print(json.dumps(summary(done), indent=1))
 
 

@@ -7,15 +7,13 @@ probabilities out of fold, by the product's own equations without tempering.
 
 "retrained": the simpler form. The tempered fit's posteriors, out of fold, are the soft targets of a second training.
 
-`python -m benchmarks.audit.joint` compares all of them on tuning seeds and writes results/joint.json.
+`python -m benchmarks.audit.joint` compares all of them on tuning seeds and writes results/joint.csv.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,10 +25,11 @@ from benchmarks.audit.federation import (
     federated_probabilities,
     standard_features,
 )
+from benchmarks.audit.files import COMPARED, JOINT, JOINT_KEY, MOMENTS
 from benchmarks.audit.scenarios import SCENARIOS
+from benchmarks.files import read_tree, write_tree
 from numpy.typing import NDArray
 
-from fedsift.core.files import write_atomically
 from fedsift.detection.label_posterior import LabelModel, SiteFit, responsibilities
 from fedsift.formulas.metrics import average_precision, calibration_error
 from fedsift.label_audit.linear_crossfit import CrossfitSettings, as_probabilities, averaged, out_of_fold
@@ -43,16 +42,7 @@ _TINY = 1e-9
 
 WARM = 3
 """Rounds on the given labels before T enters: few, as a model that knows them by heart leaves T the identity."""
-MOMENTS = (12, 30)
-"""Rounds through T after which joint training is judged: as many as the tempered model is trained, and more."""
 SEEDS = (100, 101, 102)
-COMPARED = (
-    "cifar10n-mixed-skewed-20",
-    "cifar10n-worse-equal-20",
-    "ham10000-instance-natural-4",
-    "digits-equal-10",
-)
-RESULTS = Path(__file__).parent / "results" / "joint.json"
 
 
 def through_errors(
@@ -179,7 +169,7 @@ def compared(name: str, seed: int) -> dict[str, Any]:
     second, start = retrained(scene, features, seed, tempered, ridge)
     again = federated_audit(second, scene.given, scene.rows, scene.classes, start=start)
     told["retrained on posteriors, then tempered"] = measured(again, scene, true)
-    return {"scenario": name, "seed": seed, "methods": told}
+    return told
 
 
 def main() -> None:
@@ -187,14 +177,13 @@ def main() -> None:
     parser.add_argument("scenarios", nargs="*", default=list(COMPARED))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     chosen = parser.parse_args()
-    done = json.loads(RESULTS.read_text()) if RESULTS.is_file() else []
-    have = {(line["scenario"], line["seed"]) for line in done}
+    done = read_tree(JOINT, JOINT_KEY)
     for seed in chosen.seeds:
         for name in chosen.scenarios:
-            if (name, seed) not in have:
-                done.append(compared(name, seed))
-                write_atomically(RESULTS, (json.dumps(done, indent=1) + "\n").encode())
-                print(json.dumps(done[-1]), flush=True)
+            if seed not in done.get(name, {}):
+                done.setdefault(name, {})[seed] = compared(name, seed)
+                write_tree(JOINT, done, JOINT_KEY)
+                print(name, seed, done[name][seed], flush=True)
 
 
 if __name__ == "__main__":

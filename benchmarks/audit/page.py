@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
-import textwrap
 from pathlib import Path
 from typing import Any
 
+from benchmarks.audit import files
+from benchmarks.audit.clean import summary as clean_federations
 from benchmarks.audit.summary import difference, ratio, read, summary
+from benchmarks.files import read_list, read_tree
+from benchmarks.section import Page
+from benchmarks.section import paragraph as filled
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "audit-results.md"
+PAGE = Page("audit-results.md", "python -m benchmarks.audit.page")
 BOUNDS = {"cifar10n-mixed-skewed-20": (1.10, 1.25), "cifar10n-mixed-equal-20": (1.05, None)}
 """What AP must reach over pooled and local cleanlab, by the lower end of the interval; elsewhere 0.98 of pooled."""
-WIDTH = 118
 TOP = (
     "Made by `python -m benchmarks.audit.page` from `benchmarks/audit/results`; `benchmarks/audit/README.md` says how "
     "it was measured and how settings were chosen. AP: average precision of ranking the wrong labels first. The "
@@ -71,10 +74,6 @@ ROWS = {
 """Column of the second table: the score's name in a cell's file."""
 
 
-def _filled(text: str) -> str:
-    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
-
-
 def _number(value: float | None, places: int = 3) -> str:
     return "–" if value is None or math.isnan(value) else f"{value:.{places}f}"
 
@@ -119,7 +118,7 @@ def _earlier(cells: dict[str, dict[str, Any]]) -> list[str]:
         return []
     return [
         "",
-        _filled(
+        filled(
             f"Not measured again since the model changed ({len(old)} of {len(cells)} scenarios): their figures, and "
             "those of verdicts and NIH, are the earlier model's, and the present one claims "
             f"no bound by them. They are {', '.join(old)}."
@@ -129,14 +128,14 @@ def _earlier(cells: dict[str, dict[str, Any]]) -> list[str]:
 
 def _chest() -> list[str]:
     """Several findings a picture, with two findings left out at every site; and what radiologists read."""
-    told = [json.loads(file.read_text("utf-8")) for file in sorted((HERE / "results").glob("nih-*.json"))]
+    told = read_list(files.CHEST)
     pooled = ratio([x["ap"] for x in told], [x["ap_pooled"] for x in told])
     local = ratio([x["ap"] for x in told], [x["ap_local"] for x in told])
     lines = [
         "",
         "## Several findings a picture: NIH X-rays with missing annotation",
         "",
-        _filled(CHEST),
+        filled(CHEST),
         "",
         "| seed | wrong | ours | pooled | local | federated self-confidence | calibration error | noisy sites told | "
         "clean sites told | clean federation: sites told | radiologists: AUROC (95 %) |",
@@ -157,7 +156,7 @@ def _chest() -> list[str]:
     return [
         *lines,
         "",
-        _filled(f"Ours over pooled {_ratio(pooled)}, over local {_ratio(local)}: at least 0.98 of pooled {verdict}."),
+        filled(f"Ours over pooled {_ratio(pooled)}, over local {_ratio(local)}: at least 0.98 of pooled {verdict}."),
     ]
 
 
@@ -177,17 +176,17 @@ def _no_worse(own: list[dict[str, Any]]) -> str:
 
 def _verdicts() -> list[str]:
     """What 100 verdicts a site change, with readers' mistakes estimated, and given (`--reader-error`)."""
-    told = json.loads((HERE / "results" / "verdicts.json").read_text("utf-8"))
+    told = read_list(files.VERDICTS)
     lines = [
         "",
         "## A hundred verdicts a site, a tenth of them mistaken",
         "",
-        _filled(VERDICTS),
+        filled(VERDICTS),
         "",
         "| scenario | seeds | mistaken verdicts | AP before | AP after | calibration error before | after | no worse |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name, error in dict.fromkeys((x["scenario"], x["reader_error"]) for x in told):
+    for name, error in itertools.product(files.REVIEWED, (None, files.MISTAKEN)):
         own = [x for x in told if (x["scenario"], x["reader_error"]) == (name, error)]
 
         def mean(moment: str, key: str, own: list[dict[str, Any]] = own) -> float:
@@ -210,10 +209,10 @@ def _mean(lines: list[dict[str, Any]], key: str) -> float | None:
 
 def _causes() -> list[str]:
     """Why bounds are missed, by experiment (`causes.py`)."""
-    told = json.loads((HERE / "results" / "causes.json").read_text("utf-8"))
+    told = read_list(files.CAUSES)
     seeds = sorted({x["seed"] for x in told})
     lines = ["", "## Why bounds are missed: controlled experiments", ""]
-    lines += [_filled(EXPERIMENTS.format(seeds=", ".join(map(str, seeds)))), ""]
+    lines += [filled(EXPERIMENTS.format(seeds=", ".join(map(str, seeds)))), ""]
     lines += [
         "| case | AP | rate error | bias where noisy | coverage | clean sites told | noisy sites told | "
         "calibration error | wrong labels of lost classes |",
@@ -240,13 +239,12 @@ def _causes() -> list[str]:
 
 def _joint() -> list[str]:
     """Joint EM beside tempering (`joint.py`)."""
-    told = json.loads((HERE / "results" / "joint.json").read_text("utf-8"))
-    lines = ["", "## Joint EM, the rival", "", _filled(JOINT), ""]
+    told = read_tree(files.JOINT, files.JOINT_KEY)
+    lines = ["", "## Joint EM, the rival", "", filled(JOINT), ""]
     lines += ["| scenario | seeds | method | AP | rate error | bias | calibration error |", "|---" * 7 + "|"]
-    for name in dict.fromkeys(x["scenario"] for x in told):
-        own = [x for x in told if x["scenario"] == name]
-        for method in own[0]["methods"]:
-            each = [x["methods"][method] for x in own]
+    for name, own in sorted(told.items(), key=lambda item: files.COMPARED.index(item[0])):
+        for method in files.METHODS:
+            each = [methods[method] for methods in own.values()]
             lines.append(
                 f"| {name} | {len(own)} | {method} | {_mean(each, 'ap'):.3f} | {_mean(each, 'rate_error'):.1f} | "
                 f"{_mean(each, 'bias'):+.1f} | {_mean(each, 'calibration_error'):.3f} |"
@@ -255,9 +253,9 @@ def _joint() -> list[str]:
 
 
 def page() -> str:
-    cells = {name: summary(own) for name, own in read(HERE / "results").items()}
+    cells = {name: summary(own) for name, own in read(files.RESULTS).items()}
     ranked = {name: line for name, line in cells.items() if "ap" in line}
-    parts = ["# The label audit, measured", "", _filled(TOP), *_earlier(cells), "", "## Ranking", ""]
+    parts = ["# The label audit, measured", "", filled(TOP), *_earlier(cells), "", "## Ranking", ""]
     parts += [
         "| scenario | seeds | wrong | ours | pooled | local | ours / pooled | ours / local | bound |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -269,13 +267,13 @@ def page() -> str:
             f"{ap['cleanlab, each site alone']:.3f} | {_ratio(line['over_pooled'])} | {_ratio(line['over_local'])} | "
             f"{_verdict(name, line)} |"
         )
-    parts += ["", "## Where the gain comes from", "", _filled(SOURCES), ""]
+    parts += ["", "## Where the gain comes from", "", filled(SOURCES), ""]
     parts += ["| scenario | " + " | ".join(ROWS.values()) + " |", "|---" * (len(ROWS) + 1) + "|"]
     for name, line in ranked.items():
         parts.append(f"| {name} | " + " | ".join(_number(line["ap"].get(key)) for key in ROWS) + " |")
     parts += ["", "## Rates, calibration, corrections", ""]
     parts += [
-        _filled(RATES),
+        filled(RATES),
         "",
         "| scenario | rate error | coverage | calibration error | recall at budget | flagged | fixed | "
         "for each harmed |",
@@ -291,20 +289,20 @@ def page() -> str:
     parts += _causes()
     parts += _joint()
     parts += _chest()
-    clean = json.loads((HERE / "results" / "clean.json").read_text("utf-8"))["summary"]
-    speed = json.loads((HERE / "results" / "speed.json").read_text("utf-8"))
+    clean = clean_federations(read_list(files.CLEAN))
+    [speed] = read_list(files.SPEED)
     parts += _verdicts()
     parts += [
         "",
         "## Clean federations, and speed",
         "",
-        _filled(
+        filled(
             f"{clean['clean_federations']} simulated federations without a wrong label: "
             f"{clean['clean_sites_told_share']:.2%} of the sites were told of wrong labels (stated: at most "
             f"{clean['stated_false_alarm']:.0%}), {clean['clean_flagged_share']:.3%} of the labels were flagged."
         ),
         "",
-        _filled(
+        filled(
             f"{speed['samples']:,} samples, {speed['sites']} sites, {speed['folds']} folds on frozen features: "
             f"{speed['wall_seconds']:.0f} s, {speed['cpu_seconds']:.0f} s of processor, {speed['peak_megabytes']:,} MB "
             "at most."
@@ -315,4 +313,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), "utf-8")
+    PAGE.write(page())

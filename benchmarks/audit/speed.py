@@ -5,19 +5,16 @@ Rows are CIFAR-10N's first 12,000 pictures repeated with a little noise, so that
 
 from __future__ import annotations
 
-import json
 import resource
 import time
-from pathlib import Path
 
 import numpy as np
 from benchmarks.audit import pictures
 from benchmarks.audit.federation import Scene, federated_audit, federated_probabilities, standard_features
+from benchmarks.audit.files import SPEED
 from benchmarks.audit.scenarios import dealt, folded
+from benchmarks.files import write_list
 
-from fedsift.core.files import write_atomically
-
-RESULTS = Path(__file__).parent / "results" / "speed.json"
 COUNT = 50_000
 
 
@@ -39,7 +36,7 @@ def main() -> None:
         "cpu_seconds": round(time.process_time() - cpu, 1), "wall_seconds": round(time.perf_counter() - wall, 1),
         "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }  # fmt: skip
-    write_atomically(RESULTS, (json.dumps(result, indent=1) + "\n").encode())
+    write_list(SPEED, [result], ("samples", "sites"))
     print(result)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.files import read_list, read_tree, replaced
 from scipy.stats import t
 
+from fedsift.benchmark.rows import flat, write_rows
 from fedsift.detection.any_wrong_labels import FEW, VAGUE
 from fedsift.detection.label_posterior import FOLLOWS, SPREAD
 from fedsift.detection.label_rates import STRETCH, SURE
@@ -25,6 +26,10 @@ SETTINGS = {
     "sure": SURE,
 }
 """What the posterior was set to: a cell that was measured with anything else is of an earlier model."""
+
+
+CELLS, RANKING, SITES = "cells.csv", "ranking.csv", "sites.csv"
+KEY = ("scenario", "seed")
 
 
 def ratio(ours: list[float], theirs: list[float]) -> tuple[float, float]:
@@ -45,12 +50,31 @@ def difference(values: list[float]) -> tuple[float, float]:
 
 
 def read(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Every cell with its ranking and its sites, by scenario."""
+    rankings = read_tree(folder / RANKING, (*KEY, "score"))
+    sites = read_tree(folder / SITES, (*KEY, "site"))
     cells: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for file in sorted(folder.glob("*-[0-9]*.json")):
-        held = json.loads(file.read_text())
-        if "ours" in held:
-            cells[held["scenario"]].append(held)
+    for cell in read_list(folder / CELLS):
+        name, seed = cell["scenario"], cell["seed"]
+        if seed in rankings.get(name, {}):
+            cell["ranking"] = rankings[name][seed]
+        cell["ours"]["sites"] = list(sites[name][seed].values())
+        cells[name].append(cell)
     return cells
+
+
+def keep(folder: Path, cell: dict[str, Any]) -> None:
+    """One more cell: a row in `cells.csv`, one for each score in `ranking.csv`, one for each site in `sites.csv`."""
+    place = {name: cell[name] for name in KEY}
+    ours = {name: value for name, value in cell["ours"].items() if name != "sites"}
+    whole = {name: value for name, value in cell.items() if name != "ranking"} | {"ours": ours}
+    rows = {
+        CELLS: [flat(whole)],
+        RANKING: [{**place, "score": score, **figures} for score, figures in cell.get("ranking", {}).items()],
+        SITES: [{**place, "site": number, **site} for number, site in enumerate(cell["ours"]["sites"])],
+    }
+    for (name, new), further in zip(rows.items(), ((), ("score",), ("site",))):
+        write_rows(folder / name, replaced(folder / name, new, **place), (*KEY, *further))
 
 
 def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:

@@ -9,16 +9,16 @@ all samples and over those that nobody looked at: AP and calibration error.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.audit.files import MISTAKEN, REVIEWED, VERDICTS
 from benchmarks.audit.scenarios import SCENARIOS
 from benchmarks.audit.trained import REPORTED, trained
+from benchmarks.files import read_list, write_list
 from numpy.typing import NDArray
 
-from fedsift.core.files import write_atomically
 from fedsift.formulas.metrics import average_precision, calibration_error
 from fedsift.label_audit.from_probabilities import audit_labels
 from fedsift.label_audit.recalibration import recalibrate
@@ -26,8 +26,7 @@ from fedsift.label_audit.review import ReviewPlan, draw_plan
 from fedsift.label_audit.site_audit import SiteAudit
 from fedsift.label_audit.verdicts import GIVEN, OTHER, PROPOSAL, ReviewVerdict
 
-RESULTS = Path(__file__).parent / "results" / "verdicts.json"
-MISTAKEN = 0.1
+KEY = ("scenario", "reader_error", "seed")
 ARMS = (34, 33, 33)
 
 
@@ -79,18 +78,18 @@ def cell(name: str, seed: int, reader_error: float | None) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", nargs="+", type=int, default=list(REPORTED))
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=VERDICTS)
     chosen = parser.parse_args()
-    done: list[dict[str, Any]] = json.loads(chosen.out.read_text()) if chosen.out.is_file() else []
+    done = read_list(chosen.out)
     have = {(line["scenario"], line["seed"], line["reader_error"]) for line in done}
     for seed in chosen.seeds:
-        for name in ("cifar10n-mixed-skewed-20", "cifar10n-mixed-equal-20"):
+        for name in REVIEWED:
             for reader_error in (None, MISTAKEN):
                 if (name, seed, reader_error) in have:
                     continue
                 done.append(cell(name, seed, reader_error))
-                write_atomically(chosen.out, (json.dumps(done, indent=1) + "\n").encode())
-                print(json.dumps(done[-1]), flush=True)
+                write_list(chosen.out, done, KEY)
+                print(done[-1], flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m benchmarks.faults [--only NAME ...] [--again] [--list] [--page]
 
-A row that is in results/deployed.json is not made again unless --again or --only asks for it. Needs Linux; the disks
+A row that is in results/deployed.csv is not made again unless --again or --only asks for it. Needs Linux; the disks
 that are full and read-only need the right to mount a small file system, and are left out without it.
 """
 

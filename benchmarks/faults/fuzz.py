@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.attacks.attacks import Sight
 from benchmarks.attacks.light import conducted
 from benchmarks.faults.mutations import EXECUTED, Mutations
 from benchmarks.faults.row import source
 from benchmarks.faults.small import small_study
+from benchmarks.files import read_tree, write_tree
+from tests.promises.attacks import Sight
 
 from fedsift.core.codec import digest_of
-from fedsift.core.files import write_atomically
 from fedsift.core.type_checks import LONGEST_TEXT
 from fedsift.methods._base import methods
 from fedsift.protocol.messages import Reply, ReplyEnvelope, RequestEnvelope
@@ -234,41 +234,42 @@ def fuzz(
     """
     until = time.monotonic() + 60 * minutes
     chosen = names or methods.names()
-    known = json.loads(file.read_text("utf-8")) if file is not None and file.is_file() else {}
-    done, state = known.get("by_method", {}) if known.get("seed") == seed else {}, source()
-    each = {name: row for name, row in done.items() if row.get("source") == state}
+    done, state = read_tree(file, KEY) if file is not None else {}, source()
+    each = {name: row for name, row in done.items() if (row["source"], row["seed"]) == (state, seed)}
     share = -(-messages // len(chosen))
     for number, name in enumerate(chosen):
         if each.get(name, {}).get("messages", 0) >= share or time.monotonic() > until:
             continue
-        begun = time.process_time()
+        begun, executed = time.process_time(), len(EXECUTED)
         found = fuzz_method(name, share, seed * 1000 + number)
         each[name] = {
             **{key: getattr(found, key) for key in SUMS},
+            "executed": len(EXECUTED) - executed,
             "faults": found.faults,
             "cpu_seconds": round(time.process_time() - begun, 1),
+            "seed": seed,
             "source": state,
         }
         print(name, each[name], flush=True)
         if file is not None:
-            write_atomically(file, (json.dumps(_summed(each, seed), indent=1) + "\n").encode())
-    return _summed({name: each[name] for name in chosen if name in each}, seed)
+            write_tree(file, each, KEY)
+    return summed({name: each[name] for name in chosen if name in each})
 
 
-def _summed(each: dict[str, Any], seed: int) -> dict[str, Any]:
+def summed(each: dict[str, Any]) -> dict[str, Any]:
+    """All methods together."""
     return {
         "methods": len(each),
         "source": ", ".join(sorted({row["source"] for row in each.values()})),
-        "seed": seed,
-        **{key: sum(row[key] for row in each.values()) for key in SUMS},
-        "executed": len(EXECUTED),
+        "seed": next(row["seed"] for row in each.values()),
+        **{key: sum(row[key] for row in each.values()) for key in (*SUMS, "executed")},
         "faults": [fault for row in each.values() for fault in row["faults"]],
         "cpu_seconds": round(sum(row["cpu_seconds"] for row in each.values()), 1),
-        "by_method": each,
     }
 
 
-FILE = Path(__file__).parent / "results" / "fuzz.json"
+FILE = Path(__file__).parent / "results" / "fuzz.csv"
+KEY = ("method",)
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults.fuzz")
@@ -279,4 +280,4 @@ if __name__ == "__main__":
     options = parser.parse_args()
     chosen = options.methods.split(",") if options.methods else None
     result = fuzz(options.messages, options.seed, chosen, None if chosen else FILE, options.minutes)
-    print(json.dumps({key: value for key, value in result.items() if key != "by_method"}, indent=1))
+    print(json.dumps(result, indent=1))

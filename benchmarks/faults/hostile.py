@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from benchmarks.attacks.attacks import ATTACKS, Sight
 from benchmarks.faults.intercepted import tapped
 from benchmarks.faults.references import app_of, lost, reference, said_by, sameness
 from benchmarks.faults.row import PROCESSES, Row
@@ -26,6 +25,7 @@ from benchmarks.faults.stand import Stand, accuracy_of, model_of
 from benchmarks.faults.studies import study_of
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from tests.promises.attacks import ATTACKS, Sight
 
 from fedsift.deploy.certificates import client_context
 from fedsift.deploy.coordinator.roster import RosterEntry, add_entry, fingerprint

@@ -16,13 +16,14 @@ from typing import Any
 
 import torch
 from benchmarks.attacks.accuracy import HOSTILE, study_of
-from benchmarks.attacks.attacks import FORM, MODEL, Change, Sight, attacked
 from benchmarks.faults.fuzz import FILE as FUZZED
+from benchmarks.faults.fuzz import KEY, summed
 from benchmarks.faults.mutations import EXECUTED, Mutations
 from benchmarks.faults.row import source
 from benchmarks.faults.small import small_study
+from benchmarks.files import read_list, read_tree, write_list
+from tests.promises.attacks import FORM, MODEL, Change, Sight, attacked
 
-from fedsift.core.files import write_atomically
 from fedsift.deploy.site.policy import small_counts
 from fedsift.methods._base import methods
 from fedsift.protocol.messages import Reply, ReplyEnvelope, RequestEnvelope
@@ -31,7 +32,7 @@ from fedsift.study.running import InProcessTransport, new_run
 from fedsift.study.study import Study
 from fedsift.training.requests import Indicators
 
-FILE = Path(__file__).parent / "results" / "inprocess.json"
+FILE = Path(__file__).parent / "results" / "inprocess.csv"
 FLOOR = 10
 DEPLOYED = ("fednoro", "fedcorr", "rhfl", "fedmlp", "feddpcont")
 """Methods whose sites are also killed as processes."""
@@ -145,7 +146,7 @@ def messages() -> Iterator[dict[str, Any]]:
 def fuzzed() -> Iterator[dict[str, Any]]:
     if not FUZZED.is_file():
         return
-    found = json.loads(FUZZED.read_text("utf-8"))
+    found = summed(read_tree(FUZZED, KEY))
     line = row(
         f"{found['messages']:,} fuzzed messages",
         f"through the gate and all {found['methods']} methods, seed {found['seed']} (benchmarks/faults/fuzz.py)",
@@ -321,7 +322,6 @@ def rows(only: str, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults.inprocess")
     parser.add_argument("--only", default="", choices=["", *PARTS], help="this part of the rows alone")
-    kept = json.loads(FILE.read_text("utf-8")) if FILE.is_file() else []
-    result = rows(parser.parse_args().only, kept)
-    write_atomically(FILE, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
+    result = rows(parser.parse_args().only, read_list(FILE))
+    write_list(FILE, [{**line, "number": number} for number, line in enumerate(result, 1)], ("number",))
     print(json.dumps(result, indent=1, ensure_ascii=False))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.attacks.attacks import ATTACKS, Sight
+from tests.promises.attacks import ATTACKS, Sight
 from torch import Tensor
 
 from fedsift.protocol.messages import Reply, ReplyEnvelope, SiteFacts

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import re
-import textwrap
-from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.row import PROCESSES, RESULTS, ROWS, known
+from benchmarks.files import read_list
+from benchmarks.section import Page
+from benchmarks.section import paragraph as filled
 
-PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
-INPROCESS = RESULTS / "inprocess.json"
-WIDTH = 118
-TOP = """What a consortium makes of faults and attacks. Each line was brought about, not reasoned about: by `python -m
-benchmarks.faults`, which writes a row as soon as it has seen it, compares it with a run that nothing disturbed, and
-judges it by an expectation that was written down before. This page is made from `benchmarks/faults/results` alone."""
+PAGE = Page("faults.md", "python -m benchmarks.faults --page")
+INPROCESS = RESULTS / "inprocess.csv"
+TOP = """What a consortium makes of faults and attacks. Each line was brought about, not reasoned about: by
+`python -m benchmarks.faults`, which writes a row as soon as it has seen it, compares it with a run that nothing
+disturbed, and judges it by an expectation that was written down before. This page is made from
+`benchmarks/faults/results` alone."""
 PROCESS = """Where a row does not say otherwise there were real processes on one machine, over TLS and through both
 doors: a SuperLink, three sites and the coordinator's program. Points are those of accuracy that the last evaluation
 lost. Seconds are those that the whole command took longer than the undisturbed one; most of them are programs that
 start again, on a machine as busy as the end of the tables says. The last column quotes what the person who can mend
 it was told, in a terminal or a log; ids are shortened here, nothing else is."""
 GATE = """The same messages without processes: what arrives is tampered with, and the coordinator's gate, its
-protection and the methods have to live with it. Every one of these rows is made by `python -m
-benchmarks.faults.inprocess`."""
+protection and the methods have to live with it. Every one of these rows is made by
+`python -m benchmarks.faults.inprocess`."""
 GROUPS: dict[str, tuple[str, ...]] = {
     "Programs that die": ("site killed", "coordinator killed", "superlink killed", "start killed", "Ctrl-C"),
     "Sites that are slow, come and go": ("slow site", "flapping site", "site back two rounds later"),
@@ -45,10 +45,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Titles, and how the names of their rows begin; in the order of the page."""
 LONG_ID = re.compile(r"\b(sha256:)?([0-9a-f]{8})[0-9a-f]{24,}\b")
-
-
-def filled(text: str) -> str:
-    return textwrap.fill(" ".join(text.split()), WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def cell(value: Any) -> str:
@@ -126,10 +122,10 @@ def page() -> str:
         parts += [f"## {title}", deployed_rows(own)] if own else []
     parts += [filled(f"{kept} of {len(rows)} rows are as expected. {busy(rows)} {states(list(rows.values()))}")]
     if INPROCESS.is_file():
-        found = json.loads(INPROCESS.read_text("utf-8"))
+        found = read_list(INPROCESS)
         parts += ["## At the gate", filled(GATE), inprocess_rows(found), filled(states(found))]
     return "\n\n".join(parts) + "\n"
 
 
 def write_page() -> None:
-    PAGE.write_text(page(), "utf-8")
+    PAGE.write(page())

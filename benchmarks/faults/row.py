@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.files import read_tree, write_tree
+
 import fedsift
-from fedsift.core.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
-ROWS = RESULTS / "deployed.json"
-REFERENCES = RESULTS / "references.json"
+ROWS = RESULTS / "deployed.csv"
+REFERENCES = RESULTS / "references.csv"
+KEYS = {ROWS: ("name",), REFERENCES: ("method",)}
 
 PROCESSES = "processes on loopback, behind doors"
 ONE_COMMAND = "one command, before it connects"
@@ -40,15 +41,14 @@ class Row:
 
 
 def known(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else {}
+    return read_tree(path, KEYS[path])
 
 
 def keep(path: Path, name: str, value: Any) -> None:
     path.parent.mkdir(exist_ok=True)
     with (path.parent / ".lock").open("w") as lock:  # two commands may go through different rows at the same time
         fcntl.flock(lock, fcntl.LOCK_EX)
-        table = known(path) | {name: value}
-        write_atomically(path, (json.dumps(dict(sorted(table.items())), indent=1) + "\n").encode())
+        write_tree(path, known(path) | {name: value}, KEYS[path])
 
 
 def source() -> str:
@@ -64,4 +64,5 @@ def source() -> str:
 
 def keep_row(row: Row) -> None:
     """With the program's state, and the machine's load: seconds are worth no more than the quiet they were taken in."""
-    keep(ROWS, row.name, {**asdict(row), "load": round(os.getloadavg()[0], 1), "source": source()})
+    facts = {key: value for key, value in asdict(row).items() if key != "name"}
+    keep(ROWS, row.name, {**facts, "load": round(os.getloadavg()[0], 1), "source": source()})

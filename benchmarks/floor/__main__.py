@@ -1,12 +1,11 @@
 """What a floor costs: detection and accuracy when sites tell nothing of fewer than 10 samples, beside no floor.
 
-python -m benchmarks.floor            # runs what results/floor.json lacks, then writes the table
+python -m benchmarks.floor            # runs what results/floor.csv lacks, then writes the table
 python -m benchmarks.floor --page     # only writes the table of docs/deployment.md
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import tempfile
@@ -14,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.files import read_list, write_list
 from benchmarks.section import Section
 
 from fedsift.study.running import new_run, run
 from fedsift.study.study import Study
 
-RESULTS = Path(__file__).parent / "results" / "floor.json"
-SECTION = Section("deployment.md", "floor", "python -m benchmarks.floor --page")
+RESULTS = Path(__file__).parent / "results" / "floor.csv"
+SECTION = Section("deployment.md", "python -m benchmarks.floor --page", "floor")
 FLOORS, SEEDS = (0, 10), (1, 2, 3)
 METHODS: dict[str, dict[str, Any]] = {
     "fednoro": {"rounds": 12, "warm_up": 6},
@@ -90,8 +90,12 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, "", about])
 
 
+def body() -> str:
+    return table_of(read_list(RESULTS))
+
+
 def main() -> None:
-    rows: list[dict[str, Any]] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else []
+    rows = read_list(RESULTS)
     if "--page" not in sys.argv:
         done = {(row["method"], row["floor"], row["seed"]) for row in rows}
         for seed in SEEDS:
@@ -99,10 +103,9 @@ def main() -> None:
                 for floor in FLOORS:
                     if (method, floor, seed) not in done:
                         rows.append(measured(method, floor, seed))
-                        RESULTS.parent.mkdir(exist_ok=True)
-                        RESULTS.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+                        write_list(RESULTS, rows, ("method", "floor", "seed"))
                         print(rows[-1], flush=True)
-    SECTION.write(table_of(rows))
+    SECTION.write(body())
 
 
 if __name__ == "__main__":

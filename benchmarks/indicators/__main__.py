@@ -1,6 +1,6 @@
 """FedNoRo's Table 3: which signal of a site tells noisy sites from clean ones.
 
-    python -m benchmarks.indicators PRESET... [--seeds 1 2 3] [--fits 100] [--out RESULTS.json]
+    python -m benchmarks.indicators PRESET... [--seeds 1 2 3] [--fits 100] [--out RESULTS.csv]
 
 The federation warms up twice, with and without logit adjustment. Each indicator is then measured at the sites with the
 one or the other model, and a two-component mixture parts the sites, once for every fitting seed. Recall, precision and
@@ -12,17 +12,16 @@ curve of the indicator itself, or of its mean over the classes.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from benchmarks.files import read_tree, write_tree
 from numpy.typing import NDArray
 
-from fedsift.core.files import write_atomically
 from fedsift.detection.indicators import normalise
 from fedsift.detection.mixtures import split_matrix
 from fedsift.formulas.metrics import detect_sets, roc_area
@@ -35,6 +34,8 @@ from fedsift.study.study import Study
 from fedsift.study.toml_tables import apply_overrides
 from fedsift.training.requests import Indicate, Train
 
+FILE = Path(__file__).parent / "results" / "indicators.csv"
+KEY = ("preset", "seed", "indicator")
 Table = NDArray[np.float64]
 
 
@@ -113,7 +114,7 @@ def measure(study: Study, fits: int) -> dict[str, dict[str, float]]:
     return figures
 
 
-def summarise(results: dict[str, dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+def summarise(results: dict[int, dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
     """Means over the seeds."""
     seeds = list(results.values())
     return {
@@ -130,22 +131,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--fits", type=int, default=100)
     parser.add_argument("--set", nargs="*", default=[], help="settings over every preset")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "fednoro-indicators.json")
+    parser.add_argument("--out", type=Path, default=FILE)
     options = parser.parse_args()
-    data: dict[str, Any] = json.loads(options.out.read_text("utf-8")) if options.out.is_file() else {}
-    data.update(what="FedNoRo Table 3: recall, precision and matching ratio by indicator", fits=options.fits)
+    data = read_tree(options.out, KEY)
     for preset in options.presets:
-        results = data.setdefault(preset, {}).setdefault("results", {})
+        results = data.setdefault(preset, {})
         for seed in options.seeds:
-            if str(seed) in results:
+            if seed in results:
                 continue
             started = time.perf_counter()
             study = Study.from_table(apply_overrides(preset_table(preset), [*options.set, f"seed={seed}"]))
-            results[str(seed)] = measure(study, options.fits)
-            data[preset]["summary"] = summarise(results)
-            write_atomically(options.out, (json.dumps(data, indent=2) + "\n").encode())
+            results[seed] = {
+                label: {"fits": options.fits, **line} for label, line in measure(study, options.fits).items()
+            }
+            write_tree(options.out, data, KEY)
             print(f"{preset} seed {seed}: {(time.perf_counter() - started) / 60:.1f} min", flush=True)
-        for label, line in data[preset]["summary"].items():
+        for label, line in summarise(results).items():
             print(
                 f"{label:<28} Re {100 * line['recall']:5.1f}  Pr {100 * line['precision']:5.1f}  "
                 f"MR {100 * line['matching_ratio']:5.1f}  AUROC {line['auroc']:.3f}"

@@ -1,4 +1,4 @@
-"""The part of docs/leakage.md that goes method by method, from results/methods.json alone."""
+"""The part of docs/leakage.md that goes method by method, from results/methods.csv and results/fields.csv alone."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.attacks.files import read
-from benchmarks.attacks.page import filled, table
+from benchmarks.attacks.page import table
 from benchmarks.leakage.measure import FLOOR
-from benchmarks.leakage.methods import FILE, NOISE, POLICIES, SEEDS, SHOWN, SITES
+from benchmarks.leakage.methods import NOISE, POLICIES, SEEDS, SHOWN, SITES, read_results
 from benchmarks.leakage.replies import LEAST
+from benchmarks.section import paragraph as filled
 
 from fedsift.deploy.site.site_file import SiteFile
 from fedsift.formulas.privacy import update_zcdp
@@ -35,7 +35,7 @@ over sites and seeds; which is best was told by the truth, column by column, so 
 Of a method with public samples {shown} of each site's samples are public, too, so that their predictions really
 leave. Of several labels the sites are more uneven, the mix is that of the yes among the findings that a site says it
 annotates, and a site whose mix is within {least:g} of equal shares has nothing to be known.
-`benchmarks/leakage/replies.py` has the attacks, `benchmarks/leakage/results/methods.json` the figure of each."""
+`benchmarks/leakage/replies.py` has the attacks, `benchmarks/leakage/results/fields.csv` the figure of each."""
 AGAIN_TEXT = """The slow tests measure {names} anew with seed {seed}: no figure may lie above the kept one by more than
 {labels:g} (label mix) or {member:g} (member)."""
 COST = """What that costs: accuracy of the method's model on the coordinator's own test set after these few rounds; –
@@ -66,7 +66,7 @@ def grown(found: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
 
 def section() -> list[str]:
     """Paragraphs and tables."""
-    found = read(FILE)
+    found = read_results()
     names = [name for name in methods.names() if name in found]
     how = HOW.format(
         seeds=len(SEEDS), sites=SITES, floor=FLOOR, noise=NOISE, rho=update_zcdp(NOISE), shown=SHOWN, least=LEAST,

@@ -1,6 +1,6 @@
 """What a curious coordinator can read off a site's replies: its mix of labels, and whether a sample is there.
 
-`python -m benchmarks.leakage` fills results/leakage.json. Sites of digits with uneven classes; the coordinator knows
+`python -m benchmarks.leakage` fills results/leakage.csv. Sites of digits with uneven classes; the coordinator knows
 the global model, what it was told, and 200 labelled samples of its own that no site has.
 """
 

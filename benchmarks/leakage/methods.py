@@ -1,4 +1,4 @@
-"""`python -m benchmarks.leakage.methods [--only NAME] [--minutes N]`: results/methods.json, method by method.
+"""`python -m benchmarks.leakage.methods [--only NAME] [--minutes N]`: methods.csv and fields.csv, method by method.
 
 A small federation of digits with uneven classes for every method, once without a policy and once for each policy below,
 with the sites answering as deployed ones do (`deployed`). What leaves them is attacked (`replies`). A method that is in
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import tempfile
 import time
 from collections import Counter
@@ -19,13 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.attacks.accuracy import FINDINGS, WITH
-from benchmarks.attacks.files import read as read_results
-from benchmarks.attacks.files import write
 from benchmarks.attacks.light import conducted
+from benchmarks.files import read_list
 from benchmarks.leakage.deployed import Deployed, Left, introduced, site_files
 from benchmarks.leakage.measure import FLOOR
-from benchmarks.leakage.replies import Reader, figures, lengths, read
+from benchmarks.leakage.replies import FROM, Reader, figures, lengths, read
 
+from fedsift.benchmark.rows import flat, read_rows, write_rows
 from fedsift.core.errors import FedsiftError
 from fedsift.data.dataset import FederatedDataset
 from fedsift.deploy.site.policy import fields_in
@@ -34,12 +35,17 @@ from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
 
-FILE = Path(__file__).parent / "results" / "methods.json"
+RESULTS = Path(__file__).parent / "results"
+RUNS, FIELDS = RESULTS / "methods.csv", RESULTS / "fields.csv"
+KEY = ("method", "policy", "seed")
+"""What a row of both files is of; in `fields.csv` each field that was attacked has a row of its own."""
 SEEDS = (1, 2)
 SITES = 8
 """As many as one process keeps open at once (`deploy.sites`): with more, every request reads a site's data again."""
 NOISE = 1.0
 """Standard deviation of the noise in units of the clipping bound."""
+FIGURES = ("labels", "member")
+APPLIED = "policy table"
 POLICIES = ("no policy", "floor", "clipped", "noise")
 MODEL = "mlp"
 SHOWN = 12
@@ -172,6 +178,42 @@ def _run(
     return left, row
 
 
+def read_results() -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """By method and policy what was found with each seed."""
+    attacked: dict[tuple[Any, ...], dict[str, dict[str, float]]] = {}
+    for row in read_rows(FIELDS) if FIELDS.is_file() else ():
+        place = attacked.setdefault(tuple(row[name] for name in KEY), {what: {} for what in FIGURES})
+        for what, exchange in itertools.product(FIGURES, sorted(FROM)):
+            if f"{what}.{exchange}" in row:
+                place[what][f"{row['field']}, {exchange}"] = row[f"{what}.{exchange}"]
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for row in read_list(RUNS):
+        method, policy, seed = (row.pop(name) for name in KEY)
+        applied = row.pop(APPLIED)
+        whole = {**row, "policy": applied, **attacked.get((method, policy, seed), {what: {} for what in FIGURES})}
+        found.setdefault(method, {}).setdefault(policy, []).append(whole)
+    return found
+
+
+def keep(found: Mapping[str, Mapping[str, list[dict[str, Any]]]]) -> None:
+    """Both files."""
+    runs, fields = [], []
+    for method, policies in found.items():
+        for policy, seed in itertools.product(policies, range(len(SEEDS))):
+            row = policies[policy][seed]
+            place = dict(zip(KEY, (method, policy, SEEDS[seed])))
+            rest = {key: value for key, value in row.items() if key not in (*FIGURES, "policy")}
+            runs.append({**place, **flat({**rest, APPLIED: row["policy"]})})
+            each: dict[str, dict[str, float]] = {}
+            for what in FIGURES:
+                for name, value in row[what].items():
+                    field, _, exchange = name.rpartition(", ")
+                    each.setdefault(field, {})[f"{what}.{exchange}"] = value
+            fields += [{**place, "field": field, **values} for field, values in each.items()]
+    write_rows(RUNS, runs, KEY)
+    write_rows(FIELDS, fields, (*KEY, "field"), [f"{what}.{exchange}" for what in FIGURES for exchange in FROM])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.leakage.methods")
     parser.add_argument("--only", default="", help="one method")
@@ -180,12 +222,12 @@ def main() -> None:
     torch.set_num_threads(1)
     until = time.monotonic() + 60 * options.minutes
     for name in methods.names():
-        if name in read_results(FILE) or options.only not in ("", name) or time.monotonic() > until:
+        if name in read_results() or options.only not in ("", name) or time.monotonic() > until:
             continue
         began = time.process_time()
         rows = [measured(name, seed) for seed in SEEDS]
         found = {policy: [row[policy] for row in rows] for policy in POLICIES}
-        write(FILE, read_results(FILE) | {name: found})
+        keep(read_results() | {name: found})
         print(name, f"{time.process_time() - began:.1f} s", flush=True)
 
 

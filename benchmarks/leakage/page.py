@@ -3,21 +3,23 @@ declare."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
-from benchmarks.attacks.page import filled, table
-from benchmarks.leakage.__main__ import FILE
+from benchmarks.attacks.page import table
+from benchmarks.files import read_tree
+from benchmarks.leakage.__main__ import FILE, KEY
 from benchmarks.leakage.by_method import section
+from benchmarks.leakage.measure import FLOOR
 from benchmarks.leakage.secure import verdict
+from benchmarks.section import Page
+from benchmarks.section import paragraph as filled
 
 from fedsift.methods._base import methods
 
-PAGE = Path(__file__).parents[2] / "docs" / "leakage.md"
+PAGE = Page("leakage.md", "python -m benchmarks.leakage.page")
+KINDS = ("model", "public predictions", "per-class losses", "prototypes")
+PROTECTIONS = ("none", f"floor {FLOOR}", "clipped", "clipped, noise 0.1", "clipped, noise 1")
 TOP = """What leaves a site says something about its data. This page measures how much a curious coordinator can
-read off one exchange: the mix of labels at a site, and whether a given sample is there. It is made by `python
--m benchmarks.leakage.page`; `benchmarks/leakage/measure.py` has the attacks."""
+read off one exchange: the mix of labels at a site, and whether a given sample is there. It is made by
+`python -m benchmarks.leakage.page`; `benchmarks/leakage/measure.py` has the attacks."""
 LABELS = """**Label mix**: 1 - TV(guess, truth) / TV(equal shares, truth), the mean over the sites of {seeds}
 federations of digits with uneven classes; 0 is what anybody knows, 1 is everything, below 0 a wrong guess. From
 a model and from public predictions: which classes it predicts more often than the global model. From per-class
@@ -36,9 +38,10 @@ mods of the current API, `flwr.clientapp.mod`, have clipping, local noise and me
 
 
 def page() -> str:
-    found: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
-    known = found["known"]
-    pairs = list(dict.fromkeys(tuple(key.rsplit(", ", 1)[0].split(", ", 1)) for key in known))
+    found = read_tree(FILE, KEY)
+    known = {key: row["value"] for key, row in found.items()}
+    seeds = next(iter(found.values()))["seeds"]
+    pairs = sorted({tuple(key.rsplit(", ", 1)[0].split(", ", 1)) for key in known}, key=_place)
     body = [
         [
             kind,
@@ -48,12 +51,18 @@ def page() -> str:
         for kind, protection in pairs
     ]
     parts = [
-        "# Leakage", filled(TOP), filled(LABELS.format(seeds=found["seeds"])),
+        "# Leakage", filled(TOP), filled(LABELS.format(seeds=seeds)),
         table(["what leaves", "protection", "label mix", "member"], body),
         "## By method", *section(),
         "## Secure aggregation", filled(SECURE), _secure(), filled(FLOWER),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
+
+
+def _place(pair: tuple[str, ...]) -> tuple[int, int]:
+    """What tells most first; of one kind what is not protected first."""
+    kind, protection = pair
+    return KINDS.index(kind), PROTECTIONS.index(protection)
 
 
 def _cell(value: float | None) -> str:
@@ -68,4 +77,4 @@ def _secure() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), "utf-8")
+    PAGE.write(page())

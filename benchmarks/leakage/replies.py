@@ -40,9 +40,9 @@ FROM = ("first", "last", "all")
 """Which exchanges an attack reads."""
 LEAST = 0.05
 """TV(equal shares, truth) from which on a site's mix is something to be known; of several findings it may be less."""
-PUBLIC = ("Collaborated.outputs", "Contributed.outputs")
+PUBLIC = ("PublicReply.outputs", "ContributedModel.outputs")
 """Fields with predictions for public samples."""
-PREDICTED = "Profile.output"
+PREDICTED = "ModelProfile.output"
 """A prediction for one picture that every site is shown."""
 
 # Fields that speak of classes ----------------------------------------------------------------------------------------
@@ -82,11 +82,11 @@ def _of_given(reply: Any, axis: int) -> Array:
 
 BY_CLASS: Mapping[str, Callable[[Any], Array]] = {
     "Indicators.values": lambda r: from_losses(r.values.numpy().astype(float), r.held.numpy()),
-    "Portrait.held": lambda r: from_presence(r.held[:, 1].numpy()),
-    "Relations.held": lambda r: from_presence(r.held.numpy()),
+    "ClassPrototypes.held": lambda r: from_presence(r.held[:, 1].numpy()),
+    "RelationRows.held": lambda r: from_presence(r.held.numpy()),
     "RobustlyTrained.centroids": lambda r: from_presence((r.centroids != 0).any(-1).numpy()),
-    "Used.positives": lambda r: as_shares(r.positives.numpy().astype(float)),
-    "Released.counts": lambda r: posterior(r.counts.numpy(), r.epsilon).clipped,
+    "UsedCount.positives": lambda r: as_shares(r.positives.numpy().astype(float)),
+    "ReleasedCounts.counts": lambda r: posterior(r.counts.numpy(), r.epsilon).clipped,
     "OwnEvaluated.total": _of_evaluation,
     "LabelsCounted.cells": _of_first_table,
     "GridJudged.cells": lambda r: _of_given(r, 1),
@@ -94,9 +94,9 @@ BY_CLASS: Mapping[str, Callable[[Any], Array]] = {
 }
 """A guess of the mix of labels, over all classes or over those that the site annotates, from one reply."""
 UNREAD: Mapping[str, str] = {
-    "Portrait.prototypes": "read by which of them exist (Portrait.held)",
-    "Portrait.difficulty": "of classes that the site does not annotate",
-    "Relations.rows": "read by which of them exist (Relations.held)",
+    "ClassPrototypes.prototypes": "read by which of them exist (ClassPrototypes.held)",
+    "ClassPrototypes.difficulty": "of classes that the site does not annotate",
+    "RelationRows.rows": "read by which of them exist (RelationRows.held)",
     "Indicators.held": "read with Indicators.values",
     "OwnEvaluated.right": "at most OwnEvaluated.total",
     "OwnEvaluated.rest": "read with OwnEvaluated.total",
@@ -112,7 +112,7 @@ UNREAD: Mapping[str, str] = {
     "LabelsJudged.wrong": "how many labels are wrong",
     "LabelsJudged.remainders": "what is lumped, over all classes",
     "LabelsJudged.rest": "what is lumped, over all classes",
-    "Fitted.filter": "two components of losses, not by class",
+    "FittedFilter.filter": "two components of losses, not by class",
     "TrainedBehindFilter.filter": "two components of losses, not by class",
     "Controlled.change": "with option I alone, which is not the default",
 }

@@ -1,15 +1,14 @@
 """`python -m benchmarks.learns [KIND ...] [--rows NAME ...]`: does each method learn, with and without wrong labels?
 
-Every cell (a kind of data with a method) is one file in `results/`, computed by a process of its own and written as it
+Every cell (a kind of data with a method) is a row of `results.csv`, computed by a process of its own and written as it
 comes; cells that are there are not computed again (`--again` does). `--in-process` computes one cell here.
-`python -m benchmarks.learns.page` makes docs/learns.md of the files. Data are found as always, by FEDSIFT_DATA and the
+`python -m benchmarks.learns.page` makes docs/learns.md of them. Data are found as always, by FEDSIFT_DATA and the
 cache folder; HAM10000 needs the `features` extra.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -18,16 +17,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.files import read_list, replaced
 from benchmarks.learns.rows import KINDS, ROWS, Kind, Row
 
-RESULTS = Path(__file__).parent / "results"
+from fedsift.benchmark.rows import flat, write_rows
+
+RESULTS = Path(__file__).parent / "results.csv"
+KEY = ("kind", "method")
 LAST = 3
 """Evaluated rounds over which the end is averaged."""
 SEED = 1
 
 
-def file_of(kind: str, row: str) -> Path:
-    return RESULTS / f"{kind}-{row.replace(', ', '-').replace(' ', '-').replace('+', '-')}.json"
+def is_there(kind: str, row: str) -> bool:
+    return any((cell["kind"], cell["method"]) == (kind, row) for cell in read_list(RESULTS))
 
 
 def ending(kind: Kind, row: Row, settings: tuple[str, ...], seed: int) -> dict[str, float]:
@@ -85,10 +88,9 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="compute cells that are there too")
     parser.add_argument("--in-process", action="store_true", help="no process of its own for a cell")
     options = parser.parse_args()
-    RESULTS.mkdir(exist_ok=True)
     for kind in options.kinds:
         for label in options.rows:
-            if kind not in ROWS[label].kinds or (file_of(kind, label).is_file() and not options.again):
+            if kind not in ROWS[label].kinds or (is_there(kind, label) and not options.again):
                 continue
             if options.in_process:
                 write(cell(kind, label))
@@ -107,9 +109,7 @@ def main() -> None:
 
 
 def write(found: dict[str, Any]) -> None:
-    from fedsift.core.files import write_atomically
-
-    write_atomically(file_of(found["kind"], found["method"]), (json.dumps(found, indent=1) + "\n").encode())
+    write_rows(RESULTS, replaced(RESULTS, [flat(found)], **{name: found[name] for name in KEY}), KEY)
     shown = f"clean {found['clean']:.3f}  noisy {found['noisy']:.3f}  {found['seconds']:.0f} s"
     print(f"{found['kind']:<10} {found['method']:<24} {shown}", flush=True)
 

@@ -10,7 +10,6 @@ always, by FEDSIFT_DATA and the cache folder; the `features` extra is needed whe
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -18,10 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import benchmarks.learns.__main__ as learns
 import numpy as np
 from benchmarks.audit.pictures import adjudicated, chest
 
-from fedsift.core.files import write_atomically
 from fedsift.study.running import new_run, run
 from fedsift.study.scenarios import preset_table
 from fedsift.study.study import Study
@@ -45,7 +44,6 @@ WHAT = (
     f"layer, 8 equal sites, Adam 0.001, {ROUNDS} rounds of all sites; every site annotates 3 of the 8 findings."
 )
 """What the page says of it."""
-RESULTS = Path(__file__).parent / "results"
 
 ROWS: dict[str, Mapping[str, Any]] = {
     "fedavg": {"name": "fedavg", "rounds": ROUNDS},
@@ -110,13 +108,11 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS), help="only these methods")
     parser.add_argument("--again", action="store_true", help="compute what is there too")
     options = parser.parse_args()
-    RESULTS.mkdir(exist_ok=True)
     for label in options.rows:
-        file = RESULTS / f"{KIND}-{label}.json"
-        if file.is_file() and not options.again:
+        if learns.is_there(KIND, label) and not options.again:
             continue
         found = cell(label)
-        write_atomically(file, (json.dumps(found, indent=1) + "\n").encode())
+        learns.write(found)
         print(
             f"{label:<14} clean {found['clean']:.3f}  noisy {found['noisy']:.3f}  {found['seconds']:.0f} s",
             flush=True,

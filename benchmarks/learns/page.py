@@ -3,45 +3,44 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.files import read_list
 from benchmarks.learns import nih, own, reasons, runs
 from benchmarks.learns.chance import lower_end
 from benchmarks.learns.reasons import NEAR
 from benchmarks.learns.rows import KINDS
+from benchmarks.section import Page
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "learns.md"
+PAGE = Page("learns.md", "python -m benchmarks.learns.page")
+RESULTS = HERE / "results.csv"
 TESTS: dict[str, dict[str, Any]] = json.loads((HERE / "tests.json").read_text("utf-8"))
 """Of each kind of data the number of test samples, and how many of them each class has."""
-WIDTH = 118
-TOP = (
-    "Made by `python -m benchmarks.learns.page` from `benchmarks/learns/results`. Every method runs twice on a small "
-    "federation of real data, without and with wrong labels, for a few rounds: this is a check that it learns, not a "
-    "ranking, for which the budget is far too small. Figures are the mean of the last three rounds with one seed. "
-    '"Learns": with wrong labels the lower end of the figure\'s 95 % interval over the test samples is above what '
-    "guessing gives (Wilson for an accuracy; for a balanced accuracy and an AUC the widest interval that the numbers "
-    'of test samples allow, `benchmarks/learns/chance.py`). "Near": no more than 3 points below FedAvg (or the row '
-    "named) without any."
-)
+TOP = """Made by `python -m benchmarks.learns.page` from `benchmarks/learns/results.csv`. Every method runs twice on a
+small federation of real data, without and with wrong labels, for a few rounds: this is a check that it learns, not a
+ranking, for which the budget is far too small. Figures are the mean of the last three rounds with one seed. "Learns":
+with wrong labels the lower end of the figure's 95 % interval over the test samples is above what guessing gives (Wilson
+for an accuracy; for a balanced accuracy and an AUC the widest interval that the numbers of test samples allow,
+`benchmarks/learns/chance.py`). "Near": no more than 3 points below FedAvg (or the row named) without any."""
 OWN = (
     "The first table gives all methods one learning rate and one short budget; papers give each its own. Rows that "
     'were behind there ("see below" stands in their column) have more rounds here and a step chosen on seed '
     f"{own.TUNING} without wrong labels, not on the one reported ({own.REPORTED}): their own where several were tried, "
     "else FedAvg's. FedAvg with as many rounds, tuned in the same way, is what they are compared with "
-    "(`benchmarks/learns/own.json`; all runs: `runs.json`)."
+    "(`benchmarks/learns/own.json`; all runs: `runs.csv`)."
 )
 WORDS = {"ham10000": "HAM10000", "cifar10": "CIFAR-10", "nih": "NIH chest X-rays"}
 METRICS = {"accuracy": "accuracy", "bacc": "balanced accuracy", "map": "mean average precision", "auc": "AUC"}
 
 
-def read(folder: Path = HERE / "results") -> list[dict[str, Any]]:
+def read(file: Path = RESULTS) -> list[dict[str, Any]]:
     """Every cell, those of one kind together, the reference first."""
-    cells = [json.loads(text) for file in sorted(folder.glob("*.json")) if (text := file.read_text("utf-8"))]
-    return sorted(cells, key=lambda cell: (cell["kind"], cell["method"] != reference_of(cell), cell["method"]))
+    return sorted(
+        read_list(file), key=lambda cell: (cell["kind"], cell["method"] != reference_of(cell), cell["method"])
+    )
 
 
 def reference_of(cell: dict[str, Any]) -> str:
@@ -66,7 +65,7 @@ def lowest(cell: dict[str, Any]) -> float:
 
 def page(cells: list[dict[str, Any]] | None = None) -> str:
     found = read() if cells is None else cells
-    parts = ["# Does each method learn?", _filled(TOP)]
+    parts = ["# Does each method learn?", TOP]
     for kind in dict.fromkeys(cell["kind"] for cell in found):
         parts += _kind(kind, [cell for cell in found if cell["kind"] == kind])
     return "\n\n".join(parts) + "\n"
@@ -96,11 +95,11 @@ def _kind(kind: str, cells: list[dict[str, Any]]) -> list[str]:
             f"{100 * cell['noisy']:.1f} ({100 * lowest(cell):.1f}{noisy_own}) | "
             f"{_verdict(learns, again)} | {_verdict(near, again)} |"
         )
-    parts = [f"## {WORDS[kind]}", _filled(words), "\n".join(lines)]
+    parts = [f"## {WORDS[kind]}", words, "\n".join(lines)]
     if entries:
         rows = [own_line(entry, entries, known, first)[0] for entry in entries]
         head = "| method | its own | without wrong labels | over FedAvg | with wrong labels (from) | learns | near |"
-        parts += [f"### {WORDS[kind]}: a step and a budget of their own", _filled(OWN)]
+        parts += [f"### {WORDS[kind]}: a step and a budget of their own", OWN]
         parts.append("\n".join([head, "|---|---|---|---|---|---|---|", *rows]))
     if not behind:
         return [*parts, "None is behind with a budget of its own." if entries else "None is behind."]
@@ -109,7 +108,7 @@ def _kind(kind: str, cells: list[dict[str, Any]]) -> list[str]:
 
 def _reason(kind: str, method: str, known: Mapping[str, Any]) -> str:
     found = reasons.of(kind, method, reasons.read())
-    return _filled(f"- **{method}**: " + (reasons.words(found, known) if found else "not looked into"), "  ")
+    return f"- **{method}**: " + (reasons.words(found, known) if found else "not looked into")
 
 
 def _verdict(good: bool | None, again: own.Entry | None = None) -> str:
@@ -143,12 +142,8 @@ def own_line(
     return f"| {' | '.join(cells)} |", learns and near is not False
 
 
-def _filled(text: str, indent: str = "") -> str:
-    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
 def main() -> None:
-    PAGE.write_text(page(), "utf-8")
+    PAGE.write(page())
     print(page())
 
 

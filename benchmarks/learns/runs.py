@@ -1,7 +1,7 @@
-"""Runs beside the table's: what a method reaches with a step, a budget or a part of its own, each kept in runs.json.
+"""Runs beside the table's: what a method reaches with a step, a budget or a part of its own, each kept in runs.csv.
 
 A run is named by what it was: kind of data, method, settings, seed, whether labels were wrong. `python -m
-benchmarks.learns.runs` computes those that `own.json` and `reasons.json` name and runs.json does not hold, one after
+benchmarks.learns.runs` computes those that `own.json` and `reasons.json` name and runs.csv does not hold, one after
 the other, and writes each as it comes.
 """
 
@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.files import read_list, write_list
+
 HERE = Path(__file__).parent
-FILE = HERE / "runs.json"
+FILE = HERE / "runs.csv"
+KEY = ("kind", "seed", "wrong_labels", "method.name", "set", "metric")
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Trial:
 
 def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
     """Every run that is known, by its key."""
-    return {_trial(one).key: one for one in json.loads(file.read_text("utf-8"))} if file.is_file() else {}
+    return {_trial(one).key: one for one in read_list(file)}
 
 
 def _trial(one: Mapping[str, Any]) -> Trial:
@@ -48,7 +51,7 @@ def value(trial: Trial, known: Mapping[str, Mapping[str, Any]], metric: str | No
     found = known.get(trial.key)
     if found is None:
         return None
-    figure: float | None = found["values"].get(metric or next(iter(found["values"])))
+    figure: float | None = found["values"].get(metric or found["metric"])
     return figure
 
 
@@ -66,6 +69,7 @@ def compute(trial: Trial) -> dict[str, Any]:
         "set": [*trial.settings],
         "seed": trial.seed,
         "wrong_labels": trial.wrong_labels,
+        "metric": kind.metric,
         "values": values,
         "seconds": round(time.process_time() - began, 1),
     }
@@ -80,8 +84,6 @@ def wanted() -> Iterator[Trial]:
 
 
 def main() -> None:
-    from fedsift.core.files import write_atomically
-
     while True:
         known = read()
         trial = next((one for one in wanted() if one.key not in known), None)
@@ -89,7 +91,7 @@ def main() -> None:
             return
         found = compute(trial)
         every = [*known.values(), found]
-        write_atomically(FILE, (json.dumps(every, indent=1) + "\n").encode())
+        write_list(FILE, every, KEY)
         wrong = "noisy" if trial.wrong_labels else "clean"
         print(trial.kind, dict(trial.method), [*trial.settings], trial.seed, wrong, found["values"],
               found["seconds"], flush=True)  # fmt: skip

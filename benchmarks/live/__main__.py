@@ -3,7 +3,7 @@
 First the page of a run of 1,000 rounds: its events are written as an engine writes them, and the last rounds come
 while the page is open. Then a real run (`fedsift run`) with a page open beside it, for the server's CPU time as a share
 of the run's. CPU time and memory come from the kernel's own books (/proc), the page's times from the page itself.
-Results go to `results/live.json` beside this file.
+Results go to `results/live.csv` beside this file.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.files import write_list
+from benchmarks.live.page import RESULTS
 from tests.label_audit.browser import MISSING, Browser
 
 from fedsift.runs.events import Answered, Asked, Checkpointed, EventLog, Refused, RoundDone, Started
@@ -211,7 +213,7 @@ def main() -> None:
     options.add_argument("--sites", type=int, default=200)
     options.add_argument("--rounds", type=int, default=1000)
     options.add_argument("--real-rounds", type=int, default=100, help="rounds of the real run")
-    options.add_argument("--out", type=Path, default=HERE / "results" / "live.json")
+    options.add_argument("--out", type=Path, default=RESULTS)
     chosen = options.parse_args()
     if MISSING:
         sys.exit(f"{MISSING}: this benchmark needs a real browser")
@@ -225,7 +227,7 @@ def main() -> None:
         }
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    chosen.out.write_text(json.dumps(found, indent=2) + "\n")
+    write_list(chosen.out, [found], ("machine",))
     print(json.dumps(found, indent=2))
 
 

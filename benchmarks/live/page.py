@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.files import read_list
 from benchmarks.section import Section
 
-RESULTS = Path(__file__).parent / "results" / "live.json"
-SECTION = Section("live.md", "measured", "python -m benchmarks.live.page")
+RESULTS = Path(__file__).parent / "results" / "live.csv"
+SECTION = Section("live.md", "python -m benchmarks.live.page", "measured")
 
 
 def measured(found: dict[str, Any]) -> str:
@@ -36,7 +36,8 @@ def measured(found: dict[str, Any]) -> str:
 
 
 def body() -> str:
-    return measured(json.loads(RESULTS.read_text("utf-8")))
+    [found] = read_list(RESULTS)
+    return measured(found)
 
 
 if __name__ == "__main__":

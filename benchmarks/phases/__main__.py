@@ -3,7 +3,7 @@
     python -m benchmarks.phases [--sites 3] [--rounds 6] [--turns 3] [--ours]
 
 A turn is a run of the plain app and one of fedsift, each from its start; turns follow each other, so that a machine
-that is busier for a while is so for both. Writes results/phases.json, turn by turn; `python -m benchmarks.phases
+that is busier for a while is so for both. Writes results/phases.csv, turn by turn; `python -m benchmarks.phases
 --page` writes its table into docs/deployment.md.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.phases.memory import megabytes, proportional
-from benchmarks.phases.page import SECTION, table_of
+from benchmarks.phases.page import SECTION, body, keep, read, table_of
 from benchmarks.phases.plain import plain_phases
 
 from fedsift.core.errors import RunError
@@ -30,7 +30,6 @@ from fedsift.deploy.trial import ConsortiumTrial, family, prepare_trial, try_con
 from fedsift.runs.folder import WAITING, RunFolder
 from fedsift.study.study import Study
 
-RESULTS = Path(__file__).parent / "results" / "phases.json"
 PULL, PUSH = "POST /v1/fleet/pull-messages", "POST /v1/fleet/push-messages"
 
 
@@ -142,10 +141,10 @@ def keep_alone(sites: int, rounds: int) -> None:
     before = round(os.getloadavg()[0], 1)
     with tempfile.TemporaryDirectory(prefix="phases-") as place:
         ours = fedsift_phases(Path(place), sites, rounds)
-    found = json.loads(RESULTS.read_text("utf-8"))
+    found = read()
     loads = {"load_before": before, "load_after": round(os.getloadavg()[0], 1)}
-    found.setdefault("alone", []).append({"sites": sites, "rounds": rounds, **loads, **ours})
-    RESULTS.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+    found["alone"].append({"sites": sites, "rounds": rounds, **loads, **ours})
+    keep(found)
 
 
 def one_turn(sites: int, rounds: int) -> dict[str, Any]:
@@ -170,14 +169,14 @@ def main() -> None:
     if chosen.ours:
         keep_alone(chosen.sites, chosen.rounds)
     elif not chosen.page:
-        found = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
+        found = read()
         found |= {"sites": chosen.sites, "rounds": chosen.rounds, "cores": os.cpu_count()}
         found["turns"] = []
         for _ in range(chosen.turns):
             found["turns"].append(one_turn(chosen.sites, chosen.rounds))
-            RESULTS.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+            keep(found)
         print(table_of(found))
-    SECTION.write(table_of(json.loads(RESULTS.read_text("utf-8"))))
+    SECTION.write(body())
 
 
 if __name__ == "__main__":

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 from typing import Any
 
+from benchmarks.files import read_list, write_list
 from benchmarks.section import Section
 
 from fedsift.core.numbers import plural
 
-SECTION = Section("deployment.md", "phases", "python -m benchmarks.phases")
+RESULTS = Path(__file__).parent / "results" / "phases.csv"
+TURN, ALONE = "turn of both", "alone"
+COMMON = ("sites", "rounds", "cores")
+SECTION = Section("deployment.md", "python -m benchmarks.phases", "phases")
 
 
 def median_after_first(seconds: list[float]) -> float:
@@ -25,6 +30,26 @@ FLOWERS = {
     "door to the next round": "Flower: the program asks for answers; then ours: gate, averaging, checkpoint",
 }
 """Whose each part of a phase is."""
+
+
+def body() -> str:
+    return table_of(read())
+
+
+def read() -> dict[str, Any]:
+    """Turns of both, and later runs of fedsift alone; empty before the first."""
+    rows = read_list(RESULTS)
+    turns = [row for row in rows if row["what"] == TURN]
+    common = {key: turns[0][key] for key in COMMON} if turns else {}
+    return {**common, "turns": turns, "alone": [row for row in rows if row["what"] == ALONE]}
+
+
+def keep(found: dict[str, Any]) -> None:
+    """A row a turn, with what is the same for all of them."""
+    common = {key: found[key] for key in COMMON}
+    turns = [{"what": TURN, "number": n, **common, **turn} for n, turn in enumerate(found["turns"], 1)]
+    alone = [{**run, "what": ALONE, "number": n} for n, run in enumerate(found.get("alone", []), 1)]
+    write_list(RESULTS, [*turns, *alone], ("what", "number"))
 
 
 def table_of(found: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Does a round's cost depend on the number of sites? 100 of N sites train a round, N from 100 to 10,000.
 
-    python benchmarks/scale/sites.py [--out FILE.json]
+    python benchmarks/scale/sites.py [--out FILE.csv]
 
 Every size runs in a process of its own, so that peak memory is its own; rounds of the sizes are timed in turn.
 """
@@ -8,7 +8,6 @@ Every size runs in a process of its own, so that peak memory is its own; rounds 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import resource
 import statistics
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.files import write_list
 
 SAMPLES = 50
 ASKED = 100
@@ -89,7 +89,7 @@ def main() -> None:
         )
     print(f"10,000 against 100 sites: {rows[-1]['round_seconds'] / rows[0]['round_seconds']:.2f}x a round")
     if options.out:
-        options.out.write_text(json.dumps(rows, indent=2) + "\n")
+        write_list(options.out, rows, ("sites",))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Does memory stay flat? 500 rounds of 50 sites each, with worker processes, checkpoints and evaluation.
 
-    python benchmarks/scale/soak.py [--rounds 500] [--method fedavg] [--out FILE.json]
+    python benchmarks/scale/soak.py [--rounds 500] [--method fedavg] [--out FILE.csv]
 
 Memory is that of the whole tree of processes, shared pages counted once, read every ten rounds. The first fifth
 of the rounds warms up.
@@ -9,7 +9,6 @@ of the rounds warms up.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.files import write_list
 from benchmarks.speed.process import memory_of_tree
 
 SITES, SAMPLES, ASKED = 100, 40, 50
@@ -92,7 +92,7 @@ def main() -> None:
         f"(all within {100 * found['largest_over_smallest']:.1f} %)"
     )
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        write_list(options.out, [found], ("method", "rounds"))
 
 
 if __name__ == "__main__":

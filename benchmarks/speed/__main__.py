@@ -7,7 +7,6 @@ quartiles over the turns are shown. Run it on a quiet machine.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import platform
 import statistics
@@ -16,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.files import replaced
 from benchmarks.speed.figure import bar_chart
 from benchmarks.speed.process import AGAINST, Side
 from benchmarks.speed.workload import WORKLOADS, Workload
+
+from fedsift.benchmark.rows import write_rows
 
 RESULTS = Path(__file__).parent / "results"
 OURS = "fedsift, 2 processes"
@@ -59,16 +61,16 @@ def main() -> None:
     for name in options.workloads:
         if options.against:
             result = against(WORKLOADS[name], options.against, max(options.turns, FEWEST_TURNS))
-            save(result, options.out / f"{name}-against")
+            save_against(result, options.out)
             continue
         sides = options.sides.split(";") if options.sides else SIDES[name]
         result = compare(WORKLOADS[name], available(sides), options.turns)
         if options.whole_runs:
             wanted = [side for side in (OURS, "flower") if side in available(sides)]
             result["whole_runs"] = whole_runs(WORKLOADS[name], wanted, options.whole_runs)
-        save(result, options.out / name)
+        save_sides(result, options.out)
     if options.sweep:
-        save({"workload": "sweep", "machine": machine(), "points": sweep(options.turns)}, options.out / "sweep")
+        save_sweep(sweep(options.turns), options.out)
 
 
 def available(sides: list[str]) -> list[str]:
@@ -183,11 +185,52 @@ def sweep(turns: int) -> list[dict[str, Any]]:
     return found
 
 
-def save(result: dict[str, Any], path: Path) -> None:
-    path.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    if "sides" in result:
-        path.with_suffix(".svg").write_text(bar_chart(result))
-    print(f"  written: {path.with_suffix('.json')}")
+def save_sides(result: dict[str, Any], folder: Path) -> None:
+    """`sides.csv`, a row a side of each workload, and the workload's chart."""
+    whole = result.get("whole_runs", {})
+    common = {"turns": result["turns"], **result["machine"]}
+    rows = [
+        {
+            "workload": result["workload"], "side": name, **_columns("seconds", row["seconds"]),
+            "memory_mb": row["memory_mb"],
+            **(_columns("times_ours", row["times_ours"]) if "times_ours" in row else {}),
+            **(_columns("whole_run", whole[name]) if name in whole else {}), **common,
+        }
+        for name, row in result["sides"].items()
+    ]  # fmt: skip
+    file = folder / "sides.csv"
+    write_rows(file, replaced(file, rows, workload=result["workload"]), ("workload", "side"))
+    (folder / f"{result['workload']}.svg").write_text(bar_chart(result))
+
+
+def save_against(result: dict[str, Any], folder: Path) -> None:
+    """`against.csv`, a row a workload."""
+    low, high = result["median_interval"]
+    row = {
+        "workload": result["workload"], "turns": result["turns"],
+        **_columns("ours", result["seconds"][OURS]),
+        **_columns("other", result["seconds"][f"{OURS}, {AGAINST}"]),
+        **_columns("ratio", result["ratio"]), "median_from": low, "median_to": high, **result["machine"],
+    }  # fmt: skip
+    file = folder / "against.csv"
+    write_rows(file, replaced(file, [row], workload=result["workload"]), ("workload",))
+
+
+def save_sweep(points: list[dict[str, Any]], folder: Path) -> None:
+    """`sweep.csv`, a row a point: the plain loop, and ours."""
+    rows = [
+        {
+            "what": point["what"], "setting": point["value"], **_columns("seconds", point["seconds"]),
+            "memory_mb": point["memory_mb"], **_columns("times_ours", point["times_ours"]),
+            **_columns("ours", point["ours"]["seconds"]), "ours.memory_mb": point["ours"]["memory_mb"], **machine(),
+        }
+        for point in points
+    ]  # fmt: skip
+    write_rows(folder / "sweep.csv", rows, ("what", "setting"))
+
+
+def _columns(name: str, three: list[float]) -> dict[str, float]:
+    return {f"{name}.{part}": value for part, value in zip(("low", "median", "high"), three)}
 
 
 def quartiles(values: list[float]) -> list[float]:

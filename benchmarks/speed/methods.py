@@ -2,7 +2,7 @@
 
 LeNet-5, batches of 10, ten sites of 200 random images, one epoch, in one process and one thread. A method's round and
 FedAvg's alternate; the ratio is of processor time for each site that took part, median and quartiles over the turns, so
-that a shared machine disturbs it little. `--page` writes the table of results/methods.json into docs/speed.md.
+that a shared machine disturbs it little. `--page` writes the table of results/methods.csv into docs/speed.md.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import json
 import statistics
 import tempfile
-import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +22,7 @@ import torch
 from benchmarks.section import Section
 from threadpoolctl import threadpool_limits
 
-from fedsift.core.files import write_atomically
+from fedsift.benchmark.rows import read_rows, write_rows
 from fedsift.methods._base import methods
 from fedsift.protocol.federation import Round
 from fedsift.protocol.method import Stage
@@ -32,9 +30,10 @@ from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import open_in_process
 from fedsift.study.study import Study
 
-RESULTS = Path(__file__).parent / "results" / "methods.json"
-SECTION = Section("speed.md", "methods", "python -m benchmarks.speed.methods --page")
+RESULTS = Path(__file__).parent / "results" / "methods.csv"
+SECTION = Section("speed.md", "python -m benchmarks.speed.methods --page", "methods")
 SITES, SAMPLES, CLASSES = 10, 200, 10
+QUARTILES = ("low", "median", "high")
 MOST = 2.3
 """Times FedAvg's round that two networks or a teacher may cost."""
 WHY = {
@@ -164,13 +163,13 @@ def table(results: dict[str, dict[str, list[float]]]) -> str:
     return "\n".join(lines)
 
 
-def body(facts: dict[str, Any]) -> str:
+def body() -> str:
     """What docs/speed.md shows between the marks."""
+    facts = read()
     results: dict[str, dict[str, list[float]]] = facts["ratios"]
     apart = sorted(set(results) - set(facts["together"]))
     words = f"Figures of one run over {len(results) - len(apart)} rows, {facts['turns']} turns each, torch "
     words += f"{facts['torch']}" + (f"; {', '.join(apart)} were measured apart from it." if apart else ".")
-    said = textwrap.fill(words, 118, break_long_words=False, break_on_hyphens=False)
     dear = sorted(name for name, stages in results.items() if any(q[1] > MOST for q in stages.values()))
     absent = [name for name in _all() if name not in results and name not in LONGER]
     closing = [f"None costs more than {MOST} times."]
@@ -178,13 +177,34 @@ def body(facts: dict[str, Any]) -> str:
         reasons = [f"- **{name}**: {WHY.get(name, 'not looked into')}." for name in dear]
         closing = [f"Above {MOST} times:", "\n".join(reasons)]
     closing += [f"Not measured: {', '.join(absent)}."] if absent else []
-    return "\n\n".join([table(results), said, *closing])
+    return "\n\n".join([table(results), words, *closing])
 
 
 def read() -> dict[str, Any]:
     """The ratios, and which of them are of one run."""
-    found: dict[str, Any] = json.loads(RESULTS.read_text("utf-8"))
-    return found
+    rows = read_rows(RESULTS)
+    ratios: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        ratios.setdefault(row["method"], {})[row["stage"]] = [row[part] for part in QUARTILES]
+    return {
+        "ratios": ratios,
+        "together": list(dict.fromkeys(row["method"] for row in rows if row["together"])),
+        "turns": rows[0]["turns"],
+        "torch": rows[0]["torch"],
+    }
+
+
+def keep(facts: dict[str, Any]) -> None:
+    """A row a method and stage."""
+    rows = [
+        {
+            "method": name, "stage": stage, **dict(zip(QUARTILES, quartiles)), "together": name in facts["together"],
+            "turns": facts["turns"], "torch": facts["torch"],
+        }
+        for name, stages in facts["ratios"].items()
+        for stage, quartiles in stages.items()
+    ]  # fmt: skip
+    write_rows(RESULTS, rows, ("method", "stage"))
 
 
 def _all() -> list[str]:
@@ -208,8 +228,8 @@ def main() -> None:
                 others = [one for one in facts["together"] if one != name]
                 facts["together"] = others if options.names else [*others, name]
                 print(f"{name:<14} {facts['ratios'][name]}", flush=True)
-                write_atomically(RESULTS, (json.dumps(facts, indent=1, sort_keys=True) + "\n").encode())
-    SECTION.write(body(facts))
+                keep(facts)
+    SECTION.write(body())
     print(table(facts["ratios"]))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.files import write_list
 from benchmarks.speed.workload import CLASSES
 
 from fedsift.models.factory import build_model, initial_weights
@@ -25,7 +26,7 @@ from fedsift.training.job import TrainingJob
 from fedsift.training.recipe import Augment, Recipe
 from fedsift.training.requests import LocalSite
 
-RESULTS = Path(__file__).parent / "results" / "sizes.json"
+RESULTS = Path(__file__).parent / "results" / "sizes.csv"
 STEPS, SECONDS = 7, 1.0
 SIZES = (1, ALONE, 2, 5, 10)
 KINDS = [
@@ -86,7 +87,7 @@ def measure(model: str, shape: tuple[int, ...], batch: int) -> dict[str, Any]:
     nearest = min((size for size in sizes if size != ALONE), key=lambda size: abs(size - chosen))
     return {
         "model": model,
-        "shape": shape,
+        "shape": list(shape),
         "batch": batch,
         "parameters": parameters,
         "microseconds a sample": {str(size): value for size, value in times.items()},
@@ -105,7 +106,7 @@ def main() -> None:
         for batch in BATCHES:
             rows.append(measure(model, shape, batch))
             print(json.dumps(rows[-1]), flush=True)
-            options.out.write_text(json.dumps(rows, indent=1) + "\n")
+            write_list(options.out, rows, ("model", "batch"))
 
 
 if __name__ == "__main__":

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator, Sequence
 
+from benchmarks.files import read_tree
+from benchmarks.indicators.__main__ import FILE as INDICATORS
+from benchmarks.indicators.__main__ import KEY, ROWS
 from benchmarks.section import Section
-from benchmarks.tables.page import HERE, claim_line, figure_table, shown_results
+from benchmarks.tables.page import claim_line, figure_table, shown_results
 
+from fedsift.benchmark.figures import CONFIDENCE
 from fedsift.benchmark.summary import Results
 from fedsift.benchmark.text import pipes, title
 
@@ -21,15 +24,14 @@ PAPERS = {
     "rhfl": "RHFL",
 }
 """By the name of the page in docs/methods: the paper, as tables name it."""
-INDICATORS = HERE.parents[0] / "indicators" / "results" / "fednoro-indicators.json"
 INDICATED = "fednoro/isic-0.4-0.5-0.7-features"
-CONFIDENCE = "rhfl-confidence"
+WEIGHED = "rhfl-confidence"
 INTRO = """From the results that are kept, mean ± standard deviation over seeds, in round brackets what the paper
 prints. Every figure, interval and reason is in [the results](../results/papers.md)."""
 
 
 def section_of(name: str) -> Section:
-    return Section(f"methods/{name}.md", "results", COMMAND)
+    return Section(f"methods/{name}.md", COMMAND, "results")
 
 
 def bodies() -> dict[str, str]:
@@ -51,7 +53,7 @@ def excerpt(results: Results) -> Iterator[str]:
     there = f"{results.cells_there} of {results.cells_wanted} runs"
     yield f"**{title(results).removeprefix(table.paper).strip()}** (`{table.name}`, {there}). {table.what}."
     yield figure_table(results, table.figures[0])
-    if table.name == CONFIDENCE and results.records:
+    if table.name == WEIGHED and results.records:
         yield from weights(results)
     stated = [claim_line(verdict) for verdict in results.verdicts if not verdict.claim.explains]
     if stated:
@@ -64,14 +66,12 @@ def weights(results: Results) -> Iterator[str]:
 share that a site had:"""
     found: dict[tuple[str, str, bool], list[float]] = {}
     for record in results.records:
-        sites = [site for site in record.outcome["sites"] if site.get("confidence_weight") is not None]
-        total = sum(site["confidence_weight"] for site in sites)
         for row, column, _ in results.places[record.key]:
-            for site in sites:
-                place = (row, column, bool(site["truth_noisy"]))
-                found.setdefault(place, []).append(site["confidence_weight"] / total)
+            for kind in ("noisy", "clean"):
+                shares = record.figures.get(f"{CONFIDENCE}.{kind}", [])
+                found.setdefault((row, column, kind == "noisy"), []).extend(shares)
     kinds = [(c.label, noisy) for c in results.table.columns for noisy in (True, False)]
-    rows = [row.label for row in results.table.rows if any(place[0] == row.label for place in found)]
+    rows = [row.label for row in results.table.rows if any(found[row.label, *kind] for kind in kinds)]
     head = ["", *(f"{column}: {'noisy' if noisy else 'clean'} sites" for column, noisy in kinds)]
     yield pipes(head, [[row, *(_share(found[row, *kind]) for kind in kinds)] for row in rows])
 
@@ -82,12 +82,12 @@ def _share(values: Sequence[float]) -> str:
 
 def indicators() -> Iterator[str]:
     """Table 3 with many fits of the mixture to each run."""
-    content = json.loads(INDICATORS.read_text("utf-8"))
-    runs = content[INDICATED]["results"]
-    yield f"""With {content["fits"]} fits of the mixture to each run, as `python -m benchmarks.indicators` makes them
-(`{INDICATED}`, seeds {", ".join(runs)}; MR is the share of fits that find exactly the noisy sites, AUROC needs no
-mixture):"""
-    kinds = list(next(iter(runs.values())))
+    runs = read_tree(INDICATORS, KEY)[INDICATED]
+    kinds = [row.label for row in ROWS]
+    fits = min(run[kind]["fits"] for run in runs.values() for kind in kinds)
+    yield f"""With {fits} fits of the mixture to each run, as `python -m benchmarks.indicators` makes them
+(`{INDICATED}`, seeds {", ".join(map(str, runs))}; MR is the share of fits that find exactly the noisy
+sites, AUROC needs no mixture):"""
     lines = []
     for kind in kinds:
         *shares, area = (

@@ -53,7 +53,7 @@ def forecasts(kept: Sequence[Results]) -> Iterator[Forecast]:
                 continue
             for row, column, _ in results.places[record.key]:
                 own.setdefault((results.table.name, row, column), []).append(record.seconds)
-                each = record.seconds / max(record.outcome["rounds"], 1)
+                each = record.seconds / max(record.figures["rounds"], 1)
                 like.setdefault(kinds[row, column], []).append(each)
                 near.setdefault(replace(kinds[row, column], epochs=0), []).append(each)
     for name in table_names():

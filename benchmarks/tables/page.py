@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.section import Page
+from benchmarks.section import paragraph as filled
+from benchmarks.tables import speed
 from benchmarks.tables.forecast import CORES, lines
 
 from fedsift.benchmark.claims import ClaimOutcome
-from fedsift.benchmark.store import TABLE, placed_in
+from fedsift.benchmark.rows import read_rows
+from fedsift.benchmark.store import placed_in
 from fedsift.benchmark.summary import Results, results_of
 from fedsift.benchmark.table import find_table, table_names
 from fedsift.benchmark.text import (
@@ -28,9 +30,8 @@ from fedsift.benchmark.text import (
 from fedsift.core.numbers import plural
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "results" / "papers.md"
-W1 = HERE.parents[0] / "speed" / "results" / "w1.json"
-WIDTH = 118
+PAGE = Page("results/papers.md", "python -m benchmarks.tables")
+SIDES = HERE.parent / "speed" / "results" / "sides.csv"
 REQUIRED = (
     "fednoro-2-small", "fednoro-3-small", "fednoro-4-small", "rhfl-3-small", "rhfl-5-small", "fedcorr-2-small",
     "fedcorr-6-small", "fedcorr-10-lenet5", "fedmlp-2-small", "fedmlp-3-small", "feddpcont-2-small",
@@ -57,14 +58,13 @@ run of the twin was timed. Forecast: its rounds times what a round took in runs 
 
 def kept_result(name: str) -> Results | None:
     """The results of a table that are kept here; labels are those of the table's file."""
-    file = HERE / name / TABLE
+    file = HERE / f"{name}.csv"
     if not file.is_file():
         return None
-    content = json.loads(file.read_text("utf-8"))
-    table = find_table(name).changed(seeds=content["seeds"], settings=content["settings"])
+    kept = list(placed_in(file))
+    table = find_table(name).changed(seeds=sorted({seed for _, _, seed, _ in kept}))
     places = {(row.label, column.label) for row in table.rows for column in table.columns_of(row)}
-    placed = [item for item in placed_in(file) if (item[0], item[1]) in places and item[2] in table.seeds]
-    return results_of(table, placed, table.runs)
+    return results_of(table, [item for item in kept if (item[0], item[1]) in places], table.runs)
 
 
 def shown_results() -> Iterator[Results]:
@@ -106,20 +106,19 @@ def page() -> str:
 
 def at_once() -> list[str]:
     """Six runs through the bench beside six in turn, and why the bench cannot gain more."""
-    file = HERE / "speed.json"
-    if not file.is_file():
+    if not speed.FILE.is_file():
         return []
-    six = json.loads(file.read_text("utf-8"))
-    sides = json.loads(W1.read_text("utf-8"))["sides"]
-    alone, workers = (sides[name]["seconds"][1] for name in ("fedsift, 1 process", "fedsift, 2 processes"))
-    middle = {side: statistics.median(seconds) for side, seconds in six["seconds"].items()}
-    same = "The outcomes are the same" if six["same_outcomes"] else "The outcomes are not the same"
-    text = f"""Six runs of a LeNet-5 study ({six["scenario"]}, {six["rounds"]} rounds) through `fedsift bench` took
-    {middle["bench"]:.1f} s, one after the other with two workers each {middle["in turn"]:.1f} s: {six["ratio"]:.2f}
-    times as fast, alternating on a machine with nothing else to do. {same}. More is not to be had where sites train
-    stacked: two workers are {alone / workers:.2f} times as fast as one process (W1 of the speed benchmark), which
-    leaves two processes at most {2 * workers / alone:.2f} times their speed in training, and what rounds spend
-    outside of it."""
+    rows = read_rows(speed.FILE)
+    middle = {side: statistics.median(speed.seconds(rows, side)) for side in speed.SIDES}
+    sides = {row["side"]: row for row in read_rows(SIDES) if row["workload"] == "w1"}
+    alone, workers = (sides[name]["seconds.median"] for name in ("fedsift, 1 process", "fedsift, 2 processes"))
+    same = "The outcomes are the same" if all(row["same_outcomes"] for row in rows) else "The outcomes are not the same"
+    text = f"""Six runs of a LeNet-5 study ({rows[0]["scenario"]}, {rows[0]["rounds"]} rounds) through `fedsift bench`
+    took {middle["bench"]:.1f} s, one after the other with two workers each {middle["in turn"]:.1f} s:
+    {speed.ratio(rows):.2f} times as fast, alternating on a machine with nothing else to do. {same}. More is not to be
+    had where sites train stacked: two workers are {alone / workers:.2f} times as fast as one process (W1 of the speed
+    benchmark), which leaves two processes at most {2 * workers / alone:.2f} times their speed in training, and what
+    rounds spend outside of it."""
     return ["## Many runs at once", filled(text)]
 
 
@@ -172,11 +171,4 @@ def items(verdicts: Sequence[ClaimOutcome]) -> str:
 
 
 def item(verdict: ClaimOutcome, mark: str) -> str:
-    return textwrap.fill(
-        stated(verdict), WIDTH, initial_indent=mark, subsequent_indent=" " * len(mark), break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip
-
-
-def filled(text: str) -> str:
-    return textwrap.fill(" ".join(text.split()), WIDTH, break_long_words=False, break_on_hyphens=False)
+    return f"{mark}{stated(verdict)}"

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.tables.page import HERE, figure_table, filled, kept_result, open_result, section
+from benchmarks.section import Page
+from benchmarks.section import paragraph as filled
+from benchmarks.tables.page import figure_table, kept_result, open_result, section
 
 from fedsift.benchmark import advice
-from fedsift.benchmark.advice import KINDS, LEADERBOARD, SITUATIONS, AdvisedRow, SituationRanking, rankings_of
+from fedsift.benchmark.advice import KINDS, LEADERBOARD, AdvisedRow, advice_text, rankings_of
 from fedsift.benchmark.summary import Results
 from fedsift.benchmark.table import Table
 from fedsift.benchmark.text import figure_words, note_lines, pipes, versions
 from fedsift.core.numbers import plural, size
 
-PAGE = HERE.parents[1] / "docs" / "results" / "leaderboard.md"
+PAGE = Page("results/leaderboard.md", "python -m benchmarks.tables")
 ADVICE = Path(advice.__file__).with_name(advice.FILE)
 INTRO = """Which method to take, from runs of all methods in the same ten situations. Every figure and every
-recommendation on this page is written by `python -m benchmarks.tables` from `benchmarks/tables/leaderboard`, and a test
-holds the page against it. `fedsift doctor` gives the same advice. It is one dataset with one kind of model: a start,
-not a verdict on your data."""
+recommendation on this page is written by `python -m benchmarks.tables` from `benchmarks/tables/leaderboard.csv`, and a
+test holds the page against it. `fedsift doctor` gives the same advice. It is one dataset with one kind of model: a
+start, not a verdict on your data."""
 READING = """How sure that is. The method named is the first by mean rank of all methods on these very runs, so its
 points above {} flatter it, and intervals are not corrected for the choice. The last column names whom it was not told
 apart from: methods to which its own difference, paired by seed, has a 95 % interval with 0 in it."""
@@ -36,11 +36,9 @@ thread, the median run. Labels harmed: right labels that the method made wrong, 
 and leave them as they are, none for those that judge none."""
 
 
-def advice_text(results: Results | None) -> str:
-    """`advice.json`."""
-    found = [] if results is None else [asdict(one) for one in rankings_of(results)]
-    empty = [asdict(SituationRanking(situation, "", ())) for situation in SITUATIONS]
-    return json.dumps(found or empty, indent=1) + "\n"
+def advice_of(results: Results | None) -> str:
+    """`advice.csv`."""
+    return advice_text([] if results is None else rankings_of(results))
 
 
 def page() -> str:

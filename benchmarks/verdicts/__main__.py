@@ -20,12 +20,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.files import read_tree, write_tree
 from benchmarks.section import Section
 
 from fedsift.formulas.intervals import wilson
 
-RESULTS = Path(__file__).parent / "results" / "verdicts.json"
-SECTION = Section("detection.md", "turns", "python -m benchmarks.verdicts --page")
+RESULTS = Path(__file__).parent / "results" / "pairs.csv"
+SECTION = Section("detection.md", "python -m benchmarks.verdicts --page", "turns")
 KINDS = {
     "cohort, native": ("cohort", "1"),
     "one, native": ("one", "1"),
@@ -33,6 +34,8 @@ KINDS = {
     "one, torch": ("one", "0"),
 }
 """Trainer, and FEDSIFT_NATIVE."""
+PAIRS = tuple(f"{a} / {b}" for a, b in itertools.combinations(KINDS, 2))
+ALL = "all together"
 
 
 def study_of(number: int, trainer: str) -> dict[str, Any]:
@@ -160,17 +163,16 @@ def interval(hits: int, n: int) -> list[float]:
 
 def report(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Every pair of kinds, all of them together, and how good and how sure the verdicts are."""
-    kinds = list(found)
-    pairs = {f"{a} / {b}": compare(found[a], found[b]) for a, b in itertools.combinations(kinds, 2)}
+    pairs = {f"{a} / {b}": compare(found[a], found[b]) for a, b in itertools.combinations(KINDS, 2)}
     rows = list(zip(*found.values()))
     turned = sum(
         any(a["noisy"] != b["noisy"] for a, b in itertools.combinations([r for r in row if not r["borderline"]], 2))
         for row in rows
     )
-    first = found[kinds[0]]
+    first = next(iter(found.values()))
     clean = [row for row in first if not row["truth"]]
     noisy = [row for row in first if row["truth"]]
-    return {
+    together = {
         "federations": len(rows),
         "turned_in_any_pair": turned,
         "turned_share": turned / len(rows),
@@ -179,27 +181,29 @@ def report(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         "borderline_share_of_clean": sum(row["borderline"] for row in clean) / max(len(clean), 1),
         "false_alarms_among_clean": sum(bool(row["noisy"]) for row in clean) / max(len(clean), 1),
         "exactly_right_among_noisy": sum(row["noisy"] == row["truth"] for row in noisy) / max(len(noisy), 1),
-        "pairs": pairs,
-        "verdicts": {
-            kind: [{key: row[key] for key in row if key not in ("indicator", "kind")} for row in rows]
-            for kind, rows in found.items()
-        },
     }
+    return {**pairs, ALL: together}
 
 
-def body(result: dict[str, Any]) -> str:
+def body() -> str:
+    return table_of(read_tree(RESULTS, ("arithmetic",)))
+
+
+def table_of(rows: dict[str, dict[str, Any]]) -> str:
     """The table of docs/detection.md: a line a pair of arithmetics, then all of them together."""
     lines = [
         "| arithmetic | other sites named | turned | 95 % interval | indicators differ by, median, most |",
         "|---|---|---|---|---|",
     ]
-    for pair, row in result["pairs"].items():
+    for pair in PAIRS:
+        row = rows[pair]
         low, high = (f"{100 * end:.1f}" for end in row["turned_interval"])
         moved = row["indicators_differ_by"]
         lines.append(
             f"| {pair} | {row['different']} | {row['turned']} | {low}-{high} % "
             f"| {moved['50%']:.0e}, {moved['100%']:.0e} |"
         )
+    result = rows[ALL]
     low, high = (100 * end for end in result["turned_interval"])
     words = (
         f"{result['federations']} federations of digits, a third of them clean, 6 to 12 sites, three networks. "
@@ -225,13 +229,13 @@ def main() -> None:
         child(options.child, options.federations)
         return
     if options.page:
-        SECTION.write(body(json.loads(RESULTS.read_text("utf-8"))))
+        SECTION.write(body())
         return
     result = report(gather(options.federations, options.minutes))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps({key: value for key, value in result.items() if key not in ("verdicts", "pairs")}, indent=1))
-    for pair, row in result["pairs"].items():
+    write_tree(options.out, result, ("arithmetic",))
+    print(json.dumps(result[ALL], indent=1))
+    for pair in PAIRS:
+        row = result[pair]
         print(f"{pair}: {row['turned']} turned, {row['different']} different, {row['indicators_differ_by']}")
 
 

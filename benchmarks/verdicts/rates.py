@@ -2,7 +2,7 @@
 
 Simulated federations whose truth is known, by the thousand, and small real ones of handwritten digits through FedNoRo.
 Their seeds are others than those on which the test's constants were chosen. One line a kind of federation in
-results/rates.json as it comes; docs/detection.md shows the tables and sentences that `page()` makes of them.
+results/rates.csv as it comes; docs/detection.md shows the tables and sentences that `page()` makes of them.
 """
 
 from __future__ import annotations
@@ -15,58 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.files import read_list, write_list
 from benchmarks.section import Section
-from numpy.typing import NDArray
+from tests.detection.loss_tables import federation, papers_split
 
-from fedsift.core.files import write_atomically
 from fedsift.detection.group_test import tested_split
-from fedsift.detection.indicators import normalise
-from fedsift.detection.mixtures import split_by_vote
 from fedsift.formulas.intervals import wilson
 
-RESULTS = Path(__file__).parent / "results" / "rates.json"
-SECTION = Section("detection.md", "rates", "python -m benchmarks.verdicts.rates --page")
+RESULTS = Path(__file__).parent / "results" / "rates.csv"
+KEY = ("sites", "effect", "level", "rate", "rho")
+SECTION = Section("detection.md", "python -m benchmarks.verdicts.rates --page", "rates")
 SEED = 20261118
-CLASSES = 10
 SHARE = 0.4
 """Of the sites that are noisy, where some are."""
 LEVELS = ((0.3, 0.5), (0.5, 0.7))
 RATES = (0.05, 0.1, 0.2)
 HARDEST = (10, 0.3, LEVELS[0])
 """Sites, how much they differ, noise: where the choice of the rate is looked at."""
-Table = NDArray[np.float64]
-
-
-def federation(
-    rng: np.random.Generator, sites: int, noisy: int, low: float = 0.3, high: float = 0.5, effect: float = 0.1
-) -> tuple[Table, NDArray[np.bool_]]:
-    """Mean losses by class of sites that lack a fifth of the classes and hold the others unevenly.
-
-    A right label costs an exponential loss (each class its own mean, each site `effect` harder or easier), a wrong
-    one about 2 more; noisy sites have a share between `low` and `high` of wrong labels.
-    """
-    bad = np.zeros(sites, dtype=bool)
-    bad[rng.choice(sites, noisy, replace=False)] = True
-    hardness = rng.uniform(0.1, 1.0, CLASSES)
-    table = np.full((sites, CLASSES), np.nan)
-    for site in range(sites):
-        held = rng.permutation(CLASSES)[: rng.binomial(CLASSES - 1, 0.8) + 1]
-        counts = rng.multinomial(600, rng.dirichlet(np.ones(len(held))))
-        level = rng.uniform(low, high) if bad[site] else 0.0
-        scale = hardness[held] * np.exp(rng.normal(0, effect))
-        wrong = rng.binomial(counts, level)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = (rng.gamma(np.maximum(counts, 1), scale) + wrong * rng.uniform(1.8, 2.2)) / counts
-        table[site, held] = np.where(counts > 0, means, np.nan)
-    return table, bad
-
-
-def papers_split(table: Table) -> NDArray[np.int64]:
-    """FedNoRo's: fill by the column minimum, scale to 0..1, nine mixtures and a vote."""
-    filled = normalise(table)
-    return split_by_vote(filled.values[:, filled.informative]).noisy
-
-
 # Simulated federations
 
 
@@ -312,8 +277,11 @@ def _rate(part: int, whole: int) -> str:
 
 
 def read() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else []
-    return found
+    return read_list(RESULTS)
+
+
+def body() -> str:
+    return page(read())
 
 
 def main() -> None:
@@ -324,15 +292,14 @@ def main() -> None:
     parser.add_argument("--real", type=int, default=10, help="federations of digits of each kind")
     options = parser.parse_args()
     if options.page:
-        SECTION.write(page(read()))
+        SECTION.write(body())
         return
     results = read()
 
     def keep(line: dict[str, Any]) -> None:
         results.append(line)
         print(json.dumps(line), flush=True)
-        text = "[\n" + ",\n".join(json.dumps(each) for each in results) + "\n]\n"
-        write_atomically(RESULTS, text.encode())
+        write_list(RESULTS, results, KEY)
 
     for kind in kinds():
         if not any(kind.items() <= line.items() for line in results):

@@ -1,7 +1,7 @@
 """`python -m benchmarks.verdicts.reference`: how often "no clean reference" is said where it is so and where it is not.
 
 Small federations whose sites are all noisy (rho = 1), mostly (0.8), partly (0.4) or not at all (0), through the methods
-that say it. One line a run in results/reference.json as it comes; runs that are there are not repeated.
+that say it. One line a run in results/reference.csv as it comes; runs that are there are not repeated.
 docs/detection.md shows the table that `table()` makes of them.
 """
 
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.files import read_list, write_list
 from benchmarks.section import Section
 
-from fedsift.core.files import write_atomically
 from fedsift.protocol.findings import Findings
 
-RESULTS = Path(__file__).parent / "results" / "reference.json"
-SECTION = Section("detection.md", "reference", "python -m benchmarks.verdicts.reference --page")
+RESULTS = Path(__file__).parent / "results" / "reference.csv"
+SECTION = Section("detection.md", "python -m benchmarks.verdicts.reference --page", "reference")
 FEDNORO = "method={name='fednoro', rounds=8, warm_up=8, detection='tested'}"
 FEDCORR = "method={name='fedcorr', iterations=2, fine_tuning_rounds=0, usual_rounds=0, detection='tested'}"
 IID = "partition={name='iid', sites=%d}"
@@ -128,8 +128,11 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def read() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else []
-    return found
+    return read_list(RESULTS)
+
+
+def body() -> str:
+    return table(read())
 
 
 def main() -> None:
@@ -138,7 +141,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8, help="at most so many of each kind")
     options = parser.parse_args()
     if options.page:
-        SECTION.write(table(read()))
+        SECTION.write(body())
         return
     results = read()
     known = {(line["case"], line["rho"], line["seed"]) for line in results}
@@ -146,8 +149,7 @@ def main() -> None:
         if (case.words, rho, seed) not in known:
             results.append(measure(case, rho, seed))
             print(json.dumps(results[-1]), flush=True)
-            text = "[\n" + ",\n".join(json.dumps(line) for line in results) + "\n]\n"
-            write_atomically(RESULTS, text.encode())
+            write_list(RESULTS, results, ("case", "rho", "seed"))
     print(table(results))
 
 

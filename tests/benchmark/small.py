@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedsift.benchmark import running
 from fedsift.benchmark.pool import JobNews, TableJob, do
+from fedsift.benchmark.rows import read_rows
 from fedsift.benchmark.table import Table, table_of
 
 SCENARIO = "extra/freeloader-small"
@@ -55,6 +57,14 @@ def small_table(**changes: Any) -> Table:
         "claims": [CLAIM],
     }
     return table_of("digits", {**content, **changes})
+
+
+def same_files(folder: Path) -> dict[str, Any]:
+    """What the files of a table say that are the same for the same runs: all but the seconds."""
+    rows = [
+        {name: value for name, value in row.items() if name != "seconds"} for row in read_rows(folder / "table.csv")
+    ]
+    return {"table.csv": rows, **{name: (folder / name).read_bytes() for name in ("table.md", "table.tex")}}
 
 
 def here(jobs: Sequence[TableJob], processes: int) -> Iterator[JobNews]:

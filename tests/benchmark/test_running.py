@@ -20,13 +20,11 @@ from fedsift.benchmark.running import TableOutcome, TableProgress, in_shard, run
 from fedsift.benchmark.store import RunStore, merge
 from fedsift.benchmark.table import table_of
 from fedsift.core.errors import ConfigError, RunError
-from tests.benchmark.small import COLUMNS, ROWS, SCENARIO, small_table
-
-SAME_BYTES = ("table.json", "table.md", "table.tex", "table.csv")
+from tests.benchmark.small import COLUMNS, ROWS, SCENARIO, same_files, small_table
 
 
-def files_of(out: Path) -> dict[str, bytes]:
-    return {name: (out / "digits" / name).read_bytes() for name in SAME_BYTES}
+def files_of(out: Path) -> dict[str, Any]:
+    return same_files(out / "digits")
 
 
 def test_all_cells_are_there_and_nothing_is_left_over(made: tuple[TableOutcome, Path]) -> None:
@@ -158,15 +156,36 @@ def test_two_results_of_one_run_are_refused(made: tuple[TableOutcome, Path], tmp
     assert merge([out, tmp_path / "other"], whole, first=True) == 8
 
 
-def test_a_table_s_own_file_can_be_merged(made: tuple[TableOutcome, Path], tmp_path: Path) -> None:
-    """What is kept in a repository is `table.json` with `times.json` beside it."""
+@pytest.mark.usefixtures("in_this_process")
+def test_the_csv_of_a_table_can_be_merged(made: tuple[TableOutcome, Path], tmp_path: Path) -> None:
+    """What is kept in a repository is `table.csv`: it gives the same table, and agrees with the runs in full."""
     _, out = made
-    assert merge([out / "digits" / "table.json"], RunStore(tmp_path)) == 8
-    assert {r.key: (r.outcome, r.seconds) for r in RunStore(tmp_path)} == {
-        r.key: (r.outcome, r.seconds) for r in RunStore(out)
-    }
-    with pytest.raises(RunError, match="neither a folder of `fedsift bench` nor a table.json"):
+    assert merge([out / "digits" / "table.csv"], RunStore(tmp_path)) == 8
+    whole = {record.key: record for record in RunStore(out)}
+    for record in RunStore(tmp_path):
+        assert (record.torch, record.seconds) == (whole[record.key].torch, whole[record.key].seconds)
+        assert record.figures.items() <= whole[record.key].figures.items()
+    assert run_table(small_table(), tmp_path).computed == 0
+    assert files_of(tmp_path) == files_of(out)
+    assert (tmp_path / "digits" / "table.csv").read_bytes() == (out / "digits" / "table.csv").read_bytes()
+    assert merge([out], RunStore(tmp_path)) == 0, "nothing is new, and nothing differs"
+    with pytest.raises(RunError, match="neither a folder of `fedsift bench` nor a table's CSV"):
         merge([tmp_path / "nothing"], RunStore(tmp_path))
+
+
+def test_a_damaged_line_of_a_table_is_named(made: tuple[TableOutcome, Path], tmp_path: Path) -> None:
+    _, out = made
+    lines = (out / "digits" / "table.csv").read_text().splitlines()
+    file = tmp_path / "table.csv"
+    for damaged, words in (
+        ([*lines[:3], lines[3].rpartition(",")[0]], r"table.csv, line 4: \d+ cells, the header has \d+"),
+        ([lines[0], lines[1].replace(",1,", ",one,", 1)], "table.csv, line 2 is no result of a run: ValueError"),
+        ([*lines, lines[2]], "line 10 is the run of line 3 again"),
+        ([], "is empty: it has no header"),
+    ):
+        file.write_text("\n".join(damaged) + "\n" if damaged else "")
+        with pytest.raises(RunError, match=words):
+            merge([file], RunStore(tmp_path / "into"))
 
 
 def test_keys_depend_on_what_is_computed_alone() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedsift.benchmark.cells import cells_of, merged
-from fedsift.benchmark.figures import check_figure, value_of
+from fedsift.benchmark.figures import check_figure, figures_of, value_of
 from fedsift.benchmark.sweep import parts_of, sweep_table
 from fedsift.benchmark.table import find_table, inherited, read_seeds, table_of
 from fedsift.core.errors import ConfigError
@@ -153,11 +153,12 @@ def test_figures_are_read_off_a_run_by_name() -> None:
     }  # fmt: skip
     for name, value in expected.items():
         check_figure(name)
-        assert value_of(outcome, name) == value, name
+        assert value_of(figures_of(outcome), name) == value, name
     nobody = {**outcome, "detection": {"recall": 0.0, "precision": 0.0, "truth": []}}
-    assert value_of(nobody, "detection.recall") is None, "no site is noisy: there was none to find"
-    assert value_of(nobody, "detection.precision") == 0.0, "but whoever was named was named wrongly"
-    assert value_of({"detection": {"recall": 0.5, "truth": ["north"]}}, "detection.recall") == 50.0
+    assert value_of(figures_of(nobody), "detection.recall") is None, "no site is noisy: there was none to find"
+    assert value_of(figures_of(nobody), "detection.precision") == 0.0, "but whoever was named was named wrongly"
+    somebody = {"detection": {"recall": 0.5, "truth": ["north"]}}
+    assert value_of(figures_of(somebody), "detection.recall") == 50.0
     for name in ("accuracy.bset", "visits-to.80", "site.0"):
         with pytest.raises(ConfigError, match=f"unknown figure '{name}'"):
             check_figure(name)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +10,14 @@ import pytest
 
 from fedsift.benchmark.cells import cells_of
 from fedsift.benchmark.claims import ClaimOutcome, Difference
+from fedsift.benchmark.outputs import csv_of
 from fedsift.benchmark.page import drawn_rows, page
+from fedsift.benchmark.rows import read_rows, rows_of
 from fedsift.benchmark.running import TableOutcome
 from fedsift.benchmark.store import RunRecord
 from fedsift.benchmark.summary import Results, TableFigure, results_of
 from fedsift.benchmark.table import PaperClaim
-from fedsift.benchmark.text import difference_words, escaped, latex, markdown, ours, spreadsheet
+from fedsift.benchmark.text import difference_words, escaped, latex, markdown, ours
 from fedsift.core.errors import ConfigError
 from fedsift.formulas.intervals import paired, spread
 from tests.benchmark.small import CLAIM, small_table
@@ -236,13 +235,25 @@ def test_how_many_rounds_were_averaged_is_what_the_runs_had(rounds: tuple[int, i
         assert f"accuracy, {words}" in text
 
 
-def test_latex_and_csv() -> None:
+def test_latex() -> None:
     text = latex(made_up())
     assert r"FedLA & \textbf{85.00 $\pm$ 2.83} & 50.00 $\pm$ 1.41 \\" in text
     assert escaped("50 % of a_b") == r"50 \% of a\_b"
-    rows = list(csv.DictReader(io.StringIO(spreadsheet(made_up()))))
-    assert len(rows) == 8
-    assert rows[0]["row"] == "FedAvg" and float(rows[0]["value"]) == 80.0 and float(rows[0]["paper"]) == 80.0
+
+
+def test_the_csv_has_a_row_a_run_in_order() -> None:
+    rows = rows_of(csv_of(made_up()), "here")
+    assert [(row["row"], row["column"], row["seed"]) for row in rows] == [
+        (row, column, seed) for row in ("FedAvg", "FedLA") for column in ("clean", "noisy") for seed in (1, 2)
+    ]
+    assert (rows[0]["accuracy.best"], rows[0]["accuracy.rounds"], rows[0]["seconds"]) == (0.8, 2, 4.0)
+    assert "curve.accuracy" not in rows[0], "no figure of this table is read off a curve"
+
+
+def test_points_of_a_curve_are_kept_where_a_figure_is_read_off_it() -> None:
+    whole = made_up(figures=["visits-to.0.4"])
+    rows = rows_of(csv_of(whole), "here")
+    assert rows[0]["curve.accuracy"] == "3:0.1 6:0.8"
 
 
 def test_the_page_escapes_labels_and_needs_no_network() -> None:
@@ -257,10 +268,9 @@ def test_the_page_escapes_labels_and_needs_no_network() -> None:
 
 def test_no_file_that_is_compared_tells_a_time(made: tuple[TableOutcome, Path]) -> None:
     _, out = made
-    content = json.loads((out / "digits" / "table.json").read_text())
-    assert not [key for cell in content["cells"] for key in cell if "second" in key]
     assert "second" not in (out / "digits" / "table.md").read_text()
-    assert set(json.loads((out / "digits" / "times.json").read_text())) == {c["key"] for c in content["cells"]}
+    assert "second" not in (out / "digits" / "table.tex").read_text()
+    assert all(row["seconds"] > 0 for row in read_rows(out / "digits" / "table.csv"))
 
 
 def test_paired_differences_by_hand() -> None:

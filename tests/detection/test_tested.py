@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from benchmarks.verdicts.rates import CLASSES, Table, federation, papers_split
+from tests.detection.loss_tables import CLASSES, Table, federation, papers_split
 
 from fedsift.core.errors import ConfigError, DataError
 from fedsift.detection import group_test as groups

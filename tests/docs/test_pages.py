@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
+import subprocess
+import sys
 from operator import attrgetter
 from pathlib import Path
 
@@ -92,133 +93,44 @@ def test_prose_is_wrapped_at_one_width(page: Path) -> None:
         assert len(line) <= WIDTH or not breakable, f"{name(page)}:{number} has {len(line)} characters"
 
 
-def test_the_audit_s_figures_are_those_of_its_result_files() -> None:
-    from benchmarks.audit.page import PAGE, page
-
-    assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.audit.page`"
-
-
-def test_the_tables_figures_are_those_of_their_result_files() -> None:
-    from benchmarks.tables.page import PAGE, page
-
-    assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.tables`"
+def test_every_page_that_results_make_says_what_they_give() -> None:
+    """So does the advice that `fedsift doctor` gives."""
+    pytest.importorskip("flwr", reason="the benchmarks of a deployment need Flower")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("folder", sorted(path.parent for path in TABLES.glob("*/table.json")), ids=attrgetter("name"))
-def test_kept_results_are_of_the_settings_that_their_table_has_today(folder: Path) -> None:
+def test_no_test_needs_the_benchmarks() -> None:
+    """Benchmarks may change without the tests of the program; their own tests are beside them."""
+    imports = re.compile(r"^\s*(?:from|import) benchmarks\b", re.M)
+    assert [str(file) for file in ROOT.glob("tests/**/*.py") if imports.search(file.read_text("utf-8"))] == []
+
+
+@pytest.mark.parametrize("file", sorted(TABLES.glob("*.csv")), ids=attrgetter("stem"))
+def test_kept_results_are_of_the_settings_that_their_table_has_today(file: Path) -> None:
     """A setting that changes in a table's file, or a default that changes in a method, needs new runs."""
-    seed = json.loads((folder / "table.json").read_text("utf-8"))["seeds"][0]
-    today = {
-        (cell.row, cell.column): cell.study_key for cell in cells_of(find_table(folder.name).changed(seeds=[seed]))
-    }
-    kept = [item for item in placed_in(folder / "table.json") if item[2] == seed]
+    placed = list(placed_in(file))
+    seed = min(seed for _, _, seed, _ in placed)
+    today = {(cell.row, cell.column): cell.study_key for cell in cells_of(find_table(file.stem).changed(seeds=[seed]))}
+    kept = [item for item in placed if item[2] == seed]
     assert kept
     for row, column, _, record in kept:
         assert record.study_key == today[row, column], f"{row} in {column}"
 
 
-@pytest.mark.parametrize("folder", sorted(path.parent for path in TABLES.glob("*/table.json")), ids=attrgetter("name"))
-def test_a_kept_result_states_and_notes_what_its_table_does(folder: Path) -> None:
-    """Notes, claims and printed figures have one home, the table's file: a kept file repeats it word by word."""
-    from benchmarks.tables.page import kept_result
-
-    from fedsift.benchmark.outputs import table_text
-
-    results = kept_result(folder.name)
-    assert results is not None
-    kept = (folder / "table.json").read_text("utf-8")
-    assert kept == table_text(results), "run `python -m benchmarks.tables`"
-
-
-def test_a_required_table_is_on_the_page_before_a_run_of_it_is_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from benchmarks.tables import page as pages
-
-    monkeypatch.setattr(pages, "HERE", tmp_path)
-    text = pages.page()
-    for required in pages.REQUIRED:
-        table = find_table(required)
-        part = text[text.index(f": {required}\n") :].partition("\n## ")[0]
-        assert f"\n0 of {table.runs} runs: open." in part
-        assert part.count("**open**") == len(table.claims) > 0
-    assert set(re.findall(r"^## .*: ([a-z0-9-]+)$", text, re.M)) == set(pages.REQUIRED)
-
-
 def test_seeds_that_a_table_asks_for_and_nobody_computed_are_called_open() -> None:
     """Three of five seeds are no complete table, whatever the kept file counts."""
     text = (ROOT / "docs" / "results" / "papers.md").read_text("utf-8")
-    for folder in sorted(path.parent for path in TABLES.glob("*/table.json")):
-        table, kept = find_table(folder.name), json.loads((folder / "table.json").read_text("utf-8"))["seeds"]
+    for file in sorted(TABLES.glob("*.csv")):
+        table, kept = find_table(file.stem), {seed for _, _, seed, _ in placed_in(file)}
         if not table.paper:
             continue
-        part = " ".join(text[text.index(f": {folder.name}\n") :].partition("\n## ")[0].split())
+        part = " ".join(text[text.index(f": {file.stem}\n") :].partition("\n## ")[0].split())
         missing = [str(seed) for seed in table.seeds if seed not in kept]
         stated = f"Seeds that it asks for and that are open: {', '.join(missing)}."
-        assert (stated in part) == bool(missing), folder.name
-
-
-def test_a_method_s_page_says_of_results_what_the_kept_tables_do() -> None:
-    from benchmarks.tables.excerpts import bodies, section_of
-
-    for name, body in bodies().items():
-        section_of(name).check(body)
-
-
-def test_the_leaderboard_tells_every_setting_of_its_file() -> None:
-    from benchmarks.tables.standings import settings
-
-    table = find_table("leaderboard")
-    told = " ".join(settings(table).split())
-    for key, value in table.everywhere["train"].items():
-        assert f"{key} {value}" in told or key == "augment"
-    for part in ("RoFL: pseudo_from 13", "FedNoRo: rounds 10, warm_up 4", "FedELC: warm_up 13", "crop 0"):
-        assert part in told
-    assert "FedAvg:" not in told, "it has what all rows have"
-
-
-def test_the_leaderboard_and_the_doctor_s_advice_are_those_of_its_results() -> None:
-    from benchmarks.tables.page import kept_result
-    from benchmarks.tables.standings import ADVICE, PAGE, advice_text, page
-
-    assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.tables`"
-    assert ADVICE.read_text("utf-8") == advice_text(kept_result("leaderboard")), "run `python -m benchmarks.tables`"
-
-
-def test_the_figures_of_learning_are_those_of_their_result_files() -> None:
-    from benchmarks.learns.page import PAGE, page
-
-    assert PAGE.read_text("utf-8") == page(), "run `python -m benchmarks.learns.page`"
-
-
-def test_the_cost_of_every_method_is_that_of_its_result_file() -> None:
-    from benchmarks.speed.methods import SECTION, body, read
-
-    SECTION.check(body(read()))
-
-
-def test_the_rates_of_the_tested_way_are_the_measured_ones() -> None:
-    from benchmarks.verdicts.rates import SECTION, page, read
-
-    SECTION.check(page(read()))
-
-
-def test_how_often_no_clean_reference_is_said_is_that_of_its_result_file() -> None:
-    from benchmarks.verdicts.reference import SECTION, read, table
-
-    SECTION.check(table(read()))
-
-
-def test_how_often_a_verdict_turns_is_that_of_its_result_file() -> None:
-    from benchmarks.verdicts.__main__ import RESULTS, SECTION, body
-
-    SECTION.check(body(json.loads(RESULTS.read_text("utf-8"))))
-
-
-def test_the_live_pages_figures_are_those_of_their_result_file() -> None:
-    from benchmarks.live.page import SECTION, body
-
-    SECTION.check(body())
+        assert (stated in part) == bool(missing), file.stem
 
 
 def test_the_index_names_every_page() -> None:

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-from benchmarks.attacks.attacks import FORM, MODEL, Sight
 
 from fedsift.protocol.messages import Reply, ReplyEnvelope, RequestEnvelope, Weights
 from fedsift.runtime.gate.protection import flattened, relative_length, usual_norm_for
 from fedsift.runtime.gate.reply_checks import refusal
 from fedsift.runtime.in_process import InProcess
+from tests.promises.attacks import FORM, MODEL, Sight
 
 FAR_OFF = ("x1000", "sign flip x15", "x25")
 """Attacks that go too far: refused wherever there is a measure."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fedsift.training.site import LocalSite
+from fedsift.training.requests import LocalSite
 
 from fedsift.models.factory import initial_weights
 from fedsift.protocol.messages import RequestMoment, SiteFacts

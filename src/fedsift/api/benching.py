@@ -27,7 +27,7 @@ class Bench:
 
     @property
     def folder(self) -> Path:
-        """Where `table.html`, `.md`, `.tex`, `.csv` and `.json` are."""
+        """Where `table.html`, `.md`, `.tex` and `.csv` are."""
         return self._outcome.folder
 
     @property

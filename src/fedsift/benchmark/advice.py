@@ -1,22 +1,26 @@
 """Which method did best where: the leaderboard by situation, as the doctor and the page of results tell it.
 
-`advice.json` is written from the leaderboard's results by `python -m benchmarks.tables`. This module imports no torch.
+`advice.csv` is written from the leaderboard's results by `python -m benchmarks.tables`. This module imports no torch.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 from scipy import stats
 
+from fedsift.benchmark.rows import rows_of, rows_text
 from fedsift.benchmark.summary import Results
 from fedsift.formulas.intervals import PairedDifference, paired
 
-FILE = "advice.json"
+FILE = "advice.csv"
+KEY = ("situation", "place")
+FIGURES = ("mean_rank", "accuracy", "worst")
+SEED = "seed."
+"""How columns begin that have the mean of a seed."""
 LEADERBOARD = "leaderboard"
 SHOWN = 3
 """Methods that are named for a situation."""
@@ -132,7 +136,7 @@ def situation_of(*, clean_sites: bool, every_class: bool) -> str:
 def rankings_of(results: Results) -> list[SituationRanking]:
     """The leaderboard by situation; rows that were told the truth do not count."""
     told = {
-        row for record in results.records if record.outcome.get("oracle") for row, _, _ in results.places[record.key]
+        row for record in results.records if record.figures.get("oracle") for row, _, _ in results.places[record.key]
     }
     rows = {row.label: row.settings.get("method", {}) for row in results.table.rows if row.label not in told}
     return [_ranking(results, situation, columns, rows) for situation, columns in SITUATIONS.items()]
@@ -172,16 +176,47 @@ def _ranking(
         )
         for (row, values), rank in zip(means.items(), ranks)
     ]
-    return SituationRanking(situation, reference, tuple(sorted(rows, key=lambda r: r.mean_rank)))
+    return SituationRanking(situation, reference, _best_first(rows))
+
+
+def _best_first(rows: Sequence[RankedRow]) -> tuple[RankedRow, ...]:
+    return tuple(sorted(rows, key=lambda row: row.mean_rank))
+
+
+def advice_text(rankings: Sequence[SituationRanking]) -> str:
+    """`advice.csv`: a line a situation and row of the leaderboard, best first."""
+    return rows_text((line for ranking in rankings for line in _lines(ranking)), KEY)
+
+
+def _lines(ranking: SituationRanking) -> Iterator[dict[str, Any]]:
+    for place, row in enumerate(ranking.rows, 1):
+        yield {
+            "situation": ranking.situation,
+            "place": place,
+            "row": row.row,
+            "method": row.method,
+            **({"settings": row.settings} if row.settings else {}),
+            "reference": ranking.reference,
+            **{name: getattr(row, name) for name in FIGURES},
+            **{f"{SEED}{seed}": mean for seed, mean in row.by_seed.items()},
+        }
 
 
 def known_rankings() -> list[SituationRanking]:
     """What the package knows."""
-    content: list[dict[str, Any]] = json.loads((files("fedsift.benchmark") / FILE).read_text(encoding="utf-8"))
-    return [
-        SituationRanking(entry["situation"], entry["reference"], tuple(RankedRow(**row) for row in entry["rows"]))
-        for entry in content
-    ]
+    lines = rows_of((files("fedsift.benchmark") / FILE).read_text(encoding="utf-8"), FILE)
+    found = []
+    for situation in SITUATIONS:
+        own = [line for line in lines if line["situation"] == situation]
+        reference = own[0]["reference"] if own else ""
+        found.append(SituationRanking(situation, reference, _best_first([_row_of(line) for line in own])))
+    return found
+
+
+def _row_of(line: Mapping[str, Any]) -> RankedRow:
+    by_seed = {name.removeprefix(SEED): mean for name, mean in line.items() if name.startswith(SEED)}
+    figures = {name: line[name] for name in FIGURES}
+    return RankedRow(line["row"], line["method"], line.get("settings", ""), **figures, by_seed=by_seed)
 
 
 def advice_for(*, clean_sites: bool, every_class: bool, unfit: Collection[str] = ()) -> Advice:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from fedsift.benchmark.source_version import version_of
-from fedsift.benchmark.store import RunRecord
+from fedsift.benchmark.store import RunRecord, digest, key_of
 from fedsift.benchmark.table import NAMED, Table, TableColumn, TableRow
 from fedsift.core.errors import ConfigError, FedsiftError
 from fedsift.core.numbers import plain
@@ -60,7 +59,7 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """What is computed, and by which program."""
-        return digest(f"{self.study_key}\n{self.version}")
+        return key_of(self.study_key, self.version)
 
 
 def canonical(study: Study) -> str:
@@ -91,10 +90,6 @@ def _owners(study: Study) -> dict[str, Any]:
         "gate": study.gate,
         "evaluate": study.evaluate,
     }
-
-
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def cells_of(table: Table, seeds: tuple[int, ...] = ()) -> Iterator[Cell]:
@@ -162,7 +157,7 @@ def measure(study: Study, place: Path, listen: Listener | None = None, *, keep: 
     if not keep:
         shutil.rmtree(place, ignore_errors=True)
     return RunRecord(
-        key=digest(f"{study_key}\n{version}"),
+        key=key_of(study_key, version),
         study_key=study_key,
         version=version,
         torch=torch.__version__,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedsift.core.errors import ConfigError
@@ -18,6 +18,9 @@ SITE = "site"
 """`site.1`: the final accuracy of the first site's own model."""
 DETECTION = ("recall", "precision", "exact")
 CORRECTIONS = ("noise_before", "noise_after", "fixed", "harmed", "missed")
+REFUSED, CURVE, CONFIDENCE = "refused", "curve.accuracy", "confidence"
+KEPT_NOTE = "architecture only"
+"""How notes of a run begin that a table repeats."""
 WORDS = {
     "accuracy": "accuracy",
     "bacc": "balanced accuracy",
@@ -48,32 +51,78 @@ def _share(text: str) -> bool:
         return False
 
 
-def value_of(outcome: Mapping[str, Any], name: str) -> float | None:
+def figures_of(outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """Every figure of a run by its name, shares as shares; `accuracy.rounds` are the rounds in which it was scored.
+
+    `curve.accuracy` has the points at which the accuracy rose above all before, as `visits:accuracy visits:accuracy`;
+    `confidence.clean` and `confidence.noisy` the share of the weights that each such site had at the end.
+    """
+    found = {name: outcome[name] for name in (*COUNTS, REFUSED) if name in outcome}
+    curve = outcome.get("curve", {})
+    for score in SCORES:
+        parts = outcome.get("scores", {}).get(score, {})
+        found.update({f"{score}.{part}": parts[part] for part in PARTS if part in parts})
+        if score in curve:
+            found[f"{score}.rounds"] = sum(value is not None for value in curve[score])
+    if "detection" in outcome:
+        parts = outcome["detection"]
+        found.update({f"detection.{part}": parts[part] for part in DETECTION if part in parts})
+        if "truth" in parts:
+            found["detection.noisy"] = len(parts["truth"])
+    if "corrections" in outcome:
+        parts = outcome["corrections"]
+        found.update({f"corrections.{part}": parts[part] for part in CORRECTIONS if part in parts})
+    found.update({f"{SITE}.{n}": value for n, (_, value) in enumerate(outcome.get("site_accuracy", ()), 1)})
+    found.update(_confidence(outcome.get("sites", ())))
+    if "accuracy" in curve:
+        found[CURVE] = _rises(curve["visits"], curve["accuracy"])
+    if outcome.get("oracle"):
+        found["oracle"] = outcome["oracle"]
+    if notes := [note for note in outcome.get("notes", ()) if note.startswith(KEPT_NOTE)]:
+        found["notes"] = notes
+    return found
+
+
+def _confidence(sites: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Each site's share of the confidence weights, noisy sites and clean ones apart."""
+    known = [site for site in sites if site.get("confidence_weight") is not None]
+    total = sum(site["confidence_weight"] for site in known)
+    shares: dict[str, list[float]] = {}
+    for site in known:
+        kind = "noisy" if site["truth_noisy"] else "clean"
+        shares.setdefault(f"{CONFIDENCE}.{kind}", []).append(site["confidence_weight"] / total)
+    return shares
+
+
+def _rises(visits: Sequence[int], values: Sequence[float | None]) -> str:
+    points: list[str] = []
+    top = -1.0
+    for visit, value in zip(visits, values):
+        if value is not None and value > top:
+            top = value
+            points.append(f"{visit}:{value!r}")
+    return " ".join(points)
+
+
+def value_of(figures: Mapping[str, Any], name: str) -> float | None:
     """The figure of one run, in per cent where it is a share; None where the run has none."""
     head, _, tail = name.partition(".")
     if head == VISITS:
-        return _visits(outcome, float(tail))
-    if head == SITE:
-        sites = outcome.get("site_accuracy", [])
-        return None if len(sites) < int(tail) else 100.0 * float(sites[int(tail) - 1][1])
+        return _visits(figures.get(CURVE, ""), float(tail))
     if name in COUNTS:
-        return float(outcome[name])
-    if head in ("detection", "corrections"):
-        found = outcome.get(head, {}).get(tail)
-        if name == "detection.recall" and not outcome.get(head, {}).get("truth", True):
-            return None  # where no site is noisy there is none to find
-        count = tail in ("fixed", "harmed", "missed")
-        return None if found is None else float(found) * (1.0 if count else 100.0)
-    found = outcome.get("scores", {}).get(head, {}).get(tail)
-    return None if found is None else 100.0 * float(found)
+        return float(figures[name])
+    found = figures.get(name)
+    if found is None or (name == "detection.recall" and not figures.get("detection.noisy", True)):
+        return None  # where no site is noisy there is none to find
+    return float(found) * (1.0 if tail in ("fixed", "harmed", "missed") else 100.0)
 
 
-def _visits(outcome: Mapping[str, Any], target: float) -> float | None:
-    curve = outcome.get("curve", {})
-    visits, accuracy = curve.get("visits", []), curve.get("accuracy", [])
+def _visits(curve: str, target: float) -> float | None:
+    """The visits until the accuracy first was the target."""
+    points = [point.partition(":") for point in curve.split()]
+    visits = [int(before) for before, _, _ in points]
     each = [now - before for before, now in zip([0, *visits], visits)]
-    known = [float("nan") if value is None else value for value in accuracy]
-    found = targeted_cost(known, each, target)
+    found = targeted_cost([float(value) for _, _, value in points], each, target)
     return None if found is None else float(found)
 
 
@@ -82,9 +131,9 @@ def is_target(name: str) -> bool:
     return name.partition(".")[0] == VISITS
 
 
-def visits_made(outcome: Mapping[str, Any]) -> float:
+def visits_made(figures: Mapping[str, Any]) -> float:
     """How often a site took part in a run."""
-    return float(outcome["participations"])
+    return float(figures["participations"])
 
 
 def lower_is_better(name: str) -> bool:
@@ -98,10 +147,9 @@ def digits(name: str) -> int:
     return 0 if head == VISITS or name in COUNTS or tail in ("fixed", "harmed", "missed") else 2
 
 
-def judged_rounds(outcome: Mapping[str, Any], name: str) -> int:
+def judged_rounds(figures: Mapping[str, Any], name: str) -> int:
     """Rounds of a run in which the score of a figure was taken."""
-    curve = outcome.get("curve", {}).get(name.partition(".")[0], [])
-    return sum(value is not None for value in curve)
+    return int(figures.get(f"{name.partition('.')[0]}.rounds", 0))
 
 
 def words(name: str, averaged: tuple[int, int] = (LAST, LAST)) -> str:

@@ -1,43 +1,45 @@
-"""The files of a table. `table.json`, `.md`, `.tex` and `.csv` are the same bytes for the same runs; the page and
-`times.json` also tell how long the runs took."""
+"""The files of a table. `table.md` and `.tex` are the same bytes for the same runs; `table.csv`, which has a row a run,
+and the page also tell how long the runs took."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fedsift.benchmark.page import page
-from fedsift.benchmark.store import TABLE, TIMES
+from fedsift.benchmark.rows import rows_text
+from fedsift.benchmark.store import COLUMNS, PLACE, TABLE, table_rows
 from fedsift.benchmark.summary import Results
-from fedsift.benchmark.text import latex, markdown, spreadsheet
+from fedsift.benchmark.text import latex, markdown
 from fedsift.core.files import write_atomically
-from fedsift.core.numbers import plain
 
 
 def write_table(results: Results, folder: Path) -> None:
     """All files of a table into its folder."""
-    times = {record.key: record.seconds for record in results.records}
     for name, text in (
-        (TABLE, table_text(results)),
-        (TIMES, _json(times)),
+        (TABLE, csv_of(results)),
         ("table.md", markdown(results)),
         ("table.tex", latex(results)),
-        ("table.csv", spreadsheet(results)),
         ("table.html", page(results)),
     ):
         write_atomically(folder / name, text.encode())
 
 
-def table_text(results: Results) -> str:
-    """`table.json`."""
-    return _json(data(results))
+def csv_of(results: Results) -> str:
+    """`table.csv`: a row a run, sorted by row, column and seed."""
+    return rows_text(table_rows(results.table, _placed(results)), PLACE, COLUMNS)
+
+
+def _placed(results: Results) -> Iterator[Any]:
+    for record in results.records:
+        for place in results.places[record.key]:
+            yield *place, record
 
 
 def data(results: Results) -> dict[str, Any]:
-    """Everything but the time, as plain JSON."""
+    """What a table says, as plain JSON: all but its single runs, and the time that they took."""
     table = results.table
     return {
         "table": table.name,
@@ -59,7 +61,6 @@ def data(results: Results) -> dict[str, Any]:
         "standings": [asdict(found) for found in results.standings],
         "costs": [{key: value for key, value in asdict(cost).items() if key != "seconds"} for cost in results.costs],
         "notes": list(results.notes),
-        "cells": [{**record.line(), "places": results.places[record.key]} for record in results.records],
     }
 
 
@@ -67,7 +68,3 @@ def _claim(verdict: Any) -> dict[str, Any]:
     found: dict[str, Any] = asdict(verdict)
     return {"text": verdict.claim.text, "figure": verdict.figure, "verdict": verdict.verdict,
             "differences": found["differences"]}  # fmt: skip
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(plain(value), indent=1) + "\n"

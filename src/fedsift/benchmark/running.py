@@ -258,6 +258,6 @@ class _ResultCollector:
 def _headline(table: Table, record: RunRecord) -> str:
     from fedsift.benchmark.figures import digits, value_of
 
-    values: list[Any] = [(figure, value_of(record.outcome, figure)) for figure in table.figures[:3]]
+    values: list[Any] = [(figure, value_of(record.figures, figure)) for figure in table.figures[:3]]
     shown = [f"{figure} {value:.{digits(figure)}f}" for figure, value in values if value is not None]
     return f"{'  '.join(shown)}  in {record.seconds:.0f} s of processor time"

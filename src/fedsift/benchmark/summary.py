@@ -11,7 +11,7 @@ from typing import Any
 from scipy import stats
 
 from fedsift.benchmark.claims import ClaimOutcome, judged
-from fedsift.benchmark.figures import is_target, judged_rounds, lower_is_better, value_of, visits_made
+from fedsift.benchmark.figures import REFUSED, is_target, judged_rounds, lower_is_better, value_of, visits_made
 from fedsift.benchmark.store import RunRecord
 from fedsift.benchmark.table import Table
 from fedsift.core.numbers import plural
@@ -123,7 +123,7 @@ class Results:
 
     def averaged(self, figure: str) -> tuple[int, int]:
         """The fewest and the most rounds over which `last` is the mean: ten, or all of a shorter run."""
-        counts = {min(judged_rounds(record.outcome, figure), LAST) for record in self.records} - {0}
+        counts = {min(judged_rounds(record.figures, figure), LAST) for record in self.records} - {0}
         return (min(counts), max(counts)) if counts else (LAST, LAST)
 
     def runs_by_version(self) -> dict[str, dict[str, int]]:
@@ -166,11 +166,11 @@ def _entries(table: Table, outcomes: Mapping[Place, Mapping[int, RunRecord]]) ->
         for row in table.rows:
             for column in table.columns_of(row):
                 runs = outcomes.get((row.label, column.label), {})
-                values = {s: value_of(runs[s].outcome, figure) for s in table.seeds if s in runs}
+                values = {s: value_of(runs[s].figures, figure) for s in table.seeds if s in runs}
                 known = {seed: value for seed, value in values.items() if value is not None}
                 mean, sd = spread(list(known.values())) if known else (None, None)
                 printed = table.printed(row, column, figure)
-                never = {s: visits_made(runs[s].outcome) for s in values if s not in known and is_target(figure)}
+                never = {s: visits_made(runs[s].figures) for s in values if s not in known and is_target(figure)}
                 entries.append(
                     TableFigure(row.label, column.label, figure, known, len(runs), mean, sd, *printed, never=never)
                 )
@@ -233,13 +233,13 @@ def _costs(table: Table, outcomes: Mapping[Place, Mapping[int, RunRecord]]) -> l
     for row in table.rows:
         runs = [r for place, kept in outcomes.items() if place[0] == row.label for r in kept.values()]
         if runs:
-            sent = [_sum(r.outcome.get("bytes_down"), r.outcome.get("bytes_up")) for r in runs]
+            sent = [_sum(r.figures.get("bytes_down"), r.figures.get("bytes_up")) for r in runs]
             costs.append(
                 Cost(
                     row.label,
-                    participations=sum(r.outcome["participations"] for r in runs) / len(runs),
+                    participations=sum(r.figures["participations"] for r in runs) / len(runs),
                     bytes=None if None in sent else sum(amount or 0 for amount in sent) / len(runs),
-                    rounds=sum(r.outcome["rounds"] for r in runs) / len(runs),
+                    rounds=sum(r.figures["rounds"] for r in runs) / len(runs),
                     seconds=_middle([r.seconds for r in runs if r.seconds > 0]),
                 )
             )
@@ -255,12 +255,14 @@ def _sum(down: float | None, up: float | None) -> float | None:
 
 
 def _curves(table: Table, outcomes: Mapping[Place, Mapping[int, RunRecord]]) -> list[MeanCurve]:
-    """Mean over the seeds, by how often a site had taken part; of the score that the first figure reads."""
+    """Mean over the seeds, by how often a site had taken part; of the score that the first figure reads. Runs of which
+    the figures alone are known have none."""
     score = table.figures[0].partition(".")[0]
     curves = []
     for row in table.rows:
         for column in table.columns_of(row):
-            kept = [r.outcome["curve"] for r in outcomes.get((row.label, column.label), {}).values()]
+            runs = outcomes.get((row.label, column.label), {}).values()
+            kept = [r.outcome["curve"] for r in runs if "curve" in r.outcome]
             name = score if all(score in curve for curve in kept) else "accuracy"
             kept = [curve for curve in kept if curve.get(name) and None not in curve[name]]
             length = min((len(curve[name]) for curve in kept), default=0)
@@ -274,10 +276,10 @@ def _curves(table: Table, outcomes: Mapping[Place, Mapping[int, RunRecord]]) -> 
 def _told(outcomes: Mapping[Place, Mapping[int, RunRecord]]) -> list[str]:
     """Rows that were told what a site cannot know, truth or guess, and what."""
     told = {
-        place[0]: record.outcome["oracle"]
+        place[0]: record.figures["oracle"]
         for place, kept in outcomes.items()
         for record in kept.values()
-        if record.outcome.get("oracle")
+        if record.figures.get("oracle")
     }
     return [f"{row} was told from outside: {what}" for row, what in told.items()]
 
@@ -285,8 +287,7 @@ def _told(outcomes: Mapping[Place, Mapping[int, RunRecord]]) -> list[str]:
 def _set_aside(outcomes: Mapping[Place, Mapping[int, RunRecord]]) -> list[str]:
     """Rows in which the gate refused replies: sites of a simulation are honest, so these figures deserve a look."""
     refused = {
-        place: sum(int(record.outcome.get("refused", 0)) for record in kept.values())
-        for place, kept in outcomes.items()
+        place: sum(int(record.figures.get(REFUSED, 0)) for record in kept.values()) for place, kept in outcomes.items()
     }
     return [
         f"{plural(count, 'reply', 'replies')} of {row} in {column} set aside, though no site of a simulation is hostile"
@@ -297,6 +298,4 @@ def _set_aside(outcomes: Mapping[Place, Mapping[int, RunRecord]]) -> list[str]:
 
 def _notes(records: Any) -> list[str]:
     """What every run of the table has to say, once."""
-    kept = list(records)
-    notes = dict.fromkeys(note for record in kept for note in record.outcome.get("notes", ()))
-    return [note for note in notes if note.startswith("architecture only")]
+    return list(dict.fromkeys(note for record in records for note in record.figures.get("notes", ())))

@@ -1,4 +1,4 @@
-"""A table's results as Markdown, LaTeX and CSV: the same runs give the same bytes."""
+"""A table's results as Markdown and LaTeX: the same runs give the same bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from fedsift.benchmark.claims import ClaimOutcome, Difference
 from fedsift.benchmark.figures import digits, words
 from fedsift.benchmark.summary import Comparison, Results, TableFigure
 from fedsift.core.numbers import plural, size
-from fedsift.core.text import csv_text
 
 NOTHING = "–"
 MANY, FEW = 12, 4
@@ -216,16 +215,3 @@ def _latex_cell(entry: TableFigure) -> str:
 
 def escaped(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in text)
-
-
-def spreadsheet(results: Results) -> str:
-    """One line a run and figure."""
-    columns = ("figure", "row", "column", "seed", "value", "mean", "sd", "paper", "paper_sd")
-    return csv_text(
-        columns,
-        (
-            (e.figure, e.row, e.column, seed, value, e.mean, e.sd, e.printed, e.printed_sd)
-            for e in results.entries
-            for seed, value in e.values.items()
-        ),
-    )

@@ -102,8 +102,7 @@ def _show(outcome: TableOutcome, *, as_json: bool) -> None:
     from fedsift.benchmark.text import markdown
 
     if as_json:
-        content = {key: value for key, value in data(outcome.results).items() if key != "cells"}
-        print_json({**content, "folder": outcome.folder, "failures": dict(outcome.failures)})
+        print_json({**data(outcome.results), "folder": outcome.folder, "failures": dict(outcome.failures)})
         return
     say(markdown(outcome.results))
     if outcome.other_versions:

@@ -147,7 +147,7 @@ def kind_of(site: Site, recipe: Recipe) -> str:
 
 
 def suggested_size(site: Site, recipe: Recipe) -> int:
-    """A cohort's size by static facts alone. The figures behind it: benchmarks/speed/results/sizes.json."""
+    """A cohort's size by static facts alone. The figures behind it: benchmarks/speed/results/sizes.csv."""
     if site.compute.device != "cpu":
         return 1
     facts = _facts(site.facts.model, site.samples.shape, site.n_classes)
