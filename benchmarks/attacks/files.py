@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedsift.benchmark.source_version import source_digest
+from fedsift.benchmark.cells import source_digest
 
 SOURCE = "source"
 """In a row of results: the version of the source that measured it."""

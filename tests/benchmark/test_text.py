@@ -10,8 +10,7 @@ import pytest
 
 from fedsift.benchmark.cells import cells_of
 from fedsift.benchmark.claims import ClaimOutcome, Difference
-from fedsift.benchmark.outputs import csv_of
-from fedsift.benchmark.page import drawn_rows, page
+from fedsift.benchmark.outputs import csv_of, drawn_rows, page
 from fedsift.benchmark.rows import read_rows, rows_of
 from fedsift.benchmark.running import TableOutcome
 from fedsift.benchmark.store import RunRecord

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fedsift.training.requests import LocalSite
 
 from fedsift.models.factory import initial_weights
 from fedsift.protocol.messages import RequestMoment, SiteFacts
@@ -13,6 +12,7 @@ from fedsift.training.cohort import train_cohort
 from fedsift.training.job import TrainingJob, TrainingResult
 from fedsift.training.plan import plan
 from fedsift.training.recipe import Augment, Recipe
+from fedsift.training.requests import LocalSite
 from fedsift.training.stacked import pixels
 from fedsift.training.stacked.batches import CohortBatches
 from fedsift.training.trainer import prepare, train_each

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedsift.benchmark.cells import Cell, cells_of
+from fedsift.benchmark.cells import Cell, cells_of, source_digest
 from fedsift.benchmark.eta import PastRuns, last_end
 from fedsift.benchmark.figures import check_figure
 from fedsift.benchmark.outputs import write_table
 from fedsift.benchmark.pool import JobNews, TableJob, cores, do, run_jobs
-from fedsift.benchmark.source_version import source_digest
 from fedsift.benchmark.store import RunRecord, RunStore
 from fedsift.benchmark.summary import Results, results_of
 from fedsift.benchmark.table import Table
