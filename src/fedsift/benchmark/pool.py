@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from fedsift.benchmark.eta import RunPace, TimeLeft
 from fedsift.benchmark.store import RunRecord
 from fedsift.core.errors import FedsiftError, Stopped
+from fedsift.core.process import when_parent_ends
 
 if TYPE_CHECKING:
     from fedsift.study.study import Study
@@ -175,7 +175,7 @@ def _serve(connection: Connection, parent: int) -> None:
     """What a process does: one run after another until nobody asks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole terminal; the starter decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _end_with(parent)
+    when_parent_ends(lambda: os._exit(1), parent)  # or it would hold its folder
     while True:
         try:
             job = connection.recv()
@@ -314,14 +314,3 @@ def _tried(job: TableJob, pace: RunPace) -> dict[str, float]:
         return {}
     rounds = dict(pace.stages)
     return {name: seconds / rounds[name] for name, seconds in timing.stages.items() if rounds.get(name)}
-
-
-def _end_with(parent: int) -> None:
-    """A run whose starter was killed must not live on and hold its folder."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

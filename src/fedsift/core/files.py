@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -12,8 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from fedsift.core.errors import ConfigError
 
 # Where things are kept that can be made again
 # ------------------------------------------------------------------------------
@@ -37,18 +34,6 @@ def private_folder(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.chmod(0o700)
     return path
-
-
-@contextmanager
-def alone(file: Path, otherwise: str) -> Iterator[None]:
-    """A lock that nobody else has, in a private folder; it goes with this process, however it ends. `otherwise`: what
-    is said where somebody has it."""
-    with (private_folder(file.parent) / file.name).open("w") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(otherwise) from None
-        yield
 
 
 def append_private(path: Path, line: str) -> None:
@@ -108,7 +93,7 @@ def _staged(path: Path, data: bytes, rights: int, in_the_end: int | None = None)
                 file.write(data)
                 file.flush()
                 if in_the_end is not None:
-                    os.fchmod(file.fileno(), in_the_end)
+                    beside.chmod(in_the_end)
                 os.fsync(file.fileno())
         yield
         with _named(path):

@@ -241,8 +241,8 @@ def write_app(study: Study, out: Path, *, sites: tuple[str, ...] = (), trial: Pa
     texts = {
         "pyproject.toml": tomli_w.dumps(_project(study, out.name)),
         f"{PACKAGE}/__init__.py": f'"""The Flower app of study {one_line(study.name)}: all of it is in fedsift."""\n',
-        f"{PACKAGE}/client.py": _MODULE.format(words="The site's side.", side="client"),
-        f"{PACKAGE}/server.py": _MODULE.format(words="The coordinator's side.", side="server"),
+        f"{PACKAGE}/client.py": _MODULE.format(words="The site's side.", module="site.client_app"),
+        f"{PACKAGE}/server.py": _MODULE.format(words="The coordinator's side.", module="coordinator.server_app"),
         "study.toml": portable_study(study).to_toml(),
         FEDERATION: _FEDERATION_WORDS + tomli_w.dumps(federation),
         "site.template.toml": site_template(spread, study.model.networks),
@@ -315,7 +315,7 @@ def _project(study: Study, name: str) -> dict[str, Any]:
 _MODULE = '''\
 """{words}"""
 
-from fedsift.deploy.{side} import app
+from fedsift.deploy.{module} import app
 
 __all__ = ["app"]
 '''

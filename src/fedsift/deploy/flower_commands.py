@@ -22,12 +22,12 @@ from typing import NoReturn
 from fedsift.core.errors import ConfigError, FedsiftError, RunError
 from fedsift.core.files import make_files_private, private_folder
 from fedsift.core.loopback import host_of, refuse_the_network
+from fedsift.core.process import end_with_parent
 from fedsift.deploy import resident
 from fedsift.deploy.certificates import CertificatePair
 from fedsift.deploy.site import confinement
 from fedsift.deploy.site.confinement import Confinement
 from fedsift.deploy.site.site_file_head import read_head
-from fedsift.deploy.temporary import end_with_parent
 from fedsift.deploy.waiting import Say, meanwhile
 from fedsift.transports.flower.processes import offline, require_flower
 

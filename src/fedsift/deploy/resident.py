@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedsift.core.files import private_folder
-from fedsift.deploy.temporary import end_with_parent
+from fedsift.core.process import end_with_parent
 
 
 @dataclass(frozen=True)

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedsift.core.errors import ConfigError
-
-# Processes that must not outlive the one that started them
-# ------------------------------------------------------------------------------
-
-
-def end_with_parent() -> None:
-    """Ask Linux to end this process when its parent is gone, however that ended; elsewhere nothing is asked."""
-    parent_death_signal = 1
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
-
+from fedsift.core.process import is_alive
 
 PREFIX = "fedsift-site-"
 OWNER = "pid"
@@ -66,19 +54,9 @@ def remove_stale(place: Path) -> list[Path]:
     removed = []
     for folder in place.glob(f"{PREFIX}*"):
         try:
-            if folder.stat().st_uid == os.getuid() and not _alive(int((folder / OWNER).read_text("ascii"))):
+            if folder.stat().st_uid == os.getuid() and not is_alive(int((folder / OWNER).read_text("ascii"))):
                 shutil.rmtree(folder, ignore_errors=True)
                 removed.append(folder)
         except (OSError, ValueError):
             continue  # being made, another's, or another program's
     return removed
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

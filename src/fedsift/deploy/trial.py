@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedsift.core.errors import ConfigError, RunError
 from fedsift.core.files import private_folder, safe_name, write_private
+from fedsift.core.process import end_with_parent
 from fedsift.deploy.app import write_app
 from fedsift.deploy.certificates import temporary_certificate
 from fedsift.deploy.coordinator import starting
@@ -29,7 +30,6 @@ from fedsift.deploy.coordinator.starting import LINK_FILE, POLL, SuperLinkAddres
 from fedsift.deploy.flower_commands import free_port
 from fedsift.deploy.site.consent import app_fingerprint, pin
 from fedsift.deploy.site.site_file_head import read_head
-from fedsift.deploy.temporary import end_with_parent
 from fedsift.deploy.waiting import Say, StatusLine
 from fedsift.runs.folder import FEDERATION, WAITING, RunFolder
 from fedsift.runtime.loop import Listener

@@ -10,13 +10,12 @@ files can rewrite history: note the head elsewhere (`fedsift labels verify` prin
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 
 from fedsift.core.errors import RunError
 from fedsift.core.files import write_private
+from fedsift.core.process import file_lock
 from fedsift.label_audit.site_files import PRIVATE_FILE
 
 START = "0" * 64
@@ -168,15 +168,9 @@ class LabelLedger:
 
     # Writing -------------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> AbstractContextManager[Any]:
         """One writer at a time; the lock goes with the process, however that ends."""
-        handle = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_CREAT | os.O_RDWR, PRIVATE_FILE)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+        return file_lock(self.path.with_name(f".{self.path.name}.lock"))
 
     def _append(self, new: Sequence[LedgerEntry]) -> None:
         if not new:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsift.core.errors import ConfigError
+from fedsift.core.process import when_parent_ends
 from fedsift.live.access import AccessGuard
 from fedsift.live.overview import RunList
 
@@ -131,9 +131,6 @@ def _serve(app: Any, listener: socket.socket, ready: Callable[[], None], parent:
             if self.started:
                 ready()
 
-        async def on_tick(self, counter: int) -> bool:
-            return await super().on_tick(counter) or bool(parent and os.getppid() != parent)
-
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             app.closing.set()
             await super().shutdown(sockets)
@@ -158,4 +155,7 @@ def _serve(app: Any, listener: socket.socket, ready: Callable[[], None], parent:
         limit_concurrency=200,
         h11_max_incomplete_event_size=32_768,
     )
-    Server(config).run(sockets=[listener])
+    server = Server(config)
+    if parent:
+        when_parent_ends(lambda: setattr(server, "should_exit", True), parent)
+    server.run(sockets=[listener])

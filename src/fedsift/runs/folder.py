@@ -6,20 +6,22 @@ after its last checkpoint are not part of it and are dropped on resume.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from fedsift.core.errors import FedsiftError, RunError, Stopped
 from fedsift.core.files import safe_name, write_atomically
 from fedsift.core.numbers import plain
+from fedsift.core.process import LockHeld, acquire, is_locked
 from fedsift.core.text import csv_text
 from fedsift.runs.events import EVENTS, EventLog
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 CHECKPOINT = "checkpoint.bin"
 FAILURE = "failure.json"
@@ -42,7 +44,6 @@ BEFORE_THE_FIRST_ROUND = frozenset(
     | {"flower.log", ".lock", WAITING, EVENTS, STOP, TRACK, TRACKED}
 )
 """All that a run may have written when it fails before its first round."""
-LOCK_ATTEMPTS = 10
 
 
 class RunFolder:
@@ -50,7 +51,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        self._lock: TextIO | None = None
+        self._lock: BaseFileLock | None = None
         self._notebook_files: dict[str, str] = {}
 
     @classmethod
@@ -100,34 +101,20 @@ class RunFolder:
 
     def lock(self) -> None:
         """Refuse a second process on the same run; the lock goes with the process, however that ends."""
-        self._lock = (self.path / ".lock").open("w")
-        for attempt in range(1, LOCK_ATTEMPTS + 1):  # whoever only looks whether it is held holds it for an instant
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except OSError:
-                if attempt == LOCK_ATTEMPTS:
-                    raise RunError(f"{self.path} is in use by another process") from None
-                time.sleep(0.02)
+        try:
+            self._lock = acquire(self.path / ".lock")
+        except LockHeld:
+            raise RunError(f"{self.path} is in use by another process") from None
 
     def unlock(self) -> None:
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
 
     @property
     def in_use(self) -> bool | None:
         """Whether a process has this run locked; None where that cannot be told."""
-        try:
-            with (self.path / ".lock").open("r") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except BlockingIOError:
-            return True
-        except OSError:
-            return None
-        return False
+        return is_locked(self.path / ".lock")
 
     def events(self) -> EventLog:
         return EventLog(self.path)

@@ -7,16 +7,16 @@ stays is a line that names no sample, by which the site knows it again while the
 
 from __future__ import annotations
 
-import fcntl
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedsift.core.errors import ConfigError, DataError, RunError
-from fedsift.core.files import alone, private_folder
+from fedsift.core.files import private_folder
+from fedsift.core.process import exclusive, shared
 from fedsift.core.text import argument, short
 from fedsift.deploy.site.embeddings import embeddings_of
 from fedsift.deploy.site.site_file import SiteFile, egress_of, notebook_of, read_site_file
@@ -59,19 +59,14 @@ class ForgottenAtSite:
 # Whoever answers ---------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def serving(notebook: Path) -> Iterator[None]:
+def serving(notebook: Path) -> AbstractContextManager[None]:
     """While this process answers from a notebook; the lock goes with it, however it ends."""
-    with (private_folder(notebook) / SERVING).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        yield
+    return shared(private_folder(notebook) / SERVING)
 
 
 def _nobody_serving(site: str, notebook: Path) -> AbstractContextManager[None]:
-    return alone(
-        notebook / SERVING,
-        f"site '{site}' is running and holds its samples in memory: end it, forget, and start it again",
-    )
+    words = f"site '{site}' is running and holds its samples in memory: end it, forget, and start it again"
+    return exclusive(private_folder(notebook) / SERVING, ConfigError(words))
 
 
 # Forgetting --------------------------------------------------------------------------------------------------------

@@ -8,18 +8,17 @@ account; the list of what left says which fields these were.
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from fedsift.core.errors import RunError
 from fedsift.core.files import private_folder
+from fedsift.core.process import file_lock
 
 FOLDER = "privacy"
 
@@ -101,8 +100,5 @@ class PrivacyAccount:
             file.flush()
             os.fsync(file.fileno())
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with self.path.with_suffix(".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def _locked(self) -> AbstractContextManager[object]:
+        return file_lock(self.path.with_suffix(".lock"))

@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedsift.core.errors import ConfigError
-from fedsift.core.files import alone, make_files_private, safe_name, write_private
+from fedsift.core.files import make_files_private, private_folder, safe_name, write_private
 from fedsift.core.loopback import host_of
+from fedsift.core.process import exclusive
 from fedsift.core.text import argument
 from fedsift.deploy.certificates import client_context, greet, server_context, temporary_certificate, words_of
 from fedsift.deploy.flower_commands import SiteProcess, ended, existing, node_of, site_command
@@ -38,10 +39,8 @@ FORM = {"content-type": "application/protobuf", "accept": "application/protobuf"
 
 def only_one(home: Path) -> AbstractContextManager[None]:
     """The home of a site's node for one program at a time."""
-    return alone(
-        home / "lock",
-        f"this site runs already, with its files in '{home}': end that program first, or name another --home",
-    )
+    words = f"this site runs already, with its files in '{home}': end that program first, or name another --home"
+    return exclusive(private_folder(home) / "lock", ConfigError(words))
 
 
 def note_node(home: Path, node: int) -> None:

@@ -15,7 +15,6 @@ import os
 import shutil
 import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from typing import Any
 
 from fedsift.core.errors import ConfigError, FedsiftError
 from fedsift.core.files import make_files_private, private_folder, write_private
+from fedsift.core.process import when_parent_ends
 from fedsift.core.text import argument, short, visible
 from fedsift.core.type_checks import schema_error
 from fedsift.deploy.flower_commands import failure_file
@@ -274,23 +274,17 @@ def _refusal(asked: Any, reason: str) -> ReplyEnvelope:
     return ReplyEnvelope("", "", "", None, f"Refused: {reason}")
 
 
-def end_with(parent: int, place: Path) -> None:
-    """Leave when the parent has."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        shutil.rmtree(place.parent, ignore_errors=True)
-        os._exit(0)
-
-    threading.Thread(target=watch, daemon=True).start()
+def _leave(place: Path) -> None:
+    """End this process at once, and remove what lies beside its socket."""
+    shutil.rmtree(place.parent, ignore_errors=True)
+    os._exit(0)
 
 
 if __name__ == "__main__":
     make_files_private()
     begin_log()
     place = Path(sys.argv[2])
-    end_with(os.getppid(), place)
+    when_parent_ends(lambda: _leave(place))
     try:
         serve(Path(sys.argv[1]), place)
     except FedsiftError as error:

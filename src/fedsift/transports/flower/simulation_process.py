@@ -9,8 +9,6 @@ import json
 import os
 import signal
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from flwr.simulation import run_simulation
 
 from fedsift.core.errors import FedsiftError
 from fedsift.core.numbers import plain
+from fedsift.core.process import when_parent_ends
 from fedsift.data.dataset import FederatedDataset
 from fedsift.runs.folder import RunFolder
 from fedsift.runtime.federation import Engine
@@ -63,7 +62,7 @@ class SimulationJob:
 
 def main(plan_file: Path) -> None:
     plan = json.loads(plan_file.read_text("utf-8"))
-    _end_with_parent(int(plan["parent"]))
+    when_parent_ends(lambda: os.killpg(os.getpgid(0), signal.SIGKILL), int(plan["parent"]))
     torch.set_num_threads(1)
     events, root = SimulationEvents(Path(plan["events"])), Path(plan["sites"])
     jobs = []
@@ -132,17 +131,6 @@ def flower_simulation(
         return FlowerChannel(grid, note)
 
     return RemoteSimulation(spread, channel, models, {"federation": federation})
-
-
-def _end_with_parent(parent: int) -> None:
-    """A simulation whose starter was killed must not live on."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os.killpg(os.getpgid(0), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ The coordinator names the run, the site's own files lie beside `runs`: no name o
 
 from __future__ import annotations
 
-import fcntl
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +26,7 @@ from fedsift.core import codec
 from fedsift.core.codec import WireFormat
 from fedsift.core.errors import NotebookGone, RunError
 from fedsift.core.files import safe_name, write_private
+from fedsift.core.process import file_lock
 from fedsift.core.type_checks import shown
 from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope, moment_words
 from fedsift.protocol.notebook import Notebook
@@ -99,13 +99,10 @@ class NotebookStore:
         store.folder = folder
         return store
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[Any]:
         """One request at a time: a repeated one waits for the first and then finds its answer."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / LOCK).open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        return file_lock(self.folder / LOCK)
 
     def repeated(self, envelope: RequestEnvelope, digest: str) -> ReplyEnvelope | None:
         """The stored answer, if this very request was answered before."""
