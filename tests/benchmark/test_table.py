@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedsift.benchmark.cells import cells_of, merged
+from fedsift.benchmark.cells import cells_of
 from fedsift.benchmark.figures import check_figure, value_of
 from fedsift.benchmark.sweep import parts_of, sweep_table
 from fedsift.benchmark.table import find_table, inherited, read_seeds, table_of
@@ -81,13 +81,6 @@ def test_seeds_are_read_from_lists_and_text() -> None:
     assert read_seeds([4, 5], "x") == (4, 5)
     with pytest.raises(ConfigError, match="not of the form"):
         read_seeds("one", "x")
-
-
-def test_another_name_takes_the_place_of_the_whole_table() -> None:
-    below = {"method": {"name": "fedcorr", "beta": 5.0}, "train": {"lr": 0.1, "epochs": 2}}
-    assert merged(below, {"method": {"beta": 0.0}})["method"] == {"name": "fedcorr", "beta": 0.0}
-    assert merged(below, {"method": {"name": "fedavg"}})["method"] == {"name": "fedavg"}
-    assert merged(below, {"train": {"lr": 0.2}})["train"] == {"lr": 0.2, "epochs": 2}
 
 
 def test_settings_of_single_columns_come_last() -> None:

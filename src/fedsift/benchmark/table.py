@@ -21,8 +21,6 @@ from fedsift.core.registry import nearest
 STUDY_TABLES = (
     "data", "partition", "noise", "public", "model", "train", "method", "engine", "federation", "gate", "evaluate"
 )  # fmt: skip
-NAMED = frozenset({"data", "partition", "noise", "method"})
-"""Tables whose `name` chooses a class: another name takes the place of the whole table."""
 TOP = (
     "what", "paper", "source", "note", "twin", "scenario", "all", "seeds", "figures", "reference", "rows",
     "columns", "claims",
