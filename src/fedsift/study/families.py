@@ -63,13 +63,13 @@ def members_of(
         choices = [value if isinstance(value, list) else [value] for value in parameters.values()]
         for values in itertools.product(*choices):
             chosen = dict(zip(parameters, values))
-            yield filled(name, chosen), filled(merge(content, own), chosen)
+            yield str(filled(name, chosen)), filled(merge(content, own), chosen)
 
 
 def filled(value: Any, parameters: Mapping[str, Any]) -> Any:
     """A value with the parameters in place of their names, in all texts of it and in its keys."""
     if isinstance(value, Mapping):
-        return {filled(key, parameters): filled(part, parameters) for key, part in value.items()}
+        return {str(filled(key, parameters)): filled(part, parameters) for key, part in value.items()}
     if isinstance(value, list):
         return [filled(part, parameters) for part in value]
     if not (isinstance(value, str) and parameters):
