@@ -12,11 +12,11 @@ from typing import Any
 
 from fedsift.core.errors import ConfigError
 from fedsift.core.registry import nearest
-from fedsift.study.families import BASES, LIKE, MEMBERS, members_of, merged, with_bases
+from fedsift.study.families import BASES, LIKE, members_of, with_bases
 
 STUDY_TABLES = ("data", "partition", "noise", "public", "model", "train", "method")
 """Tables of a study that a scenario has, in the order in which it shows them."""
-WHAT, SIZES, FULL = "what", "sizes", "full"
+WHAT, FULL = "what", "full"
 
 
 def preset_names() -> list[str]:
@@ -72,11 +72,9 @@ def _families(paper: str, papers: Mapping[str, Mapping[str, Any]]) -> Iterator[t
     for name, family in papers[paper].items():
         if name == BASES:
             continue
-        shared = {key: value for key, value in family.items() if key not in (SIZES, MEMBERS)}
-        for size, own in family[SIZES].items():
-            below = with_bases({LIKE: own.get(LIKE, ())}, bases)
-            over = {key: value for key, value in own.items() if key != LIKE}
-            entry = merged(merged(below, shared), over) | {MEMBERS: family.get(MEMBERS, [{}])}
+        own = {key: value for key, value in family.items() if key not in (WHAT, LIKE)}
+        for size, what in family[WHAT].items():
+            entry = with_bases({**own, WHAT: what, LIKE: family.get(LIKE, {}).get(size, ())}, bases)
             whole = f"{paper}/{name}" if size == FULL else f"{paper}/{name}-{size}"
             yield from members_of(whole, entry, STUDY_TABLES)
 
