@@ -14,7 +14,7 @@ from typing import Any
 
 from fedsift.core.errors import ConfigError
 from fedsift.core.registry import nearest
-from fedsift.study.families import BASES, members_of, merged, with_bases
+from fedsift.study.families import BASES, LIKE, members_of, merged, with_bases
 
 # A table: rows, columns, seeds and what is read off each run, from one TOML file
 # ------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ def _check(table: Table, where: str) -> None:
 # The tables that come with the package: one file a paper, written as families
 # ------------------------------------------------------------------------------
 
-SMALL = "small"
+FULL, SMALL = "full", "small"
 BY_LABEL = ("rows", "columns", "claims", "printed")
 """Parts of a package's table that are tables by label, and are merged label by label."""
 
@@ -428,8 +428,14 @@ def _tables_of(file: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _prepared(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry whose columns and printed lines are tables, so that another one can be laid over it."""
+    """An entry in the form in which another one can be laid over it: what the twin is and is like stands in the twin;
+    columns and printed lines are tables."""
     content = dict(entry)
+    for key in ("what", LIKE):
+        if isinstance(content.get(key), Mapping):
+            sizes = content.pop(key)
+            content |= {key: sizes[FULL]} if FULL in sizes else {}
+            content |= {SMALL: {key: sizes[SMALL], **content.get(SMALL, {})}} if SMALL in sizes else {}
     if isinstance(content.get("columns"), Mapping):
         columns = content["columns"].items()
         content["columns"] = {label: {"scenario": c} if isinstance(c, str) else c for label, c in columns}
