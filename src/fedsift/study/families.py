@@ -34,7 +34,7 @@ def merged(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in over.items():
         before = result.get(key)
         if not (isinstance(before, Mapping) and isinstance(value, Mapping)):
-            result[key] = value
+            result[key] = dict(value) if isinstance(value, Mapping) else value
             continue
         renamed = key in NAMED and before.keys() & value.keys() >= {"name"} and value["name"] != before["name"]
         result[key] = dict(value) if renamed else {**before, **value}
