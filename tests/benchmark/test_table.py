@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedsift.benchmark.cells import cells_of, merged
+from fedsift.benchmark.cells import cells_of
 from fedsift.benchmark.figures import check_figure, figures_of, value_of
 from fedsift.benchmark.sweep import parts_of, sweep_table
 from fedsift.benchmark.table import find_table, inherited, read_seeds, table_of
@@ -81,13 +81,6 @@ def test_seeds_are_read_from_lists_and_text() -> None:
     assert read_seeds([4, 5], "x") == (4, 5)
     with pytest.raises(ConfigError, match="not of the form"):
         read_seeds("one", "x")
-
-
-def test_another_name_takes_the_place_of_the_whole_table() -> None:
-    below = {"method": {"name": "fedcorr", "beta": 5.0}, "train": {"lr": 0.1, "epochs": 2}}
-    assert merged(below, {"method": {"beta": 0.0}})["method"] == {"name": "fedcorr", "beta": 0.0}
-    assert merged(below, {"method": {"name": "fedavg"}})["method"] == {"name": "fedavg"}
-    assert merged(below, {"train": {"lr": 0.2}})["train"] == {"lr": 0.2, "epochs": 2}
 
 
 def test_settings_of_single_columns_come_last() -> None:
@@ -183,3 +176,31 @@ def test_a_sweep_is_a_table() -> None:
 def test_an_unknown_table_gets_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'fedcorr-2'"):
         find_table("fedcor-2")
+
+
+def test_what_a_paper_prints_is_read_by_figure_row_and_column() -> None:
+    table = find_table("feddpcont-2")
+    column = {c.label: c for c in table.columns}
+    assert table.printed(table.row("FedAvg"), column["symmetric 0.2"], "accuracy.best") == (76.84, 0.91)
+    assert table.printed(table.row("LC"), column["symmetric 0.2"], "accuracy.best") == (None, None)
+    table = find_table("fednoro-2")
+    assert table.printed(table.row("RoFL"), table.columns[1], "bacc.last") == (27.79, None)
+    assert find_table("feddpcont-10").row("No DP").printed == {}
+
+
+def test_a_twin_has_of_its_table_what_it_does_not_say_otherwise() -> None:
+    full, twin = find_table("fedcorr-figure-3"), find_table("fedcorr-figure-3-small")
+    assert (full.source, twin.twin, twin.what) == ("Figure 3", full.name, f"{full.what}, in small")
+    assert (twin.rows, twin.figures, twin.scenario) == (full.rows, full.figures, f"{full.scenario}-small")
+    assert all(row.settings["method"]["fine_tuning"] is False for row in twin.rows), "settings of each row"
+    twin = find_table("fedcorr-2-small")
+    assert [(c.label, c.scenario) for c in twin.columns] == [("(0.6, 0.5)", "fedcorr/cifar10-iid-0.6-0.5-small")]
+    assert "train" not in twin.row("FedAvg").settings, "its rows are its own"
+    assert [row.label for row in find_table("fedcorr-3-small").rows] == ["FedAvg", "FedProx", "ARFL", "FedCorr"]
+
+
+def test_a_template_stands_for_each_of_its_rows_and_columns() -> None:
+    table = find_table("feddpcont-4-small")
+    epsilon = {row.label: row.settings["method"]["epsilon"] for row in table.rows if row.label.startswith("epsilon")}
+    assert epsilon["epsilon 3"] == 3.0 and epsilon["epsilon 0.01, clip"] == 0.01
+    assert len(find_table("feddpcont-8").columns) == 16

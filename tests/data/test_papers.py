@@ -13,7 +13,8 @@ import pytest
 from fedsift.study.scenarios import preset_names, preset_table
 from fedsift.study.study import Study
 
-SETTINGS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("papers.toml").read_text("utf-8"))["settings"]
+PLACES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("papers.toml").read_text("utf-8"))
+SETTINGS = [(where, presets, keys) for where, said in PLACES.items() for presets, keys in said.items()]
 PAPERS = ("fednoro/", "rhfl/", "fedcorr/", "fedmlp/", "feddpcont/")
 FULL = [name for name in preset_names() if not name.endswith(("-small", "-features")) and name.startswith(PAPERS)]
 
@@ -31,13 +32,12 @@ def leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 def stated(name: str) -> dict[str, tuple[Any, str]]:
     """What the papers say of a preset, by key, and where they say it."""
     found: dict[str, tuple[Any, str]] = {}
-    for entry in SETTINGS:
-        match = re.fullmatch(entry["presets"], name)
+    for where, presets, keys in SETTINGS:
+        match = re.fullmatch(presets, name)
         if match is None:
             continue
-        keys = {key: value for key, value in entry.items() if key not in ("where", "presets")}
         named = {key.replace("_", ".", 1): float(v) for key, v in match.groupdict().items() if v is not None}
-        found.update({key: (value, entry["where"]) for key, value in [*leaves(keys), *named.items()]})
+        found.update({key: (value, where) for key, value in [*leaves(keys), *named.items()]})
     return found
 
 
@@ -51,5 +51,5 @@ def test_a_preset_is_as_its_paper_says(name: str) -> None:
 
 
 def test_every_statement_is_about_some_preset() -> None:
-    for entry in SETTINGS:
-        assert any(re.fullmatch(entry["presets"], name) for name in FULL), entry["where"]
+    for where, presets, _ in SETTINGS:
+        assert any(re.fullmatch(presets, name) for name in FULL), where

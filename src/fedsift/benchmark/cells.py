@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fedsift.benchmark.store import RunRecord, digest, key_of
-from fedsift.benchmark.table import NAMED, Table, TableColumn, TableRow
+from fedsift.benchmark.table import Table, TableColumn, TableRow
 from fedsift.core.errors import ConfigError, FedsiftError
 from fedsift.core.numbers import plain
 from fedsift.core.version import __version__
@@ -23,6 +23,7 @@ from fedsift.data.download import data_roots
 from fedsift.models.weights import digest_of, find_weights
 from fedsift.runs.folder import SUMMARY, RunFolder
 from fedsift.runs.reading import CURVES, read_run
+from fedsift.study.families import merged
 from fedsift.study.running import run
 from fedsift.study.scenarios import preset_names, preset_table
 from fedsift.study.study import Study, read_toml
@@ -117,17 +118,6 @@ def study_of(table: Table, row: TableRow, column: TableColumn, seed: int) -> Stu
         return Study.from_table(content, BasePaths(base))
     except FedsiftError as error:
         raise ConfigError(f"table '{table.name}', row '{row.label}', column '{column.label}': {error}") from None
-
-
-def merged(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """A study's tables with others over them, key by key; one that names another method, dataset, partition or noise
-    takes the place of the whole table."""
-    result = dict(below)
-    for key, value in over.items():
-        before = result.get(key, {})
-        renamed = key in NAMED and value.get("name", before.get("name")) != before.get("name")
-        result[key] = dict(value) if renamed else {**before, **value}
-    return result
 
 
 def _scenario(name: str, base: Path | None) -> tuple[dict[str, Any], Path]:

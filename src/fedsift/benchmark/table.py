@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 from fedsift.core.errors import ConfigError
 from fedsift.core.registry import nearest
+from fedsift.study.families import BASES, LIKE, members_of, merged, with_bases
 
 # A table: rows, columns, seeds and what is read off each run, from one TOML file
 # ------------------------------------------------------------------------------
@@ -21,8 +22,6 @@ from fedsift.core.registry import nearest
 STUDY_TABLES = (
     "data", "partition", "noise", "public", "model", "train", "method", "engine", "federation", "gate", "evaluate"
 )  # fmt: skip
-NAMED = frozenset({"data", "partition", "noise", "method"})
-"""Tables whose `name` chooses a class: another name takes the place of the whole table."""
 TOP = (
     "what", "paper", "source", "note", "twin", "scenario", "all", "seeds", "figures", "reference", "rows",
     "columns", "claims",
@@ -361,14 +360,17 @@ def _check(table: Table, where: str) -> None:
             raise ConfigError(f"{where}: column '{column.label}' has no scenario, and the table has none either")
 
 
+# The tables that come with the package: one file a paper, written as families
+# ------------------------------------------------------------------------------
+
+FULL, SMALL = "full", "small"
+BY_LABEL = ("rows", "columns", "claims", "printed")
+"""Parts of a package's table that are tables by label, and are merged label by label."""
+
+
 def table_names() -> list[str]:
     """All tables of the package, such as `fedcorr-2` and its twin `fedcorr-2-small`, in alphabetical order."""
-    return list(_names())
-
-
-@cache
-def _names() -> tuple[str, ...]:
-    return tuple(sorted(f.name.removesuffix(".toml") for f in _root().iterdir() if f.name.endswith(".toml")))
+    return list(_contents())
 
 
 def find_table(name: str) -> Table:
@@ -377,15 +379,10 @@ def find_table(name: str) -> Table:
     if path.suffix == ".toml":
         table = read_table(path)
     else:
-        if name not in _names():
+        if name not in _contents():
             raise ConfigError(f"unknown table '{name}'.{nearest(name, table_names())}")
-        table = table_of(name, tomllib.loads(table_text(name)))
+        table = table_of(name, _contents()[name])
     return inherited(table, find_table(table.twin)) if table.twin else table
-
-
-def table_text(name: str) -> str:
-    """The table's file as it stands."""
-    return (_root() / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def catalogue() -> Iterator[dict[str, Any]]:
@@ -404,5 +401,114 @@ def catalogue() -> Iterator[dict[str, Any]]:
         }
 
 
-def _root() -> Traversable:
-    return files("fedsift.benchmark") / "tables"
+@cache
+def _contents() -> dict[str, dict[str, Any]]:
+    """Every table of the package as `table_of` takes it."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in (files("fedsift.benchmark") / "tables").iterdir():
+        if file.name.endswith(".toml"):
+            found.update(_tables_of(tomllib.loads(file.read_text("utf-8"))))
+    return dict(sorted(found.items()))
+
+
+def _tables_of(file: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The tables of a paper's file. What stands above its first table holds for all of them, but not for twins."""
+    usual = {key: value for key, value in file.items() if not isinstance(value, Mapping)}
+    tables = {name: _prepared(entry) for name, entry in file.items() if name != BASES and isinstance(entry, Mapping)}
+    bases = {name: _prepared(entry) for name, entry in file.get(BASES, {}).items()} | tables
+    for name, entry in tables.items():
+        full = {**usual, **with_bases(entry, bases, _laid_over)}
+        twin = full.pop(SMALL, None)
+        if "paper" in full:
+            full.setdefault("source", _place_in_paper(name))
+        yield name, _listed(full)
+        if twin is not None:
+            own = with_bases(twin, bases, _laid_over)
+            yield f"{name}-small", _listed(_laid_over(_twin_of(name, full, own), own))
+
+
+def _prepared(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry in the form in which another one can be laid over it: what the twin is and is like stands in the twin;
+    columns and printed lines are tables."""
+    content = dict(entry)
+    for key in ("what", LIKE):
+        if isinstance(content.get(key), Mapping):
+            sizes = content.pop(key)
+            content |= {key: sizes[FULL]} if FULL in sizes else {}
+            content |= {SMALL: {key: sizes[SMALL], **content.get(SMALL, {})}} if SMALL in sizes else {}
+    if isinstance(content.get("columns"), Mapping):
+        columns = content["columns"].items()
+        content["columns"] = {label: {"scenario": c} if isinstance(c, str) else c for label, c in columns}
+    if "printed" in content:
+        lines = [re.split(r"\s{2,}", line, maxsplit=1) for line in content["printed"].splitlines()]
+        content["printed"] = {label: {"cells": cells} for label, cells in lines}
+    if SMALL in content:
+        content[SMALL] = _prepared(content[SMALL])
+    return content
+
+
+def _laid_over(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """A table's content over another's: rows, columns, claims and printed lines by their labels, settings by key."""
+    result = {**below, **over}
+    for part in BY_LABEL:
+        if isinstance(below.get(part), Mapping) and isinstance(over.get(part), Mapping):
+            entries = {label: merged(below[part].get(label, {}), entry) for label, entry in over[part].items()}
+            result[part] = {**below[part], **entries}
+    for part in ("all", "each"):
+        result |= {part: merged(below.get(part, {}), over.get(part, {}))} if part in result else {}
+    if SMALL in below and SMALL in over:
+        result[SMALL] = _laid_over(below[SMALL], over[SMALL])
+    return result
+
+
+def _twin_of(name: str, full: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """What a small twin has of its full table: the figures; the columns in small, unless it has its own; and the rows,
+    unless it says `other_rows`."""
+    twin = {"twin": name, "what": f"{full['what']}, in small", "figures": full["figures"]}
+    if "scenario" in full:
+        twin["scenario"] = f"{full['scenario']}-small"
+    if "columns" in full and "columns" not in own:
+        twin["columns"] = {
+            label: {key: f"{value}-small" if key == "scenario" else value for key, value in column.items()}
+            for label, column in full["columns"].items()
+        }
+    if not own.get("other_rows", False):
+        twin |= {key: full[key] for key in ("rows", "keep", "each") if key in full}
+    return twin
+
+
+def _listed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content as a person's own file has it: templates filled in, and rows, columns and claims as lists."""
+    table = {key: value for key, value in content.items() if key in TOP}
+    for part, choice in (("rows", "keep"), ("columns", "only")):
+        if part in content:
+            entries = content[part].items()
+            by_label = dict(pair for label, entry in entries for pair in members_of(label, entry, STUDY_TABLES))
+            table[part] = [{"label": label, **by_label[label]} for label in content.get(choice, by_label)]
+    for row in table["rows"]:
+        for key, below in content.get("each", {}).items():
+            row[key] = {**below, **row.get(key, {})}
+        if row["label"] in content.get("printed", {}):
+            row |= _read_printed(content["printed"][row["label"]]["cells"], content["figures"])
+    table["claims"] = [
+        {"text": text, **({"figure": content["judged_by"]} if "judged_by" in content else {}), **claim}
+        for text, claim in content.get("claims", {}).items()
+    ]
+    return table
+
+
+def _read_printed(cells: str, figures: Sequence[str]) -> dict[str, Any]:
+    """What a paper prints in a row: `93.11±0.12` for each column or `-`, figure by figure with `|` between them."""
+    row: dict[str, Any] = {"printed": {}, "deviation": {}}
+    for figure, part in zip(figures, cells.split("|")):
+        pairs = [cell.partition("±") for cell in part.split()]
+        row["printed"][figure] = [math.nan if value == "-" else float(value) for value, _, _ in pairs]
+        if "±" in part:
+            row["deviation"][figure] = [float(deviation or "nan") for _, _, deviation in pairs]
+    return row
+
+
+def _place_in_paper(name: str) -> str:
+    """Where a paper prints the table of this name: `fedcorr-2` is Table 2, `fedcorr-figure-3` is Figure 3."""
+    kind, number = name.split("-")[-2:]
+    return f"{'Figure' if kind == 'figure' else 'Table'} {number}"
