@@ -16,13 +16,10 @@ from fedsift.core.randomness import numpy_generator
 from fedsift.detection.label_posterior import (
     GRID,
     LabelModel,
-    codes_moved,
-    judge,
-    predicted_shares,
-    probability_wrong,
 )
-from fedsift.detection.label_rates import flagged
+from fedsift.detection.label_thresholds import FLAG
 from fedsift.formulas.small_counts import CensoredTable, censored
+from fedsift.label_audit.judge import Judgement, judge_labels
 from fedsift.label_audit.judged_data import MODELS, note_data
 from fedsift.label_audit.linear_crossfit import (
     CrossfitSettings,
@@ -46,7 +43,6 @@ from fedsift.label_audit.messages import (
     stacked_tables,
     third_reply,
 )
-from fedsift.label_audit.multilabel import fit_questions, site_rates
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights
 from fedsift.protocol.site import Samples, Site
 from fedsift.training.crossfit import (
@@ -310,52 +306,28 @@ class JudgeLabels(Request[LabelsJudged]):
         if PROBABILITIES not in site.notebook or NATS not in site.notebook:
             self.grid.answer(site)  # the reply to the second exchange was set aside, and its notebook with it
         p = site.notebook[PROBABILITIES].double().numpy()
-        answers, known = given_answers(site.given), answerable(site)
-        held = self._held_out(site)
-        posteriors, wrongs, tables, rates, swapped, predictions = [], [], [], [], [], []
-        told: list[tuple[int, int, int]] = []
-        marks = np.zeros(len(p), np.bool_)
-        models = own_models(self.shared, site.notebook[NATS])
-        fits = fit_questions(p, answers, known, models, site.notebook[NATS][0, 0].numpy())
-        for q, (model, fit, rate) in enumerate(zip(models, fits, site_rates(fits, answers), strict=True)):
+        answers = given_answers(site.given)
+        nats = site.notebook[NATS]
+        found = judge_labels(
+            p, answers, answerable(site), own_models(self.shared, nats), nats[0, 0].numpy(), self._held_out(site)
+        )
+        tables, released = [], []
+        for q, (one, fit, rate) in enumerate(zip(self.shared, found.fits, found.rates)):
             if fit is None or rate is None:
-                every = np.concatenate([p[:, q], held[0][:, q]])
-                posteriors.append(predicted_shares(every, model, model.shares))
-                predictions.append(posteriors[-1].argmax(1))
-                wrongs.append(np.full(len(p) + len(held[1]), np.nan))
-                tables.append(censored(np.zeros_like(model.confusion), site.floor))
-                rates.append((0, 0, 0, False))
-                told.append((0, 0, 0))
-                swapped.append(False)
+                tables.append(censored(np.zeros_like(one.model.confusion), site.floor))
+                released.append((0, 0, 0))
                 continue
-            doubt = probability_wrong(fit, answers[:, q])
-            later, later_doubt = judge(held[0][:, q], held[1][:, q], model, fit, answers[:, q])
-            marks |= flagged(doubt, rate)
-            posteriors.append(np.concatenate([fit.posterior, later]))
-            every = np.concatenate([p[:, q], held[0][:, q]])
-            predictions.append(predicted_shares(every, model, fit.shares).argmax(1))
-            wrongs.append(np.concatenate([doubt, later_doubt]))
             third = third_reply(fit, answers[:, q], site.floor, rate)
             tables.append(third.agreement)
-            told.append((third.rate.wrong, third.rate.low, third.rate.high))
-            rates.append((rate.wrong, rate.low, rate.high, rate.evidence))
-            swapped.append(fit.swapped and codes_moved(fit.errors, fit.shares))
-        page = self._page(
-            site,
-            np.stack(posteriors, 1),
-            np.stack(wrongs, 1),
-            np.stack(predictions, 1),
-            marks,
-            rates,
-            swapped,
-        )
+            released.append((third.rate.wrong, third.rate.low, third.rate.high))
+        page = self._page(site, found, len(p))
         site.notebook[JUDGED] = page
         site.notebook[MODELS] = self.grid.digest
         self._keep(site, page)
         count = int(page.flagged[: page.training].sum())
         return LabelsJudged(
-            torch.tensor(told, dtype=torch.int64),
-            any(found for *_, found in rates),
+            torch.tensor(released, dtype=torch.int64),
+            found.evidence,
             count if count >= site.floor else 0,
             **stacked_tables(tables),
         )
@@ -367,26 +339,23 @@ class JudgeLabels(Request[LabelsJudged]):
             return np.zeros((0, questions, answers)), np.zeros((0, questions), np.int64)
         return self.grid.other_probabilities(site, site.held_out), given_answers(site.held_out_given)
 
-    def _page(
-        self, site: Site, posterior: Array, wrong: Array, predicted: Numbers, marks: NDArray[np.bool_],
-        rates: list[tuple[int, int, int, bool]], swapped: list[bool],
-    ) -> JudgedLabels:  # fmt: skip
-        training = len(marks)
+    def _page(self, site: Site, found: Judgement, training: int) -> JudgedLabels:
         kept: Tensor | None = site.notebook.get(COPIES)
         same = copies(feature_rows(site.samples)) if kept is None else kept.numpy()
-        disagrees = disagreeing_copies(same, site.given.numpy())
-        later = np.array([any(found for *_, found in rates)]) & (
-            np.nan_to_num(wrong[training:]).max(1, initial=0) > 0.5
-        )
+        disagrees = np.zeros(len(found.flagged), np.bool_)
+        disagrees[:training] = disagreeing_copies(same, site.given.numpy())
         return JudgedLabels(
-            torch.from_numpy(posterior).float(),
-            torch.from_numpy(wrong).float(),
-            torch.from_numpy(predicted),
-            torch.from_numpy(np.concatenate([marks | disagrees, later])),
-            torch.from_numpy(np.concatenate([disagrees, np.zeros(len(later), np.bool_)])),
+            torch.from_numpy(found.posterior).float(),
+            torch.from_numpy(found.wrong).float(),
+            torch.from_numpy(found.predicted),
+            torch.from_numpy(found.flagged | disagrees),
+            torch.from_numpy(disagrees),
             training,
-            tuple(rates),
-            tuple(swapped),
+            tuple(
+                (0, 0, 0, False) if rate is None else (rate.wrong, rate.low, rate.high, rate.evidence)
+                for rate in found.rates
+            ),
+            found.swapped,
         )
 
     def _keep(self, site: Site, page: JudgedLabels) -> None:
@@ -396,6 +365,6 @@ class JudgeLabels(Request[LabelsJudged]):
         site.keep_evidence(
             NAME,
             suspicion=page.wrong[:n, 0] if one else page.wrong[:n],
-            flagged=page.flagged[:n] if one else (page.wrong[:n] > 0.5) & page.flagged[:n, None],
+            flagged=page.flagged[:n] if one else (page.wrong[:n] > FLAG) & page.flagged[:n, None],
             proposed=page.posterior.argmax(2)[:n, 0] if one else page.posterior.argmax(2)[:n],
         )

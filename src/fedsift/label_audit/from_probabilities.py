@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsift.core.errors import DataError
-from fedsift.detection.label_posterior import SiteFit, probability_wrong
-from fedsift.detection.label_rates import FALSE_ALARM, flagged, site_rate
-from fedsift.label_audit.messages import first_reply, last_fit, second_reply, shared_model, start_model
+from fedsift.detection.label_rates import FALSE_ALARM
+from fedsift.label_audit.judge import Judgement, corrected, judge_labels
+from fedsift.label_audit.messages import first_reply, second_reply, shared_model, site_tempering, start_model
 from fedsift.label_audit.results import DISAGREES
 from fedsift.label_audit.site_audit import AuditFinding, Issues, SampleEvidence, SiteAudit, WrongShare, issues
 
@@ -66,8 +66,9 @@ def audit_labels(
     shared = shared_model(list(seconds.values()), start)
     found = {}
     for name, rows in parts.items():
-        fit = last_fit(p[rows], labels[rows], shared, seconds[name])
-        found[name] = _judged(name, rows, labels[rows], p[rows], fit, names, called)
+        model = shared.model.with_tempering(site_tempering(shared, seconds[name]))
+        judged = judge_labels(p[rows][:, None], labels[rows][:, None], [True], [model], seconds[name].nats)
+        found[name] = _site_audit(name, rows, labels[rows], p[rows], judged, names, called)
     return LabelsAudit(found)
 
 
@@ -81,20 +82,20 @@ def _check_values(labels: NDArray[np.int64], p: NDArray[np.float64]) -> None:
         raise DataError(f"the probabilities of sample {row} add up to {p[row].sum():.4g}, not to 1")
 
 
-def _judged(
+def _site_audit(
     name: str,
     rows: NDArray[np.int64],
     labels: NDArray[np.int64],
     p: NDArray[np.float64],
-    fit: SiteFit,
+    judged: Judgement,
     classes: tuple[str, ...],
     called: list[str],
 ) -> SiteAudit:
-    rate = site_rate(fit, labels)
-    wrong = np.clip(probability_wrong(fit, labels), 0.0, 1.0)
-    marks = flagged(wrong, rate)
+    rate, posterior = judged.rates[0], judged.posterior[:, 0]
+    assert rate is not None
+    wrong = np.clip(judged.wrong[:, 0], 0.0, 1.0)
     agreement = np.zeros((len(classes), len(classes)))
-    np.add.at(agreement, labels, fit.posterior)
+    np.add.at(agreement, labels, posterior)
     n = max(len(rows), 1)
     return SiteAudit(
         site=name,
@@ -102,14 +103,14 @@ def _judged(
         multilabel=False,
         ids=tuple(called[row] for row in rows),
         given=labels,
-        probability=fit.posterior,
+        probability=posterior,
         probability_wrong=wrong,
         predicted=p.argmax(1),
-        proposed=np.where(wrong > 0.5, fit.proposed, labels),
-        flagged=marks,
+        proposed=corrected(labels, posterior.argmax(1), wrong),
+        flagged=judged.flagged,
         rate=WrongShare(rate.share, rate.low / n, rate.high / n),
         finding=AuditFinding(rate.evidence, FALSE_ALARM),
         agreement=np.rint(agreement).astype(np.int64),
         evidence=SampleEvidence("given probabilities, site-aware posterior"),
-        reason=tuple(DISAGREES if mark else "" for mark in marks),
+        reason=tuple(DISAGREES if mark else "" for mark in judged.flagged),
     )

@@ -19,6 +19,7 @@ from fedsift.data.dataset import Dataset, FederatedDataset, Labels, Rows
 from fedsift.detection.label_rates import FALSE_ALARM
 from fedsift.label_audit.at_site import JUDGED, JudgedLabels
 from fedsift.label_audit.consortium import CensoredCounts, SiteRow
+from fedsift.label_audit.judge import corrected
 from fedsift.label_audit.site_audit import AuditFinding, LabelOrigin, SampleEvidence, SiteAudit, WrongShare
 from fedsift.protocol.notebook import evidence_of
 
@@ -117,12 +118,12 @@ def _from_page(page: JudgedLabels, dataset: Dataset, site: str, given: Labels) -
     if dataset.multilabel:
         probability = wrong
         anything = 1.0 - np.prod(1.0 - np.nan_to_num(wrong), axis=1)
-        proposed = np.where(np.nan_to_num(wrong) > 0.5, 1 - given, given)
+        proposed = corrected(given, 1 - given, wrong)
         predicted, agreement = page.predicted.numpy(), entries_of(given[:n], np.nan_to_num(wrong[:n]))
     else:
         probability = posterior[:, 0]
         anything, predicted = wrong[:, 0], page.predicted.numpy()[:, 0]
-        proposed = np.where(anything > 0.5, likely[:, 0], given)
+        proposed = corrected(given, likely[:, 0], anything)
         agreement = agreement_of(given[:n], probability[:n], dataset.n_classes)
     known = [rate for rate, own in zip(page.rates, wrong.T) if not np.isnan(own).all()] or [(0, 0, 0, False)]
     labels = max(n * len(known), 1)

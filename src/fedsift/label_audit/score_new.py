@@ -13,7 +13,6 @@ from fedsift.core.errors import DataError, RunError
 from fedsift.data.dataset import Dataset, FederatedDataset, Rows
 from fedsift.data.sources.base import Source
 from fedsift.data.sources.table import TableSource
-from fedsift.detection.label_posterior import judge, predicted_shares
 from fedsift.label_audit.at_site import (
     JUDGED,
     NATS,
@@ -24,8 +23,8 @@ from fedsift.label_audit.at_site import (
     given_answers,
     own_models,
 )
+from fedsift.label_audit.judge import judge_labels
 from fedsift.label_audit.method import AuditState, LabelAudit
-from fedsift.label_audit.multilabel import fit_questions
 from fedsift.label_audit.results import judged_site
 from fedsift.label_audit.running import audit_spread, notebooks_of, state_of
 from fedsift.label_audit.site_audit import FLOOR, SampleEvidence, SiteAudit
@@ -110,29 +109,18 @@ def _judged(
         given_answers(old),
         given_answers(site.given),
     )
-    posterior, wrong, predicted = [], [], []
     page: JudgedLabels = pages[JUDGED]
-    models = own_models(state.shared, pages[NATS])
+    nats = pages[NATS]
     annotated = ~page.wrong.isnan().all(0).numpy()
-    for q, (model, fit) in enumerate(zip(models, fit_questions(before, answers, annotated, models), strict=True)):
-        shares = model.shares if fit is None else fit.shares
-        predicted.append(predicted_shares(p[:, q], model, shares).argmax(1))
-        if fit is None:  # not annotated by this site: predicted, not judged
-            posterior.append(predicted_shares(p[:, q], model, shares))
-            wrong.append(np.full(len(rows), np.nan))
-            continue
-        after, doubt = judge(p[:, q], later[:, q], model, fit, answers[:, q])
-        posterior.append(after)
-        wrong.append(doubt)
-    known = answerable(site)
-    doubts = np.where(known, np.stack(wrong, 1), np.nan)
-    suspects = (np.nan_to_num(doubts).max(1, initial=0.0) > 0.5) & any(rate[3] for rate in page.rates)
+    judged = judge_labels(before, answers, annotated, own_models(state.shared, nats), nats[0, 0].numpy(), (p, later))
+    new_ones = slice(len(answers), None)
+    doubts = np.where(answerable(site), judged.wrong[new_ones], np.nan)
     own = replace(
         page,
-        posterior=torch.from_numpy(np.stack(posterior, 1)).float(),
+        posterior=torch.from_numpy(judged.posterior[new_ones]).float(),
         wrong=torch.from_numpy(doubts).float(),
-        predicted=torch.from_numpy(np.stack(predicted, 1)),
-        flagged=torch.from_numpy(suspects),
+        predicted=torch.from_numpy(judged.predicted[new_ones]),
+        flagged=torch.from_numpy(judged.flagged[new_ones]),
         disagrees=torch.zeros(len(rows), dtype=torch.bool),
         training=len(rows),
         rates=_shares(doubts, page),
