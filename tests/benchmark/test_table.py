@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedsift.benchmark.cells import cells_of
+from fedsift.benchmark.cells import cells_of, parts_of, sweep_table
 from fedsift.benchmark.figures import check_figure, figures_of, value_of
-from fedsift.benchmark.sweep import parts_of, sweep_table
 from fedsift.benchmark.table import find_table, inherited, read_seeds, table_of
 from fedsift.core.errors import ConfigError
 from fedsift.runtime.gate.protection import GateLimits

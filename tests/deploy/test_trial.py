@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedsift.cli.consortium import _table
+from fedsift.cli.deploy import _table
 from fedsift.core.errors import ConfigError, RunError
 from fedsift.deploy.coordinator.roster import read_entries
 from fedsift.deploy.site.site_file_head import read_head

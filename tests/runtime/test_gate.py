@@ -198,7 +198,7 @@ def test_no_reply_whatever_raises(first: Any, second: Any, third: Any) -> None:
 def _reply_classes() -> list[type[Reply]]:
     """Every reply of the program, those of methods that are added later included."""
     for module in pkgutil.walk_packages(fedsift.__path__, "fedsift."):
-        if not module.name.endswith("__main__") and ".worker_main" not in module.name:
+        if not module.name.endswith("__main__"):
             try:
                 importlib.import_module(module.name)
             except ModuleNotFoundError as error:

@@ -6,7 +6,7 @@ import pytest
 
 from fedsift.core.errors import ConfigError
 from fedsift.models.head import parse_features
-from fedsift.training.known_networks import unknown_network
+from fedsift.training.features import unknown_network
 
 LITE = "features:efficientnet-lite0"
 

@@ -77,7 +77,7 @@ def audit(
     for note in (*asked.notes, *notes):
         say(f"note: {note}", stderr)
     if plan:
-        from fedsift.cli.plan import print_plan
+        from fedsift.cli.run import print_plan
         from fedsift.study.planning import plan_study
 
         print_plan(plan_study(made), as_json=json)

@@ -157,7 +157,7 @@ def sweep(
     json: bool = JSON,
 ) -> None:
     """Compare settings of one study, with seeds: a table from the command line, kept as a file beside its results."""
-    from fedsift.benchmark.sweep import sweep_table
+    from fedsift.benchmark.cells import sweep_table
     from fedsift.core.files import write_atomically
 
     table, text = sweep_table(study, settings, figure or ["accuracy.last"])

@@ -1,4 +1,4 @@
-"""`fedsift predict`: a trained model, applied to new samples."""
+"""`fedsift predict` and `fedsift export`: a trained model, applied to new samples or written for other tools."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ SHOWN = 20
 
 def register(app: typer.Typer) -> None:
     app.command("predict")(predict)
+    app.command("export")(export)
 
 
 def predict(
@@ -48,3 +49,18 @@ def predict(
         stdout.print(f"... and {len(rows) - SHOWN} more: --out FILE.csv or --json give all", highlight=False)
     if out is not None:
         stdout.print(f"predictions: {out}", highlight=False, soft_wrap=True, markup=False)
+
+
+def export(
+    run: Path = typer.Argument(help="The run's folder."),
+    file: Path = typer.Argument(help="The file; its ending chooses: .safetensors, .pt (TorchScript) or .onnx."),
+    json: bool = typer.Option(False, "--json", help="Print the file's path as JSON."),
+) -> None:
+    """Write a run's trained model for other tools; TorchScript and ONNX normalise pictures (0..1) themselves."""
+    from fedsift.api.start import load
+
+    path = load(run).export(file)
+    if json:
+        print_json({"model": path})
+    else:
+        stdout.print(f"model: {path}", highlight=False, soft_wrap=True, markup=False)

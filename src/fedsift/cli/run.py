@@ -1,17 +1,26 @@
-"""`fedsift run` and `fedsift resume`: simulate a study on this machine, and go on with a run that was stopped."""
+"""`fedsift plan`, `fedsift run` and `fedsift resume`: forecast a study, simulate it, go on with a stopped run."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from rich.markup import escape
+
+from fedsift.cli.output import print_json, print_table, say, stdout
+from fedsift.core.text import visible
+
+if TYPE_CHECKING:
+    from fedsift.study.planning import Forecast
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from fedsift.cli.failures import exit_code_of
-from fedsift.cli.output import print_json, print_table, say, stderr
+from fedsift.cli.output import stderr
 from fedsift.core.errors import FedsiftError, Stopped
 from fedsift.core.text import argument
 
@@ -26,6 +35,7 @@ SERVE = typer.Option(False, "--serve", help="Show the run in the browser while i
 def register(app: typer.Typer) -> None:
     app.command("run")(run)
     app.command("resume")(resume)
+    app.command("plan")(plan)
 
 
 def run(
@@ -117,3 +127,38 @@ def resume(
 
     study, folder = reopen(run)
     go(study, folder, as_json=json, done=len(folder.rounds()), serve=serve)
+
+
+def plan(
+    study: Path = typer.Argument(help="The study's TOML file, or a scenario by name."),
+    overrides: list[str] = typer.Argument(None, help="Settings over the file's: method.rounds=20 ..."),
+    json: bool = typer.Option(False, "--json", help="Print as JSON."),
+) -> None:
+    """Rounds, messages, bytes, minutes, and what leaves each site. A few steps are timed; no run is made."""
+    from fedsift.study.planning import plan_study
+    from fedsift.study.study import Study
+
+    print_plan(plan_study(Study.from_file(study, overrides or [])), as_json=json)
+
+
+def print_plan(forecast: Forecast, *, as_json: bool) -> None:
+    """A forecast for people or programs; `fedsift audit --plan` tells its own."""
+    from fedsift.core.numbers import duration, size
+
+    if as_json:
+        print_json(forecast.as_dict())
+        return
+    stdout.print(f"[bold]{escape(visible(forecast.headline))}[/]", highlight=False)
+    rows = [
+        [s.name, s.rounds, s.messages, size(s.bytes_down), size(s.bytes_up), duration(s.seconds)]
+        for s in forecast.stages
+    ]
+    print_table("stages", ["stage", "rounds", "messages", "to sites", "from sites", "time"], rows)
+    print_table("what leaves a site", ["reply", "field", "what it tells"], forecast.disclosures)
+    stdout.print(
+        f"about {duration(forecast.seconds)} in process (a forecast from {forecast.timed_samples} timed samples); "
+        f"deployed, each of the {forecast.phases} phases adds 10 s or more",
+        highlight=False,
+    )
+    for note in forecast.notes:
+        say(f"note: {note}")

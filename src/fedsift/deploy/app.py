@@ -22,7 +22,7 @@ from fedsift.protocol.disclosure import declared, declared_replies, disclosure_r
 from fedsift.runs.folder import FEDERATION, TRACK
 from fedsift.study.study import Study
 from fedsift.study.tracking import track_toml
-from fedsift.training.known_networks import unknown_network
+from fedsift.training.features import unknown_network
 from fedsift.training.requests import Evaluate
 from fedsift.transports.remote.introduction import Introduction
 

@@ -20,7 +20,6 @@ from fedsift.detection.label_posterior import (
 from fedsift.detection.label_thresholds import FLAG
 from fedsift.formulas.small_counts import CensoredTable, censored
 from fedsift.label_audit.judge import Judgement, judge_labels
-from fedsift.label_audit.judged_data import MODELS, note_data
 from fedsift.label_audit.linear_crossfit import (
     CrossfitSettings,
     as_probabilities,
@@ -43,6 +42,7 @@ from fedsift.label_audit.messages import (
     stacked_tables,
     third_reply,
 )
+from fedsift.label_audit.site_files import MODELS, note_data
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights
 from fedsift.protocol.site import Samples, Site
 from fedsift.training.crossfit import (

@@ -15,11 +15,10 @@ from fedsift.core import codec
 from fedsift.core.errors import RunError
 from fedsift.core.files import write_private
 from fedsift.data.dataset import FederatedDataset
-from fedsift.label_audit.judged_data import DATA, data_of
 from fedsift.label_audit.ledger import ForgottenEntry, LabelLedger
 from fedsift.label_audit.method import LabelAudit
 from fedsift.label_audit.results import names_of, site_rows
-from fedsift.label_audit.site_files import SiteFolder
+from fedsift.label_audit.site_files import DATA, SiteFolder, data_of
 from fedsift.protocol.messages import Request, RequestEnvelope, RequestMoment
 from fedsift.runs.folder import RunFolder
 from fedsift.study.running import open_in_process

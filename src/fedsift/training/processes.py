@@ -12,6 +12,7 @@ import logging
 import mmap
 import os
 import pickle
+import signal
 import socket
 import struct
 import subprocess
@@ -196,6 +197,32 @@ class CallFailed:
         self.reason = reason
 
 
+def serve_calls() -> None:
+    """In a worker process: make calls until the socket, whose number is the first argument, closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the socket
+    torch.set_num_threads(1)
+    channel = WorkerChannel(socket.socket(fileno=int(sys.argv[1])))
+    while True:
+        try:
+            message = channel.receive()
+            if isinstance(message, dict):
+                channel.receive_pool(message)
+                continue
+            function, arguments, threads = message
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+            outcome = function(*arguments)
+        except (EOFError, ConnectionError):
+            return
+        except Exception as error:  # the parent makes the call itself and meets the error where it can be handled
+            outcome = CallFailed(f"{type(error).__name__}: {error}")
+        channel.send(outcome)
+
+
+WORKER = f"from {__name__} import serve_calls; serve_calls()"
+"""The program of a worker."""
+
+
 class WorkerProcess:
     """One process. Its channel alternates strictly: a call, then its result."""
 
@@ -213,7 +240,7 @@ class WorkerProcess:
         if native.library() is None:
             environment[native.OFF] = "0"  # a worker must not have kernels that this process lacks
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedsift.training.worker_main", str(theirs.fileno())],
+            [sys.executable, "-c", WORKER, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env=environment,
         )

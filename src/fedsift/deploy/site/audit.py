@@ -12,12 +12,11 @@ from fedsift.core.errors import RunError
 from fedsift.deploy.site.data import open_site, site_data, source_of
 from fedsift.deploy.site.site_file import SiteFile, notebook_of
 from fedsift.label_audit.at_site import JUDGED
-from fedsift.label_audit.judged_data import DATA, MODELS, data_of
 from fedsift.label_audit.original_table import origin_of
 from fedsift.label_audit.page import row_cards
 from fedsift.label_audit.results import judged_site
 from fedsift.label_audit.site_audit import SampleEvidence, SiteAudit
-from fedsift.label_audit.site_files import SiteFolder
+from fedsift.label_audit.site_files import DATA, MODELS, SiteFolder, data_of
 from fedsift.label_audit.writing import array_thumbnails, write_again
 from fedsift.protocol.messages import RequestMoment
 from fedsift.protocol.notebook import Notebook, evidence_of

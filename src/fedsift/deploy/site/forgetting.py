@@ -21,9 +21,8 @@ from fedsift.core.text import argument, short
 from fedsift.deploy.site.embeddings import embeddings_of
 from fedsift.deploy.site.site_file import SiteFile, egress_of, notebook_of, read_site_file
 from fedsift.label_audit.corrections import forget_everywhere, kept_of
-from fedsift.label_audit.judged_data import MODELS
 from fedsift.label_audit.ledger import ForgottenEntry, LabelLedger
-from fedsift.label_audit.site_files import SiteFolder
+from fedsift.label_audit.site_files import MODELS, SiteFolder
 from fedsift.label_audit.writing import open_site as open_audit
 from fedsift.transports.remote.notebooks import NotebookStore, run_folders
 

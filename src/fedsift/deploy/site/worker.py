@@ -43,7 +43,7 @@ from fedsift.deploy.site.policy import Policy
 from fedsift.deploy.site.site_file import SiteFile, egress_of, notebook_of, read_site_file
 from fedsift.formulas.privacy import update_zcdp
 from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
-from fedsift.training.known_networks import LONGEST_NAME, unknown_network
+from fedsift.training.features import LONGEST_NAME, unknown_network
 from fedsift.training.private_updates import updates_in
 from fedsift.transports.remote.answering import answer
 from fedsift.transports.remote.encoding import decode, encode

@@ -16,7 +16,7 @@ from fedsift.core.type_checks import schema_error, shown
 from fedsift.core.version import __version__
 from fedsift.models.factory import build_model
 from fedsift.protocol.messages import Reply, Request, SiteFacts, disclosed
-from fedsift.training.known_networks import unknown_network
+from fedsift.training.features import unknown_network
 
 LONGEST_NAME = 200
 LONGEST_VERSION = 64
