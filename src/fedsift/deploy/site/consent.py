@@ -52,8 +52,9 @@ def allow_run(notebook: Path, run: str) -> None:
 
 def approve(notebook: Path) -> None:
     """Write down every request and every field of a reply that the installed fedsift knows now."""
-    import fedsift.methods  # noqa: F401  their requests count
+    from fedsift.methods._base import methods
 
+    methods.load_own()  # their requests count
     kinds = known_requests()
     replies = replies_of(list(kinds))
     table = {

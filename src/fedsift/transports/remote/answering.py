@@ -8,11 +8,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import fedsift.methods  # noqa: F401  every request that may arrive must be known by its class
 from fedsift.core.codec import digest_of
 from fedsift.core.errors import NotebookGone, RunError
 from fedsift.core.text import short
 from fedsift.core.type_checks import shown
+from fedsift.methods._base import methods
 from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.training.processes import threads_of
 from fedsift.transports.remote.encoding import decode, encode
@@ -20,6 +20,8 @@ from fedsift.transports.remote.introduction import Acknowledged, IntroductionReq
 from fedsift.transports.remote.messages import EncodedMessage
 from fedsift.transports.remote.notebooks import NotebookStore, UnknownPages
 from fedsift.transports.remote.site_runtime import SiteRuntime
+
+methods.load_own()  # every request that may arrive must be known by its class
 
 log = logging.getLogger("fedsift.site")
 
