@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedsift.core.errors import DataError
-from fedsift.methods.fedcorr import lone_posterior
+from fedsift.detection.label_rates import lone_posterior
 
 
 def spoiled(rate: float, strength: float, n: int = 600, classes: int = 5) -> tuple[np.ndarray, ...]:

@@ -13,7 +13,9 @@ def printed(code: str) -> str:
 
 def test_a_site_s_process_knows_the_requests_of_the_label_audit() -> None:
     code = "import fedsift.transports.remote.answering\nfrom fedsift.protocol.messages import Request\n"
-    code += "def below(kind):\n    return {kind.__name__}.union(*map(below, kind.__subclasses__()))\nprint(below(Request))"
+    code += (
+        "def below(kind):\n    return {kind.__name__}.union(*map(below, kind.__subclasses__()))\nprint(below(Request))"
+    )
     assert {"CountLabels", "JudgeLabels", "Train"} <= set(printed(code).replace("'", " ").replace(",", " ").split())
 
 

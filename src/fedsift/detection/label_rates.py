@@ -14,8 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaln, expit, gammaln, logit, ndtri
 
 from fedsift.core.errors import DataError
-from fedsift.detection.any_wrong_labels import any_wrong
-from fedsift.detection.label_posterior import GRID, LabelModel, SiteFit, error_shape
+from fedsift.detection.any_wrong_labels import any_wrong, faithful_likelihoods
+from fedsift.detection.label_posterior import (
+    GRID,
+    LabelModel,
+    SiteFit,
+    error_shape,
+    fit_with_wrong,
+    likelihoods,
+)
 from fedsift.detection.label_thresholds import APPLY, FLAG
 from fedsift.formulas.small_counts import WITHHELD, CensoredTable
 
@@ -269,3 +276,20 @@ def applied(
     """Labels `[n]` that the default rule replaces by the proposal."""
     changes = np.asarray(given) != np.asarray(proposed)
     return np.asarray(flagged(probability_wrong, rate, threshold) & changes)
+
+
+# A site that exchanges nothing: its own labels and one model's predictions
+# ------------------------------------------------------------------------------
+
+
+def lone_posterior(probabilities: ArrayLike, given: ArrayLike) -> NDArray[np.float64]:
+    """P(true | x, given) `[n, K]` of `label_posterior`, from probabilities `[n, K]` and given labels `[n]`.
+
+    The model counts as trained on labels with the site's own shares, every mistake as likely as any other, and the
+    exponent is the one that explains the site's own labels best. Some of them are taken to be wrong.
+    """
+    p, labels = np.asarray(probabilities, np.float64), np.asarray(given, np.int64)
+    model = LabelModel.start(np.bincount(labels, minlength=p.shape[1]) + 1.0)
+    with_wrong = likelihoods(p, labels, model, GRID)
+    tempering = choose_tempering([with_wrong], [faithful_likelihoods(p, labels, model, GRID)])
+    return fit_with_wrong(p, labels, model.with_tempering(tempering)).posterior

@@ -16,12 +16,10 @@ from fedsift.core.errors import ConfigError, QuorumError
 from fedsift.core.numbers import floor_count
 from fedsift.core.ranges import AtLeastOne, AtLeastZero, Count, Rate, Share
 from fedsift.core.registry import nearest
-from fedsift.detection.any_wrong_labels import faithful_likelihoods
 from fedsift.detection.group_test import tested_split
 from fedsift.detection.indicators import Form as LidForm
 from fedsift.detection.indicators import site_lid
-from fedsift.detection.label_posterior import GRID, LabelModel, fit_with_wrong, likelihoods
-from fedsift.detection.label_rates import choose_tempering
+from fedsift.detection.label_rates import lone_posterior
 from fedsift.detection.mixtures import split_values
 from fedsift.formulas.losses import sample_loss
 from fedsift.methods._base import (
@@ -37,8 +35,6 @@ from fedsift.methods._base import (
     without_reference,
 )
 from fedsift.methods._visits_in_turn import InTurnState, VisitsInTurn
-from fedsift.methods.fedavg import FedAvg
-from fedsift.methods.fedla import FedLA
 from fedsift.protocol.federation import Federation, FederationFacts, Incompatibility, Replies
 from fedsift.protocol.findings import Findings
 from fedsift.protocol.messages import Reply, Request, SiteFacts, Weights, disclosed
@@ -48,24 +44,6 @@ from fedsift.training.objective import CrossEntropy, Objective, Proximal, as_obj
 from fedsift.training.predict import site_logits
 from fedsift.training.recipe import Augment, Recipe
 from fedsift.training.requests import Train, Trained, count_refusal
-
-# The audit's posterior at a site that exchanges nothing for it: its own labels and one model's
-# predictions
-# ------------------------------------------------------------------------------
-
-
-def lone_posterior(probabilities: ArrayLike, given: ArrayLike) -> NDArray[np.float64]:
-    """P(true | x, given) `[n, K]` of `label_posterior`, from probabilities `[n, K]` and given labels `[n]`.
-
-    The model counts as trained on labels with the site's own shares, every mistake as likely as any other, and the
-    exponent is the one that explains the site's own labels best. Some of them are taken to be wrong.
-    """
-    p, labels = np.asarray(probabilities, np.float64), np.asarray(given, np.int64)
-    model = LabelModel.start(np.bincount(labels, minlength=p.shape[1]) + 1.0)
-    with_wrong = likelihoods(p, labels, model, GRID)
-    tempering = choose_tempering([with_wrong], [faithful_likelihoods(p, labels, model, GRID)])
-    return fit_with_wrong(p, labels, model.with_tempering(tempering)).posterior
-
 
 # A site's score from its LIDs of several iterations, also when it missed some (FedCorr section 3.2
 # and 5)
@@ -566,7 +544,9 @@ class FedCorrSettings(VisitsInTurn):
     def last_method(self) -> OneStage:
         """The method of stage 3, with this one's rounds, fraction and mixup, and its recipe unless it has its own."""
         rule: dict[str, Any] = {"aggregate": self.aggregate, "hostile": self.hostile}
-        usual = self.usual or (FedLA(tau=self.adjust, **rule) if self.adjust else FedAvg(**rule))
+        usual = self.usual or (
+            methods.get("fedla")(tau=self.adjust, **rule) if self.adjust else methods.get("fedavg")(**rule)
+        )
         local = usual.local if usual.local != type(usual)().local else self.local
         local = replace(local, mixup=self.mixup if self.mixup_stages == "all" else 0.0)
         # a stage of no rounds is left out by `stages`; a method of no rounds is refused
