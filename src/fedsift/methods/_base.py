@@ -239,6 +239,13 @@ def tested_findings(sites: Sequence[str], found: GroupTest) -> Findings:
     )
 
 
+def one_stage(name: str, **settings: Any) -> OneStage:
+    """A registered method of one repeated stage, for a method that ends in another one."""
+    made = methods.get(name)(**settings)
+    assert isinstance(made, OneStage)
+    return made
+
+
 # Is any site clean enough to compare with?
 # ------------------------------------------------------------------------------
 

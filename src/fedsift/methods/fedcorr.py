@@ -28,6 +28,7 @@ from fedsift.methods._base import (
     beside_clean_sites,
     methods,
     mixture_incompatibilities,
+    one_stage,
     oracle_note,
     tested_findings,
     tested_for_own_labels,
@@ -545,7 +546,7 @@ class FedCorrSettings(VisitsInTurn):
         """The method of stage 3, with this one's rounds, fraction and mixup, and its recipe unless it has its own."""
         rule: dict[str, Any] = {"aggregate": self.aggregate, "hostile": self.hostile}
         usual = self.usual or (
-            methods.get("fedla")(tau=self.adjust, **rule) if self.adjust else methods.get("fedavg")(**rule)
+            one_stage("fedla", tau=self.adjust, **rule) if self.adjust else one_stage("fedavg", **rule)
         )
         local = usual.local if usual.local != type(usual)().local else self.local
         local = replace(local, mixup=self.mixup if self.mixup_stages == "all" else 0.0)
