@@ -116,7 +116,7 @@ def turns(training: int, **changes: Any) -> dict[str, Any]:
     study = study_of("fedavg", Path(), seed=SEED, train=TRAININGS[training], method=method, **changes)
     watching = Turning(GateLimits(opposed=0.0), tells=True)
     watching.honest, watching.hostile, watching.later, watching.past = [], [], [], []
-    conducted(study, study.spread(), protection=watching)
+    conducted(study, study.load_data(), protection=watching)
     told = sum(turn > watching.limits.turned for turn in watching.hostile)
     return {
         "updates": len(watching.honest),

@@ -102,8 +102,8 @@ def every_message(stand: Stand, method: str) -> Iterator[Row]:
     allowed = set(tomllib.loads(policy)["policy"]["fields"])
     kept = {file: file.read_text("utf-8") for file in stand.trial.sites.values()}
     for file, text in kept.items():
-        without = "\n".join(line for line in policy.splitlines() if not line.startswith("floor"))
-        file.write_text(f"{text}\n{without}\nfloor = {FLOOR}\n", "utf-8")
+        without = "\n".join(line for line in policy.splitlines() if not line.startswith("min_count"))
+        file.write_text(f"{text}\n{without}\nmin_count = {FLOOR}\n", "utf-8")
     app, began = app_of(stand, method), time.monotonic()
     try:
         with tapped(stand) as taps:

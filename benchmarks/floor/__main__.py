@@ -39,7 +39,7 @@ def study_of(method: str, floor: int, seed: int) -> Study:
             "model": {"name": "mlp"},
             "train": {"epochs": 2, "batch_size": 16, "lr": 0.05},
             "method": {"name": method, **METHODS[method]},
-            "federation": {"floor": floor},
+            "federation": {"min_count": floor},
         }
     )
 
@@ -85,7 +85,7 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     hidden = statistics.mean(row["below_floor"] for row in rows)
     about = (
         f"Digits at 10 sites, {len(SEEDS)} seeds, mean ± sd; of the classes that a site holds, {hidden:.0%} are "
-        "below a floor of 10. In simulations `federation.floor` sets it."
+        "below a floor of 10. In simulations `federation.min_count` sets it."
     )
     return "\n".join([*lines, "", about])
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.attacks.page import table
-from benchmarks.leakage.measure import FLOOR
+from benchmarks.leakage.measure import MIN_COUNT
 from benchmarks.leakage.methods import NOISE, POLICIES, SEEDS, SHOWN, SITES, read_results
 from benchmarks.leakage.replies import LEAST
 from benchmarks.section import paragraph as filled
@@ -22,11 +22,11 @@ MARGIN = {"labels": 0.1, "member": 0.05}
 """How far a figure that is measured anew may lie above the kept one."""
 BLIND = {"labels": 0.0, "member": 0.5}
 """What anybody knows: less is nothing less to know."""
-HEADS = ("no policy", f"floor {FLOOR}", "and clipped", f"and noise {NOISE:g}")
+HEADS = ("no policy", f"floor {MIN_COUNT}", "and clipped", f"and noise {NOISE:g}")
 
 HOW = """Each method runs a few rounds with {sites} sites of digits that have uneven classes ({seeds} seeds; methods
 for several labels: four findings a digit). The sites answer as deployed ones do, from a site.toml and by the code of
-a site's own process, which applies their policy: none; a floor of {floor}; that and updates clipped at the median
+a site's own process, which applies their policy: none; a floor of {min_count}; that and updates clipped at the median
 length of the method's updates without a policy; that and noise of {noise:g} times this bound, which costs {rho:g} of
 zCDP an update. Without a policy a label audit still has the floor of {audit} that a site.toml has by itself. Whatever
 left is attacked field by field, by the attacks above and, where counts by class leave, by reading them; of several
@@ -69,8 +69,8 @@ def section() -> list[str]:
     found = read_results()
     names = [name for name in methods.names() if name in found]
     how = HOW.format(
-        seeds=len(SEEDS), sites=SITES, floor=FLOOR, noise=NOISE, rho=update_zcdp(NOISE), shown=SHOWN, least=LEAST,
-        audit=SiteFile.floor,
+        seeds=len(SEEDS), sites=SITES, min_count=MIN_COUNT, noise=NOISE, rho=update_zcdp(NOISE), shown=SHOWN,
+        least=LEAST, audit=SiteFile.audit_min_count,
     )  # fmt: skip
     again = AGAIN_TEXT.format(names=", ".join(AGAIN), seed=SEEDS[0], **MARGIN)
     return [

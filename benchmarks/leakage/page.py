@@ -7,7 +7,7 @@ from benchmarks.attacks.page import table
 from benchmarks.files import read_tree
 from benchmarks.leakage.__main__ import FILE, KEY
 from benchmarks.leakage.by_method import section
-from benchmarks.leakage.measure import FLOOR
+from benchmarks.leakage.measure import MIN_COUNT
 from benchmarks.leakage.secure import verdict
 from benchmarks.section import Page
 from benchmarks.section import paragraph as filled
@@ -16,7 +16,7 @@ from fedsift.methods._base import methods
 
 PAGE = Page("leakage.md", "python -m benchmarks.leakage.page")
 KINDS = ("model", "public predictions", "per-class losses", "prototypes")
-PROTECTIONS = ("none", f"floor {FLOOR}", "clipped", "clipped, noise 0.1", "clipped, noise 1")
+PROTECTIONS = ("none", f"floor {MIN_COUNT}", "clipped", "clipped, noise 0.1", "clipped, noise 1")
 TOP = """What leaves a site says something about its data. This page measures how much a curious coordinator can
 read off one exchange: the mix of labels at a site, and whether a given sample is there. It is made by
 `python -m benchmarks.leakage.page`; `benchmarks/leakage/measure.py` has the attacks."""

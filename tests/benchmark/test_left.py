@@ -112,8 +112,8 @@ def test_a_run_in_its_first_stage_is_forecast_as_plan_does(tmp_path: Path, monke
     }
     monkeypatch.setattr(crew, "TRIED_AFTER", 0.0)
     monkeypatch.setattr(crew, "SAID_EVERY", 0.0)
-    monkeypatch.setattr("fedsift.study.planning.time_stages", lambda study, spread: StageTimes(by_stage, 1))
-    monkeypatch.setattr("fedsift.study.planning.time_stages", lambda study, spread: StageTimes(by_stage, 1))
+    monkeypatch.setattr("fedsift.study.planning.time_stages", lambda study, federated: StageTimes(by_stage, 1))
+    monkeypatch.setattr("fedsift.study.planning.time_stages", lambda study, federated: StageTimes(by_stage, 1))
     add_round = RunPace.add_round
     monkeypatch.setattr(
         RunPace, "add_round", lambda self, row: add_round(self, {**row, "seconds": visits[row["stage"]]})

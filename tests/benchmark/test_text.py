@@ -18,7 +18,7 @@ from fedsift.benchmark.summary import Results, TableFigure, results_of
 from fedsift.benchmark.table import PaperClaim
 from fedsift.benchmark.text import difference_words, escaped, latex, markdown, ours
 from fedsift.core.errors import ConfigError
-from fedsift.formulas.intervals import paired, spread
+from fedsift.formulas.intervals import federated, paired
 from tests.benchmark.small import CLAIM, small_table
 
 VALUES = {  # row, column, seed
@@ -280,7 +280,7 @@ def test_paired_differences_by_hand() -> None:
     assert found.p == pytest.approx(0.155958, abs=1e-6)
     assert paired([1.0], [0.5]).p is None
     assert paired([1.0, 2.0], [0.0, 1.0]).p is None, "no deviation, no test"
-    assert spread([1.0]) == (1.0, None)
+    assert federated([1.0]) == (1.0, None)
     with pytest.raises(ValueError, match="no pairs"):
         paired([1.0], [1.0, 2.0])
 

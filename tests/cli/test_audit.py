@@ -248,7 +248,7 @@ def test_samples_that_came_later_are_judged_without_training(
     assert len(listed & truly) >= 0.7 * len(truly)
     assert found["sites"]["north"]["flagged"] == 0
     released = json.loads(Path(found["sites"]["west"]["list"]).with_name("release.json").read_text("utf-8"))
-    assert released["floor"] == 10
+    assert released["min_count"] == 10
     with pytest.raises(ConfigError, match="no-such-study"):
         CliRunner().invoke(
             app,

@@ -29,7 +29,7 @@ from fedsift.transports.remote.introduction import Introduction, IntroductionReq
 from tests.deploy.test_sites import train, write_site
 
 FIELDS = ["Trained.weights", "Trained.samples", "Trained.loss"]
-OPEN = {"requests": ["Train"], "fields": FIELDS, "floor": 0}
+OPEN = {"requests": ["Train"], "fields": FIELDS, "min_count": 0}
 
 
 def ask(path: Path, asked: Any, model: str = "mlp") -> Any:

@@ -37,7 +37,7 @@ from tests.runtime.exported import (
     assert_one_public_set,
     assert_same_samples,
     pairs,
-    small_spread,
+    small_data,
 )
 
 BASE: dict[str, Any] = {
@@ -61,25 +61,25 @@ def write_site(folder: Path, arrays: dict[str, Any] | None = None, **changes: An
 
 
 @pytest.fixture(scope="module")
-def spread() -> FederatedDataset:
-    return small_spread()
+def federated() -> FederatedDataset:
+    return small_data()
 
 
 @pytest.fixture(scope="module")
-def trial(spread: FederatedDataset, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return export_trial(spread, {}, tmp_path_factory.mktemp("trial"))
+def trial(federated: FederatedDataset, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return export_trial(federated, {}, tmp_path_factory.mktemp("trial"))
 
 
 def test_a_trial_site_is_the_site_that_the_in_process_engine_serves(
-    spread: FederatedDataset, trial: list[Path]
+    federated: FederatedDataset, trial: list[Path]
 ) -> None:
-    for mine, theirs in pairs(spread, trial, open_site):
+    for mine, theirs in pairs(federated, trial, open_site):
         assert mine.facts == dataclasses.replace(theirs.facts, test=0)
         assert_same_samples(mine, theirs)
 
 
-def test_a_trials_public_set_is_the_same_at_every_site(spread: FederatedDataset, tmp_path: Path) -> None:
-    assert_one_public_set(spread, lambda chosen: export_trial(chosen, {}, tmp_path), open_site)
+def test_a_trials_public_set_is_the_same_at_every_site(federated: FederatedDataset, tmp_path: Path) -> None:
+    assert_one_public_set(federated, lambda chosen: export_trial(chosen, {}, tmp_path), open_site)
 
 
 def test_a_trial_site_has_no_test_set_and_a_secret_of_its_own(trial: list[Path]) -> None:
@@ -94,8 +94,8 @@ def test_a_trial_site_has_no_test_set_and_a_secret_of_its_own(trial: list[Path])
     assert first.secret not in repr(first)
 
 
-def test_the_truth_is_no_part_of_a_trial(spread: FederatedDataset, trial: list[Path]) -> None:
-    assert_no_truth(spread, trial[0].parent, trial[0])
+def test_the_truth_is_no_part_of_a_trial(federated: FederatedDataset, trial: list[Path]) -> None:
+    assert_no_truth(federated, trial[0].parent, trial[0])
 
 
 def test_a_site_may_lack_classes_of_the_federation(tmp_path: Path) -> None:

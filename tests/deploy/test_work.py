@@ -195,7 +195,7 @@ def test_the_limit_is_the_sites_own_and_holds_to_the_pass(tmp_path: Path) -> Non
     policy = {
         "requests": ["Train"],
         "fields": ["Trained.weights", "Trained.samples", "Trained.loss"],
-        "floor": 0,
+        "min_count": 0,
     }
     below = place(tmp_path / "a", policy={**policy, "passes": passes})
     assert ask(below, envelope(request)).failure == ""

@@ -177,7 +177,7 @@ def test_no_changed_letter_ends_the_process(tmp_path: Path, door: Path) -> None:
     count = 400
     for _ in range(count):
         letter = changed(chance.choice(honest), chance).with_note(model="mlp", session="1")
-        said = decode(call_worker(door, letter, patience=0.0, tries=1))
+        said = decode(call_worker(door, letter, timeout=0.0, tries=1))
         assert isinstance(said, ReplyEnvelope | Introduction | Acknowledged)
     assert isinstance(decode(call_worker(door, honest[2].with_note(model="mlp"))), Introduction)
     lines = egress(tmp_path)
@@ -219,7 +219,7 @@ def test_a_door_that_is_seen_takes_calls(tmp_path: Path) -> None:
 
 def test_without_the_sites_process_nobody_answers(door: Path) -> None:
     with pytest.raises(RunError, match="does not answer"):
-        call_worker(door, encode(IntroductionRequest()), patience=0.0)
+        call_worker(door, encode(IntroductionRequest()), timeout=0.0)
 
 
 def test_nothing_is_sent_after_a_letter_s_last_byte() -> None:
@@ -256,7 +256,7 @@ def test_a_request_that_ends_the_process_each_time_is_given_up(door: Path) -> No
     thread.start()
     wait_until(door.exists, 20, "the socket")
     with pytest.raises(RunError, match="ended over this request"):
-        call_worker(door, encode(IntroductionRequest()), patience=20.0)
+        call_worker(door, encode(IntroductionRequest()), timeout=20.0)
     thread.join()
     assert calls == 2
 

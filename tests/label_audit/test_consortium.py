@@ -54,9 +54,9 @@ def test_withheld_cells_are_empty() -> None:
     [row] = csv.DictReader(io.StringIO(consortium_csv([few])))
     assert row == {
         "site": "tiny", "samples": "", "flagged": "", "rate": "", "rate_low": "", "rate_high": "",
-        "wrong_labels": "", "false_alarm_rate": "", "floor": "10",
+        "wrong_labels": "", "false_alarm_rate": "", "min_count": "10",
     }  # fmt: skip
-    assert "below its floor" in consortium_page([few])
+    assert "below its minimum count" in consortium_page([few])
 
 
 def test_no_sample_is_in_any_file(tmp_path: Path) -> None:

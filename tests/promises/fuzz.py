@@ -98,7 +98,7 @@ class Recorded:
 
 def record(study: Study) -> Recorded:
     """Run the study's method, round by round."""
-    federation = open_in_process(study, study.spread(), "fuzz", Recording)
+    federation = open_in_process(study, study.load_data(), "fuzz", Recording)
     assert isinstance(federation, Recording)
     federation.begin(Round("start", 0, -1), ())
     state = study.method.start(federation)

@@ -154,7 +154,7 @@ def federation_of(grid: FakeGrid, deadline: float = 100.0, quorum: float = 0.5, 
         run="run",
         seed=1,
         model="mlp",
-        patience=QuorumPolicy(quorum=quorum, deadline=deadline),
+        quorum=QuorumPolicy(quorum=quorum, deadline=deadline),
     )
     federation.begin(Round("train", 0, 0), (Evaluate,))
     return federation
@@ -352,7 +352,7 @@ def test_a_site_is_told_why_it_cannot_take_part() -> None:
 
 
 def federation_with_quorum(federation: RemoteFederation, quorum: float) -> RemoteFederation:
-    federation.patience = QuorumPolicy(quorum=quorum, deadline=federation.patience.deadline)
+    federation.quorum = QuorumPolicy(quorum=quorum, deadline=federation.quorum.deadline)
     return federation
 
 

@@ -15,7 +15,7 @@ from fedsift.benchmark.figures import REFUSED, is_target, judged_rounds, lower_i
 from fedsift.benchmark.store import RunRecord
 from fedsift.benchmark.table import Table
 from fedsift.core.numbers import plural
-from fedsift.formulas.intervals import PairedDifference, paired, spread
+from fedsift.formulas.intervals import PairedDifference, mean_and_sd, paired
 from fedsift.runs.reading import LAST
 
 FEWEST_COLUMNS = 3
@@ -168,7 +168,7 @@ def _entries(table: Table, outcomes: Mapping[Place, Mapping[int, RunRecord]]) ->
                 runs = outcomes.get((row.label, column.label), {})
                 values = {s: value_of(runs[s].figures, figure) for s in table.seeds if s in runs}
                 known = {seed: value for seed, value in values.items() if value is not None}
-                mean, sd = spread(list(known.values())) if known else (None, None)
+                mean, sd = mean_and_sd(list(known.values())) if known else (None, None)
                 printed = table.printed(row, column, figure)
                 never = {s: visits_made(runs[s].figures) for s in values if s not in known and is_target(figure)}
                 entries.append(

@@ -63,11 +63,11 @@ def demo(
     from fedsift.study.running import run as run_study
 
     studies = demo_studies(seed)
-    spread = studies[0].spread()
+    federated = studies[0].load_data()
     if not json:
-        noisy = len(spread.truth.noisy) if spread.truth else 0
+        noisy = len(federated.truth.noisy) if federated.truth else 0
         stdout.print(
-            f"{len(spread.dataset.train)} handwritten digits at {len(spread.sites)} sites; "
+            f"{len(federated.dataset.train)} handwritten digits at {len(federated.sites)} sites; "
             f"{noisy} of the sites have wrong labels, and the methods are not told which.",
             highlight=False,
         )
@@ -75,7 +75,7 @@ def demo(
     for study in studies:
         folder = new_run(study, out)
         with round_progress(study.method_name, study.method.total_rounds, silent=json, folder=folder.path) as listen:
-            summaries.append(run_study(study, folder, listen, spread))
+            summaries.append(run_study(study, folder, listen, federated))
         runs.append(folder.path)
     report = write_report(runs[-1], None, runs[:-1])
     if not json:

@@ -51,11 +51,11 @@ def build(
     spoiled = _to_sites(spoiled_pool, positions, truth) if spoiled_pool else _corrupt(noise, truth, rows, dataset, seed)
     if spoiled.annotated is None:
         spoiled = replace(spoiled, annotated=_declared(dataset, names))
-    spread = _hold_out(dataset, names, rows, truth, spoiled, share, seed)
-    notes = (*dataset.notes, *placement.notes, *spoiled.notes, *spread.notes, *_absent(spread, placement))
-    spread = replace(spread, notes=notes)
-    spread.check()
-    return spread
+    federated = _hold_out(dataset, names, rows, truth, spoiled, share, seed)
+    notes = (*dataset.notes, *placement.notes, *spoiled.notes, *federated.notes, *_absent(federated, placement))
+    federated = replace(federated, notes=notes)
+    federated.check()
+    return federated
 
 
 def site_names(count: int) -> tuple[str, ...]:
@@ -195,13 +195,13 @@ def _hold_out(
     )
 
 
-def _absent(spread: FederatedDataset, placement: Placement) -> list[str]:
+def _absent(federated: FederatedDataset, placement: Placement) -> list[str]:
     """Classes that no site holds, in a person's words."""
-    held = np.zeros(spread.dataset.n_classes, np.bool_)
-    for site in spread.sites:
-        labels = spread.given[site]
+    held = np.zeros(federated.dataset.n_classes, np.bool_)
+    for site in federated.sites:
+        labels = federated.given[site]
         held |= labels.any(axis=0) if labels.ndim == 2 else np.isin(np.arange(len(held)), labels)
-    return [f"no site holds a sample labelled '{spread.dataset.classes[c]}'" for c in np.flatnonzero(~held)]
+    return [f"no site holds a sample labelled '{federated.dataset.classes[c]}'" for c in np.flatnonzero(~held)]
 
 
 # The public set

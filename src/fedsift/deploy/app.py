@@ -17,7 +17,7 @@ from fedsift.core.version import __version__
 from fedsift.data.dataset import FederatedDataset
 from fedsift.deploy.site.policy import AUDIT, Policy
 from fedsift.deploy.trial_data import export_test, export_trial
-from fedsift.formulas.small_counts import FLOOR
+from fedsift.formulas.small_counts import MIN_COUNT
 from fedsift.protocol.disclosure import declared, declared_replies, disclosure_rows
 from fedsift.runs.folder import FEDERATION, TRACK
 from fedsift.study.study import Study
@@ -35,12 +35,12 @@ def one_line(text: str) -> str:
     return re.sub(r"[^\w .,-]", " ", text)
 
 
-def site_template(spread: FederatedDataset | None, networks: Iterable[str] = ()) -> str:
+def site_template(federated: FederatedDataset | None, networks: Iterable[str] = ()) -> str:
     """A site.toml to fill in, with the federation's own values where they are known.
 
     `networks`: all that the study names; a site writes those that come by their address, or does not run them.
     """
-    data = None if spread is None else spread.dataset
+    data = None if federated is None else federated.dataset
     classes = ["first class", "second class"] if data is None else list(data.classes)
     mean, std = ([0.5], [0.5]) if data is None else (list(data.mean), list(data.std))
     settings = tomli_w.dumps({"classes": classes, "mean": mean, "std": std})
@@ -66,7 +66,7 @@ path = "images"                # pictures
 table = "labels.csv"           # a row for each picture: path, label
 label_column = "label"
 
-# What may be asked, what may leave, a floor, noise, a budget: `fedsift flower policy APP >> site.toml`, then cut it.
+# Requests, replies, a minimum count, noise and a budget: `fedsift flower policy APP >> site.toml`, then cut it.
 # Without the table the site answers what this fedsift knew when you pinned the app.
 
 # Or arrays: images uint8 [n, h, w] or [n, c, h, w], labels [n], classes
@@ -105,7 +105,7 @@ def narrowest_policy(study: Study) -> str:
     table = {
         "requests": requests,
         "fields": fields,
-        "floor": FLOOR,
+        "min_count": MIN_COUNT,
         "audit": not AUDIT.isdisjoint(requests),
         "ask_first": False,
     }
@@ -231,13 +231,13 @@ def write_app(study: Study, out: Path, *, sites: tuple[str, ...] = (), trial: Pa
     _check_name(out)
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"'{out}' is not empty: name a new folder")
-    spread = study.spread() if trial is not None else None
+    federated = study.load_data() if trial is not None else None
     files: list[Path] = []
     federation: dict[str, Any] = {"sites": list(sites), "at_least": len(sites) or 2, "wait": 600.0}
-    if spread is not None and trial is not None:
-        files = export_trial(spread, study.model.of_sites(spread.sites), trial / "sites")
-        federation |= {"sites": list(spread.sites), "at_least": len(spread.sites), "wait": 300.0}
-        federation |= export_test(spread, trial)
+    if federated is not None and trial is not None:
+        files = export_trial(federated, study.model.of_sites(federated.sites), trial / "sites")
+        federation |= {"sites": list(federated.sites), "at_least": len(federated.sites), "wait": 300.0}
+        federation |= export_test(federated, trial)
     texts = {
         "pyproject.toml": tomli_w.dumps(_project(study, out.name)),
         f"{PACKAGE}/__init__.py": f'"""The Flower app of study {one_line(study.name)}: all of it is in fedsift."""\n',
@@ -245,7 +245,7 @@ def write_app(study: Study, out: Path, *, sites: tuple[str, ...] = (), trial: Pa
         f"{PACKAGE}/server.py": _MODULE.format(words="The coordinator's side.", side="server"),
         "study.toml": portable_study(study).to_toml(),
         FEDERATION: _FEDERATION_WORDS + tomli_w.dumps(federation),
-        "site.template.toml": site_template(spread, study.model.networks),
+        "site.template.toml": site_template(federated, study.model.networks),
         "README.md": readme(study, out.name, files, leaves(study, central_test=bool(federation.get("test")))),
     }
     if study.track:

@@ -73,8 +73,8 @@ def similar_names(probabilities: ArrayLike, shares: ArrayLike) -> Array:
 def mistaken_for(confusion: Array, alike: Array) -> Array:
     """B at a site `[K, K]`: the federation's B times who looks like whom, rows of sum 1.
 
-    Below the floor the sites' tables tell little of who is taken for whom, and B is nearly even there; people mistake
-    what looks alike, which the site's own pictures tell without a word to anybody.
+    Below the minimum count the sites' tables tell little of who is taken for whom, and B is nearly even there; people
+    mistake what looks alike, which the site's own pictures tell without a word to anybody.
     """
     return _of_mistakes(confusion * alike)
 
@@ -137,7 +137,7 @@ def codes_moved(errors: ArrayLike, shares: ArrayLike) -> bool:
 
 SHAPE_WEIGHT = 100.0
 """Samples' worth by which a class's errors at a site are drawn to the shape that all sites share."""
-SPREAD = 0.75
+ODDS_POWER = 0.75
 """Exponent of a posterior's odds of being wrong before they are matched to the site's rate: a tempered model is surer
 of a single sample than it should be. Chosen on CIFAR-10N with other seeds than those reported."""
 GRID = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0)
@@ -266,32 +266,32 @@ def likelihoods(probabilities: ArrayLike, given: ArrayLike, model: LabelModel, t
     return np.array([fit.log_likelihood for fit in fits])
 
 
-def probability_wrong(fit: SiteFit, given: ArrayLike, spread: float = SPREAD) -> Array:
-    """Calibrated P(wrong) `[n]`: odds to the power `spread`, times what keeps their mean at the site's own.
+def probability_wrong(fit: SiteFit, given: ArrayLike, odds_power: float = ODDS_POWER) -> Array:
+    """Calibrated P(wrong) `[n]`: odds to the power `odds_power`, times what keeps their mean at the site's own.
 
     Monotone in the posterior's own within a site. The odds are those of a site with wrong labels; w_s comes after.
     """
     doubt = fit.doubt_if_any(given)
-    matched = matched_to_rate(doubt, float(doubt.mean()) if len(doubt) else 0.0, spread)
+    matched = matched_to_rate(doubt, float(doubt.mean()) if len(doubt) else 0.0, odds_power)
     result: Array = fit.any_wrong * matched
     return result
 
 
-def matched_to_rate(doubt: ArrayLike, rate: float, spread: float = 1.0) -> Array:
+def matched_to_rate(doubt: ArrayLike, rate: float, odds_power: float = 1.0) -> Array:
     """sigmoid(spread logit(doubt) + b) `[n]`, with b such that the mean is `rate`."""
     values = np.asarray(doubt, np.float64)
     if not len(values):
         return values
     if rate <= _TINY or rate >= 1 - _TINY:
         return np.full(len(values), float(np.clip(rate, 0, 1)))
-    odds = _odds(values, spread)
+    odds = _odds(values, odds_power)
     result: Array = expit(odds + _rate_offset(odds, rate))
     return result
 
 
-def _odds(doubt: Array, spread: float) -> Array:
+def _odds(doubt: Array, odds_power: float) -> Array:
     """spread logit(doubt)"""
-    return np.asarray(spread * logit(np.clip(doubt, _TINY, 1 - _TINY)))
+    return np.asarray(odds_power * logit(np.clip(doubt, _TINY, 1 - _TINY)))
 
 
 def _rate_offset(odds: Array, rate: float) -> float:
@@ -401,7 +401,7 @@ def judge(
     model: LabelModel,
     fit: SiteFit,
     own: ArrayLike,
-    spread: float = SPREAD,
+    odds_power: float = ODDS_POWER,
 ) -> tuple[Array, Array]:
     """Posterior `[n, K]` and P(wrong) `[n]` of samples that came later, by what the site's fit learnt.
 
@@ -416,5 +416,5 @@ def judge(
     rate = float(before.mean()) if len(before) else 0.0
     if rate <= _TINY or rate >= 1 - _TINY:
         return weighed, np.full(len(doubt), fit.any_wrong * float(np.clip(rate, 0, 1)))
-    moved: Array = fit.any_wrong * expit(_odds(doubt, spread) + _rate_offset(_odds(before, spread), rate))
+    moved: Array = fit.any_wrong * expit(_odds(doubt, odds_power) + _rate_offset(_odds(before, odds_power), rate))
     return weighed, moved

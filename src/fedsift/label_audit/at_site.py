@@ -139,7 +139,7 @@ class CountLabels(Request[LabelsCounted]):
         note_data(site)
         answers, known = given_answers(site.given), answerable(site)
         counts = [np.bincount(own, minlength=self.questions[1]) * kept for own, kept in zip(answers.T, known)]
-        tables = stacked_tables([censored(count[None], site.floor) for count in counts])
+        tables = stacked_tables([censored(count[None], site.audit_min_count) for count in counts])
         sums = torch.from_numpy(feature_sums(feature_rows(site.samples))) if self.features else None
         return LabelsCounted(**tables, sums=sums, samples=len(site.samples))
 
@@ -152,7 +152,7 @@ class FitFolds(Request[FoldsFitted]):
     """Train linear models on standardised features, each without one fold (signals/label_crossfit.py)."""
 
     reply_type: ClassVar[type[Reply]] = FoldsFitted
-    spread: ClassVar[float] = 10.0
+    norm_tolerance: ClassVar[float] = 10.0
     """The chosen strength's models begin at zero again, when those of the search have settled."""
 
     models: Tensor
@@ -235,7 +235,7 @@ class JudgeGrid(Request[GridJudged]):
         answers, known = given_answers(site.given), answerable(site)
         starts = [LabelModel.start(shares) for shares in self.shares.numpy()]
         found = [
-            second_reply(p[:, q], answers[:, q], start, site.floor) if known[q] else self._silent(site)
+            second_reply(p[:, q], answers[:, q], start, site.audit_min_count) if known[q] else self._silent(site)
             for q, start in enumerate(starts)
         ]
         nats = torch.from_numpy(np.minimum(np.stack([reply.nats for reply in found]), 0))
@@ -246,7 +246,7 @@ class JudgeGrid(Request[GridJudged]):
     def _silent(self, site: Site) -> SecondReply:
         """The reply to a question that the site's annotators never answered."""
         none = np.zeros(len(GRID), np.int64)
-        return SecondReply(none, none, censored(np.zeros((self.questions[1],) * 2), site.floor))
+        return SecondReply(none, none, censored(np.zeros((self.questions[1],) * 2), site.audit_min_count))
 
     def own_probabilities(self, site: Site) -> Array:
         """Of the training samples, each by a model that never saw it (by the mean over rounds where one saw all)."""
@@ -323,7 +323,7 @@ class JudgeLabels(Request[LabelsJudged]):
                 posteriors.append(predicted_shares(every, model, model.shares))
                 predictions.append(posteriors[-1].argmax(1))
                 wrongs.append(np.full(len(p) + len(held[1]), np.nan))
-                tables.append(censored(np.zeros_like(model.confusion), site.floor))
+                tables.append(censored(np.zeros_like(model.confusion), site.audit_min_count))
                 rates.append((0, 0, 0, False))
                 told.append((0, 0, 0))
                 swapped.append(False)
@@ -335,7 +335,7 @@ class JudgeLabels(Request[LabelsJudged]):
             every = np.concatenate([p[:, q], held[0][:, q]])
             predictions.append(predicted_shares(every, model, fit.shares).argmax(1))
             wrongs.append(np.concatenate([doubt, later_doubt]))
-            third = third_reply(fit, answers[:, q], site.floor, rate)
+            third = third_reply(fit, answers[:, q], site.audit_min_count, rate)
             tables.append(third.agreement)
             told.append((third.rate.wrong, third.rate.low, third.rate.high))
             rates.append((rate.wrong, rate.low, rate.high, rate.evidence))
@@ -356,7 +356,7 @@ class JudgeLabels(Request[LabelsJudged]):
         return LabelsJudged(
             torch.tensor(told, dtype=torch.int64),
             any(found for *_, found in rates),
-            count if count >= site.floor else 0,
+            count if count >= site.audit_min_count else 0,
             **stacked_tables(tables),
         )
 

@@ -22,7 +22,7 @@ from fedsift.runs.reading import INTERRUPTED, NEW, RUNNING, SILENT, STARTING, ST
 # What the live page says on top, and which numbers it keeps to itself
 # ------------------------------------------------------------------------------
 
-FLOOR = 10
+MIN_COUNT = 10
 """Counts below this are withheld across real sites, as in what leaves a site by default."""
 HAS = {
     STOPPING: "is stopping",
@@ -53,9 +53,9 @@ def headline(story: RunHistory, state: RunState) -> str:
 
 
 def withheld(numbers: dict[str, float]) -> dict[str, Any]:
-    """Whole numbers from 1 up to the floor say only that they are small: they may count single patients."""
+    """Whole numbers from 1 up to the minimum count say only that they are small: they may count single patients."""
     return {
-        name: f"fewer than {FLOOR}" if float(value).is_integer() and 0 < abs(value) < FLOOR else value
+        name: f"fewer than {MIN_COUNT}" if float(value).is_integer() and 0 < abs(value) < MIN_COUNT else value
         for name, value in numbers.items()
     }
 

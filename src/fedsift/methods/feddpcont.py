@@ -124,9 +124,9 @@ class ReleaseLabels(Request[ReleasedCounts]):
                 f"site '{site.name}' released its labels at epsilon = {loss_of(page['epsilon']):g} before, "
                 f"more than the {loss_of(self.epsilon):g} asked now: ask for as much, or leave the site out"
             )
-        if page["epsilon"] is None and bool(((page["counts"] > 0) & (page["counts"] < site.smallest)).any()):
+        if page["epsilon"] is None and bool(((page["counts"] > 0) & (page["counts"] < site.min_count)).any()):
             raise DataError(
-                f"site '{site.name}' tells no count below its floor {site.smallest}, and true counts were asked for: "
+                f"site '{site.name}' reports no count below {site.min_count}, and true counts were asked for: "
                 "ask for randomised ones (epsilon)"
             )
         return ReleasedCounts(page["counts"], page["epsilon"], 1, page["private"])
@@ -196,7 +196,7 @@ class LargestLogit(Reply):
     """How far the logits have grown."""
 
     value: float = disclosed(
-        "largest absolute logit of its model on its own samples; with a floor, the mean over so many",
+        "largest absolute logit of its model on its own samples; with a minimum count, the mean over so many",
         least=0.0,
     )
 
@@ -215,7 +215,7 @@ class WatchLogits(Request[LargestLogit]):
 
     def answer(self, site: Site) -> LargestLogit:
         largest = site_logits(site, site.weights_for(self.weights)).abs().amax(-1)
-        return LargestLogit(float(largest.topk(max(1, site.smallest)).values.mean()))
+        return LargestLogit(float(largest.topk(max(1, site.min_count)).values.mean()))
 
 
 Recovery = Literal["clip", "project", "shrink", "raw"]

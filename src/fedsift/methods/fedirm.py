@@ -148,7 +148,7 @@ class Relate(Request[RelationRows]):
         logits = site_logits(site, site.weights_for(self.weights)).double()
         members = site.given.double()
         rows, _ = relation_matrix(logits, members, self.temperature)
-        held = members.sum(0) >= max(self.least_members, site.smallest)
+        held = members.sum(0) >= max(self.least_members, site.min_count)
         rows = torch.where(held.unsqueeze(-1), rows, 0.0)
         return RelationRows(rows[active].float(), held[active])
 

@@ -140,9 +140,9 @@ class TrainNeighbourModel(Train):
         trained = super().reply(site, result)
         mask: Tensor | None = site.workbench.get(CLEAN)
         used = len(site.samples) if mask is None else int(mask.sum())
-        if used < site.smallest:
+        if used < site.min_count:
             raise DataError(
-                f"site '{site.name}' trained on {used} samples, fewer than its floor {site.smallest}: nothing is told"
+                f"site '{site.name}' trained on {used} samples, fewer than its minimum count {site.min_count}"
             )
         return NeighbourModel(trained.weights, trained.samples, trained.loss, trained.then, used)
 

@@ -95,10 +95,10 @@ def disclosed(
 ) -> Any:
     """A reply's field, with the words that tell a site what it gives away, and the range that its numbers must keep.
 
-    `counts`: whether its whole numbers count samples, so that a site's floor holds for them. `update`: for models, the
-    field of the request with what the site started from ("" for a change that starts from nothing): a site's policy
-    clips the difference and adds noise to it. `label_loss`: whether it is the epsilon that the reply spends on each
-    label (None: no bound): a site adds these up.
+    `counts`: whether its whole numbers count samples, so that a site's minimum count holds for them. `update`: for
+    models, the field of the request with what the site started from ("" for a change that starts from nothing): a
+    site's policy clips the difference and adds noise to it. `label_loss`: whether it is the epsilon that the reply
+    spends on each label (None: no bound): a site adds these up.
     """
     about = {"what": what, "least": least, "most": most, "counts": counts, "update": update}
     about["label_loss"] = label_loss
@@ -150,7 +150,7 @@ class Request(WireFormat, HasCost, Generic[R_co]):
     """Base of all requests: what is asked, and how a site answers it."""
 
     reply_type: ClassVar[type[Reply]] = Reply
-    spread: ClassVar[float] = 1.0
+    norm_tolerance: ClassVar[float] = 1.0
     """How many times more than usual honest answers differ in how far they move a model; the gate allows for it."""
     late: ClassVar[bool] = False
     """Whether a site that comes late has as far to go as the others had when they began, however little these still

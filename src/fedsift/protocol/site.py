@@ -94,9 +94,9 @@ class Site:
     """Entropy that the site alone knows, for draws that protect its privacy; empty in a simulation."""
     privacy_budget: float | None = None
     """Epsilon that the site lets be spent on each of its labels, ever; None: it set no limit of its own."""
-    floor: int = 10
+    audit_min_count: int = 10
     """The smallest count that the site lets out in an audit; smaller ones leave in a lump."""
-    smallest: int = 0
+    min_count: int = 0
     """The smallest group of samples of which the site tells anything, outside an audit; 0: any."""
     compute: ComputeSettings = field(default_factory=ComputeSettings)
     workbench: dict[str, Any] = field(default_factory=dict)
@@ -111,8 +111,8 @@ class Site:
         return len(self.classes)
 
     def suppress_small(self, count: int) -> int:
-        """A count of samples as it may leave: 0 where it is below the site's floor."""
-        return count if count >= self.smallest else 0
+        """A count of samples as it may leave: 0 where it is below the site's minimum count."""
+        return count if count >= self.min_count else 0
 
     @property
     def labels(self) -> Tensor:

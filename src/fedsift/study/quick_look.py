@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsift.core.randomness import numpy_generator
-from fedsift.data.build import build as build_spread
+from fedsift.data.build import build as build_data
 from fedsift.data.dataset import Dataset, Labels, Rows
 from fedsift.data.doctor import DataFinding
 from fedsift.detection.group_test import FEWEST_CLASSES, MANY, best_share, blind_share, knows_something
@@ -62,8 +62,8 @@ def quick_scores(pictures: NDArray[np.generic], labels: ArrayLike, classes: int,
 
 
 def _standardised(rows: Array) -> Array:
-    spread = rows.std(axis=0)
-    return np.asarray((rows - rows.mean(axis=0)) / np.where(spread > 1e-9, spread, 1.0))
+    sd = rows.std(axis=0)
+    return np.asarray((rows - rows.mean(axis=0)) / np.where(sd > 1e-9, sd, 1.0))
 
 
 MOST = 10_000
@@ -77,8 +77,8 @@ FEWEST_SITES = 4
 def labels_by_site(dataset: Dataset, study: Study | None = None) -> dict[str, tuple[Rows, Labels]]:
     """Training rows and given labels of each site: as a study spreads and spoils them, or as the data name sites."""
     if study is not None:
-        spread = build_spread(dataset, study.partition, study.noise, seed=study.seed)
-        return {site: (spread.rows[site], spread.given[site]) for site in spread.sites}
+        federated = build_data(dataset, study.partition, study.noise, seed=study.seed)
+        return {site: (federated.rows[site], federated.given[site]) for site in federated.sites}
     if dataset.sites is None:
         return {}
     labels = dataset.labels if dataset.given is None else dataset.given

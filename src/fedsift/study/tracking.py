@@ -176,9 +176,9 @@ def settings_of(table: Mapping[str, Any], above: str = "") -> dict[str, str | in
     return found
 
 
-PATIENCE = 60.0
+CLOSE_TIMEOUT = 60.0
 """Seconds that a finished run waits for its trackers."""
-PATIENCE_WHEN_STOPPED = 15.0
+CLOSE_TIMEOUT_WHEN_STOPPED = 15.0
 
 State = Literal["finished", "interrupted", "failed"]
 
@@ -212,9 +212,9 @@ class TrackerThreads:
         """A line for each tracker that has stopped since the last call."""
         return [line for writer in self._writers if (line := writer.news())]
 
-    def close(self, state: State, patience: float | None = None) -> None:
-        """Give each its files, if the run came to its end, and let it go; wait no longer than `patience` seconds."""
-        seconds = patience or (PATIENCE if state == FINISHED else PATIENCE_WHEN_STOPPED)
+    def close(self, state: State, timeout: float | None = None) -> None:
+        """Give each its files, if the run came to its end, and let it go; wait no longer than `timeout` seconds."""
+        seconds = timeout or (CLOSE_TIMEOUT if state == FINISHED else CLOSE_TIMEOUT_WHEN_STOPPED)
         until = time.monotonic() + seconds
         for writer in self._writers:
             writer.finish(state)

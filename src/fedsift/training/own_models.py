@@ -150,5 +150,5 @@ def judge(site: Site, weights: Weights) -> OwnEvaluated:
     if samples is None or labels is None or not site.suppress_small(len(samples)):
         return OwnEvaluated(*nothing_counted(site.facts), where)
     logits = logits_of(site.network(weights), samples)
-    found = counted(logits, labels, multilabel=site.multilabel, floor=site.smallest)
+    found = counted(logits, labels, multilabel=site.multilabel, min_count=site.min_count)
     return OwnEvaluated(*found, where)

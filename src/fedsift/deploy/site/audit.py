@@ -80,7 +80,7 @@ def write_own_audit(
         parts,
         pages,
         evidence=SampleEvidence(f"run {run}", evidence_of(pages).round or None, pages.get(MODELS, "")),
-        floor=file.floor,
+        min_count=file.audit_min_count,
         origin=origin_of(source, file.name),
     )
     shown = array_thumbnails(dataset.images[rows]) or row_cards(source, rows)

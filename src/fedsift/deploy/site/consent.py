@@ -89,7 +89,7 @@ def rules_of(file: SiteFile, notebook: Path) -> Policy | None:
     if policy is None:
         if approved is None:
             return None
-        policy = Policy(floor=0, audit=True)
+        policy = Policy(min_count=0, audit=True)
     known = approved or nothing
     return dataclasses.replace(
         policy,

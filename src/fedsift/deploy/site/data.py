@@ -101,8 +101,10 @@ def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRuntime
         samples=_samples(pool, train, file),
         given=torch.from_numpy(labels[train]),
         groups=_groups(dataset, train),
-        floor=file.floor if file.policy is None else max(file.floor, file.policy.floor),
-        smallest=0 if file.policy is None else file.policy.floor,
+        audit_min_count=file.audit_min_count
+        if file.policy is None
+        else max(file.audit_min_count, file.policy.min_count),
+        min_count=0 if file.policy is None else file.policy.min_count,
         release=releasing(path, file),
         held_out=_samples(pool, held, file) if len(held) else None,
         held_out_given=torch.from_numpy(labels[held]) if len(held) else None,

@@ -65,12 +65,12 @@ def _exactly(channel: socket.socket, size: int, end: float) -> bytearray:
     return data
 
 
-def call_worker(path: Path, message: EncodedMessage, patience: float = STARTS_WITHIN, tries: int = 2) -> EncodedMessage:
+def call_worker(path: Path, message: EncodedMessage, timeout: float = STARTS_WITHIN, tries: int = 2) -> EncodedMessage:
     """The worker's answer. One that is being started again is waited for; raises RunError when none comes.
 
     `tries`: how often a message is handed over; one that ends the worker each time must not do so for ever.
     """
-    end = time.monotonic() + patience
+    end = time.monotonic() + timeout
     while True:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:

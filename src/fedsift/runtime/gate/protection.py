@@ -203,7 +203,7 @@ class ModelUpdate:
     start: Weights
     parameters: tuple[str, ...]
     statistics: tuple[str, ...]
-    spread: float
+    norm_tolerance: float
     """Of the request: how much more than usual honest answers to it differ."""
     late: bool
     """Of the request: whether a site's first model may go as far as the others' first ones went."""
@@ -339,7 +339,7 @@ class Protection:
                     usual = max(usual, known.first_norms(way[1]))
             if cohort[site].late and not any(site in past.own for past in [known, *others]):
                 usual = max(usual, *(past.first_norms(way[1]) for past in [known, *others]))
-            found[site] = way[0] / (usual * cohort[site].spread) if usual > 0 else 0.0
+            found[site] = way[0] / (usual * cohort[site].norm_tolerance) if usual > 0 else 0.0
         return found
 
     def _before(self, key: str, known: UpdateNorms) -> list[Way]:
@@ -366,7 +366,7 @@ class Protection:
             found = agreements([m.model for m in group], [m.start for m in group], group[0].parameters)
             along = {site: cosine * ratios[site] for site, cosine in zip(sites, found)}
             refused |= self._against(along)
-            alike = all(move.spread <= 1 for move in group)
+            alike = all(move.norm_tolerance <= 1 for move in group)
             if self.opening and alike and statistics.median(found) > COMMON:
                 refused |= self._left_out(along)
             ways = shares(dict(zip(sites, found))) if self.tells and alike else {}
@@ -440,7 +440,7 @@ def _moves(reply: Reply, envelope: RequestEnvelope, buffers: Collection[str]) ->
                 start,
                 tuple(name for name in floats if name not in buffers),
                 tuple(name for name in floats if name in buffers),
-                envelope.request.spread,
+                envelope.request.norm_tolerance,
                 envelope.request.late,
                 envelope.request.reach(_trained_on(reply, len(found))),
             )
@@ -463,7 +463,7 @@ def _flat(moves: list[ModelUpdate]) -> str | None:
             value = float(move.model[names[0]].reshape(-1)[0])
             return f"'{names[0]}' holds {value:.3g} throughout, the model that was sent did not"
         size = remaining(move.model, move.start, move.parameters)
-        if move.spread <= 1 and size < LEAST_SIZE:
+        if move.norm_tolerance <= 1 and size < LEAST_SIZE:
             return f"the model has shrunk to {size:.2g} of the one that was sent"
     return None
 

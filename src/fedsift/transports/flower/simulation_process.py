@@ -52,13 +52,13 @@ class SimulationJob:
     number: int
     study: Study
     folder: RunFolder
-    spread: FederatedDataset | FedsiftError
+    federated: FederatedDataset | FedsiftError
 
     def engine(self, grid: Any, root: Path) -> Engine:
-        if isinstance(self.spread, FedsiftError):
-            raise self.spread
-        models = self.study.model.of_sites(self.spread.sites)
-        return flower_simulation(grid, self.spread, str(self.number), root, models)
+        if isinstance(self.federated, FedsiftError):
+            raise self.federated
+        models = self.study.model.of_sites(self.federated.sites)
+        return flower_simulation(grid, self.federated, str(self.number), root, models)
 
 
 def main(plan_file: Path) -> None:
@@ -77,7 +77,7 @@ def main(plan_file: Path) -> None:
         for job in jobs:
             _run_rounds(job, grid, root, events)
 
-    nodes = max((len(job.spread.sites) for job in jobs if isinstance(job.spread, FederatedDataset)), default=0)
+    nodes = max((len(job.federated.sites) for job in jobs if isinstance(job.federated, FederatedDataset)), default=0)
     if nodes:
         on_simulated_nodes(conduct_all, nodes, plan["backend"])
     else:
@@ -88,7 +88,7 @@ def _loaded(number: int, folder: RunFolder) -> SimulationJob:
     """The nodes are counted before any run begins; what cannot be loaded fails in its own run."""
     study = Study.from_file(folder.study_file)
     try:
-        return SimulationJob(number, study, folder, study.spread())
+        return SimulationJob(number, study, folder, study.load_data())
     except FedsiftError as error:
         return SimulationJob(number, study, folder, error)
 
@@ -120,9 +120,9 @@ def on_simulated_nodes(run_rounds: Callable[[Grid], None], nodes: int, backend: 
 
 
 def flower_simulation(
-    grid: Grid, spread: FederatedDataset, federation: str, root: Path, models: Mapping[str, str]
+    grid: Grid, federated: FederatedDataset, federation: str, root: Path, models: Mapping[str, str]
 ) -> RemoteSimulation:
-    """The engine of a spread's sites on simulated nodes.
+    """The engine of a dataset's sites on simulated nodes.
 
     federation: the name under which the nodes find this federation's sites, in the folder `root`.
     """
@@ -131,7 +131,7 @@ def flower_simulation(
         (root / federation).symlink_to(places[0].parent.resolve(), target_is_directory=True)
         return FlowerChannel(grid, note)
 
-    return RemoteSimulation(spread, channel, models, {"federation": federation})
+    return RemoteSimulation(federated, channel, models, {"federation": federation})
 
 
 def _end_with_parent(parent: int) -> None:

@@ -28,7 +28,7 @@ class PendingRequest:
     """Where it was sent last; None while the site has no node or its message was lost."""
     due: float = 0.0
     """When to send it again."""
-    patience: float = 0.0
+    retry_after: float = 0.0
     trouble: str = ""
 
 
@@ -85,9 +85,9 @@ class RemoteFederation(EngineFederation):
         end = clock() + deadline
         directory.meet()
         pending = {
-            site: PendingRequest(envelope, patience=directory.pace.ask_again) for site, envelope in envelopes.items()
+            site: PendingRequest(envelope, retry_after=directory.pace.ask_again) for site, envelope in envelopes.items()
         }
-        grace = min(directory.pace.absent, self.patience.grace)
+        grace = min(directory.pace.absent, self.quorum.grace)
         answers: dict[str, ReplyEnvelope] = {}
         under_way: dict[str, str] = {}
         kinds = kinds_of(envelopes)
@@ -140,13 +140,13 @@ class RemoteFederation(EngineFederation):
             if node is None or (node == one.node and (now < one.due or site in arriving)):
                 continue
             if node == one.node:
-                one.patience *= 2
+                one.retry_after *= 2
             due.append((site, node))
         sent = self.directory.channel.send([(node, pending[site].envelope) for site, node in due], left)
         for (site, node), id in zip(due, sent, strict=True):
             if id is not None:
                 under_way[id] = site
-                pending[site].node, pending[site].due = node, now + pending[site].patience
+                pending[site].node, pending[site].due = node, now + pending[site].retry_after
 
     def _receive(
         self,
