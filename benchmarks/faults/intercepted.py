@@ -47,17 +47,17 @@ class Tap:
         self._real = place.with_name("tapped")
         self.answers: list[Any] = []
         self.unread = 0
-        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._gateway = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._place = place
         place.rename(self._real)
-        self._door.bind(str(place))
-        self._door.listen(16)
+        self._gateway.bind(str(place))
+        self._gateway.listen(16)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         while True:
             try:
-                channel, _ = self._door.accept()
+                channel, _ = self._gateway.accept()
             except OSError:
                 return
             threading.Thread(target=self._carry, args=(channel,), daemon=True).start()
@@ -73,7 +73,7 @@ class Tap:
             send_message(channel, reply)
 
     def close(self) -> None:
-        self._door.close()
+        self._gateway.close()
         with suppress(OSError):
             os.replace(self._real, self._place)
 

@@ -131,7 +131,7 @@ class Stand:
         database = self.trial.out / "sites.db"
         place = ("--port", str(self.trial.port), "--home", self.trial.hub, "--database", database)
         self.members["superlink"] = self.trial.launch("superlink", "superlink", *place, *safe)
-        wait_until(lambda: (self.trial.hub / LINK_FILE).is_file(), 120, "the coordinator's door")
+        wait_until(lambda: (self.trial.hub / LINK_FILE).is_file(), 120, "the coordinator's gateway")
 
     def start_site(self, site: str, *more: str | Path) -> TrialProcess:
         how = ("--ca", self.trial.certificate, "--key", self.trial.key_of(site))

@@ -193,11 +193,11 @@ def test_a_revoked_site_receives_nothing_from_then_on(holders: RosterAuthorizer,
 def test_a_node_that_comes_again_is_counted_on_and_another_number_begins_anew(
     holders: RosterAuthorizer, tmp_path: Path
 ) -> None:
-    door = NodeKeys(tmp_path / "nodes.json")  # another process than the one that looks
+    gateway = NodeKeys(tmp_path / "nodes.json")  # another process than the one that looks
     assert [holders.arrivals(node) for node in (11, 22, 44)] == [1, 1, 0]
-    door.note(11, KEYS[0])
+    gateway.note(11, KEYS[0])
     assert [holders.arrivals(node) for node in (11, 22)] == [2, 1]
-    door.note(12, KEYS[0])
+    gateway.note(12, KEYS[0])
     assert [holders.arrivals(node) for node in (11, 12)] == [0, 1]
 
 

@@ -137,7 +137,7 @@ def test_a_notebook_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> No
     path = write_site(tmp_path)
     (tmp_path / "notebook").write_text("a file where the folder should be")
     with pytest.raises(ConfigError, match=r"site 'north': its notebook .* cannot be written .* name another"):
-        worker.serve(path, tmp_path / "door")
+        worker.serve(path, tmp_path / "sock")
 
 
 def test_a_site_that_withdrew_does_not_start(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_site_that_withdrew_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "notebook" / "north").mkdir(parents=True)
     (tmp_path / "notebook" / "north" / "withdrawn.json").write_text("{")
     with pytest.raises(ConfigError, match="has withdrawn .* remove .*withdrawn.json"):
-        worker.serve(path, tmp_path / "door")
+        worker.serve(path, tmp_path / "sock")
 
 
 def test_a_long_temporary_path_gives_way_to_a_short_one(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def refuse_the_network(host: str) -> None:
     """Encryption alone does not help: the certificate that opens the line is the one that every site has."""
     if not is_loopback(host):
         raise ConfigError(
-            f"'{host}' is not this machine: {LOOPBACK_ONLY}; without a door (--certificate, --key and --roster) "
+            f"'{host}' is not this machine: {LOOPBACK_ONLY}; without a gateway (--certificate, --key and --roster) "
             "only 127.0.0.1 is served (docs/deployment.md)"
         )
 

@@ -158,10 +158,10 @@ Each command in its own terminal, run from the folder that holds `{name}/`.
 ## Across real sites
 
 **{why}.** So Flower's own programs
-stay on loopback, and a door of fedsift's stands in front of them on either side: the coordinator's lets only the calls
-that sites need through, for listed keys; a site's lets only apps in that the site has pinned, and writes down what
-leaves. Do not get around them with Flower's own programs, a forwarded port or a tunnel. Nobody but you should have an
-account on the coordinator's machine: on loopback the control calls are open.
+stay on loopback behind a fedsift gateway on either side. The coordinator's gateway forwards only the calls that sites
+need, for keys on the roster. A site's gateway accepts only the apps that the site has pinned, and logs what leaves. Do
+not bypass them with Flower's own programs, a forwarded port or a tunnel. Nobody but you should have an account on the
+coordinator's machine: on loopback the control calls are open.
 
 The coordinator, once: a certificate for the name by which sites reach this machine (here fed.example.org).
 

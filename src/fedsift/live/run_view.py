@@ -206,7 +206,7 @@ class SiteView:
         if not isinstance(size, int) or isinstance(size, bool):
             raise ValueError("no line of ours")
         request = line.get("request")
-        if request is None:  # the door's own note of what went through it: bytes on the wire
+        if request is None:  # the gateway's own note of what went through it: bytes on the wire
             entry = {"request": f"wire {short(line.get('route', ''), 80)}", "fields": [], "run": ""}
         else:
             refused = bool(line.get("refused"))

@@ -74,11 +74,11 @@ class RosterAuthorizer(NodeAuthorizer):
 
 
 def holders_of(roster: str, nodes: str) -> RosterAuthorizer:
-    """As `RosterAuthorizer`, with the words of a run that lost its door."""
+    """As `RosterAuthorizer`, with the words of a run that lost its gateway."""
     try:
         return RosterAuthorizer(Path(roster), Path(nodes))
     except ConfigError as error:
-        raise ConfigError(f"{error}; this run began behind a door with that roster, put the file back") from None
+        raise ConfigError(f"{error}; this run began behind a gateway with that roster, put the file back") from None
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class FederationFile(ExpectedSites):
     test: dict[str, Any] = field(default_factory=dict)
     """A dataset's table for the coordinator's own test set; without it the sites evaluate on their held-out parts."""
     site: tuple[dict[str, Any], ...] = ()
-    """The roster, if it stands in the same file; the door and `RosterAuthorizer` read it."""
+    """The roster, if it stands in the same file; the gateway and `RosterAuthorizer` read it."""
 
 
 def read_federation_file(path: Path) -> FederationFile:

@@ -76,7 +76,7 @@ def write_connection(home: Path, superlink: str, *, insecure: bool, ca: Path | N
     elif ca is not None:
         connection["root-certificates"] = str(existing(ca, "the CA certificate"))
     else:
-        raise ConfigError("a SuperLink behind a door is needed, or --insecure for a trial on 127.0.0.1")
+        raise ConfigError("a SuperLink behind a gateway is needed, or --insecure for a trial on 127.0.0.1")
     private_folder(home)
     table = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
     (home / "config.toml").write_text(tomli_w.dumps(table), "utf-8")
@@ -85,7 +85,7 @@ def write_connection(home: Path, superlink: str, *, insecure: bool, ca: Path | N
 def prepare_run(app: Path, run_folder: Path, superlink: str, link: SuperLinkAddress | None = None) -> RunFolder:
     """The run's folder: a new one takes the app's study and a random id; one that exists is gone on with.
 
-    `link`: the door that the sites come through; without it, a trial.
+    `link`: the gateway that the sites come through; without it, a trial.
     """
     refuse_the_network(host_of(superlink))
     for name in ("pyproject.toml", "study.toml", FEDERATION):
@@ -130,7 +130,7 @@ def _note_deployment(folder: RunFolder, link: SuperLinkAddress | None, study: st
     """
     known = folder.read_json(DEPLOYED) or {}
     if "roster" in known and link is None:
-        raise ConfigError(f"{folder.path} began behind a door: go on behind it, without --insecure")
+        raise ConfigError(f"{folder.path} began behind a gateway: go on behind it, without --insecure")
     if known.get("study", study) != study:
         raise ConfigError(
             f"{folder.path} began with another study ({_difference(known['study'], study)}): name a new --run-folder, "
@@ -142,8 +142,8 @@ def _note_deployment(folder: RunFolder, link: SuperLinkAddress | None, study: st
             "on, or name a new --run-folder"
         )
     run = known.get("run") or f"{safe_name(folder.id)}-{secrets.token_hex(8)}"
-    door = {} if link is None else {"roster": link.roster, "nodes": link.nodes}
-    folder.write_json(DEPLOYED, {"run": run, "fedsift": __version__, "study": study, **door})
+    gateway = {} if link is None else {"roster": link.roster, "nodes": link.nodes}
+    folder.write_json(DEPLOYED, {"run": run, "fedsift": __version__, "study": study, **gateway})
 
 
 def _difference(before: str, after: str) -> str:
@@ -448,7 +448,7 @@ HOME = Path(".flower-superlink")
 
 @dataclass(frozen=True)
 class SuperLinkAddress:
-    """Where the SuperLink behind a door is: known to this user on this machine, and told to nobody else."""
+    """Where the SuperLink behind a gateway is: known to this user on this machine, and told to nobody else."""
 
     address: str
     ca: str
@@ -513,17 +513,17 @@ def host(
             )
             write_private(home / LINK_FILE, json.dumps(asdict(link)).encode())
             try:
-                door = Gateway(
+                gateway = Gateway(
                     f"https://127.0.0.1:{inside}",
                     httpx.AsyncClient(verify=client_context(own.certificate), timeout=60.0, trust_env=False),
                     roster=roster,
                     log=home / ACCESS_LOG,
                     nodes=NodeKeys(nodes),
-                    aloud=say,
+                    notify=say,
                 )
                 listed = sum(not entry.revoked for entry in read_entries(roster_file))
                 say(
-                    f"the door listens on {address}:{reached} (TLS); {listed} sites are on the roster; who comes is "
+                    f"the gateway listens on {address}:{reached} (TLS); {listed} sites are on the roster; who comes is "
                     f"written to {home / ACCESS_LOG}"
                 )
                 starts = Starting("Flower's SuperLink starts", "the SuperLink is ready", say)
@@ -532,7 +532,7 @@ def host(
                     starts.look(lambda: listens(inside))
                     return superlink.poll() is None
 
-                GatewayServer(door, listener, context, alive=alive, aloud=say).run()
+                GatewayServer(gateway, listener, context, alive=alive, notify=say).run()
             finally:
                 (home / LINK_FILE).unlink(missing_ok=True)
             return ended(superlink, "the SuperLink", say)

@@ -22,7 +22,7 @@ LOOK_AGAIN = 0.2
 SMALL = 1 << 16
 """Bytes of a part that travels with its size; a longer one is not copied for that."""
 LARGEST = 4 * 2**30
-"""Bytes of a part; the site's door lets no larger message through either."""
+"""Bytes of a part; the site's gateway lets no larger message through either."""
 _SIZE = struct.Struct("<Q")
 
 

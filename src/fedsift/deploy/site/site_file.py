@@ -64,7 +64,7 @@ class SiteFile:
     apps: tuple[str, ...] = ()
     """Fingerprints `sha256:...` of the apps that may run here; across a network no other does."""
     largest_answer: AtLeastOne = LARGEST_ANSWER
-    """MB of one answer of the coordinator's that this site's door takes."""
+    """MB of one answer of the coordinator's that this site's gateway takes."""
     policy: Policy | None = None
     """What may be asked and what may leave; without this table, all that the installed fedsift knows."""
     plugins: tuple[str, ...] = ()

@@ -1,4 +1,5 @@
-"""The few keys of a site.toml that its door and its node need: read without torch, which only the worker pays for."""
+"""The few keys of a site.toml that its gateway and its node need: read without torch, which only the worker pays
+for."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from fedsift.core.files import cache_root, safe_name
 APP_PIN = re.compile(r"sha256:[0-9a-f]{64}")
 EGRESS_FILE = "egress.jsonl"
 LARGEST_ANSWER = 16
-"""MB; Flower sends arrays in pieces of 5 MB, and the coordinator's door takes as much in one request."""
+"""MB; Flower sends arrays in pieces of 5 MB, and the coordinator's gateway takes as much in one request."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class SiteHead:
     apps: frozenset[str]
     """SHA-256 of the apps that may run here."""
     largest_answer: int
-    """Bytes of one answer of the coordinator's that this site's door takes."""
+    """Bytes of one answer of the coordinator's that this site's gateway takes."""
     data: tuple[Path, ...]
     """Where the site's samples are: what [data] and [public] name, the folders of FEDSIFT_DATA, fedsift's cache."""
 

@@ -84,17 +84,17 @@ def serve(site_file: Path, place: Path) -> None:
     file = read_site_file(site_file)
     check_notebook(file.name, notebook_of(site_file, file))
     load_plugins(file)
-    with serving(notebook_of(site_file, file)), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+    with serving(notebook_of(site_file, file)), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         open_site(site_file)  # kept in memory; what is wrong with the data shows before anything connects
-        # The name appears only when calls are taken: whoever sees the door may knock.
+        # The name appears only when calls are taken: a client may connect as soon as it sees the name.
         unfinished = place.with_name(f"{place.name}.new")
         unfinished.unlink(missing_ok=True)
-        door.bind(str(unfinished))
+        listener.bind(str(unfinished))
         unfinished.chmod(0o600)
-        door.listen()
+        listener.listen()
         unfinished.replace(place)
         while True:
-            channel, _ = door.accept()
+            channel, _ = listener.accept()
             with channel:
                 attend(channel, site_file)
 
