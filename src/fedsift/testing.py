@@ -1,4 +1,4 @@
-"""For whoever writes a method: a federation whose sites answer by a script, and a check of every promise.
+"""Test tools for authors of methods: a federation whose sites answer from a script, and a check of every promise.
 
 `Scripted` is small enough to compute by hand:
 

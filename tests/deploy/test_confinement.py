@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedsift.deploy.site import confinement
-from fedsift.deploy.site.confinement import Confinement, landlock_version, of_node, tell
+from fedsift.deploy.site.confinement import Confinement, landlock_version, of_node, report
 from fedsift.deploy.site.site_file_head import read_head
 from tests.deploy.test_sites import write_site
 
@@ -93,10 +93,10 @@ def test_data_in_a_folder_of_the_system_are_left_out_of_it(tmp_path: Path, monke
     assert rules.reaches(opt / "hospital" / "lib" / "x.so")
     assert rules.reaches(opt / "cuda" / "lib" / "y.so")
     told: list[str] = []
-    tell(rules, guarded, told.append)
+    report(rules, guarded, told.append)
     assert "cannot open this site's data" in told[0] or not landlock_version()
     monkeypatch.setattr(sys, "prefix", str(opt))  # Python itself lies there: nothing can be left out
-    tell(of_node(home, tmp_path / "sockets" / "sock", [], guarded), guarded, told.append)
+    report(of_node(home, tmp_path / "sockets" / "sock", [], guarded), guarded, told.append)
     assert "an app that you pin can read this" in told[1] or not landlock_version()
 
 
@@ -161,8 +161,8 @@ def test_an_app_cannot_signal_others_or_reach_their_sockets_without_a_path(tmp_p
 def test_the_operator_is_told_what_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     rules = Confinement([tmp_path], [])
-    tell(rules, [tmp_path / "data.npz"], told.append)
+    report(rules, [tmp_path / "data.npz"], told.append)
     monkeypatch.setattr(confinement, "landlock_version", lambda: 0)
-    tell(Confinement([], []), [tmp_path / "data.npz"], told.append)
+    report(Confinement([], []), [tmp_path / "data.npz"], told.append)
     assert "move it elsewhere" in told[0] or not landlock_version()
     assert "cannot confine" in told[1]

@@ -123,7 +123,7 @@ def test_verdicts_of_a_deployed_site_are_known_labels_too(
     said = ReviewVerdict(first.ids[doubtful], "given", first.names(first.given, doubtful), "Ann")
     LabelLedger(folder.ledger).append(notes([said], first, []), "Ann")
     told: list[str] = []
-    _, second = write_own_audit(files[0], tmp_path, tell=told.append)
+    _, second = write_own_audit(files[0], tmp_path, report=told.append)
     assert told == [f"site '{first.site}': 1 settled verdict is taken as known label"]
     assert second.probability_wrong[doubtful] < first.probability_wrong[doubtful]
     assert not second.flagged[doubtful]

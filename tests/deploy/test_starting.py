@@ -259,7 +259,7 @@ def test_figures_alone_are_no_news() -> None:
 
 def test_rounds_are_read_on_from_where_they_were_read_to(tmp_path: Path) -> None:
     file = tmp_path / "rounds.jsonl"
-    rounds = NewRounds(file, told=1)
+    rounds = NewRounds(file, reported=1)
     assert rounds.new() == []
     file.write_text('{"round": 1}\n{"round": 2}\n{"rou')
     assert [row["round"] for row in rounds.new()] == [2]

@@ -129,7 +129,7 @@ def _reproduced(
 
 def _paired(one: TableFigure, other: TableFigure, figure: str) -> PairedDifference | None:
     """A run that never reached its target counts with all its visits: it would have needed more. Pairs in which neither
-    did tell nothing."""
+    did say nothing."""
     first, second = {**one.never, **one.values}, {**other.never, **other.values}
     seeds = [s for s in first if s in second and (s in one.values or s in other.values)]
     if not seeds:

@@ -155,7 +155,7 @@ def results_of(table: Table, placed: Iterable[tuple[str, str, int, RunRecord]], 
         curves=tuple(_curves(table, outcomes)),
         records=tuple(records[key] for key in sorted(records)),
         places=places,
-        notes=(*_notes(records.values()), *_told(outcomes), *_set_aside(outcomes)),
+        notes=(*_notes(records.values()), *_oracle_notes(outcomes), *_set_aside(outcomes)),
         cells_wanted=wanted,
     )
 
@@ -273,15 +273,15 @@ def _curves(table: Table, outcomes: Mapping[Place, Mapping[int, RunRecord]]) -> 
     return curves
 
 
-def _told(outcomes: Mapping[Place, Mapping[int, RunRecord]]) -> list[str]:
-    """Rows that were told what a site cannot know, truth or guess, and what."""
-    told = {
+def _oracle_notes(outcomes: Mapping[Place, Mapping[int, RunRecord]]) -> list[str]:
+    """Rows that were given what a real site cannot know, and what that is."""
+    given = {
         place[0]: record.figures["oracle"]
         for place, kept in outcomes.items()
         for record in kept.values()
         if record.figures.get("oracle")
     }
-    return [f"{row} was told from outside: {what}" for row, what in told.items()]
+    return [f"{row} had outside knowledge: {what}" for row, what in given.items()]
 
 
 def _set_aside(outcomes: Mapping[Place, Mapping[int, RunRecord]]) -> list[str]:

@@ -72,16 +72,16 @@ def _sorted_out(settings: Sequence[str]) -> tuple[tuple[int, ...], dict[str, lis
 def parts_of(text: str) -> list[str]:
     """`a,b,c` at its commas, but not at those inside brackets or quotes."""
     parts, depth, quote, start = [], 0, "", 0
-    for place, letter in enumerate(text):
+    for place, char in enumerate(text):
         if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "\"'":
-            quote = letter
-        elif letter in "[{(":
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in "[{(":
             depth += 1
-        elif letter in "]})":
+        elif char in "]})":
             depth -= 1
-        elif letter == "," and depth == 0:
+        elif char == "," and depth == 0:
             parts.append(text[start:place])
             start = place + 1
     return [part.strip() for part in (*parts, text[start:]) if part.strip()]

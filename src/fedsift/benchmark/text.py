@@ -214,4 +214,4 @@ def _latex_cell(entry: TableFigure) -> str:
 
 
 def escaped(text: str) -> str:
-    return "".join(LATEX.get(letter, letter) for letter in text)
+    return "".join(LATEX.get(char, char) for char in text)

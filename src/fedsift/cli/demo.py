@@ -68,7 +68,7 @@ def demo(
         noisy = len(federated.truth.noisy) if federated.truth else 0
         stdout.print(
             f"{len(federated.dataset.train)} handwritten digits at {len(federated.sites)} sites; "
-            f"{noisy} of the sites have wrong labels, and the methods are not told which.",
+            f"{noisy} of the sites have wrong labels, and the methods do not know which.",
             highlight=False,
         )
     runs, summaries = [], []

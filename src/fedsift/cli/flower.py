@@ -136,7 +136,7 @@ def site_audit(
         from fedsift.deploy.site.audit import write_own_audit
 
         place = out or site_file.resolve().parent / "audit"
-        folder, _ = write_own_audit(site_file, place, tell=lambda line: say(line, stderr))
+        folder, _ = write_own_audit(site_file, place, report=lambda line: say(line, stderr))
     if json:
         figures = loads(folder.summary.read_text("utf-8"))
         print_json({**figures, "folder": folder.path, "list": folder.labels, "page": folder.report})
@@ -194,7 +194,7 @@ def start(
             page_beside(folder, wanted=serve),
             round_progress(study.method_name, study.method.total_rounds, silent=json, folder=folder.path) as listen,
         ):
-            summary = starting.start(app, folder, address, insecure=insecure, ca=ca, listen=listen, say=listen.tell)
+            summary = starting.start(app, folder, address, insecure=insecure, ca=ca, listen=listen, say=listen.say)
     except (KeyboardInterrupt, Stopped) as stop:
         say("stopped; nothing is lost. The same command goes on", stderr)
         raise typer.Exit(exit_code_of(stop)) from None

@@ -41,7 +41,7 @@ FIRST = (
 
 app = typer.Typer(
     name="fedsift",
-    help="Train one model across sites whose labels are imperfect, and tell each site which of its labels are wrong.",
+    help="Train one model across sites whose labels are imperfect, and show each site which of its labels are wrong.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

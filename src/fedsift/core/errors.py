@@ -34,7 +34,7 @@ class RunError(FedsiftError):
 
 
 class Stopped(FedsiftError):
-    """Somebody asked the run to stop, from its live page; it can be resumed."""
+    """The user asked the run to stop, on its live page; it can be resumed."""
 
     exit_code = 130
 

@@ -22,10 +22,10 @@ def is_loopback(host: str) -> bool:
 
 
 LOOPBACK_ONLY = (
-    "Flower answers its control calls on the port that sites reach, so whoever holds ca.crt could run code on the "
+    "Flower answers its control calls on the port that sites reach, so a holder of ca.crt could run code on the "
     "coordinator and at every site"
 )
-"""Seen, not feared: with nothing but the CA certificate a client registered keys and started an app of its own."""
+"""Shown in a test: with nothing but the CA certificate a client registered keys and started an app of its own."""
 
 
 def refuse_the_network(host: str) -> None:

@@ -62,7 +62,7 @@ def named(name: object) -> str:
 def isolated(name: object) -> str:
     """The same for a page: a name that is written from right to left does not turn its neighbours around."""
     shown = named(name)
-    turns = any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in shown)
+    turns = any(unicodedata.bidirectional(char) in ("R", "AL") for char in shown)
     return f"\u2068{shown}\u2069" if turns else shown
 
 

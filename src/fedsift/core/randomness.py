@@ -28,6 +28,6 @@ def numpy_generator(*path: str | int) -> np.random.Generator:
 
 def torch_generator(*path: str | int) -> torch.Generator:
     """Always a CPU generator: the same draws whatever device the training runs on."""
-    import torch  # here, for whoever only splits and spoils labels needs none
+    import torch  # here, since splitting data and corrupting labels needs no torch
 
     return torch.Generator().manual_seed(derive(*path))

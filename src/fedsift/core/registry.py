@@ -35,7 +35,7 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def is_near(name: str, known: str) -> bool:
-    """Whether somebody who wrote `name` probably meant `known`."""
+    """Whether a user who wrote `name` probably meant `known`."""
     return difflib.SequenceMatcher(None, name, known).ratio() >= NEAR
 
 

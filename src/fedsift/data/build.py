@@ -27,7 +27,7 @@ HELD_OUT = 0.2
 def build(
     source: Source | Dataset, partition: Partition, noise: Noise, *, seed: int, held_out: float | None = 0.0
 ) -> FederatedDataset:
-    """Load, spread and spoil.
+    """Load, partition and corrupt.
 
     held_out: share of each site's samples kept for evaluation there; None means none, 0 none or 20 % when the dataset
     has no test rows at all. Held-out samples carry given labels too: a site cannot know better.
@@ -38,21 +38,23 @@ def build(
     share = 0.0 if held_out is None else held_out if held_out > 0 or len(dataset.test) else HELD_OUT
 
     clean = dataset.labels[dataset.train]
-    spoiled_pool = (
+    corrupted_pool = (
         _corrupt(noise, {POOL: clean}, {POOL: dataset.train}, dataset, seed) if noise.before_partition else None
     )
-    by = spoiled_pool.given[POOL] if spoiled_pool and partition.by_given_label else clean
+    by = corrupted_pool.given[POOL] if corrupted_pool and partition.by_given_label else clean
     placement = partition.assign(_pool(dataset, by), _partition_generator(partition, seed))
     names = placement.names or site_names(len(placement.rows))
 
     positions = dict(zip(names, placement.rows))
     rows = {site: dataset.train[positions[site]] for site in names}
     truth = {site: clean[positions[site]] for site in names}
-    spoiled = _to_sites(spoiled_pool, positions, truth) if spoiled_pool else _corrupt(noise, truth, rows, dataset, seed)
-    if spoiled.annotated is None:
-        spoiled = replace(spoiled, annotated=_declared(dataset, names))
-    federated = _hold_out(dataset, names, rows, truth, spoiled, share, seed)
-    notes = (*dataset.notes, *placement.notes, *spoiled.notes, *federated.notes, *_absent(federated, placement))
+    corrupted = (
+        _to_sites(corrupted_pool, positions, truth) if corrupted_pool else _corrupt(noise, truth, rows, dataset, seed)
+    )
+    if corrupted.annotated is None:
+        corrupted = replace(corrupted, annotated=_declared(dataset, names))
+    federated = _hold_out(dataset, names, rows, truth, corrupted, share, seed)
+    notes = (*dataset.notes, *placement.notes, *corrupted.notes, *federated.notes, *_absent(federated, placement))
     federated = replace(federated, notes=notes)
     federated.check()
     return federated
@@ -133,7 +135,7 @@ def _corrupt(
 
 
 def _to_sites(pool: NoisyLabels, positions: Mapping[str, Rows], truth: Mapping[str, Labels]) -> NoisyLabels:
-    """What was spoiled at once, handed to the sites."""
+    """The labels that were corrupted as one pool, divided among the sites."""
     given = {site: pool.given[POOL][where] for site, where in positions.items()}
     wrong = {site: bool((given[site] != truth[site]).any()) for site in positions}
     return replace(
@@ -159,7 +161,7 @@ def _hold_out(
     names: tuple[str, ...],
     rows: Mapping[str, Rows],
     truth: Mapping[str, Labels],
-    spoiled: NoisyLabels,
+    corrupted: NoisyLabels,
     share: float,
     seed: int,
 ) -> FederatedDataset:
@@ -170,23 +172,23 @@ def _hold_out(
     for site in names:
         groups = None if dataset.groups is None else dataset.groups[rows[site]]
         rng = numpy_generator(seed, "data", "held out", site)
-        kept[site], held[site] = split(spoiled.given[site], share, rng, groups, at_least_one=True)
+        kept[site], held[site] = split(corrupted.given[site], share, rng, groups, at_least_one=True)
         if share > 0 and len(held[site]) == 0:
             without.append(site)
     notes = (f"too few samples to hold any out at {', '.join(without)}",) if without else ()
-    known = spoiled.known
+    known = corrupted.known
     return FederatedDataset(
         dataset=dataset,
         sites=names,
         rows={site: rows[site][kept[site]] for site in names},
-        given={site: spoiled.given[site][kept[site]] for site in names},
+        given={site: corrupted.given[site][kept[site]] for site in names},
         held_out={site: rows[site][held[site]] for site in names} if share > 0 else {},
-        held_out_given={site: spoiled.given[site][held[site]] for site in names} if share > 0 else {},
-        annotated=spoiled.annotated,
+        held_out_given={site: corrupted.given[site][held[site]] for site in names} if share > 0 else {},
+        annotated=corrupted.annotated,
         truth=SimulationTruth(
             clean={site: truth[site][kept[site]] for site in names},
-            level=dict(spoiled.level),
-            noisy=spoiled.noisy,
+            level=dict(corrupted.level),
+            noisy=corrupted.noisy,
             clean_held_out={site: truth[site][held[site]] for site in names} if share > 0 else {},
         )
         if known

@@ -191,7 +191,7 @@ A site, once: a key pair, the site's description, and the app that it has read a
 ```
 ssh-keygen -t ecdsa -b 384 -N "" -f node              # send node.pub to the coordinator, keep node
 cp {name}/site.template.toml site.toml                # then fill it in
-fedsift flower pin {name} site.toml                   # or the sha256:... that you were told
+fedsift flower pin {name} site.toml                   # or the sha256:... that the coordinator told you
 fedsift flower policy {name} >> site.toml             # all that the study asks and receives; read it, cut it
 ```
 
@@ -203,14 +203,14 @@ fedsift flower site site.toml --superlink fed.example.org:8000 --ca ca.crt --key
 
 The data are checked before anything connects. The site may restart at any time: it is known by its key, continues
 from its notebook, and answers a repeated request as before. Back up the notebook folder; without it the site is set
-aside for the rest of the run, and the coordinator is told so. Every body that leaves is listed in the notebook
+aside for the rest of the run, and the coordinator gets the reason. Every body that leaves is listed in the notebook
 folder's `egress.jsonl`: when, to which call, how many bytes, their hash.
 
 ## What leaves a site
 
 What the method declares; it cannot ask for anything else. A field that is not listed does not exist in the messages.
 
-| message | field | what it tells |
+| message | field | what it discloses |
 |---|---|---|
 {table}
 
@@ -323,7 +323,7 @@ __all__ = ["app"]
 _FEDERATION_WORDS = """\
 # Whom the coordinator waits for.
 # sites:    names of the sites, in a fixed order; an empty list takes those of the roster ([[site]]) that are not
-#           revoked, and without a roster whoever comes, by name
+#           revoked, and without a roster every site that joins, by name
 # at_least: go on with so many when `wait` (seconds) is over; without names, start when so many have joined
 # classes:  class names in their order; without them those of [test] count, or what more than half of the sites have
 # [test]:   a dataset's table (see `fedsift datasets`) for labelled samples of the coordinator's own;

@@ -129,7 +129,7 @@ def words_of(error: BaseException, address: str, ca: Path) -> str:
 def greet(address: str, ca: Path, seconds: float = 10.0) -> str | None:
     """Try a safe line to a coordinator. None if it stands, words if nobody answers (that may change by itself).
 
-    Raises ConfigError when somebody answers who must not be trusted: waiting does not mend that.
+    Raises ConfigError if the certificate of what answers is not trusted: waiting does not help then.
     """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")

@@ -1,7 +1,7 @@
 """Flower's own programs as our commands start them: offline, checked first, on this machine's own addresses.
 
-Flower's programs listen and call on loopback alone. What leads to the network is our gateway (`hosting.py` at the
-coordinator, `attending.py` at a site), which starts them and ends with them.
+Flower's programs listen and call on loopback alone. Only our gateway is reachable from the network (`starting.py` at
+the coordinator, `attending.py` at a site), which starts them and ends with them.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def run_trial_site(command: list[str], worker: SiteProcess, home: Path, say: Say
 
 
 def free_port() -> int:
-    """A port that nobody listens on, below those that the kernel gives to outgoing lines: until whoever it is for
+    """A port that nobody listens on, below those that the kernel gives to outgoing connections: until its program
     listens, no such line can take it."""
     with suppress(OSError, ValueError, IndexError):
         first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()[0])
@@ -273,7 +273,7 @@ def companion(
 
 
 def ended(process: subprocess.Popen[bytes], what: str, say: Say) -> int:
-    """The exit code of a program that ended by itself, said aloud; 0 if it was the gateway that ended."""
+    """The exit code of a program that ended by itself, which is reported; 0 if the gateway ended first."""
     code = process.poll()
     if code is None:
         return 0

@@ -160,7 +160,7 @@ def _call_oneself(name: str) -> None:
 
 
 def _call(channel: socket.socket) -> tuple[dict[str, str], list[str]]:
-    """Environment and command from one line of JSON; whoever reaches the socket may run what it may run anyway."""
+    """Environment and command from one line of JSON; a client that reaches the socket has the same rights anyway."""
     data = b""
     while not data.endswith(b"\n") and len(data) < LARGEST_CALL:
         part = channel.recv(65536)

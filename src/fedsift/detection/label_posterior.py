@@ -31,7 +31,7 @@ from scipy.special import expit, logit
 from fedsift.core.codec import WireFormat
 from fedsift.core.errors import DataError
 
-# How people mistake labels: who is taken for whom, and more often where the picture is hard to tell
+# How people mistake labels: who is taken for whom, and more often where the picture is hard to recognise
 # ------------------------------------------------------------------------------
 
 Array = NDArray[np.float64]
@@ -73,8 +73,8 @@ def similar_names(probabilities: ArrayLike, shares: ArrayLike) -> Array:
 def mistaken_for(confusion: Array, alike: Array) -> Array:
     """B at a site `[K, K]`: the federation's B times who looks like whom, rows of sum 1.
 
-    Below the minimum count the sites' tables tell little of who is taken for whom, and B is nearly even there; people
-    mistake what looks alike, which the site's own pictures tell without a word to anybody.
+    Below the minimum count the sites' tables say little about which classes are confused, and B is nearly even there;
+    people mistake what looks alike, which follows from the site's own pictures alone.
     """
     return _of_mistakes(confusion * alike)
 
@@ -205,8 +205,8 @@ class SiteFit:
     any_wrong: float = 1.0
     """w_s: P(the site has wrong labels at all); `posterior` and `counts` are weighed by it."""
     surely_wrong: float = 1.0
-    """The same if the site's pictures may look different from the others', which the labels cannot tell from mistakes:
-    what the site is told of wrong labels by."""
+    """The same if the site's pictures may look different from the others', which the labels cannot distinguish from
+    mistakes: decides whether the site is reported."""
     at_random: float = 1.0
     """Share of wrong labels of a fit whose mistakes follow neither what looks alike nor what is hard: the model's own
     mistakes do, so only what is left without them is evidence."""

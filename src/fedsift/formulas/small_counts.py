@@ -92,10 +92,10 @@ def lumped_counts(
     """Right and all samples of each class without a number in 1 ... min_count - 1, and the sums of the lumped classes.
 
     `[K]` each, or `[K, 2]` without and with the class, where a class is lumped with both its sides: they add up to all
-    samples. Which classes are lumped follows from the totals alone, so it is the same for every model: told with one
+    samples. Which classes are lumped follows from the totals alone, so it is the same for every model: sent for one
     class for one model and without it for the next, the rest would follow. The lump takes the smallest other classes
-    until neither side of it is small; where all of them do not suffice, nothing at all is told. The third part is
-    (right, all) `[2]`. Few right ones are told as none or as the minimum count, those of the lump to its nearest
+    until neither side of it is small; where all of them do not suffice, nothing at all is sent. The third part is
+    (right, all) `[2]`. Few right ones are sent as none or as the minimum count, those of the lump to its nearest
     multiple.
     """
     hits, sizes = np.asarray(right, dtype=np.int64), np.asarray(total, dtype=np.int64)

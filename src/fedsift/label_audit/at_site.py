@@ -313,7 +313,7 @@ class JudgeLabels(Request[LabelsJudged]):
         answers, known = given_answers(site.given), answerable(site)
         held = self._held_out(site)
         posteriors, wrongs, tables, rates, swapped, predictions = [], [], [], [], [], []
-        told: list[tuple[int, int, int]] = []
+        intervals: list[tuple[int, int, int]] = []
         marks = np.zeros(len(p), np.bool_)
         models = own_models(self.shared, site.notebook[NATS])
         fits = fit_questions(p, answers, known, models, site.notebook[NATS][0, 0].numpy())
@@ -325,7 +325,7 @@ class JudgeLabels(Request[LabelsJudged]):
                 wrongs.append(np.full(len(p) + len(held[1]), np.nan))
                 tables.append(censored(np.zeros_like(model.confusion), site.audit_min_count))
                 rates.append((0, 0, 0, False))
-                told.append((0, 0, 0))
+                intervals.append((0, 0, 0))
                 swapped.append(False)
                 continue
             doubt = probability_wrong(fit, answers[:, q])
@@ -337,7 +337,7 @@ class JudgeLabels(Request[LabelsJudged]):
             wrongs.append(np.concatenate([doubt, later_doubt]))
             third = third_reply(fit, answers[:, q], site.audit_min_count, rate)
             tables.append(third.agreement)
-            told.append((third.rate.wrong, third.rate.low, third.rate.high))
+            intervals.append((third.rate.wrong, third.rate.low, third.rate.high))
             rates.append((rate.wrong, rate.low, rate.high, rate.evidence))
             swapped.append(fit.swapped and codes_moved(fit.errors, fit.shares))
         page = self._page(
@@ -354,7 +354,7 @@ class JudgeLabels(Request[LabelsJudged]):
         self._keep(site, page)
         count = int(page.flagged[: page.training].sum())
         return LabelsJudged(
-            torch.tensor(told, dtype=torch.int64),
+            torch.tensor(intervals, dtype=torch.int64),
             any(found for *_, found in rates),
             count if count >= site.audit_min_count else 0,
             **stacked_tables(tables),

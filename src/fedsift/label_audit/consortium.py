@@ -55,10 +55,10 @@ MOST_PAIRS = 20
 
 @dataclass(frozen=True)
 class Confusion:
-    """The sites' shown cells added up. told: `[K, K]`; withheld: `[K]`, what sites lumped of that class."""
+    """The sites' shown cells added up. shown: `[K, K]`; withheld: `[K]`, what sites lumped of that class."""
 
     classes: tuple[str, ...]
-    told: NDArray[np.int64]
+    shown: NDArray[np.int64]
     withheld: NDArray[np.int64]
     lumped: int
     """What sites lumped over whole rows."""
@@ -75,10 +75,10 @@ def federation_confusion(rows: Sequence[SiteRow]) -> Confusion | None:
     k = len(classes)
     if any(len(cells) != k for row in rows for cells in row.agreement.cells):
         return None
-    told = np.array([[[cell or 0 for cell in cells] for cells in row.agreement.cells] for row in rows], np.int64)
+    shown = np.array([[[cell or 0 for cell in cells] for cells in row.agreement.cells] for row in rows], np.int64)
     withheld = np.array([[part or 0 for part in row.agreement.remainders] for row in rows], np.int64)
     lumped = sum(row.agreement.remainder or 0 for row in rows)
-    return Confusion(classes, told.sum(axis=0).reshape(k, k), withheld.sum(axis=0), lumped)
+    return Confusion(classes, shown.sum(axis=0).reshape(k, k), withheld.sum(axis=0), lumped)
 
 
 def consortium_csv(rows: Sequence[SiteRow]) -> str:
@@ -107,7 +107,7 @@ def consortium_page(rows: Sequence[SiteRow]) -> str:
                 tag("h1", title),
                 tag(
                     "p",
-                    "Every figure was released by its site; counts below a site's minimum count are not told.",
+                    "Every figure was released by its site; counts below a site's minimum count are not shown.",
                     class_="lead",
                 ),
             ),
@@ -134,7 +134,7 @@ def _rates(rows: Sequence[SiteRow]) -> Markup:
     """A point and its interval for every site; squares in another colour where there are wrong labels."""
     shown = [row for row in rows if row.rate is not None]
     if not shown:
-        return tag("p", "Every site is below its minimum count: no share is told.", class_="note")
+        return tag("p", "Every site is below its minimum count: no share is shown.", class_="note")
     left = max(text_width(clipped(visible(row.site), NAME), 12) for row in shown) + 14
     most = max(row.rate.high for row in shown if row.rate is not None)
     marks = ticks(0.0, max(0.02, most))
@@ -195,7 +195,7 @@ def _table(rows: Sequence[SiteRow]) -> Markup:
 
 
 def _pairs(found: Confusion) -> Markup:
-    off = found.told.copy()
+    off = found.shown.copy()
     np.fill_diagonal(off, 0)
     lines = []
     for place in np.argsort(-off, axis=None, kind="stable")[:MOST_PAIRS]:
@@ -206,11 +206,11 @@ def _pairs(found: Confusion) -> Markup:
     hidden = int(found.withheld.sum()) + found.lumped
     note = tag(
         "p",
-        f"{hidden:,} labels lie in cells that sites lumped together, so pairs can be more frequent than told.",
+        f"{hidden:,} labels lie in cells that sites lumped together, so pairs can be more frequent than shown.",
         class_="note",
     )
     if not lines:
-        return join([tag("p", "No site told a pair of classes that reaches its minimum count."), note])
+        return join([tag("p", "No site reported a pair of classes that reaches its minimum count."), note])
     head = tag(
         "thead",
         tag("tr", tag("th", "given"), tag("th", "probably"), tag("th", "labels, at least", class_="n")),
@@ -294,7 +294,7 @@ class SiteRow:
     """Of them on the list of suspects; None where it, or the number of the others, is below the minimum count."""
     rate: WrongShare | None
     """Estimated share of wrong labels; None for a site below the minimum count, and NaN as its estimate where only the
-    interval is told, since so few labels are wrong, or right, though not none, that the number is below the minimum
+    interval is reported, since so few labels are wrong, or right, though not none, that the number is below the minimum
     count."""
     finding: AuditFinding | None
     classes: tuple[str, ...]
@@ -315,7 +315,7 @@ def release(audit: SiteAudit, min_count: int | None = None) -> SiteRow:
         site=audit.site,
         samples=samples if enough else None,
         flagged=flagged if both else None,
-        rate=_told(audit, samples, least) if enough else None,
+        rate=_released_share(audit, samples, least) if enough else None,
         finding=audit.finding if enough else None,
         classes=audit.classes,
         agreement=withhold(audit.agreement, least),
@@ -324,8 +324,8 @@ def release(audit: SiteAudit, min_count: int | None = None) -> SiteRow:
     )
 
 
-def _told(audit: SiteAudit, samples: int, min_count: int) -> WrongShare:
-    """The rate as the last reply tells it: a share of few labels would tell the count that the minimum count
+def _released_share(audit: SiteAudit, samples: int, min_count: int) -> WrongShare:
+    """The rate as the last reply reports it: a share of few labels would disclose the count that the minimum count
     withholds."""
     from fedsift.detection.label_rates import SiteRate
     from fedsift.formulas.small_counts import WITHHELD
@@ -333,7 +333,7 @@ def _told(audit: SiteAudit, samples: int, min_count: int) -> WrongShare:
 
     labels = max(samples * audit.asked, 1)
     wrong, low, high = (round(share * labels) for share in (audit.rate.estimate, audit.rate.low, audit.rate.high))
-    told = released_rate(SiteRate(labels, wrong, low, high, audit.finding.wrong_labels), min_count)
-    estimate = math.nan if told.wrong == WITHHELD else told.wrong / labels
-    rate = replace(audit.rate, estimate=estimate, low=told.low / labels, high=told.high / labels)
+    released = released_rate(SiteRate(labels, wrong, low, high, audit.finding.wrong_labels), min_count)
+    estimate = math.nan if released.wrong == WITHHELD else released.wrong / labels
+    rate = replace(audit.rate, estimate=estimate, low=released.low / labels, high=released.high / labels)
     return rate.at_stated_rate(audit.finding.wrong_labels, labels) if audit.finding.stated else rate

@@ -103,7 +103,7 @@ def label_studio_config(audit: SiteAudit) -> str:
 
 
 def queue_csv(audit: SiteAudit, items: Sequence[ReviewItem]) -> str:
-    """A table to fill in: `verdict` is given, proposal, other, both or cannot tell; `other_label` names the class."""
+    """A table to fill in: `verdict` is given, proposal, other, both or "cannot tell"; `other_label` names the class."""
     rows = audit.row_of
     lines = []
     for item in items:

@@ -175,7 +175,7 @@ class ThirdReply:
     """A site's row on the consortium's page."""
 
     rate: SiteRate
-    """Counts below the minimum count are told as -1 (fewer than the minimum count); the interval is widened to
+    """Counts below the minimum count are sent as -1 (fewer than the minimum count); the interval is widened to
     multiples of it."""
     agreement: CensoredTable
     """`[K, K]`: samples by proposed and given class."""
@@ -230,7 +230,7 @@ def shared_model(replies: Sequence[SecondReply], start: LabelModel) -> SharedMod
 
 def site_tempering(shared: SharedModel, own: SecondReply) -> float:
     """The exponent that a site's own likelihoods choose together with `SITES_WEIGHT` samples' worth of all sites':
-    pictures from another machine may need another exponent, and a small site cannot tell."""
+    pictures from another machine may need another exponent, and a small site cannot estimate it."""
     return choose_tempering([own.nats + SITES_WEIGHT * shared.nats], [own.faithful + SITES_WEIGHT * shared.faithful])
 
 
@@ -240,7 +240,7 @@ def last_fit(probabilities: ArrayLike, given: ArrayLike, shared: SharedModel, ow
 
 
 def third_reply(fit: SiteFit, given: ArrayLike, min_count: int = MIN_COUNT, rate: SiteRate | None = None) -> ThirdReply:
-    """From the site's last fit. rate: what the site itself is told, where that depends on other questions as well."""
+    """From the site's last fit. rate: what the site itself gets, where that depends on other questions as well."""
     labels = np.asarray(given, np.int64)
     table = np.zeros(fit.counts.shape)
     np.add.at(table, (fit.proposed, labels), 1)

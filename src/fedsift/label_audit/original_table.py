@@ -49,7 +49,7 @@ class LabelCorrection:
 
 
 def origin_of(source: Source, site: str) -> LabelOrigin | None:
-    """Where a site's labels came from; None for sources that are no files of a person's own."""
+    """Where a site's labels came from; None for sources that are not files of the user's."""
     if isinstance(source, Npz):
         return LabelOrigin("npz", str(source.path), labels=source.labels, given=source.given, ids=source.ids)
     if not isinstance(source, ListedSource):

@@ -240,7 +240,7 @@ def consortium_rows(
 
 
 def _annotated(line: Mapping[str, Any], question: int) -> bool:
-    """A class that a site does not annotate has an empty table; of any other something is told or withheld."""
+    """A class that a site does not annotate has an empty table; of any other a number is sent or withheld."""
     return bool(np.any(line["cells"][question]) or np.any(line["remainders"][question]))
 
 

@@ -96,7 +96,7 @@ def audit_model(study: Study, federated: FederatedDataset, named: str = "") -> t
 def audit_study(
     study: Study, *, folds: int = 5, rounds: int = 12, model: str = "", own_recipe: bool = True
 ) -> tuple[Study, list[str]]:
-    """The study of an audit: the same data, sites and noise, judged by the label audit. Also what to tell a person."""
+    """The study of an audit: the same data, sites and noise, judged by the label audit. Also notes for the user."""
     if study.engine.name != "inprocess":
         raise ConfigError(
             f"engine.name = '{study.engine.name}': an audit is simulated in process; across real sites it runs as a "
@@ -138,26 +138,26 @@ def audit(
     *,
     listen: Listener | None = None,
     federated: FederatedDataset | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> Audit:
     """Carry out a label audit and write its files; a stopped one goes on, a finished one is written again.
 
     One whose labels or samples changed meanwhile is computed anew: of the earlier one only what people did is kept.
-    `tell` is called with a line about whatever a person should know beside the result.
+    `report` is called with each note for the user besides the result.
     """
     refuse_another(out, study)
     make_private(out)
     federated = present(out, audit_data(study) if federated is None else federated)
     notes: list[str] = []
 
-    def told(line: str) -> None:
+    def note(line: str) -> None:
         notes.append(line)
-        tell(line)
+        report(line)
 
     place = out / "run"
     folder = RunFolder(place)
     if folder.study_file.is_file() and (changed := changed_sites(study, folder, federated)):
-        told(f"{few(changed)} other labels or samples than {out} was computed from: it is computed anew")
+        note(f"{few(changed)} other labels or samples than {out} was computed from: it is computed anew")
         drop_run(folder)
     if not folder.study_file.is_file():
         place.mkdir(parents=True, exist_ok=True)
@@ -166,14 +166,14 @@ def audit(
     elif not folder.finished:
         study, folder = reopen(place)
         run(study, folder, listen, federated)
-    found = _written(Study.from_file(folder.study_file), folder, out, federated, told)
+    found = _written(Study.from_file(folder.study_file), folder, out, federated, note)
     return replace(found, notes=tuple(notes))
 
 
 def write_audit(
-    study: Study, folder: RunFolder, out: Path, *, tell: Callable[[str], None] = lambda line: None
+    study: Study, folder: RunFolder, out: Path, *, report: Callable[[str], None] = lambda line: None
 ) -> Audit:
-    """Every site's files from a finished run's folder, and the consortium's; `tell` as in `audit`."""
+    """Every site's files from a finished run's folder, and the consortium's; `report` as in `audit`."""
     if not folder.finished:
         raise RunError(f"{folder.path} is not finished: go on with `fedsift resume {argument(folder.path)}`")
     refuse_another(out, study)
@@ -181,11 +181,11 @@ def write_audit(
     if isinstance(study.method, LabelAudit):  # its run may lie in an audit's folder
         federated = present(folder.path.parent, federated)
     refuse_other_data(study, folder, federated, f"audit the study again ({folder.study_file})")
-    return _written(study, folder, out, federated, tell)
+    return _written(study, folder, out, federated, report)
 
 
 def _written(
-    study: Study, folder: RunFolder, out: Path, federated: FederatedDataset, tell: Callable[[str], None]
+    study: Study, folder: RunFolder, out: Path, federated: FederatedDataset, report: Callable[[str], None]
 ) -> Audit:
     notebooks, evidence = notebooks_of(folder, study)
     pictures = pictures_of(study, federated)
@@ -207,7 +207,7 @@ def _written(
         _refuse_shared(SiteFolder.of(out, site), site, folders)
         rows = site_rows(federated, site)[0]
         shown = array_thumbnails(pictures[rows]) or row_cards(study.source, rows)
-        folders[site], judged[site] = write_again(out, own, shown, tell)
+        folders[site], judged[site] = write_again(out, own, shown, report)
     _write_consortium(folder, federated, out, evidence)
     summary = _summary(study, federated, judged)
     write_private(out / "summary.json", json.dumps(plain(summary), indent=2) + "\n")

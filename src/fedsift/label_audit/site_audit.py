@@ -1,6 +1,6 @@
-"""What an audit found at one site: a typed result that every file, page and command of the room starts from.
+"""What an audit found at one site: a typed result that every file, page and command of the label audit starts from.
 
-Whoever computes it (a federated audit, or `fedsift.audit_labels` on any model's probabilities) fills a `SiteAudit`;
+A federated audit and `fedsift.audit_labels` (on any model's probabilities) both fill a `SiteAudit`;
 nothing here knows where the probabilities came from.
 """
 
@@ -56,7 +56,7 @@ class AuditFinding:
     wrong_labels: bool
     """False: no evidence of wrong labels."""
     false_alarm_rate: float
-    """How often a site without wrong labels is told that it has some."""
+    """How often a site without wrong labels is reported to have some."""
 
     @property
     def stated(self) -> bool:

@@ -53,7 +53,7 @@ def _asked(study: Study) -> dict[str, Any]:
 
 
 def present(out: Path, federated: FederatedDataset) -> FederatedDataset:
-    """The data without the samples that sites of the audit in `out` were told to forget, should they still be there."""
+    """The data without the samples that sites of the audit in `out` were asked to forget, if they are still there."""
     for site in federated.sites:
         gone = ForgottenEntry(LabelLedger(SiteFolder.of(out, site).ledger).entries())
         if len(gone):

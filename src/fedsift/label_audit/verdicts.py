@@ -265,7 +265,7 @@ def in_order(verdicts: Iterable[ReviewVerdict]) -> list[ReviewVerdict]:
     result = list(verdicts)
     places: dict[tuple[str, str, bool], list[int]] = {}
     for k, one in enumerate(result):
-        # an adjudication replaces any other of the sample, whoever made it
+        # an adjudication replaces every other verdict on the sample
         places.setdefault((one.id, "" if one.adjudicates else one.reader, one.adjudicates), []).append(k)
     for own in places.values():
         times, latest = [], datetime.min.replace(tzinfo=UTC)

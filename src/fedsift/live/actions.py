@@ -63,7 +63,7 @@ def stop(folder: RunFolder) -> None:
 
 
 def resume(folder: RunFolder) -> int:
-    """Go on with a run in a process of its own, which lives on when the page's server ends; returns its id."""
+    """Go on with a run in a process of its own, which keeps running when the page's server ends; returns its id."""
     state = present_state(folder)
     if folder.deployed:
         raise RunError("this run is across real sites: go on with the `fedsift flower start` that began it")

@@ -155,12 +155,12 @@ class LiveApp:
 
     async def _lists(self) -> AsyncIterator[str]:
         assert self.runs is not None
-        told, quiet = "", 0.0
+        sent, quiet = "", 0.0
         while True:
             said = json.dumps(await asyncio.to_thread(self.runs.glances))
-            if said != told or quiet >= KEEP_ALIVE:
-                yield said if said != told else ""
-                told, quiet = said, 0.0
+            if said != sent or quiet >= KEEP_ALIVE:
+                yield said if said != sent else ""
+                sent, quiet = said, 0.0
             await asyncio.sleep(LIST_EVERY)
             quiet += LIST_EVERY
 

@@ -25,7 +25,7 @@ TRIED = 50
 
 @dataclass(frozen=True)
 class Address:
-    """Where the page is. `url` holds the token: whoever opens it may stop and resume."""
+    """Where the page is. `url` holds the token: its holder may stop and resume runs."""
 
     url: str
     plain: str

@@ -52,7 +52,7 @@ HOSTILE = 0.2
 
 
 def oracle_note(*words: str | None) -> str | None:
-    """What a run was told of the truth, of several things; None for nothing."""
+    """What a method is given of the truth, as one note; None for nothing."""
     return ", ".join(word for word in words if word) or None
 
 
@@ -66,7 +66,7 @@ class Averaging(TrainingMethod):
     do (docs/methods/aggregation.md); `package.module:function` names a rule of another package."""
     hostile: Annotated[float, Range(0, 0.5, below=True)] = field(default=HOSTILE, kw_only=True)
     """f / m: share of a round's sites that may send anything at all, for "trimmed", "krum" and "multi-krum". A share
-    other than the usual one is taken for told, and the run says so."""
+    other than the usual one is taken for knowledge of the truth, and the run says so."""
 
     @property
     def oracle(self) -> str | None:
@@ -201,16 +201,16 @@ def size_weighted(replies: Replies[Trained]) -> Weights:
 # What several methods have to say about the federations that they fit ------------------------------------------------
 
 FEWEST_FOR_A_MIXTURE = 4
-"""Sites among which two groups can be told apart."""
+"""Sites that are needed to separate two groups."""
 
 
 def mixture_incompatibilities(facts: FederationFacts) -> Iterator[Incompatibility]:
     """Of two sites a mixture calls one noisy whatever their labels are like, and no test can say otherwise: refused.
 
-    Three can be parted, but hardly be told apart: a run goes on and says so.
+    Three can be split, but hardly significantly: a run continues with a warning.
     """
     if facts.sites is not None and facts.sites < FEWEST_FOR_A_MIXTURE:
-        words = f"it tells noisy from clean sites by a mixture; {facts.sites} sites are too few"
+        words = f"it separates noisy from clean sites by a mixture; {facts.sites} sites are too few"
         yield Incompatibility(f"{words} ({FEWEST_FOR_A_MIXTURE} at least)", refuses=facts.sites < 3)
 
 
@@ -221,7 +221,7 @@ def for_missing_classes(facts: FederationFacts) -> Iterator[Incompatibility]:
 
 def tested_for_own_labels(detection: str | None, facts: FederationFacts) -> Literal["paper", "tested"]:
     """Own labels may well be clean, and the papers' mixtures find noise in any federation: a method that can test
-    for noise first does so for them unless told otherwise."""
+    for noise first does so for them unless configured otherwise."""
     if detection in ("paper", "tested"):
         return detection  # type: ignore[return-value]
     return "tested" if facts.own_labels else "paper"

@@ -228,7 +228,7 @@ def _keep_tags(
     )
 
 
-# What a site tells of its model, Alg. 1 "Local Calculation" --------------------------------------------
+# What a site reports of its model, Alg. 1 "Local Calculation" --------------------------------------------
 
 
 def measured_classes(facts: SiteFacts, n_classes: int, over: str) -> list[int]:

@@ -243,7 +243,7 @@ class FindsNoisySites(Averaging):
         features, kept = (result.values if self.min_max else result.filled), result.informative
         if self.per_class and len(kept) < table.shape[1]:
             left = [federation.classes[k] for k in range(table.shape[1]) if k not in set(kept)]
-            federation.warn(f"classes that tell no sites apart were left out of the mixture: {', '.join(left)}")
+            federation.warn(f"classes that separate no sites were left out of the mixture: {', '.join(left)}")
         return features[:, kept] if len(kept) else np.zeros((len(table), 1))
 
     # Stage 2, section 4.2 ------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ class FedNoRo(FindsNoisySites):
     """Warm up, find the noisy sites by their per-class losses, then train them by distillation and trust them less.
 
     The defaults are what produced the published tables (the released code) where that is safe; `form = "printed"` is
-    the method as printed, `form = "released"` the code to the letter.
+    the method as printed, `form = "released"` the code exactly.
     """
 
     summary: ClassVar[str] = "Finds noisy sites by per-class losses; distils at them, weighs them by distance"

@@ -62,7 +62,7 @@ def reliable(scores: ArrayLike, own: int, k: int) -> list[int]:
     return order[:k]
 
 
-# FedRN at a site: tell how well the model fits, let neighbours' models vote on the labels, train on
+# FedRN at a site: report how well the model fits, let neighbours' models vote on the labels, train on
 # clean ones
 # ------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ CLEAN = "clean"
 ITERATIONS = 100
 """Of the mixture, as released."""
 
-# What a site tells of its model ------------------------------------------------------------------------
+# What a site reports of its model ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -340,13 +340,13 @@ class FedRN(Averaging):
     def take_in(self, state: FedRNState, replies: Replies[Trained]) -> FedRNState:
         """Average by size; keep every model with what describes it."""
         profiles = {site: reply.then[0] for site, reply in replies.items()}
-        told = {site: profile for site, profile in profiles.items() if isinstance(profile, ModelProfile)}
+        described = {site: profile for site, profile in profiles.items() if isinstance(profile, ModelProfile)}
         return replace(
             state,
             weights=self.merged(replies, state.weights),
             models={**state.models, **{site: reply.weights for site, reply in replies.items()}},
-            expertise={**state.expertise, **{site: own.expertise for site, own in told.items()}},
-            outputs={**state.outputs, **{site: own.output.tolist() for site, own in told.items()}},
+            expertise={**state.expertise, **{site: own.expertise for site, own in described.items()}},
+            outputs={**state.outputs, **{site: own.output.tolist() for site, own in described.items()}},
         )
 
     def incompatibilities(self, facts: FederationFacts) -> Iterator[Incompatibility]:

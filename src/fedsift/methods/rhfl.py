@@ -152,7 +152,7 @@ class MeasureLoss(Request[PrivateLoss]):
 # ------------------------------------------------------------------------------
 
 LIFE: dict[str, Literal["batch", "visit", "run"]] = {"fresh": "batch", "persistent": "run", "sgd": "batch"}
-"""How long the optimiser on public samples lives."""
+"""How long the optimiser on public samples is kept."""
 
 
 @dataclass(frozen=True)
@@ -466,7 +466,7 @@ class RHFLAveraged(SymmetricAndConfident, OneStage):
         return self.private_loss()
 
     def train(self, state: RHFLAveragedState, federation: Federation) -> RHFLAveragedState:
-        """Train, tell the trained model's private loss in the same visit, average by confidence."""
+        """Train, report the trained model's private loss in the same visit, average by confidence."""
         chosen = federation.choose(self.fraction)
         objective = self.objective(federation)
         measure = (MeasureLoss(None, objective, on=self.measured_on),) if self.ccr else ()

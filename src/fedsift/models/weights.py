@@ -54,7 +54,7 @@ def find_weights(weights: str, model: str, roots: Sequence[Path]) -> Origin | No
 
 
 def digest_of(origin: Origin | None) -> str:
-    """A few letters that differ when the weights do."""
+    """A short digest of the weights."""
     if origin is None:
         return "none"
     return hashlib.sha256(origin.read_bytes()).hexdigest()[:16] if isinstance(origin, Path) else origin

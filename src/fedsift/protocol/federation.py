@@ -144,7 +144,7 @@ class FederationFacts:
     classes: int | None = None
     multilabel: bool | None = None
     own_labels: bool = False
-    """The labels are as somebody brought them: nobody spoiled them on purpose, so they may be clean or not."""
+    """The labels are the user's: no noise model corrupted them, so they may be clean or not."""
     natural: bool = False
     """The sites are those of the data, not drawn by a partition."""
     annotates_all: bool | None = None

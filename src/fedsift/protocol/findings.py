@@ -31,7 +31,7 @@ class Findings:
     level: dict[str, float] = field(default_factory=dict)
     """Estimated share of wrong labels, by site."""
     no_clean_reference: bool = False
-    """Whether even the best sites have many wrong labels: then nobody can be told from the others, `noisy` is empty
+    """Whether even the best sites have many wrong labels: then no site stands out, `noisy` is empty
     and says nothing."""
 
     def line(self) -> dict[str, Any]:

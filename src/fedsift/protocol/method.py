@@ -110,8 +110,8 @@ class Method(RangeChecked):
         return self
 
     def deployed(self: M) -> M:
-        """This method as it runs across real sites unless somebody decided otherwise: there, what keeps one site from
-        spoiling the model is worth a message more. What is filled in is written into the app's study."""
+        """This method as it runs across real sites unless the study decides otherwise: there, protection of the model
+        against one site is worth an additional message. What is filled in is written into the app's study."""
         return self
 
     def fits(self, facts: FederationFacts) -> Incompatibility | None:
@@ -138,7 +138,7 @@ class Method(RangeChecked):
 
     @property
     def oracle(self) -> str | None:
-        """What this run was told of the truth that only a simulation knows, in words such as "noise rate 0.4 given";
+        """What this method is given of the truth that only a simulation knows, in words such as "noise rate 0.4 given";
         None: nothing. A table of results marks such a run."""
         return None
 

@@ -203,7 +203,7 @@ def _mistaken(portrait: FederationOverview) -> Markup:
         MatrixRow(
             name,
             [float(v) / total if total else None for v in portrait.confusion[k]],
-            told=[float(v) for v in portrait.confusion[k]],
+            shown=[float(v) for v in portrait.confusion[k]],
         )
         for k, (name, total) in enumerate(zip(portrait.classes, totals))
     ]

@@ -116,7 +116,7 @@ def _figures(out: Console, run: RunData) -> None:
 
 def _warnings(out: Console, run: RunData) -> None:
     if oracle(run):
-        out.print(Text(f"told of the truth: {oracle(run)}; a real federation cannot know it", style="yellow"))
+        out.print(Text(f"given of the truth: {oracle(run)}; a real federation cannot know it", style="yellow"))
     for text in [*(run.summary.get("warnings") or ()), *(run.summary.get("notes") or ())]:
         out.print(Text(f"note: {text}", style="yellow"))
 

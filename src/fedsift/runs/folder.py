@@ -34,7 +34,7 @@ STOP = "stop"
 """A file by this name asks the run to stop at its next safe point; a page on another machine can write it too."""
 SUMMARY = "summary.json"
 TRACK = "track.toml"
-"""Who is told of the run."""
+"""Called with each finished round."""
 TRACKED = "track"
 """The folder of the trackers' own things."""
 BEFORE_THE_FIRST_ROUND = frozenset(
@@ -101,7 +101,7 @@ class RunFolder:
     def lock(self) -> None:
         """Refuse a second process on the same run; the lock goes with the process, however that ends."""
         self._lock = (self.path / ".lock").open("w")
-        for attempt in range(1, LOCK_ATTEMPTS + 1):  # whoever only looks whether it is held holds it for an instant
+        for attempt in range(1, LOCK_ATTEMPTS + 1):  # a process that only checks the lock holds it for an instant
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
@@ -117,7 +117,7 @@ class RunFolder:
 
     @property
     def in_use(self) -> bool | None:
-        """Whether a process has this run locked; None where that cannot be told."""
+        """Whether a process has this run locked; None where that is unknown."""
         try:
             with (self.path / ".lock").open("r") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -143,7 +143,7 @@ class RunFolder:
         return (self.path / STOP).exists()
 
     def check_stop(self) -> None:
-        """A safe point: raises Stopped when somebody asked for it."""
+        """A safe point: raises Stopped if the user asked for it."""
         if self.asked_to_stop:
             raise Stopped("stopped on request; nothing is lost, the run can be resumed")
 
@@ -237,7 +237,7 @@ class RunFolder:
         self.write_json(FAILURE, {"error": str(error), "exit_code": error.exit_code})
 
     def discard(self) -> None:
-        """Remove a folder in which no round has begun, unless somebody keeps other things there."""
+        """Remove a folder in which no round has begun, unless it holds other files."""
         if {entry.name for entry in self.path.iterdir()} <= BEFORE_THE_FIRST_ROUND:
             shutil.rmtree(self.path, ignore_errors=True)
 

@@ -41,7 +41,7 @@ class StageSpan:
 
 @dataclass(frozen=True)
 class RunData:
-    """One run, as far as its folder tells."""
+    """One run, as far as its folder describes it."""
 
     path: Path
     study: dict[str, Any]
@@ -181,7 +181,7 @@ def same_federation(runs: Sequence[RunData]) -> bool:
 
 
 def labels_of(runs: Sequence[RunData]) -> list[str]:
-    """A short name for each run: its method, and the folder where that does not tell two of them apart."""
+    """A short name for each run: its method, and the folder where that is not unique."""
     names = [run.method for run in runs]
     return [f"{n} ({run.id})" if names.count(n) > 1 else n for n, run in zip(names, runs)]
 

@@ -95,7 +95,7 @@ class QuorumPolicy(RangeChecked):
     grace: AtLeastZero = 60.0
     """Seconds for which a site that is gone is waited for, counted once, not in every round (Flower)."""
     min_count: Count = 0
-    """Simulations: the smallest group of samples of which a site tells anything; real sites set their own."""
+    """Simulations: the smallest group of samples that a site's reply may describe; real sites set their own."""
     stages: dict[str, dict[str, float]] = field(default_factory=dict)
     """Other values for a stage by its name, e.g. {"find noisy sites" = {quorum = 1.0}}."""
 
@@ -156,7 +156,7 @@ class EngineFederation(RandomDraws):
         self.shape = shape
         self.protection = Protection(
             limits or GateLimits(),
-            tells=turning_is_attack(len(classes), multilabel),
+            reversal_is_attack=turning_is_attack(len(classes), multilabel),
             opening=reversal_is_attack(len(classes), multilabel, given is not None),
         )
         """What judges updates beside each other."""
@@ -181,7 +181,7 @@ class EngineFederation(RandomDraws):
         self.say: Say = no_listener
         """Where the events of this federation go: a run writes them into its folder."""
         self.check_stop: Callable[[], None] = lambda: None
-        """Raises Stopped when somebody asked for it; called where nothing is lost by stopping."""
+        """Raise Stopped if the user asked the run to stop; called where nothing is lost by stopping."""
         self.away: set[str] = set()
         """Sites that did not answer the present request themselves, whatever an engine returns in their place."""
         self.set_aside: dict[str, str] = {}

@@ -88,7 +88,7 @@ def run_rounds(
 
 
 def write_plan(method: Method, folder: RunFolder) -> None:
-    """What lies ahead of a run, for whoever reads its folder without this program's classes."""
+    """Write the run's stages and rounds to its folder, readable without this program's classes."""
     plan = {
         "method": type(method).__name__,
         "rounds": method.total_rounds,

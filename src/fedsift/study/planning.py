@@ -200,7 +200,7 @@ class Forecast:
     headline: str
     stages: list[StagePlan]
     disclosures: list[list[str]]
-    """Reply, field, what it tells."""
+    """Reply, field, what it discloses."""
     seconds: float
     timed_samples: int
     notes: list[str]

@@ -89,7 +89,7 @@ def labels_by_site(dataset: Dataset, study: Study | None = None) -> dict[str, tu
 
 def look_for_reference(dataset: Dataset, study: Study | None = None) -> list[DataFinding]:
     """A finding where even the best sites have many labels that look drawn at random; a note where pictures this small
-    do not tell; nothing where there is a reference."""
+    do not show; nothing where there is a reference."""
     if dataset.multilabel or dataset.n_classes < FEWEST_CLASSES:
         return []
     sites = {site: own for site, own in labels_by_site(dataset, study).items() if len(own[0]) >= FEWEST}
@@ -103,9 +103,9 @@ def look_for_reference(dataset: Dataset, study: Study | None = None) -> list[Dat
     if not knows_something(pooled, samples, dataset.n_classes):
         return [
             DataFinding(
-                "labels-untold",
+                "labels-not-examined",
                 "note",
-                "a quick look at small copies of the pictures tells nothing of the labels: they are subtle, or wrong "
+                "a quick look at small copies of the pictures says nothing of the labels: they are subtle, or wrong "
                 "at every site",
                 "fedsift audit looks with a trained network",
             )
@@ -116,7 +116,7 @@ def look_for_reference(dataset: Dataset, study: Study | None = None) -> list[Dat
             "warning",
             f"no clean reference: even at the best sites about {least:.0%} of the labels look drawn at random, by a "
             "quick look at small copies of the pictures",
-            "methods that tell noisy sites from clean ones (fednoro, fedcorr) have nothing to compare with here; "
+            "methods that separate noisy sites from clean ones (fednoro, fedcorr) have nothing to compare with here; "
             "fedsift audit looks at single labels, co-teaching, dividemix and fedlsr need no clean site",
             tuple(f"{site}: about {share:.0%}" for site, share in sorted(shares.items(), key=lambda item: item[1])),
         )

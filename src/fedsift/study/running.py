@@ -47,7 +47,7 @@ from fedsift.training import native
 from fedsift.training.processes import threads_of
 
 NAME_LENGTH = 80
-"""Letters of a study's name in its folder's: file systems end at 255."""
+"""Characters of a study's name in its folder's name: file systems end at 255."""
 
 
 def new_run(study: Study, parent: Path) -> RunFolder:
@@ -116,7 +116,7 @@ def execute_run(
     try:
         folder.forget(FAILURE)
         folder.forget(STOP)
-        write_plan(study.method, folder)  # opening may take minutes: whoever looks on knows what is to come
+        write_plan(study.method, folder)  # opening may take minutes: a viewer sees the plan at once
         # one thread unless asked: more are slower on busy cores and change the last bits of the weights
         with threads_of(study.engine.threads or 1), threadpool_limits(1, user_api="blas"):
             federation = engine().open(parts_of(study), folder)
@@ -126,7 +126,7 @@ def execute_run(
             federation.say(Ended(FINISHED))
             return summary
     except BaseException as error:
-        with suppress(OSError):  # a full disk is why it ended; that is what is to be told
+        with suppress(OSError):  # a full disk is why it ended; that is what is to be reported
             folder.events()(ending(error))
         stopped = isinstance(error, Stopped) or not isinstance(error, Exception)
         if isinstance(error, FedsiftError) and not stopped:

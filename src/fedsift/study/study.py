@@ -1,4 +1,5 @@
-"""A study: one TOML file that says which data, how spread and spoiled, which model and method, on what engine."""
+"""A study: one TOML file that says which data, how it is partitioned and corrupted, which model and method, on what
+engine."""
 
 from __future__ import annotations
 
@@ -194,7 +195,7 @@ def federation_facts_of(federated: FederatedDataset, networks: tuple[str, ...], 
 
 
 def settled(method: Method, facts: FederationFacts) -> tuple[Method, tuple[str, ...]]:
-    """The method completed by the facts, and what speaks against it here; a misfit that decides is an error."""
+    """The method completed by the facts, and what speaks against it here; a decisive incompatibility is an error."""
     method = method.completed(facts)
     schema_error = method.fits(facts)
     if schema_error is None:
@@ -232,7 +233,8 @@ class EngineTable(RangeChecked):
     threads: Annotated[int, Range(0, 256)] = 0
     """Torch threads of every process; 0 is one."""
     parts: Count = 0
-    """Parts that a round's sites are cut into, whoever trains them; 0 is an even number with at most ten sites each."""
+    """Parts that a round's sites are cut into, whatever the number of workers; 0 is an even number with at most ten
+    sites each."""
     cohorts: dict[str, int] = field(default_factory=dict)
     """How many sites train together, by kind of training, as a run's summary says under "trainers"; 0 is one site with
     its channels first in memory. What is named here is neither chosen nor measured."""
@@ -277,7 +279,7 @@ class Study:
     seed: int = 1
     public: PublicSettings | None = None
     track: Mapping[str, Tracker] = field(default_factory=dict, compare=False)
-    """Who is told of the run. No part of what computes its result, so it is neither in `to_table` nor compared."""
+    """The trackers of the run. No part of what computes its result, so it is neither in `to_table` nor compared."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """What settings over the file left out, in a person's words."""
 
@@ -378,7 +380,7 @@ class Study:
         return methods.name_of(self.method)
 
     def _embedded(self, federated: FederatedDataset) -> FederatedDataset:
-        """Features in place of pictures when the model is a head on frozen features; labels are spoiled before."""
+        """Features in place of pictures when the model is a head on frozen features; labels are corrupted before."""
         names = [name for name in (self.model.name, *self.model.sites.values()) if is_features(name)]
         if not names:
             return federated
@@ -387,7 +389,7 @@ class Study:
         return replace(federated, dataset=with_features(federated.dataset, names[0], device=self.engine.device))
 
     def load_data(self) -> FederatedDataset:
-        """Load, spread and spoil the data; refuses a method that does not fit them."""
+        """Load, partition and corrupt the data; refuses a method that does not fit them."""
         dataset, public = self.source.load(), None
         if self.public is not None:
             dataset, public = self.public.take(dataset, self.seed)

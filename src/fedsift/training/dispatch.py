@@ -110,7 +110,7 @@ def cohort_size(jobs: Sequence[TrainingJob]) -> int:
 def settle(work: Sequence[tuple[Any, Site]]) -> None:
     """Decide about every kind of training in this work and write it into the run's `Compute.cohorts`.
 
-    Done before the work is shared out, so that whoever trains finds the choice made.
+    Done before the work is shared out, so that every worker finds the choice made.
     """
     for request, site in work:
         compute = site.compute

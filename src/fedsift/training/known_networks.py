@@ -1,7 +1,7 @@
 """Names of networks that came in a message: registered ones, or exactly those that a person at this side wrote.
 
 A study, a site.toml and the API may name a network by its address, `package.module:Name`, which imports and calls code.
-Whoever writes that decides for this machine; a message never does.
+That decision belongs to this machine's user; a message never makes it.
 """
 
 from __future__ import annotations

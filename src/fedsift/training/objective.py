@@ -88,7 +88,7 @@ class View:
 
 
 class Term(WireFormat):
-    """Base of all terms. `needs` tells the trainer what to prepare: "prior", "teacher", "anchors", "chance", "twin".
+    """Base of all terms. `needs` lists what the trainer prepares: "prior", "teacher", "anchors", "chance", "twin".
 
     "known prior" is a prior over the annotated and supplied labels alone; "prior" counts every sample. "aside" holds
     the last of several views back from training, for a follower (`local/extras.py`). Any other name is an extra that

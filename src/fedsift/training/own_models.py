@@ -1,4 +1,4 @@
-"""Sites that keep a model of their own: it lives in the notebook (page "model") and never leaves."""
+"""Sites that keep a model of their own: it is kept in the notebook (page "model") and never leaves."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def mean_objective(
 def held_out_of(site: Site) -> tuple[Samples, Tensor]:
     """What the site never trains on, with the labels it was given."""
     if site.held_out is None or site.held_out_given is None or not site.suppress_small(len(site.held_out)):
-        raise DataError(f"site '{site.name}' holds out too few samples to tell their loss")
+        raise DataError(f"site '{site.name}' holds out too few samples to report their loss")
     return site.held_out, site.held_out_given
 
 

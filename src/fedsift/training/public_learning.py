@@ -130,7 +130,7 @@ class PublicLesson(WireFormat, HasCost):
     recipe: Recipe
     """Its optimiser, step, batch size, clipping and epochs; the objective is the loss above."""
     optimiser: Literal["batch", "visit", "run"] = "batch"
-    """How long an optimiser lives: a new one for every batch, for every visit, or one for the whole run."""
+    """How long an optimiser is kept: a new one for every batch, for every visit, or one for the whole run."""
 
     def value(self, logits: Tensor, target: Tensor) -> Tensor:
         """`[B, K], [B, K] -> []`"""

@@ -275,15 +275,15 @@ def counted(logits: Tensor, labels: Tensor, *, multilabel: bool, min_count: int 
     sent = [torch.from_numpy(part) for part in lumped_counts(right.numpy(), total.numpy(), min_count)]
     samples = len(labels)
     if min_count > 1:
-        told = sent[1].reshape(k, -1).sum(-1) > 0
-        loss = _released_loss(each[:, told] if multilabel else each[told[labels]])
+        shown = sent[1].reshape(k, -1).sum(-1) > 0
+        loss = _released_loss(each[:, shown] if multilabel else each[shown[labels]])
         samples = samples if int(sent[1].sum() + sent[2][1]) else 0
     return *sent, loss, samples  # type: ignore[return-value]
 
 
 def _released_loss(each: Tensor) -> float:
-    """The mean over classes that are told; 0 where none is. A few lumped samples do not show in it, however large a
-    model makes their losses."""
+    """The mean over classes that are not lumped; 0 where none is. A few lumped samples do not show in it, however large
+    a model makes their losses."""
     if each.numel() == 0:
         return 0.0
     capped = each.double().nan_to_num(nan=LOSS_CAP, posinf=LOSS_CAP).clamp(max=LOSS_CAP)

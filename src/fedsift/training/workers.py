@@ -1,4 +1,4 @@
-"""Sharing a round's work among worker processes, so that nobody can tell from the answers how many there were.
+"""Distributes a round's work among worker processes; the answers do not depend on how many there are.
 
 What is computed together follows from the round's sites and the study alone: they are cut into parts, each part is
 answered as a whole (`Request.answer_many`), and workers receive parts. Without workers, or when one is lost, this
@@ -132,7 +132,7 @@ FEWEST_ROWS = 1000
 
 
 def predict(model: str, weights: Weights, samples: Samples, n_classes: int, compute: ComputeSettings) -> Tensor:
-    """Logits `[n, K]` of all samples under these weights; a batch has the same rows whoever computes it."""
+    """Logits `[n, K]` of all samples under these weights; batches do not depend on the number of workers."""
     count = min(compute.workers, len(samples) // FEWEST_ROWS)
     if not _elsewhere(compute, count):
         with threads_of(compute.threads):

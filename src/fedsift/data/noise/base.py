@@ -15,7 +15,7 @@ from fedsift.core.registry import Registry
 from fedsift.data.dataset import Dataset, Labels, Rows
 
 POOL = "pool"
-"""The name under which the whole training set is spoiled at once, before it is spread over sites."""
+"""The name of the whole training set where it is corrupted at once, before it is divided among sites."""
 
 Generators = Callable[..., np.random.Generator]
 """Names and numbers to a generator: the same names give the same draws, in whatever order."""
@@ -61,18 +61,18 @@ class NoisyLabels:
 
 @dataclass(frozen=True)
 class Noise(RangeChecked):
-    """Base of all noise models. Subclasses add the paper's symbols as fields and say how they spoil."""
+    """Base of all noise models. Subclasses add the paper's symbols as fields and say how they corrupt labels."""
 
     summary: ClassVar[str] = ""
     tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
 
     @property
     def before_partition(self) -> bool:
-        """True: the whole training set is spoiled once, and then spread (the site is `POOL`)."""
+        """True: the whole training set is corrupted once, and then divided among sites (the site is `POOL`)."""
         return False
 
     def corrupt(self, scene: NoiseInput) -> NoisyLabels:
-        raise TypeError(f"{type(self).__name__} does not say how it spoils labels")
+        raise TypeError(f"{type(self).__name__} does not implement how it corrupts labels")
 
 
 noises: Registry[type[Noise]] = Registry("noise model", base=Noise, group="fedsift.noises")
@@ -115,7 +115,7 @@ class AsGivenLabels(Noise):
     """Labels as the annotators gave them.
 
     The truth is known only if the source brings true labels beside the given ones; otherwise nothing is
-    measured against it. This is the model for a person's own data.
+    measured against it. This is the model for a user's own data.
     """
 
     summary: ClassVar[str] = "labels as annotated; the truth is unknown unless the source brings it"

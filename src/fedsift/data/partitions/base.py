@@ -50,7 +50,7 @@ class Partition(RangeChecked):
 
     summary: ClassVar[str] = ""
     by_given_label: ClassVar[bool] = False
-    """True: labels are spoiled first and samples spread by the label they were given (FedDPCont)."""
+    """True: labels are corrupted first and samples divided by the given label (FedDPCont)."""
     overlapping: ClassVar[bool] = False
     """True: a sample may belong to several sites (RHFL)."""
 

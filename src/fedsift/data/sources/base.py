@@ -35,7 +35,7 @@ class Source(RangeChecked):
     """True when the data come with an installed dependency: nothing to fetch."""
     licence: ClassVar[str] = ""
     own: ClassVar[bool] = False
-    """True for a person's own data: their labels are not the truth, and their site column means the sites."""
+    """True for a user's own data: their labels are not the truth, and their site column means the sites."""
     folder: ClassVar[str] = ""
     """Its folder below the data folders, for sources that look there when no path is given."""
 

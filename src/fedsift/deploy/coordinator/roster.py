@@ -94,7 +94,7 @@ class Roster:
     """The roster as it stands on disk now: a revoked site's next message is refused.
 
     A file that cannot be read, e.g. while it is being edited, changes nothing and is a `trouble`, which the gateway
-    tells its operator again and again; at the start it must be right.
+    reports to its operator repeatedly; at the start the file must be valid.
     """
 
     def __init__(self, path: Path) -> None:

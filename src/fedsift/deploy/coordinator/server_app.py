@@ -1,4 +1,4 @@
-"""The coordinator's program of a deployment: the run whose folder it is told, on Flower's grid."""
+"""The coordinator's Flower ServerApp: executes the run whose folder it is given."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RosterAuthorizer(NodeAuthorizer):
 
 
 def holders_of(roster: str, nodes: str) -> RosterAuthorizer:
-    """As `RosterAuthorizer`, with the words of a run that lost its gateway."""
+    """As `RosterAuthorizer`, with an error for a run whose roster is gone."""
     try:
         return RosterAuthorizer(Path(roster), Path(nodes))
     except ConfigError as error:
@@ -98,7 +98,7 @@ def read_federation_file(path: Path) -> FederationFile:
 def expected_sites(file: FederationFile, listed: tuple[str, ...]) -> FederationFile:
     """Where no sites are named, those on the roster are waited for: `at_least` of them would leave out who is slow.
 
-    A roster with fewer than must be there is still being written: then whoever comes counts.
+    A roster with fewer than must be there is still being written: then every site that joins counts.
     """
     return file if file.sites or len(listed) < file.at_least else replace(file, sites=listed)
 

@@ -113,7 +113,7 @@ def unreported(run_folder: Path) -> bool:
 
 
 def _check_version(app: Path) -> None:
-    """An app says which fedsift made it; the sites were told that one."""
+    """An app says which fedsift made it; the sites have the same one."""
     project = tomllib.loads((app / "pyproject.toml").read_text("utf-8")).get("project", {})
     wanted = [each.partition("==")[2] for each in project.get("dependencies", ()) if each.startswith("fedsift")]
     if wanted and wanted[0] and wanted[0] != __version__:
@@ -176,8 +176,8 @@ def start(
 ) -> dict[str, Any]:
     """Start the app on a running SuperLink, or attach to the run if it is under way, and follow it to its end.
 
-    Returns the summary. `say` is told at least every five seconds what is waited for. `stop`: on Ctrl-C ask the
-    SuperLink to end the run; whoever ends the SuperLink itself need not.
+    Returns the summary. `say` reports at least every five seconds what is waited for. `stop`: on Ctrl-C ask the
+    SuperLink to end the run; a caller that ends the SuperLink itself need not.
     """
     status = StatusLine(say)
     home = folder.path / ".flower"
@@ -207,7 +207,7 @@ def start(
                 # another start was first, or Flower's own client ended before the run did
                 _attached(folder, listen, status, environment, say)
             elif stop and process.poll() is None and program.died():
-                with meanwhile("the coordinator's program has died; the SuperLink is told so", say):
+                with meanwhile("the coordinator's program has died; ending the run at the SuperLink", say):
                     _stop(folder, environment)
         except KeyboardInterrupt:
             if stop:
@@ -373,10 +373,10 @@ POLL = 0.25
 
 
 class NewRounds:
-    """The lines of rounds.jsonl that were not told yet; the file is read on from where it was read to."""
+    """The lines of rounds.jsonl that were not reported yet; the file is read on from the last position."""
 
-    def __init__(self, file: Path, told: int = 0) -> None:
-        self._file, self._told, self._at = file, told, 0
+    def __init__(self, file: Path, reported: int = 0) -> None:
+        self._file, self._reported, self._at = file, reported, 0
 
     def new(self) -> list[dict[str, Any]]:
         try:
@@ -390,8 +390,8 @@ class NewRounds:
         whole = content[: content.rfind(b"\n") + 1]
         self._at += len(whole)
         rows = [json.loads(line) for line in whole.splitlines()]
-        fresh = [row for row in rows if row["round"] > self._told]
-        self._told = max([self._told, *(row["round"] for row in fresh)])
+        fresh = [row for row in rows if row["round"] > self._reported]
+        self._reported = max([self._reported, *(row["round"] for row in fresh)])
         return fresh
 
 
@@ -448,7 +448,7 @@ HOME = Path(".flower-superlink")
 
 @dataclass(frozen=True)
 class SuperLinkAddress:
-    """Where the SuperLink behind a gateway is: known to this user on this machine, and told to nobody else."""
+    """Where the SuperLink behind a gateway is: readable by this user on this machine only."""
 
     address: str
     ca: str
@@ -491,7 +491,7 @@ def host(
         )
     roster = Roster(roster_file)
     private_folder(home)
-    # left by one that was killed, whoever finds it may take it for this one's
+    # one left by a killed process could be taken for this one's
     (home / LINK_FILE).unlink(missing_ok=True)
     own = temporary_certificate(home / "own")
     nodes = home / NODES_FILE

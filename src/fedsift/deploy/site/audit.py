@@ -59,11 +59,12 @@ def _refuse_other_data(path: Path, file: SiteFile, run: str, pages: Mapping[str,
 
 
 def write_own_audit(
-    site_file: Path, out: Path, *, tell: Callable[[str], None] = lambda line: None
+    site_file: Path, out: Path, *, report: Callable[[str], None] = lambda line: None
 ) -> tuple[SiteFolder, SiteAudit]:
     """The list, the page and the review queue of this site, from its own notebook; nothing of it leaves.
 
-    Returns the folder and the audit in it; `tell` gets a line about what people did that was taken over.
+    Returns the folder and the audit in it; `report` is called with a line about corrections and verdicts that were
+    kept.
     """
     path = Path(site_file).resolve()
     file, dataset, train, held = site_data(path)
@@ -84,4 +85,4 @@ def write_own_audit(
         origin=origin_of(source, file.name),
     )
     shown = array_thumbnails(dataset.images[rows]) or row_cards(source, rows)
-    return write_again(out, judged, shown, tell)
+    return write_again(out, judged, shown, report)

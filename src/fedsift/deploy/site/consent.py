@@ -83,7 +83,7 @@ def rules_of(file: SiteFile, notebook: Path) -> Policy | None:
         approved = json.loads((notebook / APPROVED).read_text("utf-8"))
     except FileNotFoundError:
         approved = None
-    except (OSError, ValueError):  # somebody approved something: what, is to be said anew, by pinning
+    except (OSError, ValueError):  # an approval that cannot be read: it has to be given again, by pinning
         approved = nothing
     policy = file.policy
     if policy is None:

@@ -150,7 +150,7 @@ def label_releases(reply: Any) -> Iterator[tuple[str, float, str]]:
 
 
 def _remembered(dataset: Dataset, rows: Rows, path: Path, file: SiteFile) -> Rows:
-    """The rows without what the site was told to forget; where samples have no names, a row's number is none."""
+    """The rows without what the site has forgotten; where samples have no names, a row's number is none."""
     forgotten = forgotten_at(notebook_of(path, file))
     if not len(forgotten) or dataset.ids is None:
         return rows

@@ -56,7 +56,7 @@ class ForgottenAtSite:
     """What follows from it, a line each."""
 
 
-# Whoever answers ---------------------------------------------------------------------------------------------------
+# Requests under way------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def _nobody_serving(site: str, notebook: Path) -> AbstractContextManager[None]:
 
 
 def forgotten_at(notebook: Path) -> ForgottenEntry:
-    """Recognises what this site was told to forget."""
+    """Recognises samples that this site has forgotten."""
     return ForgottenEntry(LabelLedger(notebook / FORGOTTEN).entries())
 
 
@@ -151,7 +151,7 @@ def _models_in(store: NotebookStore) -> set[str]:
 
 
 def _erase_features(notebook: Path) -> list[str]:
-    """Files of features of the site's pictures; whoever needs them makes them again, without the sample."""
+    """Files of features of the site's pictures; they are made again on demand, without the sample."""
     try:
         files = [Path(file) for kind in embeddings_of(notebook).values() for file in kind]
     except ValueError as error:

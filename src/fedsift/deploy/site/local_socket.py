@@ -1,5 +1,5 @@
-"""Between Flower's short-lived process and the site's lasting one: letters over a local socket that only this user
-can open. This module imports no torch."""
+"""Messages between Flower's short-lived process and the site's worker, over a local socket that only this user can
+open. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _exactly(channel: socket.socket, size: int, end: float) -> bytearray:
 def call_worker(path: Path, message: EncodedMessage, timeout: float = STARTS_WITHIN, tries: int = 2) -> EncodedMessage:
     """The worker's answer. One that is being started again is waited for; raises RunError when none comes.
 
-    `tries`: how often a message is handed over; one that ends the worker each time must not do so for ever.
+    `tries`: how often a message is sent; one that ends the worker each time must not do so for ever.
     """
     end = time.monotonic() + timeout
     while True:

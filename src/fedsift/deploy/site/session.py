@@ -1,5 +1,4 @@
-"""A site's side across a network: its SuperNode, its own process, and a gateway of its own between them and the
-world."""
+"""Runs a site: its SuperNode, the process that holds its data, and its gateway to the network."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from fedsift.deploy.flower_commands import SiteProcess, ended, existing, node_of
 from fedsift.deploy.gateway.limits import KeyLimits
 from fedsift.deploy.gateway.listener import GatewayServer, bind
 from fedsift.deploy.gateway.proxy import Gateway
-from fedsift.deploy.site.confinement import of_node, tell
+from fedsift.deploy.site.confinement import of_node, report
 from fedsift.deploy.site.site_file_head import read_head
 from fedsift.deploy.temporary import new_socket
 from fedsift.deploy.waiting import Say, Starting, meanwhile
@@ -186,7 +185,7 @@ def _visit(
         command = site_command(inside, insecure=False, ca=own.certificate, key=key, worker=place)
         worker.start()
         rules = of_node(home, place, [own.certificate, key], head.guarded)
-        tell(rules, head.guarded, say)
+        report(rules, head.guarded, say)
         with node_of(command, home, place, rules) as node:
             say(f"what leaves is written to {egress}")
 

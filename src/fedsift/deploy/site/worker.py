@@ -80,7 +80,7 @@ HEARD_WITHIN = 120.0
 
 
 def serve(site_file: Path, place: Path) -> None:
-    """Answer letters one after the other until this process is ended."""
+    """Answer messages one after the other until this process is ended."""
     file = read_site_file(site_file)
     check_notebook(file.name, notebook_of(site_file, file))
     load_plugins(file)
@@ -235,13 +235,13 @@ def _too_much(asked: Any, model: str, file: SiteFile, site_file: Path) -> str | 
     """Why a message asks for more work than the site does for one, with or without a policy of its own."""
     if isinstance(asked, SiteNotice):
         return None
-    limits, room = file.policy or Policy(), open_site(site_file)
-    if len(room.samples.shape) > 1:  # rows of features are nothing to embed
+    limits, site = file.policy or Policy(), open_site(site_file)
+    if len(site.samples.shape) > 1:  # rows of features are nothing to embed
         notebook, written = notebook_of(site_file, file), (file.model, *file.networks)
         reason = objection_to_embedding(notebook, model, limits.embeddings, written)
         if reason is not None:
             return f"site '{file.name}': {reason}"
-    return limits.objection_to_work(asked.request, room.facts("")) if isinstance(asked, RequestEnvelope) else None
+    return limits.objection_to_work(asked.request, site.facts("")) if isinstance(asked, RequestEnvelope) else None
 
 
 def _unaffordable(asked: Any, file: SiteFile, site_file: Path) -> str | None:

@@ -237,7 +237,7 @@ class Protection:
     """By stage and model; kept with the run's checkpoints."""
     seen: dict[str, list[str]] = field(default_factory=dict)
     """Fingerprints of each site's accepted models and of where they began, the latest; kept with them."""
-    tells: bool = False
+    reversal_is_attack: bool = False
     """Whether no honest site turns round as far as an attacker (`turning_is_attack`)."""
     opening: bool = False
     """Whether the next models come from one that has learnt nothing, on labels of which no wrong ones look like an
@@ -253,8 +253,8 @@ class Protection:
         known = {key: at.memory() for key, at in self.lengths.items()}
         seen = {site: list(marks) for site, marks in self.seen.items()}
         faced = {key: dict(ways) for key, ways in self.faced.items()}
-        told = {"opening": self.opening, "left_out": dict(self.left_out), "faced": faced}
-        return {"lengths": known, "seen": seen, **told}
+        other = {"opening": self.opening, "left_out": dict(self.left_out), "faced": faced}
+        return {"lengths": known, "seen": seen, **other}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """The reverse."""
@@ -300,7 +300,7 @@ class Protection:
         return refused
 
     def _judged(self, key: str, cohort: Mapping[str, ModelUpdate]) -> dict[str, str]:
-        """One model of all replies: how far, then whither."""
+        """Check one model of all replies: update length, then direction."""
         limits = self.limits
         lengths = {site: relative_length(m.model, m.start, m.parameters) for site, m in cohort.items()}
         ratios = self._ratios(key, lengths, cohort)
@@ -369,7 +369,7 @@ class Protection:
             alike = all(move.norm_tolerance <= 1 for move in group)
             if self.opening and alike and statistics.median(found) > COMMON:
                 refused |= self._left_out(along)
-            ways = shares(dict(zip(sites, found))) if self.tells and alike else {}
+            ways = shares(dict(zip(sites, found))) if self.reversal_is_attack and alike else {}
             refused |= self._turned(self.faced.get(key, {}), ways)
             faced |= {site: round(way, 6) for site, way in ways.items() if site not in refused}
         self.faced[key] = faced  # of this exchange alone: in many rounds honest sites turn as well, by and by
@@ -395,7 +395,8 @@ class Protection:
         }
 
     def _left_out(self, along: Mapping[str, float]) -> dict[str, str]:
-        """The run's first updates, of a cohort that agrees: whoever goes back as the others go on is no learner."""
+        """The run's first updates, of a cohort that agrees: a site that moves backwards while the others go on does not
+        learn."""
         usual, least = statistics.median(along.values()), self.limits.opposed
         found = {
             site: f"the site is left out: its first update went {-way / usual:.2f} times as far against the "
@@ -533,8 +534,8 @@ Way = tuple[float, float]
 def usual_norm_for(reach: float, ways: Iterable[Way]) -> float:
     """The length that is usual for training of this reach, beside updates of others: the median of l_j max(1, r / r_j).
 
-    Whoever trains on ten times the samples takes ten times the steps and may come ten times as far; whoever trains on
-    fewer may still come as far as the others, where these have arrived.
+    A site that trains on ten times the samples takes ten times the steps and may move ten times as far; one that trains
+    on fewer may still come as far as the others, where these have arrived.
     """
     return statistics.median(length * max(1.0, reach / other) for length, other in ways)
 
@@ -573,7 +574,8 @@ class UpdateNorms:
     def recent_norms(self, site: str, cohort: int) -> float:
         """How far the last few other sites went that came alone, accepted or not; 0 where they are too few.
 
-        Where a model was spoilt every honest site goes far to mend it: what one site after another does is usual.
+        Where a model was corrupted every honest site makes a large update to repair it: what one site after another
+        does is usual.
         """
         ways = [way for other, way in self.tried.items() if other != site][-cohort:]
         return statistics.median(length for length, _ in ways) if len(ways) == cohort else 0.0

@@ -63,7 +63,7 @@ def unchecked(error: Exception) -> str:
 
 
 FEWEST_SITES = 4
-"""Sites among which two groups can be told apart."""
+"""Sites that are needed to separate two groups."""
 LARGEST_LOSS = 20.0
 """Whatever a model loses beyond this says no more."""
 MOST_SAMPLES = 200

@@ -166,7 +166,7 @@ _PACKED: list[tuple[weakref.ref[Tensor], Tensor]] = []
 
 
 def packed_pool(pool: Tensor) -> Tensor | None:
-    """All images of a pool, packed once and kept while the pool lives; None when that takes too much memory."""
+    """All images of a pool, packed once and kept as long as the pool; None when that takes too much memory."""
     if _PACKED and _PACKED[0][0]() is pool:
         return _PACKED[0][1]
     if pool[:, 0].numel() * 4 > LARGEST_PACKED_POOL:

@@ -182,7 +182,7 @@ class StackedProgram:
     def both(self, at: ForwardPass, x: Tensor, features: bool) -> tuple[Tensor | None, Tensor]:
         """What the head reads, `[C, B, F]` if asked for, and the logits `[C, B, K]`."""
         if features and self.features is None:
-            raise Unstackable("the network's last layer is not its head: its features cannot be told")
+            raise Unstackable("the network's last layer is not its head: its features cannot be found")
         kept = self.features if features else None
         values: list[Any] = [None] * self.slots
         values[0] = x

@@ -70,7 +70,7 @@ def simulate_many(
 ) -> list[Outcome]:
     """Run several studies one after the other under one start of Flower; a summary or an error for each.
 
-    `listen` is told the number of the study and each finished round's line.
+    `listen` is called with the number of the study and each finished round's line.
     """
     try:
         _check(jobs)

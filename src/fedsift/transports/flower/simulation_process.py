@@ -35,12 +35,12 @@ from fedsift.transports.remote.simulated_sites import RemoteSimulation
 
 
 class SimulationEvents:
-    """What the starting process is told: one line of JSON each."""
+    """Events for the starting process: one line of JSON each."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
 
-    def tell(self, **event: Any) -> None:
+    def send(self, **event: Any) -> None:
         self._file.write(json.dumps(plain(event)) + "\n")
         self._file.flush()
 
@@ -71,7 +71,7 @@ def main(plan_file: Path) -> None:
         try:
             jobs.append(_loaded(number, RunFolder.open(Path(path))))
         except FedsiftError as error:
-            events.tell(job=number, error=type(error).__name__, text=str(error))
+            events.send(job=number, error=type(error).__name__, text=str(error))
 
     def conduct_all(grid: Any) -> None:
         for job in jobs:
@@ -95,17 +95,17 @@ def _loaded(number: int, folder: RunFolder) -> SimulationJob:
 
 def _run_rounds(job: SimulationJob, grid: Any, root: Path, events: SimulationEvents) -> None:
     def listen(row: dict[str, Any]) -> None:
-        events.tell(job=job.number, round=row)
+        events.send(job=job.number, round=row)
 
     try:
         summary = execute_run(job.study, job.folder, lambda: job.engine(grid, root), listen)
     except FedsiftError as error:
-        events.tell(job=job.number, error=type(error).__name__, text=str(error))
+        events.send(job=job.number, error=type(error).__name__, text=str(error))
     except Exception as error:
         traceback.print_exc()
-        events.tell(job=job.number, error="RunError", text=f"{type(error).__name__}: {error}")
+        events.send(job=job.number, error="RunError", text=f"{type(error).__name__}: {error}")
     else:
-        events.tell(job=job.number, summary=summary)
+        events.send(job=job.number, summary=summary)
 
 
 def on_simulated_nodes(run_rounds: Callable[[Grid], None], nodes: int, backend: Mapping[str, Any]) -> None:

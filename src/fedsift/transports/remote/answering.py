@@ -25,7 +25,7 @@ log = logging.getLogger("fedsift.site")
 
 
 OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-"""Errors that tell of a disk and nothing of data: full, over its quota, read-only."""
+"""Errors of the disk that disclose nothing about data: full, over its quota, read-only."""
 OpenSite = Callable[[str], SiteRuntime]
 """Opens the site for the study's network, by its name."""
 

@@ -27,7 +27,7 @@ class ExpectedSites:
     """Whom the coordinator waits for."""
 
     sites: tuple[str, ...] = ()
-    """Names of the sites, in the federation's order; none named takes whoever comes, by name."""
+    """Names of the sites, in the federation's order; if empty, every site that joins, by name."""
     at_least: int = 2
     """Without names: start when so many sites have joined. With names: go on with so many when `wait` is over."""
     wait: float = 300.0

@@ -91,7 +91,7 @@ class RemoteFederation(EngineFederation):
         answers: dict[str, ReplyEnvelope] = {}
         under_way: dict[str, str] = {}
         kinds = kinds_of(envelopes)
-        self._tell(pending, grace)
+        self._report_waiting(pending, grace)
         while clock() < end:
             self.check_stop()
             self._send_due(pending, under_way, end - clock())
@@ -106,7 +106,7 @@ class RemoteFederation(EngineFederation):
             directory.absences.left(site for site in pending if site not in directory.node_of)
             if all(directory.absences.given_up(site, grace) for site in pending):
                 break
-            self._tell(pending, grace)
+            self._report_waiting(pending, grace)
             directory.rest()
         directory.waiting.done(f"round {self.round.count}: the coordinator computes")
         partly = {under_way[id] for id in directory.channel.arriving(under_way)}
@@ -121,7 +121,7 @@ class RemoteFederation(EngineFederation):
             self.away.add(site)
         return answers
 
-    def _tell(self, pending: Mapping[str, PendingRequest], grace: float) -> None:
+    def _report_waiting(self, pending: Mapping[str, PendingRequest], grace: float) -> None:
         """Whom this round waits for."""
         waiting = {}
         for site in pending:

@@ -47,7 +47,7 @@ class SiteRuntime:
     audit_min_count: int = 10
     """The smallest count that the site lets out in an audit."""
     min_count: int = 0
-    """The smallest group of samples of which the site tells anything else."""
+    """The smallest group of samples that any other reply may describe."""
     release: Release | None = field(default=None, repr=False)
     """What the site does to a reply before it is kept and leaves: its policy's clipping, noise and account."""
     secret: str = field(default="", repr=False)
