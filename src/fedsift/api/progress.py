@@ -1,4 +1,4 @@
-"""How far a run is: a bar in a terminal, one line that changes in a notebook, a line now and then in a log."""
+"""Progress display of a run: a bar in a terminal, a line in a notebook, occasional lines in a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fedsift.run`, `fedsift.resume`, `fedsift.load`: from Python to a run and back."""
+"""`fedsift.run`, `fedsift.resume`, `fedsift.load` and `fedsift.audit`: start or open a run from Python."""
 
 from __future__ import annotations
 

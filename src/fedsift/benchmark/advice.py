@@ -1,4 +1,4 @@
-"""Which method did best where: the leaderboard by situation, as the doctor and the page of results show it.
+"""Advice on methods: the leaderboard by situation, as the doctor and the page of results show it.
 
 `advice.csv` is written from the leaderboard's results by `python -m benchmarks.tables`. This module imports no torch.
 """

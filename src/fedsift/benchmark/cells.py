@@ -1,4 +1,4 @@
-"""One cell: a study to its outcome, in a folder where it can go on after it was stopped."""
+"""A cell of a table: its study, its key, and running it in a folder from which it can be resumed."""
 
 from __future__ import annotations
 

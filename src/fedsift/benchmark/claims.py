@@ -1,4 +1,4 @@
-"""What a paper states, held against our runs with the same seeds: what holds, what does not, how sure."""
+"""Compares what a paper claims with our runs of the same seeds: confirmed, contradicted or open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a run still takes, and how long a table does.
+"""Estimates the remaining time of a run and of a table.
 
 Rounds of one stage are alike, those of two stages are not: FedCorr's first asks one site a round, its later ones ten.
 A stage that has begun is known by its own rounds; one that lies ahead is tried, as `fedsift plan` tries it, once a run

@@ -1,4 +1,4 @@
-"""What a table reads off a run: a figure by its name. This module imports no torch."""
+"""Figures that a table can show, by name (`accuracy.best`, `visits-to.0.8`), read from runs. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""As many processes of one thread as there are cores, a run each: its bytes are those of a lone run.
+"""A pool of worker processes for the runs of a table: one run and one thread each, so that results equal those of a
+single run.
 
 A process gets one run after another, and is renewed after some minutes. One that dies takes its own run with it and
 nobody else's. When fewer runs are left than cores, those under way share the rest as worker processes, which change no

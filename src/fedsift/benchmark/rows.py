@@ -1,4 +1,4 @@
-"""Results as CSV: a row a run or a measurement, sorted by the columns that identify it, every value exact.
+"""Results as CSV: a row a run or a measurement, sorted by its key columns, with exact values.
 
 A cell is a JSON value (a number, `true`, `null`, a list), or else the text itself, made safe for spreadsheets; what a
 row has not is an empty cell. This module imports no torch.

@@ -1,4 +1,4 @@
-"""A table from nothing, or from where it stood, to its files."""
+"""Runs the missing cells of a table, then writes its files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Finished runs, found by what was computed and by which program: one small file each in a folder of `fedsift bench`,
-a row each in the CSV of a table. This module imports no torch."""
+"""Stores finished runs by study and program version: a file each in a working folder, a row each in a table's CSV.
+Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table shows: a pure function of the table and of the runs that are there. No clock, no order of arrival."""
+"""Computes what a table shows (means, intervals, comparisons, costs) as a pure function of the table and its runs."""
 
 from __future__ import annotations
 

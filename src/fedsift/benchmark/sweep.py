@@ -1,4 +1,4 @@
-"""A table from the command line: `fedsift sweep study.toml method.beta=1,5,10 seeds=1-5`."""
+"""`fedsift sweep`: a table given on the command line, e.g. `fedsift sweep study.toml method.beta=1,5,10 seeds=1-5`."""
 
 from __future__ import annotations
 

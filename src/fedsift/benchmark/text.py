@@ -1,4 +1,4 @@
-"""A table's results as Markdown and LaTeX: the same runs give the same bytes."""
+"""Renders a table's results as Markdown and LaTeX."""
 
 from __future__ import annotations
 

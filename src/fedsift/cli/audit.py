@@ -1,4 +1,4 @@
-"""`fedsift audit`: every site learns which of its labels are wrong."""
+"""`fedsift audit`: find the wrong labels of every site."""
 
 from __future__ import annotations
 

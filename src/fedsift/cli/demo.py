@@ -1,4 +1,4 @@
-"""`fedsift demo`: a noisy federation, sifted, in under two minutes on bundled data."""
+"""`fedsift demo`: compare methods on a small federation with noisy labels, in two minutes, with bundled data."""
 
 from __future__ import annotations
 

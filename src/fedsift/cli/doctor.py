@@ -1,4 +1,4 @@
-"""`fedsift doctor`: what is wrong with data before any training."""
+"""`fedsift doctor`: check data before any training, and recommend methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fedsift flower ...`: a deployed study across real sites."""
+"""`fedsift flower ...`: the commands of a deployment on Flower, for the coordinator and for sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fedsift methods|models|datasets|partitions|noises|trackers`: what there is, and the fields of one entry."""
+"""`fedsift methods|models|datasets|partitions|noises|trackers`: list what is registered, or the fields of one entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assembles the commands, and turns errors into one line and an exit code.
+"""The `fedsift` command: registers all subcommands, and turns errors into one line and an exit code.
 
 A file in this folder with `register(app)` is found by itself. Files import only what the help text needs; torch and the
 packages that compute are imported inside the functions, so that `--help` starts at once.

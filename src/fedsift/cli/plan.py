@@ -1,4 +1,4 @@
-"""`fedsift plan`: what a study will cost and what will leave each site; nothing is trained."""
+"""`fedsift plan`: forecast what a study costs and what leaves each site, without training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`fedsift scenarios`: presets for every column of the papers' tables, and small twins."""
+"""`fedsift scenarios`: list and show the preset studies, one for each column of the papers' tables, and small
+versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors that a person can act on: one line that names who, what and how to mend it, and an exit code."""
+"""Exceptions: one line that names what is wrong and how to fix it, with an exit code."""
 
 from __future__ import annotations
 

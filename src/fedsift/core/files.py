@@ -1,4 +1,4 @@
-"""Files that are never half written, and names that are safe for them. This module imports no torch."""
+"""Writing files atomically and privately, and safe file names. Imports no torch."""
 
 from __future__ import annotations
 

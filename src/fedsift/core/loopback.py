@@ -1,4 +1,4 @@
-"""Which addresses are this machine's own."""
+"""Loopback addresses: recognise this machine's own addresses, and refuse to serve Flower on others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Numbers, sizes, times and lists as a person writes them: terminal, report and pages say the same."""
+"""Formats numbers, sizes, durations and lists for people, alike in terminal, report and pages; and rounds counts
+down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Randomness is derived, never drawn from a global generator.
+"""Random generators derived from a seed and a purpose; there is no global generator.
 
 Every use names what it is for: (run seed, site, stage, round, ask, purpose). So results cannot depend on the
 order or grouping in which sites are served, and a resumed run draws what the unbroken one would have drawn.

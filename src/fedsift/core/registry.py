@@ -1,4 +1,4 @@
-"""Registries: names to things of one kind.
+"""Registries, which map names to methods, datasets and other extensions, with suggestions for misspelt names.
 
 A thing gets into a registry in one of three ways, and needs no other line anywhere:
 

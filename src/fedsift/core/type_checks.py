@@ -1,4 +1,4 @@
-"""Does a value that came over a wire fit what its class declares? Types from the annotations, ranges from the fields.
+"""Checks a decoded message against its class: types from the annotations, ranges from the fields.
 
 A reply may hold anything at all: a text where a number was declared, a float8 tensor, a whole number of 400 digits.
 What fits here can be used without further care for types; what a number *means* is for the reply's own `refusal`.

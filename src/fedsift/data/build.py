@@ -1,4 +1,4 @@
-"""A federation's data from source, partition and noise; the same seed gives the same federation."""
+"""Builds a federated dataset from source, partition, noise and seed."""
 
 from __future__ import annotations
 

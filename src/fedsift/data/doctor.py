@@ -1,4 +1,4 @@
-"""What is wrong with data before any training: every finding with its severity, examples and the way out."""
+"""Checks data before any training: each finding has a severity, examples and a suggestion."""
 
 from __future__ import annotations
 

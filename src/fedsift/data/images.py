@@ -1,4 +1,4 @@
-"""Pictures decoded once, in parallel, into a uint8 cache keyed by content."""
+"""Decodes pictures once, in parallel, into a uint8 cache keyed by content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to draw of a federation: class distribution a site, true against given labels, noise rate a site.
+"""A federation's overview for display: class distribution, true against given labels, and noise rate of each site.
 
 As numbers (`report` makes a page of them, as FedCorr's Fig. 10 and FedNoRo's Fig. 3), and as text for a terminal.
 """

@@ -1,4 +1,4 @@
-"""Picture files in a folder or a zip: which there are, and which one a table means."""
+"""Finds picture files in a folder or a zip, and the file that a row of a table means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The truth ledger: every label that was changed, where, from what to what. Kept apart from the sites."""
+"""The truth ledger of a simulation: every label that was changed, at which site, from what to what."""
 
 from __future__ import annotations
 

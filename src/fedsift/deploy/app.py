@@ -1,4 +1,4 @@
-"""A ready Flower app from a study: the app directory, what the coordinator and the sites type, what leaves a site."""
+"""Writes a Flower app for a study: its folder, the operators' instructions, and the list of what leaves a site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Certificates: throw-away ones for a line that never leaves this machine, and plain words about those that do."""
+"""TLS certificates: temporary ones for loopback, contexts for server and client, and clear errors about those of
+others."""
 
 from __future__ import annotations
 

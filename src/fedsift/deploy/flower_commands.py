@@ -1,4 +1,4 @@
-"""Flower's own programs as our commands start them: offline, checked first, on this machine's own addresses.
+"""Starts Flower's programs: offline, with checked versions, on loopback addresses.
 
 Flower's programs listen and call on loopback alone. Only our gateway is reachable from the network (`starting.py` at
 the coordinator, `attending.py` at a site), which starts them and ends with them.

@@ -1,4 +1,4 @@
-"""Flower's long-lived program, and beside it a process that forks for what Flower starts, in place of new Pythons.
+"""A process that runs a Flower program and forks for each program that it starts, instead of starting new Pythons.
 
     python -m fedsift.deploy.resident SIDE SOCKET PROGRAM OPTIONS...
 

@@ -1,4 +1,4 @@
-"""Temporary folders of a site's processes: short enough for a socket, closed to others, removed when they are stale."""
+"""Temporary folders for local sockets: short paths, private, removed when they are stale."""
 
 from __future__ import annotations
 

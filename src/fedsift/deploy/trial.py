@@ -1,4 +1,4 @@
-"""A whole consortium on this machine: SuperLink, sites and run as processes of one command, which ends them all."""
+"""A trial deployment on one machine: SuperLink, sites and run as processes of one command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study's own data as folders with site.toml files, to try a deployment on one machine. The truth stays behind."""
+"""Writes a study's data as folders with site.toml files, for a trial deployment on one machine; without the truth."""
 
 from __future__ import annotations
 

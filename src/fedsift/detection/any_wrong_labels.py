@@ -1,4 +1,4 @@
-"""Whether a site has wrong labels at all, and the site's fit weighed by it.
+"""Whether a site has any wrong labels, and the site's label posterior weighted by that.
 
 w_s = P(any wrong | the site's labels) weighs the fit with wrong labels against one with T_s = I and an exponent of its
 own, and P(wrong) is w_s times that of the fit. Without it a site whose pictures are hard for the model is reported for

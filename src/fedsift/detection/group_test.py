@@ -1,4 +1,5 @@
-"""Is there a noisy group at all? One group tested against two, at a stated rate of false alarms.
+"""Tests whether there is a group of noisy sites: one group against two, at a stated false-alarm rate; and finds
+federations without a clean reference.
 
 The papers' two-component mixtures find two groups in any federation, a clean one too. Here a table of
 indicators (one row a site) becomes one score a site, without filling in classes that a site lacks; the best

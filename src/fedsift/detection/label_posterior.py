@@ -1,4 +1,4 @@
-"""Which labels of a site are wrong: the posterior of the true label given the picture, the given label and the site.
+"""The posterior of a sample's true label given the picture, the given label and the site.
 
 At site s, with its true class shares pi_s, T_s[c, j] = P(given j | true c, s), and p(c | x) from a model that did not
 see x, trained on labels with shares g:

@@ -1,4 +1,4 @@
-"""What the federation learns from the sites' censored tables: the shared model, the exponent, a site's rate.
+"""Fits the shared label model from the sites' censored tables, and estimates each site's share of wrong labels.
 
 What travels, and when, is in `label_exchange`. Tables lack the cells that were lumped: they are completed in proportion
 to what the model expects there, in turn with the model's own fit (EM for a censored multinomial).

@@ -1,4 +1,4 @@
-"""Small pure functions that make SVG and HTML text; what they did not make themselves they escape."""
+"""Pure functions that make SVG and HTML text and escape their arguments."""
 
 from __future__ import annotations
 

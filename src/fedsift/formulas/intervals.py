@@ -1,4 +1,5 @@
-"""Runs with the same seeds, compared pair by pair."""
+"""Intervals and tests: Wilson, paired differences over seeds, shares from partly counted groups, agreement of
+readers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What leaves a site in a label audit: tables of whole numbers in which no cell is smaller than the site's minimum
-count.
+"""Suppression of small counts: tables of whole numbers in which no cell is below a minimum count.
 
 A table's cells of 1 to min_count - 1 are not sent. Within a row they are lumped, with the row's zeros, into the row's
 remainder; while the remainder itself is below the minimum count the row's smallest sent cell joins it (secondary

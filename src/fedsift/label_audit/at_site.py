@@ -1,4 +1,5 @@
-"""What a site does in a label audit: count, train without each fold, judge its own labels. Only sums leave it."""
+"""The label audit's requests, and how a site answers them: count labels, train without each fold, judge its own
+labels."""
 
 from __future__ import annotations
 

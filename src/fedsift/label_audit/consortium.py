@@ -1,4 +1,4 @@
-"""What the consortium sees of all sites: a table, a page, the federation's confusion; made from `SiteRow`s alone."""
+"""The consortium's view of an audit: a table, a page and the confusion of all sites, made from `SiteRow`s alone."""
 
 from __future__ import annotations
 

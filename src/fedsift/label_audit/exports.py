@@ -1,4 +1,5 @@
-"""`review/`: the queue in the formats of tools that people use. A blind sample has no proposal in any of them."""
+"""Writes `review/`: the review queue for Label Studio, FiftyOne and as CSV. A blind sample has no proposal in any of
+them."""
 
 from __future__ import annotations
 

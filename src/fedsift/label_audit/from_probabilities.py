@@ -1,4 +1,4 @@
-"""The audit of labels by any model's out-of-fold probabilities, without a federation: cleanlab's entry point."""
+"""`fedsift.audit_labels`: audit labels from any model's out-of-fold probabilities, without a federation."""
 
 from __future__ import annotations
 

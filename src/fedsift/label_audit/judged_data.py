@@ -1,4 +1,4 @@
-"""What an audit was computed from, noted at the site: its word is on those labels, by those models, and no others."""
+"""A digest of the data that an audit judged, so that its evidence is used for no other labels or models."""
 
 from __future__ import annotations
 

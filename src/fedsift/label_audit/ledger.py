@@ -1,4 +1,4 @@
-"""`ledger.jsonl`: what was found, said and done about every label, one line each, chained by hashes.
+"""`ledger.jsonl`: every finding, verdict and change of a label, a line each, chained by hashes.
 
     body_hash_n = H(salt_n, body_n)          hash_n = H(n, when_n, who_n, kind_n, body_hash_n, hash_{n-1})
 

@@ -1,4 +1,5 @@
-"""What leaves a site in a label audit: tables of whole numbers with no cell below the site's minimum count, and models.
+"""What leaves a site in a label audit: tables of whole numbers with no cell below the site's minimum count, and models;
+and how the server uses them.
 
 An audit asks one or more *questions* of a sample: for one class a sample a single question with K answers, for several
 labels a question with the answers no and yes for each class. Q: questions, C: answers, A: exponents that are tried.

@@ -1,4 +1,4 @@
-"""The table that the labels came from, written again with corrections beside it; the original is only ever read.
+"""Writes a copy of the user's original label table with the corrections in it; the original is never changed.
 
 A CSV keeps its columns, order, delimiter, encoding, line ends and byte order mark; an .npz keeps its arrays. Both get
 provenance columns.

@@ -1,4 +1,4 @@
-"""The whole document, and the data that its script draws the gallery and the review from."""
+"""A site's audit page `audit.html`: headline, confusion, gallery of suspects and the review in the browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probabilities after people have looked: recalibrated by their verdicts, and nearly certain for what they settled."""
+"""Recalibrates an audit's probabilities by the readers' verdicts."""
 
 from __future__ import annotations
 

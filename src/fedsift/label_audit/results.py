@@ -1,4 +1,4 @@
-"""From a federated audit's run to what each site gets: its judged labels as a `SiteAudit`, written at the site.
+"""Turns a finished audit run into each site's judged labels, as a `SiteAudit`.
 
 In a simulation all sites' folders lie under `OUT/sites/`; a deployed site writes its own from its own notebook, by the
 same function, and the coordinator has the consortium's page alone.

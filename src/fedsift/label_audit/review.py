@@ -1,4 +1,4 @@
-"""Review by people: what to look at, drawn before anybody looks, and what the verdicts say about the list.
+"""Review of labels by people: draws the queue before anybody looks, and evaluates the verdicts.
 
 Three arms: the most suspicious find errors fastest; a random part of the other flagged samples gives the precision of
 the whole list; a random part of the unflagged ones gives the share that the list misses.

@@ -1,4 +1,4 @@
-"""An audit from a study to its files: run (or go on with) the label audit, then write what every site gets.
+"""Runs a label audit from a study to its files.
 
 OUT/run/                the run's folder: resumable, with its plan, rounds and checkpoint
 OUT/sites/SITE/         what a site gets; in a real consortium this lies at the site and nowhere else

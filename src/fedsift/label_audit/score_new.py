@@ -1,4 +1,4 @@
-"""Samples that came after an audit, judged by the models and the sites' fits that are there: nothing is trained."""
+"""Judges samples that came after an audit with its models, without training."""
 
 from __future__ import annotations
 

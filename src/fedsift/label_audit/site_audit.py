@@ -1,4 +1,4 @@
-"""What an audit found at one site: a typed result that every file, page and command of the label audit starts from.
+"""`SiteAudit`: what an audit found at one site, from which every file, page and command of the label audit is made.
 
 A federated audit and `fedsift.audit_labels` (on any model's probabilities) both fill a `SiteAudit`;
 nothing here knows where the probabilities came from.

@@ -1,4 +1,4 @@
-"""What an audit's folder holds from before: of which study it is, and whether its run judged the present data."""
+"""Checks whether an audit folder belongs to this study and whether its run judged the present data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people said about labels: one reader's verdict a sample, read from the page's file, a CSV or Label Studio.
+"""Readers' verdicts on labels: read from the page's file, a CSV or Label Studio, and combined.
 
 A verdict is turned into class names at once, by the proposal that its reader saw, so that it stays true whatever
 recalibration or a later audit proposes.

@@ -1,4 +1,4 @@
-"""Everything that a site gets from an audit, written in one place."""
+"""Writes all files of a site's audit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stop and resume, from the page: a run is asked to stop by a file, and gone on with by a process of its own."""
+"""Actions of the live page: stop a run (by a file in its folder) and resume it (in a process of its own)."""
 
 from __future__ import annotations
 

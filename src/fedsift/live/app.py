@@ -1,4 +1,4 @@
-"""The routes: all runs, a run's page, its stream of news, its report, stop and resume. Everything else is a 404."""
+"""The live page's routes: all runs, a run's page, its event stream, its report, stop and resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server itself: uvicorn on one address, with an address and a token to print."""
+"""Starts the live page with uvicorn on one address, with a URL and a token to print."""
 
 from __future__ import annotations
 

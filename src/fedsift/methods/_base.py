@@ -1,4 +1,4 @@
-"""What the methods share: their registry, the recipe of local training, and the round of the one-stage methods."""
+"""Base classes of the methods: their registry, the recipe of local training, and the round of one-stage methods."""
 
 from __future__ import annotations
 

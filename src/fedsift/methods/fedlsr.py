@@ -1,5 +1,5 @@
-"""FedLSR (Jiang et al., CIKM 2022) for several yes/no labels a sample, as FedMLP's comparison (Sun et al. 2024) adapted
-it: the label that a site does not annotate is a wrong "absent", noise like any other."""
+"""FedLSR: Jiang et al., Towards Federated Learning against Noisy Labels via Local Self-Regularization, CIKM 2022; and
+its form for several yes/no labels a sample, as FedMLP's comparison (Sun et al. 2024) adapted it."""
 
 from __future__ import annotations
 

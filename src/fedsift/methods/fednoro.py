@@ -1,5 +1,6 @@
-"""FedNoRo (Wu et al., IJCAI 2023) for sites that annotate some classes only, as FedMLP's comparison (Sun et al. 2024)
-adapted it: its second stage, with every site taken for noisy."""
+"""FedNoRo: Wu et al., FedNoRo: Towards Noise-Robust Federated Learning by Addressing Class Imbalance and Label Noise
+Heterogeneity, IJCAI 2023; and its form for sites that annotate some classes only, as FedMLP's comparison (Sun et al.
+2024) adapted it: the second stage, with every site taken for noisy."""
 
 from __future__ import annotations
 

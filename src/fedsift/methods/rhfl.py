@@ -1,4 +1,5 @@
-"""RHFL's confidence weights with FedAvg: the form in which FedNoRo and FedDPCont compare against RHFL."""
+"""RHFL: Fang and Ye, Robust Federated Learning with Noisy and Heterogeneous Clients, CVPR 2022; and its confidence
+weights with FedAvg, the form in which FedNoRo and FedDPCont compare against RHFL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Initial weights from a file or an installed package, such as ImageNet's: read without running anything in them.
+"""Loads initial weights, such as ImageNet's, from a file or an installed package, without running anything in them.
 
 `imagenet` stands for a file of that network in a folder `weights` of the data folders. A state of torchvision's ResNets
 is read by its own names. The head is drawn anew where its classes are not those of the study.

@@ -1,4 +1,4 @@
-"""What can leave a site, from what a method declares: no trial, no watching."""
+"""Derives what can leave a site from the declarations of a method."""
 
 from __future__ import annotations
 

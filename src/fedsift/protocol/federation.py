@@ -1,4 +1,4 @@
-"""What the server can see of the sites: their names, declared facts, and `ask`."""
+"""The server's view of the sites: their names, declared facts, and `ask`."""
 
 from __future__ import annotations
 

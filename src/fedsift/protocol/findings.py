@@ -1,4 +1,4 @@
-"""What a method found out about the sites: typed, recorded with the round that found it, read by every report."""
+"""`Findings`: what a method found out about the sites, recorded with its round."""
 
 from __future__ import annotations
 

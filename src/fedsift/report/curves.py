@@ -1,4 +1,4 @@
-"""Curves by round, with the stages of the run shaded behind them; and one value for each class."""
+"""Figures of curves by round, with the stages shaded, and of one value for each class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A federation on a page before anything is trained: given labels, wrong labels, what was mistaken for what."""
+"""The page of a federation before training: given labels, wrong labels, and which classes are confused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sites by classes: the heat map of an indicator and the dots of the class distribution, on the same rows."""
+"""Figures of sites by classes: a heat map of an indicator, and dots of the class distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sections of the page that compare runs or list what a run left: each a function of the runs alone."""
+"""Sections of the HTML report: the comparison of runs, curves, classes, sites, the timeline of sites, notes and the
+study."""
 
 from __future__ import annotations
 

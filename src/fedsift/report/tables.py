@@ -1,4 +1,4 @@
-"""HTML tables of a report: sites, stages, refusals, what left the sites."""
+"""HTML tables of a report: sites, stages, refusals, and what left the sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line says after a run: the headline, the sites, the figures, and where the report is."""
+"""The terminal summary of a run: headline, sites, figures, and the report's path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and findings in words: the report and the terminal say the same."""
+"""Sentences about numbers and findings, the same in report and terminal."""
 
 from __future__ import annotations
 

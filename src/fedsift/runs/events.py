@@ -1,4 +1,4 @@
-"""What happens in a run, as it happens: typed events, one JSON line each in `events.jsonl`, written at once.
+"""Events of a run: typed, one JSON line each in `events.jsonl`, written at once.
 
 The file is a history: it is only ever appended to, also by a run that is resumed, and a line is whole before the next
 one begins. Live pages, terminals and trackers read it and nothing of the engine; every engine writes the same events.

@@ -1,4 +1,4 @@
-"""A run is a folder: the resolved study, one line a round, the last checkpoint, tables, the report.
+"""`RunFolder`: a run on disk, with its study, a line a round, the last checkpoint, tables and the report.
 
 Nothing in it is ever half written. The checkpoint is the commit point: lines and notebooks that a killed run wrote
 after its last checkpoint are not part of it and are dropped on resume.

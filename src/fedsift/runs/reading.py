@@ -1,4 +1,4 @@
-"""A run, finished or not, read from its folder alone; what is missing is noted."""
+"""Reads a run, finished or not, from its folder; what is missing is noted."""
 
 from __future__ import annotations
 

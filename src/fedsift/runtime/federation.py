@@ -1,4 +1,4 @@
-"""The half of a federation that all engines share: asking, gating, counting, recording."""
+"""The federation as every transport implements it: asking sites, checking their replies, counting and recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The default engine: all sites in this process, trained together, one copy of the data in memory."""
+"""The in-process transport, the default: all sites in this process, trained together, one copy of the data in
+memory."""
 
 from __future__ import annotations
 

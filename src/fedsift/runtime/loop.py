@@ -1,4 +1,4 @@
-"""The loop that all engines share: stages, rounds, evaluation, one line and one checkpoint a round."""
+"""The round loop of all transports: stages, rounds, evaluation, a line and a checkpoint a round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A forecast of a study: one round of every stage is tried on a few samples a site; `timing` forecasts seconds."""
+"""Forecasts a study: tries one round of every stage on a few samples, and estimates seconds and memory."""
 
 from __future__ import annotations
 

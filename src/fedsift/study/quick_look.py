@@ -1,4 +1,4 @@
-"""What the doctor says of labels before any training: is there a site whose labels can be relied on?"""
+"""The doctor's quick look at labels before any training: is there a site whose labels can be relied on?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a study to a finished run folder: the one sequence that every run goes through, and the choice of its engine."""
+"""Executes a study into a run folder, over the transport that it names, and writes its results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A study: one TOML file that says which data, how it is partitioned and corrupted, which model and method, on what
-engine."""
+"""`Study`: one TOML file with data, partition, noise, model, method and engine, read, checked and completed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`[track]`: a table for each tracker. It computes nothing, so it stands beside the study and not in it.
+"""`[track]`: copies a run's figures to trackers while it runs. It computes nothing, so it is not part of the study.
 
 A run's `study.toml` says all that its result follows from. Where the result is copied to is in `track.toml`: a run with
 trackers has the same study, the same bytes and the same address as one without.

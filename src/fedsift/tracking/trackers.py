@@ -1,4 +1,4 @@
-"""Figures as a CSV file: a line a round, a column a figure."""
+"""The trackers: CSV, MLflow, TensorBoard, Weights & Biases and Trackio."""
 
 from __future__ import annotations
 

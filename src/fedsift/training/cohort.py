@@ -1,4 +1,4 @@
-"""The cohort trainer: many sites at once, with the interface and the results of the one-site trainer."""
+"""The cohort trainer: trains many sites at once, with the interface and the results of the one-site trainer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Cross-fitting at a site: k models, each trained without one fold, so that every sample is judged by a model that
-never saw it. A network that trained on a wrong label defends it."""
+"""Cross-fitting at a site: k models, each trained without one fold, so that every sample is judged by a model that was
+not trained on its label."""
 
 from __future__ import annotations
 

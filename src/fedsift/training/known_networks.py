@@ -1,4 +1,4 @@
-"""Names of networks that came in a message: registered ones, or exactly those that a person at this side wrote.
+"""Checks network names in messages: registered networks, or exactly those that the user of this machine listed.
 
 A study, a site.toml and the API may name a network by its address, `package.module:Name`, which imports and calls code.
 That decision belongs to this machine's user; a message never makes it.

@@ -1,4 +1,4 @@
-"""Objectives: what a site minimises, as a sum of small terms.
+"""Objectives: what a site minimises, as a sum of terms, and the terms.
 
 A term sees one optimisation step through a `View` and returns one value for each sample, `[..., B]`; it is written
 over the last axes, so that one site `[B, K]` and a stacked cohort `[C, B, K]` share one definition. Terms add up and

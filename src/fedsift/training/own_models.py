@@ -1,4 +1,4 @@
-"""Sites that keep a model of their own: it is kept in the notebook (page "model") and never leaves."""
+"""Requests for sites that keep a model of their own in their notebook."""
 
 from __future__ import annotations
 

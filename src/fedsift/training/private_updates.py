@@ -1,4 +1,5 @@
-"""Clipping and Gaussian noise on what a reply carries of a model, by the fields that say what they are an update of."""
+"""Differential privacy for model updates: clipping and Gaussian noise on the fields of a reply that are declared as
+updates."""
 
 from __future__ import annotations
 

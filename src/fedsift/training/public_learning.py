@@ -1,4 +1,4 @@
-"""One visit to a site that keeps its model: learn, train, measure, show."""
+"""Requests for sites that learn from each other's predictions on public samples: learn, train, measure, predict."""
 
 from __future__ import annotations
 

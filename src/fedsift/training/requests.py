@@ -1,4 +1,4 @@
-"""The requests that most methods share: train, evaluate, measure. A reply's fields are all that leaves the site."""
+"""The requests that most methods share: train, evaluate and measure indicators, with their replies."""
 
 from __future__ import annotations
 

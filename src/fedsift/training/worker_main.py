@@ -1,4 +1,4 @@
-"""The other end of `processes`: a process that makes calls until its socket closes."""
+"""The main program of a worker process: makes calls until its socket closes."""
 
 from __future__ import annotations
 

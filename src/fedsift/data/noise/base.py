@@ -1,4 +1,4 @@
-"""What a noise model is: clean labels in, given labels out, with the nominal level of each site."""
+"""The interface of a noise model: clean labels in, given labels and the nominal noise level of each site out."""
 
 from __future__ import annotations
 

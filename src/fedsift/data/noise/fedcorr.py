@@ -1,4 +1,4 @@
-"""FedCorr's heterogeneous noise: a site is noisy by a coin, its level is uniform, its labels are redrawn.
+"""Noise model `fedcorr`: some sites are noisy at random, each with a uniform level, and their labels are redrawn.
 
 Xu, Chen, Quek, Chong: FedCorr, CVPR 2022, eq. 4.
 """

@@ -1,4 +1,4 @@
-"""What a partition is: labels in, row positions a site out."""
+"""The interface of a partition: labels in, row positions of each site out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a source is: a description of where samples lie, and `load`."""
+"""The interface of a data source: where samples lie, and `load`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all sources have in common whose samples are listed in a CSV: which column means what, and the split."""
+"""Common parts of sources whose samples are listed in a CSV: the meaning of its columns, and the train-test split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MedMNIST: any of its .npz files.
+"""Data source `medmnist`: any of its .npz files.
 
 Yang et al.: MedMNIST v2, Scientific Data 2023.
 """

@@ -1,4 +1,4 @@
-"""Datasets from other packages: an entry point in the group `fedsift.datasets` names a `Source`, or two functions.
+"""Data sources of other packages: an entry point in the group `fedsift.datasets` names a `Source`, or two functions.
 
     [project.entry-points."fedsift.datasets"]
     mydata = "mypackage.mydata"

@@ -1,4 +1,4 @@
-"""Who may speak for which site: `federation.toml`, kept by the coordinator and read anew whenever it changes.
+"""The roster `federation.toml`: which key speaks for which site; read again whenever it changes.
 
 [[site]]
 name = "north"                 # how the federation knows this site

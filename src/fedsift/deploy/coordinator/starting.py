@@ -1,4 +1,5 @@
-"""A run on a running SuperLink: prepare the run's folder, start the app and follow it to its end."""
+"""The coordinator's commands: serve a SuperLink behind its gateway, prepare a run, start it, follow it to its end, and
+list who took part."""
 
 from __future__ import annotations
 

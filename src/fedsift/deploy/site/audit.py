@@ -1,4 +1,4 @@
-"""A deployed audit at one site: what its own notebook says of its labels, written to its own disk."""
+"""A deployed site's own label audit, written from its own notebook to its own disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site's SuperNode, and the apps that it starts, kept away from the site's files by the kernel (Linux, Landlock).
+"""Confines a site's SuperNode and its apps with Landlock (Linux), so that they cannot open the site's files.
 
 Flower runs an app under the account of its SuperNode. So that an app, pinned or not, cannot read what the site's own
 process guards, the SuperNode is started with a list of what it may open: Python and its packages, the system's

@@ -1,4 +1,4 @@
-"""What a site's operator has agreed to, kept beside the notebook: what was known on approval, which runs, the end."""
+"""Records what a site's operator has agreed to: pinned apps, allowed runs, withdrawal; and lists what left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real site's data as requests see them: read by its site.toml, kept in memory, with a secret of its own."""
+"""A deployed site's data for its requests: read as site.toml says, kept in memory, with a secret of its own."""
 
 from __future__ import annotations
 

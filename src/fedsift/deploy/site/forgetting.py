@@ -1,4 +1,4 @@
-"""Forgetting a sample at a deployed site: its notes of every run, features made of it, its own audit.
+"""Forgets a sample at a deployed site: in its notes of every run, in features made of it, in its own audit.
 
 A notebook's pages have a value for every sample and models that learned from all of them, so no row can be cut out that
 would leave the rest right: the notes of every run are removed as a whole, and the run is closed at this site. What

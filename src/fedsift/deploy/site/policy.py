@@ -1,4 +1,5 @@
-"""What a site lets out: its own rules, applied by its own process before a request is served and before a reply goes.
+"""A site's policy: which requests it answers and what may leave, checked before a request is served and before a reply
+is sent.
 
 [policy]
 requests = ["Train", "Evaluate"]                    # all that may be asked; anything else is refused

@@ -1,4 +1,4 @@
-"""A site's own description, `site.toml`: its keys, read and checked.
+"""A site's configuration, `site.toml`: its keys, read and checked.
 
 name = "north"                       # how the federation knows this site
 classes = ["benign", "malignant"]    # the same names in the same order at every site

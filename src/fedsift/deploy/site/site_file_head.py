@@ -1,5 +1,4 @@
-"""The few keys of a site.toml that its gateway and its node need: read without torch, which only the worker pays
-for."""
+"""The few keys of site.toml that the gateway and the node need, read without importing torch."""
 
 from __future__ import annotations
 

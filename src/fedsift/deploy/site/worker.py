@@ -1,4 +1,4 @@
-"""The process that stays at a deployed site: it holds the data in memory and answers what Flower's processes bring.
+"""A deployed site's worker process: it holds the data in memory and answers messages from Flower's processes.
 
     python -m fedsift.deploy.site.worker SITE.toml SOCKET
 

@@ -1,4 +1,4 @@
-"""Protection of the model: an update is judged beside the other sites', before anything is made of it.
+"""Protection of the model: each update's length and direction are compared with the other sites' before it is used.
 
 Each reply's models (`Reply.moves`) are compared with the same ones of the round's other sites: how far they went from
 what was sent, and whither. What no honest site does, whatever its data and labels are like, is set aside;

@@ -1,4 +1,4 @@
-"""The gate: every reply is checked before anything is made of it. A bad one is set aside with its reason."""
+"""Checks of a single reply; a bad one is set aside with its reason."""
 
 from __future__ import annotations
 

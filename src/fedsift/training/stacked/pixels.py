@@ -1,4 +1,4 @@
-"""Images of a cohort from bytes to the training layout: crop, flip, mix, interleave and normalise.
+"""From bytes to training inputs of a cohort: crop, flip, mix, interleave and normalise.
 
 A native kernel does it in one pass. Without one, no loop over images is needed either: a pixel is four bytes, moved as
 one whole number: its channels, and a 1 that says "this is image". Padding is 0 in all four. Interleaving the sites is

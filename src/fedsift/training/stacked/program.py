@@ -1,4 +1,4 @@
-"""From a network to a list of stacked operations: traced once with torch.fx for each mode."""
+"""Compiles a network to a list of stacked operations, traced once with torch.fx for each mode."""
 
 from __future__ import annotations
 

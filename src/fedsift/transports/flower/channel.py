@@ -1,4 +1,4 @@
-"""Flower's grid as a channel: values become records, answers are fetched one by one and decoded within bounds."""
+"""Flower's grid as a channel: sends values as records, fetches answers one by one and decodes them within bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study under Flower's simulation: a process of our own carries it out, and is heard of and ended from here."""
+"""Runs a study under Flower's simulation, in a process that is started, followed and ended from here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An encoded message as Flower's records and back. This module imports no torch.
+"""Converts an encoded message to Flower's records and back. Imports no torch.
 
 Flower stores by content, so the tensors of a request, which are the same for every site, are uploaded and kept once.
 Flower trusts the first client that names a piece about what belongs to it. Who knows the hash of a piece before its

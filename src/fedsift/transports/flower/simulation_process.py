@@ -1,4 +1,4 @@
-"""The process in which Flower's simulation runs: `python -m fedsift.transports.flower.simulation_process PLAN`.
+"""The process that runs Flower's simulation: `python -m fedsift.transports.flower.simulation_process PLAN`.
 
 `launch` starts and ends it, and reads the events that it writes, one JSON line each.
 """

@@ -1,4 +1,4 @@
-"""What a site does with a message: introduce itself, or answer a request from its notebook and its data."""
+"""Answers a message at a site: introduces the site, or answers a request from its notebook and data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine of a network transport: a federation of the nodes that answer, and who they were when the run began."""
+"""The engine of a network transport: waits for the sites, checks who joined, and makes their federation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A federation whose sites are nodes of a network: the channel carries messages, the rest is the same for all."""
+"""A federation whose sites are nodes of a network: sends requests, repeats them, gathers replies, notes absent
+sites."""
 
 from __future__ import annotations
 

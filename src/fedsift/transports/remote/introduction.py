@@ -1,4 +1,4 @@
-"""The first exchange: who are you, and do we speak of the same classes?"""
+"""The first exchange with a site: its name, version, classes and facts, and whether they agree with the federation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated federation whose sites are nodes of a network: one folder a site, the truth stays behind.
+"""Simulated sites on a network transport: one folder a site, without the truth.
 
 <folder>/common.json, test.npz, public.npz     what all sites share
 <folder>/00003-north/site.json, data.npz       one site; its notebook lies here too

@@ -1,4 +1,4 @@
-"""Which node is which site: nodes are greeted, and those that may take part get the name that they introduce."""
+"""Which node is which site: greets nodes, authorizes them, and records absent and excluded sites."""
 
 from __future__ import annotations
 

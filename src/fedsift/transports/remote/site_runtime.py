@@ -1,4 +1,4 @@
-"""A site ready to answer: what it says of itself, its data in memory, its notebook's folder."""
+"""`SiteRuntime`: what a site needs to answer requests: its facts, its data in memory, its notebook's folder."""
 
 from __future__ import annotations
 
