@@ -69,25 +69,25 @@ class Liar:
         self.sent: dict[int, str] = {}
         """What was done, by round."""
 
-    def __call__(self, asked: EncodedMessage, letter: EncodedMessage) -> EncodedMessage:
-        envelope, answer = decode(asked), decode(letter)
+    def __call__(self, asked: EncodedMessage, encoded: EncodedMessage) -> EncodedMessage:
+        envelope, answer = decode(asked), decode(encoded)
         if not isinstance(envelope, RequestEnvelope) or not isinstance(answer, ReplyEnvelope) or answer.reply is None:
-            return letter
+            return encoded
         number = envelope.moment.round
         if number >= len(IN_TURN) + len(BROKEN):
-            return letter
+            return encoded
         name = (*IN_TURN, *BROKEN)[number]
         self.sent[number + 1] = name
         if name in ATTACKS:
             sight = Sight(envelope, {envelope.site: answer}, self._past)
             changed = encode(ATTACKS[name](answer, sight) or answer)
         elif name == "a pickle":
-            changed = EncodedMessage(letter.tree, pickle.dumps(Opened(self._mark)))
+            changed = EncodedMessage(encoded.tree, pickle.dumps(Opened(self._mark)))
         elif name == "half of the bytes":
-            changed = EncodedMessage(letter.tree, letter.tensors[: len(letter.tensors) // 2])
+            changed = EncodedMessage(encoded.tree, encoded.tensors[: len(encoded.tensors) // 2])
         else:
             changed = encode(dataclasses.replace(answer, reply=None, failure="x" * 50_000_000))
-        return dataclasses.replace(changed, note=letter.note)
+        return dataclasses.replace(changed, note=encoded.note)
 
 
 def _without(site: str, rounds: int) -> type[InProcess]:
@@ -323,7 +323,7 @@ def flood(stand: Stand) -> Iterator[Row]:
         name="flood",
         fault=f"a client without a key, at the sites' own address, sends {FLOOD} requests in a run",
         how=PROCESSES,
-        expected="all are refused, most of them unheard (429) and unwritten; the run is equal to the undisturbed one",
+        expected="all are refused, most of them ignored (429) and not logged; the run is equal to the undisturbed one",
         outcome=f"exit code {code}; {answers}; {grown / 2**20:.1f} MB of access log; {sameness(run, usual)}",
         passed=code == 0
         and set(found) == {401, 429}

@@ -288,8 +288,8 @@ def every_method() -> Iterator[dict[str, Any]]:
     )
     yield row(
         "interception",
-        f"every message of all {len(names)} methods, floor {FLOOR}",
-        f"{sent:,} messages: {len(wrong)} fields that are not declared or counts below the floor"
+        f"every message of all {len(names)} methods, minimum count {FLOOR}",
+        f"{sent:,} messages: {len(wrong)} fields that are not declared or counts below the minimum"
         + "".join(f"; {text}" for text in sorted(set(wrong))[:5]),
         None,
         None,

@@ -40,7 +40,7 @@ def unchanged(asked: EncodedMessage, answered: EncodedMessage) -> EncodedMessage
 
 
 class Tap:
-    """Stands between Flower's processes and the site's own, and reads every letter of both directions."""
+    """Stands between Flower's processes and the site's own, and reads every message of both directions."""
 
     def __init__(self, place: Path, change: Change) -> None:
         self._change = change
@@ -124,9 +124,11 @@ def every_message(stand: Stand, method: str) -> Iterator[Row]:
     unread = sum(tap.unread for tap in taps.values())
     yield Row(
         name=f"messages read, {method}",
-        fault=f"{method}: every letter that leaves a site's process is read on its way, policy with a floor of {FLOOR}",
+        fault=f"{method}: every message that leaves a site's process is read on its way, "
+        f"policy with a minimum count of {FLOOR}",
         how=PROCESSES,
-        expected="fields that the method declares and no others, no count below the floor, no letter of another kind",
+        expected="fields that the method declares and no others, no count below the minimum, "
+        "no message of another kind",
         outcome=f"exit code {code}; {len(replies)} replies with {len(fields)} fields, {len(undeclared)} undeclared, "
         f"{sum(small.values())} small counts, {refused} refusals, {unread + sum(strange.values())} of another kind",
         passed=code == 0 and bool(replies) and not (undeclared or small or strange or unread),

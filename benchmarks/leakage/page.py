@@ -23,11 +23,11 @@ read off one exchange: the mix of labels at a site, and whether a given sample i
 LABELS = """**Label mix**: 1 - TV(guess, truth) / TV(equal shares, truth), the mean over the sites of {seeds}
 federations of digits with uneven classes; 0 is what anybody knows, 1 is everything, below 0 a wrong guess. From
 a model and from public predictions: which classes it predicts more often than the global model. From per-class
-losses and prototypes: which classes are told at all, and how well they are learnt. **Member**: AUC of telling a
+losses and prototypes: which classes are reported at all, and how well they are learnt. **Member**: AUC of recognising a
 site's samples from strangers, 0.5 is a coin; from a model by how the sample's loss fell, from public
 predictions by their confidence, should the sample be among the public ones. Clipping is at the median length of
-the sites' updates; noise is in units of that bound. A floor withholds means over fewer samples than it; that a
-class is withheld says that it is small, so a floor protects single samples and not the mix."""
+the sites' updates; noise is in units of that bound. A minimum count withholds means over fewer samples; that a
+class is withheld says that it is small, so it protects single samples and not the mix."""
 SECURE = """Secure aggregation hides single replies from the coordinator and shows it their sum. Which methods
 would survive it follows from what the coordinator makes of their declared replies:"""
 FLOWER = """It is not offered, for Flower 1.41 has none for the API that fedsift speaks. Its SecAgg+ consists of

@@ -46,8 +46,8 @@ def site(folder: Path, names: list[str] | None = None) -> Path:
 
 def ask(path: Path, request: Request[Any], run: str = "run", ask: int = 0, expects: str = "") -> ReplyEnvelope:
     envelope = RequestEnvelope(run, "north", RequestMoment(1, "train", 0, ask), expects, request)
-    letter = encode(envelope).with_note(model="mlp", session="1")
-    answer = decode(worker._reply(letter, path))
+    encoded = encode(envelope).with_note(model="mlp", session="1")
+    answer = decode(worker._reply(encoded, path))
     assert isinstance(answer, ReplyEnvelope)
     return answer
 

@@ -145,11 +145,11 @@ def test_no_model_makes_one_sample_show_through_the_noise(tmp_path: Path, bright
 
 @pytest.mark.parametrize("number", [{"lr": 1e30}, {"weight_decay": 1e30}, {"epochs": 10**15}])
 def test_a_recipe_of_absurd_numbers_is_refused_by_name(number: dict[str, Any], tmp_path: Path) -> None:
-    letter = encode(train()).with_note(model="mlp", session="1")
-    tree = json.loads(letter.tree)
+    encoded = encode(train()).with_note(model="mlp", session="1")
+    tree = json.loads(encoded.tree)
     tree["fields"]["request"]["fields"]["recipe"]["fields"].update(number)
     path = site(tmp_path)
-    refused = decode(worker._reply(dataclasses.replace(letter, tree=json.dumps(tree)), path))
+    refused = decode(worker._reply(dataclasses.replace(encoded, tree=json.dumps(tree)), path))
     [(name, value)] = number.items()
     assert refused.failure.startswith(f"Refused: the request cannot be served: {name} = {value}: it must be")
     assert egress(path)[0]["refused"] == refused.failure

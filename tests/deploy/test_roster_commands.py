@@ -39,8 +39,8 @@ from tests.deploy.keys import Authority, site_key
 from tests.deploy.test_sites import write_site
 
 runner = CliRunner()
-KEYS = ["sha256:" + letter * 64 for letter in "abc"]
-PINS = ["sha256:" + letter * 64 for letter in "0123"]
+KEYS = ["sha256:" + encoded * 64 for encoded in "abc"]
+PINS = ["sha256:" + encoded * 64 for encoded in "0123"]
 
 
 def call(*arguments: object) -> str:

@@ -52,10 +52,10 @@ def serve(site_file: Path, place: Path) -> None:
 def test_the_worker_answers_as_the_site_itself_would(tmp_path: Path, place: Path) -> None:
     serve(write_site(tmp_path / "a"), place)
     for asked in (IntroductionRequest(), train()):
-        letter = encode(asked).with_note(model="mlp", session="1")
-        reply = call_worker(place, letter)
+        encoded = encode(asked).with_note(model="mlp", session="1")
+        reply = call_worker(place, encoded)
         path = write_site(tmp_path / f"b-{type(asked).__name__}")
-        direct = answer_message(letter, lambda model, path=path: open_site(path, model), "1", expose_errors=False)  # type: ignore[misc]
+        direct = answer_message(encoded, lambda model, path=path: open_site(path, model), "1", expose_errors=False)  # type: ignore[misc]
         assert digest_of(decode(reply)) == digest_of(decode(direct))
     assert (tmp_path / "a" / "notebook" / "north" / "runs" / "run" / "0.0.answer").is_file()
 
@@ -81,12 +81,14 @@ def test_the_socket_is_for_this_user_alone(tmp_path: Path, place: Path) -> None:
     assert place.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("letter", [EncodedMessage("{"), EncodedMessage('{"$class": "OnlyTheAppKnows", "fields": {}}')])
+@pytest.mark.parametrize(
+    "encoded", [EncodedMessage("{"), EncodedMessage('{"$class": "OnlyTheAppKnows", "fields": {}}')]
+)
 def test_a_request_that_the_site_does_not_know_is_refused_and_nobody_else_answers(
-    tmp_path: Path, place: Path, letter: EncodedMessage
+    tmp_path: Path, place: Path, encoded: EncodedMessage
 ) -> None:
     serve(write_site(tmp_path), place)
-    refused = decode(call_worker(place, letter))
+    refused = decode(call_worker(place, encoded))
     assert isinstance(refused, ReplyEnvelope)
     assert "Refused: this site does not know" in refused.failure
     again = call_worker(place, encode(IntroductionRequest()).with_note(model="mlp"))
@@ -117,9 +119,9 @@ def test_an_envelope_that_is_not_what_it_declares_is_refused_and_listed(
     assert [line["refused"] for line in egress(tmp_path)] == [refused.failure]
 
 
-def answered(path: Path, letter: EncodedMessage) -> Any:
-    """What `attend` says to one letter, over a real channel."""
-    return decode(exchange(path, lambda channel: send_message(channel, letter.with_note(model="mlp"))))
+def answered(path: Path, encoded: EncodedMessage) -> Any:
+    """What `attend` says to one message, over a real channel."""
+    return decode(exchange(path, lambda channel: send_message(channel, encoded.with_note(model="mlp"))))
 
 
 def exchange(path: Path, send: Callable[[socket.socket], None]) -> EncodedMessage:
@@ -147,7 +149,7 @@ def egress(folder: Path) -> list[dict[str, Any]]:
         (b"{}", b'{"$tensor": "0"}', b"\xff" * 64),
     ],
 )
-def test_bytes_that_are_no_letter_are_refused_and_listed(tmp_path: Path, parts: tuple[bytes, ...]) -> None:
+def test_bytes_that_are_no_message_are_refused_and_listed(tmp_path: Path, parts: tuple[bytes, ...]) -> None:
     path = write_site(tmp_path)
     (tmp_path / "notebook" / "north").mkdir(parents=True)
     framed = b"".join(struct.pack("<Q", len(part)) + part for part in parts)
@@ -170,14 +172,14 @@ def test_whatever_answering_raises_the_process_goes_on(
     assert len(egress(tmp_path)) == 1
 
 
-def test_no_changed_letter_ends_the_process(tmp_path: Path, place: Path) -> None:
+def test_no_changed_message_ends_the_process(tmp_path: Path, place: Path) -> None:
     serve(write_site(tmp_path), place)
     chance = random.Random(6)
     honest = [encode(asked) for asked in (train(), train(), IntroductionRequest(), SiteNotice("words"))]
     count = 400
     for _ in range(count):
-        letter = changed(chance.choice(honest), chance).with_note(model="mlp", session="1")
-        said = decode(call_worker(place, letter, timeout=0.0, tries=1))
+        encoded = changed(chance.choice(honest), chance).with_note(model="mlp", session="1")
+        said = decode(call_worker(place, encoded, timeout=0.0, tries=1))
         assert isinstance(said, ReplyEnvelope | Introduction | Acknowledged)
     assert isinstance(decode(call_worker(place, honest[2].with_note(model="mlp"))), Introduction)
     lines = egress(tmp_path)
@@ -202,7 +204,7 @@ def test_who_says_nothing_or_too_much_keeps_nobody_out(
         )
         asking.start()
         asking.join(30)
-        assert [type(decode(letter)) for letter in found] == [Introduction]
+        assert [type(decode(encoded)) for encoded in found] == [Introduction]
 
 
 def test_a_socket_that_exists_takes_calls(tmp_path: Path) -> None:
@@ -222,8 +224,8 @@ def test_without_the_sites_process_nobody_answers(place: Path) -> None:
         call_worker(place, encode(IntroductionRequest()), timeout=0.0)
 
 
-def test_nothing_is_sent_after_a_letter_s_last_byte() -> None:
-    """Whoever has read a letter without tensors may answer and hang up; to send it zero bytes more then fails."""
+def test_nothing_is_sent_after_a_message_s_last_byte() -> None:
+    """Whoever has read a message without tensors may answer and hang up; to send it zero bytes more then fails."""
     sent: list[bytes] = []
 
     class Channel:

@@ -115,8 +115,8 @@ def test_a_site_with_other_public_samples_is_set_aside_where_the_method_needs_th
 
 
 def says(own: Introduction) -> Any:
-    return lambda letter: (
-        own if isinstance(letter, IntroductionRequest) else Acknowledged() if isinstance(letter, SiteNotice) else None
+    return lambda encoded: (
+        own if isinstance(encoded, IntroductionRequest) else Acknowledged() if isinstance(encoded, SiteNotice) else None
     )
 
 

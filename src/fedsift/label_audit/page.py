@@ -1,4 +1,4 @@
-"""A site's audit page `audit.html`: headline, confusion, gallery of suspects and the review in the browser."""
+"""A site's audit page `report.html`: headline, confusion, gallery of suspects and the review in the browser."""
 
 from __future__ import annotations
 
