@@ -33,7 +33,7 @@ from benchmarks.section import Page
 from benchmarks.section import paragraph as filled
 from tests.promises.attacks import FORM, MODEL
 
-from fedsift.runtime.gate import protection as facing
+from fedsift.runtime.gate import protection as gate
 from fedsift.runtime.gate.protection import GateLimits
 
 AGREEMENT = Path(__file__).parent / "results" / "agreement.csv"
@@ -316,7 +316,7 @@ def turned() -> str:
     judged = [row for key, row in found.items() if not key.startswith("2 classes")]
     words = TURNS.format(
         turned=GateLimits().turned,
-        common=facing.COMMON,
+        common=gate.COMMON,
         updates=f"{sum(row['updates'] for row in judged):,}",
         runs=len(judged),
         seed=SEED,

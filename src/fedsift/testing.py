@@ -55,7 +55,7 @@ Script = Callable[[str, Request[Any]], Reply | None]
 
 
 class Scripted(RandomDraws):
-    """A `Federation` that hands every request to a function, and keeps what was asked, recorded and warned of."""
+    """A `Federation` that passes every request to a function, and keeps what was asked, recorded and warned of."""
 
     def __init__(
         self,

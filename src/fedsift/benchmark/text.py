@@ -118,7 +118,7 @@ def versions(results: Results) -> list[str]:
 
 
 def figure_words(results: Results, figure: str) -> str:
-    """The figure in a person's words, with the number of rounds that were averaged in these runs."""
+    """The figure in words, with the number of rounds that were averaged in these runs."""
     return words(figure, results.averaged(figure))
 
 

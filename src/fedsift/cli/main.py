@@ -37,7 +37,7 @@ FIRST = (
     "predict",
     "export",
 )
-"""In the order of a person's first hour; the help lists these before all others."""
+"""In the order of a user's first hour; the help lists these before all others."""
 
 app = typer.Typer(
     name="fedsift",

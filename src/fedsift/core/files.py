@@ -42,7 +42,7 @@ def private_folder(path: Path) -> Path:
 @contextmanager
 def alone(file: Path, otherwise: str) -> Iterator[None]:
     """A lock that nobody else has, in a private folder; it goes with this process, however it ends. `otherwise`: what
-    is said where somebody has it."""
+    is reported where it is requested."""
     with (private_folder(file.parent) / file.name).open("w") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,7 +84,7 @@ def rewrite(path: Path, data: bytes) -> None:
 def staged_private(path: Path, data: bytes) -> Iterator[None]:
     """The new private file lies beside `path` while the block runs, and takes its place only where that ends well.
 
-    What fails on a disk (no folder, no rights, no room) fails before the block.
+    What fails on a disk (no folder, no rights, no space) fails before the block.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

@@ -198,7 +198,7 @@ def _hold_out(
 
 
 def _absent(federated: FederatedDataset, placement: Placement) -> list[str]:
-    """Classes that no site holds, in a person's words."""
+    """Classes that no site holds, in words for the user."""
     held = np.zeros(federated.dataset.n_classes, np.bool_)
     for site in federated.sites:
         labels = federated.given[site]

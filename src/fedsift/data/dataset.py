@@ -56,7 +56,7 @@ class Dataset:
     """How the features of a table were brought to one scale, by name and in order: mean and deviation, or the words
     that have a feature each."""
     notes: tuple[str, ...] = ()
-    """What loading left out or changed, in a person's words."""
+    """What loading left out or changed, in words for the user."""
 
     @property
     def n_classes(self) -> int:

@@ -150,7 +150,7 @@ class CountLabels(Request[LabelsCounted]):
 
 @dataclass(frozen=True)
 class FitFolds(Request[FoldsFitted]):
-    """Train linear models on standardised features, each without one fold (signals/label_crossfit.py)."""
+    """Train linear models on standardised features, each without one fold (`label_audit.linear_crossfit`)."""
 
     reply_type: ClassVar[type[Reply]] = FoldsFitted
     norm_tolerance: ClassVar[float] = 10.0
@@ -218,7 +218,8 @@ def _remember(site: Site, probabilities: Array) -> None:
 
 @dataclass(frozen=True)
 class JudgeGrid(Request[GridJudged]):
-    """Every sample's probabilities by the model that never saw it, then how well each exponent explains the labels."""
+    """Every sample's probabilities by the model that was not trained on it, then how well each exponent explains the
+    labels."""
 
     reply_type: ClassVar[type[Reply]] = GridJudged
 

@@ -2,7 +2,7 @@
 
     body_hash_n = H(salt_n, body_n)          hash_n = H(n, when_n, who_n, kind_n, body_hash_n, hash_{n-1})
 
-The chain holds the body's hash instead of the body, so a person's entries can be forgotten (body and salt deleted) and
+The chain holds the body's hash instead of the body, so a user's entries can be forgotten (body and salt deleted) and
 the rest still verifies; the salt keeps a forgotten body from being guessed. Beside the ledger, `ledger.head` says how
 many lines there are and the last hash, so that lines cut off at the end are missed. A user who may write both
 files can rewrite history: note the head elsewhere (`fedsift labels verify` prints it) where that matters.

@@ -164,7 +164,7 @@ LISTED = 0.5
 
 @dataclass(frozen=True)
 class ReviewLessons:
-    """What the verdicts taught."""
+    """Results of a recalibration by verdicts."""
 
     curve: Recalibration
     reader_error: float

@@ -129,7 +129,7 @@ Loss = Literal["ce", "sce", "gce", "elr"]
 
 @dataclass(frozen=True)
 class AnyLoss(OneStage):
-    """A method of one repeated round that does not care on which loss its sites train."""
+    """A method of one repeated round whose sites may train on any loss."""
 
     loss: Loss = "ce"
     """What sites minimise: cross-entropy, or a loss that bears wrong labels better: "sce" (symmetric), "gce"
@@ -258,7 +258,7 @@ class BlindShare(Reply):
 
 @dataclass(frozen=True)
 class EstimateBlindShare(Request[BlindShare]):
-    """Estimate the share of blind labels under this model (signals/reference.py); three classes at least."""
+    """Estimate the share of blind labels under this model (`detection.group_test`); three classes at least."""
 
     reply_type: ClassVar[type[Reply]] = BlindShare
 
@@ -270,7 +270,8 @@ class EstimateBlindShare(Request[BlindShare]):
 
 
 def beside_clean_sites(found: Findings, federation: Federation, weights: Weights) -> Findings:
-    """These findings, or, where even the best sites have many blind labels under this model, that nobody can be named.
+    """These findings, or, where even the best sites have many blind labels under this model, that no site can be called
+    noisy.
 
     The sites' own estimates are then their noise levels.
     """
@@ -284,7 +285,7 @@ def beside_clean_sites(found: Findings, federation: Federation, weights: Weights
 
 
 def without_reference(found: Findings, federation: Federation) -> bool:
-    """Say once, in words, that nobody can be named."""
+    """Say once, in words, that no site can be called noisy."""
     if found.no_clean_reference:
         federation.warn(
             "no clean reference: even the best sites have many labels that look drawn at random, so no site can be "

@@ -144,7 +144,7 @@ class FindsNoisySites(Averaging):
     """Measure on the images as they are, or augmented as in training (the released code)."""
     detection: Literal["paper", "tested"] | None = None
     """"paper": a two-component mixture, which finds noisy sites in any federation. "tested": first asks whether
-    there are two groups at all (signals/tested.py), as it does by itself for own labels."""
+    there are two groups at all (`detection.group_test`), as it does by itself for own labels."""
     false_alarm: Rate = 0.05
     """Largest chance that "tested" names any site of a clean federation."""
     votes: AtLeastOne = 9

@@ -77,7 +77,7 @@ ITERATIONS = 100
 
 @dataclass(frozen=True)
 class ModelProfile(Reply):
-    """By what a site is chosen as a neighbour."""
+    """What a site reports so that others can choose it as a neighbour."""
 
     expertise: float = disclosed("share of its own labels that its trained model agrees with", least=0, most=1)
     output: Tensor = disclosed("the trained model's prediction for one picture of random noise, [K]")

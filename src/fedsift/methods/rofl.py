@@ -175,7 +175,7 @@ class TrainRobustly(Train):
         }
 
     def reply(self, site: Site, result: TrainingResult | None) -> RobustlyTrained:
-        """The noise rate is estimated anew (signals/noise_rate.py)."""
+        """The noise rate is estimated anew (`methods/_forgetting.py`)."""
         trained = super().reply(site, result)
         assert result is not None
         judge(site, NAME, result)

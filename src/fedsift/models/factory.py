@@ -29,7 +29,7 @@ _own: dict[str, Builder] = {}
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a person asks of a network before choosing it."""
+    """Facts about a network for choosing one: parameters, size, layers that matter."""
 
     name: str
     summary: str

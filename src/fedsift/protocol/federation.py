@@ -81,7 +81,7 @@ class Replies(Mapping[str, R], Generic[R]):
 
 
 class Federation(Protocol):
-    """The server's whole view. A method is written against this and nothing else."""
+    """The sites as the server sees them. A method is written against this and nothing else."""
 
     facts: Mapping[str, SiteFacts]
     """Declared facts by site name, in a fixed order."""

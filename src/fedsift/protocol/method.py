@@ -45,7 +45,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Method(RangeChecked):
-    """Base of all methods. Subclasses add the paper's symbols as fields and say their stages."""
+    """Base of all methods. Subclasses add the paper's symbols as fields and list their stages."""
 
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = ""
@@ -103,7 +103,7 @@ class Method(RangeChecked):
         return False
 
     def completed(self: M, facts: FederationFacts) -> M:
-        """This method with everything filled in that follows from the federation and that nobody decided.
+        """This method with everything filled in that follows from the federation and that the study leaves open.
 
         Such a field is None until then. What is filled in is written into the run's study.
         """
@@ -143,7 +143,7 @@ class Method(RangeChecked):
         return None
 
     def tiny(self) -> Method:
-        """The same method with a few short rounds in every stage, for the contract tests and for `plan`'s trial."""
+        """The same method with a few short rounds in every stage, for the promise tests and for `plan`'s trial."""
         raise TypeError(f"{type(self).__name__} does not say its tiny form")
 
     @property

@@ -110,7 +110,7 @@ class RoundDone(Event):
 
 @dataclass(frozen=True)
 class Found(Event):
-    """What the method found out about the sites: `contract.Findings` as its line. The latest stands."""
+    """What the method found out about the sites: `protocol.findings.Findings` as its line. The latest holds."""
 
     kind: ClassVar[str] = "finding"
     round: int
@@ -119,7 +119,7 @@ class Found(Event):
 
 @dataclass(frozen=True)
 class Warned(Event):
-    """Something that a person should know."""
+    """A warning for the user."""
 
     kind: ClassVar[str] = "warning"
     round: int
@@ -136,7 +136,7 @@ class Checkpointed(Event):
 
 @dataclass(frozen=True)
 class Ended(Event):
-    """How it ended: `finished`, `stopped` (by a person, to be resumed) or `failed`."""
+    """How it ended: `finished`, `stopped` (by the user, to be resumed) or `failed`."""
 
     kind: ClassVar[str] = "ended"
     state: str

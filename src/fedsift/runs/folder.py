@@ -265,7 +265,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Header:
-    """The line that anybody can read."""
+    """A checkpoint's first line, which is plain JSON."""
 
     rounds_done: int
     notebooks: dict[str, str]

@@ -56,7 +56,7 @@ class RunData:
     plan: dict[str, Any]
     """What was written when the run began: the method as its paper writes it, and its stages."""
     missing: tuple[str, ...] = ()
-    """What the folder lacks, in a person's words."""
+    """What the folder lacks, in words for the user."""
     classes: tuple[str, ...] = field(default=())
 
     @property

@@ -156,7 +156,7 @@ class EngineFederation(RandomDraws):
         self.shape = shape
         self.protection = Protection(
             limits or GateLimits(),
-            reversal_is_attack=turning_is_attack(len(classes), multilabel),
+            judges_turns=turning_is_attack(len(classes), multilabel),
             opening=reversal_is_attack(len(classes), multilabel, given is not None),
         )
         """What judges updates beside each other."""
@@ -201,7 +201,7 @@ class EngineFederation(RandomDraws):
 
     @property
     def simulation(self) -> SimulationSettings | None:
-        """None across real sites: nobody knows the truth, and notebooks stay where they are."""
+        """None across real sites: the truth is unknown, and notebooks stay at the sites."""
         return None
 
     def test_set(self) -> tuple[Samples, Tensor] | None:

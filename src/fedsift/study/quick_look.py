@@ -75,7 +75,8 @@ FEWEST_SITES = 4
 
 
 def labels_by_site(dataset: Dataset, study: Study | None = None) -> dict[str, tuple[Rows, Labels]]:
-    """Training rows and given labels of each site: as a study spreads and spoils them, or as the data name sites."""
+    """Training rows and given labels of each site: as a study partitions and corrupts them, or as the data name
+    sites."""
     if study is not None:
         federated = build_data(dataset, study.partition, study.noise, seed=study.seed)
         return {site: (federated.rows[site], federated.given[site]) for site in federated.sites}

@@ -280,7 +280,7 @@ class Study:
     track: Mapping[str, Tracker] = field(default_factory=dict, compare=False)
     """The trackers of the run. No part of what computes its result, so it is neither in `to_table` nor compared."""
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """What settings over the file left out, in a person's words."""
+    """What settings over the file left out, in words for the user."""
 
     @classmethod
     def from_file(cls, path: Path, overrides: list[str] | None = None) -> Study:

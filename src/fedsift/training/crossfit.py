@@ -135,7 +135,7 @@ def part_of(site: Site, positions: Tensor, labels: Tensor | None = None) -> Site
 
 @dataclass(frozen=True)
 class CrossTrained(Reply):
-    """What cross-fitted training gives back."""
+    """The reply to cross-fitted training."""
 
     models: tuple[Weights, ...] = disclosed(
         "the site's models, each trained without one fold of its samples", update="models"

@@ -85,7 +85,7 @@ def chance_objective(objective: Objective, classes: int) -> float:
 
 @dataclass(frozen=True)
 class OwnTrained(Reply):
-    """What a site says of training its own model."""
+    """What a site sends after training its own model."""
 
     loss: float = disclosed("mean training loss over the local steps")
     samples: int = disclosed("how many samples it trained on")

@@ -34,7 +34,7 @@ class NoiseMechanism:
 
 @dataclass(frozen=True)
 class PrivateReply:
-    """A reply as it may leave."""
+    """A reply after clipping and noise."""
 
     reply: Reply
     updates: int

@@ -345,7 +345,7 @@ __all__ = ["ComputeSettings", "LocalSite", "Samples", "Site"]
 
 @dataclass
 class LocalSite(Site):
-    """The site that engines make. Requests name the contract's `Site`, which knows no models."""
+    """The site that transports create: a `Site` with networks and training."""
 
     def network(self, weights: Weights, slot: str = "main") -> nn.Module:
         module = _module(self.facts.model, self.samples.shape, self.n_classes, self.compute.device, slot)

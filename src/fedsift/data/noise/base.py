@@ -45,7 +45,7 @@ class NoiseInput:
 
 @dataclass(frozen=True)
 class NoisyLabels:
-    """Labels as the sites believe them (`given`), nominal rates (`level`), and the sites that are noisy.
+    """The labels that sites get (`given`), nominal rates (`level`), and the sites that are noisy.
 
     annotated[site]: boolean `[K]`, classes that the site annotates (None: all of them, everywhere).
     known: whether the clean labels are the truth; False when nobody knows it.
@@ -90,7 +90,7 @@ def need_rate(name: str, symbol: str, value: float) -> None:
 @noises.register("clean")
 @dataclass(frozen=True)
 class Clean(Noise):
-    """Every site believes the labels of the source, and they are taken for the truth."""
+    """No noise: every site gets the labels of the source, which are taken for the truth."""
 
     summary: ClassVar[str] = "labels as they are, taken for the truth"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")

@@ -16,7 +16,7 @@ from fedsift.data.dataset import Labels, Rows
 
 @dataclass(frozen=True)
 class Pool:
-    """The training samples that are to be spread, in the order of `Dataset.train`.
+    """The training samples that are to be divided, in the order of `Dataset.train`.
 
     labels: `[n]` class numbers or `[n, K]` zeros and ones; the *given* ones for a partition `by_given_label`.
     sites, groups: the source's columns for these samples, or None.

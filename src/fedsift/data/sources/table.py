@@ -34,7 +34,7 @@ Scale = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class ColumnRemark:
-    """Something about the columns of a table that a person should know, and what to do."""
+    """Something about the columns of a table for the user, and what to do about it."""
 
     code: str
     text: str

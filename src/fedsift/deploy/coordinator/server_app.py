@@ -31,7 +31,7 @@ from fedsift.transports.remote.site_directory import NodeAuthorizer
 
 
 class RosterAuthorizer(NodeAuthorizer):
-    """Whom the coordinator speaks to: nodes whose key is on the roster, each under its key's name."""
+    """Authorizes nodes whose key is on the roster, each under its key's name."""
 
     def __init__(self, roster: Path, nodes: Path) -> None:
         self._roster, self._nodes = Roster(roster), NodeKeys(nodes)

@@ -100,7 +100,7 @@ def flower_home(site_file: Path) -> Path:
 
 @dataclass(frozen=True)
 class NodeSession:
-    """One life of the site's node."""
+    """The outcome of one session of the site's node."""
 
     code: int
     joined: bool

@@ -20,7 +20,7 @@ LARGEST_ANSWER = 16
 
 @dataclass(frozen=True)
 class SiteHead:
-    """Of a file that the site's own process checks in full."""
+    """The keys of site.toml that are read here; the worker checks the whole file."""
 
     path: Path
     name: str

@@ -56,7 +56,7 @@ from fedsift.transports.remote.notebooks import run_folders, unfit_run
 
 
 class EscapedLines(logging.Formatter):
-    """What would act in a terminal is written as an escape; lines of a traceback cannot be taken for entries."""
+    """Log formatter: control characters are escaped, and a traceback's lines cannot be taken for log entries."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return visible(super().formatMessage(record))

@@ -1,8 +1,8 @@
 """Protection of the model: each update's length and direction are compared with the other sites' before it is used.
 
-Each reply's models (`Reply.moves`) are compared with the same ones of the round's other sites: how far they went from
-what was sent, and whither. What no honest site does, whatever its data and labels are like, is set aside;
-docs/attacks.md has the figures of both kinds. Without an attacker nothing is changed, to the last bit.
+Each reply's models (`Reply.moves`) are compared with the same ones of the round's other sites: the length and
+direction of the update. An update that no honest site sends, whatever its data and labels, is set aside;
+docs/attacks.md has the measurements. Without an attacker nothing is changed, to the last bit.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from fedsift.core.text import short
 from fedsift.protocol.messages import Reply, RequestEnvelope, Weights
 from fedsift.runtime.gate.reply_checks import unchecked
 
-# Whither sites go, update by update: one that went along with the others and then turns round is told
-# by its past
+# Turns: a site whose update agreed with the others' and is then reversed is recognised by its last one
 # ------------------------------------------------------------------------------
 
 COMMON = 0.5
@@ -77,8 +76,7 @@ def replays(mark: str, seen: Collection[str]) -> bool:
     return bool(begun) and any(known != mark and known.startswith(model) for known in seen)
 
 
-# How far updates go and whither, each beside the others': what tells a broken or hostile update from
-# an honest one
+# Length and direction of updates, beside the others': what separates a hostile update from an honest one
 # ------------------------------------------------------------------------------
 
 _CHUNK = 1 << 18
@@ -161,7 +159,8 @@ FEW = 5
 """Among fewer replies the median may be that of sites that have nothing left to learn, so what is known of a site from
 the run's other stages counts as well."""
 LEAST_SIZE = 0.1
-"""Of the length of the parameters that were sent, what training leaves at least: nobody learns by forgetting all."""
+"""Of the length of the parameters that were sent, what training leaves at least: forgetting everything is not
+training."""
 
 
 @dataclass(frozen=True)
@@ -218,8 +217,8 @@ class ModelUpdate:
 
     @property
     def origin(self) -> str:
-        """Part of the key by which lengths are remembered: from zeros they are not relative to anything, and tell
-        nothing about those that are."""
+        """Part of the key by which lengths are remembered: from zeros they are absolute, and not comparable
+        with relative ones."""
         return "" if self.alone else " from zeros"
 
     @property
@@ -237,23 +236,23 @@ class Protection:
     """By stage and model; kept with the run's checkpoints."""
     seen: dict[str, list[str]] = field(default_factory=dict)
     """Fingerprints of each site's accepted models and of where they began, the latest; kept with them."""
-    reversal_is_attack: bool = False
-    """Whether no honest site turns round as far as an attacker (`turning_is_attack`)."""
+    judges_turns: bool = False
+    """Whether a turn from one exchange to the next is judged: no honest site turns as far (`turning_is_attack`)."""
     opening: bool = False
     """Whether the next models come from one that has learnt nothing, on labels of which no wrong ones look like an
     attack (`reversal_is_attack`); kept with them."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Sites whose models are refused until the run ends, and why; kept with them."""
-    faced: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By stage and model: how far each site's update of the last exchange went along with the others
-    (`facing.shares`); kept with them."""
+    last_cosines: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By stage and model: cosine of each site's update of the last exchange with the others' (`shares`);
+    kept with them."""
 
     def memory(self) -> dict[str, Any]:
         """What a resumed run must know to judge as one that never stopped: plain values."""
         known = {key: at.memory() for key, at in self.lengths.items()}
         seen = {site: list(marks) for site, marks in self.seen.items()}
-        faced = {key: dict(ways) for key, ways in self.faced.items()}
-        other = {"opening": self.opening, "left_out": dict(self.left_out), "faced": faced}
+        last_cosines = {key: dict(ways) for key, ways in self.last_cosines.items()}
+        other = {"opening": self.opening, "left_out": dict(self.left_out), "last_cosines": last_cosines}
         return {"lengths": known, "seen": seen, **other}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
@@ -262,7 +261,7 @@ class Protection:
         self.seen = {site: list(marks) for site, marks in memory.get("seen", {}).items()}
         self.opening = memory.get("opening", self.opening)
         self.left_out = dict(memory.get("left_out", {}))
-        self.faced = {key: dict(ways) for key, ways in memory.get("faced", {}).items()}
+        self.last_cosines = {key: dict(ways) for key, ways in memory.get("last_cosines", {}).items()}
 
     def refusals(
         self,
@@ -357,7 +356,7 @@ class Protection:
     def _opposed(self, key: str, ratios: Mapping[str, float], cohort: Mapping[str, ModelUpdate]) -> dict[str, str]:
         """Updates that go against what the others have in common."""
         refused: dict[str, str] = {}
-        faced: dict[str, float] = {}
+        last_cosines: dict[str, float] = {}
         for kind in dict.fromkeys(move.kind for move in cohort.values()):
             sites = [site for site, move in cohort.items() if move.kind == kind]
             if len(sites) < self.limits.norm_cohort or not kind:
@@ -369,10 +368,12 @@ class Protection:
             alike = all(move.norm_tolerance <= 1 for move in group)
             if self.opening and alike and statistics.median(found) > COMMON:
                 refused |= self._left_out(along)
-            ways = shares(dict(zip(sites, found))) if self.reversal_is_attack and alike else {}
-            refused |= self._turned(self.faced.get(key, {}), ways)
-            faced |= {site: round(way, 6) for site, way in ways.items() if site not in refused}
-        self.faced[key] = faced  # of this exchange alone: in many rounds honest sites turn as well, by and by
+            ways = shares(dict(zip(sites, found))) if self.judges_turns and alike else {}
+            refused |= self._turned(self.last_cosines.get(key, {}), ways)
+            last_cosines |= {site: round(way, 6) for site, way in ways.items() if site not in refused}
+        self.last_cosines[key] = (
+            last_cosines  # of this exchange alone: in many rounds honest sites turn as well, by and by
+        )
         return refused
 
     def _turned(self, before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, str]:
@@ -470,9 +471,9 @@ def _flat(moves: list[ModelUpdate]) -> str | None:
 
 
 def bounded_shares(replies: Mapping[str, Any], most: Callable[[str], float]) -> dict[str, Any]:
-    """The replies with declared sizes (`samples`) lowered until nobody counts for more than his bound.
+    """The replies with declared sizes (`samples`) lowered until no site counts for more than its bound.
 
-    Where bounds leave nobody else to make up for it (two sites, each at most 0.3), all bounded ones count alike.
+    Where no other site can make up for it (two sites, each at most 0.3), all bounded ones count alike.
     """
     sizes = {site: reply.samples for site, reply in replies.items() if isinstance(_size(reply), int)}
     bounds = {site: most(site) for site in sizes}

@@ -121,7 +121,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 
 @dataclass(frozen=True)
 class Unreadable:
-    """In the place of an answer that came to nothing."""
+    """Stands for an answer that cannot be read."""
 
     reason: str
     again: bool = False
@@ -143,7 +143,7 @@ class PartialAnswer:
 
 
 class AnswerMailbox:
-    """Looks for answers without waiting for any."""
+    """Fetches the answers that have arrived, without waiting."""
 
     def __init__(self, grid: Grid, clock: Callable[[], float] = time.monotonic) -> None:
         self.grid, self._clock = grid, clock

@@ -31,7 +31,7 @@ class ReceivedAnswer:
 
 
 class Channel(ABC):
-    """Carries values to nodes and brings back what they answer. Nobody is waited for: `collect` takes what is there."""
+    """Carries values to nodes and brings back what they answer. It never waits: `collect` takes what has arrived."""
 
     @abstractmethod
     def nodes(self) -> Iterable[int]:

@@ -24,7 +24,7 @@ ROSTER_FILE = "roster.safetensors"
 
 @dataclass(frozen=True)
 class ExpectedSites:
-    """Whom the coordinator waits for."""
+    """Which sites the coordinator waits for, and how long."""
 
     sites: tuple[str, ...] = ()
     """Names of the sites, in the federation's order; if empty, every site that joins, by name."""

@@ -111,7 +111,7 @@ class Acknowledged(Reply):
 
 @dataclass(frozen=True)
 class SiteNotice(Request[Acknowledged]):
-    """Words for the person at a site: why it cannot take part, and what would mend it."""
+    """A message for a site's operator: why the site cannot take part, and how to fix it."""
 
     reply_type: ClassVar[type[Reply]] = Acknowledged
 

@@ -38,7 +38,8 @@ class GreetingIntervals:
 
 
 class NodeAuthorizer:
-    """Which nodes may take part, and as whom. This one trusts what they say, as in a simulation or a trial."""
+    """Decides which nodes may take part, and as which site. This one trusts what they declare, as in a simulation or a
+    trial."""
 
     def names(self) -> tuple[str, ...]:
         """Sites that may take part, where that is known."""
@@ -173,7 +174,7 @@ class SiteDirectory:
         self.aside[site] = self.refused[site]
 
     def notify(self, node: int, words: str) -> None:
-        """Tell a site why it cannot take part: the person there can mend it. Nobody waits for the answer."""
+        """Tell a site why it cannot take part: its operator can fix it. The answer is not waited for."""
         self.channel.send([(node, SiteNotice(short(words)))])
 
     def _refuse(self, who: str, reason: str) -> None:

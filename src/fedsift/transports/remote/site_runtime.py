@@ -21,7 +21,7 @@ Release = Callable[[RequestEnvelope, Reply], Reply]
 
 @dataclass(frozen=True)
 class SiteRuntime:
-    """Made from a real site's file, or from what a simulation wrote for a site."""
+    """A site that can answer requests, made from a real site's file or from what a simulation wrote for it."""
 
     name: str
     classes: tuple[str, ...]
