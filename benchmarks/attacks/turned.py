@@ -62,9 +62,7 @@ class Turning(Protection):
     past: list[Mapping[str, float]]
 
     def _turned(self, before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, str]:
-        self.later += [
-            gate.turn(old[site], way) for old in self.past[:-3] for site, way in now.items() if site in old
-        ]
+        self.later += [gate.turn(old[site], way) for old in self.past[:-3] for site, way in now.items() if site in old]
         self.past.append(now)
         for site, way in now.items():
             if site in before:

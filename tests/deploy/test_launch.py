@@ -125,7 +125,7 @@ def refused(*command: str) -> str:
     assert result.exception.exit_code == 2
     text = str(result.exception)
     assert "is not this machine" in text
-    assert "whoever holds ca.crt could run code" in text
+    assert "a holder of ca.crt could run code" in text
     assert "127.0.0.1" in text
     assert "\n" not in text
     return text

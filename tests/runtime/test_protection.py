@@ -266,8 +266,8 @@ def test_a_site_that_turns_round_is_left_out_until_the_end() -> None:
     """Everybody's cosine is near 1. Z went along by 1 of the others' agreement and goes back by 1: an attack. One that
     went along by half, as honest sites with wrong labels do at most, may go back as far as it likes."""
 
-    def known(before: list[float], tells: bool = True, **limits: Any) -> Protection:
-        protection = Protection(GateLimits(replays=False, **limits), judges_turns=tells)
+    def known(before: list[float], judges: bool = True, **limits: Any) -> Protection:
+        protection = Protection(GateLimits(replays=False, **limits), judges_turns=judges)
         assert not judged({**AGREED, "z": before}, protection)
         return protection
 
@@ -281,7 +281,7 @@ def test_a_site_that_turns_round_is_left_out_until_the_end() -> None:
     assert not judged({**AGREED, "z": one(-1.0)}, known(half))
     assert not judged({**AGREED, "z": [-0.5, 0.0, 0.0, math.sqrt(0.75)]}, known(one(1.0))), "it goes back by half"
     assert not judged({**AGREED, "z": one(-1.0)}, known(one(1.0), turned=0))
-    assert not judged({**AGREED, "z": one(-1.0)}, known(one(1.0), judges_turns=False)), "two classes, or several labels"
+    assert not judged({**AGREED, "z": one(-1.0)}, known(one(1.0), judges=False)), "two classes, or several labels"
 
 
 def test_a_cohort_without_a_direction_tells_nobody_s_turn() -> None:
