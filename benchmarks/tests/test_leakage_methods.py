@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.deploy.test_sites import write_site
+from tests.deploy.test_site_data import write_site
 
 from benchmarks.leakage.by_method import AGAIN, BLIND, MARGIN, figure, grown
 from benchmarks.leakage.deployed import Left, told

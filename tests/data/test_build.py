@@ -92,7 +92,7 @@ def test_one_sample_sites_keep_their_sample_and_are_noted():
     assert all(len(two.rows[s]) == len(two.held_out[s]) == 1 for s in two.sites)
 
 
-def test_held_out_samples_are_spoiled_too_but_their_truth_is_kept():
+def test_held_out_samples_are_corrupted_too_but_their_truth_is_kept():
     federated = build(toy(900), part("iid", sites=3), corrupt("symmetric", rate=1.0), seed=1)
     for site in federated.sites:
         assert (federated.held_out_given[site] != federated.truth.clean_held_out[site]).all()

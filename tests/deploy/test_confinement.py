@@ -13,7 +13,7 @@ import pytest
 from fedsift.deploy.site import confinement
 from fedsift.deploy.site.confinement import Confinement, landlock_version, of_node, report
 from fedsift.deploy.site.site_file_head import read_head
-from tests.deploy.test_sites import write_site
+from tests.deploy.test_site_data import write_site
 
 APP = """
 import socket, sys, tempfile

@@ -24,7 +24,7 @@ from fedsift.protocol.messages import ReplyEnvelope, Request, RequestEnvelope, R
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train
 from fedsift.transports.remote.encoding import decode, encode
-from tests.deploy.test_sites import write_site
+from tests.deploy.test_site_data import write_site
 
 NAMES = [f"scan-{k}" for k in range(12)]
 HOSTILE = "../../secret\x1b[2J[bold]\n"

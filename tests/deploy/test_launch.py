@@ -20,7 +20,7 @@ from fedsift.deploy.coordinator.server_app import read_federation_file
 from fedsift.deploy.site.data import open_site
 from fedsift.study.study import Study
 from fedsift.transports.flower.processes import SWITCHES, offline
-from tests.deploy.test_sites import write_site
+from tests.deploy.test_site_data import write_site
 
 runner = CliRunner()
 HERE = "127.0.0.1:8000"

@@ -30,7 +30,7 @@ from fedsift.training.requests import Train, Trained
 from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Acknowledged, IntroductionRequest, SiteNotice
 from tests.deploy.test_policy import FIELDS, OPEN, ask, egress, site
-from tests.deploy.test_sites import train, write_site
+from tests.deploy.test_site_data import train, write_site
 
 START = {"w": torch.zeros(3), "steps": torch.tensor(0)}
 

@@ -36,7 +36,7 @@ from fedsift.deploy.site.site_file import egress_of, read_site_file
 from fedsift.deploy.site.site_file_head import read_head
 from fedsift.study.study import Study
 from tests.deploy.keys import Authority, site_key
-from tests.deploy.test_sites import write_site
+from tests.deploy.test_site_data import write_site
 
 runner = CliRunner()
 KEYS = ["sha256:" + encoded * 64 for encoded in "abc"]
@@ -295,10 +295,10 @@ def test_two_site_files_in_one_folder_share_nothing(tmp_path: Path) -> None:
     first = write_site(tmp_path)
     second = first.with_name("other.toml")
     second.write_text(first.read_text("utf-8").replace('"north"', '"south"', 1), "utf-8")
-    rooms = [open_site(path) for path in (first, second)]
-    assert rooms[0].name != rooms[1].name
-    assert rooms[0].secret != rooms[1].secret
-    assert rooms[0].notebook != rooms[1].notebook
+    runtimes = [open_site(path) for path in (first, second)]
+    assert runtimes[0].name != runtimes[1].name
+    assert runtimes[0].secret != runtimes[1].secret
+    assert runtimes[0].notebook != runtimes[1].notebook
     assert flower_home(first) != flower_home(second)
     assert len({egress_of(path, read_site_file(path)) for path in (first, second)}) == 2
 

@@ -14,7 +14,7 @@ from fedsift.deploy.site.session import AGAIN_AFTER, NodeSession, attend
 from fedsift.deploy.site.site_file import read_site_file
 from fedsift.deploy.site.site_file_head import read_head
 from tests.deploy.keys import Authority, site_key
-from tests.deploy.test_sites import write_site
+from tests.deploy.test_site_data import write_site
 
 
 def test_a_node_that_had_joined_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from fedsift.deploy.site.consent import allowed_runs
 from fedsift.deploy.site.worker import EscapedLines
 from fedsift.transports.remote.encoding import encode
 from tests.deploy.test_policy import OPEN
-from tests.deploy.test_sites import train, write_site
+from tests.deploy.test_site_data import train, write_site
 
 FAKE = "\n2026-01-01 00:00:00 fedsift.site all is well\x1b[2J"
 

@@ -27,7 +27,7 @@ from fedsift.deploy.temporary import LONGEST_SOCKET, PREFIX, new_socket, remove_
 from fedsift.deploy.waiting import SILENT, StatusLine
 from fedsift.runs.folder import WAITING, RunFolder
 from fedsift.study.study import Study
-from tests.deploy.test_sites import write_site
+from tests.deploy.test_site_data import write_site
 
 HERE = "127.0.0.1:8000"
 IMAGES = np.zeros((6, 1, 2, 2), np.uint8)

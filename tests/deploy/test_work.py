@@ -41,7 +41,7 @@ from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Introduction, IntroductionRequest
 from fedsift.transports.remote.messages import EncodedMessage
 from tests.deploy.test_policy import ask, egress
-from tests.deploy.test_sites import train, write_site
+from tests.deploy.test_site_data import train, write_site
 
 # Embeddings ---------------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Acknowledged, Introduction, IntroductionRequest, SiteNotice
 from fedsift.transports.remote.messages import EncodedMessage
 from tests.deploy.processes import wait_until
-from tests.deploy.test_sites import train, write_site
+from tests.deploy.test_site_data import train, write_site
 from tests.promises.fuzz import changed
 
 

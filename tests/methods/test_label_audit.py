@@ -1,4 +1,4 @@
-"""The federated audit: it finds what was spoiled, says nothing where nothing is wrong, and lets only sums out."""
+"""The federated audit: it finds what was corrupted, says nothing where nothing is wrong, and lets only sums out."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def points(n: int, classes: int = 3, seed: int = 0, width: int = 6) -> tuple[np.
     return (centres[labels] + draw.normal(size=(n, width))).astype(np.float32), labels
 
 
-def spoiled(labels: np.ndarray, site: np.ndarray, rates: Mapping[int, float], classes: int = 3) -> np.ndarray:
+def corrupted(labels: np.ndarray, site: np.ndarray, rates: Mapping[int, float], classes: int = 3) -> np.ndarray:
     draw = np.random.default_rng(9)
     wrong = draw.random(len(labels)) < np.array([rates.get(int(s), 0.0) for s in site])
     return np.where(wrong, (labels + draw.integers(1, classes, len(labels))) % classes, labels)
@@ -93,7 +93,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     """Four sites of 157 samples, each number of samples its own prime; 40 % wrong at the last."""
     images, labels = points(4 * 157)
     site = np.repeat(np.arange(4), 157)
-    given = spoiled(labels, site, {3: 0.4})
+    given = corrupted(labels, site, {3: 0.4})
     arrays = Arrays(images, given, site=np.array(["north", "east", "south", "west"])[site], true=labels)
     return carried_out(study_of(arrays), tmp_path_factory.mktemp("audit"))
 
@@ -148,7 +148,7 @@ def test_each_whole_number_table_leaves_once(audited: Watched) -> None:
 def test_networks_are_cross_fitted_too(tmp_path: Path) -> None:
     images, labels = points(240)
     site = np.repeat(np.arange(3), 80)
-    arrays = Arrays(images, spoiled(labels, site, {2: 0.4}), site=site.astype(str), true=labels)
+    arrays = Arrays(images, corrupted(labels, site, {2: 0.4}), site=site.astype(str), true=labels)
     found = carried_out(study_of(arrays, model="mlp", folds=2, rounds=3), tmp_path)
     truth = against_truth(found.federated, {name: judged(found, name) for name in found.federated.sites})
     assert truth["auroc"] > 0.9
@@ -158,7 +158,7 @@ def test_networks_are_cross_fitted_too(tmp_path: Path) -> None:
 def test_a_single_fold_averages_over_the_rounds(tmp_path: Path) -> None:
     images, labels = points(240)
     site = np.repeat(np.arange(3), 80)
-    arrays = Arrays(images, spoiled(labels, site, {2: 0.4}), site=site.astype(str), true=labels)
+    arrays = Arrays(images, corrupted(labels, site, {2: 0.4}), site=site.astype(str), true=labels)
     found = carried_out(study_of(arrays, folds=1, rounds=5), tmp_path)
     truth = against_truth(found.federated, {name: judged(found, name) for name in found.federated.sites})
     assert truth["auroc"] > 0.9

@@ -151,7 +151,8 @@ def test_one_site_that_comes_again_and_again_is_no_cohort() -> None:
 
 
 def test_where_one_lone_site_after_another_goes_far_that_is_usual() -> None:
-    """A model was spoilt, and honest sites mend it: the third of them is believed. Two attackers in a row are not."""
+    """A model was corrupted, and honest sites mend it: the third of them is believed. Two attackers in a row are
+    not."""
     protection = Protection(GateLimits(replays=False))
     for site in "abc":
         assert not judged({site: one(0.1)}, protection)

@@ -61,11 +61,11 @@ def test_the_truth_is_not_exported(federated: FederatedDataset, tmp_path: Path) 
 def test_what_is_annotated_and_which_network_is_a_sites_own(federated: FederatedDataset, tmp_path: Path) -> None:
     marks = {site: np.array([number != 1 or k != 3 for k in range(10)]) for number, site in enumerate(federated.sites)}
     partly = dataclasses.replace(federated, annotated=marks)
-    rooms = [open_simulated(place) for place in export_sites(partly, {federated.sites[2]: "lenet5"}, tmp_path)]
-    assert [room.facts("mlp").model for room in rooms] == ["mlp", "mlp", "lenet5"]
-    assert rooms[1].facts("mlp").annotated == (0, 1, 2, 4, 5, 6, 7, 8, 9)
+    runtimes = [open_simulated(place) for place in export_sites(partly, {federated.sites[2]: "lenet5"}, tmp_path)]
+    assert [runtime.facts("mlp").model for runtime in runtimes] == ["mlp", "mlp", "lenet5"]
+    assert runtimes[1].facts("mlp").annotated == (0, 1, 2, 4, 5, 6, 7, 8, 9)
     federation = InProcess(partly, run="run", seed=1, model="mlp", models={federated.sites[2]: "lenet5"})
-    assert [room.facts("mlp") for room in rooms] == list(federation.facts.values())
+    assert [runtime.facts("mlp") for runtime in runtimes] == list(federation.facts.values())
 
 
 def test_a_node_takes_a_site_of_the_federation_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

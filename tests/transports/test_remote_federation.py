@@ -1,4 +1,4 @@
-"""How requests reach their sites through a grid that loses, delays, spoils and renames."""
+"""How requests reach their sites through a grid that loses, delays, corrupts and renames."""
 
 from __future__ import annotations
 
@@ -607,14 +607,14 @@ def test_a_site_counts_for_no_more_than_the_roster_says(everyone: float, wanted:
     assert federation.largest_share("west") == min(everyone, 0.2)
 
 
-def corrupt(federation: RemoteFederation, grid: FakeGrid, node: int, spoilt: Unreadable) -> None:
+def corrupt(federation: RemoteFederation, grid: FakeGrid, node: int, corrupted: Unreadable) -> None:
     """From now on whatever this node answers cannot be used."""
     look = federation.directory.channel.mailbox.look
 
-    def spoils(ids: set[str]) -> list[tuple[str, Message | Unreadable]]:
-        return [(id, spoilt if grid.sent[int(id.split("-")[1])][1] == node else said) for id, said in look(ids)]
+    def corrupts(ids: set[str]) -> list[tuple[str, Message | Unreadable]]:
+        return [(id, corrupted if grid.sent[int(id.split("-")[1])][1] == node else said) for id, said in look(ids)]
 
-    federation.directory.channel.mailbox.look = spoils  # type: ignore[method-assign]
+    federation.directory.channel.mailbox.look = corrupts  # type: ignore[method-assign]
 
 
 def test_an_answer_that_cannot_be_put_together_costs_that_site_the_round_and_no_other() -> None:

@@ -30,7 +30,7 @@ from fedsift.transports.remote.introduction import (
     agree,
 )
 from fedsift.transports.remote.site_directory import GreetingIntervals
-from tests.transports.test_deliver import FakeGrid, Node, directory_of, grid_of
+from tests.transports.test_remote_federation import FakeGrid, Node, directory_of, grid_of
 
 
 @pytest.fixture(autouse=True)
