@@ -48,8 +48,8 @@ def test_mistakes_that_an_engine_refuses_are_refused() -> None:
 
 @pytest.mark.parametrize("fraction", [0.01, 0.3, 0.5, 1.0])
 def test_it_draws_what_the_in_process_engine_draws(fraction: float) -> None:
-    spread = Study.from_table({"partition": {"name": "iid", "sites": 7}}).spread()
-    engine = InProcess(spread, run="run", seed=5, model="mlp")
+    federated = Study.from_table({"partition": {"name": "iid", "sites": 7}}).load_data()
+    engine = InProcess(federated, run="run", seed=5, model="mlp")
     engine.begin(Round("train", 3, 8), ())
     scripted = Scripted([SiteFacts(site, 1) for site in engine.sites], say, seed=5).at(3, "train", 8)
     assert scripted.choose(fraction) == engine.choose(fraction)

@@ -192,33 +192,33 @@ def row(name: str, place: Path, seed: int, robust: bool) -> Iterator[tuple[str, 
     all the same, and must end in the same model.
     """
     study = study_of(name, place, robust=robust, seed=seed)
-    spread = study.spread()
+    federated = study.load_data()
     hostile = HOSTILE if robust else HOSTILE[:1]
-    yield "none", cell(study, spread, InProcess)
+    yield "none", cell(study, federated, InProcess)
     shadows: dict[str, Shadow] = {}
     spoken: list[str] = []
-    alike = cell(study, spread, withheld(hostile, shadows, spoken))
+    alike = cell(study, federated, withheld(hostile, shadows, spoken))
     yield "withheld", alike
     if not robust:
-        without = cell(study, spread, absent(hostile)) if spoken else {**alike, "same": "withheld"}
+        without = cell(study, federated, absent(hostile)) if spoken else {**alike, "same": "withheld"}
         yield "absent", without
         if name in FORMS_TRIED:
-            yield "malformed", _same(without, cell(study, spread, attacked(every_form(), hostile)))
+            yield "malformed", _same(without, cell(study, federated, attacked(every_form(), hostile)))
     proven = False
     for attack, change in MODEL.items():
         if attack in shadows and proven:
             yield attack, {**alike, "same": "withheld"}
             continue
-        found = cell(study, spread, attacked(change, hostile))
+        found = cell(study, federated, attacked(change, hostile))
         if attack in shadows:
             found, proven = _same(alike, found), True
         yield attack, found
 
 
-def cell(study: Study, spread: FederatedDataset, kind: type[InProcess]) -> dict[str, Any]:
+def cell(study: Study, federated: FederatedDataset, kind: type[InProcess]) -> dict[str, Any]:
     """One run: what the model came to, how many replies were refused, or what ended it."""
     try:
-        found = conducted(study, spread, kind)
+        found = conducted(study, federated, kind)
         return {
             "accuracy": round(found.accuracy, 4),
             "refused": found.refused,

@@ -44,7 +44,7 @@ def agreement(name: str) -> list[dict[str, Any]]:
         study = study_of(name, Path(place))
         watching = Agreeing()
         watching.looked = []
-        conducted(study, study.spread(), protection=watching)
+        conducted(study, study.load_data(), protection=watching)
     return watching.looked[:EXCHANGES]
 
 

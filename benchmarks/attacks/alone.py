@@ -64,7 +64,7 @@ def agreement(seed: int, shifted: bool, kind: type[InProcess]) -> float:
         study = study_of("fedcorr", Path(place), seed=seed, **data)
         visits = Visits()
         visits.moves = {}
-        conducted(study, study.spread(), kind, protection=visits)
+        conducted(study, study.load_data(), kind, protection=visits)
     moves = list(visits.moves.values())
     found = agreements([m.model for m in moves], [m.start for m in moves], moves[0].parameters)
     return round(dict(zip(visits.moves, found))[LAST], 2)
@@ -81,25 +81,25 @@ def visited(seed: int) -> list[str]:
     study = study_as("as it is", seed, "one")
     visits = Visits()
     visits.moves = {}
-    conducted(study, study.spread(), protection=visits)
+    conducted(study, study.load_data(), protection=visits)
     return list(visits.moves)
 
 
 def costs(way: str, seed: int, kind: str) -> dict[str, Any]:
     """What the last sites cost, one or two of them."""
     study = study_as(way, seed, kind)
-    spread, hostile = study.spread(), HOSTILE if kind == "two" else HOSTILE[:1]
-    found = {"none": cell(study, spread, InProcess)}
-    return found | {name: cell(study, spread, attacked(MODEL[name], hostile)) for name in MISSED}
+    federated, hostile = study.load_data(), HOSTILE if kind == "two" else HOSTILE[:1]
+    found = {"none": cell(study, federated, InProcess)}
+    return found | {name: cell(study, federated, attacked(MODEL[name], hostile)) for name in MISSED}
 
 
 def early(way: str, seed: int) -> dict[str, Any]:
     """What one site costs that is visited early."""
     study = study_as(way, seed, "one")
-    spread, order = study.spread(), visited(seed)
-    found = {"none": cell(study, spread, InProcess)}
+    federated, order = study.load_data(), visited(seed)
+    found = {"none": cell(study, federated, InProcess)}
     for number, name in itertools.product(range(FIRST), EARLY):
-        found[f"{name}, visited {number + 1}"] = cell(study, spread, attacked(MODEL[name], [order[number]]))
+        found[f"{name}, visited {number + 1}"] = cell(study, federated, attacked(MODEL[name], [order[number]]))
     return found
 
 

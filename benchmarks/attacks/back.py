@@ -64,7 +64,7 @@ def ways(labels: str, shifted: bool, kind: type[InProcess]) -> list[float]:
         )
         measuring = Measuring()
         measuring.ways = []
-        conducted(study, study.spread(), kind, protection=measuring)
+        conducted(study, study.load_data(), kind, protection=measuring)
     return measuring.ways
 
 

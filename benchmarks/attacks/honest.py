@@ -14,7 +14,7 @@ from benchmarks.attacks.files import SOURCE, source
 from sklearn.datasets import load_digits
 
 from fedsift.methods._base import methods
-from fedsift.runtime.gate import protection as facing
+from fedsift.runtime.gate import protection as gate
 from fedsift.runtime.gate.protection import ModelUpdate, Protection
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import InProcessTransport, new_run
@@ -26,7 +26,7 @@ class Watching(Protection):
     """Judges as ever, and writes down the largest share of each limit that a run comes to; 1 is a refusal."""
 
     def __init__(self, own: Protection) -> None:
-        super().__init__(own.limits, tells=own.tells, opening=own.opening)
+        super().__init__(own.limits, judges_turns=own.judges_turns, opening=own.opening)
         self.nearest = {"length": 0.0, "statistics": 0.0, "against": 0.0, "opposed": -9.0, "turned": 0.0}
 
     def _note(self, name: str, share: float) -> None:
@@ -49,7 +49,7 @@ class Watching(Protection):
         return super()._left_out(along)
 
     def _turned(self, before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, str]:
-        turns = [facing.turn(before[site], way) for site, way in now.items() if site in before]
+        turns = [gate.turn(before[site], way) for site, way in now.items() if site in before]
         self._note("turned", max(turns, default=0.0) / self.limits.turned)
         return super()._turned(before, now)
 

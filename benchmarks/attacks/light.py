@@ -28,10 +28,10 @@ class Conducted:
     steps: int
 
 
-def conducted(study: Study, spread: FederatedDataset, kind: type[InProcess] = InProcess, **told: Any) -> Conducted:
+def conducted(study: Study, federated: FederatedDataset, kind: type[InProcess] = InProcess, **told: Any) -> Conducted:
     """told: attributes of the federation, for engines that watch or disturb it."""
-    method = study.completed(study.facts(spread)).method
-    federation = open_in_process(study, spread, study.name, kind)
+    method = study.completed(study.facts(federated)).method
+    federation = open_in_process(study, federated, study.name, kind)
     for name, value in told.items():
         setattr(federation, name, value)
     federation.begin(Round("start", 0, -1), ())

@@ -57,7 +57,7 @@ def study_of(seed: int) -> Study:
 def measured(seed: int) -> tuple[dict[str, Array], NDArray[np.bool_]]:
     """Honest scores of every site, what the checks find, and who is noisy in truth."""
     study = study_of(seed)
-    federation = open_in_process(study, study.spread(), f"lying {seed}", InProcess)
+    federation = open_in_process(study, study.load_data(), f"lying {seed}", InProcess)
     method: Any = study.method
     state = warmed_up(method, federation)
     federation.begin(Round("judge", 0, method.rounds), (Indicate, Train, ScoreModel))
@@ -79,7 +79,7 @@ def measured(seed: int) -> tuple[dict[str, Array], NDArray[np.bool_]]:
         "own samples": np.array(on_own),
         "others": _said_of_each_other(federation, models),
     }
-    truth = federation.spread.truth
+    truth = federation.federated.truth
     assert truth is not None
     return found, np.array([site in truth.noisy for site in federation.sites])
 
@@ -97,14 +97,14 @@ def warmed_up(method: Any, federation: InProcess) -> Any:
 
 def _said_of_each_other(federation: InProcess, models: list[Any]) -> Array:
     """Mean loss of site i's model on the labels of site j, `[sites, sites]`."""
-    spread, classes = federation.spread, len(federation.classes)
+    federated, classes = federation.federated, len(federation.classes)
     table = np.zeros((len(models), len(models)))
     for i, weights in enumerate(models):
         for j, site in enumerate(federation.sites):
             logits = predict(
-                federation.model, weights, federation._samples(spread.rows[site]), classes, federation.compute
+                federation.model, weights, federation._samples(federated.rows[site]), classes, federation.compute
             )
-            table[i, j] = float(F.cross_entropy(logits, torch.from_numpy(spread.given[site])))
+            table[i, j] = float(F.cross_entropy(logits, torch.from_numpy(federated.given[site])))
     return table
 
 

@@ -33,7 +33,7 @@ from benchmarks.section import Page
 from benchmarks.section import paragraph as filled
 from tests.promises.attacks import FORM, MODEL
 
-from fedsift.runtime.gate import protection as facing
+from fedsift.runtime.gate import protection as gate
 from fedsift.runtime.gate.protection import GateLimits
 
 AGREEMENT = Path(__file__).parent / "results" / "agreement.csv"
@@ -48,12 +48,13 @@ FIRST = """**The form.** Every field of a reply is checked against the type, sha
 declares; counts are bounded by what the site declared on joining, which the roster bounds. All of these are
 refused in every exchange of every method, which the normal tests try one by one:"""
 THEN = """**The update.** What has the right form is measured beside the round's other updates. Lengths are
-relative to the model that was sent, and to the steps that a site of so many samples can take: whoever trains on ten
+relative to the model that was sent, and to the steps that a site of so many samples can take: a site that trains on ten
 times the samples may go ten times as far. Where fewer than three sites answer, the stage's accepted updates are the
 measure, and where these are of fewer than three sites, the model that was sent. A site may go on as far as it went
 before, in this stage or the last, while others went as far: honest sites with wrong labels keep moving when the others
 have learnt. The keys of `[gate]` in a study:"""
-FLIPS = """**Going back.** A site that sends its update with the sign turned cannot be told from an honest one by any
+FLIPS = """**Going back.** A site that sends its update with the sign turned cannot be distinguished from an honest one
+by any
 single round: an honest site with wrong labels is pulled back as well when the others have learnt. Two things tell it
 all the same. One is the first exchange. Nothing is learnt yet, and of K classes wrong labels pull a model back by about
 1 / (K - 1) of what right ones pull it on, in the mean; a turned sign pulls it back by all of it. So a site that goes
@@ -69,15 +70,16 @@ exchanges of one stage that follow each other, where the cohort has a direction 
 at least five classes, or four findings of a sample. {updates} updates of honest sites in {runs} federations, over every
 kind of skew and wrong labels and from little to much training in a round (`python -m benchmarks.attacks.turned`, FedAvg
 on digits, seed {seed}): the largest turn of an honest site from one exchange to the next, how far one turns within four
-and more, and how many of the same updates would have been told had their sign been turned."""
+and more, and how many of the same updates would have been found had their sign been turned."""
 UNTOLD = """Of two classes a model without a hidden layer has one direction, and an honest site with some wrong labels
-goes along it first and back later, as an attacker does: nobody is judged there. An attacker is not told either where
+goes along it first and back later, as an attacker does: nobody is judged there. An attacker is not found either where
 it turns by and by, where sites have no common direction, where it is alone in its exchange, or where it goes back from
-the start and the first exchange tells nothing, as with several labels a sample."""
+the start and the first exchange shows nothing, as with several labels a sample."""
 WHY = """Why these are missed: a random direction of three usual lengths and models within the honest ones' own spread
 (`a little is enough`) are within what honest sites send, who went up to {longest:.1f} usual lengths in the federations
-below. `sign flip x1` goes back from the start, which tells an attack
-only of one label a sample and where sites answer together; `later sign flip` is told where the cohort has a direction
+below. `sign flip x1` goes back from the start, which is a sign of an attack
+only with one label a sample and where sites answer together; `later sign flip` is found where the cohort has a
+direction
 in two exchanges that follow each other. Without an attacker, in the first exchanges of the methods above (`python -m
 benchmarks.attacks.agreement`):"""
 SAME = """Of several findings a sample, a site that took yes for no throughout, which is honest and can be mended,
@@ -88,7 +90,7 @@ its sign, each the cosine of its lone update with the others' of the same stage 
 benchmarks.attacks.alone`):"""
 EARLIEST = """**The first visited.** In the tables above the hostile sites are `site-09` and `site-08`, whom FedCorr and
 FedDiv may visit late, when others have shown how far sites go. A hostile site that is among the first three visited is
-measured by nothing but the model that was sent, and **can spoil the model by itself**: FedDiv's row with two hostile
+measured by nothing but the model that was sent, and **can corrupt the model by itself**: FedDiv's row with two hostile
 sites shows it, for `site-08` is the second visited there. With `first_together = true` all sites train in the very
 first visit, for the gate alone, and then go on one by one. `fedsift deploy` writes it into an app's study unless the
 study says otherwise. In simulations it is off: models that are trained beside others differ in their last bits, and
@@ -109,11 +111,11 @@ method, and ended in the same model to the last bit."""
 NEAR = """How near honest federations come to the limits, in shares of each limit: 1 would be a refusal (opposed:
 negative where everybody goes along). Digits over ten sites unless said otherwise; `python -m benchmarks.attacks
 --honest` measures those that are not in the table yet, over every kind of skew and wrong labels, and presets on real
-data cut to their first rounds. No figure for `opposed`: the first exchange told nothing."""
+data cut to their first rounds. No figure for `opposed`: the first exchange showed nothing."""
 EQUAL = """Every preset that has a small form, cut to a few rounds of every stage and to 600 to 1,500 samples, with
 `[gate]` as it is and with every key that judges an update switched off (`python -m benchmarks.attacks.presets`):
 {equal} of {runs} ended in the same state to the last bit, {refused} updates were refused."""
-LIES = """Sites that lie about their scores cannot be told by form. F1 of finding the noisy sites among {sites}
+LIES = """Sites that lie about their scores cannot be found by their form. F1 of finding the noisy sites among {sites}
 (40 % are noisy, half to all of their labels wrong), against the share of sites that lie: a noisy one claims the
 scores of the cleanest, a clean one those of the noisiest ({seeds} federations of digits, {draws} draws of liars
 each). The first check takes the loss of each site's model on {own} labelled samples of the coordinator's own;
@@ -314,7 +316,7 @@ def turned() -> str:
     judged = [row for key, row in found.items() if not key.startswith("2 classes")]
     words = TURNS.format(
         turned=GateLimits().turned,
-        common=facing.COMMON,
+        common=gate.COMMON,
         updates=f"{sum(row['updates'] for row in judged):,}",
         runs=len(judged),
         seed=SEED,
@@ -325,7 +327,7 @@ def turned() -> str:
         "updates judged",
         "honest turn",
         "honest turn in four and more",
-        "attackers told",
+        "attackers found",
     ]
     return f"{filled(words)}\n\n{table(head, body)}\n\n{filled(UNTOLD)}"
 

@@ -78,7 +78,7 @@ def compared(name: str) -> dict[str, Any]:
     found = {}
     for key, gate in (("on", {}), ("off", OFF)):
         study = study_of(name, gate)
-        run = conducted(study, study.spread())
+        run = conducted(study, study.load_data())
         found[key] = digest_of(run.state)
         found[f"refused {key}"] = run.refused
     return {**found, "rounds": run.steps, "equal": found["on"] == found["off"], SOURCE: source()}

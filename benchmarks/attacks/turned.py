@@ -1,7 +1,7 @@
 """`python -m benchmarks.attacks.turned [--minutes N]`: do honest sites ever turn round, and does everybody who attacks?
 
 Honest federations of ten sites, over every kind of skew, wrong labels and training. For every site and exchange in
-which the cohort has a direction: how far the site has turned round since its last update (`facing.turn`), and how far
+which the cohort has a direction: how far the site has turned round since its last update (`gate.turn`), and how far
 it would have, had it sent the same update with the sign turned.
 """
 
@@ -25,7 +25,7 @@ from benchmarks.attacks.light import conducted
 from benchmarks.files import read_tree, write_tree
 from sklearn.datasets import load_digits
 
-from fedsift.runtime.gate import protection as facing
+from fedsift.runtime.gate import protection as gate
 from fedsift.runtime.gate.protection import GateLimits, Protection
 
 FILE = Path(__file__).parent / "results" / "turned.csv"
@@ -62,14 +62,12 @@ class Turning(Protection):
     past: list[Mapping[str, float]]
 
     def _turned(self, before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, str]:
-        self.later += [
-            facing.turn(old[site], way) for old in self.past[:-3] for site, way in now.items() if site in old
-        ]
+        self.later += [gate.turn(old[site], way) for old in self.past[:-3] for site, way in now.items() if site in old]
         self.past.append(now)
         for site, way in now.items():
             if site in before:
-                self.honest.append(facing.turn(before[site], way))
-                self.hostile.append(facing.turn(before[site], -way))
+                self.honest.append(gate.turn(before[site], way))
+                self.hostile.append(gate.turn(before[site], -way))
         return {}
 
 
@@ -114,9 +112,9 @@ def few(folder: Path, labels: str, model: str, share: float, training: int) -> d
 def turns(training: int, **changes: Any) -> dict[str, Any]:
     method = {"name": "fedavg", "rounds": ROUNDS}
     study = study_of("fedavg", Path(), seed=SEED, train=TRAININGS[training], method=method, **changes)
-    watching = Turning(GateLimits(opposed=0.0), tells=True)
+    watching = Turning(GateLimits(opposed=0.0), judges_turns=True)
     watching.honest, watching.hostile, watching.later, watching.past = [], [], [], []
-    conducted(study, study.spread(), protection=watching)
+    conducted(study, study.load_data(), protection=watching)
     told = sum(turn > watching.limits.turned for turn in watching.hostile)
     return {
         "updates": len(watching.honest),

@@ -118,7 +118,7 @@ def cell(name: str, seed: int, parts: bool = True) -> dict[str, Any]:
     if parts:
         scores |= {
             "ours without class shares": posterior(made.federated, class_shares=False),
-            "ours without the floor": posterior(made.federated, floor=0),
+            "ours without the floor": posterior(made.federated, min_count=0),
             "posterior on pooled": posterior(made.pooled),
             "posterior on local": posterior(made.local),
         }

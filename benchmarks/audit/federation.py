@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedsift.detection.label_posterior import LabelModel, SiteFit
 from fedsift.detection.label_rates import shares_of
-from fedsift.formulas.small_counts import FLOOR
+from fedsift.formulas.small_counts import MIN_COUNT
 from fedsift.label_audit.linear_crossfit import (
     RIDGES,
     as_probabilities,
@@ -52,9 +52,9 @@ def standard_features(scene: Scene) -> NDArray[np.float32]:
     return standardised(scene.features, sums, len(scene.site))
 
 
-def federated_shares(scene: Scene, floor: int = FLOOR) -> Array:
+def federated_shares(scene: Scene, min_count: int = MIN_COUNT) -> Array:
     """The first exchange: counts of given labels."""
-    return shares_of([first_reply(scene.given[rows], scene.classes, floor) for rows in scene.rows])
+    return shares_of([first_reply(scene.given[rows], scene.classes, min_count) for rows in scene.rows])
 
 
 def federated_probabilities(
@@ -135,7 +135,7 @@ def federated_audit(
     rows: list[Labels],
     classes: int,
     *,
-    floor: int = FLOOR,
+    min_count: int = MIN_COUNT,
     class_shares: bool = True,
     start: LabelModel | None = None,
 ) -> Audit:
@@ -143,10 +143,10 @@ def federated_audit(
 
     start: what the first exchange ends in, where the probabilities come of a model that was trained on other labels.
     """
-    start = start or start_model([first_reply(given[r], classes, floor) for r in rows])
+    start = start or start_model([first_reply(given[r], classes, min_count) for r in rows])
     if not class_shares:
         start = replace(start, concentration=1e9)
-    replies = [second_reply(probabilities[r], given[r], start, floor) for r in rows]
+    replies = [second_reply(probabilities[r], given[r], start, min_count) for r in rows]
     shared = shared_model(replies, start)
     if not class_shares:
         shared = replace(shared, model=replace(shared.model, concentration=1e9))

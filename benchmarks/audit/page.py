@@ -22,7 +22,7 @@ TOP = (
     "Made by `python -m benchmarks.audit.page` from `benchmarks/audit/results`; `benchmarks/audit/README.md` says how "
     "it was measured and how settings were chosen. AP: average precision of ranking the wrong labels first. The "
     "interval is Student's over seeds of the paired ratio; with one seed there is none, and nothing is claimed. Ours "
-    "runs with the default floor on."
+    "runs with the default minimum count."
 )
 RATES = (
     "Rate error: mean absolute error of a site's estimated share of wrong labels, in points. Coverage: share of sites "
@@ -33,7 +33,8 @@ RATES = (
 
 EXPERIMENTS = (
     "`python -m benchmarks.audit.causes`, tuning seeds ({seeds}): one thing changed at a time, on HAM10000 unless a "
-    "case names the made X-rays. Told lines give the fit a part of the truth, each what the line before had and more, "
+    'case names the made X-rays. Lines that begin with "told" give the fit a part of the truth, '
+    "each more than the line before, "
     "but for the last, whose model was trained on right labels. Bias: of the rate, where labels are wrong. A lost "
     "class is one that a noisy place gives as another class more often than as itself, which the assumption that "
     "breaks the model's tie excludes."
@@ -61,7 +62,7 @@ VERDICTS = (
 )
 ROWS = {
     "ours": "ours",
-    "ours without the floor": "without the floor",
+    "ours without the floor": "without minimum count",
     "ours without class shares": "without class shares",
     "posterior on pooled": "posterior on pooled",
     "posterior on local": "posterior on local",
@@ -137,8 +138,9 @@ def _chest() -> list[str]:
         "",
         filled(CHEST),
         "",
-        "| seed | wrong | ours | pooled | local | federated self-confidence | calibration error | noisy sites told | "
-        "clean sites told | clean federation: sites told | radiologists: AUROC (95 %) |",
+        "| seed | wrong | ours | pooled | local | federated self-confidence | calibration error | "
+        "noisy sites reported | "
+        "clean sites reported | clean federation: sites reported | radiologists: AUROC (95 %) |",
         "|---" * 11 + "|",
     ]
     for x in told:
@@ -171,7 +173,7 @@ def _no_worse(own: list[dict[str, Any]]) -> str:
         return "holds"
     if math.isnan(half) or mean > half:
         return "missed"
-    return f"not told apart: {mean:+.4f} ({mean - half:+.4f} to {mean + half:+.4f})"
+    return f"no significant difference: {mean:+.4f} ({mean - half:+.4f} to {mean + half:+.4f})"
 
 
 def _verdicts() -> list[str]:
@@ -214,7 +216,7 @@ def _causes() -> list[str]:
     lines = ["", "## Why bounds are missed: controlled experiments", ""]
     lines += [filled(EXPERIMENTS.format(seeds=", ".join(map(str, seeds)))), ""]
     lines += [
-        "| case | AP | rate error | bias where noisy | coverage | clean sites told | noisy sites told | "
+        "| case | AP | rate error | bias where noisy | coverage | clean sites reported | noisy sites reported | "
         "calibration error | wrong labels of lost classes |",
         "|---" * 9 + "|",
     ]
@@ -230,8 +232,8 @@ def _causes() -> list[str]:
             f"| {case} | {'none wrong' if ap is None else f'{ap:.3f}'} | {_mean(own, 'rate_error'):.1f} | "
             f"{'none noisy' if bias is None else f'{bias:+.1f}'} | "
             f"{sum(x['covered'] for x in own) / sites:.2f} | "
-            f"{'told' if asked else str(sum(x['clean_told'] for x in own)) + f' of {clean}'} | "
-            f"{'told' if asked else str(sum(x['noisy_told'] for x in own)) + f' of {sites - clean}'} | "
+            f"{'given' if asked else str(sum(x['clean_told'] for x in own)) + f' of {clean}'} | "
+            f"{'given' if asked else str(sum(x['noisy_told'] for x in own)) + f' of {sites - clean}'} | "
             f"{_mean(own, 'calibration_error'):.3f} | {lost} |"
         )
     return lines
@@ -298,7 +300,7 @@ def page() -> str:
         "",
         filled(
             f"{clean['clean_federations']} simulated federations without a wrong label: "
-            f"{clean['clean_sites_told_share']:.2%} of the sites were told of wrong labels (stated: at most "
+            f"{clean['clean_sites_told_share']:.2%} of the sites were reported to have wrong labels (stated: at most "
             f"{clean['stated_false_alarm']:.0%}), {clean['clean_flagged_share']:.3%} of the labels were flagged."
         ),
         "",

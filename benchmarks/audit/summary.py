@@ -12,14 +12,14 @@ from scipy.stats import t
 
 from fedsift.benchmark.rows import flat, write_rows
 from fedsift.detection.any_wrong_labels import FEW, VAGUE
-from fedsift.detection.label_posterior import FOLLOWS, SPREAD
+from fedsift.detection.label_posterior import FOLLOWS, ODDS_POWER
 from fedsift.detection.label_rates import STRETCH, SURE
 from fedsift.detection.label_thresholds import APPLY
 
 SETTINGS = {
     "follows": FOLLOWS,
     "few": FEW,
-    "spread": SPREAD,
+    "spread": ODDS_POWER,
     "stretch": STRETCH,
     "apply": APPLY,
     "vague": VAGUE,

@@ -227,9 +227,9 @@ def _disagreeing(
         name=name,
         fault=fault,
         how=PROCESSES,
-        expected="exit code 2 before the first round, with the site's name; the site is told in its log",
+        expected="exit code 2 before the first round, with the site's name; the site gets the reason in its log",
         outcome=f"exit code {code} after {time.monotonic() - began:.0f} s and {rounds} rounds; "
-        f"{'the site was told' if told else 'the site was not told'}",
+        f"{'the site got it' if told else 'the site did not get it'}",
         passed=code == 2 and rounds == 0 and bool(told),
         said=said_by(run.words, word),
     )

@@ -198,18 +198,18 @@ def fuzz_method(name: str, messages: int, seed: int, tries: int = 40) -> Tally:
     with tempfile.TemporaryDirectory() as place:
         study = small_study(name, Path(place))
         record: Record = {}
-        spread = study.spread()
-        conducted(study, spread, Recorder, kept_answers=record)
+        federated = study.load_data()
+        conducted(study, federated, Recorder, kept_answers=record)
         mutations.pool = [answer.reply for answer, _ in record.values() if answer.reply is not None]
         told = {"kept_answers": record, "mutations": mutations, "tally": tally, "past": {}, "tries": tries}
-        last = spread.sites[-1]
-        left = conducted(study, spread, Fuzzed, **told, only_refused=False, silent=last)
-        kept = conducted(study, spread, Fuzzed, **told, only_refused=True, silent="")
+        last = federated.sites[-1]
+        left = conducted(study, federated, Fuzzed, **told, only_refused=False, silent=last)
+        kept = conducted(study, federated, Fuzzed, **told, only_refused=True, silent="")
         if digest_of(kept.state) != digest_of(left.state):
             tally.faults.append(f"{name}: refused answers changed the state")
         while tally.messages < messages:
             try:
-                tally.steps += conducted(study, spread, Fuzzed, **told, only_refused=False, silent="").steps
+                tally.steps += conducted(study, federated, Fuzzed, **told, only_refused=False, silent="").steps
             except Exception as error:
                 tally.faults.append(f"{name}: {type(error).__name__}: {error}"[:500])
                 if len(tally.faults) > MOST_FAULTS:

@@ -69,25 +69,25 @@ class Liar:
         self.sent: dict[int, str] = {}
         """What was done, by round."""
 
-    def __call__(self, asked: EncodedMessage, letter: EncodedMessage) -> EncodedMessage:
-        envelope, answer = decode(asked), decode(letter)
+    def __call__(self, asked: EncodedMessage, encoded: EncodedMessage) -> EncodedMessage:
+        envelope, answer = decode(asked), decode(encoded)
         if not isinstance(envelope, RequestEnvelope) or not isinstance(answer, ReplyEnvelope) or answer.reply is None:
-            return letter
+            return encoded
         number = envelope.moment.round
         if number >= len(IN_TURN) + len(BROKEN):
-            return letter
+            return encoded
         name = (*IN_TURN, *BROKEN)[number]
         self.sent[number + 1] = name
         if name in ATTACKS:
             sight = Sight(envelope, {envelope.site: answer}, self._past)
             changed = encode(ATTACKS[name](answer, sight) or answer)
         elif name == "a pickle":
-            changed = EncodedMessage(letter.tree, pickle.dumps(Opened(self._mark)))
+            changed = EncodedMessage(encoded.tree, pickle.dumps(Opened(self._mark)))
         elif name == "half of the bytes":
-            changed = EncodedMessage(letter.tree, letter.tensors[: len(letter.tensors) // 2])
+            changed = EncodedMessage(encoded.tree, encoded.tensors[: len(encoded.tensors) // 2])
         else:
             changed = encode(dataclasses.replace(answer, reply=None, failure="x" * 50_000_000))
-        return dataclasses.replace(changed, note=letter.note)
+        return dataclasses.replace(changed, note=encoded.note)
 
 
 def _without(site: str, rounds: int) -> type[InProcess]:
@@ -141,7 +141,7 @@ def hostile_site(stand: Stand) -> Iterator[Row]:
     )
 
 
-# A listed key at the door ---------------------------------------------------------------------------------------------
+# A listed key at the gateway ------------------------------------------------------------------------------------------
 
 
 class Knocker:
@@ -171,7 +171,7 @@ class Knocker:
 
 
 @contextmanager
-def at_the_door(stand: Stand) -> Iterator[httpx.Client]:
+def at_the_gateway(stand: Stand) -> Iterator[httpx.Client]:
     trusted = client_context(stand.trial.certificate)
     with httpx.Client(
         base_url=f"https://{stand.trial.address}", verify=trusted, trust_env=False, timeout=60.0
@@ -189,9 +189,9 @@ def listed(stand: Stand) -> Iterator[Knocker]:
 
 
 def _memory(stand: Stand) -> dict[str, float]:
-    """MB of the door and of all that it started, what they share counted once."""
+    """MB of the gateway and of all that it started, what they share counted once."""
     pid = stand.members["superlink"].process.pid
-    return {"door": _share(pid), "Flower": sum(_share(each) for each in family(pid))}
+    return {"gateway": _share(pid), "Flower": sum(_share(each) for each in family(pid))}
 
 
 def _share(pid: int) -> float:
@@ -206,13 +206,13 @@ def oversize(stand: Stand) -> Iterator[Row]:
     """Bodies that say they are long, that are and do not say so, that are packed, and a message of many pieces."""
     limits = KeyLimits()
     before = most = _memory(stand)
-    grown_most = {"door": 4 * limits.request_bytes / 2**20, "Flower": limits.message_bytes / 2**20}
+    grown_most = {"gateway": 4 * limits.request_bytes / 2**20, "Flower": limits.message_bytes / 2**20}
 
     def unsaid() -> Iterator[bytes]:
         for _ in range(500):
             yield bytes(2**20)
 
-    with listed(stand) as knocker, at_the_door(stand) as client:
+    with listed(stand) as knocker, at_the_gateway(stand) as client:
 
         def status(path: str, content: bytes | Iterator[bytes], **headers: str) -> int:
             nonlocal most
@@ -228,12 +228,13 @@ def oversize(stand: Stand) -> Iterator[Row]:
         pieces = [status(OBJECT, piece) for _ in range(limits.message_bytes // len(piece) + 1)]
     grown, words = {name: most[name] - before[name] for name in most}, stand.log("superlink")
     yield Row(
-        name="oversize at the door",
+        name="oversize at the gateway",
         fault="a listed key sends 16 MB and a byte, 500 MB of unsaid length, a packed body, and 256 MB in pieces",
         how=PROCESSES,
-        expected="413, 413, 415 and at last 413; meanwhile the door never grows by more than four requests "
-        f"({grown_most['door']:.0f} MB), Flower's programs not by a whole message ({grown_most['Flower']:.0f} MB)",
-        outcome=f"{long}, {hidden}, {packed} and at last {pieces[-1]}; door {grown['door']:+.0f} MB, Flower's programs "
+        expected="413, 413, 415 and at last 413; meanwhile the gateway never grows by more than four requests "
+        f"({grown_most['gateway']:.0f} MB), Flower's programs not by a whole message ({grown_most['Flower']:.0f} MB)",
+        outcome=f"{long}, {hidden}, {packed} and at last {pieces[-1]}; "
+        f"gateway {grown['gateway']:+.0f} MB, Flower's programs "
         f"{grown['Flower']:+.0f} MB at most",
         passed=(long, hidden, packed, pieces[-1]) == (413, 413, 415, 413)
         and all(grown[name] <= grown_most[name] for name in grown),
@@ -259,11 +260,11 @@ def _bodies(chance: random.Random, mark: Path) -> Iterator[bytes]:
 
 def broken_requests(stand: Stand) -> Iterator[Row]:
     """While a run goes on, a listed key sends bytes that are no message of Flower's, and signatures a second time."""
-    usual, mark = reference(stand, "fedavg"), stand.trial.out / "opened-at-the-door"
+    usual, mark = reference(stand, "fedavg"), stand.trial.out / "opened-at-the-gateway"
     began, chance, found = time.monotonic(), random.Random(3), Counter[int]()
     run = stand.start(app_of(stand, "fedavg"))
     run.ask(1)
-    with listed(stand) as knocker, at_the_door(stand) as client:
+    with listed(stand) as knocker, at_the_gateway(stand) as client:
         for path in sorted(FLEET):
             for kind, body in itertools.product(KINDS, _bodies(chance, mark)):
                 found[client.post(path, content=body, headers=knocker.headers(kind=kind)).status_code] += 1
@@ -275,7 +276,7 @@ def broken_requests(stand: Stand) -> Iterator[Row]:
     code = run.end()
     answers = ", ".join(f"{count} x {status}" for status, count in sorted(found.items()))
     yield Row(
-        name="corrupt bytes at the door",
+        name="corrupt bytes at the gateway",
         fault=f"a listed key sends {found.total()} bodies of random bytes, pickles and JSON to all fleet routes in a "
         "run, a signature twice, and one of six minutes ago",
         how=PROCESSES,
@@ -305,7 +306,7 @@ def flood(stand: Stand) -> Iterator[Row]:
     run.ask(1)
 
     def ask() -> None:
-        with at_the_door(stand) as client:
+        with at_the_gateway(stand) as client:
             for _ in range(FLOOD // CALLERS):
                 status = client.post(PUSH, content=b"x" * 1000).status_code
                 with guard:
@@ -320,9 +321,9 @@ def flood(stand: Stand) -> Iterator[Row]:
     answers = ", ".join(f"{count} x {status}" for status, count in sorted(found.items()))
     yield Row(
         name="flood",
-        fault=f"somebody without a key, at the sites' own address, sends {FLOOD} requests in a run",
+        fault=f"a client without a key, at the sites' own address, sends {FLOOD} requests in a run",
         how=PROCESSES,
-        expected="all are refused, most of them unheard (429) and unwritten; the run is equal to the undisturbed one",
+        expected="all are refused, most of them ignored (429) and not logged; the run is equal to the undisturbed one",
         outcome=f"exit code {code}; {answers}; {grown / 2**20:.1f} MB of access log; {sameness(run, usual)}",
         passed=code == 0
         and set(found) == {401, 429}

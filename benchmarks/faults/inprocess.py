@@ -167,7 +167,7 @@ class Lying(InProcess):
 
     def deliver(self, envelopes: Mapping[str, RequestEnvelope], deadline: float) -> Mapping[str, ReplyEnvelope]:
         answers = dict(super().deliver(envelopes, deadline))
-        truth = self.spread.truth
+        truth = self.federated.truth
         assert truth is not None
         liar, model = min(truth.noisy), min(site for site in self.sites if site not in truth.noisy)
         own = answers[liar].reply if liar in answers else None
@@ -192,7 +192,7 @@ def noisy_study(noise: dict[str, Any], **changes: Any) -> Study:
 def labels() -> Iterator[dict[str, Any]]:
     some = {"name": "fedcorr", "rho": 0.4, "tau": 0.5, "sites": "exact"}
     study = noisy_study(some, gate={"cross_check": True})
-    usual, seen, truth = played(study), played(study, Lying), study.spread().truth
+    usual, seen, truth = played(study), played(study, Lying), study.load_data().truth
     assert truth is not None
     liar = min(truth.noisy)
     warned = [text for line in seen.lines for text in line["warnings"]]
@@ -265,7 +265,7 @@ def every_method() -> Iterator[dict[str, Any]]:
     names = methods.names()
     for name in names:
         with tempfile.TemporaryDirectory() as place:
-            study = small_study(name, Path(place), federation={"floor": FLOOR})
+            study = small_study(name, Path(place), federation={"min_count": FLOOR})
             lengths = {stage.name: stage.rounds for stage in study.method.stages()}
             told = {"stages": set(), "wrong": wrong, "lengths": lengths, "messages": 0, "gone": 0}
             kind = type("Left", (Leaving,), told)
@@ -288,8 +288,8 @@ def every_method() -> Iterator[dict[str, Any]]:
     )
     yield row(
         "interception",
-        f"every message of all {len(names)} methods, floor {FLOOR}",
-        f"{sent:,} messages: {len(wrong)} fields that are not declared or counts below the floor"
+        f"every message of all {len(names)} methods, minimum count {FLOOR}",
+        f"{sent:,} messages: {len(wrong)} fields that are not declared or counts below the minimum"
         + "".join(f"; {text}" for text in sorted(set(wrong))[:5]),
         None,
         None,

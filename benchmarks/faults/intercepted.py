@@ -40,24 +40,24 @@ def unchanged(asked: EncodedMessage, answered: EncodedMessage) -> EncodedMessage
 
 
 class Tap:
-    """Stands between Flower's processes and the site's own, and reads every letter of both directions."""
+    """Stands between Flower's processes and the site's own, and reads every message of both directions."""
 
     def __init__(self, place: Path, change: Change) -> None:
         self._change = change
         self._real = place.with_name("tapped")
         self.answers: list[Any] = []
         self.unread = 0
-        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._gateway = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._place = place
         place.rename(self._real)
-        self._door.bind(str(place))
-        self._door.listen(16)
+        self._gateway.bind(str(place))
+        self._gateway.listen(16)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         while True:
             try:
-                channel, _ = self._door.accept()
+                channel, _ = self._gateway.accept()
             except OSError:
                 return
             threading.Thread(target=self._carry, args=(channel,), daemon=True).start()
@@ -73,7 +73,7 @@ class Tap:
             send_message(channel, reply)
 
     def close(self) -> None:
-        self._door.close()
+        self._gateway.close()
         with suppress(OSError):
             os.replace(self._real, self._place)
 
@@ -102,8 +102,8 @@ def every_message(stand: Stand, method: str) -> Iterator[Row]:
     allowed = set(tomllib.loads(policy)["policy"]["fields"])
     kept = {file: file.read_text("utf-8") for file in stand.trial.sites.values()}
     for file, text in kept.items():
-        without = "\n".join(line for line in policy.splitlines() if not line.startswith("floor"))
-        file.write_text(f"{text}\n{without}\nfloor = {FLOOR}\n", "utf-8")
+        without = "\n".join(line for line in policy.splitlines() if not line.startswith("min_count"))
+        file.write_text(f"{text}\n{without}\nmin_count = {FLOOR}\n", "utf-8")
     app, began = app_of(stand, method), time.monotonic()
     try:
         with tapped(stand) as taps:
@@ -124,9 +124,11 @@ def every_message(stand: Stand, method: str) -> Iterator[Row]:
     unread = sum(tap.unread for tap in taps.values())
     yield Row(
         name=f"messages read, {method}",
-        fault=f"{method}: every letter that leaves a site's process is read on its way, policy with a floor of {FLOOR}",
+        fault=f"{method}: every message that leaves a site's process is read on its way, "
+        f"policy with a minimum count of {FLOOR}",
         how=PROCESSES,
-        expected="fields that the method declares and no others, no count below the floor, no letter of another kind",
+        expected="fields that the method declares and no others, no count below the minimum, "
+        "no message of another kind",
         outcome=f"exit code {code}; {len(replies)} replies with {len(fields)} fields, {len(undeclared)} undeclared, "
         f"{sum(small.values())} small counts, {refused} refusals, {unread + sum(strange.values())} of another kind",
         passed=code == 0 and bool(replies) and not (undeclared or small or strange or unread),

@@ -100,12 +100,12 @@ def coordinator_everywhere(stand: Stand, method: str) -> Iterator[Row]:
 
 
 def superlink_everywhere(stand: Stand, method: str) -> Iterator[Row]:
-    """The whole SuperLink with its door loses power at the same moments; both commands are typed again."""
+    """The whole SuperLink with its gateway loses power at the same moments; both commands are typed again."""
     yield _everywhere(
         stand,
         method,
         name=f"superlink killed, {method}",
-        who="SuperLink, door and coordinator lose power",
+        who="SuperLink, gateway and coordinator lose power",
         kill=lambda: stand.kill("superlink"),
         mend=stand.start_superlink,
     )

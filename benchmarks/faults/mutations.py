@@ -219,14 +219,14 @@ class Mutations:
     # Bytes ------------------------------------------------------------------------------------------------------
 
     def _bytes(self, answer: ReplyEnvelope, sight: Sight) -> ReplyEnvelope:
-        """The answer as it would be read from a letter whose bytes were changed; what cannot be read says so."""
+        """The answer as it would be read from a message whose bytes were changed; what cannot be read says so."""
         try:
-            letter = encode(answer)
+            encoded = encode(answer)
         except (TypeError, ValueError, RuntimeError):  # it was changed before and cannot travel
             return answer
         words = sight.envelope
         try:
-            found = decode(self._letter(letter))
+            found = decode(self._encoded(encoded))
         except ValueError as error:
             return ReplyEnvelope(words.run, words.site, words.moment.id, None, str(error))
         if isinstance(found, ReplyEnvelope):
@@ -235,20 +235,20 @@ class Mutations:
             words.run, words.site, words.moment.id, None, f"the node answered with {type(found).__name__}"
         )
 
-    def _letter(self, letter: EncodedMessage) -> EncodedMessage:
+    def _encoded(self, encoded: EncodedMessage) -> EncodedMessage:
         kind = self.random.integers(6)
         if kind == 0:
-            return EncodedMessage(self._tree(letter.tree), letter.tensors)
+            return EncodedMessage(self._tree(encoded.tree), encoded.tensors)
         if kind == 1:
-            return EncodedMessage(letter.tree, self._pick((pickle.dumps(Bomb()), b"", b"\0" * 64, b"\xff" * 8 + b"{")))
+            return EncodedMessage(encoded.tree, self._pick((pickle.dumps(Bomb()), b"", b"\0" * 64, b"\xff" * 8 + b"{")))
         if kind == 2:
-            return EncodedMessage(letter.tree, letter.tensors[: int(self.random.integers(len(letter.tensors) + 1))])
+            return EncodedMessage(encoded.tree, encoded.tensors[: int(self.random.integers(len(encoded.tensors) + 1))])
         if kind == 3:
-            return EncodedMessage(letter.tree[: int(self.random.integers(len(letter.tree) + 1))], letter.tensors)
+            return EncodedMessage(encoded.tree[: int(self.random.integers(len(encoded.tree) + 1))], encoded.tensors)
         if kind == 4:
-            return EncodedMessage(letter.tree, self._flipped(letter.tensors))
-        text = self._flipped(letter.tree.encode()).decode("utf-8", "replace")
-        return EncodedMessage(text, letter.tensors)
+            return EncodedMessage(encoded.tree, self._flipped(encoded.tensors))
+        text = self._flipped(encoded.tree.encode()).decode("utf-8", "replace")
+        return EncodedMessage(text, encoded.tensors)
 
     def _flipped(self, data: bytes) -> bytes:
         changed = bytearray(data)

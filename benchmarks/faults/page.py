@@ -17,22 +17,22 @@ TOP = """What a consortium makes of faults and attacks. Each line was brought ab
 disturbed, and judges it by an expectation that was written down before. This page is made from
 `benchmarks/faults/results` alone."""
 PROCESS = """Where a row does not say otherwise there were real processes on one machine, over TLS and through both
-doors: a SuperLink, three sites and the coordinator's program. Points are those of accuracy that the last evaluation
+gateways: a SuperLink, three sites and the coordinator's program. Points are those of accuracy that the last evaluation
 lost. Seconds are those that the whole command took longer than the undisturbed one; most of them are programs that
 start again, on a machine as busy as the end of the tables says. The last column quotes what the person who can mend
-it was told, in a terminal or a log; ids are shortened here, nothing else is."""
+it was shown, in a terminal or a log; ids are shortened here, nothing else is."""
 GATE = """The same messages without processes: what arrives is tampered with, and the coordinator's gate, its
 protection and the methods have to live with it. Every one of these rows is made by
 `python -m benchmarks.faults.inprocess`."""
 GROUPS: dict[str, tuple[str, ...]] = {
     "Programs that die": ("site killed", "coordinator killed", "superlink killed", "start killed", "Ctrl-C"),
     "Sites that are slow, come and go": ("slow site", "flapping site", "site back two rounds later"),
-    "Strangers at the door": (
+    "Unknown clients at the gateway": (
         "only ca.crt", "plain text", "unlisted key", "taken name", "revoked in a run", "foreign certificate",
         "expired certificate", "flood",
     ),
     "Members that mean harm": (
-        "hostile site", "oversize at the door", "corrupt bytes at the door", "hostile app", "pinned app",
+        "hostile site", "oversize at the gateway", "corrupt bytes at the gateway", "hostile app", "pinned app",
         "hostile coordinator",
     ),
     "What leaves a site": ("messages read",),

@@ -18,7 +18,7 @@ ROWS = RESULTS / "deployed.csv"
 REFERENCES = RESULTS / "references.csv"
 KEYS = {ROWS: ("name",), REFERENCES: ("method",)}
 
-PROCESSES = "processes on loopback, behind doors"
+PROCESSES = "processes on loopback, behind gateways"
 ONE_COMMAND = "one command, before it connects"
 HERE = "in process"
 

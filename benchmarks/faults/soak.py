@@ -19,7 +19,7 @@ ROUNDS = 500
 EARLY, SETTLED, MOST_GROWN = 10, 100, 20
 """Of the deployed one: from which round on memory is noted, after which it must have settled, and by how many MB a
 program may grow from there to the end."""
-PATIENCE = 120 * 60.0
+TIMEOUT = 120 * 60.0
 
 
 def _megabytes(pid: int | str = "self") -> float:
@@ -82,7 +82,7 @@ def deployed_rounds(stand: Stand) -> Iterator[Row]:
         "site": max(stand.pids_of(stand.sites[0], WORKER), key=_megabytes),
     }
     memory: dict[int, dict[str, float]] = {}
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while not run.over and time.monotonic() < until:
         done = len(run.folder.rounds())
         if done < ROUNDS:  # after the last one the coordinator ends, and has no size any more

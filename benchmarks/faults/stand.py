@@ -30,7 +30,7 @@ from fedsift.study.study import Study
 from fedsift.transports.remote.notebooks import RUNS
 
 LOOK = 0.004
-PATIENCE = 1200.0
+TIMEOUT = 1200.0
 """Seconds for what takes a minute on a quiet machine."""
 COORDINATOR = "flwr-serverapp"
 WORKER = "fedsift.deploy.site.worker"
@@ -91,15 +91,15 @@ class Running:
         found = re.match(r"round (\d+) \(.*answers to", str(self.waiting().get("what", "")))
         return int(found[1]) if found else 0
 
-    def end(self, seconds: float = PATIENCE) -> int:
+    def end(self, seconds: float = TIMEOUT) -> int:
         wait_until(lambda: self.over, seconds, f"the end of {self.folder.id}")
         return int(self.member.process.returncode)
 
-    def finish(self, number: int, seconds: float = PATIENCE) -> None:
+    def finish(self, number: int, seconds: float = TIMEOUT) -> None:
         """Wait until so many rounds are done, or the run is over."""
         wait_until(lambda: self.over or len(self.folder.rounds()) >= number, seconds, f"round {number}", LOOK)
 
-    def ask(self, number: int, seconds: float = PATIENCE) -> None:
+    def ask(self, number: int, seconds: float = TIMEOUT) -> None:
         """Wait until this round's answers are awaited, or the run is over."""
         wait_until(lambda: self.over or self.asking >= number, seconds, f"round {number} to be asked", LOOK)
 
@@ -131,7 +131,7 @@ class Stand:
         database = self.trial.out / "sites.db"
         place = ("--port", str(self.trial.port), "--home", self.trial.hub, "--database", database)
         self.members["superlink"] = self.trial.launch("superlink", "superlink", *place, *safe)
-        wait_until(lambda: (self.trial.hub / LINK_FILE).is_file(), 120, "the coordinator's door")
+        wait_until(lambda: (self.trial.hub / LINK_FILE).is_file(), 120, "the coordinator's gateway")
 
     def start_site(self, site: str, *more: str | Path) -> TrialProcess:
         how = ("--ca", self.trial.certificate, "--key", self.trial.key_of(site))
@@ -230,7 +230,7 @@ class Stand:
             return False
         return False
 
-    def work(self, site: str, run: Running, seconds: float = PATIENCE) -> None:
+    def work(self, site: str, run: Running, seconds: float = TIMEOUT) -> None:
         """Wait until the site is at work on a request, or the run is over."""
         wait_until(lambda: run.over or self.computes(site, run), seconds, f"{site} to compute", LOOK)
 

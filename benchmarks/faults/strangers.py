@@ -75,7 +75,7 @@ def unlisted_key(stand: Stand) -> Iterator[Row]:
         name="unlisted key",
         fault="a site whose key is not on the roster tries to join",
         how=PROCESSES,
-        expected="no node for it; both sides are told why",
+        expected="no node for it; both sides get the reason",
         outcome=f"{known} nodes as before" if known == len(stand.sites) else f"{known} nodes",
         passed=known == len(stand.sites) and "roster" in said and "roster" in stand.log("superlink"),
         said=said,
@@ -104,7 +104,7 @@ def revoked_in_a_run(stand: Stand) -> Iterator[Row]:
         name="revoked in a run",
         fault="a site is revoked after round 1 of 4",
         how=PROCESSES,
-        expected="its next message is refused, the run ends without it, both sides are told",
+        expected="its next message is refused, the run ends without it, both sides get the reason",
         outcome=f"exit code {code}; rounds {without} without it",
         passed=code == 0 and rows[-1]["participants"] == len(stand.sites) - 1 and bool(said and own),
         said=said,
@@ -121,20 +121,22 @@ def foreign_certificate(stand: Stand) -> Iterator[Row]:
         name="foreign certificate",
         fault="a site has another authority's ca.crt",
         how=PROCESSES,
-        expected="exit code 2 and a reason at the site, a line at the door",
+        expected="exit code 2 and a reason at the site, a line at the gateway",
         outcome=f"exit code {member.process.returncode}",
-        passed=member.process.returncode == 2 and bool(said) and "does not trust this door" in stand.log("superlink"),
+        passed=member.process.returncode == 2
+        and bool(said)
+        and "does not trust this gateway" in stand.log("superlink"),
         said=said,
     )
 
 
 def expired_certificate(stand: Stand) -> Iterator[Row]:
-    """The door refuses to start with one; a site that meets one, on a door that is not ours, says so."""
+    """The gateway refuses to start with one; a site that meets one, on a gateway that is not ours, says so."""
     pair = temporary_certificate(stand.trial.out / "expired", datetime.now(UTC) - timedelta(days=7300))
     home, port = stand.trial.out / "expired-hub", str(free_port())
     safe = ("--certificate", pair.certificate, "--key", pair.key, "--roster", stand.trial.roster)
-    door = stand.trial.launch("expired-door", "superlink", "--port", port, "--home", home, *safe)
-    wait_until(lambda: door.process.poll() is not None, 60, "the door's end")
+    gateway = stand.trial.launch("expired-gateway", "superlink", "--port", port, "--home", home, *safe)
+    wait_until(lambda: gateway.process.poll() is not None, 60, "the gateway's end")
     with _line(pair) as address:
         key = stand.trial.key_of(stand.sites[0])
         site = _visitor(stand, "expired-site", key, pair.certificate, address)
@@ -142,13 +144,13 @@ def expired_certificate(stand: Stand) -> Iterator[Row]:
     said = said_by(stand.log("expired-site"), "has expired")
     yield Row(
         name="expired certificate",
-        fault="the door's certificate has expired",
+        fault="the gateway's certificate has expired",
         how=PROCESSES,
-        expected="neither the door nor a site goes on with it: exit code 2 and the reason, on both sides",
-        outcome=f"exit codes {door.process.returncode} and {site.process.returncode}",
-        passed=(door.process.returncode, site.process.returncode) == (2, 2)
+        expected="neither the gateway nor a site goes on with it: exit code 2 and the reason, on both sides",
+        outcome=f"exit codes {gateway.process.returncode} and {site.process.returncode}",
+        passed=(gateway.process.returncode, site.process.returncode) == (2, 2)
         and bool(said)
-        and "expired on" in stand.log("expired-door"),
+        and "expired on" in stand.log("expired-gateway"),
         said=said,
     )
 
@@ -177,14 +179,14 @@ def _line(pair: CertificatePair) -> Iterator[str]:
 
 def plain_text(stand: Stand) -> Iterator[Row]:
     with socket.create_connection(("127.0.0.1", stand.trial.port), timeout=10.0) as line:
-        line.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: door\r\ncontent-length: 0\r\n\r\n")
+        line.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: gateway\r\ncontent-length: 0\r\n\r\n")
         answer = line.recv(4096).decode(errors="replace")
-    wait_until(lambda: "without encryption" in stand.log("superlink"), 10, "the door's word")
+    wait_until(lambda: "without encryption" in stand.log("superlink"), 10, "the gateway's word")
     yield Row(
         name="plain text",
-        fault="plain text to the door's port",
+        fault="plain text to the gateway's port",
         how=PROCESSES,
-        expected="400 with a hint, and a line at the door",
+        expected="400 with a hint, and a line at the gateway",
         outcome=answer.splitlines()[0],
         passed=answer.startswith("HTTP/1.1 400") and "TLS only" in answer,
         said=said_by(stand.log("superlink"), "without encryption"),
@@ -214,7 +216,7 @@ def taken_name(stand: Stand) -> Iterator[Row]:
         name="taken name",
         fault="a listed key claims the name of another site",
         how=PROCESSES,
-        expected="the name's own key answers for it; the impostor gets nothing, and both are told",
+        expected="the name's own key answers for it; the impostor gets nothing, and both get the reason",
         outcome=f"exit code {code}, {run.folder.rounds()[-1]['participants']} sites in the last round",
         passed=code == 0 and bool(said and told),
         said=said,

@@ -87,4 +87,4 @@ def findings(folder: Path) -> Path:
 
 def settled(study: Study) -> Study:
     """With what follows from the federation, as the run completes it: stages depend on it."""
-    return study.completed(study.facts(study.spread()))
+    return study.completed(study.facts(study.load_data()))

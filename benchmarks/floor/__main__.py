@@ -39,7 +39,7 @@ def study_of(method: str, floor: int, seed: int) -> Study:
             "model": {"name": "mlp"},
             "train": {"epochs": 2, "batch_size": 16, "lr": 0.05},
             "method": {"name": method, **METHODS[method]},
-            "federation": {"floor": floor},
+            "federation": {"min_count": floor},
         }
     )
 
@@ -71,7 +71,7 @@ def measured(method: str, floor: int, seed: int) -> dict[str, Any]:
 
 def table_of(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| method | floor | accuracy, % | noisy sites found, F1 |",
+        "| method | min_count | accuracy, % | noisy sites found, F1 |",
         "|---|---|---|---|",
     ]
     for method in METHODS:
@@ -85,7 +85,7 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     hidden = statistics.mean(row["below_floor"] for row in rows)
     about = (
         f"Digits at 10 sites, {len(SEEDS)} seeds, mean ± sd; of the classes that a site holds, {hidden:.0%} are "
-        "below a floor of 10. In simulations `federation.floor` sets it."
+        "below a minimum count of 10. In simulations `federation.min_count` sets it."
     )
     return "\n".join([*lines, "", about])
 

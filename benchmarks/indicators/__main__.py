@@ -88,14 +88,14 @@ def measure(study: Study, fits: int) -> dict[str, dict[str, float]]:
     """Every row's figures for one study."""
     method = study.method
     assert isinstance(method, FedNoRo)
-    spread = study.spread()
-    assert spread.truth is not None
-    federation = open_in_process(study, spread, "indicators")
+    federated = study.load_data()
+    assert federated.truth is not None
+    federation = open_in_process(study, federated, "indicators")
     models = {
         adjusted: warmed_up(replace(method, tau=method.tau if adjusted else 0.0), federation)
         for adjusted in (False, True)
     }
-    noisy = {number for number, site in enumerate(federation.sites) if site in spread.truth.noisy}
+    noisy = {number for number, site in enumerate(federation.sites) if site in federated.truth.noisy}
     wrong = np.array([number in noisy for number in range(len(federation.sites))])
     figures = {}
     for row in ROWS:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.attacks.page import table
-from benchmarks.leakage.measure import FLOOR
+from benchmarks.leakage.measure import MIN_COUNT
 from benchmarks.leakage.methods import NOISE, POLICIES, SEEDS, SHOWN, SITES, read_results
 from benchmarks.leakage.replies import LEAST
 from benchmarks.section import paragraph as filled
@@ -22,19 +22,19 @@ MARGIN = {"labels": 0.1, "member": 0.05}
 """How far a figure that is measured anew may lie above the kept one."""
 BLIND = {"labels": 0.0, "member": 0.5}
 """What anybody knows: less is nothing less to know."""
-HEADS = ("no policy", f"floor {FLOOR}", "and clipped", f"and noise {NOISE:g}")
+HEADS = ("no policy", f"min. count {MIN_COUNT}", "and clipped", f"and noise {NOISE:g}")
 
 HOW = """Each method runs a few rounds with {sites} sites of digits that have uneven classes ({seeds} seeds; methods
 for several labels: four findings a digit). The sites answer as deployed ones do, from a site.toml and by the code of
-a site's own process, which applies their policy: none; a floor of {floor}; that and updates clipped at the median
-length of the method's updates without a policy; that and noise of {noise:g} times this bound, which costs {rho:g} of
-zCDP an update. Without a policy a label audit still has the floor of {audit} that a site.toml has by itself. Whatever
-left is attacked field by field, by the attacks above and, where counts by class leave, by reading them; of several
-exchanges the coordinator takes the first, the last or all together. The table has the best of all these, the mean
-over sites and seeds; which is best was told by the truth, column by column, so it is what a lucky coordinator reads.
-Of a method with public samples {shown} of each site's samples are public, too, so that their predictions really
-leave. Of several labels the sites are more uneven, the mix is that of the yes among the findings that a site says it
-annotates, and a site whose mix is within {least:g} of equal shares has nothing to be known.
+a site's own process, which applies their policy: none; a minimum count of {min_count}; that and updates clipped at
+the median length of the method's updates without a policy; that and noise of {noise:g} times this bound, which costs
+{rho:g} of zCDP an update. Without a policy a label audit still has the minimum count of {audit} that a site.toml has
+by itself. Whatever left is attacked field by field, by the attacks above and, where counts by class leave, by reading
+them; of several exchanges the coordinator takes the first, the last or all together. The table has the best of all
+these, the mean over sites and seeds; which is best was chosen by the truth, column by column, so it is what a lucky
+coordinator reads. Of a method with public samples {shown} of each site's samples are public, too, so that their
+predictions really leave. Of several labels the sites are more uneven, the mix is that of the yes among the findings
+that a site says it annotates, and a site whose mix is within {least:g} of equal shares has nothing to be known.
 `benchmarks/leakage/replies.py` has the attacks, `benchmarks/leakage/results/fields.csv` the figure of each."""
 AGAIN_TEXT = """The slow tests measure {names} anew with seed {seed}: no figure may lie above the kept one by more than
 {labels:g} (label mix) or {member:g} (member)."""
@@ -69,8 +69,8 @@ def section() -> list[str]:
     found = read_results()
     names = [name for name in methods.names() if name in found]
     how = HOW.format(
-        seeds=len(SEEDS), sites=SITES, floor=FLOOR, noise=NOISE, rho=update_zcdp(NOISE), shown=SHOWN, least=LEAST,
-        audit=SiteFile.floor,
+        seeds=len(SEEDS), sites=SITES, min_count=MIN_COUNT, noise=NOISE, rho=update_zcdp(NOISE), shown=SHOWN,
+        least=LEAST, audit=SiteFile.audit_min_count,
     )  # fmt: skip
     again = AGAIN_TEXT.format(names=", ".join(AGAIN), seed=SEEDS[0], **MARGIN)
     return [
@@ -78,7 +78,7 @@ def section() -> list[str]:
         *_unmeasured(found),
         "**Label mix**",
         _figures(found, names, "labels"),
-        *_still(found, names, "labels", "more than half of what they tell without a policy"),
+        *_still(found, names, "labels", "more than half of what they disclose without a policy"),
         "**Member**",
         _figures(found, names, "member"),
         *_withheld(found, names),
@@ -101,7 +101,7 @@ def _figures(found: Mapping[str, Any], names: Sequence[str], what: str) -> str:
         first = best[0]
         source = _unread(found[name][POLICIES[0]]) if first is None else first[0].partition(",")[0]
         body.append([name, source, *("–" if one is None else f"{one[1] + 0.0:.2f}" for one in best)])
-    return table(["method", "most is told by", *HEADS], body)
+    return table(["method", "most is disclosed by", *HEADS], body)
 
 
 def _unread(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -118,7 +118,7 @@ def _still(found: Mapping[str, Any], names: Sequence[str], what: str, words: str
             left.append(f"{name} ({last[0].partition(',')[0]})")
     if not left:
         return []
-    return [filled(f"With floor, clipping and noise these methods still tell {words}: {', '.join(left)}.")]
+    return [filled(f"With minimum count, clipping and noise these methods still disclose {words}: {', '.join(left)}.")]
 
 
 def _withheld(found: Mapping[str, Any], names: Sequence[str]) -> list[str]:

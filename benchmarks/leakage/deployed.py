@@ -41,9 +41,9 @@ class Left:
     reply: Reply
 
 
-def site_files(spread: FederatedDataset, folder: Path, policy: Policies) -> dict[str, Path]:
+def site_files(federated: FederatedDataset, folder: Path, policy: Policies) -> dict[str, Path]:
     """A folder for each site, as a trial deployment has them; with a policy, one that the operator approved."""
-    files = dict(zip(spread.sites, export_trial(spread, {}, folder), strict=True))
+    files = dict(zip(federated.sites, export_trial(federated, {}, folder), strict=True))
     approved: bytes | None = None
     for path in files.values() if policy else ():
         table = tomllib.loads(path.read_text("utf-8"))

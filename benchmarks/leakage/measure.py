@@ -32,7 +32,7 @@ from fedsift.training.workers import predict
 Array = NDArray[np.float64]
 OWN = 200
 """Labelled samples of the coordinator's own."""
-FLOOR = 10
+MIN_COUNT = 10
 SMALLEST = 1e-12
 """Stands for a share of nothing where something is divided by it."""
 NOISES = (0.0, 0.1, 1.0)
@@ -73,10 +73,10 @@ class Scene:
         return len(self.federation.classes)
 
     def samples(self, site: str) -> Samples:
-        return self.federation._samples(self.federation.spread.rows[site])
+        return self.federation._samples(self.federation.federated.rows[site])
 
     def labels(self, site: str) -> Tensor:
-        return torch.from_numpy(self.federation.spread.given[site])
+        return torch.from_numpy(self.federation.federated.given[site])
 
     def shares(self, site: str) -> Array:
         """The secret: the site's mix of labels."""
@@ -89,7 +89,7 @@ class Scene:
 
 def scene(seed: int) -> Scene:
     study = study_of(seed)
-    federation = open_in_process(study, study.spread(), f"leakage {seed}", InProcess)
+    federation = open_in_process(study, study.load_data(), f"leakage {seed}", InProcess)
     method: Any = study.method
     state = warmed_up(method, federation)
     federation.begin(Round("look", 0, method.rounds), (Train, Indicate))
@@ -164,7 +164,7 @@ def known(guess: Array, secret: Array) -> float:
 def membership(place: Scene, site: str, model: Weights, *, with_labels: bool) -> float:
     """AUC of telling the site's samples from strangers: by the fall of its loss, or by confidence alone."""
     inside, outside = place.samples(site), place.strangers
-    truth = torch.from_numpy(place.federation.spread.dataset.labels)
+    truth = torch.from_numpy(place.federation.federated.dataset.labels)
     scores = []
     for samples in (inside, outside):
         after = place.logits(model, samples)
@@ -209,16 +209,16 @@ def rows(place: Scene, seed: int) -> Iterator[tuple[str, str, str, float]]:
         counts = np.bincount(place.labels(site).numpy(), minlength=place.classes)
         told = place.losses[site]
         values, held = told.values.numpy().astype(float), told.held.numpy()
-        above = held & (counts >= FLOOR)
+        above = held & (counts >= MIN_COUNT)
         yield "per-class losses", "none", "labels", known(from_losses(values, held), place.shares(site))
         yield (
             "per-class losses",
-            f"floor {FLOOR}",
+            f"floor {MIN_COUNT}",
             "labels",
             known(from_losses(values, above), place.shares(site)),
         )
         yield "prototypes", "none", "labels", known(from_presence(held), place.shares(site))
-        yield "prototypes", f"floor {FLOOR}", "labels", known(from_presence(above), place.shares(site))
+        yield "prototypes", f"floor {MIN_COUNT}", "labels", known(from_presence(above), place.shares(site))
 
 
 def _length(start: Weights, model: Weights) -> float:

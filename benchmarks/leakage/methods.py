@@ -23,7 +23,7 @@ from benchmarks.attacks.accuracy import FINDINGS, WITH
 from benchmarks.attacks.light import conducted
 from benchmarks.files import read_list
 from benchmarks.leakage.deployed import Deployed, Left, introduced, site_files
-from benchmarks.leakage.measure import FLOOR
+from benchmarks.leakage.measure import MIN_COUNT
 from benchmarks.leakage.replies import FROM, Reader, figures, lengths, read
 
 from fedsift.benchmark.rows import flat, read_rows, write_rows
@@ -90,7 +90,7 @@ def study_of(name: str, seed: int, folder: Path) -> Study:
     }
     if "multiclass" not in method.tasks:
         table["partition"] = {**table["partition"], **UNEVEN_FINDINGS}
-        path = _several_labels(Study.from_table(table).spread(), folder / f"findings-{seed}.npz")
+        path = _several_labels(Study.from_table(table).load_data(), folder / f"findings-{seed}.npz")
         table["data"] = {"name": "npz", "path": str(path)}
         table["partition"] = {"name": "natural"}
         table["noise"] = {"name": "class-missing", "missing": 1}
@@ -101,11 +101,11 @@ def study_of(name: str, seed: int, folder: Path) -> Study:
     return Study.from_table(table)
 
 
-def _several_labels(spread: FederatedDataset, path: Path) -> Path:
+def _several_labels(federated: FederatedDataset, path: Path) -> Path:
     """The same sites with four yes/no findings a digit."""
-    data = spread.dataset
+    data = federated.dataset
     findings = np.stack([np.isin(data.labels, WITH[k]) for k in range(len(FINDINGS))], axis=1)
-    rows = {site: np.concatenate([spread.rows[site], spread.held_out[site]]) for site in spread.sites}
+    rows = {site: np.concatenate([federated.rows[site], federated.held_out[site]]) for site in federated.sites}
     every = np.concatenate(list(rows.values()))
     np.savez(
         path,
@@ -119,18 +119,18 @@ def _several_labels(spread: FederatedDataset, path: Path) -> Path:
     return path
 
 
-def spread_of(study: Study) -> FederatedDataset:
+def public_widened(study: Study) -> FederatedDataset:
     """The study's data; of each site a few samples are public as well, or nobody could ask whether they are there."""
-    spread = study.spread()
-    if spread.public is None:
-        return spread
-    shown = np.concatenate([spread.public.rows, *(rows[:SHOWN] for rows in spread.rows.values())])
-    return dataclasses.replace(spread, public=dataclasses.replace(spread.public, rows=shown))
+    federated = study.load_data()
+    if federated.public is None:
+        return federated
+    shown = np.concatenate([federated.public.rows, *(rows[:SHOWN] for rows in federated.rows.values())])
+    return dataclasses.replace(federated, public=dataclasses.replace(federated.public, rows=shown))
 
 
 def policy_table(policy: str, clip: float) -> dict[str, Any]:
     """The `[policy]` table of every site; each policy adds to the one before it."""
-    table: dict[str, Any] = {} if policy == "no policy" else {"floor": FLOOR, "audit": True}
+    table: dict[str, Any] = {} if policy == "no policy" else {"min_count": MIN_COUNT, "audit": True}
     if policy in ("clipped", "noise"):
         table["clip"] = clip
     if policy == "noise":
@@ -144,31 +144,31 @@ def measured(name: str, seed: int, policies: tuple[str, ...] = POLICIES) -> dict
     clip = 1.0
     with tempfile.TemporaryDirectory() as place:
         study = study_of(name, seed, Path(place))
-        spread = spread_of(study)
+        federated = public_widened(study)
         for number, policy in enumerate(policies):
             folder = Path(place) / f"sites-{number}"
-            left, found[policy] = _run(study, spread, folder, policy_table(policy, clip))
+            left, found[policy] = _run(study, federated, folder, policy_table(policy, clip))
             if policy == POLICIES[0] and (long := lengths(left)):
                 clip = float(f"{np.median(long):.3g}")
     return found
 
 
 def _run(
-    study: Study, spread: FederatedDataset, folder: Path, policy: Mapping[str, Any]
+    study: Study, federated: FederatedDataset, folder: Path, policy: Mapping[str, Any]
 ) -> tuple[list[Left], dict[str, Any]]:
-    files = site_files(spread, folder, policy)
+    files = site_files(federated, folder, policy)
     left: list[Left] = []
     failures: list[str] = []
     facts = introduced(files, MODEL)
     seen: dict[str, Any] = {"files": files, "left": left, "failures": failures, "facts": facts}
     row: dict[str, Any] = {"policy": dict(policy)}
     try:
-        end = conducted(study, spread, Deployed, **seen)
+        end = conducted(study, federated, Deployed, **seen)
         row["accuracy"] = None if end.model is None else round(end.accuracy, 3)
         row["set aside"] = end.refused
     except FedsiftError as error:  # a run that a policy ends is a result
         row["ended"] = str(error)[:300]
-    reader = Reader(open_in_process(study, spread, study.name, InProcess), facts)
+    reader = Reader(open_in_process(study, federated, study.name, InProcess), facts)
     labels, member = figures(read(left, reader), reader)
     row["labels"] = {key: round(value, 3) for key, value in labels.items()}
     row["member"] = {key: round(value, 3) for key, value in member.items()}

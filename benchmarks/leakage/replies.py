@@ -134,12 +134,12 @@ class Reader:
     @property
     def own(self) -> NDArray[np.int64]:
         """Rows of labelled samples of the coordinator's own."""
-        return self.federation.spread.dataset.test[:OWN]
+        return self.federation.federated.dataset.test[:OWN]
 
     @property
     def strangers(self) -> NDArray[np.int64]:
         """Rows that no site has and the coordinator does not know."""
-        return self.federation.spread.dataset.test[OWN:]
+        return self.federation.federated.dataset.test[OWN:]
 
     def active(self, site: str) -> NDArray[np.int64]:
         """Classes that the site says it annotates: no secret."""
@@ -148,14 +148,14 @@ class Reader:
 
     def secret(self, site: str) -> Array:
         """The site's mix of labels, over its active classes."""
-        given = self.federation.spread.given[site]
+        given = self.federation.federated.given[site]
         counts = given.sum(0) if given.ndim == 2 else np.bincount(given, minlength=len(self.federation.classes))
         return as_shares(counts.astype(float)[self.active(site)])
 
     def logits(self, weights: Weights) -> Tensor:
         """Of all samples there are, `[n, K]`; those of a model that went to all sites are worked out once."""
         if id(weights) not in self._memory:
-            data = self.federation.spread.dataset
+            data = self.federation.federated.dataset
             every = Samples(self.federation._pool, torch.arange(len(data.images)), data.mean, data.std)
             self._memory[id(weights)] = predict(
                 self.federation.model, weights, every, len(data.classes), self.federation.compute
@@ -169,7 +169,7 @@ class Reader:
 
     def losses(self, logits: Tensor, site: str) -> Array:
         """Of every sample, with its true labels of the site's classes, `[n]`."""
-        labels = torch.from_numpy(self.federation.spread.dataset.labels)
+        labels = torch.from_numpy(self.federation.federated.dataset.labels)
         if not self.federation.multilabel:
             return F.cross_entropy(logits, labels, reduction="none").double().numpy()
         active = torch.from_numpy(self.active(site))
@@ -250,7 +250,7 @@ def _read_model(found: Evidence, name: str, site: str, reader: Reader, after: Te
     often = [reader.frequencies(logits[own])[active] for logits in (after, before)]
     found.guess(name, site, from_ratio(*often))
     fall = np.nan_to_num(reader.losses(before, site) - reader.losses(after, site))
-    found.score(name, site, fall[reader.federation.spread.rows[site]], fall[reader.strangers])
+    found.score(name, site, fall[reader.federation.federated.rows[site]], fall[reader.strangers])
 
 
 def _exchanges(left: Sequence[Left]) -> list[list[Left]]:
@@ -274,9 +274,9 @@ def _read_predictions(found: Evidence, exchange: Sequence[Left], reader: Reader)
         if name in PUBLIC:
             rows = _public_rows(each, reader)
             order = np.argsort(rows)  # every exchange has a shuffle of its own
-            sure, rows, spread = outputs.max(-1)[order], rows[order], reader.federation.spread
-            somewhere = np.concatenate([*spread.rows.values(), *spread.held_out.values()])
-            inside, outside = np.isin(rows, spread.rows[site]), ~np.isin(rows, somewhere)
+            sure, rows, federated = outputs.max(-1)[order], rows[order], reader.federation.federated
+            somewhere = np.concatenate([*federated.rows.values(), *federated.held_out.values()])
+            inside, outside = np.isin(rows, federated.rows[site]), ~np.isin(rows, somewhere)
             found.score(name, site, sure[inside], sure[outside])
 
 
@@ -299,7 +299,7 @@ def _probabilities(each: Left) -> Array | None:
 
 def _public_rows(each: Left, reader: Reader) -> NDArray[np.int64]:
     """Rows of the dataset whose predictions these are."""
-    public = reader.federation.spread.public
+    public = reader.federation.federated.public
     request: Any = each.request
     assert public is not None
     positions = request.show.part.positions(each.moment.seed, len(public.rows))

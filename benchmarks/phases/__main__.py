@@ -107,8 +107,8 @@ def breakdown(trial: ConsortiumTrial, asked: dict[int, float], ended: dict[int, 
                     "to the site's node": pull - begin,
                     "node to the site's process": done - answer["seconds"] - pull,
                     "the site computes": answer["seconds"],
-                    "answer to the coordinator's door": push - done,
-                    "door to the next round": end - push,
+                    "answer to the coordinator's gateway": push - done,
+                    "gateway to the next round": end - push,
                 }
             )
         if each:

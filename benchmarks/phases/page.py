@@ -26,8 +26,8 @@ FLOWERS = {
     "to the site's node": "Flower: the message is stored, and the node asks for it",
     "node to the site's process": "Flower: SuperNode, SuperExec, the message's own process",
     "the site computes": "ours",
-    "answer to the coordinator's door": "Flower: the way back through the node",
-    "door to the next round": "Flower: the program asks for answers; then ours: gate, averaging, checkpoint",
+    "answer to the coordinator's gateway": "Flower: the way back through the node",
+    "gateway to the next round": "Flower: the program asks for answers; then ours: gate, averaging, checkpoint",
 }
 """Whose each part of a phase is."""
 
@@ -60,7 +60,7 @@ def table_of(found: dict[str, Any]) -> str:
     first = statistics.median(turn["fedsift"]["first_question_after"] for turn in turns)
     rows = [
         ("a phase of a plain Flower app, the same model", statistics.median(plain), "Flower"),
-        ("a phase of fedsift, behind doors", statistics.median(ours), ""),
+        ("a phase of fedsift, behind gateways", statistics.median(ours), ""),
         *((f"of that: {name}", seconds, FLOWERS[name]) for name, seconds in parts.items()),
         ("from the command to the first question", first, ""),
     ]

@@ -51,10 +51,10 @@ def measure(sites: int) -> dict[str, Any]:
     )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
-    spread = build(dataset, partitions.get("iid")(sites=sites), noises.get("clean")(), seed=1)  # type: ignore[call-arg]
+    federated = build(dataset, partitions.get("iid")(sites=sites), noises.get("clean")(), seed=1)  # type: ignore[call-arg]
     spread_seconds = time.perf_counter() - started
     study = Study.from_table({"method": {"name": "fedavg", "rounds": ROUNDS, "fraction": ASKED / sites}})
-    federation = open_in_process(study, spread, "scale")
+    federation = open_in_process(study, federated, "scale")
     folder = RunFolder.create(Path(tempfile.mkdtemp()), "scale")
     run_rounds(
         methods.get("fedavg")(rounds=ROUNDS, fraction=ASKED / sites),

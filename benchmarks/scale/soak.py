@@ -44,12 +44,12 @@ def soak(method: str, rounds: int) -> dict[str, Any]:
         np.arange(n - 1000),
         np.arange(n - 1000, n),
     )
-    spread = build(dataset, partitions.get("iid")(sites=SITES), noises.get("clean")(), seed=1)  # type: ignore[call-arg]
+    federated = build(dataset, partitions.get("iid")(sites=SITES), noises.get("clean")(), seed=1)  # type: ignore[call-arg]
     settings = {"name": method, "rounds": rounds, "fraction": ASKED / SITES}
     study = Study.from_table(
         {"model": {"name": "lenet5"}, "method": settings, "engine": {"workers": 2}, "train": {"epochs": 1}}
     )
-    federation = open_in_process(study, spread, "soak")
+    federation = open_in_process(study, federated, "soak")
     megabytes: list[float] = []
 
     def look(row: dict[str, Any]) -> None:

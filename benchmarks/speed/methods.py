@@ -83,9 +83,9 @@ class Stepper:
         if "public" in kind.needs:
             table["public"] = {"from_train": 0.1}
         study = Study.from_table(table)
-        spread = study.spread()
-        self.method = study.completed(study.facts(spread)).method
-        self.federation: InProcess = open_in_process(study, spread, name)
+        federated = study.load_data()
+        self.method = study.completed(study.facts(federated)).method
+        self.federation: InProcess = open_in_process(study, federated, name)
         self.federation.begin(Round("start", 0, -1), ())
         self.state = self.method.start(self.federation)
         self._number = 0

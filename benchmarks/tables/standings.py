@@ -23,8 +23,8 @@ recommendation on this page is written by `python -m benchmarks.tables` from `be
 test holds the page against it. `fedsift doctor` gives the same advice. It is one dataset with one kind of model: a
 start, not a verdict on your data."""
 READING = """How sure that is. The method named is the first by mean rank of all methods on these very runs, so its
-points above {} flatter it, and intervals are not corrected for the choice. The last column names whom it was not told
-apart from: methods to which its own difference, paired by seed, has a 95 % interval with 0 in it."""
+points above {} flatter it, and intervals are not corrected for the choice. The last column names the methods
+from which it does not differ significantly: the 95 % interval of the difference, paired by seed, contains 0."""
 FURTHER = ("leaderboard-lenet5", "cifar10n")
 """Tables that ask the same of another network, or of more kinds of labels; shown even before a run is kept."""
 NAMED = 4
@@ -128,7 +128,7 @@ def recommended(results: Results) -> str:
         "mean rank",
         f"points above {results.table.compared_with} (95 % interval)",
         "next",
-        "not told apart from",
+        "no significant difference from",
     ]
     return pipes(head, lines)
 

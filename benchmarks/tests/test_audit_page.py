@@ -31,6 +31,6 @@ def test_a_paired_difference_by_hand() -> None:
 def test_a_rise_is_missed_unless_the_seeds_cannot_tell_it_from_none() -> None:
     assert _no_worse(seeds([-0.001, -0.002])) == "holds"
     assert _no_worse(seeds([0.002, 0.0021, 0.0019])) == "missed"
-    assert _no_worse(seeds([0.006, -0.004, 0.001])).startswith("not told apart: +0.0010 (-")
+    assert _no_worse(seeds([0.006, -0.004, 0.001])).startswith("no significant difference: +0.0010 (-")
     assert _no_worse(seeds([0.001])) == "missed"  # one seed tells nothing
     assert _no_worse(seeds([-0.001, -0.002], ap=-0.01)) == "missed"

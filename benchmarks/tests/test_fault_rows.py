@@ -26,8 +26,8 @@ TOGETHER = (
     "hostile app",
     "hostile coordinator",
     "hostile site",
-    "oversize at the door",
-    "corrupt bytes at the door",
+    "oversize at the gateway",
+    "corrupt bytes at the gateway",
     "flood",
     "superlink killed, fednoro",
 )

@@ -24,7 +24,7 @@ def order() -> list[str]:
     """Who is visited, one after another."""
     visits = Visits()
     visits.moves = {}
-    conducted(study(), study().spread(), protection=visits)
+    conducted(study(), study().load_data(), protection=visits)
     return list(visits.moves)
 
 
@@ -34,9 +34,9 @@ def test_a_hostile_site_among_the_first_visited_is_refused(order: list[str], num
     """The first visited once; the second beside it, and again when it is visited."""
     kind = attacked(MODEL[attack], [order[number]])
     chosen = study(first_together=True)
-    assert conducted(chosen, chosen.spread(), kind).refused == number + 1
+    assert conducted(chosen, chosen.load_data(), kind).refused == number + 1
 
 
 def test_honest_sites_pass(order: list[str]) -> None:
     chosen = study(first_together=True)
-    assert conducted(chosen, chosen.spread()).refused == 0
+    assert conducted(chosen, chosen.load_data()).refused == 0

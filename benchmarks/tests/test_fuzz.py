@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("flwr", reason="letters are Flower's")
+pytest.importorskip("flwr", reason="messages are Flower's")
 
 from benchmarks.faults.fuzz import fuzz, fuzz_method
 from benchmarks.faults.mutations import EXECUTED

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.deploy.test_sites import write_site
+from tests.deploy.test_site_data import write_site
 
 from benchmarks.leakage.by_method import AGAIN, BLIND, MARGIN, figure, grown
 from benchmarks.leakage.deployed import Left, told
@@ -90,7 +90,7 @@ def left_under(folder: Path, policy: dict[str, Any]) -> Left:
     """One training visit to a site whose own process applies the policy."""
     folder.mkdir()
     opened = {"requests": ["Train"], "fields": ["Trained.weights", "Trained.samples", "Trained.loss"]}
-    path = write_site(folder, policy={**opened, **policy, "floor": 0})
+    path = write_site(folder, policy={**opened, **policy, "min_count": 0})
     request = Train(initial_weights("mlp", (1, 2, 2), 3, seed=1), Recipe(epochs=3, lr=1.0))
     envelope = RequestEnvelope("leakage", "north", RequestMoment(1, "train", 0, 0), "", request)
     answer = told(path, envelope, "mlp")

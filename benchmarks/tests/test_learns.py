@@ -20,9 +20,9 @@ def test_lower_ends_by_hand() -> None:
     assert lower_end("bacc", 0.5, 20, [4, 16]) == pytest.approx(0.5 - 1.96 * math.sqrt(5 / 64) / 2, abs=1e-4)
     assert hanley_mcneil(0.5, 1, 1) == pytest.approx(0.5)
     # A = 0.8: Q1 = 0.8 / 1.2, Q2 = 1.28 / 1.8
-    spread = 0.16 + 9 * (2 / 3 - 0.64) + 19 * (1.28 / 1.8 - 0.64)
-    assert hanley_mcneil(0.8, 10, 20) == pytest.approx(math.sqrt(spread / 200))
-    assert lower_end("auc", 0.8, 30, [10, 0, 30]) == pytest.approx(0.8 - 1.96 * math.sqrt(spread / 200), abs=1e-4)
+    federated = 0.16 + 9 * (2 / 3 - 0.64) + 19 * (1.28 / 1.8 - 0.64)
+    assert hanley_mcneil(0.8, 10, 20) == pytest.approx(math.sqrt(federated / 200))
+    assert lower_end("auc", 0.8, 30, [10, 0, 30]) == pytest.approx(0.8 - 1.96 * math.sqrt(federated / 200), abs=1e-4)
     with pytest.raises(ValueError, match="'f1'"):
         lower_end("f1", 0.5, 10, [])
 

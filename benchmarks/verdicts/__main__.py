@@ -64,7 +64,7 @@ def judge(number: int, trainer: str) -> dict[str, Any]:
     from fedsift.study.study import Study
 
     study = Study.from_table(study_of(number, trainer))
-    federation = open_in_process(study, study.spread(), "verdicts")
+    federation = open_in_process(study, study.load_data(), "verdicts")
     federation.begin(Round("start", 0, -1), ())
     state = study.method.start(federation)
     done = 0
@@ -74,11 +74,11 @@ def judge(number: int, trainer: str) -> dict[str, Any]:
             state = stage.step(state, federation)
             done += 1
     found = Findings.of(federation.log.values)
-    assert found is not None and federation.spread.truth is not None
+    assert found is not None and federation.federated.truth is not None
     return {
         "number": number,
         "noisy": sorted(found.noisy),
-        "truth": sorted(federation.spread.truth.noisy),
+        "truth": sorted(federation.federated.truth.noisy),
         "p_value": found.p_value,
         "steadiness": found.steadiness,
         "borderline": found.borderline,

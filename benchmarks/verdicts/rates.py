@@ -125,8 +125,8 @@ def real(sites: int, rho: float, federations: int) -> dict[str, Any]:
                 folder = new_run(study, Path(place))
                 run(study, folder)
                 rows = folder.rounds()
-            spread = study.spread()
-            found, truth = Findings.last(rows), spread.truth
+            federated = study.load_data()
+            found, truth = Findings.last(rows), federated.truth
             assert found is not None and truth is not None
             bad = set(truth.noisy)
             count["noisy"] += len(bad) if not before else 0

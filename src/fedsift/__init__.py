@@ -4,7 +4,7 @@
     run = fedsift.run("study.toml", method={"name": "fednoro"}, seed=3)
     run.summary["bacc"]["last"], run.noisy_sites, run.predict(images)
 
-The names in `__all__` are the public API for users (docs/api.md); `fedsift.extend` is the one for whoever adds a
+The names in `__all__` are the public API for users (docs/api.md); `fedsift.extend` is the one for adding a
 method, a noise model or a dataset. They are imported when they are first used.
 """
 

@@ -1,4 +1,4 @@
-"""For whoever adds something to fedsift: a method, loss term, aggregation rule, noise model, partition, dataset,
+"""The public API for extending fedsift with a method, loss term, aggregation rule, noise model, partition, dataset,
 network, transport or tracker.
 
 Derive from a class of this module, or write a function where it says so, and name it `package.module:Name` in a study;

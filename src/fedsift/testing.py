@@ -1,4 +1,4 @@
-"""For whoever writes a method: a federation whose sites answer by a script, and a check of every promise.
+"""Test tools for authors of methods: a federation whose sites answer from a script, and a check of every promise.
 
 `Scripted` is small enough to compute by hand:
 
@@ -55,7 +55,7 @@ Script = Callable[[str, Request[Any]], Reply | None]
 
 
 class Scripted(RandomDraws):
-    """A `Federation` that hands every request to a function, and keeps what was asked, recorded and warned of."""
+    """A `Federation` that passes every request to a function, and keeps what was asked, recorded and warned of."""
 
     def __init__(
         self,
@@ -181,8 +181,8 @@ class InMemory(EngineTransport):
 
     summary: ClassVar[str] = "encoded messages and sites in folders, without a network"
 
-    def engine(self, study: Study, spread: FederatedDataset) -> Engine:
-        return RemoteSimulation(spread, InMemoryChannel, study.model.of_sites(spread.sites))
+    def engine(self, study: Study, federated: FederatedDataset) -> Engine:
+        return RemoteSimulation(federated, InMemoryChannel, study.model.of_sites(federated.sites))
 
 
 # What every method promises
@@ -262,7 +262,7 @@ class _Checked:
         made = new_run(study, self.folder) if folder is None else folder
         if folder is not None:
             study = Study.from_file(folder.study_file) if _importable(self.method) else study
-        data = self.study().spread()
+        data = self.study().load_data()
         execute_run(study, made, lambda: transport.engine(study, data), listen)
         return made
 
@@ -325,8 +325,8 @@ class _ReversedSites(InProcess):
 class _InProcessOf(EngineTransport):
     kind: type[InProcess]
 
-    def engine(self, study: Study, spread: FederatedDataset) -> Engine:
-        return InProcessFederation(spread, study.model.of_sites(spread.sites), study.engine.compute(), self.kind)
+    def engine(self, study: Study, federated: FederatedDataset) -> Engine:
+        return InProcessFederation(federated, study.model.of_sites(federated.sites), study.engine.compute(), self.kind)
 
 
 def _promise(held: bool, promise: str, found: str) -> None:

@@ -103,7 +103,7 @@ def test_what_does_not_fit_makes_room_for_the_next() -> None:
     assert ranking.advice(unfit=everyone).best == ()
 
 
-def test_the_gain_has_an_interval_over_seeds_and_close_rows_are_not_told_apart() -> None:
+def test_the_gain_has_an_interval_over_seeds_and_close_rows_are_not_separated() -> None:
     """Gains of 34, 36 and 38 points: 36 ± 4.303 x 2 / sqrt(3). SCE beats or loses to GCE; FedLA is far behind."""
     seeds = [with_more(("GCE", 0.55 + gce), ("SCE", 0.55 + sce)) for gce, sce in
              ((0.34, 0.33), (0.36, 0.36), (0.38, 0.385))]  # fmt: skip
@@ -111,12 +111,12 @@ def test_the_gain_has_an_interval_over_seeds_and_close_rows_are_not_told_apart()
     assert (first.named, second.named) == ("fedavg loss=gce", "fedavg loss=sce")
     assert (first.above_reference, first.seeds) == (pytest.approx(36.0), 3)
     assert (first.low, first.high) == (pytest.approx(31.0317, abs=1e-3), pytest.approx(40.9683, abs=1e-3))
-    assert even(made_up(*seeds)).advice().told_apart is False
+    assert even(made_up(*seeds)).advice().separated is False
     alone = [
         {place: value for place, value in values.items() if place[0] not in ("SCE", "FedNoRo")} for values in seeds
     ]
-    assert even(made_up(*alone)).advice().told_apart is True
-    assert even(made_up(VALUES)).advice().told_apart is False, "one seed tells nothing apart"
+    assert even(made_up(*alone)).advice().separated is True
+    assert even(made_up(VALUES)).advice().separated is False, "one seed separates nothing"
 
 
 def test_who_was_told_the_truth_does_not_count() -> None:

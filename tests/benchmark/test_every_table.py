@@ -111,11 +111,11 @@ def test_every_table_starts(name: str, tmp_path: Path) -> None:
     for number, row in enumerate(table.rows):
         study = study_of(table, row, table.columns_of(row)[0], table.seeds[0])
         try:
-            spread = study.spread()
+            federated = study.load_data()
         except DataError as error:
             pytest.skip(str(error))
         folder = RunFolder(tmp_path / str(number))
         folder.path.mkdir()
         folder.write_text("study.toml", study.to_toml())
         with contextlib.suppress(Enough):
-            run(study, folder, listen, spread=spread)
+            run(study, folder, listen, federated=federated)

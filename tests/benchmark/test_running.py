@@ -13,8 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from fedsift.benchmark import cells, running
-from fedsift.benchmark import pool as crew
+from fedsift.benchmark import cells, pool, running
 from fedsift.benchmark.pool import JobNews, TableJob, do, run_jobs
 from fedsift.benchmark.running import TableOutcome, TableProgress, in_shard, run_table
 from fedsift.benchmark.store import RunStore, merge
@@ -231,7 +230,7 @@ def test_a_run_that_gets_more_processes_goes_on_to_the_same_bytes(
 ) -> None:
     """Cores become free while it runs, and it has long to go: broken off after its third round, then two workers."""
     for name, seconds in (("WORTH_A_BREAK", -1.0), ("TRIED_AFTER", 0.0), ("SAID_EVERY", 0.0)):
-        monkeypatch.setattr(crew, name, seconds)
+        monkeypatch.setattr(pool, name, seconds)
     heard = iter([0, 0, 2] + [0] * 100)
     alone, shared = shared_run(tmp_path, "alone", None), shared_run(tmp_path, "shared", lambda: next(heard))
     assert alone.record is not None and shared.record is not None
@@ -248,8 +247,8 @@ def test_a_run_that_ends_soon_is_not_broken_off(tmp_path: Path) -> None:
 
 
 def test_a_run_on_another_device_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "WORTH_A_BREAK", -1.0)
-    monkeypatch.setattr(crew, "_can_share", lambda study: False)
+    monkeypatch.setattr(pool, "WORTH_A_BREAK", -1.0)
+    monkeypatch.setattr(pool, "_can_share", lambda study: False)
     assert shared_run(tmp_path, "elsewhere", lambda: 2).record is not None
     assert (tmp_path / "elsewhere" / "events.jsonl").read_text().count('"started"') == 1
 
@@ -273,10 +272,10 @@ class Line:
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
-    """The lines of a crew in which the run of the first hand at work is always the next to end."""
+    """The lines of a pool in which the run of the first hand at work is always the next to end."""
     made: list[Line] = []
 
-    class Hand(crew._JobProcess):
+    class Hand(pool._JobProcess):
         def __init__(self) -> None:
             made.append(Line())
             self.connection, self.job, self.workers = cast(Any, made[-1]), None, 1
@@ -286,8 +285,8 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
         def end(self) -> None:
             pass
 
-    monkeypatch.setattr(crew, "_JobProcess", Hand)
-    monkeypatch.setattr(crew, "wait", lambda connections: connections[:1])
+    monkeypatch.setattr(pool, "_JobProcess", Hand)
+    monkeypatch.setattr(pool, "wait", lambda connections: connections[:1])
     return made
 
 
@@ -309,7 +308,7 @@ def test_cores_are_shared_among_the_runs_that_are_left(lines: list[Line]) -> Non
 
 
 def test_a_process_that_has_worked_long_is_renewed(lines: list[Line], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "RENEWED_AFTER", -1.0)
+    monkeypatch.setattr(pool, "RENEWED_AFTER", -1.0)
     assert [news.number for news in run_jobs(jobs_of(4), 1)] == [0, 1, 2, 3]
     assert sent(lines) == [["run 0"], ["run 1"], ["run 2"], ["run 3"]]
 

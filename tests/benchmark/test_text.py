@@ -18,7 +18,7 @@ from fedsift.benchmark.summary import Results, TableFigure, results_of
 from fedsift.benchmark.table import PaperClaim
 from fedsift.benchmark.text import difference_words, escaped, latex, markdown, ours
 from fedsift.core.errors import ConfigError
-from fedsift.formulas.intervals import paired, spread
+from fedsift.formulas.intervals import mean_and_sd, paired
 from tests.benchmark.small import CLAIM, small_table
 
 VALUES = {  # row, column, seed
@@ -180,7 +180,7 @@ def test_a_row_that_was_told_the_truth_is_named() -> None:
     results = made_up()
     told = replace(results.records[0], outcome={**results.records[0].outcome, "oracle": "noise rate 0.4 given"})
     again = results_of(results.table, [("FedLA", "clean", 1, told)], 8)
-    assert "FedLA was told from outside: noise rate 0.4 given." in markdown(again)
+    assert "FedLA had outside knowledge: noise rate 0.4 given." in markdown(again)
 
 
 def test_replies_that_were_set_aside_are_said() -> None:
@@ -280,7 +280,7 @@ def test_paired_differences_by_hand() -> None:
     assert found.p == pytest.approx(0.155958, abs=1e-6)
     assert paired([1.0], [0.5]).p is None
     assert paired([1.0, 2.0], [0.0, 1.0]).p is None, "no deviation, no test"
-    assert spread([1.0]) == (1.0, None)
+    assert mean_and_sd([1.0]) == (1.0, None)
     with pytest.raises(ValueError, match="no pairs"):
         paired([1.0], [1.0, 2.0])
 

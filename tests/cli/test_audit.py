@@ -30,11 +30,11 @@ def own_data(path: Path, n: int = 180, seed: int = 0, wrong: float = 0.4) -> np.
     true = draw.integers(0, 3, n)
     site = np.array(["north", "east", "west"])[np.arange(n) % 3]
     images = (3.0 * np.eye(3, 6)[true] + draw.normal(size=(n, 6))).astype(np.float32)
-    spoiled = (draw.random(n) < wrong) & (site == "west")
-    labels = np.where(spoiled, (true + draw.integers(1, 3, n)) % 3, true)
+    corrupted = (draw.random(n) < wrong) & (site == "west")
+    labels = np.where(corrupted, (true + draw.integers(1, 3, n)) % 3, true)
     ids = np.array([f"s{seed}-{k:04d}" for k in range(n)])
     np.savez(path, images=images, labels=labels, site=site, ids=ids, classes=np.array(["cat", "cow", "dog"]))
-    return spoiled
+    return corrupted
 
 
 def ask(*words: object) -> Any:
@@ -156,7 +156,7 @@ def test_labels_that_changed_are_judged_anew_not_by_what_was_said_of_the_old_one
     audited: tuple[Path, np.ndarray, dict[str, Any]], tmp_path: Path
 ) -> None:
     place = copied(audited, tmp_path / "own")
-    spoiled = changed_data(place / "data.npz", slice(0, 12))
+    corrupted = changed_data(place / "data.npz", slice(0, 12))
     ledger = (place / "out" / "sites" / "west" / "ledger.jsonl").read_text("utf-8")
     done = ask(place / "study.toml", "--out", place / "out", *FEW, "--json")
     [line] = [line for line in done.stderr.splitlines() if "anew" in line]
@@ -166,7 +166,7 @@ def test_labels_that_changed_are_judged_anew_not_by_what_was_said_of_the_old_one
     for site in ("north", "east", "west"):
         assert labels_of(place / "out", site) == labels_of(fresh, site)
     found = labels_of(place / "out", "north")
-    assert all(found[name]["is_label_issue"] == "True" for name in spoiled)
+    assert all(found[name]["is_label_issue"] == "True" for name in corrupted)
     assert (place / "out" / "sites" / "west" / "ledger.jsonl").read_text("utf-8").startswith(ledger)
     assert "anew" not in ask(place / "study.toml", "--out", place / "out", *FEW).stderr
 
@@ -248,7 +248,7 @@ def test_samples_that_came_later_are_judged_without_training(
     assert len(listed & truly) >= 0.7 * len(truly)
     assert found["sites"]["north"]["flagged"] == 0
     released = json.loads(Path(found["sites"]["west"]["list"]).with_name("release.json").read_text("utf-8"))
-    assert released["floor"] == 10
+    assert released["min_count"] == 10
     with pytest.raises(ConfigError, match="no-such-study"):
         CliRunner().invoke(
             app,

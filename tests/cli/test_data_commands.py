@@ -85,15 +85,15 @@ def test_doctor_s_advice_says_how_much_and_how_sure():
         AdvisedRow("fedla", "fedla", 1.5, 4.25, 1.04, 7.5, 3),
         AdvisedRow("fedavg loss=gce", "fedavg", 2.0, 2.0, None, None, 1),
     )
-    told = Advice("it is so", "FedAvg", 20, best, told_apart=False)
+    told = Advice("it is so", "FedAvg", 20, best, separated=False)
     head, *lines, last = advice_lines(told)
     assert "where it is so, the leaderboard (CIFAR-10 features, 20 methods)" in head
     assert [line.strip() for line in lines] == [
         "fedla: +4.2 [+1.0, +7.5] points above FedAvg on 3 seeds, mean rank 1.5",
         "fedavg loss=gce: +2.0 points above FedAvg on 1 seed, mean rank 2",
     ]
-    assert "the first two cannot be told apart" in last
-    assert "told apart" not in [*advice_lines(replace(told, told_apart=True))][-1]
+    assert "the first two do not differ significantly" in last
+    assert "do not differ significantly" not in [*advice_lines(replace(told, separated=True))][-1]
     [none] = advice_lines(replace(told, best=()))
     assert "something speaks against every method" in none
     assert not [*advice_lines(Advice("it is so", "", 0, (), None))]

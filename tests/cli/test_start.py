@@ -30,7 +30,7 @@ def test_importing_fedsift_imports_next_to_nothing(tmp_path: Path) -> None:
     assert not imported_by("import fedsift; fedsift.__version__", tmp_path) & {"numpy", "rich", *HEAVY}
 
 
-def test_importing_the_commands_imports_no_room(tmp_path: Path) -> None:
+def test_importing_the_commands_imports_no_package(tmp_path: Path) -> None:
     assert not imported_by("import fedsift.cli", tmp_path) & {"numpy", *HEAVY}
 
 

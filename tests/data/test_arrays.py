@@ -32,8 +32,8 @@ def test_pictures_stay_as_they_are_and_labels_are_not_the_truth() -> None:
     assert data.groups is not None and data.groups.tolist() == ["1", "1", "2", "2", "3", "3"]
     assert (len(data.train), len(data.test)) == (6, 0)
     assert Arrays(PICTURES, LABELS).usual() == {}
-    spread = build(data, partitions.get("iid")(sites=2), noises.get("clean")(), seed=1, held_out=0.1)
-    assert spread.truth is None
+    federated = build(data, partitions.get("iid")(sites=2), noises.get("clean")(), seed=1, held_out=0.1)
+    assert federated.truth is None
 
 
 def test_sites_are_natural_and_true_labels_are_for_measuring() -> None:
@@ -43,14 +43,14 @@ def test_sites_are_natural_and_true_labels_are_for_measuring() -> None:
     study = Study.from_table({"data": source})
     assert partitions.name_of(study.partition) == "own-sites"
     assert noises.name_of(study.noise) == "as-given"
-    assert study.spread().sites == ("n", "s")
+    assert study.load_data().sites == ("n", "s")
     data = source.load()
     assert data.trusted
     assert data.labels.tolist() == true.tolist()
     assert data.given is not None and data.given.tolist() == LABELS.tolist()
-    spread = build(data, partitions.get("natural")(), noises.get("as-given")(), seed=1, held_out=1e-9)
-    assert spread.truth is not None
-    assert spread.truth.noisy == ("s",)
+    federated = build(data, partitions.get("natural")(), noises.get("as-given")(), seed=1, held_out=1e-9)
+    assert federated.truth is not None
+    assert federated.truth.noisy == ("s",)
 
 
 def test_test_samples_follow_the_training_samples() -> None:

@@ -58,11 +58,11 @@ def test_the_same_seed_gives_the_same_federation_and_another_seed_another():
 
 def test_the_partition_is_drawn_from_the_generator_of_its_name():
     """A change here would change every published federation."""
-    spread = build(sources.get("digits")(), part("iid", sites=4), corrupt("clean"), seed=1)
+    federated = build(sources.get("digits")(), part("iid", sites=4), corrupt("clean"), seed=1)
     order = numpy_generator(1, "data", "partition").permutation(1348)
-    for k, site in enumerate(spread.sites):
-        expected = spread.dataset.train[np.sort(order[337 * k : 337 * (k + 1)])]
-        assert np.array_equal(spread.rows[site], expected)
+    for k, site in enumerate(federated.sites):
+        expected = federated.dataset.train[np.sort(order[337 * k : 337 * (k + 1)])]
+        assert np.array_equal(federated.rows[site], expected)
 
 
 def test_a_partition_seed_of_its_own_holds_whatever_the_study_says():
@@ -74,66 +74,66 @@ def test_a_partition_seed_of_its_own_holds_whatever_the_study_says():
 
 
 def test_sites_hold_out_a_fifth_when_there_is_no_test_set():
-    spread = build(toy(120), part("iid", sites=4), corrupt("fedcorr", rho=1.0), seed=1)
-    for site in spread.sites:
-        assert len(spread.held_out[site]) == 6
-        assert len(spread.rows[site]) == 24
-        assert not set(spread.held_out[site]) & set(spread.rows[site])
-        assert len(spread.truth.clean_held_out[site]) == 6
-        assert np.array_equal(spread.truth.clean_held_out[site], spread.dataset.labels[spread.held_out[site]])
+    federated = build(toy(120), part("iid", sites=4), corrupt("fedcorr", rho=1.0), seed=1)
+    for site in federated.sites:
+        assert len(federated.held_out[site]) == 6
+        assert len(federated.rows[site]) == 24
+        assert not set(federated.held_out[site]) & set(federated.rows[site])
+        assert len(federated.truth.clean_held_out[site]) == 6
+        assert np.array_equal(federated.truth.clean_held_out[site], federated.dataset.labels[federated.held_out[site]])
     assert build(toy(120, test=30), part("iid", sites=4), corrupt("clean"), seed=1).held_out == {}
 
 
 def test_one_sample_sites_keep_their_sample_and_are_noted():
-    spread = build(toy(5), part("iid", sites=5), corrupt("clean"), seed=1)
-    assert all(len(spread.rows[s]) == 1 and len(spread.held_out[s]) == 0 for s in spread.sites)
-    assert any("too few samples" in note and "site-00" in note for note in spread.notes)
+    federated = build(toy(5), part("iid", sites=5), corrupt("clean"), seed=1)
+    assert all(len(federated.rows[s]) == 1 and len(federated.held_out[s]) == 0 for s in federated.sites)
+    assert any("too few samples" in note and "site-00" in note for note in federated.notes)
     two = build(toy(10), part("iid", sites=5), corrupt("clean"), seed=1)
     assert all(len(two.rows[s]) == len(two.held_out[s]) == 1 for s in two.sites)
 
 
-def test_held_out_samples_are_spoiled_too_but_their_truth_is_kept():
-    spread = build(toy(900), part("iid", sites=3), corrupt("symmetric", rate=1.0), seed=1)
-    for site in spread.sites:
-        assert (spread.held_out_given[site] != spread.truth.clean_held_out[site]).all()
+def test_held_out_samples_are_corrupted_too_but_their_truth_is_kept():
+    federated = build(toy(900), part("iid", sites=3), corrupt("symmetric", rate=1.0), seed=1)
+    for site in federated.sites:
+        assert (federated.held_out_given[site] != federated.truth.clean_held_out[site]).all()
 
 
 def test_groups_are_never_on_both_sides_of_a_held_out_part():
     groups = np.array([f"patient {k % 40}" for k in range(120)])
-    spread = build(toy(120, groups=groups), part("iid", sites=2, whole_groups=True), corrupt("clean"), seed=1)
-    for site in spread.sites:
-        assert not set(groups[spread.rows[site]]) & set(groups[spread.held_out[site]])
-        assert len(spread.held_out[site])
+    federated = build(toy(120, groups=groups), part("iid", sites=2, whole_groups=True), corrupt("clean"), seed=1)
+    for site in federated.sites:
+        assert not set(groups[federated.rows[site]]) & set(groups[federated.held_out[site]])
+        assert len(federated.held_out[site])
 
 
 def test_noise_first_then_partition_by_the_given_label():
-    spread = build(toy(600, test=10), part("open-set", sites=6), corrupt("symmetric", rate=0.4), seed=1)
-    for site in spread.sites:
-        assert len(set(spread.given[site])) < 3
-        assert np.array_equal(spread.truth.clean[site], spread.dataset.labels[spread.rows[site]])
+    federated = build(toy(600, test=10), part("open-set", sites=6), corrupt("symmetric", rate=0.4), seed=1)
+    for site in federated.sites:
+        assert len(set(federated.given[site])) < 3
+        assert np.array_equal(federated.truth.clean[site], federated.dataset.labels[federated.rows[site]])
     with pytest.raises(ConfigError, match="noise must come first"):
         build(toy(60, test=10), part("open-set", sites=6), corrupt("fedcorr"), seed=1)
 
 
 def test_overlapping_sites_share_one_noise_realisation():
-    spread = build(toy(200, test=10), part("overlapping", sites=3, size=120), corrupt("pair", rate=0.5), seed=1)
+    federated = build(toy(200, test=10), part("overlapping", sites=3, size=120), corrupt("pair", rate=0.5), seed=1)
     labels_to_train_on: dict[int, int] = {}
-    for site in spread.sites:
-        for row, label in zip(spread.rows[site], spread.given[site]):
+    for site in federated.sites:
+        for row, label in zip(federated.rows[site], federated.given[site]):
             assert labels_to_train_on.setdefault(int(row), int(label)) == label
 
 
 def test_one_copy_of_the_images():
     dataset = toy(test=10)
-    spread = build(dataset, part("iid", sites=4), corrupt("symmetric"), seed=1)
-    assert spread.dataset.images is dataset.images
+    federated = build(dataset, part("iid", sites=4), corrupt("symmetric"), seed=1)
+    assert federated.dataset.images is dataset.images
 
 
 def test_a_class_that_nobody_holds_is_a_note():
     labels = np.zeros(30, np.int64)
     dataset = replace(toy(30, classes=3), labels=labels)
-    spread = build(dataset, part("iid", sites=3), corrupt("clean"), seed=1)
-    assert any("'class 2'" in note for note in spread.notes)
+    federated = build(dataset, part("iid", sites=3), corrupt("clean"), seed=1)
+    assert any("'class 2'" in note for note in federated.notes)
 
 
 def test_a_label_out_of_range_names_sample_site_and_fix():
@@ -157,24 +157,26 @@ def test_untrusted_data_have_no_truth_and_annotations_beside_the_truth_do():
     annotated = toy(30)
     given = annotated.labels.copy()
     given[:3] = (given[:3] + 1) % 3
-    spread = build(replace(annotated, given=given), part("iid", sites=1), corrupt("as-given"), seed=1, held_out=0.1)
-    assert spread.truth is not None
-    assert len(ledger(spread)) == 3
+    federated = build(replace(annotated, given=given), part("iid", sites=1), corrupt("as-given"), seed=1, held_out=0.1)
+    assert federated.truth is not None
+    assert len(ledger(federated)) == 3
     with pytest.raises(DataError, match="not known"):
         ledger(build(toy(30, trusted=False), part("iid", sites=3), corrupt("clean"), seed=1))
 
 
 def test_the_ledger_lists_every_change_and_survives_a_file(tmp_path):
     ids = np.array([f"img,{k}" for k in range(90)])  # a comma must survive the CSV
-    spread = build(toy(90, ids=ids), part("iid", sites=3), corrupt("symmetric", rate=0.5), seed=1)
-    book = ledger(spread)
-    changed = sum(int((spread.given[s] != spread.truth.clean[s]).sum()) for s in spread.sites)
-    changed += sum(int((spread.held_out_given[s] != spread.truth.clean_held_out[s]).sum()) for s in spread.sites)
+    federated = build(toy(90, ids=ids), part("iid", sites=3), corrupt("symmetric", rate=0.5), seed=1)
+    book = ledger(federated)
+    changed = sum(int((federated.given[s] != federated.truth.clean[s]).sum()) for s in federated.sites)
+    changed += sum(
+        int((federated.held_out_given[s] != federated.truth.clean_held_out[s]).sum()) for s in federated.sites
+    )
     assert len(book) == changed > 0
     for change in book:
-        where = spread.rows if change.part == "train" else spread.held_out
+        where = federated.rows if change.part == "train" else federated.held_out
         assert where[change.site][change.position] == change.row
-        assert spread.dataset.classes[spread.dataset.labels[change.row]] == change.true_label
+        assert federated.dataset.classes[federated.dataset.labels[change.row]] == change.true_label
         assert change.sample == ids[change.row]
     book.save(tmp_path / "truth.csv")
     assert TruthLedger.load(tmp_path / "truth.csv") == book
@@ -186,8 +188,8 @@ def test_the_ledger_lists_every_change_and_survives_a_file(tmp_path):
 def test_the_ledger_of_missing_annotations_says_missing():
     labels = np.ones((12, 4), np.int64)
     multi = replace(toy(12, classes=4), labels=labels, multilabel=True)
-    spread = build(multi, part("iid", sites=2), corrupt("class-missing", missing=2), seed=1)
-    book = ledger(spread)
+    federated = build(multi, part("iid", sites=2), corrupt("class-missing", missing=2), seed=1)
+    book = ledger(federated)
     assert len(book) == 12 * 2
     assert {(c.true_label, c.given_label, c.kind) for c in book} == {("1", "0", "missing")}
     assert {c.entry for c in book} <= set(multi.classes)
@@ -198,11 +200,11 @@ def test_the_ledger_of_missing_annotations_says_missing():
 def test_any_size_ends_with_every_sample_somewhere_or_a_reason(n, sites, classes, held_out, seed):
     dataset = toy(n, classes)
     try:
-        spread = build(dataset, part("iid", sites=sites), corrupt("fedcorr"), seed=seed, held_out=held_out)
+        federated = build(dataset, part("iid", sites=sites), corrupt("fedcorr"), seed=seed, held_out=held_out)
     except DataError:
         assert sites > n
         return
-    everything = np.concatenate([*spread.rows.values(), *spread.held_out.values()])
+    everything = np.concatenate([*federated.rows.values(), *federated.held_out.values()])
     assert np.array_equal(np.sort(everything), np.arange(n))
 
 

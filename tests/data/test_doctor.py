@@ -62,9 +62,9 @@ def test_everything_planted_is_reported(sick):
 
 
 def test_the_run_goes_on_without_the_broken_ones(sick):
-    spread = build(FolderSource(path=sick, size=12), partitions.get("natural")(), noises.get("clean")(), seed=1)
-    assert spread.sites == ("bern", "graz")
-    assert sum(len(spread.rows[site]) for site in spread.sites) == 76
+    federated = build(FolderSource(path=sick, size=12), partitions.get("natural")(), noises.get("clean")(), seed=1)
+    assert federated.sites == ("bern", "graz")
+    assert sum(len(federated.rows[site]) for site in federated.sites) == 76
 
 
 def test_a_vocabulary_makes_the_misspelling_an_unknown_label(sick):

@@ -72,33 +72,33 @@ def test_random_matrix_noise_follows_its_drawn_matrix(rate):
 def test_fedcorr_chooses_sites_levels_and_labels_by_the_definition():
     scene = scene_of(even(3000, 40, 10), 10)
     noise = FedCorrNoise(rho=0.6, tau=0.5)
-    spoiled = noise.corrupt(scene)
+    corrupted = noise.corrupt(scene)
     of_noisy = (0.5 + 1) / 2
     wrong = 0.6 * of_noisy * (1 - 1 / 10)  # one redrawn label of ten is the true one again
-    within_three_errors(len(spoiled.noisy), 3000, 0.6)
-    levels = np.array([spoiled.level[site] for site in spoiled.noisy])
+    within_three_errors(len(corrupted.noisy), 3000, 0.6)
+    levels = np.array([corrupted.level[site] for site in corrupted.noisy])
     assert levels.min() >= 0.5
     assert levels.max() <= 1.0
     assert abs(levels.mean() - of_noisy) <= 3 * (0.5 / 12**0.5) / len(levels) ** 0.5
-    assert all(spoiled.level[site] == 0 for site in scene.sites if site not in spoiled.noisy)
-    share = np.array([(spoiled.given[site] != scene.clean[site]).mean() for site in scene.sites])
+    assert all(corrupted.level[site] == 0 for site in scene.sites if site not in corrupted.noisy)
+    share = np.array([(corrupted.given[site] != scene.clean[site]).mean() for site in scene.sites])
     assert abs(share.mean() - wrong) <= 3 * share.std() / len(share) ** 0.5
-    clean_sites = [site for site in scene.sites if site not in spoiled.noisy]
-    assert all(np.array_equal(spoiled.given[site], scene.clean[site]) for site in clean_sites)
+    clean_sites = [site for site in scene.sites if site not in corrupted.noisy]
+    assert all(np.array_equal(corrupted.given[site], scene.clean[site]) for site in clean_sites)
 
 
 def test_fedcorr_in_the_released_form_uses_the_first_classes_only():
     scene = scene_of(even(20, 200, 30), 30)
-    spoiled = FedCorrNoise(rho=1.0, tau=1.0, drawn_classes=10).corrupt(scene)
-    assert max(labels.max() for labels in spoiled.given.values()) == 9
+    corrupted = FedCorrNoise(rho=1.0, tau=1.0, drawn_classes=10).corrupt(scene)
+    assert max(labels.max() for labels in corrupted.given.values()) == 9
 
 
 def test_exact_forms_hit_their_counts():
     scene = scene_of(even(20, 100, 10), 10)
-    spoiled = FedCorrNoise(rho=0.29, tau=0.5, upper=0.5, sites="exact", samples="exact").corrupt(scene)
-    assert len(spoiled.noisy) == 5
+    corrupted = FedCorrNoise(rho=0.29, tau=0.5, upper=0.5, sites="exact", samples="exact").corrupt(scene)
+    assert len(corrupted.noisy) == 5
     # A redrawn label may hit the true class, so 50 drawn of 100 give at most 50 wrong ones.
-    assert all(0 < (spoiled.given[s] != scene.clean[s]).sum() <= 50 for s in spoiled.noisy)
+    assert all(0 < (corrupted.given[s] != scene.clean[s]).sum() <= 50 for s in corrupted.noisy)
     flipped = noises.get("symmetric")(rate=0.29, scope="site", samples="exact").corrupt(scene)
     assert all((flipped.given[s] != scene.clean[s]).sum() == 30 for s in scene.sites)
 
@@ -113,14 +113,14 @@ def test_instance_noise_is_exact_and_never_keeps_the_true_label(tmp_path):
     dataset = Dataset("toy", images, labels, tuple("abcd"), np.arange(1000), np.arange(0))
     scene = scene_of(clean, 4, rows=rows, dataset=dataset)
     noise = InstanceNoise(rho=0.4, low=0.3, high=0.5, epochs=4, cache=tmp_path)
-    spoiled = noise.corrupt(scene)
-    assert len(spoiled.noisy) == 4
+    corrupted = noise.corrupt(scene)
+    assert len(corrupted.noisy) == 4
     for site in clean:
-        wrong = int((spoiled.given[site] != clean[site]).sum())
-        assert wrong == int(spoiled.level[site] * 100 + 1e-9)
-        assert (0.3 <= spoiled.level[site] < 0.5) == (site in spoiled.noisy)
+        wrong = int((corrupted.given[site] != clean[site]).sum())
+        assert wrong == int(corrupted.level[site] * 100 + 1e-9)
+        assert (0.3 <= corrupted.level[site] < 0.5) == (site in corrupted.noisy)
     again = noise.corrupt(scene)  # from the cache
-    assert all(np.array_equal(again.given[site], spoiled.given[site]) for site in clean)
+    assert all(np.array_equal(again.given[site], corrupted.given[site]) for site in clean)
     assert len(list((tmp_path / "annotators").glob("*.npy"))) == 4
 
 
@@ -143,8 +143,8 @@ def test_soft_labels_come_from_a_file(tmp_path):
     scene = scene_of({"s": labels}, 3, rows={"s": np.arange(6)}, dataset=dataset)
     table = "id,c,a,b\n" + "".join(f"id{k},0.2,0.5,0.3\n" for k in reversed(range(6)))
     (tmp_path / "soft.csv").write_text(table)
-    spoiled = InstanceNoise(rho=1.0, low=1.0, high=1.0, soft_labels=tmp_path / "soft.csv").corrupt(scene)
-    assert (spoiled.given["s"] != labels).all()
+    corrupted = InstanceNoise(rho=1.0, low=1.0, high=1.0, soft_labels=tmp_path / "soft.csv").corrupt(scene)
+    assert (corrupted.given["s"] != labels).all()
     np.save(tmp_path / "soft.npy", np.full((4, 3), 1 / 3))
     with pytest.raises(DataError, match="4 rows"):
         InstanceNoise(soft_labels=tmp_path / "soft.npy").corrupt(scene)
@@ -152,11 +152,11 @@ def test_soft_labels_come_from_a_file(tmp_path):
 
 def test_freeloaders_are_random_and_the_rest_is_clean():
     scene = scene_of(even(10, 5000, 10), 10)
-    spoiled = Freeloader(count=2).corrupt(scene)
-    assert len(spoiled.noisy) == 2
+    corrupted = Freeloader(count=2).corrupt(scene)
+    assert len(corrupted.noisy) == 2
     for site in scene.sites:
-        wrong = (spoiled.given[site] != scene.clean[site]).sum()
-        if site in spoiled.noisy:
+        wrong = (corrupted.given[site] != scene.clean[site]).sum()
+        if site in corrupted.noisy:
             within_three_errors(wrong, 5000, 0.9)
         else:
             assert wrong == 0
@@ -169,14 +169,14 @@ def test_freeloaders_are_random_and_the_rest_is_clean():
 
 def test_class_missing_masks_labels_and_covers_every_class():
     clean = {f"s{k}": np.ones((6, 5), np.int64) for k in range(5)}
-    spoiled = ClassMissing(missing=4).corrupt(scene_of(clean, 5))
-    assert spoiled.annotated is not None
-    masks = np.array(list(spoiled.annotated.values()))
+    corrupted = ClassMissing(missing=4).corrupt(scene_of(clean, 5))
+    assert corrupted.annotated is not None
+    masks = np.array(list(corrupted.annotated.values()))
     assert (masks.sum(axis=1) == 1).all()
     assert (masks.sum(axis=0) == 1).all()
     for site in clean:
-        assert np.array_equal(spoiled.given[site], clean[site] * spoiled.annotated[site])
-        assert (spoiled.given[site] != clean[site]).mean() == pytest.approx(0.8)
+        assert np.array_equal(corrupted.given[site], clean[site] * corrupted.annotated[site])
+        assert (corrupted.given[site] != clean[site]).mean() == pytest.approx(0.8)
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 12), st.integers(0, 2**31))
@@ -214,13 +214,13 @@ def test_extremes_one_sample_one_site_rate_zero_and_one(name, classes):
     for value in options[key]:
         for size in (0, 1, 5):
             clean = {"only": np.arange(size) % classes}
-            spoiled = cls(**{key: value}).corrupt(scene_of(clean, classes))
-            given_labels = spoiled.given["only"]
+            corrupted = cls(**{key: value}).corrupt(scene_of(clean, classes))
+            given_labels = corrupted.given["only"]
             assert given_labels.shape == (size,)
             assert size == 0 or 0 <= given_labels.min() <= given_labels.max() < classes
             if not value:
                 assert np.array_equal(given_labels, clean["only"])
-                assert spoiled.noisy == ()
+                assert corrupted.noisy == ()
 
 
 @pytest.mark.parametrize(

@@ -110,10 +110,10 @@ def test_twins_on_frozen_features_keep_the_papers_sites_noise_and_optimiser(rho)
 
 def test_small_twins_that_need_nothing_can_be_built():
     for name in BEYOND:
-        spread = Study.from_table(preset_table(name)).spread()
-        assert len(spread.sites) == 20
+        federated = Study.from_table(preset_table(name)).load_data()
+        assert len(federated.sites) == 20
     late = Study.from_table(preset_table("extra/late-joiner-small"))
-    assert set(late.method.joins) <= set(late.spread().truth.noisy)
+    assert set(late.method.joins) <= set(late.load_data().truth.noisy)
 
 
 def test_an_unknown_name_gets_the_nearest(tmp_path):

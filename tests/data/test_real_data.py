@@ -38,11 +38,11 @@ def test_ham10000_first_load_cached_load_natural_sites_and_lesions(tmp_path, cap
     assert np.array_equal(first.images, again.images)
     assert cached < decoding
     assert not set(first.groups[first.train]) & set(first.groups[first.test])
-    spread = build(first, partitions.get("natural")(), noises.get("clean")(), seed=1)
-    assert spread.sites == ("rosendahl", "vidir_modern", "vidir_molemax", "vienna_dias")
+    federated = build(first, partitions.get("natural")(), noises.get("clean")(), seed=1)
+    assert federated.sites == ("rosendahl", "vidir_modern", "vidir_molemax", "vienna_dias")
     whole = at_hand("ham10000", size=64, cache=tmp_path, own_split=True)
     assert not set(whole.groups[whole.train]) & set(whole.groups[whole.test])
-    counts = {name: int((whole.sites == name).sum()) for name in spread.sites}
+    counts = {name: int((whole.sites == name).sum()) for name in federated.sites}
     assert counts == {"rosendahl": 2259, "vidir_modern": 3363, "vidir_molemax": 3954, "vienna_dias": 439}
 
 
@@ -59,8 +59,8 @@ def test_chest_xrays_are_split_by_patient_and_the_eight_findings_are_found():
         "Fibrosis",
     }
     assert not set(dataset.groups[dataset.train]) & set(dataset.groups[dataset.test])
-    spread = build(dataset, partitions.get("iid")(sites=8), noises.get("class-missing")(missing=5), seed=1)
-    assert all(mask.sum() == 3 for mask in spread.annotated.values())
+    federated = build(dataset, partitions.get("iid")(sites=8), noises.get("class-missing")(missing=5), seed=1)
+    assert all(mask.sum() == 3 for mask in federated.annotated.values())
 
 
 def test_human_labels_are_wrong_as_often_as_published():
@@ -82,7 +82,7 @@ def test_human_labels_are_wrong_as_often_as_published():
 def test_cifar10_and_its_human_labels_belong_together():
     cifar = at_hand("cifar10")
     try:
-        spread = build(cifar, partitions.get("iid")(sites=100), noises.get("cifar-n")(labels="worst"), seed=1)
+        federated = build(cifar, partitions.get("iid")(sites=100), noises.get("cifar-n")(labels="worst"), seed=1)
     except DataNotFound as error:
         pytest.skip(str(error))
-    assert spread.truth.level["site-00"] == pytest.approx(0.4021, abs=5e-5)
+    assert federated.truth.level["site-00"] == pytest.approx(0.4021, abs=5e-5)

@@ -149,8 +149,8 @@ def test_folder_with_a_table(tmp_path):
     assert dataset.classes == ("benign", "malignant")
     assert len(dataset.test) == 10
     assert dataset.ids[0] == "p000"
-    spread = build(dataset, partitions.get("natural")(), noises.get("clean")(), seed=1)
-    assert spread.sites == ("clinic 0", "clinic 1", "clinic 2")
+    federated = build(dataset, partitions.get("natural")(), noises.get("clean")(), seed=1)
+    assert federated.sites == ("clinic 0", "clinic 1", "clinic 2")
 
 
 def test_folder_layout_without_a_table(tmp_path):
@@ -185,8 +185,8 @@ def test_broken_and_missing_pictures_are_left_out_and_listed(tmp_path):
     assert sorted(set(range(10)) - {int(name[1:]) for name in dataset.ids}) == [3, 4, 5]
     assert any("2 pictures could not be read" in note and "p003.png" in note for note in dataset.notes)
     assert any("not there" in note and "p005" in note for note in dataset.notes)
-    spread = build(dataset, partitions.get("iid")(sites=2), noises.get("clean")(), seed=1)
-    assert any("could not be read" in note for note in spread.notes)
+    federated = build(dataset, partitions.get("iid")(sites=2), noises.get("clean")(), seed=1)
+    assert any("could not be read" in note for note in federated.notes)
 
 
 def test_rows_follow_names_but_training_order_follows_the_table(tmp_path):
@@ -239,10 +239,10 @@ def test_multi_label_tables_in_both_forms(tmp_path):
 def test_true_labels_beside_given_ones(tmp_path):
     root = labelled_folder(tmp_path / "mine", 12, truth=lambda k: "benign" if k < 9 else "malignant")
     dataset = load("folder", path=root, size=4, true_column="truth", test_fraction=0.2)
-    spread = build(dataset, partitions.get("iid")(sites=1), noises.get("as-given")(), seed=1)
-    assert spread.truth is not None
-    wrong = (dataset.given != dataset.labels)[spread.rows["site-00"]].mean()
-    assert spread.truth.effective_rate("site-00", spread.given["site-00"]) == pytest.approx(wrong)
+    federated = build(dataset, partitions.get("iid")(sites=1), noises.get("as-given")(), seed=1)
+    assert federated.truth is not None
+    wrong = (dataset.given != dataset.labels)[federated.rows["site-00"]].mean()
+    assert federated.truth.effective_rate("site-00", federated.given["site-00"]) == pytest.approx(wrong)
 
 
 def test_a_split_column_that_tears_a_group_is_noted(tmp_path):
@@ -265,9 +265,9 @@ def test_sites_name_their_classes_and_order_does_not_matter(tmp_path):
     dataset = load("sites", path=tmp_path / "s", size=4)
     assert dataset.classes == ("cat", "dog", "eel")
     assert any("'lund' is empty" in note for note in dataset.notes)
-    spread = build(dataset, partitions.get("natural")(), noises.get("clean")(), seed=1)
-    assert spread.sites == ("bern", "graz")
-    names = {site: {dataset.classes[c] for c in spread.given[site]} for site in spread.sites}
+    federated = build(dataset, partitions.get("natural")(), noises.get("clean")(), seed=1)
+    assert federated.sites == ("bern", "graz")
+    names = {site: {dataset.classes[c] for c in federated.given[site]} for site in federated.sites}
     assert names == {"bern": {"cat", "dog"}, "graz": {"dog", "eel"}}
     assert dataset.ids[0] == "bern/p000"
     with pytest.raises(DataError, match=r"site 'graz'.*'eel'"):
@@ -279,9 +279,9 @@ def test_multi_label_sites_without_a_column_do_not_annotate_it(tmp_path):
     labelled_folder(tmp_path / "s" / "graz", 6, mass=lambda k: 1)
     dataset = load("sites", path=tmp_path / "s", size=4, label_columns=("nodule", "mass"))
     assert any("'graz' does not annotate nodule" in note for note in dataset.notes)
-    spread = build(dataset, partitions.get("natural")(), noises.get("clean")(), seed=1)
-    assert spread.annotated["bern"].all()
-    assert spread.annotated["graz"].tolist() == [name == "mass" for name in dataset.classes]
+    federated = build(dataset, partitions.get("natural")(), noises.get("clean")(), seed=1)
+    assert federated.annotated["bern"].all()
+    assert federated.annotated["graz"].tolist() == [name == "mass" for name in dataset.classes]
 
 
 # official layouts, written here in small
@@ -355,16 +355,16 @@ def test_cifar_n_labels_are_checked_and_used(tmp_path):
     worse = np.where(np.arange(100) % 5 == 0, (clean + 1) % 10, clean)
     np.savez(tmp_path / "CIFAR-10_human.npz", clean_label=clean, worse_label=worse)
     noise = CifarN(labels="worst", path=tmp_path)
-    spread = build(dataset, partitions.get("iid")(sites=4), noise, seed=1)
-    assert all(spread.truth.level[s] == pytest.approx(0.2) for s in spread.sites)
-    changed = sum((spread.given[s] != spread.truth.clean[s]).sum() for s in spread.sites)
+    federated = build(dataset, partitions.get("iid")(sites=4), noise, seed=1)
+    assert all(federated.truth.level[s] == pytest.approx(0.2) for s in federated.sites)
+    changed = sum((federated.given[s] != federated.truth.clean[s]).sum() for s in federated.sites)
     assert changed == 20
     np.savez(tmp_path / "CIFAR-10_human.npz", clean_label=worse, worse_label=worse)
     with pytest.raises(DataError, match="official order"):
         build(dataset, partitions.get("iid")(sites=4), noise, seed=1)
     np.save(tmp_path / "other.npy", {"clean_label": clean, "worse_label": worse})
-    spread = build(dataset, partitions.get("iid")(sites=4), CifarN(path=tmp_path / "other.npy"), seed=1)
-    assert len(spread.truth.noisy) == 4
+    federated = build(dataset, partitions.get("iid")(sites=4), CifarN(path=tmp_path / "other.npy"), seed=1)
+    assert len(federated.truth.noisy) == 4
     with pytest.raises(DataError, match="no labels 'aggre_label'"):
         build(dataset, partitions.get("iid")(sites=4), CifarN("aggregate", tmp_path / "other.npy"), seed=1)
 

@@ -41,12 +41,12 @@ class Authority:
         self.ca.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def server(self, days: tuple[int, int] = (-1, 30), address: str = "127.0.0.1") -> CertificatePair:
-        """A certificate for a door, valid between these days from now."""
+        """A certificate for a gateway, valid between these days from now."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.now(UTC)
         certificate = (
             x509.CertificateBuilder()
-            .subject_name(_name("door"))
+            .subject_name(_name("gateway"))
             .issuer_name(_name(self.name))
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from fedsift.deploy.site import confinement
-from fedsift.deploy.site.confinement import Confinement, landlock_version, of_node, tell
+from fedsift.deploy.site.confinement import Confinement, landlock_version, of_node, report
 from fedsift.deploy.site.site_file_head import read_head
-from tests.deploy.test_sites import write_site
+from tests.deploy.test_site_data import write_site
 
 APP = """
 import socket, sys, tempfile
-data, secret, home, door = sys.argv[1:]
+data, secret, home, place = sys.argv[1:]
 for path in (data, secret):
     try:
         open(path, "rb").read()
@@ -31,7 +31,7 @@ except PermissionError:
     print("refused")
 open(home + "/note", "w").write("ok")
 with socket.socket(socket.AF_UNIX) as line:
-    line.connect(door)
+    line.connect(place)
 import flwr.app, numpy
 print("works")
 """
@@ -46,14 +46,14 @@ def test_an_app_cannot_read_data_or_notebook_and_can_reach_the_sites_process(tmp
     home = tmp_path / "site" / ".flower" / "north"
     home.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
-        door = Path(folder) / "door"
-        listener.bind(str(door))
+        place = Path(folder) / "sock"
+        listener.bind(str(place))
         listener.listen()
-        rules = of_node(home, door, [])
+        rules = of_node(home, place, [])
         assert rules.holds
         assert not rules.reaches(data)
         done = subprocess.run(
-            [sys.executable, "-c", APP, str(data), str(secret), str(home), str(door)],
+            [sys.executable, "-c", APP, str(data), str(secret), str(home), str(place)],
             capture_output=True,
             text=True,
             check=False,
@@ -70,10 +70,10 @@ def test_the_folder_somebody_works_in_is_no_folder_of_packages(tmp_path: Path, m
     site = tmp_path / "site" / "site.toml"
     site.parent.mkdir()
     site.write_text("")
-    assert of_node(tmp_path, tmp_path / "door", []).reaches(site)
+    assert of_node(tmp_path, tmp_path / "sock", []).reaches(site)
     home = tmp_path / "home"
     home.mkdir()
-    assert not of_node(home, tmp_path / "sockets" / "door", [], [site]).reaches(site)
+    assert not of_node(home, tmp_path / "sockets" / "sock", [], [site]).reaches(site)
 
 
 def test_data_in_a_folder_of_the_system_are_left_out_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,15 +88,15 @@ def test_data_in_a_folder_of_the_system_are_left_out_of_it(tmp_path: Path, monke
     (tmp_path / "lib").symlink_to(opt)  # as /lib leads to /usr/lib
     monkeypatch.setattr(confinement, "SYSTEM", (str(opt), str(tmp_path / "lib")))
     guarded = [opt / "hospital" / "site.toml", opt / "hospital" / "data"]
-    rules = of_node(home, tmp_path / "sockets" / "door", [], guarded)
+    rules = of_node(home, tmp_path / "sockets" / "sock", [], guarded)
     assert not any(rules.reaches(opt / "hospital" / place) for place in ("site.toml", "data/a.png", "new"))
     assert rules.reaches(opt / "hospital" / "lib" / "x.so")
     assert rules.reaches(opt / "cuda" / "lib" / "y.so")
     told: list[str] = []
-    tell(rules, guarded, told.append)
+    report(rules, guarded, told.append)
     assert "cannot open this site's data" in told[0] or not landlock_version()
     monkeypatch.setattr(sys, "prefix", str(opt))  # Python itself lies there: nothing can be left out
-    tell(of_node(home, tmp_path / "sockets" / "door", [], guarded), guarded, told.append)
+    report(of_node(home, tmp_path / "sockets" / "sock", [], guarded), guarded, told.append)
     assert "an app that you pin can read this" in told[1] or not landlock_version()
 
 
@@ -105,7 +105,7 @@ def test_a_folder_of_very_many_files_is_left_out_as_a_whole(tmp_path: Path, monk
     (tmp_path / "opt").mkdir()
     for number in range(1002):
         (tmp_path / "opt" / str(number)).touch()
-    rules = of_node(tmp_path / "home", tmp_path / "sockets" / "door", [], [tmp_path / "opt" / "0"])
+    rules = of_node(tmp_path / "home", tmp_path / "sockets" / "sock", [], [tmp_path / "opt" / "0"])
     assert not rules.reaches(tmp_path / "opt" / "1")
 
 
@@ -146,7 +146,7 @@ def test_an_app_cannot_signal_others_or_reach_their_sockets_without_a_path(tmp_p
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0" + tmp_path.name)
         listener.listen()
-        rules = of_node(tmp_path, Path(folder) / "door", [])
+        rules = of_node(tmp_path, Path(folder) / "sock", [])
         done = subprocess.run(
             [sys.executable, "-c", STRAY, tmp_path.name],
             capture_output=True,
@@ -161,8 +161,8 @@ def test_an_app_cannot_signal_others_or_reach_their_sockets_without_a_path(tmp_p
 def test_the_operator_is_told_what_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     rules = Confinement([tmp_path], [])
-    tell(rules, [tmp_path / "data.npz"], told.append)
+    report(rules, [tmp_path / "data.npz"], told.append)
     monkeypatch.setattr(confinement, "landlock_version", lambda: 0)
-    tell(Confinement([], []), [tmp_path / "data.npz"], told.append)
+    report(Confinement([], []), [tmp_path / "data.npz"], told.append)
     assert "move it elsewhere" in told[0] or not landlock_version()
     assert "cannot confine" in told[1]

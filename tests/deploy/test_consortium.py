@@ -1,4 +1,4 @@
-"""A consortium of real processes on loopback: SuperLink behind its door, sites behind theirs, and who wants in."""
+"""A consortium of real processes on loopback: SuperLink behind its gateway, sites behind theirs, and who wants in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedsift.runs.folder import RunFolder
 from fedsift.study.study import Study
 from tests.deploy.keys import Authority, site_key
 from tests.deploy.processes import Processes, family, wait_until
-from tests.deploy.test_door import Key
+from tests.deploy.test_gateway import Key
 
 pytestmark = pytest.mark.flower
 
@@ -41,7 +41,7 @@ STUDY: dict[str, Any] = {
 
 @dataclass
 class Hub:
-    """The coordinator's files, and its door's address."""
+    """The coordinator's files, and its gateway's address."""
 
     folder: Path
     authority: Authority
@@ -90,7 +90,7 @@ def test_who_holds_only_the_certificate_reaches_nothing_of_a_real_superlink(hub:
     with Processes(hub.folder) as processes:
         running = hub.start(processes)
         link = hub.home / LINK_FILE
-        wait_until(lambda: link.is_file(), 120, "the door")
+        wait_until(lambda: link.is_file(), 120, "the gateway")
         inside = json.loads(link.read_text("utf-8"))
         wait_until(lambda: answers(inside["address"], Path(inside["ca"])), 180, "the SuperLink")
         assert link.stat().st_mode & 0o777 == 0o600
@@ -98,7 +98,7 @@ def test_who_holds_only_the_certificate_reaches_nothing_of_a_real_superlink(hub:
         joining = RegisterNodeRequest(public_key=Key().pem).SerializeToString()
         form = {"content-type": "application/protobuf", "accept": "application/protobuf"}
 
-        # behind the door, on this machine, the call exists: what follows would find it, were it reachable
+        # behind the gateway, on this machine, the call exists: what follows would find it, were it reachable
         own = client_context(Path(inside["ca"]))
         with httpx.Client(base_url=f"https://{inside['address']}", verify=own, trust_env=False) as operator:
             assert operator.post("/v1/control/list-nodes", content=listing, headers=form).status_code == 200
@@ -135,7 +135,7 @@ def add_print(app: Path, out: Path, name: str, target: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_round_through_both_doors_and_nobody_else(hub: Hub) -> None:
+def test_a_round_through_both_gateways_and_nobody_else(hub: Hub) -> None:
     shutil.rmtree(hub.folder / "app")
     sites = write_app(Study.from_table(STUDY), hub.folder / "app", trial=hub.folder / "trial")
     keys = [site_key(hub.folder, f"node{number}") for number in range(3)]
@@ -163,7 +163,7 @@ def test_a_round_through_both_doors_and_nobody_else(hub: Hub) -> None:
 
         try:
             hub.start(processes)
-            wait_until(lambda: (hub.home / LINK_FILE).is_file(), 120, "the door")
+            wait_until(lambda: (hub.home / LINK_FILE).is_file(), 120, "the gateway")
             join("impostor", impostor / "site.toml", 2)
             nodes = [join(f"site-{number}", file, number) for number, file in enumerate(sites)]
             book = hub.home / "nodes.json"

@@ -60,7 +60,7 @@ def test_compose_runs_our_commands_without_rights(service: str) -> None:
     assert "--insecure" not in about["command"]
 
 
-def test_only_the_door_is_published_and_start_shares_its_loopback() -> None:
+def test_only_the_gateway_is_published_and_start_shares_its_loopback() -> None:
     services = compose()["services"]
     assert services["superlink"]["ports"] == ["8000:8000"]
     assert services["start"]["network_mode"] == "service:superlink"

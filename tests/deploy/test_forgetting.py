@@ -24,7 +24,7 @@ from fedsift.protocol.messages import ReplyEnvelope, Request, RequestEnvelope, R
 from fedsift.training.recipe import Recipe
 from fedsift.training.requests import Train
 from fedsift.transports.remote.encoding import decode, encode
-from tests.deploy.test_sites import write_site
+from tests.deploy.test_site_data import write_site
 
 NAMES = [f"scan-{k}" for k in range(12)]
 HOSTILE = "../../secret\x1b[2J[bold]\n"
@@ -46,8 +46,8 @@ def site(folder: Path, names: list[str] | None = None) -> Path:
 
 def ask(path: Path, request: Request[Any], run: str = "run", ask: int = 0, expects: str = "") -> ReplyEnvelope:
     envelope = RequestEnvelope(run, "north", RequestMoment(1, "train", 0, ask), expects, request)
-    letter = encode(envelope).with_note(model="mlp", session="1")
-    answer = decode(worker._reply(letter, path))
+    encoded = encode(envelope).with_note(model="mlp", session="1")
+    answer = decode(worker._reply(encoded, path))
     assert isinstance(answer, ReplyEnvelope)
     return answer
 

@@ -20,7 +20,7 @@ from fedsift.deploy.coordinator.server_app import read_federation_file
 from fedsift.deploy.site.data import open_site
 from fedsift.study.study import Study
 from fedsift.transports.flower.processes import SWITCHES, offline
-from tests.deploy.test_sites import write_site
+from tests.deploy.test_site_data import write_site
 
 runner = CliRunner()
 HERE = "127.0.0.1:8000"
@@ -125,14 +125,14 @@ def refused(*command: str) -> str:
     assert result.exception.exit_code == 2
     text = str(result.exception)
     assert "is not this machine" in text
-    assert "whoever holds ca.crt could run code" in text
+    assert "a holder of ca.crt could run code" in text
     assert "127.0.0.1" in text
     assert "\n" not in text
     return text
 
 
 @pytest.mark.parametrize("host", OFF_THIS_MACHINE)
-def test_without_a_door_nothing_leaves_this_machine(
+def test_without_a_gateway_nothing_leaves_this_machine(
     host: str, deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -147,7 +147,7 @@ def test_without_a_door_nothing_leaves_this_machine(
 
 @pytest.mark.parametrize("missing", ["--certificate", "--key", "--roster"])
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
-def test_a_door_needs_a_certificate_its_key_and_a_roster(
+def test_a_gateway_needs_a_certificate_its_key_and_a_roster(
     host: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -168,7 +168,7 @@ def test_a_site_across_the_network_needs_the_authority_and_its_key(missing: str,
     assert missing in str(result.exception)
 
 
-def test_a_run_behind_a_door_needs_the_doors_home(deployed: Path, tmp_path: Path) -> None:
+def test_a_run_behind_a_gateway_needs_the_gateways_home(deployed: Path, tmp_path: Path) -> None:
     command = ["flower", "start", str(deployed / "app"), "--run-folder", str(tmp_path / "run")]
     result = runner.invoke(app, [*command, "--home", str(tmp_path / "nowhere")])
     assert isinstance(result.exception, RunError)
@@ -176,7 +176,7 @@ def test_a_run_behind_a_door_needs_the_doors_home(deployed: Path, tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
-def test_the_app_and_the_documents_say_why_there_is_a_door(deployed: Path) -> None:
+def test_the_app_and_the_documents_say_why_there_is_a_gateway(deployed: Path) -> None:
     readme = (deployed / "app" / "README.md").read_text("utf-8")
     page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text("utf-8")
     for text in (readme, page):
@@ -198,12 +198,12 @@ def test_on_loopback_a_trial_needs_no_encryption(host: str) -> None:
     assert "--disable-runtime-dependency-installation" in command
 
 
-def test_behind_a_door_only_registered_keys_may_join(tmp_path: Path) -> None:
+def test_behind_a_gateway_only_registered_keys_may_join(tmp_path: Path) -> None:
     own = CertificatePair(tmp_path / "own.crt", tmp_path / "own.key")
     command = commands.superlink_command("127.0.0.1", 8000, own=own)
     assert "--enable-supernode-auth" in command
     assert "--insecure" not in command
-    with pytest.raises(ConfigError, match="is not this machine"):  # whatever the door may do
+    with pytest.raises(ConfigError, match="is not this machine"):  # whatever the gateway may do
         commands.superlink_command("0.0.0.0", 8000, own=own)
 
 
@@ -214,9 +214,9 @@ def test_other_versions_of_flower_are_refused_by_name(monkeypatch: pytest.Monkey
 
 
 def test_a_sites_command_names_its_socket_and_nothing_else(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"insecure": True, "ca": None, "key": None, "worker": Path("/x/door")}
+    options: dict[str, Any] = {"insecure": True, "ca": None, "key": None, "worker": Path("/x/gateway")}
     command = commands.site_command("127.0.0.1:8000", **options)
-    assert command[command.index("--node-config") + 1] == 'worker="/x/door"'
+    assert command[command.index("--node-config") + 1] == 'worker="/x/gateway"'
     with pytest.raises(ConfigError, match="is not this machine"):
         commands.site_command("10.0.0.1:8000", **options)
     with pytest.raises(ConfigError, match="host:port"):

@@ -84,7 +84,7 @@ def test_a_whole_consortium_is_one_command(tmp_path: Path) -> None:
     assert "starting the SuperLink" in said
     assert (tmp_path / "t" / "run" / "report.html").is_file()
     access = (tmp_path / "t" / "superlink" / "access.jsonl").read_text().splitlines()
-    assert {json.loads(line)["who"] for line in access} >= {"site-00", "site-01"}  # through the door, by key
+    assert {json.loads(line)["who"] for line in access} >= {"site-00", "site-01"}  # through the gateway, by key
     log = (tmp_path / "t" / "logs" / "site-00.log").read_text()
     assert "cannot open this site's data and notebook" in log or "cannot confine" in log
 

@@ -26,10 +26,10 @@ from fedsift.study.study import Study
 from fedsift.training.requests import Evaluate, Trained
 from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Introduction, IntroductionRequest
-from tests.deploy.test_sites import train, write_site
+from tests.deploy.test_site_data import train, write_site
 
 FIELDS = ["Trained.weights", "Trained.samples", "Trained.loss"]
-OPEN = {"requests": ["Train"], "fields": FIELDS, "floor": 0}
+OPEN = {"requests": ["Train"], "fields": FIELDS, "min_count": 0}
 
 
 def ask(path: Path, asked: Any, model: str = "mlp") -> Any:

@@ -1,4 +1,4 @@
-"""What a policy does to replies: floor, clipping, noise, the account; approval; withdrawal."""
+"""What a policy does to replies: minimum count, clipping, noise, the account; approval; withdrawal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedsift.training.requests import Train, Trained
 from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Acknowledged, IntroductionRequest, SiteNotice
 from tests.deploy.test_policy import FIELDS, OPEN, ask, egress, site
-from tests.deploy.test_sites import train, write_site
+from tests.deploy.test_site_data import train, write_site
 
 START = {"w": torch.zeros(3), "steps": torch.tensor(0)}
 
@@ -145,11 +145,11 @@ def test_no_model_makes_one_sample_show_through_the_noise(tmp_path: Path, bright
 
 @pytest.mark.parametrize("number", [{"lr": 1e30}, {"weight_decay": 1e30}, {"epochs": 10**15}])
 def test_a_recipe_of_absurd_numbers_is_refused_by_name(number: dict[str, Any], tmp_path: Path) -> None:
-    letter = encode(train()).with_note(model="mlp", session="1")
-    tree = json.loads(letter.tree)
+    encoded = encode(train()).with_note(model="mlp", session="1")
+    tree = json.loads(encoded.tree)
     tree["fields"]["request"]["fields"]["recipe"]["fields"].update(number)
     path = site(tmp_path)
-    refused = decode(worker._reply(dataclasses.replace(letter, tree=json.dumps(tree)), path))
+    refused = decode(worker._reply(dataclasses.replace(encoded, tree=json.dumps(tree)), path))
     [(name, value)] = number.items()
     assert refused.failure.startswith(f"Refused: the request cannot be served: {name} = {value}: it must be")
     assert egress(path)[0]["refused"] == refused.failure
@@ -249,7 +249,7 @@ def test_the_budget_is_shown_with_what_it_does_not_cover(tmp_path: Path) -> None
         ({"noise": 1.0}, "policy.noise needs policy.clip"),
         ({"budget": 1.0}, "policy.budget needs policy.noise"),
         ({"clip": 0.0}, "clip"),
-        ({"floor": -1}, "floor"),
+        ({"min_count": -1}, "min_count"),
     ],
 )
 def test_rules_that_make_no_sense_are_refused(table: dict[str, Any], word: str, tmp_path: Path) -> None:
@@ -271,15 +271,15 @@ def test_a_plugins_small_count_does_not_leave_either() -> None:
     large, small = torch.tensor([0, 10, 25]), torch.tensor([0, 9, 25])
     assert list(small_counts(Tallied(10, large), 10)) == []
     assert list(small_counts(Tallied(9, small), 10)) == ["Tallied.found", "Tallied.table"]
-    policy = Policy(fields=("Tallied.found", "Tallied.table", "Tallied.version"), floor=10)
+    policy = Policy(fields=("Tallied.found", "Tallied.table", "Tallied.version"), min_count=10)
     assert policy.objection_to_reply(Tallied(0, large)) is None
     reason = policy.objection_to_reply(Tallied(1, large))
-    assert reason == "Tallied.found counts fewer samples than this site's floor 10"
+    assert reason == "Tallied.found counts fewer samples than this site's minimum count 10"
 
 
-def test_a_site_below_its_own_floor_stays_out(tmp_path: Path) -> None:
-    path = site(tmp_path, floor=10)  # it has six samples
-    assert "fewer samples than its floor 10" in ask(path, IntroductionRequest()).failure
+def test_a_site_below_its_own_minimum_count_stays_out(tmp_path: Path) -> None:
+    path = site(tmp_path, min_count=10)  # it has six samples
+    assert "fewer samples than its minimum count 10" in ask(path, IntroductionRequest()).failure
     assert "Trained.samples counts fewer" in ask(path, train()).failure
 
 
@@ -317,7 +317,7 @@ def test_what_was_not_there_on_approval_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_policy_says_what_it_says_and_the_approval_the_rest(tmp_path: Path) -> None:
-    path = write_site(tmp_path, policy={"requests": ["Train"], "floor": 0})
+    path = write_site(tmp_path, policy={"requests": ["Train"], "min_count": 0})
     notebook = tmp_path / "notebook" / "north"
     assert "does not let Trained.weights out" in ask_made(path)
     approve(notebook)
@@ -356,13 +356,13 @@ def test_words_of_the_coordinator_are_for_the_person_there(tmp_path: Path, caplo
 
 def test_no_egress_no_list() -> None:
     assert fields_that_left(Path("/nowhere/egress.jsonl")) == {}
-    assert OPEN["floor"] == 0
+    assert OPEN["min_count"] == 0
 
 
 LABELS = {
     "requests": ["ReleaseLabels"],
     "fields": [f"ReleasedCounts.{name}" for name in ("counts", "epsilon", "releases", "private")],
-    "floor": 0,
+    "min_count": 0,
 }
 
 

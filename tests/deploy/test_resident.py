@@ -31,11 +31,11 @@ def test_the_few_lines_hand_over_command_and_environment_and_return_the_code(tmp
     heard = []
 
     def answer() -> None:
-        with socket.socket(socket.AF_UNIX) as door:
-            door.bind(str(place))
-            door.listen()
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(place))
+            listener.listen()
             ready.set()
-            channel, _ = door.accept()
+            channel, _ = listener.accept()
             with channel:
                 heard.append(_call(channel))
                 channel.sendall(b"7")

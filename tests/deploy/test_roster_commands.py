@@ -36,11 +36,11 @@ from fedsift.deploy.site.site_file import egress_of, read_site_file
 from fedsift.deploy.site.site_file_head import read_head
 from fedsift.study.study import Study
 from tests.deploy.keys import Authority, site_key
-from tests.deploy.test_sites import write_site
+from tests.deploy.test_site_data import write_site
 
 runner = CliRunner()
-KEYS = ["sha256:" + letter * 64 for letter in "abc"]
-PINS = ["sha256:" + letter * 64 for letter in "0123"]
+KEYS = ["sha256:" + encoded * 64 for encoded in "abc"]
+PINS = ["sha256:" + encoded * 64 for encoded in "0123"]
 
 
 def call(*arguments: object) -> str:
@@ -193,11 +193,11 @@ def test_a_revoked_site_receives_nothing_from_then_on(holders: RosterAuthorizer,
 def test_a_node_that_comes_again_is_counted_on_and_another_number_begins_anew(
     holders: RosterAuthorizer, tmp_path: Path
 ) -> None:
-    door = NodeKeys(tmp_path / "nodes.json")  # another process than the one that looks
+    gateway = NodeKeys(tmp_path / "nodes.json")  # another process than the one that looks
     assert [holders.arrivals(node) for node in (11, 22, 44)] == [1, 1, 0]
-    door.note(11, KEYS[0])
+    gateway.note(11, KEYS[0])
     assert [holders.arrivals(node) for node in (11, 22)] == [2, 1]
-    door.note(12, KEYS[0])
+    gateway.note(12, KEYS[0])
     assert [holders.arrivals(node) for node in (11, 12)] == [0, 1]
 
 
@@ -295,10 +295,10 @@ def test_two_site_files_in_one_folder_share_nothing(tmp_path: Path) -> None:
     first = write_site(tmp_path)
     second = first.with_name("other.toml")
     second.write_text(first.read_text("utf-8").replace('"north"', '"south"', 1), "utf-8")
-    rooms = [open_site(path) for path in (first, second)]
-    assert rooms[0].name != rooms[1].name
-    assert rooms[0].secret != rooms[1].secret
-    assert rooms[0].notebook != rooms[1].notebook
+    runtimes = [open_site(path) for path in (first, second)]
+    assert runtimes[0].name != runtimes[1].name
+    assert runtimes[0].secret != runtimes[1].secret
+    assert runtimes[0].notebook != runtimes[1].notebook
     assert flower_home(first) != flower_home(second)
     assert len({egress_of(path, read_site_file(path)) for path in (first, second)}) == 2
 

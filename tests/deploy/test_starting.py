@@ -27,7 +27,7 @@ from fedsift.deploy.temporary import LONGEST_SOCKET, PREFIX, new_socket, remove_
 from fedsift.deploy.waiting import SILENT, StatusLine
 from fedsift.runs.folder import WAITING, RunFolder
 from fedsift.study.study import Study
-from tests.deploy.test_sites import write_site
+from tests.deploy.test_site_data import write_site
 
 HERE = "127.0.0.1:8000"
 IMAGES = np.zeros((6, 1, 2, 2), np.uint8)
@@ -137,7 +137,7 @@ def test_a_notebook_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> No
     path = write_site(tmp_path)
     (tmp_path / "notebook").write_text("a file where the folder should be")
     with pytest.raises(ConfigError, match=r"site 'north': its notebook .* cannot be written .* name another"):
-        worker.serve(path, tmp_path / "door")
+        worker.serve(path, tmp_path / "sock")
 
 
 def test_a_site_that_withdrew_does_not_start(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_site_that_withdrew_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "notebook" / "north").mkdir(parents=True)
     (tmp_path / "notebook" / "north" / "withdrawn.json").write_text("{")
     with pytest.raises(ConfigError, match="has withdrawn .* remove .*withdrawn.json"):
-        worker.serve(path, tmp_path / "door")
+        worker.serve(path, tmp_path / "sock")
 
 
 def test_a_long_temporary_path_gives_way_to_a_short_one(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_figures_alone_are_no_news() -> None:
 
 def test_rounds_are_read_on_from_where_they_were_read_to(tmp_path: Path) -> None:
     file = tmp_path / "rounds.jsonl"
-    rounds = NewRounds(file, told=1)
+    rounds = NewRounds(file, reported=1)
     assert rounds.new() == []
     file.write_text('{"round": 1}\n{"round": 2}\n{"rou')
     assert [row["round"] for row in rounds.new()] == [2]

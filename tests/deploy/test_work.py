@@ -41,7 +41,7 @@ from fedsift.transports.remote.encoding import decode, encode
 from fedsift.transports.remote.introduction import Introduction, IntroductionRequest
 from fedsift.transports.remote.messages import EncodedMessage
 from tests.deploy.test_policy import ask, egress
-from tests.deploy.test_sites import train, write_site
+from tests.deploy.test_site_data import train, write_site
 
 # Embeddings ---------------------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ def test_the_limit_is_the_sites_own_and_holds_to_the_pass(tmp_path: Path) -> Non
     policy = {
         "requests": ["Train"],
         "fields": ["Trained.weights", "Trained.samples", "Trained.loss"],
-        "floor": 0,
+        "min_count": 0,
     }
     below = place(tmp_path / "a", policy={**policy, "passes": passes})
     assert ask(below, envelope(request)).failure == ""
@@ -204,16 +204,16 @@ def test_the_limit_is_the_sites_own_and_holds_to_the_pass(tmp_path: Path) -> Non
 
 
 def changed(request: Request[Any], old: str, new: str) -> EncodedMessage:
-    letter = encode(envelope(request))
-    assert letter.tree.count(old) == 1, letter.tree
-    return dataclasses.replace(letter, tree=letter.tree.replace(old, new)).with_note(model="mlp", session="1")
+    encoded = encode(envelope(request))
+    assert encoded.tree.count(old) == 1, encoded.tree
+    return dataclasses.replace(encoded, tree=encoded.tree.replace(old, new)).with_note(model="mlp", session="1")
 
 
 @pytest.mark.parametrize("epochs", ["2.5", '"3"', "1e999", "NaN", "-5", "0", "true", "null", "100001", "1" + "0" * 30])
 def test_epochs_that_are_no_number_of_epochs(tmp_path: Path, epochs: str) -> None:
     path = place(tmp_path)
-    letter = changed(Train(WEIGHTS, Recipe(epochs=7)), '"epochs": 7', f'"epochs": {epochs}')
-    refused = decode(worker._reply(letter, path))
+    encoded = changed(Train(WEIGHTS, Recipe(epochs=7)), '"epochs": 7', f'"epochs": {epochs}')
+    refused = decode(worker._reply(encoded, path))
     assert refused.failure.startswith("Refused: ")
     assert len(egress(path)) == 1
     assert not (tmp_path / "notebook" / "north" / "runs").exists()

@@ -120,5 +120,5 @@ def test_likelihoods_of_the_second_exchange_give_the_same_fit() -> None:
     model = replace(start, noisy_sites=0.4, calibrated=1.0).with_tempering(1.6)
     told, counted = fit_site(p[0], labels[0], model, own.nats), fit_site(p[0], labels[0], model)
     np.testing.assert_array_equal(told.posterior, counted.posterior)
-    nothing = fit_site(p[0], labels[0], model, np.zeros(len(GRID)))  # of a site below the floor
+    nothing = fit_site(p[0], labels[0], model, np.zeros(len(GRID)))  # of a site below the minimum count
     np.testing.assert_array_equal(nothing.posterior, counted.posterior)

@@ -10,7 +10,7 @@ import pytest
 
 from fedsift.detection.label_posterior import GRID, LabelModel
 from fedsift.detection.label_rates import STRETCH, SiteRate
-from fedsift.formulas.small_counts import FLOOR, WITHHELD
+from fedsift.formulas.small_counts import MIN_COUNT, WITHHELD
 from fedsift.label_audit.messages import (
     SecondReply,
     SharedModel,
@@ -49,8 +49,8 @@ def test_no_reply_holds_a_small_count_or_a_fraction(samples: int) -> None:
         for number in numbers(asdict(reply)):
             assert number == int(number)
             # log-likelihoods are negative sums over all samples; everything else is a count
-            assert number <= 0 or number >= FLOOR
-    if samples < FLOOR:
+            assert number <= 0 or number >= MIN_COUNT
+    if samples < MIN_COUNT:
         silent = asdict(second[0])
         assert not silent["nats"].any() and not silent["faithful"].any()
         assert (first[0].cells == WITHHELD).all() and (third[0].agreement.cells == WITHHELD).all()
@@ -69,7 +69,7 @@ def test_a_site_s_exponent_lies_between_its_own_and_the_federation_s() -> None:
         assert site_tempering(shared, own) == pytest.approx(1 + STRETCH * (top - 1))
 
 
-def test_a_rate_is_told_in_whole_floors() -> None:
+def test_a_rate_is_told_in_multiples_of_the_minimum_count() -> None:
     assert released_rate(SiteRate(200, 4, 0, 7, False)) == SiteRate(200, WITHHELD, 0, 10, False)
     assert released_rate(SiteRate(200, 60, 50, 70, True)) == SiteRate(200, 60, 50, 70, True)
     assert released_rate(SiteRate(200, 196, 190, 199, True)) == SiteRate(200, WITHHELD, 190, 200, True)

@@ -50,10 +50,10 @@ def cloud(
     return p, given, true
 
 
-def audit(p: list[np.ndarray], given: list[np.ndarray], floor: int = 10) -> tuple[LabelModel, list[SiteFit]]:
+def audit(p: list[np.ndarray], given: list[np.ndarray], min_count: int = 10) -> tuple[LabelModel, list[SiteFit]]:
     classes = p[0].shape[1]
-    start = start_model([first_reply(labels, classes, floor) for labels in given])
-    own = [second_reply(one, labels, start, floor) for one, labels in zip(p, given, strict=True)]
+    start = start_model([first_reply(labels, classes, min_count) for labels in given])
+    own = [second_reply(one, labels, start, min_count) for one, labels in zip(p, given, strict=True)]
     shared = shared_model(own, start)
     return shared.model, [last_fit(a, b, shared, c) for a, b, c in zip(p, given, own, strict=True)]
 

@@ -36,21 +36,21 @@ def counted(rng: np.random.Generator, rates: np.ndarray, samples: int) -> list[n
     return tables
 
 
-@pytest.mark.parametrize("floor", [0, 10])
-def test_who_is_mistaken_for_whom_survives_the_floor(floor: int) -> None:
+@pytest.mark.parametrize("min_count", [0, 10])
+def test_who_is_mistaken_for_whom_survives_the_minimum_count(min_count: int) -> None:
     """At 150 samples and 15 % wrong most cells off the diagonal are below 10: lumped, not lost."""
     tables = counted(np.random.default_rng(0), np.full(40, 0.15), 150)
-    withheld = np.mean([(censored(t, floor).cells < 0)[~np.eye(3, dtype=bool)].mean() for t in tables])
-    assert (withheld > 0.5) == (floor == 10)
-    model = fit_shared([censored(table, floor) for table in tables], LabelModel.start(np.ones(3)))
-    assert np.abs(model.confusion - CONFUSION).max() < (0.08 if floor == 0 else 0.25)
+    withheld = np.mean([(censored(t, min_count).cells < 0)[~np.eye(3, dtype=bool)].mean() for t in tables])
+    assert (withheld > 0.5) == (min_count == 10)
+    model = fit_shared([censored(table, min_count) for table in tables], LabelModel.start(np.ones(3)))
+    assert np.abs(model.confusion - CONFUSION).max() < (0.08 if min_count == 0 else 0.25)
     np.testing.assert_allclose(model.confusion.sum(1), 1)
     np.testing.assert_allclose(model.shares, 1 / 3, atol=0.05)
     alpha, beta = model.rate_prior
     assert alpha / (alpha + beta) == pytest.approx(0.15, abs=0.06)
 
 
-def test_a_table_without_floor_gives_its_own_shares() -> None:
+def test_a_table_without_a_minimum_count_gives_its_own_shares() -> None:
     """One site, nothing lumped: B is the cells off the diagonal plus one each, pi the rows plus one half."""
     table = np.array([[80, 15, 5], [4, 90, 6], [9, 1, 90]])
     model = fit_shared([censored(table, 0)], LabelModel.start(np.ones(3)))

@@ -9,7 +9,7 @@ from fedsift.core.errors import DataError
 from fedsift.detection.label_rates import lone_posterior
 
 
-def spoiled(rate: float, strength: float, n: int = 600, classes: int = 5) -> tuple[np.ndarray, ...]:
+def corrupted(rate: float, strength: float, n: int = 600, classes: int = 5) -> tuple[np.ndarray, ...]:
     """Probabilities of a model that is right more often the larger `strength`, truth and given labels."""
     draw = np.random.default_rng(4)
     truth = draw.integers(classes, size=n)
@@ -31,7 +31,7 @@ def test_a_model_that_knows_nothing_leaves_the_given_label() -> None:
 
 def test_it_ends_with_fewer_wrong_labels_than_the_argmax_rule() -> None:
     """Where each is sure of a label by more than half, and the given label elsewhere."""
-    p, truth, given = spoiled(rate=0.4, strength=2.0)
+    p, truth, given = corrupted(rate=0.4, strength=2.0)
     argmax = np.where(p.max(1) > 0.5, p.argmax(1), given)
     posterior = lone_posterior(p, given)
     judged = np.where(posterior.max(1) > 0.5, posterior.argmax(1), given)
@@ -39,7 +39,7 @@ def test_it_ends_with_fewer_wrong_labels_than_the_argmax_rule() -> None:
 
 
 def test_classes_that_a_site_was_never_given_can_be_proposed() -> None:
-    p, truth, given = spoiled(rate=0.0, strength=6.0)
+    p, truth, given = corrupted(rate=0.0, strength=6.0)
     given = np.where(given == 4, 0, given)  # the site writes 0 for the last class
     assert (lone_posterior(p, given).argmax(1)[truth == 4] == 4).mean() > 0.9
 

@@ -54,9 +54,9 @@ def main() -> None:
             for seed in SEEDS
         ]
         report = write_report(runs[0], work / "compared.html", runs[1:])
-        spread = Study.from_table(STUDY).spread()
+        federated = Study.from_table(STUDY).load_data()
         page = work / "federation.html"
-        page.write_text(federation_page(portrait_of(spread), "digits at 12 sites", ""), "utf-8")
+        page.write_text(federation_page(portrait_of(federated), "digits at 12 sites", ""), "utf-8")
         photograph(report, PLACE / "compared.png", 1480, work)
         photograph(page, PLACE / "federation.png", 800, work)
         watch(runs[0], PLACE / "watch.svg")

@@ -136,12 +136,12 @@ def test_bad_replies_are_set_aside(folder: Path, tmp_path: Path) -> None:
 
 def test_stacked_and_in_workers_as_one_at_a_time(folder: Path, tmp_path: Path) -> None:
     settings = ({"trainer": "one"}, {"trainer": "one", "workers": 2}, {"trainer": "cohort"})
-    (alone, rows), (spread, spread_rows), (stacked, _) = (
+    (alone, rows), (federated, federated_rows), (stacked, _) = (
         outcome(play(contract_study(NAME, tmp_path, engine=engine, model={"name": "mlp"}), tmp_path))
         for engine in settings
     )
-    assert_same_bits(alone, spread)
-    assert rows == spread_rows
+    assert_same_bits(alone, federated)
+    assert rows == federated_rows
     assert_close(alone, stacked, 1e-4)
 
 

@@ -140,7 +140,7 @@ TRAPS: dict[str, tuple[str, ...]] = {
     ),
     "fedmlp": (
         "drops the 1 side too",
-        "0 / 0, which spoils the global prototype",
+        "0 / 0, which corrupts the global prototype",
         "commented out",
         "replaced by 1",
         "the nominal batch size",

@@ -1,7 +1,7 @@
 """Fills the prose of Markdown pages at one width: `python -m tests.docs.wrap PAGE ...` (or `make wrap`, for all).
 
 Code, tables, headings, displayed equations and lines that end in a forced break stay as they are. A link, a code
-span and a formula between dollar signs are never broken: Markdown formatters that do not know formulas spoil them,
+span and a formula between dollar signs are never broken: Markdown formatters that do not know formulas corrupt them,
 hence this file.
 """
 

@@ -63,7 +63,7 @@ def test_the_only_site_with_data_is_bit_identical() -> None:
     assert all(torch.equal(got[name], models[1][name]) for name in got if got[name].is_floating_point())
 
 
-def test_a_site_without_data_cannot_spoil_the_average() -> None:
+def test_a_site_without_data_cannot_corrupt_the_average() -> None:
     broken = {"w": torch.tensor([math.nan])}
     assert average([broken, {"w": torch.tensor([2.0])}, {"w": torch.tensor([4.0])}], [0, 1, 1])["w"].item() == 3.0
 

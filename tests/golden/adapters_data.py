@@ -1,4 +1,4 @@
-"""Golden operations of the data room: partitions, noise matrices, instance-dependent noise.
+"""Golden operations of the data package: partitions, noise matrices, instance-dependent noise.
 
 Each adapter maps (inputs, variant) to what the product's own functions give. A value that the definition
 gives only as an expectation is measured and returned as `Measured`: compare it with `agrees`, not with a
@@ -223,7 +223,7 @@ def matrix(inputs: Inputs, variant: str) -> Inputs:
 
 
 def redrawn_shares(true: int, classes: int, rate: float, drawn_classes: int) -> list[Measured]:
-    """Row `true` of the matrix by which FedCorr's noise spoils labels."""
+    """Row `true` of the matrix by which FedCorr's noise corrupts labels."""
     rng = generator(9, true)
     chosen = choose_samples(DRAWS, rate, rng, exact=False)
     given = redraw(np.full(DRAWS, true), chosen, drawn_classes, rng)

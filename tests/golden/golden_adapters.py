@@ -13,7 +13,7 @@ from golden_harness import Adapter
 
 
 def all_adapters() -> dict[tuple[str, str], Adapter]:
-    """(topic, op) to adapter; those of the data room (partitions and noise) join in where they exist."""
+    """(topic, op) to adapter; those of the data package (partitions and noise) join in where they exist."""
     table: dict[tuple[str, str], Adapter] = {}
     for module in (adapters_losses, adapters_signals, adapters_aggregate, adapters_metrics):
         table |= module.ADAPTERS.table

@@ -57,12 +57,12 @@ def test_the_walk_sees_most_of_the_adapters() -> None:
     ],
 )
 def test_what_counts_as_a_call(user: str, idle: set[str], tmp_path: Path) -> None:
-    room = tmp_path / "fedsift" / "formulas"
-    room.mkdir(parents=True)
+    package = tmp_path / "fedsift" / "formulas"
+    package.mkdir(parents=True)
     (tmp_path / "fedsift" / "__init__.py").write_text("")
-    (room / "__init__.py").write_text("from fedsift.formulas.maths import formula\n__all__ = ['formula']\n")
-    (room / "maths.py").write_text("def helper(): ...\n\n\ndef formula(): return helper()\n")
-    (room / "other.py").write_text("from fedsift.formulas.maths import formula\n\n\ndef lost(): return formula()\n")
+    (package / "__init__.py").write_text("from fedsift.formulas.maths import formula\n__all__ = ['formula']\n")
+    (package / "maths.py").write_text("def helper(): ...\n\n\ndef formula(): return helper()\n")
+    (package / "other.py").write_text("from fedsift.formulas.maths import formula\n\n\ndef lost(): return formula()\n")
     (tmp_path / "fedsift" / "use.py").write_text(user)
     found = {name for _, name in Source(tmp_path / "fedsift").unreached()}
     assert found - {"lost"} == idle

@@ -1,4 +1,4 @@
-"""Made-up audits: bundled digits with labels spoiled by a known rule and probabilities drawn around the truth."""
+"""Made-up audits: bundled digits with labels corrupted by a known rule and probabilities drawn around the truth."""
 
 from __future__ import annotations
 

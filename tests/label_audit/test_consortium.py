@@ -39,7 +39,7 @@ def test_the_federations_confusion_by_hand() -> None:
     found = federation_confusion(rows)  # type: ignore[arg-type]
     assert found is not None
     # a's row of dogs has a cell of 3, which takes the 30 with it into the remainder
-    assert found.told.tolist() == [[90, 32], [15, 60]] and found.withheld.tolist() == [0, 33] and found.lumped == 0
+    assert found.shown.tolist() == [[90, 32], [15, 60]] and found.withheld.tolist() == [0, 33] and found.lumped == 0
 
 
 def test_rows_that_do_not_fit_together() -> None:
@@ -54,9 +54,9 @@ def test_withheld_cells_are_empty() -> None:
     [row] = csv.DictReader(io.StringIO(consortium_csv([few])))
     assert row == {
         "site": "tiny", "samples": "", "flagged": "", "rate": "", "rate_low": "", "rate_high": "",
-        "wrong_labels": "", "false_alarm_rate": "", "floor": "10",
+        "wrong_labels": "", "false_alarm_rate": "", "min_count": "10",
     }  # fmt: skip
-    assert "below its floor" in consortium_page([few])
+    assert "below its minimum count" in consortium_page([few])
 
 
 def test_no_sample_is_in_any_file(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_stored_and_read_again_is_the_same(audit: Any, tmp_path: Path) -> None:
         "evidence",
         "origin",
         "site",
-        "floor",
+        "min_count",
     ):
         assert getattr(again, name) == getattr(audit, name)
     for name in (

@@ -61,7 +61,7 @@ def site(
     )
 
 
-def spread(
+def federated(
     sites: int = 3, each: int = 4, public: int = 10, features: int = 3, classes: int = 3, test: int = 9
 ) -> FederatedDataset:
     """Rows of noise with labels by a fixed rule; the last site's labels are wrong."""
@@ -87,7 +87,7 @@ def spread(
 
 
 def federation(data: FederatedDataset | None = None, kind: type[InProcess] = InProcess, **options: Any) -> InProcess:
-    return kind(data or spread(), run="r", seed=3, **{"model": LINEAR, **options})
+    return kind(data or federated(), run="r", seed=3, **{"model": LINEAR, **options})
 
 
 def play(method: Method, fed: InProcess, stop: int | None = None) -> Any:

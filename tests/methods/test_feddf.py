@@ -17,7 +17,7 @@ from fedsift.runtime.evaluation import Evaluator
 from fedsift.runtime.in_process import InProcess
 from fedsift.training.public_learning import PublicPart, learn
 from fedsift.training.recipe import Recipe
-from tests.methods.rhfl_small import LINEAR, WIDER, federation, play, spread
+from tests.methods.rhfl_small import LINEAR, WIDER, federated, federation, play
 
 BASE = FedDF(rounds=2, local=Recipe(batch_size=4, lr=0.2))
 MIXED = {"site-1": WIDER}
@@ -36,7 +36,7 @@ def _students(state: FedDFState, fed: InProcess, method: FedDF = BASE) -> dict[s
 
 def test_averages_are_weighted_by_size_within_a_network() -> None:
     """Sites 0 and 2 share a network and have 4 and 2 samples: w = (2 w_0 + w_2) / 3; site 1 stays alone."""
-    data = spread()
+    data = federated()
     rows = {**data.rows, "site-2": data.rows["site-2"][:2]}
     given = {**data.given, "site-2": data.given["site-2"][:2]}
     data = dataclasses.replace(data, rows=rows, given=given)

@@ -67,8 +67,8 @@ def test_a_label_is_kept_with_the_probability_of_the_mechanism() -> None:
     assert int(reply.counts.sum()) == n
     assert abs(int(reply.counts[4]) - n * keep) < 4 * math.sqrt(n * keep * (1 - keep))
     other = (1 - keep) / 9
-    spread = 4.5 * math.sqrt(n * other * (1 - other))
-    assert all(abs(int(c) - n * other) < spread for k, c in enumerate(reply.counts) if k != 4)
+    federated = 4.5 * math.sqrt(n * other * (1 - other))
+    assert all(abs(int(c) - n * other) < federated for k, c in enumerate(reply.counts) if k != 4)
 
 
 def test_epsilon_0_tells_nothing() -> None:

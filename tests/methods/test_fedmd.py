@@ -13,7 +13,7 @@ from fedsift.methods.fedmd import FedMD
 from fedsift.training.own_models import own_model
 from fedsift.training.public_learning import Collaborate, PublicLesson, PublicPart, learn
 from fedsift.training.recipe import Recipe
-from tests.methods.rhfl_small import WIDER, distance, federation, models_of, play, site, spread
+from tests.methods.rhfl_small import WIDER, distance, federated, federation, models_of, play, site
 
 BASE = FedMD(rounds=2, pretrain_rounds=1, pretrain_epochs=2, local=Recipe(batch_size=4, lr=0.2))
 
@@ -105,7 +105,7 @@ def test_alignment_draws_other_samples_each_round() -> None:
 
 
 def test_one_site_is_its_own_consensus() -> None:
-    play(BASE, federation(spread(sites=1)))
+    play(BASE, federation(federated(sites=1)))
 
 
 @pytest.mark.parametrize("wrong", [{"alignment": 1}, {"digest_epochs": 0}, {"pretrain_rounds": -1}], ids=str)

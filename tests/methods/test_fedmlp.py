@@ -286,7 +286,7 @@ def test_tags_on_real_digits_are_right(tmp_path: Path) -> None:
     federation, right = Kept.last, []
     for site in federation.sites:
         tags = federation.notebooks[site][TAGS].numpy()
-        truth, annotated = federation.spread.truth, federation.facts[site].annotated
+        truth, annotated = federation.federated.truth, federation.facts[site].annotated
         assert truth is not None
         assert annotated is not None
         assert (tags[:, annotated] == -1).all()
@@ -294,5 +294,5 @@ def test_tags_on_real_digits_are_right(tmp_path: Path) -> None:
         assert (tags == 0).any()
         right.append((tags[tags >= 0] == truth.clean[site][tags >= 0]).mean())
         labels_to_train_on = evidence_of(federation.notebooks[site]).labels.numpy()  # type: ignore[union-attr]
-        assert (labels_to_train_on[:, annotated] == federation.spread.given[site][:, annotated]).all()
+        assert (labels_to_train_on[:, annotated] == federation.federated.given[site][:, annotated]).all()
     assert np.mean(right) > 0.9

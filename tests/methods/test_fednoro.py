@@ -192,7 +192,7 @@ def test_impossible_settings(bad: dict[str, int], line: str) -> None:
 def test_own_labels_are_tested_first_unless_told_otherwise() -> None:
     method = {"name": "fednoro"}
     assert Study.from_table({"method": method}).method.detection == "tested"  # type: ignore[attr-defined]
-    spoiled = Study.from_table({"method": method, "noise": {"name": "fedcorr"}})
-    assert spoiled.method.detection == "paper"  # type: ignore[attr-defined]
+    corrupted = Study.from_table({"method": method, "noise": {"name": "fedcorr"}})
+    assert corrupted.method.detection == "paper"  # type: ignore[attr-defined]
     told = Study.from_table({"method": {**method, "detection": "paper"}})
     assert told.method.detection == "paper"  # type: ignore[attr-defined]

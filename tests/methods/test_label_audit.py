@@ -1,4 +1,4 @@
-"""The federated audit: it finds what was spoiled, says nothing where nothing is wrong, and lets only sums out."""
+"""The federated audit: it finds what was corrupted, says nothing where nothing is wrong, and lets only sums out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import InProcessTransport, new_run
 from fedsift.study.study import Study
 
-FLOOR = 10
+MIN_COUNT = 10
 
 
 class Watched(InProcess):
@@ -51,7 +51,7 @@ def points(n: int, classes: int = 3, seed: int = 0, width: int = 6) -> tuple[np.
     return (centres[labels] + draw.normal(size=(n, width))).astype(np.float32), labels
 
 
-def spoiled(labels: np.ndarray, site: np.ndarray, rates: Mapping[int, float], classes: int = 3) -> np.ndarray:
+def corrupted(labels: np.ndarray, site: np.ndarray, rates: Mapping[int, float], classes: int = 3) -> np.ndarray:
     draw = np.random.default_rng(9)
     wrong = draw.random(len(labels)) < np.array([rates.get(int(s), 0.0) for s in site])
     return np.where(wrong, (labels + draw.integers(1, classes, len(labels))) % classes, labels)
@@ -75,16 +75,16 @@ def carried_out(study: Study, tmp_path: Path) -> Watched:
 
 
 def judged(found: Watched, site: str) -> Any:
-    rows, given, parts = site_rows(found.spread, site)
+    rows, given, parts = site_rows(found.federated, site)
     return judged_site(
-        found.spread.dataset,
+        found.federated.dataset,
         site,
         rows,
         given,
         parts,
         found.notebooks[site],
         evidence=SampleEvidence("test"),
-        floor=FLOOR,
+        min_count=MIN_COUNT,
     )
 
 
@@ -93,17 +93,17 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     """Four sites of 157 samples, each number of samples its own prime; 40 % wrong at the last."""
     images, labels = points(4 * 157)
     site = np.repeat(np.arange(4), 157)
-    given = spoiled(labels, site, {3: 0.4})
+    given = corrupted(labels, site, {3: 0.4})
     arrays = Arrays(images, given, site=np.array(["north", "east", "south", "west"])[site], true=labels)
     return carried_out(study_of(arrays), tmp_path_factory.mktemp("audit"))
 
 
 def test_it_finds_the_wrong_labels_and_only_at_the_site_that_has_them(audited: Watched) -> None:
-    found = {site: judged(audited, site) for site in audited.spread.sites}
+    found = {site: judged(audited, site) for site in audited.federated.sites}
     assert {site for site, own in found.items() if own.finding.wrong_labels} == {"west"}
     for site in ("north", "east", "south"):
         assert not found[site].flagged.any()
-    truth = against_truth(audited.spread, found)
+    truth = against_truth(audited.federated, found)
     assert truth["precision"] > 0.8
     assert truth["recall"] > 0.7
     assert truth["auroc"] > 0.95
@@ -134,7 +134,7 @@ def test_no_reply_holds_an_id_a_sample_a_probability_of_one_or_a_small_cell(audi
             table = getattr(answer.reply, name, None)
             if table is not None:
                 assert table.dtype == torch.int64
-                assert not bool(((table > 0) & (table < FLOOR)).any()), (type(answer.reply).__name__, name)
+                assert not bool(((table > 0) & (table < MIN_COUNT)).any()), (type(answer.reply).__name__, name)
     kinds = {type(answer.reply).__name__ for answer in audited.answers}
     assert kinds == {"LabelsCounted", "FoldsFitted", "GridJudged", "LabelsJudged"}
 
@@ -142,15 +142,15 @@ def test_no_reply_holds_an_id_a_sample_a_probability_of_one_or_a_small_cell(audi
 def test_each_whole_number_table_leaves_once(audited: Watched) -> None:
     for kind in (LabelsCounted, GridJudged, LabelsJudged):
         senders = [answer.site for answer in audited.answers if isinstance(answer.reply, kind)]
-        assert sorted(senders) == sorted(audited.spread.sites)
+        assert sorted(senders) == sorted(audited.federated.sites)
 
 
 def test_networks_are_cross_fitted_too(tmp_path: Path) -> None:
     images, labels = points(240)
     site = np.repeat(np.arange(3), 80)
-    arrays = Arrays(images, spoiled(labels, site, {2: 0.4}), site=site.astype(str), true=labels)
+    arrays = Arrays(images, corrupted(labels, site, {2: 0.4}), site=site.astype(str), true=labels)
     found = carried_out(study_of(arrays, model="mlp", folds=2, rounds=3), tmp_path)
-    truth = against_truth(found.spread, {name: judged(found, name) for name in found.spread.sites})
+    truth = against_truth(found.federated, {name: judged(found, name) for name in found.federated.sites})
     assert truth["auroc"] > 0.9
     assert {"CrossTrained"} <= {type(answer.reply).__name__ for answer in found.answers}
 
@@ -158,9 +158,9 @@ def test_networks_are_cross_fitted_too(tmp_path: Path) -> None:
 def test_a_single_fold_averages_over_the_rounds(tmp_path: Path) -> None:
     images, labels = points(240)
     site = np.repeat(np.arange(3), 80)
-    arrays = Arrays(images, spoiled(labels, site, {2: 0.4}), site=site.astype(str), true=labels)
+    arrays = Arrays(images, corrupted(labels, site, {2: 0.4}), site=site.astype(str), true=labels)
     found = carried_out(study_of(arrays, folds=1, rounds=5), tmp_path)
-    truth = against_truth(found.spread, {name: judged(found, name) for name in found.spread.sites})
+    truth = against_truth(found.federated, {name: judged(found, name) for name in found.federated.sites})
     assert truth["auroc"] > 0.9
 
 
@@ -177,7 +177,7 @@ def test_several_labels_a_sample(tmp_path: Path) -> None:
     own = judged(found, "2")
     assert own.finding.wrong_labels
     assert own.probability.shape == (150, 3)
-    rows = found.spread.rows["2"]
+    rows = found.federated.rows["2"]
     wrong = given[rows] != true[rows]
     assert own.probability[wrong].mean() > own.probability[~wrong].mean() + 0.3
     assert not judged(found, "0").finding.wrong_labels

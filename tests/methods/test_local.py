@@ -15,7 +15,7 @@ from fedsift.runtime.evaluation import Evaluator
 from fedsift.runtime.in_process import InProcess
 from fedsift.training.own_models import EvaluateOwn, TrainOwn, own_model
 from fedsift.training.recipe import Recipe
-from tests.methods.rhfl_small import LINEAR, WIDER, distance, federation, models_of, play, spread
+from tests.methods.rhfl_small import LINEAR, WIDER, distance, federated, federation, models_of, play
 
 BASE = LocalTraining(rounds=2, local=Recipe(batch_size=4, lr=0.5))
 
@@ -36,12 +36,12 @@ def test_a_site_alone_by_hand() -> None:
 
 def _forgetful(fed: InProcess, name: str):  # type: ignore[no-untyped-def]
     """The site before it ever trained."""
-    return federation(fed.spread).site(RequestEnvelope("r", name, RequestMoment(3, "", 0, 0), "", EvaluateOwn()))
+    return federation(fed.federated).site(RequestEnvelope("r", name, RequestMoment(3, "", 0, 0), "", EvaluateOwn()))
 
 
 def test_nobody_influences_anybody() -> None:
     """Other labels at one site change its model and no other."""
-    data = spread()
+    data = federated()
     changed = dataclasses.replace(data, given={**data.given, "site-0": (data.given["site-0"] + 1) % 3})
     one, two = federation(data), federation(changed)
     play(BASE, one)
@@ -89,7 +89,7 @@ def test_each_site_is_judged_on_the_common_test_set() -> None:
 
 def test_without_a_test_set_on_what_each_site_holds_out() -> None:
     """Held-out parts of 1 and 3 samples: the pooled accuracy counts samples, the mean counts sites."""
-    data = spread(sites=2, each=4, test=0)
+    data = federated(sites=2, each=4, test=0)
     data = dataclasses.replace(
         data,
         rows={"site-0": np.array([0, 1, 2]), "site-1": np.array([4])},
@@ -115,7 +115,7 @@ def test_without_a_test_set_on_what_each_site_holds_out() -> None:
 
 
 def test_one_site_is_a_federation_too() -> None:
-    fed = federation(spread(sites=1), model=LINEAR)
+    fed = federation(federated(sites=1), model=LINEAR)
     play(BASE, fed)
     assert set(models_of(fed)) == {"site-0"}
 

@@ -36,11 +36,11 @@ from tests.methods.rhfl_small import (
     NORMED,
     WIDER,
     distance,
+    federated,
     federation,
     models_of,
     play,
     site,
-    spread,
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "vectors" / "rhfl_ccr.json"
@@ -390,7 +390,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_every_switch_does_something(switch: str) -> None:
     # sites of 16 samples and 6 public ones, so that N_k / N_0 is 3 epochs and not 1
-    data = spread(each=16, public=6)
+    data = federated(each=16, public=6)
     # a fresh Adam sees only the signs of a gradient; plain SGD shows its size, which some switches change
     local = ADAM if switch.startswith("public_opt") else dataclasses.replace(ADAM, optimiser="sgd")
     base = dataclasses.replace(BASE, rounds=3, local=local)
@@ -483,19 +483,19 @@ def test_public_pictures_are_augmented_alike_at_every_site() -> None:
 
 def test_two_sites_learn_from_each_other_alone() -> None:
     """1 / (K - 1) = 1 in the first epoch: each one's lesson is exactly the other's predictions."""
-    fed = federation(spread(sites=2))
+    fed = federation(federated(sites=2))
     state = play(BASE, fed, stop=1)
     part = BASE.parts(0, 10)[0]
     lessons = BASE.lessons(part, state.outputs, BASE.confidence(state, fed), fed.sites)
     assert torch.allclose(lessons["site-0"].target, state.outputs["site-1"])
     assert torch.allclose(lessons["site-1"].target, state.outputs["site-0"])
-    play(BASE, federation(spread(sites=2)))
+    play(BASE, federation(federated(sites=2)))
 
 
 def test_one_site_trains_alone() -> None:
-    fed = federation(spread(sites=1))
+    fed = federation(federated(sites=1))
     play(BASE, fed)
-    alone = federation(spread(sites=1))
+    alone = federation(federated(sites=1))
     play(dataclasses.replace(BASE, hfl=False), alone)
     assert distance(models_of(fed), models_of(alone)) == 0
 
@@ -551,7 +551,7 @@ def test_implausible_replies_are_refused(change: dict[str, Any], reason: str) ->
 
 
 def test_public_samples_must_be_there_and_the_same_everywhere() -> None:
-    without = dataclasses.replace(spread(), public=None)
+    without = dataclasses.replace(federated(), public=None)
     with pytest.raises(ConfigError, match=r"site-0.*no public samples"):
         BASE.start(federation(without))
     fed = federation()

@@ -14,7 +14,7 @@ from fedsift.data.dataset import FederatedDataset
 from fedsift.methods.rhfl import RHFL, RHFLAveraged
 from fedsift.runtime.in_process import InProcess
 from fedsift.training.recipe import Recipe
-from tests.methods.rhfl_small import federation, play, spread
+from tests.methods.rhfl_small import federated, federation, play
 
 BASE = RHFLAveraged(rounds=3, local=Recipe(batch_size=4, lr=0.2))
 
@@ -68,7 +68,7 @@ def test_the_average_uses_these_weights() -> None:
     ids=str,
 )
 def test_every_switch_does_something(change: dict[str, Any]) -> None:
-    data = spread()
+    data = federated()
     rows = {**data.rows, "site-0": data.rows["site-0"][:2]}
     given = {**data.given, "site-0": data.given["site-0"][:2]}
     data = dataclasses.replace(data, rows=rows, given=given)
@@ -88,7 +88,7 @@ def test_ccr_mode_guards_against_rising_losses() -> None:
 
 def with_held_out() -> FederatedDataset:
     """Each site keeps its last two samples away from training."""
-    data = spread(each=8)
+    data = federated(each=8)
     rows = {site: own[:6] for site, own in data.rows.items()}
     held = {site: own[6:] for site, own in data.rows.items()}
     given, kept = ({site: own[part] for site, own in data.given.items()} for part in (slice(6), slice(6, 8)))

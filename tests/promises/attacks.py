@@ -175,7 +175,7 @@ def on_all(wanted: Callable[[Any], bool], rule: Callable[[Any], Any]) -> Change:
     return change
 
 
-def spoilt(value: float) -> Change:
+def corrupted(value: float) -> Change:
     """One number of the first tensor (or the first number) becomes this."""
 
     def put(tensor: Any) -> Any:
@@ -237,8 +237,8 @@ def _double(tensor: Tensor) -> Tensor:
 
 
 FORM: Mapping[str, Change] = {
-    "NaN": spoilt(float("nan")),
-    "infinity": spoilt(float("inf")),
+    "NaN": corrupted(float("nan")),
+    "infinity": corrupted(float("inf")),
     "another shape": on_first(_floats, lambda t: torch.cat([t, t[:1]])),
     "a shape that stretches": on_first(_floats, lambda t: t.reshape(-1)[:1].reshape((1,) * t.dim())),
     "another type": on_first(_model, lambda m: {name: _double(tensor) for name, tensor in m.items()}),

@@ -98,7 +98,7 @@ class Recorded:
 
 def record(study: Study) -> Recorded:
     """Run the study's method, round by round."""
-    federation = open_in_process(study, study.spread(), "fuzz", Recording)
+    federation = open_in_process(study, study.load_data(), "fuzz", Recording)
     assert isinstance(federation, Recording)
     federation.begin(Round("start", 0, -1), ())
     state = study.method.start(federation)
@@ -113,15 +113,15 @@ def record(study: Study) -> Recorded:
     return Recorded(federation, steps)
 
 
-def changed(letter: EncodedMessage, chance: random.Random) -> EncodedMessage:
-    """A letter with one to three changes: in its tree, or in the bytes of its tensors."""
+def changed(encoded: EncodedMessage, chance: random.Random) -> EncodedMessage:
+    """A message with one to three changes: in its tree, or in the bytes of its tensors."""
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
-        if letter.tensors and chance.random() < 0.4:
-            letter = dataclasses.replace(letter, tensors=_bytes(letter.tensors, chance))
+        if encoded.tensors and chance.random() < 0.4:
+            encoded = dataclasses.replace(encoded, tensors=_bytes(encoded.tensors, chance))
         else:
-            tree = json.loads(letter.tree)
-            letter = dataclasses.replace(letter, tree=json.dumps(_tree(tree, chance)))
-    return letter
+            tree = json.loads(encoded.tree)
+            encoded = dataclasses.replace(encoded, tree=json.dumps(_tree(tree, chance)))
+    return encoded
 
 
 def _bytes(data: bytes, chance: random.Random) -> bytes:

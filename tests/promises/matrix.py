@@ -88,7 +88,7 @@ class Probed(InProcess):
             self.row.wrong.append(f"{attack} in {where} made the gate refuse honest {', '.join(others)}")
         request = envelopes[victim].request
         # a little more than the limit: a site may also be measured by how far it went before
-        wide = 8 * request.spread
+        wide = 8 * request.norm_tolerance
         far = any(
             _length(own, start) > wide * usual > 0
             for (own, start), usual in zip(

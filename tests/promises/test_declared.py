@@ -84,11 +84,11 @@ NETWORKS = {"label-audit": ("mlp", "tests.api.own:Line")}
 def _small(name: str, folder: Path, model: str = "mlp") -> tuple[Study, FederatedDataset]:
     table = contract_table(name, folder)
     study = Study.from_table({**table, "model": {"name": model}})
-    spread = study.spread()
+    federated = study.load_data()
     return study, dataclasses.replace(
-        spread,
-        rows={site: rows[:FEW] for site, rows in spread.rows.items()},
-        given={site: given[:FEW] for site, given in spread.given.items()},
+        federated,
+        rows={site: rows[:FEW] for site, rows in federated.rows.items()},
+        given={site: given[:FEW] for site, given in federated.given.items()},
         truth=None,
     )
 
@@ -113,12 +113,12 @@ def _kinds(request: Request[Any]) -> set[str]:
 
 
 def observed(
-    study: Study, spread: FederatedDataset, method: Method, *, evaluated: bool = True
+    study: Study, federated: FederatedDataset, method: Method, *, evaluated: bool = True
 ) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     """Kinds of request and of reply of a whole short run, by stage."""
     asked: dict[str, set[str]] = {}
     came: dict[str, set[str]] = {}
-    federation = open_in_process(study, spread, "declared", Watched)
+    federation = open_in_process(study, federated, "declared", Watched)
     assert isinstance(federation, Watched)
     federation.watch_into(asked, came)
     federation.begin(Round("start", 0, -1), ())
@@ -139,10 +139,10 @@ def test_what_is_sent_is_what_is_declared(name: str, change: dict[str, Any], tmp
     asked: dict[str, set[str]] = {}
     came: dict[str, set[str]] = {}
     for model in NETWORKS.get(name, ("mlp",)):
-        study, spread = _small(name, tmp_path, model)
+        study, federated = _small(name, tmp_path, model)
         local = getattr(study.method, "local")  # noqa: B009
         method = dataclasses.replace(methods.get(name)().tiny(), local=local, **change)
-        for found, every in zip(observed(study, spread, method), (asked, came)):
+        for found, every in zip(observed(study, federated, method), (asked, came)):
             for stage, kinds in found.items():
                 every.setdefault(stage, set()).update(kinds)
     listed = {stage: {kind.__name__ for kind in asks} for stage, asks in declared(method, (Evaluate,)).items()}
@@ -165,15 +165,15 @@ def test_no_other_switch_sends_more(name: str, tmp_path: Path) -> None:
     for change in switches(usual)[1:]:
         if _shape(usual, change) == _shape(usual, {}) and _apart(change, together):
             together |= change
-    study, spread = _small(name, tmp_path)
+    study, federated = _small(name, tmp_path)
     local = getattr(study.method, "local")  # noqa: B009
-    asked, _ = observed(study, spread, dataclasses.replace(usual, local=local, **together))
+    asked, _ = observed(study, federated, dataclasses.replace(usual, local=local, **together))
     assert asked
 
 
 def test_the_engine_refuses_what_is_not_declared(tmp_path: Path) -> None:
-    study, spread = _small("fedavg", tmp_path)
-    federation = open_in_process(study, spread, "refused")
+    study, federated = _small("fedavg", tmp_path)
+    federation = open_in_process(study, federated, "refused")
     weights = federation.initial_weights()
     look = Indicate(None, 10)
     federation.begin(Round("train", 0, 0), (Train,))
@@ -193,9 +193,9 @@ def test_a_method_that_declares_too_little_stops(tmp_path: Path) -> None:
         def stages(self) -> list[Stage]:
             return [Stage("train", 1, self.train)]
 
-    study, spread = _small("fedavg", tmp_path)
+    study, federated = _small("fedavg", tmp_path)
     with pytest.raises(ConfigError, match="stage 'train' sends Train, which it does not declare"):
-        observed(study, spread, Silent(rounds=1))
+        observed(study, federated, Silent(rounds=1))
 
 
 @dataclasses.dataclass(frozen=True)

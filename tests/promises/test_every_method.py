@@ -191,7 +191,7 @@ def test_bad_replies_are_set_aside_and_the_run_goes_on(name: str, tmp_path: Path
             if changed is not None:
                 expected.append(reason)
                 return changed
-        raise AssertionError("nothing in the reply could be spoiled")
+        raise AssertionError("nothing in the reply could be corrupted")
 
     folder = play(contract_study(name, tmp_path), tmp_path, tampering(corrupt))
     reasons = [reason for row in folder.rounds() for reason in row["refused"].values()]

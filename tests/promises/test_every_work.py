@@ -139,9 +139,9 @@ def honest_requests(method: Method, name: str, folder: Path) -> tuple[dict[str, 
     """The largest work of each kind of request in a round of every stage, in passes over a site's samples."""
     changes = {"model": {"name": "mlp"}, "evaluate": {"held_out": 0.15}}
     study = Study.from_table(contract_table(name, folder, small=True, **changes))
-    spread = study.spread()
-    study = dataclasses.replace(study, method=method).completed(study.facts(spread))
-    federation = open_in_process(study, _shrink(spread), "work", kind=Limited)
+    federated = study.load_data()
+    study = dataclasses.replace(study, method=method).completed(study.facts(federated))
+    federation = open_in_process(study, _shrink(federated), "work", kind=Limited)
     assert isinstance(federation, Limited)
     federation.most, federation.refused = {}, []
     federation.begin(Round("start", 0, -1), ())

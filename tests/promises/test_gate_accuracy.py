@@ -131,7 +131,7 @@ def test_refused_replies_do_not_move_the_notebook(tmp_path: Path) -> None:
     Tampered = tampering(lambda answer, envelope: None if envelope.moment.ask in lost else answer)
     from fedsift.study.running import open_in_process
 
-    federation = open_in_process(study, study.spread(), "notes", Tampered)
+    federation = open_in_process(study, study.load_data(), "notes", Tampered)
     federation.begin(Round("notes", 0, 0), (CountAsks,))
     counts = []
     for _ in range(3):

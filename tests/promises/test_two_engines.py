@@ -19,7 +19,7 @@ from fedsift.study.running import new_run, run
 from fedsift.study.study import Study
 from tests.docs.contributed import NAME, contributed
 from tests.promises.federations import alone_study, assert_close, outcome
-from tests.runs.told import told
+from tests.runs.recorded_events import recorded_events
 
 pytest.importorskip("flwr", reason="the Flower engine is an extra: pip install 'fedsift[flower]'")
 pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'fedsift[flower]'")
@@ -85,7 +85,7 @@ def test_flower_equals_in_process(name: str, on_flower: Flown, alone: Callable[[
         assert row.get("findings", {}).get("noisy") == other.get("findings", {}).get("noisy")
         for metric in ("accuracy", "bacc", "train_loss"):
             assert other.get(metric) == pytest.approx(row.get(metric), abs=1e-4), metric
-    assert told(here) == told(folder)
+    assert recorded_events(here) == recorded_events(folder)
 
 
 # Stopped and gone on with ------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from fedsift.data.overview import portrait_of
 from fedsift.report.federation import federation_page
 from fedsift.report.page import write_report
-from tests.data.test_pictures import digits_spread
+from tests.data.test_pictures import digits_data
 from tests.label_audit.browser import MISSING, Browser
 from tests.report.made_runs import make_run
 from tests.report.test_groups import seeded
@@ -90,7 +90,7 @@ def test_nothing_is_wider_than_the_window(window: Browser, compared: Path, width
 @pytest.mark.slow
 def test_a_federations_page(window: Browser, tmp_path: Path) -> None:
     page = tmp_path / "federation.html"
-    page.write_text(federation_page(portrait_of(digits_spread()), "digits", "seed = 1\n"), "utf-8")
+    page.write_text(federation_page(portrait_of(digits_data()), "digits", "seed = 1\n"), "utf-8")
     window.open(page)
     assert window.logged() == []
     window.click("figure:nth-of-type(2) .save button:nth-child(2)")

@@ -16,7 +16,7 @@ from fedsift.data.overview import FederationOverview, portrait_of
 from fedsift.data.partitions.base import partitions
 from fedsift.report.federation import federation_page, headline
 from tests.data.test_build import toy
-from tests.data.test_pictures import digits_spread
+from tests.data.test_pictures import digits_data
 from tests.report.test_report import Page
 
 LIMIT = 300_000
@@ -28,7 +28,7 @@ def page_of(portrait: FederationOverview, title: str = "t") -> tuple[Page, str]:
 
 
 def test_the_page_holds_the_numbers_and_loads_nothing() -> None:
-    portrait = portrait_of(digits_spread())
+    portrait = portrait_of(digits_data())
     page, text = page_of(portrait, "<digits>")
     assert "http" not in text and "plotly" not in text
     assert all(where.startswith("#") for where in page.loads)
@@ -64,8 +64,8 @@ def test_many_labels_and_unknown_truth() -> None:
     labels = np.zeros((24, 4), np.int64)
     labels[:, 1:] = 1
     multi = replace(toy(24, classes=4), labels=labels, multilabel=True)
-    spread = build(multi, partitions.get("iid")(sites=2), noises.get("class-missing")(missing=2), seed=1)
-    page, _ = page_of(portrait_of(spread))
+    federated = build(multi, partitions.get("iid")(sites=2), noises.get("class-missing")(missing=2), seed=1)
+    page, _ = page_of(portrait_of(federated))
     assert page.data[-1]["columns"] == ["kept", "lost", "added"]
     assert "does not annotate" in page.text
     assert any(None in row for row in page.data[0]["values"])

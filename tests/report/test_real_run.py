@@ -52,7 +52,7 @@ def test_a_run_to_its_end(tmp_path: Path) -> None:
 def test_a_run_that_silent_sites_stopped(tmp_path: Path) -> None:
     study = Study.from_table(STUDY)
     folder = new_run(study, tmp_path)
-    federation = open_in_process(study, study.spread(), folder.id)
+    federation = open_in_process(study, study.load_data(), folder.id)
 
     def silent_in_the_end(answer: ReplyEnvelope) -> ReplyEnvelope | None:
         return None if answer.moment_id.endswith("robust training") else answer

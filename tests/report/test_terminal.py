@@ -104,13 +104,13 @@ def test_a_run_that_was_told_the_truth_is_marked(tmp_path: Path) -> None:
     (told / "summary.json").write_text(json.dumps({**summary, "oracle": "noise rate 0.4 given"}), "utf-8")
     alone, beside = console(), console()
     print_summary(told, None, alone)
-    assert "told of the truth: noise rate 0.4 given; a real federation cannot know it" in words(alone)
+    assert "given of the truth: noise rate 0.4 given; a real federation cannot know it" in words(alone)
     print_comparison([plain, told], None, beside)
     text = words(beside)
-    assert text.count("(told)") == 2  # in the sentence and over the column
-    assert "told of the truth │ nothing │ noise rate 0.4 given" in text
+    assert text.count("(oracle)") == 2  # in the sentence and over the column
+    assert "given of the truth │ nothing │ noise rate 0.4 given" in text
     page = html.unescape(write_report(told, compare=[plain]).read_text("utf-8"))
-    assert "told of the truth: noise rate 0.4 given" in page
+    assert "given of the truth: noise rate 0.4 given" in page
     plainly = console()
     print_summary(plain, None, plainly)
     assert "told" not in words(plainly)

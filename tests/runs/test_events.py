@@ -37,7 +37,7 @@ from fedsift.runs.folder import RunFolder
 from fedsift.runtime.in_process import InProcess
 from fedsift.study.running import InProcessTransport, new_run, run
 from fedsift.study.study import Study
-from tests.runs.told import told
+from tests.runs.recorded_events import recorded_events
 
 TABLE: dict[str, Any] = {
     "partition": {"name": "iid", "sites": 3},
@@ -216,9 +216,9 @@ def test_a_run_that_is_asked_to_stop_stops_and_goes_on_to_the_same_end(tmp_path:
     run(study_of(), folder)
     assert not folder.asked_to_stop
     assert (folder.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
-    both = told(folder)
+    both = recorded_events(folder)
     again = next(place for place, one in enumerate(both) if one[0] == "started" and one[-1] == 1)
-    assert both[: again - 1] + both[again + 1 :] == told(whole)
+    assert both[: again - 1] + both[again + 1 :] == recorded_events(whole)
 
 
 def test_ctrl_c_is_told(tmp_path: Path) -> None:

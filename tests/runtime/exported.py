@@ -19,7 +19,7 @@ from fedsift.study.study import Study
 from fedsift.training.requests import Evaluate
 
 
-def small_spread() -> FederatedDataset:
+def small_data() -> FederatedDataset:
     """Three unequal sites of digits with wrong labels, a tenth held out."""
     study = Study.from_table(
         {
@@ -28,19 +28,21 @@ def small_spread() -> FederatedDataset:
             "evaluate": {"held_out": 0.1},
         }
     )
-    return study.spread()
+    return study.load_data()
 
 
-def pairs(spread: FederatedDataset, places: Sequence[Path], opened: Callable[[Path], Any]) -> list[tuple[Site, Site]]:
+def pairs(
+    federated: FederatedDataset, places: Sequence[Path], opened: Callable[[Path], Any]
+) -> list[tuple[Site, Site]]:
     """Each site as it is opened from disk, and as the in-process engine serves it."""
-    federation = InProcess(spread, run="run", seed=1, model="mlp")
+    federation = InProcess(federated, run="run", seed=1, model="mlp")
     moment = RequestMoment(1, "train", 0, 0)
     return [
         (
             opened(place).site(moment, Notebook(), "mlp"),
             federation.site(RequestEnvelope("run", name, moment, "", Evaluate(None))),
         )
-        for name, place in zip(spread.sites, places, strict=True)
+        for name, place in zip(federated.sites, places, strict=True)
     ]
 
 
@@ -57,25 +59,25 @@ def assert_same_samples(mine: Site, theirs: Site) -> None:
 
 
 def assert_one_public_set(
-    spread: FederatedDataset,
+    federated: FederatedDataset,
     export: Callable[[FederatedDataset], Sequence[Path]],
     opened: Callable[[Path], Any],
 ) -> None:
     """Every site on disk knows the public set by the digest that the in-process engine has."""
-    public = PublicSet("p", spread.dataset.images, np.array([5, 3, 9]), (0.1,), (0.2,))
-    with_public = dataclasses.replace(spread, public=public)
+    public = PublicSet("p", federated.dataset.images, np.array([5, 3, 9]), (0.1,), (0.2,))
+    with_public = dataclasses.replace(federated, public=public)
     federation = InProcess(with_public, run="run", seed=1, model="mlp")
     assert {opened(path).facts("mlp").public_digest for path in export(with_public)} == {
-        federation.facts[site].public_digest for site in spread.sites
+        federation.facts[site].public_digest for site in federated.sites
     }
 
 
-def assert_no_truth(spread: FederatedDataset, folder: Path, described: Path) -> None:
+def assert_no_truth(federated: FederatedDataset, folder: Path, described: Path) -> None:
     """The first site's arrays hold what was given, under names that say nothing, and no file speaks of a truth."""
     with np.load(folder / "data.npz") as arrays:
         assert set(arrays.files) == {"images", "labels", "classes", "ids", "test_images", "test_labels"}
-        rows = (*spread.rows[spread.sites[0]], *spread.held_out[spread.sites[0]])
-        names = [spread.dataset.id_of(int(row)) for row in rows]
+        rows = (*federated.rows[federated.sites[0]], *federated.held_out[federated.sites[0]])
+        names = [federated.dataset.id_of(int(row)) for row in rows]
         assert arrays["ids"].tolist() == names  # what a list calls a sample, not what it shows
-        assert np.array_equal(arrays["labels"], spread.given[spread.sites[0]])
+        assert np.array_equal(arrays["labels"], federated.given[federated.sites[0]])
     assert "truth" not in described.read_text("utf-8")

@@ -74,8 +74,8 @@ class Lying(InProcess):
 
 
 def noisy_of(federation: InProcess) -> list[str]:
-    assert federation.spread.truth is not None
-    return sorted(federation.spread.truth.noisy)
+    assert federation.federated.truth is not None
+    return sorted(federation.federated.truth.noisy)
 
 
 def liar_of(federation: InProcess) -> str:

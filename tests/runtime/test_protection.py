@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fedsift.protocol.messages import RequestEnvelope, RequestMoment, Weights
-from fedsift.runtime.gate import protection as facing
+from fedsift.runtime.gate import protection as gate
 from fedsift.runtime.gate.protection import (
     KEPT_LENGTHS,
     GateLimits,
@@ -151,7 +151,8 @@ def test_one_site_that_comes_again_and_again_is_no_cohort() -> None:
 
 
 def test_where_one_lone_site_after_another_goes_far_that_is_usual() -> None:
-    """A model was spoilt, and honest sites mend it: the third of them is believed. Two attackers in a row are not."""
+    """A model was corrupted, and honest sites mend it: the third of them is believed. Two attackers in a row are
+    not."""
     protection = Protection(GateLimits(replays=False))
     for site in "abc":
         assert not judged({site: one(0.1)}, protection)
@@ -266,33 +267,33 @@ def test_a_site_that_turns_round_is_left_out_until_the_end() -> None:
     """Everybody's cosine is near 1. Z went along by 1 of the others' agreement and goes back by 1: an attack. One that
     went along by half, as honest sites with wrong labels do at most, may go back as far as it likes."""
 
-    def known(before: list[float], tells: bool = True, **limits: Any) -> Protection:
-        protection = Protection(GateLimits(replays=False, **limits), tells=tells)
+    def known(before: list[float], judges: bool = True, **limits: Any) -> Protection:
+        protection = Protection(GateLimits(replays=False, **limits), judges_turns=judges)
         assert not judged({**AGREED, "z": before}, protection)
         return protection
 
     protection = known(one(1.0))
     found = judged({**AGREED, "z": one(-0.2)}, protection)
     assert list(found) == ["z"] and "1.00 of their agreement), then turned round (-1.01)" in found["z"]
-    again = Protection(GateLimits(replays=False), tells=True)
+    again = Protection(GateLimits(replays=False), judges_turns=True)
     again.recall(json.loads(json.dumps(protection.memory())))
     assert judged({**AGREED, "z": one(1.0)}, again) == found, "whatever it sends later, and after a restart"
     half = [0.5, math.sqrt(0.75), 0.0, 0.0]  # a cosine of 0.5
     assert not judged({**AGREED, "z": one(-1.0)}, known(half))
     assert not judged({**AGREED, "z": [-0.5, 0.0, 0.0, math.sqrt(0.75)]}, known(one(1.0))), "it goes back by half"
     assert not judged({**AGREED, "z": one(-1.0)}, known(one(1.0), turned=0))
-    assert not judged({**AGREED, "z": one(-1.0)}, known(one(1.0), tells=False)), "two classes, or several labels"
+    assert not judged({**AGREED, "z": one(-1.0)}, known(one(1.0), judges=False)), "two classes, or several labels"
 
 
 def test_a_cohort_without_a_direction_tells_nobody_s_turn() -> None:
-    protection = Protection(GateLimits(replays=False), tells=True)
+    protection = Protection(GateLimits(replays=False), judges_turns=True)
     assert not judged({**AGREED, "z": one(1.0)}, protection)
     sideways = {site: one(1.0, number % 4) for number, site in enumerate("abcd")}
     assert not judged({**sideways, "z": one(-1.0)}, protection)
     assert not judged({**AGREED, "z": one(-1.0)}, protection), "what it did two exchanges ago tells nothing"
-    assert facing.shares({"a": 0.4, "b": 0.45, "c": 0.4}) == {}
-    assert facing.shares({"a": 0.6, "b": 0.9, "c": -0.6}) == pytest.approx({"a": 1.0, "b": 1.5, "c": -1.0})
-    assert [facing.turn(*ways) for ways in ((1.0, -0.7), (0.2, -3.0), (-1.0, -1.0), (1.0, 1.0))] == [
+    assert gate.shares({"a": 0.4, "b": 0.45, "c": 0.4}) == {}
+    assert gate.shares({"a": 0.6, "b": 0.9, "c": -0.6}) == pytest.approx({"a": 1.0, "b": 1.5, "c": -1.0})
+    assert [gate.turn(*ways) for ways in ((1.0, -0.7), (0.2, -3.0), (-1.0, -1.0), (1.0, 1.0))] == [
         0.7,
         0.2,
         0,

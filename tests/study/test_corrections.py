@@ -11,7 +11,7 @@ from fedsift.protocol.notebook import EVIDENCE, LabelEvidence
 from fedsift.study.running import summarise_corrections
 
 
-def spread(clean: dict[str, list[int]], given: dict[str, list[int]], known: bool = True) -> FederatedDataset:
+def federated(clean: dict[str, list[int]], given: dict[str, list[int]], known: bool = True) -> FederatedDataset:
     sites = tuple(clean)
     sizes = np.cumsum([0, *(len(labels) for labels in clean.values())])
     everything = np.concatenate([np.array(labels) for labels in clean.values()])
@@ -42,7 +42,7 @@ def test_fixed_harmed_missed_by_hand() -> None:
     """x believes [1, 0, 1, 2]: first harmed, second fixed, third kept, fourth still wrong and rewritten; y kept its
     labels, one right and one wrong."""
     found = summarise_corrections(
-        spread(CLEAN, GIVEN), {"x": {EVIDENCE: LabelEvidence(labels=torch.tensor([1, 0, 1, 2]))}}
+        federated(CLEAN, GIVEN), {"x": {EVIDENCE: LabelEvidence(labels=torch.tensor([1, 0, 1, 2]))}}
     )
     assert found is not None
     overall = found["overall"]
@@ -68,7 +68,7 @@ def test_sample_detection_by_hand() -> None:
             )
         }
     }
-    samples = (summarise_corrections(spread(CLEAN, GIVEN), pages) or {})["samples"]
+    samples = (summarise_corrections(federated(CLEAN, GIVEN), pages) or {})["samples"]
     assert [samples[k] for k in ("tp", "fp", "fn", "tn")] == [1, 1, 2, 2]
     assert samples["precision"] == pytest.approx(1 / 2)
     assert samples["recall"] == pytest.approx(1 / 3)
@@ -78,21 +78,21 @@ def test_sample_detection_by_hand() -> None:
 def test_noise_level_error_by_hand() -> None:
     """x: rate 1/2 given, 1/4 believed; y: 1/2 both. Estimates 0.4 and 0.2."""
     pages = {"x": {EVIDENCE: LabelEvidence(labels=torch.tensor([0, 0, 1, 0]))}}
-    found = summarise_corrections(spread(CLEAN, GIVEN), pages, {"x": 0.4, "y": 0.2, "gone": 1.0}) or {}
+    found = summarise_corrections(federated(CLEAN, GIVEN), pages, {"x": 0.4, "y": 0.2, "gone": 1.0}) or {}
     assert found["noise_level"]["mean_error_given"] == pytest.approx((0.1 + 0.3) / 2)
     assert found["noise_level"]["mean_error_believed"] == pytest.approx((0.15 + 0.3) / 2)
     assert found["noise_level"]["sites"] == 2
 
 
 def test_nothing_to_say_without_evidence_or_truth() -> None:
-    assert summarise_corrections(spread(CLEAN, GIVEN), {"x": {"feddyn memory": {}}}) is None
+    assert summarise_corrections(federated(CLEAN, GIVEN), {"x": {"feddyn memory": {}}}) is None
     pages = {"x": {EVIDENCE: LabelEvidence(labels=torch.tensor([0, 0, 0, 0]))}}
-    assert summarise_corrections(spread(CLEAN, GIVEN, known=False), pages) is None
+    assert summarise_corrections(federated(CLEAN, GIVEN, known=False), pages) is None
 
 
 def test_a_federation_without_wrong_labels() -> None:
     found = summarise_corrections(
-        spread(CLEAN, CLEAN), {"x": {EVIDENCE: LabelEvidence(suspicion=torch.tensor([0.1, 0.2, 0.3, 0.4]))}}
+        federated(CLEAN, CLEAN), {"x": {EVIDENCE: LabelEvidence(suspicion=torch.tensor([0.1, 0.2, 0.3, 0.4]))}}
     )
     assert found is not None
     assert found["samples"]["auroc"] is None

@@ -31,9 +31,9 @@ def fedcorr(**method: Any) -> FedCorr:
 
 def test_own_labels_are_tested_for_noise_first() -> None:
     """No [noise] table: the labels are somebody's own. Spoiled ones are judged as the paper does."""
-    own, spoiled = {"method": {"name": "fednoro"}}, {"noise": {"name": "fedcorr", "rho": 0.4, "tau": 0.5}}
+    own, corrupted = {"method": {"name": "fednoro"}}, {"noise": {"name": "fedcorr", "rho": 0.4, "tau": 0.5}}
     assert Study.from_table(own).method == FedNoRo(detection="tested", warm_up=10)
-    assert getattr(Study.from_table({**own, **spoiled}).method, "detection") == "paper"  # noqa: B009
+    assert getattr(Study.from_table({**own, **corrupted}).method, "detection") == "paper"  # noqa: B009
     said = {"method": {"name": "fednoro", "detection": "paper"}}
     assert getattr(Study.from_table(said).method, "detection") == "paper"  # noqa: B009
 

@@ -38,33 +38,33 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_a_site_column_means_the_sites_and_own_labels_are_no_truth(home: Path) -> None:
-    spread = Study.from_file(home / "study.toml").spread()
-    assert spread.sites == ("clinic-0", "clinic-1", "clinic-2", "clinic-3")
-    assert spread.truth is None
+    federated = Study.from_file(home / "study.toml").load_data()
+    assert federated.sites == ("clinic-0", "clinic-1", "clinic-2", "clinic-3")
+    assert federated.truth is None
 
 
 def test_without_a_site_column_the_made_up_sites_are_announced(tmp_path: Path) -> None:
     labelled_folder(tmp_path / "own", 40)
     study = Study.from_table({"data": {"name": "folder", "path": str(tmp_path / "own"), "size": 8}})
-    spread = study.spread()
-    assert len(spread.sites) == 10
-    assert any("the data name no sites: spread at random over 10" in note for note in spread.notes)
+    federated = study.load_data()
+    assert len(federated.sites) == 10
+    assert any("the data name no sites: spread at random over 10" in note for note in federated.notes)
 
 
 def test_a_partition_and_trust_are_a_persons_choice(home: Path) -> None:
-    spread = Study.from_file(
+    federated = Study.from_file(
         home / "study.toml", ["partition.name=iid", "partition.sites=3", "data.trusted=true"]
-    ).spread()
-    assert len(spread.sites) == 3
-    assert spread.truth is not None
+    ).load_data()
+    assert len(federated.sites) == 3
+    assert federated.truth is not None
 
 
 def test_sites_of_arrays_and_labels_of_known_data(tmp_path: Path) -> None:
     images = np.zeros((12, 4, 4), np.uint8)
     np.savez(tmp_path / "a.npz", images=images, labels=np.arange(12) % 2, site=np.repeat(["x", "y", "z"], 4))
-    spread = Study.from_table({"data": {"name": "npz", "path": str(tmp_path / "a.npz")}}).spread()
-    assert (spread.sites, spread.truth) == (("x", "y", "z"), None)
-    known = Study.from_table({}).spread()
+    federated = Study.from_table({"data": {"name": "npz", "path": str(tmp_path / "a.npz")}}).load_data()
+    assert (federated.sites, federated.truth) == (("x", "y", "z"), None)
+    known = Study.from_table({}).load_data()
     assert len(known.sites) == 10
     assert known.truth is not None
 
@@ -80,7 +80,7 @@ def test_paths_start_at_the_studys_file_wherever_one_stands(
     monkeypatch.chdir(tmp_path / "elsewhere")
     again, _ = reopen(folder.path)
     assert again == study
-    assert again.spread().sites == study.spread().sites
+    assert again.load_data().sites == study.load_data().sites
 
 
 def test_a_typed_path_starts_where_one_stands(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_another_method_leaves_the_first_ones_keys_behind(home: Path) -> None:
     assert study.method_name == "fedavg"
     assert study.method.total_rounds == 4
     assert study.notes == ("method.name = 'fedavg': warm_up of 'fednoro' is left out; kept: rounds = 4",)
-    assert study.notes[0] in study.spread().notes
+    assert study.notes[0] in study.load_data().notes
 
 
 def test_a_key_that_is_typed_is_never_dropped(home: Path) -> None:

@@ -24,22 +24,22 @@ def _study(**tables: Any) -> Study:
 
 def test_a_share_of_the_training_pool_is_set_aside_before_it_is_spread() -> None:
     study = _study(public={"from_train": 0.2})
-    spread = study.spread()
-    assert spread.public is not None
+    federated = study.load_data()
+    assert federated.public is not None
     whole = study.source.load()
-    given_away = np.concatenate([spread.rows[site] for site in spread.sites])
-    assert not set(given_away) & set(spread.public.rows)
-    assert set(given_away) | set(spread.public.rows) == set(whole.train)
-    assert len(spread.public.rows) == pytest.approx(0.2 * len(whole.train), abs=2)
-    assert any("set aside" in note for note in spread.notes)
-    again = study.spread().public
+    given_away = np.concatenate([federated.rows[site] for site in federated.sites])
+    assert not set(given_away) & set(federated.public.rows)
+    assert set(given_away) | set(federated.public.rows) == set(whole.train)
+    assert len(federated.public.rows) == pytest.approx(0.2 * len(whole.train), abs=2)
+    assert any("set aside" in note for note in federated.notes)
+    again = study.load_data().public
     assert again is not None
-    assert np.array_equal(again.rows, spread.public.rows)
+    assert np.array_equal(again.rows, federated.public.rows)
 
 
 def test_every_site_has_the_same_public_samples() -> None:
     study = _study(public={"from_train": 0.1})
-    fed = open_in_process(study, study.spread(), "r")
+    fed = open_in_process(study, study.load_data(), "r")
     digests = {facts.public_digest for facts in fed.facts.values()}
     assert len(digests) == 1
     assert fed.public is not None
@@ -49,7 +49,7 @@ def test_every_site_has_the_same_public_samples() -> None:
 
 def test_a_digest_tells_order_and_content_apart() -> None:
     study = _study(public={"from_train": 0.1})
-    public = open_in_process(study, study.spread(), "r").public
+    public = open_in_process(study, study.load_data(), "r").public
     assert public is not None
     turned = type(public)(public.pool, public.rows.flip(0), public.mean, public.std)
     brighter = type(public)((public.pool + 1).to(torch.uint8), public.rows, public.mean, public.std)
@@ -60,19 +60,19 @@ def test_public_samples_from_a_file_without_labels(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 255, (30, 8, 8), dtype=np.uint8)
     np.savez(tmp_path / "public.npz", pictures=images)
     study = _study(public={"path": str(tmp_path / "public.npz"), "images": "pictures", "samples": 12})
-    public = study.spread().public
+    public = study.load_data().public
     assert public is not None
     assert len(public.rows) == 12
     assert public.shape == (1, 8, 8)
     assert Study.from_table(study.to_table()) == study
     missing = _study(public={"path": str(tmp_path / "public.npz")})
     with pytest.raises(DataError, match=r"no array 'images': it holds pictures"):
-        missing.spread()
+        missing.load_data()
 
 
 def test_public_samples_from_a_named_dataset() -> None:
     study = _study(public={"name": "digits", "test_fraction": 0.5, "samples": 20})
-    public = study.spread().public
+    public = study.load_data().public
     assert public is not None
     assert len(public.rows) == 20
     assert Study.from_table(study.to_table()) == study
@@ -107,7 +107,7 @@ def test_a_wrong_table_is_refused(table: dict[str, Any], message: str) -> None:
 def test_public_samples_of_another_shape_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "public.npz", images=np.zeros((5, 9, 9, 3), np.uint8))
     with pytest.raises(DataError, match=r"\(3, 9, 9\).*\(1, 8, 8\)"):
-        _study(public={"path": str(tmp_path / "public.npz")}).spread()
+        _study(public={"path": str(tmp_path / "public.npz")}).load_data()
 
 
 def test_a_method_that_needs_public_samples_gets_a_tenth_when_none_are_named() -> None:
@@ -119,7 +119,7 @@ def test_a_method_that_needs_public_samples_gets_a_tenth_when_none_are_named() -
 
 def test_networks_in_turn() -> None:
     study = _study(model={"cycle": ["cnn", "mlp", "lenet5"], "sites": {"site-01": "cnn"}})
-    fed = open_in_process(study, study.spread(), "r")
+    fed = open_in_process(study, study.load_data(), "r")
     assert [facts.model for facts in fed.facts.values()] == ["cnn", "cnn", "lenet5", "cnn"]
     assert Study.from_table(study.to_table()) == study
     with pytest.raises(ConfigError, match="unknown model 'mpl'"):
@@ -129,5 +129,5 @@ def test_networks_in_turn() -> None:
 def test_a_method_that_averages_refuses_different_networks() -> None:
     study = _study(model={"cycle": ["cnn", "mlp"]}, method={"name": "fedavg"})
     with pytest.raises(ConfigError, match=r"'fedavg' does not fit: it needs the same network.*rhfl"):
-        study.spread()
-    _study(model={"cycle": ["mlp"]}, method={"name": "fedavg"}).spread()
+        study.load_data()
+    _study(model={"cycle": ["mlp"]}, method={"name": "fedavg"}).load_data()

@@ -51,5 +51,5 @@ def test_labels_that_pictures_do_not_tell_are_a_note_and_two_sites_are_not_compa
     pictures = rng.integers(0, 255, (400, 1, 8, 8)).astype(np.uint8)
     labels = rng.integers(4, size=400)
     [found] = look_for_reference(natural(labels, 5, pictures))
-    assert (found.code, found.severity) == ("labels-untold", "note")
+    assert (found.code, found.severity) == ("labels-not-examined", "note")
     assert look_for_reference(natural(labels, 2, pictures)) == []

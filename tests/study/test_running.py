@@ -49,7 +49,7 @@ def test_any_engine_goes_through_the_same_sequence(tmp_path: Path) -> None:
     study = study_of()
     folder = new_run(study, tmp_path)
     rows: list[dict[str, Any]] = []
-    summary = execute_run(study, folder, lambda: InProcessFederation(study.spread()), rows.append)
+    summary = execute_run(study, folder, lambda: InProcessFederation(study.load_data()), rows.append)
     assert [row["round"] for row in rows] == [1, 2]
     assert summary == folder.read_json("summary.json")
     data = read_run(folder.path)
@@ -124,7 +124,7 @@ def test_notebooks_are_not_taken_over_by_an_engine_whose_sites_keep_their_own(tm
     class Elsewhere(InProcess):
         restore = InProcess.__mro__[1].restore  # type: ignore[attr-defined]
 
-    federation = Elsewhere(study_of().spread(), run="run", seed=1, model="linear")
+    federation = Elsewhere(study_of().load_data(), run="run", seed=1, model="linear")
     federation.restore({})
     with pytest.raises(RunError, match="the engine that it began on"):
         federation.restore({"a": {"labels": [1]}})

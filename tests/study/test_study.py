@@ -52,7 +52,7 @@ def test_defaults_are_a_working_study() -> None:
 )
 def test_mistakes_are_named(table: dict[str, object], message: str) -> None:
     with pytest.raises(FedsiftError) as caught:
-        Study.from_table(table).spread()
+        Study.from_table(table).load_data()
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -96,12 +96,12 @@ def test_a_folder_and_what_is_not_text_are_no_study(tmp_path: Path) -> None:
 def test_a_method_for_another_kind_of_label_is_refused(tmp_path: Path) -> None:
     table = {"data": {"name": "npz", "path": str(multilabel_file(tmp_path))}, "method": {"name": "fednoro"}}
     with pytest.raises(ConfigError, match="method 'fednoro' does not fit: it is for multiclass labels"):
-        Study.from_table(table).spread()
+        Study.from_table(table).load_data()
 
 
 def test_another_network_for_an_unknown_site() -> None:
     with pytest.raises(ConfigError, match=r"unknown site 'model.sites.site-99'"):
-        Study.from_table({"model": {"sites": {"site-99": "mlp"}}}).spread()
+        Study.from_table({"model": {"sites": {"site-99": "mlp"}}}).load_data()
 
 
 def test_initial_weights_are_taken_from_a_file_and_said_to_be_missing_where_they_are(tmp_path, monkeypatch):
@@ -116,21 +116,21 @@ def test_initial_weights_are_taken_from_a_file_and_said_to_be_missing_where_they
         "partition": {"name": "iid", "sites": 2},
     }
     study = Study.from_table(table)
-    spread = study.spread()
-    trained = initial_weights("lenet5", spread.dataset.shape, 10, seed=77)
+    federated = study.load_data()
+    trained = initial_weights("lenet5", federated.dataset.shape, 10, seed=77)
     save_file(trained, tmp_path / "own.safetensors")
     given = Study.from_table({**table, "model": {"name": "lenet5", "weights": str(tmp_path / "own.safetensors")}})
     assert Study.from_table(given.to_table()) == given
-    started = open_in_process(given, spread, "run").initial_weights()
+    started = open_in_process(given, federated, "run").initial_weights()
     assert all((started[name] == value).all() for name, value in trained.items())
-    drawn = open_in_process(study, spread, "run").initial_weights()
+    drawn = open_in_process(study, federated, "run").initial_weights()
     assert any((drawn[name] != value).any() for name, value in trained.items())
 
     monkeypatch.setenv("FEDSIFT_DATA", str(tmp_path))
     wanted = Study.from_table({**table, "model": {"name": "lenet5", "weights": "imagenet"}})
-    assert wanted.spread().notes[0].startswith("architecture only: lenet5 is to start from ImageNet weights")
+    assert wanted.load_data().notes[0].startswith("architecture only: lenet5 is to start from ImageNet weights")
     (tmp_path / "weights").mkdir()
     save_file(trained, tmp_path / "weights" / "lenet5.safetensors")
-    assert not wanted.spread().notes
+    assert not wanted.load_data().notes
     with pytest.raises(ConfigError, match="serve one network"):
         Study.from_table({**table, "model": {"cycle": ["cnn", "mlp"], "weights": "imagenet"}})

@@ -42,11 +42,11 @@ def test_every_stage_and_its_evaluation_is_tried(monkeypatch: pytest.MonkeyPatch
     tried: list[tuple[int, int]] = []
     try_once = timing._timed_stages
 
-    def count(study: Study, spread: object, epochs: int) -> StageTrial:
-        trial = try_once(study, spread, epochs)  # type: ignore[arg-type]
+    def count(study: Study, federated: object, epochs: int) -> StageTrial:
+        trial = try_once(study, federated, epochs)  # type: ignore[arg-type]
         assert set(trial.rounds) == {"warm up", "find noisy sites", "robust training"}
         assert set(trial.evaluations) == {"warm up", "robust training"}
-        tried.append((len(spread.dataset.test), epochs))  # type: ignore[attr-defined]
+        tried.append((len(federated.dataset.test), epochs))  # type: ignore[attr-defined]
         return trial
 
     monkeypatch.setattr(timing, "_timed_stages", count)

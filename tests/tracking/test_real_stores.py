@@ -24,7 +24,7 @@ from pathlib import Path
 from fedsift.study import Study
 from fedsift.study.running import new_run, reopen, run
 from fedsift.tracking import following
-following.PATIENCE = following.PATIENCE_WHEN_STOPPED = 200.0  # importing MLflow takes long on a busy machine
+following.CLOSE_TIMEOUT = following.CLOSE_TIMEOUT_WHEN_STOPPED = 200.0  # importing MLflow takes long on a busy machine
 table = json.loads(sys.argv[1])
 study = Study.from_table(table)
 folder = new_run(study, Path(sys.argv[2]))

@@ -128,7 +128,7 @@ def test_a_tracker_that_ends_the_program_or_hangs_is_left_behind(tmp_path: Path)
 
     following = TrackerThreads({"exits": Exits(), "hangs": Hangs()}, tmp_path, {})
     following.round(row(1))
-    following.close("finished", patience=0.2)
+    following.close("finished", timeout=0.2)
     exits, hangs = following.news()
     assert "log in first" in exits and "did not answer" in hangs
     assert following.news() == [], "each says it once"

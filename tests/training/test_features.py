@@ -61,12 +61,12 @@ def test_a_study_trains_on_features_and_embeds_once(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("FEDSIFT_CACHE", str(tmp_path / "cache"))
     study = Study.from_table(digits_table(tmp_path))
     CALLS["count"] = 0
-    spread = study.spread()
-    assert spread.dataset.shape == (15,)
-    assert CALLS["count"] == len(spread.dataset.images)
-    study.spread()
-    assert CALLS["count"] == len(spread.dataset.images)  # the second start reads the cache
-    summary = run(study, new_run(study, tmp_path), spread=spread)
+    federated = study.load_data()
+    assert federated.dataset.shape == (15,)
+    assert CALLS["count"] == len(federated.dataset.images)
+    study.load_data()
+    assert CALLS["count"] == len(federated.dataset.images)  # the second start reads the cache
+    summary = run(study, new_run(study, tmp_path), federated=federated)
     assert summary["accuracy"]["final"] > 0.15
     assert summary["model"] == "features:tests.training.test_features:means@16"
 
@@ -98,11 +98,11 @@ def test_other_pictures_other_cache(tmp_path: Path) -> None:
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSIFT_CACHE", str(tmp_path / "cache"))
     with pytest.raises(ConfigError, match="unknown feature extractor 'efficientnet-lite9'"):
-        Study.from_table({"model": {"name": "features:efficientnet-lite9"}}).spread()
+        Study.from_table({"model": {"name": "features:efficientnet-lite9"}}).load_data()
     with pytest.raises(ConfigError, match="no picture size"):
-        Study.from_table({"model": {"name": "features:efficientnet-lite0@big"}}).spread()
+        Study.from_table({"model": {"name": "features:efficientnet-lite0@big"}}).load_data()
     with pytest.raises(ConfigError, match="cannot be imported"):
-        Study.from_table({"model": {"name": "features:nowhere:gone"}}).spread()
+        Study.from_table({"model": {"name": "features:nowhere:gone"}}).load_data()
     with pytest.raises(ConfigError, match="not one row a picture"):
         embed(np.zeros((1, 3, 8, 8), np.uint8), Extractor(Maps()), 16)
 
@@ -117,11 +117,11 @@ def test_a_head_may_have_a_hidden_layer(tmp_path: Path, monkeypatch: pytest.Monk
     assert (bent.features(x) >= 0).all()
     assert torch.equal(bent(x), bent.head(bent.features(x)))
     CALLS["count"] = 0
-    spread = Study.from_table(digits_table(tmp_path)).spread()
+    federated = Study.from_table(digits_table(tmp_path)).load_data()
     study = Study.from_table(digits_table(tmp_path, name=f"{name}+6"))
-    np.testing.assert_array_equal(study.spread().dataset.images, spread.dataset.images)
-    assert CALLS["count"] == len(spread.dataset.images)  # the head is no part of the cache's key
-    assert run(study, new_run(study, tmp_path), spread=spread)["model"] == f"{name}+6"
+    np.testing.assert_array_equal(study.load_data().dataset.images, federated.dataset.images)
+    assert CALLS["count"] == len(federated.dataset.images)  # the head is no part of the cache's key
+    assert run(study, new_run(study, tmp_path), federated=federated)["model"] == f"{name}+6"
     for wrong in ("+", "+0", "+many"):
         with pytest.raises(ConfigError, match="no number of hidden units"):
             build_model(name + wrong, (15,), 10)

@@ -18,7 +18,7 @@ from fedsift.protocol.site import ComputeSettings, Samples, Site
 from fedsift.training import processes, workers
 from fedsift.training.recipe import Augment, Recipe
 from fedsift.training.requests import LocalSite, Train, Trained
-from fedsift.training.workers import answer_many, predict, spread
+from fedsift.training.workers import answer_many, balance, predict
 
 SHAPE, CLASSES = (3, 10, 10), 4
 
@@ -178,7 +178,7 @@ def test_another_studys_data_replaces_the_old(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_work_is_spread_evenly_and_always_alike() -> None:
-    assert spread([5, 5, 5, 5], 2) == [[0, 2], [1, 3]]
-    assert spread([1, 9, 1, 1, 4], 2) == [[1], [0, 2, 3, 4]]
-    assert spread([3], 4) == [[0]]
-    assert spread([0, 0, 0], 2) == [[0, 2], [1]]
+    assert balance([5, 5, 5, 5], 2) == [[0, 2], [1, 3]]
+    assert balance([1, 9, 1, 1, 4], 2) == [[1], [0, 2, 3, 4]]
+    assert balance([3], 4) == [[0]]
+    assert balance([0, 0, 0], 2) == [[0, 2], [1]]

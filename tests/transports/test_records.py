@@ -48,7 +48,7 @@ def weights() -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "letter",
+    "value",
     [
         envelope("north", Train(weights(), Recipe(), then=(Evaluate(None),))),
         ReplyEnvelope("run", "north", "3.0:train", Trained(weights(), 5, 0.25)),
@@ -57,10 +57,10 @@ def weights() -> dict[str, torch.Tensor]:
         Introduction(SiteFacts("north", 5), ("a", "b"), False, (1, 8, 8), (0.5,), (0.25,)),
     ],
 )
-def test_a_letter_comes_back_as_it_was(letter: object) -> None:
-    back = unpacked(packed(letter))
-    assert type(back) is type(letter)
-    assert digest_of(back) == digest_of(letter)
+def test_a_message_comes_back_as_it_was(value: object) -> None:
+    back = unpacked(packed(value))
+    assert type(back) is type(value)
+    assert digest_of(back) == digest_of(value)
 
 
 def pieces(records: RecordDict) -> set[str]:
@@ -68,12 +68,12 @@ def pieces(records: RecordDict) -> set[str]:
 
 
 @pytest.mark.parametrize("size", [0, 1, SALTED // 4, 3 * SALTED // 4 + 1])
-def test_no_piece_of_a_letter_can_be_known_before_it_is_sent(size: int) -> None:
+def test_no_piece_of_a_message_can_be_known_before_it_is_sent(size: int) -> None:
     """Flower keeps the first word on what belongs to a piece, whoever says it."""
-    letter = ReplyEnvelope("run", "north", "3.0:train", Trained({"w": torch.zeros(size)}, 5, 0.25))
-    first, again = packed(letter), packed(letter)
+    value = ReplyEnvelope("run", "north", "3.0:train", Trained({"w": torch.zeros(size)}, 5, 0.25))
+    first, again = packed(value), packed(value)
     assert not pieces(first) & pieces(again)
-    assert digest_of(unpacked(first)) == digest_of(unpacked(again)) == digest_of(letter)
+    assert digest_of(unpacked(first)) == digest_of(unpacked(again)) == digest_of(value)
 
 
 def test_a_site_cannot_have_the_others_wait_for_pieces_that_do_not_exist() -> None:
@@ -115,7 +115,7 @@ def test_a_request_for_many_sites_is_packed_once() -> None:
     assert other["tensors"] is not first["tensors"]
 
 
-def test_notes_travel_beside_the_letter() -> None:
+def test_notes_travel_beside_the_message() -> None:
     assert from_records(packed(IntroductionRequest(), model="cnn")).note == {"model": "cnn"}
 
 

@@ -1,1 +1,1 @@
-"""What `import fedsift` offers: run, resume and load a study, and what a run gives back."""
+"""The public Python API: run, resume and load a study, audit labels, and the objects that these return."""

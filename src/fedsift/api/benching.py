@@ -1,4 +1,4 @@
-"""`fedsift.bench`: a table of runs from Python; and how far one is."""
+"""`fedsift.bench`: compare methods in a table of runs, and watch how far the table is."""
 
 from __future__ import annotations
 

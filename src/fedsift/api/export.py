@@ -84,7 +84,7 @@ def _torchscript(path: Path, network: nn.Module, card: StoredModelCard) -> None:
             # another number of samples than it was traced with: a network whose shape depends on it shows here
             other = _examples(card, 3)
             same = torch.allclose(traced(other), network(other), atol=TOLERANCE, rtol=TOLERANCE)
-        except Exception as error:  # whatever a person's own network raises when it is traced
+        except Exception as error:  # whatever a user's network raises when it is traced
             raise RunError(f"model '{card.model}' cannot be traced for TorchScript: {error}") from error
         if not same:
             raise RunError(f"model '{card.model}' does not compute the same as TorchScript: export .safetensors")
@@ -114,6 +114,6 @@ def _onnx(path: Path, network: nn.Module, card: StoredModelCard) -> None:
             )
         except OSError:
             raise
-        except Exception as error:  # whatever a person's own network raises when it is translated
+        except Exception as error:  # whatever a user's network raises when it is translated
             reason = str(error).strip().partition("\n")[0]
             raise RunError(f"model '{card.model}' cannot be translated to ONNX: {reason}") from error

@@ -1,4 +1,4 @@
-"""The one place where the public API touches run folders: opening, starting, going on, reading."""
+"""Access to run folders for the public API: create, open, continue and read a run."""
 
 from __future__ import annotations
 

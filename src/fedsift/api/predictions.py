@@ -1,4 +1,4 @@
-"""A trained model, applied: what comes out, and how."""
+"""Apply a trained model to new samples: probabilities, and a CSV of predictions."""
 
 from __future__ import annotations
 

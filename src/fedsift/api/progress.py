@@ -1,4 +1,4 @@
-"""How far a run is: a bar in a terminal, one line that changes in a notebook, a line now and then in a log."""
+"""Progress display of a run: a bar in a terminal, a line in a notebook, occasional lines in a log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Display(Protocol):
 
     def __call__(self, row: Row) -> None: ...
 
-    def tell(self, words: str) -> None: ...
+    def say(self, words: str) -> None: ...
 
 
 QUIET_SECONDS = 5.0
@@ -93,7 +93,7 @@ def _nothing(row: Row) -> None:
 class _Silent:
     def __call__(self, row: Row) -> None: ...
 
-    def tell(self, words: str) -> None: ...
+    def say(self, words: str) -> None: ...
 
 
 @contextmanager
@@ -117,7 +117,7 @@ class _View:
     def __call__(self, row: Row) -> None:
         _say(self.console, row)
 
-    def tell(self, words: str) -> None:
+    def say(self, words: str) -> None:
         said = words.partition(" (")[0]
         if said != self.said:  # the lines below show that time passes
             self.said = said
@@ -161,7 +161,7 @@ class _Bar:
         self.progress.update(self.task, completed=row["round"], total=total, news=escape(news_of(row)))
         _say(self.progress.console, row)
 
-    def tell(self, words: str) -> None:
+    def say(self, words: str) -> None:
         self.progress.update(self.task, news=escape(visible(words)))
 
 
@@ -199,8 +199,8 @@ class _Lines:
     def _print(self, words: str) -> None:
         self.console.print(words, highlight=False, soft_wrap=True, markup=False)
 
-    def tell(self, words: str) -> None:
-        """Rounds keep a clock of their own: whoever tells where things stand knows how long nothing was said."""
+    def say(self, words: str) -> None:
+        """Note a finished round; status lines are then held back for a while."""
         self._print(visible(words))
 
 

@@ -1,4 +1,4 @@
-"""A run, as Python sees it: figures, rounds, sites, the trained model."""
+"""`Run`, what `fedsift.run` and `fedsift.load` return: figures, rounds, sites and the trained model."""
 
 from __future__ import annotations
 

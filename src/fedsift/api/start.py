@@ -1,4 +1,4 @@
-"""`fedsift.run`, `fedsift.resume`, `fedsift.load`: from Python to a run and back."""
+"""`fedsift.run`, `fedsift.resume`, `fedsift.load` and `fedsift.audit`: start or open a run from Python."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(
     before the study's, a name, or an object of one's own: a `Method`, `Source` (such as `Arrays`), `Partition`,
     `Noise`; for the model a factory `(shape, classes) -> nn.Module`.
     out: the folder in which the run's folder is made.
-    progress: None shows it in a terminal and in a notebook; `listen` is told each finished round's dict.
+    progress: None shows it in a terminal and in a notebook; `listen` is called with each finished round's dict.
     """
     changes = {"method": method, "data": data, "model": model, "seed": seed, **tables}
     given = {key: value for key, value in changes.items() if value is not None}
@@ -166,13 +166,13 @@ def _go(whole: Study, place: Any, progress: bool | None, listen: Listener | None
     name, total = whole.method_name, whole.method.total_rounds
     with api_progress(name, total, done=done, wanted=progress, folder=place.path) as shown:
 
-        def tell(row: dict[str, Any]) -> None:
+        def on_round(row: dict[str, Any]) -> None:
             shown(row)
             if listen is not None:
                 listen(row)
 
         with _said(place.path):
-            folder.go(whole, place, tell)
+            folder.go(whole, place, on_round)
     return Run(place.path, model=model if callable(model) else None)
 
 
@@ -222,12 +222,12 @@ def audit(
     made, _ = audit_study(whole, folds=1 if fast else folds, rounds=rounds, model=_network(model))
     with api_progress("audit", made.method.total_rounds, wanted=progress) as show:
 
-        def told(row: dict[str, Any]) -> None:
+        def on_round(row: dict[str, Any]) -> None:
             show(row)
             if listen is not None:
                 listen(row)
 
-        return carry_out(made, Path(out), listen=told)
+        return carry_out(made, Path(out), listen=on_round)
 
 
 def _network(model: Any) -> str:

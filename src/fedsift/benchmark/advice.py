@@ -1,4 +1,4 @@
-"""Which method did best where: the leaderboard by situation, as the doctor and the page of results tell it.
+"""Advice on methods: the leaderboard by situation, as the doctor and the page of results show it.
 
 `advice.csv` is written from the leaderboard's results by `python -m benchmarks.tables`. This module imports no torch.
 """
@@ -34,7 +34,7 @@ SITUATIONS: Mapping[str, tuple[str, ...]] = {
         "human, skewed", "everyone noisy, skewed", "open-set, even", "open-set, skewed",
     ),
 }  # fmt: skip
-"""Columns of the leaderboard that belong to a situation which can be told before any training."""
+"""Columns of the leaderboard that belong to a situation which is known before any training."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class Advice:
     situation: str
     reference: str
     methods: int
-    """Rows that were compared: those with results in all of the situation's columns that were told nothing."""
+    """Rows that were compared: those with results in all of the situation's columns and no knowledge of the truth."""
     best: tuple[AdvisedRow, ...]
-    told_apart: bool | None
+    separated: bool | None
     """Whether the interval between the first and the second leaves 0 out; None where there are no two."""
 
 
@@ -113,7 +113,7 @@ class SituationRanking:
         )
 
     def level(self) -> tuple[RankedRow, ...]:
-        """The rows that the first was not told apart from: their difference has 0 in its interval."""
+        """The rows that do not differ significantly from the first: the interval of the difference contains 0."""
         return tuple(row for row in self.rows[1:] if not _leaves_out_zero(self.rows[0].above(row)))
 
 
@@ -134,11 +134,11 @@ def situation_of(*, clean_sites: bool, every_class: bool) -> str:
 
 
 def rankings_of(results: Results) -> list[SituationRanking]:
-    """The leaderboard by situation; rows that were told the truth do not count."""
-    told = {
+    """The leaderboard by situation; rows that were given the truth do not count."""
+    oracles = {
         row for record in results.records if record.figures.get("oracle") for row, _, _ in results.places[record.key]
     }
-    rows = {row.label: row.settings.get("method", {}) for row in results.table.rows if row.label not in told}
+    rows = {row.label: row.settings.get("method", {}) for row in results.table.rows if row.label not in oracles}
     return [_ranking(results, situation, columns, rows) for situation, columns in SITUATIONS.items()]
 
 

@@ -1,4 +1,4 @@
-"""One cell: a study to its outcome, in a folder where it can go on after it was stopped."""
+"""A cell of a table: its study, its key, and running it in a folder from which it can be resumed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def canonical(study: Study) -> str:
     """The study as text that is the same wherever it is made: every setting that is not its class's default.
 
     What a default is belongs to the version, which is part of a run's key: a version with one more switch, off unless
-    somebody turns it on, must not orphan the results of those before it.
+    a study turns it on, must not orphan the results of those before it.
     """
     table = {key: value for key, value in study.to_table().items() if key not in LEFT_OUT}
     table["engine"] = {k: v for k, v in table["engine"].items() if k not in LEFT_OUT_OF_ENGINE}

@@ -1,4 +1,4 @@
-"""What a paper states, held against our runs with the same seeds: what holds, what does not, how sure."""
+"""Compares what a paper claims with our runs of the same seeds: confirmed, contradicted or open."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _reproduced(
 
 def _paired(one: TableFigure, other: TableFigure, figure: str) -> PairedDifference | None:
     """A run that never reached its target counts with all its visits: it would have needed more. Pairs in which neither
-    did tell nothing."""
+    did say nothing."""
     first, second = {**one.never, **one.values}, {**other.never, **other.values}
     seeds = [s for s in first if s in second and (s in one.values or s in other.values)]
     if not seeds:

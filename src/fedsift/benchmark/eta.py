@@ -1,4 +1,4 @@
-"""How long a run still takes, and how long a table does.
+"""Estimates the remaining time of a run and of a table.
 
 Rounds of one stage are alike, those of two stages are not: FedCorr's first asks one site a round, its later ones ten.
 A stage that has begun is known by its own rounds; one that lies ahead is tried, as `fedsift plan` tries it, once a run
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 RECENT = 20
-"""Rounds of a stage that tell how long the next ones take."""
+"""Rounds of a stage from which the time of the next ones is estimated."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class RunPace:
 
     @property
     def unknown(self) -> bool:
-        """Whether a stage lies ahead that only a trial can tell about."""
+        """Whether a stage lies ahead whose time only a trial can estimate."""
         return self.tried is None and any(rounds and name not in self.rounds for name, rounds in self.stages)
 
     def ahead(self) -> TimeLeft | None:

@@ -1,4 +1,4 @@
-"""What a table reads off a run: a figure by its name. This module imports no torch."""
+"""Figures that a table can show, by name (`accuracy.best`, `visits-to.0.8`), read from runs. Imports no torch."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def judged_rounds(figures: Mapping[str, Any], name: str) -> int:
 
 
 def words(name: str, averaged: tuple[int, int] = (LAST, LAST)) -> str:
-    """The figure in a person's words; averaged: the fewest and the most rounds over which `last` is the mean."""
+    """The figure in words; averaged: the fewest and the most rounds over which `last` is the mean."""
     head, _, tail = name.partition(".")
     if head == VISITS:
         return f"visits of sites until {100 * float(tail):g} % test accuracy"

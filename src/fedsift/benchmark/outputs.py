@@ -1,5 +1,5 @@
-"""The files of a table. `table.md` and `.tex` are the same bytes for the same runs; `table.csv`, which has a row a run,
-and the page also tell how long the runs took."""
+"""Writes the files of a table: Markdown, LaTeX, CSV and an HTML page. `table.md` and `.tex` are the same bytes for the
+same runs; `table.csv`, with a row a run, and the page also contain how long the runs took."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""As many processes of one thread as there are cores, a run each: its bytes are those of a lone run.
+"""A pool of worker processes for the runs of a table: one run and one thread each, so that results equal those of a
+single run.
 
 A process gets one run after another, and is renewed after some minutes. One that dies takes its own run with it and
 nobody else's. When fewer runs are left than cores, those under way share the rest as worker processes, which change no
@@ -78,17 +79,17 @@ def cores() -> int:
 def run_jobs(jobs: Sequence[TableJob], processes: int) -> Iterator[JobNews]:
     """All jobs, `processes` at a time, in the order given; news as they come. Leaving the loop ends the processes."""
     waiting = list(jobs)[::-1]
-    crew: list[_JobProcess] = []
+    pool: list[_JobProcess] = []
     try:
         for _ in range(min(processes, len(waiting))):
-            crew.append(_JobProcess())
-        for hand in crew:
+            pool.append(_JobProcess())
+        for hand in pool:
             hand.begin(waiting.pop())
-        while busy := [hand for hand in crew if hand.job is not None]:
+        while busy := [hand for hand in pool if hand.job is not None]:
             for hand in busy:
                 hand.share(min(processes // len(busy), MOST_WORKERS))
             ready = wait([hand.connection for hand in busy])
-            for place, hand in enumerate(crew):
+            for place, hand in enumerate(pool):
                 if hand.connection not in ready:
                     continue
                 news = hand.add_round()
@@ -96,10 +97,10 @@ def run_jobs(jobs: Sequence[TableJob], processes: int) -> Iterator[JobNews]:
                 if news.ended and waiting:
                     if not hand.process.is_alive() or hand.age > RENEWED_AFTER:
                         hand.end()
-                        crew[place] = hand = _JobProcess()
+                        pool[place] = hand = _JobProcess()
                     hand.begin(waiting.pop())
     finally:
-        for hand in crew:
+        for hand in pool:
             hand.end()
 
 
@@ -199,7 +200,7 @@ class _StoppedToShare(Stopped):
 
 
 def do(
-    job: TableJob, tell: Callable[[JobNews], None] | None = None, granted: Callable[[], int] | None = None
+    job: TableJob, on_news: Callable[[JobNews], None] | None = None, granted: Callable[[], int] | None = None
 ) -> JobNews:
     """One job; what goes wrong in it is said, not raised.
 
@@ -208,7 +209,7 @@ def do(
     from fedsift.benchmark.cells import measure
     from fedsift.study.study import Study
 
-    listener = _RoundListener(job, tell, granted)
+    listener = _RoundListener(job, on_news, granted)
     try:
         study = Study.from_table(job.study)
         if not _can_share(study):
@@ -234,9 +235,9 @@ def processor_seconds(workers: int = 0) -> float:
     ended = os.times()
     spent = time.process_time() + ended.children_user + ended.children_system
     if workers > 1:
-        from fedsift.training.processes import workers as crew
+        from fedsift.training.processes import workers as worker_processes
 
-        spent += sum(crew(workers).map(time.process_time, [()] * workers, []))
+        spent += sum(worker_processes(workers).map(time.process_time, [()] * workers, []))
     return spent
 
 
@@ -250,9 +251,9 @@ class _RoundListener:
     """Hears the rounds of a run: says how far it is, and breaks it off where more processes make up for that."""
 
     def __init__(
-        self, job: TableJob, tell: Callable[[JobNews], None] | None, granted: Callable[[], int] | None
+        self, job: TableJob, on_news: Callable[[JobNews], None] | None, granted: Callable[[], int] | None
     ) -> None:
-        self.job, self.tell, self.granted = job, tell, granted
+        self.job, self.on_news, self.granted = job, on_news, granted
         self.workers = self.offered = 0
         self.pace: RunPace | None = None
         self.began = self.said = time.monotonic()
@@ -281,12 +282,12 @@ class _RoundListener:
             self.pace.before = max(now - self.began - row["seconds"], 0.0)
         else:
             self.pace.add_round(row)
-        if self.tell is None or now - self.said < SAID_EVERY:
+        if self.on_news is None or now - self.said < SAID_EVERY:
             return
         if self.pace.unknown and now - self.began >= TRIED_AFTER:
             self.pace.tried = _tried(self.job, self.pace)
         self.said = time.monotonic()
-        self.tell(JobNews(self.job.number, round=row["round"], of=row.get("of", 0), ahead=self.pace.ahead()))
+        self.on_news(JobNews(self.job.number, round=row["round"], of=row.get("of", 0), ahead=self.pace.ahead()))
 
 
 def _pace_so_far(folder: Path) -> RunPace:

@@ -1,4 +1,4 @@
-"""Results as CSV: a row a run or a measurement, sorted by the columns that identify it, every value exact.
+"""Results as CSV: a row a run or a measurement, sorted by its key columns, with exact values.
 
 A cell is a JSON value (a number, `true`, `null`, a list), or else the text itself, made safe for spreadsheets; what a
 row has not is an empty cell. This module imports no torch.
@@ -93,7 +93,7 @@ def _is_json(text: str) -> bool:
 
 
 def _place(row: Row, key: Sequence[str]) -> list[tuple[int, Any]]:
-    """Where a row stands: numbers by size, text by letters, what is missing first."""
+    """Where a row stands: numbers by size, text alphabetically, what is missing first."""
     values = [row.get(name) for name in key]
     return [
         (0, 0) if value is None else (1, value) if isinstance(value, int | float) else (2, str(value))

@@ -1,4 +1,4 @@
-"""A table from nothing, or from where it stood, to its files."""
+"""Runs the missing cells of a table, then writes its files."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ IN_USE = "is in use by another process"
 
 @dataclass(frozen=True)
 class TableProgress:
-    """How far a table is, told after every piece of news."""
+    """How far a table is; reported after every event."""
 
     done: int
     total: int
@@ -132,7 +132,7 @@ def run_table(
     todo = list({cell.key: cell for cell in todo}.values())
     desk = _ResultCollector(table, cells, store, found, todo, None if ray else processes or cores(), listen)
     jobs = [TableJob(n, c.study.to_table(), store.run_folder(c.key), keep) for n, c in enumerate(todo)]
-    desk.tell(f"{others} of its runs were made by another version and are not used" if others else "")
+    desk.say(f"{others} of its runs were made by another version and are not used" if others else "")
     try:
         with contextlib.closing(_news(jobs, processes or cores(), ray)) as news:
             for item in news:
@@ -209,7 +209,7 @@ class _ResultCollector:
             self.wholes.know(news.number, cell.row, cell.column, news.ahead.whole)
         if not news.ended:
             self.running[cell.label] = (news.round, news.of)
-            self.tell()
+            self.say()
             return
         self.running.pop(cell.label, None)
         self.over.add(news.number)
@@ -219,16 +219,16 @@ class _ResultCollector:
             self.store.write(news.record)
             self.found[cell.key] = news.record
             self.computed += 1
-            self.tell(f"{cell.label}: {_headline(self.table, news.record)}")
+            self.say(f"{cell.label}: {_headline(self.table, news.record)}")
         elif IN_USE in news.failure:
-            self.tell(f"{cell.label}: left to the process that works on it")
+            self.say(f"{cell.label}: left to the process that works on it")
         else:
             self.failures[cell.label] = news.failure
-            self.tell(f"{cell.label} failed: {news.failure}", failed=True)
+            self.say(f"{cell.label} failed: {news.failure}", failed=True)
         if time.monotonic() - self.written > WRITE_EVERY:
             self.write()
 
-    def tell(self, text: str = "", *, failed: bool = False) -> None:
+    def say(self, text: str = "", *, failed: bool = False) -> None:
         if self.listen is None:
             return
         there = sum(cell.key in self.found for cell in self.cells)

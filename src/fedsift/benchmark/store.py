@@ -1,5 +1,5 @@
-"""Finished runs, found by what was computed and by which program: one small file each in a folder of `fedsift bench`,
-a row each in the CSV of a table. This module imports no torch."""
+"""Stores finished runs by study and program version: a file each in a working folder, a row each in a table's CSV.
+Imports no torch."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class RunRecord:
     version: str
     torch: str
     outcome: dict[str, Any]
-    """What the run's folder told in full; `figures` alone where the record comes from the CSV of a table."""
+    """The full content of the run's summary; `figures` alone where the record comes from the CSV of a table."""
     seconds: float = 0.0
     """Processor time of the process that finished it and of its workers, which other work on the machine changes
     little; no part of what is compared; 0 where it is not known."""

@@ -1,4 +1,4 @@
-"""What a table shows: a pure function of the table and of the runs that are there. No clock, no order of arrival."""
+"""Computes what a table shows (means, intervals, comparisons, costs) as a pure function of the table and its runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedsift.benchmark.figures import REFUSED, is_target, judged_rounds, lower_i
 from fedsift.benchmark.store import RunRecord
 from fedsift.benchmark.table import Table
 from fedsift.core.numbers import plural
-from fedsift.formulas.intervals import PairedDifference, paired, spread
+from fedsift.formulas.intervals import PairedDifference, mean_and_sd, paired
 from fedsift.runs.reading import LAST
 
 FEWEST_COLUMNS = 3
@@ -155,7 +155,7 @@ def results_of(table: Table, placed: Iterable[tuple[str, str, int, RunRecord]], 
         curves=tuple(_curves(table, outcomes)),
         records=tuple(records[key] for key in sorted(records)),
         places=places,
-        notes=(*_notes(records.values()), *_told(outcomes), *_set_aside(outcomes)),
+        notes=(*_notes(records.values()), *_oracle_notes(outcomes), *_set_aside(outcomes)),
         cells_wanted=wanted,
     )
 
@@ -168,7 +168,7 @@ def _entries(table: Table, outcomes: Mapping[Place, Mapping[int, RunRecord]]) ->
                 runs = outcomes.get((row.label, column.label), {})
                 values = {s: value_of(runs[s].figures, figure) for s in table.seeds if s in runs}
                 known = {seed: value for seed, value in values.items() if value is not None}
-                mean, sd = spread(list(known.values())) if known else (None, None)
+                mean, sd = mean_and_sd(list(known.values())) if known else (None, None)
                 printed = table.printed(row, column, figure)
                 never = {s: visits_made(runs[s].figures) for s in values if s not in known and is_target(figure)}
                 entries.append(
@@ -273,15 +273,15 @@ def _curves(table: Table, outcomes: Mapping[Place, Mapping[int, RunRecord]]) -> 
     return curves
 
 
-def _told(outcomes: Mapping[Place, Mapping[int, RunRecord]]) -> list[str]:
-    """Rows that were told what a site cannot know, truth or guess, and what."""
-    told = {
+def _oracle_notes(outcomes: Mapping[Place, Mapping[int, RunRecord]]) -> list[str]:
+    """Rows that were given what a real site cannot know, and what that is."""
+    given = {
         place[0]: record.figures["oracle"]
         for place, kept in outcomes.items()
         for record in kept.values()
         if record.figures.get("oracle")
     }
-    return [f"{row} was told from outside: {what}" for row, what in told.items()]
+    return [f"{row} had outside knowledge: {what}" for row, what in given.items()]
 
 
 def _set_aside(outcomes: Mapping[Place, Mapping[int, RunRecord]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The tables that come with the package, by name, and tables from files. This module imports no torch."""
+"""Table definitions: those of the package, by name, and a user's own from a TOML file. Imports no torch."""
 
 from __future__ import annotations
 

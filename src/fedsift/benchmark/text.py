@@ -1,4 +1,4 @@
-"""A table's results as Markdown and LaTeX: the same runs give the same bytes."""
+"""Renders a table's results as Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def versions(results: Results) -> list[str]:
 
 
 def figure_words(results: Results, figure: str) -> str:
-    """The figure in a person's words, with the number of rounds that were averaged in these runs."""
+    """The figure in words, with the number of rounds that were averaged in these runs."""
     return words(figure, results.averaged(figure))
 
 
@@ -214,4 +214,4 @@ def _latex_cell(entry: TableFigure) -> str:
 
 
 def escaped(text: str) -> str:
-    return "".join(LATEX.get(letter, letter) for letter in text)
+    return "".join(LATEX.get(char, char) for char in text)

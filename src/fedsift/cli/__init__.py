@@ -1,4 +1,4 @@
-"""The command line: one file a command, no logic of its own."""
+"""The command line: one file a command, without logic of its own."""
 
 from fedsift.cli.main import main
 

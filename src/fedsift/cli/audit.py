@@ -1,4 +1,4 @@
-"""`fedsift audit`: every site learns which of its labels are wrong."""
+"""`fedsift audit`: find the wrong labels of every site."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def audit(
             f"a finished run is audited from its own evidence; name its study instead: {study / 'study.toml'}",
         )
         folder = RunFolder.open(study)
-        found = write_audit(Study.from_file(folder.study_file), folder, out, tell=lambda line: say(line, stderr))
-        _tell(found, as_json=json)
+        found = write_audit(Study.from_file(folder.study_file), folder, out, report=lambda line: say(line, stderr))
+        _show(found, as_json=json)
         return
     settings = overrides or []
     asked = study_of_data(study, settings) if names_data(study) else Study.from_file(study, settings)
@@ -82,7 +82,7 @@ def audit(
 
         print_plan(plan_study(made), as_json=json)
         return
-    _tell(_executed(made, out, silent=json), as_json=json)
+    _show(_executed(made, out, silent=json), as_json=json)
 
 
 def _refuse(context: typer.Context, options: Sequence[str], why: str) -> None:
@@ -124,7 +124,7 @@ def _executed(study: Study, out: Path, *, silent: bool) -> Audit:
 
     try:
         with round_progress("audit", study.method.total_rounds, silent=silent) as listen:
-            return carry_out(study, out, listen=listen, tell=lambda line: say(line, stderr))
+            return carry_out(study, out, listen=listen, report=lambda line: say(line, stderr))
     except KeyboardInterrupt as stop:
         say("stopped; nothing is lost. The same command goes on", stderr)
         raise typer.Exit(exit_code_of(stop)) from None
@@ -134,7 +134,7 @@ def _executed(study: Study, out: Path, *, silent: bool) -> Audit:
         raise
 
 
-def _tell(found: Audit, *, as_json: bool) -> None:
+def _show(found: Audit, *, as_json: bool) -> None:
     if not as_json:
         print_audit(found)
     else:

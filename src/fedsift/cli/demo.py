@@ -1,4 +1,4 @@
-"""`fedsift demo`: a noisy federation, sifted, in under two minutes on bundled data."""
+"""`fedsift demo`: compare methods on a small federation with noisy labels, in two minutes, with bundled data."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ def demo(
     from fedsift.study.running import run as run_study
 
     studies = demo_studies(seed)
-    spread = studies[0].spread()
+    federated = studies[0].load_data()
     if not json:
-        noisy = len(spread.truth.noisy) if spread.truth else 0
+        noisy = len(federated.truth.noisy) if federated.truth else 0
         stdout.print(
-            f"{len(spread.dataset.train)} handwritten digits at {len(spread.sites)} sites; "
-            f"{noisy} of the sites have wrong labels, and the methods are not told which.",
+            f"{len(federated.dataset.train)} handwritten digits at {len(federated.sites)} sites; "
+            f"{noisy} of the sites have wrong labels, and the methods do not know which.",
             highlight=False,
         )
     runs, summaries = [], []
     for study in studies:
         folder = new_run(study, out)
         with round_progress(study.method_name, study.method.total_rounds, silent=json, folder=folder.path) as listen:
-            summaries.append(run_study(study, folder, listen, spread))
+            summaries.append(run_study(study, folder, listen, federated))
         runs.append(folder.path)
     report = write_report(runs[-1], None, runs[:-1])
     if not json:

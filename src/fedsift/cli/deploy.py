@@ -68,8 +68,8 @@ def try_it(
 
         trial = prepare_trial(Study.from_file(study, overrides or []), out)
     try:
-        with _display(trial, silent=json) as (listen, tell):
-            summary = try_consortium(trial, listen, tell)
+        with _display(trial, silent=json) as (listen, show_status):
+            summary = try_consortium(trial, listen, show_status)
     except KeyboardInterrupt as stop:
         say(f"stopped; everything that was started has ended. What there is lies in {trial.out}", stderr)
         raise typer.Exit(exit_code_of(stop)) from None
@@ -92,7 +92,7 @@ def _display(
 
     if silent or not stderr.is_terminal:
         with round_progress(trial.study.method_name, trial.study.method.total_rounds, silent=silent) as show:
-            yield show, show.tell
+            yield show, show.say
         return
     from rich.live import Live
 

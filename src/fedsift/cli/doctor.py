@@ -1,4 +1,4 @@
-"""`fedsift doctor`: what is wrong with data before any training."""
+"""`fedsift doctor`: check data before any training, and recommend methods."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def advice_lines(advice: Advice) -> Iterator[str]:
             f"    {best.named}: {best.above_reference:+.1f}{interval} points above {advice.reference} on "
             f"{plural(best.seeds, 'seed')}, mean rank {best.mean_rank:g}"
         )
-    apart = "" if advice.told_apart in (True, None) else "the first two cannot be told apart; "
+    apart = "" if advice.separated in (True, None) else "the first two do not differ significantly; "
     yield f"    {apart}wrong labels of your own may differ: try two"
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong outside fedsift, in one line and with an exit code: disks, folders, signals."""
+"""One-line messages and exit codes for failures outside fedsift: disks, folders, signals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fedsift flower ...`: a deployed study across real sites."""
+"""`fedsift flower ...`: the commands of a deployment on Flower, for the coordinator and for sites."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ flower = typer.Typer(
     no_args_is_help=True,
 )
 
-INSECURE = typer.Option(False, "--insecure", help="No encryption, no door: for a trial on this machine.")
+INSECURE = typer.Option(False, "--insecure", help="No encryption, no gateway: for a trial on this machine.")
 CA = typer.Option(None, "--ca", help="Certificate of the federation's own authority (PEM).")
 HOME = typer.Option(None, "--home", help="Where Flower keeps its own files.")
 
@@ -46,7 +46,7 @@ def make_private_by_default() -> None:
 
 @flower.command()
 def superlink(
-    host: str = typer.Option("127.0.0.1", "--host", help="Address that sites reach; the door listens there."),
+    host: str = typer.Option("127.0.0.1", "--host", help="Address that sites reach; the gateway listens there."),
     port: int = typer.Option(8000, "--port", help="Port that sites reach."),
     insecure: bool = INSECURE,
     certificate: Path = typer.Option(None, "--certificate", help="This machine's certificate (PEM)."),
@@ -55,7 +55,7 @@ def superlink(
     database: Path = typer.Option(None, "--database", help="A file that remembers sites and keys over restarts."),
     home: Path = HOME,
 ) -> None:
-    """Start the meeting point: Flower's SuperLink, on this machine only, and our door, which sites reach."""
+    """Start the meeting point: Flower's SuperLink, on this machine only, and our gateway, which sites reach."""
     from fedsift.core.errors import ConfigError
     from fedsift.deploy import flower_commands as commands
     from fedsift.deploy.certificates import CertificatePair
@@ -66,7 +66,7 @@ def superlink(
         commands.become(commands.superlink_command(host, port, own=None, database=database), place)
     if certificate is None or key is None or roster is None:
         raise ConfigError(
-            "the door needs --certificate, --key and --roster (docs/deployment.md), or --insecure for a trial on "
+            "the gateway needs --certificate, --key and --roster (docs/deployment.md), or --insecure for a trial on "
             "127.0.0.1"
         )
     pair = CertificatePair(certificate, key)
@@ -77,7 +77,7 @@ def superlink(
 def site(
     site_file: Path = typer.Argument(help="The site's site.toml."),
     superlink: str = typer.Option(
-        "127.0.0.1:8000", "--superlink", help="The coordinator's door, host:port; a SuperLink in a trial."
+        "127.0.0.1:8000", "--superlink", help="The coordinator's gateway, host:port; a SuperLink in a trial."
     ),
     insecure: bool = INSECURE,
     ca: Path = CA,
@@ -136,7 +136,7 @@ def site_audit(
         from fedsift.deploy.site.audit import write_own_audit
 
         place = out or site_file.resolve().parent / "audit"
-        folder, _ = write_own_audit(site_file, place, tell=lambda line: say(line, stderr))
+        folder, _ = write_own_audit(site_file, place, report=lambda line: say(line, stderr))
     if json:
         figures = loads(folder.summary.read_text("utf-8"))
         print_json({**figures, "folder": folder.path, "list": folder.labels, "page": folder.report})
@@ -194,7 +194,7 @@ def start(
             page_beside(folder, wanted=serve),
             round_progress(study.method_name, study.method.total_rounds, silent=json, folder=folder.path) as listen,
         ):
-            summary = starting.start(app, folder, address, insecure=insecure, ca=ca, listen=listen, say=listen.tell)
+            summary = starting.start(app, folder, address, insecure=insecure, ca=ca, listen=listen, say=listen.say)
     except (KeyboardInterrupt, Stopped) as stop:
         say("stopped; nothing is lost. The same command goes on", stderr)
         raise typer.Exit(exit_code_of(stop)) from None
@@ -215,7 +215,7 @@ def start(
 
 
 roster = typer.Typer(
-    help="Which key speaks for which site. A running door follows at once.",
+    help="Which key speaks for which site. A running gateway follows at once.",
     no_args_is_help=True,
 )
 ROSTER = typer.Option(Path("federation.toml"), "--roster", help="The roster's file.")

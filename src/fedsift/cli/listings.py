@@ -1,4 +1,4 @@
-"""`fedsift methods|models|datasets|partitions|noises|trackers`: what there is, and the fields of one entry."""
+"""`fedsift methods|models|datasets|partitions|noises|trackers`: list what is registered, or the fields of one entry."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _show_method(name: str, json: bool) -> None:
     if forms:
         shown = [[form, ", ".join(f"{k} = {v}" for k, v in own.items())] for form, own in forms.items()]
         print_table("forms", ["form", "settings"], shown)
-    print_table("what leaves a site", ["reply", "field", "what it tells"], leaves)
+    print_table("what leaves a site", ["reply", "field", "what it discloses"], leaves)
 
 
 def list_models(json: bool = typer.Option(False, "--json", help="Print as JSON.")) -> None:
@@ -142,7 +142,7 @@ def list_noises(
     name: str = typer.Argument("", help="A noise model, to see its fields."),
     json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
-    """List the ways to spoil labels, or the fields of one."""
+    """List the noise models that corrupt labels, or the fields of one."""
     from fedsift.data.noise.base import noises
 
     list_or_show(noises, name, json)

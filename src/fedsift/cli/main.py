@@ -1,4 +1,4 @@
-"""Assembles the commands, and turns errors into one line and an exit code.
+"""The `fedsift` command: registers all subcommands, and turns errors into one line and an exit code.
 
 A file in this folder with `register(app)` is found by itself. Files import only what the help text needs; torch and the
 packages that compute are imported inside the functions, so that `--help` starts at once.
@@ -37,11 +37,11 @@ FIRST = (
     "predict",
     "export",
 )
-"""In the order of a person's first hour; the help lists these before all others."""
+"""In the order of a user's first hour; the help lists these before all others."""
 
 app = typer.Typer(
     name="fedsift",
-    help="Train one model across sites whose labels are imperfect, and tell each site which of its labels are wrong.",
+    help="Train one model across sites whose labels are imperfect, and show each site which of its labels are wrong.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

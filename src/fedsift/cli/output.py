@@ -1,4 +1,4 @@
-"""Printing: tables for people, JSON for programs."""
+"""Printing for the command line: tables for people, JSON for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fedsift review`: what people should look at, what they said, and what that tells about the list."""
+"""`fedsift review`: what to review, importing the verdicts, and what they say about the list."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def plan(
 
 
 def print_plan(forecast: Forecast, *, as_json: bool) -> None:
-    """A forecast for people or programs; `fedsift audit --plan` tells its own."""
+    """A forecast for people or programs; `fedsift audit --plan` has its own."""
     from fedsift.core.numbers import duration, size
 
     if as_json:
@@ -154,7 +154,7 @@ def print_plan(forecast: Forecast, *, as_json: bool) -> None:
         for s in forecast.stages
     ]
     print_table("stages", ["stage", "rounds", "messages", "to sites", "from sites", "time"], rows)
-    print_table("what leaves a site", ["reply", "field", "what it tells"], forecast.disclosures)
+    print_table("what leaves a site", ["reply", "field", "what it discloses"], forecast.disclosures)
     stdout.print(
         f"about {duration(forecast.seconds)} in process (a forecast from {forecast.timed_samples} timed samples); "
         f"deployed, each of the {forecast.phases} phases adds 10 s or more",

@@ -1,4 +1,5 @@
-"""`fedsift scenarios`: presets for every column of the papers' tables, and small twins."""
+"""`fedsift scenarios`: list and show the preset studies, one for each column of the papers' tables, and small
+versions."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def show_scenario(
         for note in study.model.notes:
             say(f"note: {note}")
     try:
-        spread = study.spread()
+        federated = study.load_data()
     except DataError as error:
         if json:
             print_json({"name": name, "study": study.to_table(), "federation": None, "reason": str(error)})
@@ -81,23 +82,23 @@ def show_scenario(
         if html is not None:
             raise
         return
-    portrait = portrait_of(spread)
+    portrait = portrait_of(federated)
     if json:
-        print_json({"name": name, "study": study.to_table(), "federation": _numbers(portrait, spread)})
+        print_json({"name": name, "study": study.to_table(), "federation": _numbers(portrait, federated)})
     else:
         stdout.print(text_of(portrait, name))
-        for note in spread.notes[len(study.model.notes) :]:
+        for note in federated.notes[len(study.model.notes) :]:
             say(f"note: {note}")
     if html is not None:
         from fedsift.core.files import write_atomically
         from fedsift.report.federation import federation_page
 
-        page = federation_page(portrait, name, study.to_toml(), spread.notes)
+        page = federation_page(portrait, name, study.to_toml(), federated.notes)
         write_atomically(html, page.encode("utf-8"))
         say(f"picture: {html}", stderr)
 
 
-def _numbers(portrait: FederationOverview, spread: FederatedDataset) -> dict[str, Any]:
+def _numbers(portrait: FederationOverview, federated: FederatedDataset) -> dict[str, Any]:
     fields = {field.name: getattr(portrait, field.name) for field in dataclasses.fields(portrait)}
     lists = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in fields.items()}
-    return {**lists, "overall_rate": portrait.overall_rate, "notes": list(spread.notes)}
+    return {**lists, "overall_rate": portrait.overall_rate, "notes": list(federated.notes)}

@@ -1,1 +1,1 @@
-"""What every other package may use: errors, registries, field ranges, the codec, randomness, text, files."""
+"""Utilities for all other packages: errors, registries, field ranges, the codec, randomness, text, files."""

@@ -1,4 +1,4 @@
-"""One way to turn messages, states and notebooks into bytes and back: no pickles.
+"""Encodes messages, states and notebooks as bytes and decodes them, without pickle.
 
 A value becomes a JSON tree and a flat dictionary of tensors. Dataclasses travel by the name of a class that
 derives from `WireFormat`; a name that no loaded class has is refused, so bytes can never choose what code to import.

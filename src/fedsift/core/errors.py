@@ -1,4 +1,4 @@
-"""Errors that a person can act on: one line that names who, what and how to mend it, and an exit code."""
+"""Exceptions: one line that names what is wrong and how to fix it, with an exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunError(FedsiftError):
 
 
 class Stopped(FedsiftError):
-    """Somebody asked the run to stop, from its live page; it can be resumed."""
+    """The user asked the run to stop, on its live page; it can be resumed."""
 
     exit_code = 130
 

@@ -1,4 +1,4 @@
-"""Files that are never half written, and names that are safe for them. This module imports no torch."""
+"""Writing files atomically and privately, and safe file names. Imports no torch."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def rewrite(path: Path, data: bytes) -> None:
 def staged_private(path: Path, data: bytes) -> Iterator[None]:
     """The new private file lies beside `path` while the block runs, and takes its place only where that ends well.
 
-    What fails on a disk (no folder, no rights, no room) fails before the block.
+    What fails on a disk (no folder, no rights, no space) fails before the block.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

@@ -1,4 +1,4 @@
-"""Which addresses are this machine's own."""
+"""Loopback addresses: recognise this machine's own addresses, and refuse to serve Flower on others."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def is_loopback(host: str) -> bool:
 
 
 LOOPBACK_ONLY = (
-    "Flower answers its control calls on the port that sites reach, so whoever holds ca.crt could run code on the "
+    "Flower answers its control calls on the port that sites reach, so a holder of ca.crt could run code on the "
     "coordinator and at every site"
 )
-"""Seen, not feared: with nothing but the CA certificate a client registered keys and started an app of its own."""
+"""Shown in a test: with nothing but the CA certificate a client registered keys and started an app of its own."""
 
 
 def refuse_the_network(host: str) -> None:
     """Encryption alone does not help: the certificate that opens the line is the one that every site has."""
     if not is_loopback(host):
         raise ConfigError(
-            f"'{host}' is not this machine: {LOOPBACK_ONLY}; without a door (--certificate, --key and --roster) "
+            f"'{host}' is not this machine: {LOOPBACK_ONLY}; without a gateway (--certificate, --key and --roster) "
             "only 127.0.0.1 is served (docs/deployment.md)"
         )
 

@@ -1,4 +1,5 @@
-"""Numbers, sizes, times and lists as a person writes them: terminal, report and pages say the same."""
+"""Formats numbers, sizes, durations and lists for people, alike in terminal, report and pages; and rounds counts
+down."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def named(name: object) -> str:
 def isolated(name: object) -> str:
     """The same for a page: a name that is written from right to left does not turn its neighbours around."""
     shown = named(name)
-    turns = any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in shown)
+    turns = any(unicodedata.bidirectional(char) in ("R", "AL") for char in shown)
     return f"\u2068{shown}\u2069" if turns else shown
 
 

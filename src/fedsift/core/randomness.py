@@ -1,4 +1,4 @@
-"""Randomness is derived, never drawn from a global generator.
+"""Random generators derived from a seed and a purpose; there is no global generator.
 
 Every use names what it is for: (run seed, site, stage, round, ask, purpose). So results cannot depend on the
 order or grouping in which sites are served, and a resumed run draws what the unbroken one would have drawn.
@@ -28,6 +28,6 @@ def numpy_generator(*path: str | int) -> np.random.Generator:
 
 def torch_generator(*path: str | int) -> torch.Generator:
     """Always a CPU generator: the same draws whatever device the training runs on."""
-    import torch  # here, for whoever only splits and spoils labels needs none
+    import torch  # here, since splitting data and corrupting labels needs no torch
 
     return torch.Generator().manual_seed(derive(*path))

@@ -1,4 +1,4 @@
-"""Ranges of numbers as part of a field's type, checked wherever a dataclass is made: from a table or in Python.
+"""Ranges of numbers as part of a field's type, checked whenever a dataclass is made.
 
 rounds: AtLeastOne = 100
 fraction: Share = 1.0

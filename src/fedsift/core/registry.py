@@ -1,4 +1,4 @@
-"""Registries: names to things of one kind.
+"""Registries, which map names to methods, datasets and other extensions, with suggestions for misspelt names.
 
 A thing gets into a registry in one of three ways, and needs no other line anywhere:
 
@@ -35,7 +35,7 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def is_near(name: str, known: str) -> bool:
-    """Whether somebody who wrote `name` probably meant `known`."""
+    """Whether a user who wrote `name` probably meant `known`."""
     return difflib.SequenceMatcher(None, name, known).ratio() >= NEAR
 
 

@@ -1,4 +1,4 @@
-"""Names that other people chose, made harmless: for a terminal, a shell, a spreadsheet, a file in UTF-8.
+"""Makes text from elsewhere safe for a terminal, a shell, a spreadsheet, HTML and UTF-8 files.
 
 A site, a class or a file may be called anything: with escape sequences that repaint a terminal, marks that turn the
 writing direction, line breaks that fake a line of output, or a `=` that a spreadsheet would compute.

@@ -1,4 +1,4 @@
-"""Does a value that came over a wire fit what its class declares? Types from the annotations, ranges from the fields.
+"""Checks a decoded message against its class: types from the annotations, ranges from the fields.
 
 A reply may hold anything at all: a text where a number was declared, a float8 tensor, a whole number of 400 digits.
 What fits here can be used without further care for types; what a number *means* is for the reply's own `refusal`.
@@ -32,7 +32,7 @@ TENSOR_TYPES = frozenset(
     }
 )
 LONGEST_TEXT = 1000
-"""Characters of a text in a reply; whoever has more to say has a log of its own."""
+"""Characters of a text in a reply; longer texts belong into the site's own log."""
 LARGEST_WHOLE = 2**53
 """A whole number beyond this is no count of anything, and does not survive as a float."""
 LARGEST_NUMBER = 1e30
@@ -209,7 +209,7 @@ def shown(value: Any) -> str:
         text = repr(value)
     else:
         text = f"{len(value)} entries" if isinstance(value, tuple | list | dict) else "..."
-    clean = "".join(letter if letter.isprintable() else "?" for letter in text)
+    clean = "".join(char if char.isprintable() else "?" for char in text)
     return clean if len(clean) <= 60 else f"{clean[:57]}..."
 
 

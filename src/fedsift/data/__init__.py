@@ -1,1 +1,1 @@
-"""Samples and labels: where they come from, how they are spread over sites, how their labels are corrupted."""
+"""Samples and labels: where they come from, how they are divided among sites, how their labels are corrupted."""

@@ -1,4 +1,4 @@
-"""A federation's data from source, partition and noise; the same seed gives the same federation."""
+"""Builds a federated dataset from source, partition, noise and seed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HELD_OUT = 0.2
 def build(
     source: Source | Dataset, partition: Partition, noise: Noise, *, seed: int, held_out: float | None = 0.0
 ) -> FederatedDataset:
-    """Load, spread and spoil.
+    """Load, partition and corrupt.
 
     held_out: share of each site's samples kept for evaluation there; None means none, 0 none or 20 % when the dataset
     has no test rows at all. Held-out samples carry given labels too: a site cannot know better.
@@ -38,24 +38,26 @@ def build(
     share = 0.0 if held_out is None else held_out if held_out > 0 or len(dataset.test) else HELD_OUT
 
     clean = dataset.labels[dataset.train]
-    spoiled_pool = (
+    corrupted_pool = (
         _corrupt(noise, {POOL: clean}, {POOL: dataset.train}, dataset, seed) if noise.before_partition else None
     )
-    by = spoiled_pool.given[POOL] if spoiled_pool and partition.by_given_label else clean
+    by = corrupted_pool.given[POOL] if corrupted_pool and partition.by_given_label else clean
     placement = partition.assign(_pool(dataset, by), _partition_generator(partition, seed))
     names = placement.names or site_names(len(placement.rows))
 
     positions = dict(zip(names, placement.rows))
     rows = {site: dataset.train[positions[site]] for site in names}
     truth = {site: clean[positions[site]] for site in names}
-    spoiled = _to_sites(spoiled_pool, positions, truth) if spoiled_pool else _corrupt(noise, truth, rows, dataset, seed)
-    if spoiled.annotated is None:
-        spoiled = replace(spoiled, annotated=_declared(dataset, names))
-    spread = _hold_out(dataset, names, rows, truth, spoiled, share, seed)
-    notes = (*dataset.notes, *placement.notes, *spoiled.notes, *spread.notes, *_absent(spread, placement))
-    spread = replace(spread, notes=notes)
-    spread.check()
-    return spread
+    corrupted = (
+        _to_sites(corrupted_pool, positions, truth) if corrupted_pool else _corrupt(noise, truth, rows, dataset, seed)
+    )
+    if corrupted.annotated is None:
+        corrupted = replace(corrupted, annotated=_declared(dataset, names))
+    federated = _hold_out(dataset, names, rows, truth, corrupted, share, seed)
+    notes = (*dataset.notes, *placement.notes, *corrupted.notes, *federated.notes, *_absent(federated, placement))
+    federated = replace(federated, notes=notes)
+    federated.check()
+    return federated
 
 
 def site_names(count: int) -> tuple[str, ...]:
@@ -133,7 +135,7 @@ def _corrupt(
 
 
 def _to_sites(pool: NoisyLabels, positions: Mapping[str, Rows], truth: Mapping[str, Labels]) -> NoisyLabels:
-    """What was spoiled at once, handed to the sites."""
+    """The labels that were corrupted as one pool, divided among the sites."""
     given = {site: pool.given[POOL][where] for site, where in positions.items()}
     wrong = {site: bool((given[site] != truth[site]).any()) for site in positions}
     return replace(
@@ -159,7 +161,7 @@ def _hold_out(
     names: tuple[str, ...],
     rows: Mapping[str, Rows],
     truth: Mapping[str, Labels],
-    spoiled: NoisyLabels,
+    corrupted: NoisyLabels,
     share: float,
     seed: int,
 ) -> FederatedDataset:
@@ -170,23 +172,23 @@ def _hold_out(
     for site in names:
         groups = None if dataset.groups is None else dataset.groups[rows[site]]
         rng = numpy_generator(seed, "data", "held out", site)
-        kept[site], held[site] = split(spoiled.given[site], share, rng, groups, at_least_one=True)
+        kept[site], held[site] = split(corrupted.given[site], share, rng, groups, at_least_one=True)
         if share > 0 and len(held[site]) == 0:
             without.append(site)
     notes = (f"too few samples to hold any out at {', '.join(without)}",) if without else ()
-    known = spoiled.known
+    known = corrupted.known
     return FederatedDataset(
         dataset=dataset,
         sites=names,
         rows={site: rows[site][kept[site]] for site in names},
-        given={site: spoiled.given[site][kept[site]] for site in names},
+        given={site: corrupted.given[site][kept[site]] for site in names},
         held_out={site: rows[site][held[site]] for site in names} if share > 0 else {},
-        held_out_given={site: spoiled.given[site][held[site]] for site in names} if share > 0 else {},
-        annotated=spoiled.annotated,
+        held_out_given={site: corrupted.given[site][held[site]] for site in names} if share > 0 else {},
+        annotated=corrupted.annotated,
         truth=SimulationTruth(
             clean={site: truth[site][kept[site]] for site in names},
-            level=dict(spoiled.level),
-            noisy=spoiled.noisy,
+            level=dict(corrupted.level),
+            noisy=corrupted.noisy,
             clean_held_out={site: truth[site][held[site]] for site in names} if share > 0 else {},
         )
         if known
@@ -195,13 +197,13 @@ def _hold_out(
     )
 
 
-def _absent(spread: FederatedDataset, placement: Placement) -> list[str]:
-    """Classes that no site holds, in a person's words."""
-    held = np.zeros(spread.dataset.n_classes, np.bool_)
-    for site in spread.sites:
-        labels = spread.given[site]
+def _absent(federated: FederatedDataset, placement: Placement) -> list[str]:
+    """Classes that no site holds, in words for the user."""
+    held = np.zeros(federated.dataset.n_classes, np.bool_)
+    for site in federated.sites:
+        labels = federated.given[site]
         held |= labels.any(axis=0) if labels.ndim == 2 else np.isin(np.arange(len(held)), labels)
-    return [f"no site holds a sample labelled '{spread.dataset.classes[c]}'" for c in np.flatnonzero(~held)]
+    return [f"no site holds a sample labelled '{federated.dataset.classes[c]}'" for c in np.flatnonzero(~held)]
 
 
 # The public set

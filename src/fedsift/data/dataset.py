@@ -1,4 +1,4 @@
-"""What the data room hands on: a dataset, its spread over sites, and the truth kept apart.
+"""A dataset, the same divided among sites, and the simulation's truth, which is kept apart.
 
 Images stay one uint8 array for the whole process; a site holds row numbers into it.
 """
@@ -56,7 +56,7 @@ class Dataset:
     """How the features of a table were brought to one scale, by name and in order: mean and deviation, or the words
     that have a feature each."""
     notes: tuple[str, ...] = ()
-    """What loading left out or changed, in a person's words."""
+    """What loading left out or changed, in words for the user."""
 
     @property
     def n_classes(self) -> int:
@@ -111,7 +111,7 @@ class PublicSet:
 
 @dataclass(frozen=True)
 class FederatedDataset:
-    """A dataset spread over sites, with the labels that the sites were given.
+    """A dataset divided among sites, with the labels that the sites were given.
 
     rows[site]: training rows into `dataset.images`; given[site]: the labels the site believes, same order.
     held_out[site]: rows kept for evaluation at the site, with their given labels in held_out_given.

@@ -1,4 +1,4 @@
-"""DICOM files as pictures: stored values to grey as their header says, and nothing else of the header.
+"""Reads DICOM files as greyscale pictures, and nothing else of their headers.
 
 Stored values become modality values by rescale slope and intercept (or the modality LUT), those become grey by the
 VOI LUT or the window (PS3.3 C.11.1 and C.11.2), and MONOCHROME1 is turned round, so that high is bright everywhere.

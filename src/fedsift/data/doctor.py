@@ -1,4 +1,4 @@
-"""What is wrong with data before any training: every finding with its severity, examples and the way out."""
+"""Checks data before any training: each finding has a severity, examples and a suggestion."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def check_ids(dataset: Dataset) -> list[DataFinding]:
     findings = []
     repeated = {str(name): count for name, count in counts.items() if count > 1 and name}
     if repeated:
-        text = f"{counted(len(repeated), 'id')} for more than one sample: an audit could not tell them apart"
+        text = f"{counted(len(repeated), 'id')} for more than one sample: an audit could not distinguish them"
         words = tuple(f"{name} ({count} samples)" for name, count in repeated.items())
         findings.append(DataFinding("repeated-id", "warning", text, "give every row an id of its own", words))
     if counts.get("") and dataset.sites is None:
@@ -411,7 +411,7 @@ Look = Callable[[Dataset], list[DataFinding]]
 def examine(source: Source, look: Look | None = None) -> DoctorReport:
     """Load what can be loaded and look at it from every side; nothing broken is fatal.
 
-    look: something more to look for, by those who may use more than the data room has.
+    look: something more to look for, for callers that may import more than this package.
     """
     findings: list[DataFinding] = []
     start = time.perf_counter()

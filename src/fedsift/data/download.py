@@ -1,5 +1,4 @@
-"""Fetching public datasets: resumed where it stopped, checked by hash, with clear words when there is no
-network."""
+"""Downloads public datasets: resumable, checked by hash, with a clear error when there is no network."""
 
 from __future__ import annotations
 

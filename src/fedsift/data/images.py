@@ -1,4 +1,4 @@
-"""Pictures decoded once, in parallel, into a uint8 cache keyed by content."""
+"""Decodes pictures once, in parallel, into a uint8 cache keyed by content."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def load_pictures(
 
 
 def _content_key(pictures: Sequence[Picture], form: PictureForm, folder: Path, what: str, workers: int) -> str:
-    """A key of the pictures' contents. Contents are read once; later a folder's sizes and times tell them."""
+    """A key of the pictures' contents. Contents are read once; later a folder's sizes and times identify them."""
     shape = f"{FORMAT}|{form.size}|{form.channels}|{form.fit}|{form.bits}"
     marks = _digest([shape, *(f"{picture.name}|{picture.mark}" for picture in pictures)])
     if all(picture.archive for picture in pictures):

@@ -1,5 +1,4 @@
-"""Label spaces by name: sites declare class names; their order never matters; what is unknown or absent is
-said."""
+"""Unites the class names that sites declare: order does not matter; unknown and absent classes are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to draw of a federation: class distribution a site, true against given labels, noise rate a site.
+"""A federation's overview for display: class distribution, true against given labels, and noise rate of each site.
 
 As numbers (`report` makes a page of them, as FedCorr's Fig. 10 and FedNoRo's Fig. 3), and as text for a terminal.
 """
@@ -49,27 +49,29 @@ class FederationOverview:
         return float((self.effective * self.sizes).sum() / max(1, self.sizes.sum()))
 
 
-def portrait_of(spread: FederatedDataset) -> FederationOverview:
+def portrait_of(federated: FederatedDataset) -> FederationOverview:
     """Count what the pictures show; training samples only."""
-    count = spread.dataset.n_classes
-    given, truth = spread.given, spread.truth
-    counts = np.array([_class_counts(given[site], count) for site in spread.sites])
+    count = federated.dataset.n_classes
+    given, truth = federated.given, federated.truth
+    counts = np.array([_class_counts(given[site], count) for site in federated.sites])
     confusion = None
     if truth is not None:
-        confusion = sum(_confusion(truth.clean[site], given[site], count) for site in spread.sites)
+        confusion = sum(_confusion(truth.clean[site], given[site], count) for site in federated.sites)
     return FederationOverview(
-        sites=spread.sites,
-        classes=spread.dataset.classes,
+        sites=federated.sites,
+        classes=federated.dataset.classes,
         counts=counts,
-        sizes=np.array([len(spread.rows[site]) for site in spread.sites]),
-        nominal=None if truth is None else np.array([truth.level[site] for site in spread.sites]),
+        sizes=np.array([len(federated.rows[site]) for site in federated.sites]),
+        nominal=None if truth is None else np.array([truth.level[site] for site in federated.sites]),
         effective=None
         if truth is None
-        else np.array([truth.effective_rate(site, given[site]) for site in spread.sites]),
+        else np.array([truth.effective_rate(site, given[site]) for site in federated.sites]),
         confusion=confusion if isinstance(confusion, np.ndarray) else None,
         noisy=() if truth is None else truth.noisy,
-        multilabel=spread.dataset.multilabel,
-        annotated=None if spread.annotated is None else np.array([spread.annotated[site] for site in spread.sites]),
+        multilabel=federated.dataset.multilabel,
+        annotated=None
+        if federated.annotated is None
+        else np.array([federated.annotated[site] for site in federated.sites]),
     )
 
 

@@ -1,4 +1,4 @@
-"""Picture files in a folder or a zip: which there are, and which one a table means."""
+"""Finds picture files in a folder or a zip, and the file that a row of a table means."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Picture:
     name: str
     archive: bool = False
     mark: str = ""
-    """What tells contents apart without reading them: size and checksum (zip), size and time (folder)."""
+    """What identifies contents without reading them: size and checksum (zip), size and time (folder)."""
 
     def read(self) -> bytes:
         if self.archive:
@@ -130,7 +130,7 @@ def too_large(width: int, height: int) -> str:
 def inside_reference(reference: str, root: Path) -> str | None:
     """A table's reference as a path inside the folder, or None when it leads out of it.
 
-    Nothing outside the folder is ever read: this tells a person so instead of taking a namesake inside.
+    Nothing outside the folder is ever read: the user gets this error, rather than a file of the same name inside.
     """
     text = reference.replace("\\", "/") if "/" not in reference else reference
     path = PurePosixPath(text)

@@ -1,4 +1,4 @@
-"""Two sides of a split: stratified by class, and never the same group (patient, lesion) on both sides."""
+"""Train-test splits: stratified by class, and a group (patient, lesion) is always on one side."""
 
 from __future__ import annotations
 

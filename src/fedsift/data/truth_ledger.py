@@ -1,4 +1,4 @@
-"""The truth ledger: every label that was changed, where, from what to what. Kept apart from the sites."""
+"""The truth ledger of a simulation: every label that was changed, at which site, from what to what."""
 
 from __future__ import annotations
 
@@ -76,30 +76,32 @@ class TruthLedger:
             )
 
 
-def ledger(spread: FederatedDataset) -> TruthLedger:
+def ledger(federated: FederatedDataset) -> TruthLedger:
     """What the noise model changed; an error when the truth is not known."""
-    if spread.truth is None:
+    if federated.truth is None:
         raise DataError("the true labels of these data are not known, so there is no truth ledger")
     changes: list[LabelChange] = []
-    for site in spread.sites:
-        changes += _changes(spread, site, "train", spread.rows[site], spread.given[site], spread.truth.clean[site])
-        if site in spread.held_out:
+    for site in federated.sites:
+        changes += _changes(
+            federated, site, "train", federated.rows[site], federated.given[site], federated.truth.clean[site]
+        )
+        if site in federated.held_out:
             changes += _changes(
-                spread,
+                federated,
                 site,
                 "held-out",
-                spread.held_out[site],
-                spread.held_out_given[site],
-                spread.truth.clean_held_out[site],
+                federated.held_out[site],
+                federated.held_out_given[site],
+                federated.truth.clean_held_out[site],
             )
     return TruthLedger(tuple(changes))
 
 
 def _changes(
-    spread: FederatedDataset, site: str, part: str, rows: Rows, given: Labels, clean: Labels
+    federated: FederatedDataset, site: str, part: str, rows: Rows, given: Labels, clean: Labels
 ) -> Iterator[LabelChange]:
-    dataset = spread.dataset
-    annotated = None if spread.annotated is None else spread.annotated[site]
+    dataset = federated.dataset
+    annotated = None if federated.annotated is None else federated.annotated[site]
     for where in np.argwhere(given != clean):
         position, row = int(where[0]), int(rows[where[0]])
         name = dataset.id_of(row)

@@ -1,4 +1,4 @@
-"""A ready Flower app from a study: the app directory, what the coordinator and the sites type, what leaves a site."""
+"""Writes a Flower app for a study: its folder, the operators' instructions, and the list of what leaves a site."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedsift.core.version import __version__
 from fedsift.data.dataset import FederatedDataset
 from fedsift.deploy.site.policy import AUDIT, Policy
 from fedsift.deploy.trial_data import export_test, export_trial
-from fedsift.formulas.small_counts import FLOOR
+from fedsift.formulas.small_counts import MIN_COUNT
 from fedsift.protocol.disclosure import declared, declared_replies, disclosure_rows
 from fedsift.runs.folder import FEDERATION, TRACK
 from fedsift.study.study import Study
@@ -35,12 +35,12 @@ def one_line(text: str) -> str:
     return re.sub(r"[^\w .,-]", " ", text)
 
 
-def site_template(spread: FederatedDataset | None, networks: Iterable[str] = ()) -> str:
+def site_template(federated: FederatedDataset | None, networks: Iterable[str] = ()) -> str:
     """A site.toml to fill in, with the federation's own values where they are known.
 
     `networks`: all that the study names; a site writes those that come by their address, or does not run them.
     """
-    data = None if spread is None else spread.dataset
+    data = None if federated is None else federated.dataset
     classes = ["first class", "second class"] if data is None else list(data.classes)
     mean, std = ([0.5], [0.5]) if data is None else (list(data.mean), list(data.std))
     settings = tomli_w.dumps({"classes": classes, "mean": mean, "std": std})
@@ -66,7 +66,7 @@ path = "images"                # pictures
 table = "labels.csv"           # a row for each picture: path, label
 label_column = "label"
 
-# What may be asked, what may leave, a floor, noise, a budget: `fedsift flower policy APP >> site.toml`, then cut it.
+# Requests, replies, a minimum count, noise and a budget: `fedsift flower policy APP >> site.toml`, then cut it.
 # Without the table the site answers what this fedsift knew when you pinned the app.
 
 # Or arrays: images uint8 [n, h, w] or [n, c, h, w], labels [n], classes
@@ -105,7 +105,7 @@ def narrowest_policy(study: Study) -> str:
     table = {
         "requests": requests,
         "fields": fields,
-        "floor": FLOOR,
+        "min_count": MIN_COUNT,
         "audit": not AUDIT.isdisjoint(requests),
         "ask_first": False,
     }
@@ -158,10 +158,10 @@ Each command in its own terminal, run from the folder that holds `{name}/`.
 ## Across real sites
 
 **{why}.** So Flower's own programs
-stay on loopback, and a door of fedsift's stands in front of them on either side: the coordinator's lets only the calls
-that sites need through, for listed keys; a site's lets only apps in that the site has pinned, and writes down what
-leaves. Do not get around them with Flower's own programs, a forwarded port or a tunnel. Nobody but you should have an
-account on the coordinator's machine: on loopback the control calls are open.
+stay on loopback behind a fedsift gateway on either side. The coordinator's gateway forwards only the calls that sites
+need, for keys on the roster. A site's gateway accepts only the apps that the site has pinned, and logs what leaves. Do
+not bypass them with Flower's own programs, a forwarded port or a tunnel. Nobody but you should have an account on the
+coordinator's machine: on loopback the control calls are open.
 
 The coordinator, once: a certificate for the name by which sites reach this machine (here fed.example.org).
 
@@ -191,7 +191,7 @@ A site, once: a key pair, the site's description, and the app that it has read a
 ```
 ssh-keygen -t ecdsa -b 384 -N "" -f node              # send node.pub to the coordinator, keep node
 cp {name}/site.template.toml site.toml                # then fill it in
-fedsift flower pin {name} site.toml                   # or the sha256:... that you were told
+fedsift flower pin {name} site.toml                   # or the sha256:... that the coordinator told you
 fedsift flower policy {name} >> site.toml             # all that the study asks and receives; read it, cut it
 ```
 
@@ -203,14 +203,14 @@ fedsift flower site site.toml --superlink fed.example.org:8000 --ca ca.crt --key
 
 The data are checked before anything connects. The site may restart at any time: it is known by its key, continues
 from its notebook, and answers a repeated request as before. Back up the notebook folder; without it the site is set
-aside for the rest of the run, and the coordinator is told so. Every body that leaves is listed in the notebook
+aside for the rest of the run, and the coordinator gets the reason. Every body that leaves is listed in the notebook
 folder's `egress.jsonl`: when, to which call, how many bytes, their hash.
 
 ## What leaves a site
 
 What the method declares; it cannot ask for anything else. A field that is not listed does not exist in the messages.
 
-| message | field | what it tells |
+| message | field | what it discloses |
 |---|---|---|
 {table}
 
@@ -231,13 +231,13 @@ def write_app(study: Study, out: Path, *, sites: tuple[str, ...] = (), trial: Pa
     _check_name(out)
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"'{out}' is not empty: name a new folder")
-    spread = study.spread() if trial is not None else None
+    federated = study.load_data() if trial is not None else None
     files: list[Path] = []
     federation: dict[str, Any] = {"sites": list(sites), "at_least": len(sites) or 2, "wait": 600.0}
-    if spread is not None and trial is not None:
-        files = export_trial(spread, study.model.of_sites(spread.sites), trial / "sites")
-        federation |= {"sites": list(spread.sites), "at_least": len(spread.sites), "wait": 300.0}
-        federation |= export_test(spread, trial)
+    if federated is not None and trial is not None:
+        files = export_trial(federated, study.model.of_sites(federated.sites), trial / "sites")
+        federation |= {"sites": list(federated.sites), "at_least": len(federated.sites), "wait": 300.0}
+        federation |= export_test(federated, trial)
     texts = {
         "pyproject.toml": tomli_w.dumps(_project(study, out.name)),
         f"{PACKAGE}/__init__.py": f'"""The Flower app of study {one_line(study.name)}: all of it is in fedsift."""\n',
@@ -245,7 +245,7 @@ def write_app(study: Study, out: Path, *, sites: tuple[str, ...] = (), trial: Pa
         f"{PACKAGE}/server.py": _MODULE.format(words="The coordinator's side.", module="coordinator.server_app"),
         "study.toml": portable_study(study).to_toml(),
         FEDERATION: _FEDERATION_WORDS + tomli_w.dumps(federation),
-        "site.template.toml": site_template(spread, study.model.networks),
+        "site.template.toml": site_template(federated, study.model.networks),
         "README.md": readme(study, out.name, files, leaves(study, central_test=bool(federation.get("test")))),
     }
     if study.track:
@@ -323,7 +323,7 @@ __all__ = ["app"]
 _FEDERATION_WORDS = """\
 # Whom the coordinator waits for.
 # sites:    names of the sites, in a fixed order; an empty list takes those of the roster ([[site]]) that are not
-#           revoked, and without a roster whoever comes, by name
+#           revoked, and without a roster every site that joins, by name
 # at_least: go on with so many when `wait` (seconds) is over; without names, start when so many have joined
 # classes:  class names in their order; without them those of [test] count, or what more than half of the sites have
 # [test]:   a dataset's table (see `fedsift datasets`) for labelled samples of the coordinator's own;

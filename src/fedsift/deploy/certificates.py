@@ -1,4 +1,5 @@
-"""Certificates: throw-away ones for a line that never leaves this machine, and plain words about those that do."""
+"""TLS certificates: temporary ones for loopback, contexts for server and client, and clear errors about those of
+others."""
 
 from __future__ import annotations
 
@@ -64,10 +65,10 @@ def temporary_certificate(folder: Path, now: datetime | None = None) -> Certific
 
 
 def server_context(pair: CertificatePair, now: datetime | None = None) -> ssl.SSLContext:
-    """What a door needs to speak TLS; an expired certificate or another one's key is refused here, by name."""
+    """What a gateway needs to speak TLS; an expired certificate or another one's key is refused here, by name."""
     for path in (pair.certificate, pair.key):
         if not path.is_file():
-            raise ConfigError(f"'{path}' does not exist: the door needs its certificate and the key of it (PEM)")
+            raise ConfigError(f"'{path}' does not exist: the gateway needs its certificate and the key of it (PEM)")
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
     except ValueError as error:
@@ -120,7 +121,7 @@ def words_of(error: BaseException, address: str, ca: Path) -> str:
             "between you and yours. Do not go on; ask the coordinator for the right ca.crt by another way"
         )
     if "WRONG_VERSION_NUMBER" in text or "record layer failure" in text:
-        return f"{address} does not speak TLS: this is no fedsift door, or a trial that was started with --insecure"
+        return f"{address} does not speak TLS: this is no fedsift gateway, or a trial that was started with --insecure"
     if isinstance(found, ssl.SSLError):
         return f"no encrypted line to {address}: {found.reason or found}"
     return f"nobody answers at {address} ({error}): is the coordinator's superlink running, and the port open?"
@@ -129,7 +130,7 @@ def words_of(error: BaseException, address: str, ca: Path) -> str:
 def greet(address: str, ca: Path, seconds: float = 10.0) -> str | None:
     """Try a safe line to a coordinator. None if it stands, words if nobody answers (that may change by itself).
 
-    Raises ConfigError when somebody answers who must not be trusted: waiting does not mend that.
+    Raises ConfigError if the certificate of what answers is not trusted: waiting does not help then.
     """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")

@@ -1,7 +1,7 @@
-"""Flower's own programs as our commands start them: offline, checked first, on this machine's own addresses.
+"""Starts Flower's programs: offline, with checked versions, on loopback addresses.
 
-Flower's programs listen and call on loopback alone. What leads to the network is our door (`hosting.py` at the
-coordinator, `attending.py` at a site), which starts them and ends with them.
+Flower's programs listen and call on loopback alone. Only our gateway is reachable from the network (`starting.py` at
+the coordinator, `attending.py` at a site), which starts them and ends with them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BRISK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
 """Flower's parts on one machine ask each other for work this often (seconds); the other polls are built in."""
 
 TESTED = ("1.41.",)
-"""Versions of Flower that were attacked and held; the door knows their routes and no others."""
+"""Versions of Flower that were attacked and held; the gateway knows their routes and no others."""
 
 
 def program(name: str) -> str:
@@ -64,7 +64,7 @@ def existing(path: Path | None, what: str) -> Path | None:
 def superlink_command(host: str, port: int, *, own: CertificatePair | None, database: Path | None = None) -> list[str]:
     """Flower's meeting point, on this machine's own address always: its port leads to the control calls too.
 
-    `own`: the certificate of the line to our door; only keys that the door registers may then join. None: a trial
+    `own`: the certificate of the line to our gateway; only keys that the gateway registers may then join. None: a trial
     without encryption. `database`: a file that remembers nodes; without it a restart forgets them.
     """
     refuse_the_network(host)
@@ -166,7 +166,7 @@ class SiteProcess:
 
 
 def run_trial_site(command: list[str], worker: SiteProcess, home: Path, say: Say) -> int:
-    """A trial's node beside the site's own process, without a door; returns the node's exit code."""
+    """A trial's node beside the site's own process, without a gateway; returns the node's exit code."""
     make_files_private()
     private_folder(home)
     try:
@@ -183,7 +183,7 @@ def run_trial_site(command: list[str], worker: SiteProcess, home: Path, say: Say
 
 
 def free_port() -> int:
-    """A port that nobody listens on, below those that the kernel gives to outgoing lines: until whoever it is for
+    """A port that nobody listens on, below those that the kernel gives to outgoing connections: until its program
     listens, no such line can take it."""
     with suppress(OSError, ValueError, IndexError):
         first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()[0])
@@ -243,7 +243,7 @@ def companion(
     rules: Confinement | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that runs beside a door: it is ended when the block is left, and when this process is killed.
+    """A program that runs beside a gateway: it is ended when the block is left, and when this process is killed.
 
     `rules`: what it and its children may open; its temporary files are then in its home. `settings`: more of its
     environment.
@@ -273,7 +273,7 @@ def companion(
 
 
 def ended(process: subprocess.Popen[bytes], what: str, say: Say) -> int:
-    """The exit code of a program that ended by itself, said aloud; 0 if it was the door that ended."""
+    """The exit code of a program that ended by itself, which is reported; 0 if the gateway ended first."""
     code = process.poll()
     if code is None:
         return 0

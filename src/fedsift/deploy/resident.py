@@ -1,4 +1,4 @@
-"""Flower's long-lived program, and beside it a process that forks for what Flower starts, in place of new Pythons.
+"""A process that runs a Flower program and forks for each program that it starts, instead of starting new Pythons.
 
     python -m fedsift.deploy.resident SIDE SOCKET PROGRAM OPTIONS...
 
@@ -96,16 +96,16 @@ def run_beside(side: ForkServer, place: Path, command: list[str]) -> None:
     main = _function(side.main)
     programs = {name: _function(where) for name, where in side.programs.items()}
     place.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.bind(str(place))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(place))
         place.chmod(0o600)
-        door.listen(16)  # from here on calls wait for an answer, so none starts a Python of its own
+        listener.listen(16)  # from here on calls wait for an answer, so none starts a Python of its own
         gc.collect()
         gc.freeze()  # what is loaded stays where it is: a collection that moves marks would copy every page
         if os.fork() == 0:
             end_with_parent()
             importlib.import_module(side.ours)  # so that the app's own import finds everything loaded
-            serve(door, programs)
+            serve(listener, programs)
     sys.argv = command
     main()
 
@@ -116,13 +116,13 @@ def _function(where: str) -> Callable[[], object]:
     return found
 
 
-def serve(door: socket.socket, programs: Mapping[str, Callable[[], object]]) -> NoReturn:
+def serve(listener: socket.socket, programs: Mapping[str, Callable[[], object]]) -> NoReturn:
     """Fork for every command until the parent is gone; the child's exit code goes back when it has ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children here: each reports for itself
     while True:
-        channel, _ = door.accept()
+        channel, _ = listener.accept()
         if os.fork() == 0:
-            door.close()
+            listener.close()
             _run_program(channel, programs)
         channel.close()
 
@@ -160,7 +160,7 @@ def _call_oneself(name: str) -> None:
 
 
 def _call(channel: socket.socket) -> tuple[dict[str, str], list[str]]:
-    """Environment and command from one line of JSON; whoever reaches the socket may run what it may run anyway."""
+    """Environment and command from one line of JSON; a client that reaches the socket has the same rights anyway."""
     data = b""
     while not data.endswith(b"\n") and len(data) < LARGEST_CALL:
         part = channel.recv(65536)

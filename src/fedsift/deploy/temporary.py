@@ -1,4 +1,4 @@
-"""Temporary folders of a site's processes: short enough for a socket, closed to others, removed when they are stale."""
+"""Temporary folders for local sockets: short paths, private, removed when they are stale."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def new_socket(candidates: Iterable[Path] | None = None) -> Path:
     looked = list(places() if candidates is None else candidates)
     for place in looked:
         remove_stale(place)
-        if len(str(place / f"{PREFIX}12345678" / "door.new").encode()) <= LONGEST_SOCKET:
+        if len(str(place / f"{PREFIX}12345678" / "sock.new").encode()) <= LONGEST_SOCKET:
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
             (folder / OWNER).write_text(str(os.getpid()), "ascii")
-            return folder / "door"
+            return folder / "sock"
     raise ConfigError(
         f"no temporary folder has a path short enough for a socket ({', '.join(map(str, looked))}): set TMPDIR to a "
         f"folder whose path has at most {LONGEST_SOCKET - 30} characters"

@@ -1,4 +1,4 @@
-"""A whole consortium on this machine: SuperLink, sites and run as processes of one command, which ends them all."""
+"""A trial deployment on one machine: SuperLink, sites and run as processes of one command."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class ConsortiumTrial:
     """The last finished round."""
 
     @property
-    def doors(self) -> bool:
-        """Whether sites come through doors, with keys, as they would across a network."""
+    def gateways(self) -> bool:
+        """Whether sites come through gateways, with keys, as they would across a network."""
         return self.certificate.is_file()
 
     @property
@@ -157,8 +157,8 @@ def _site_state(site: str, waiting: dict[str, Any]) -> str:
     return "has joined" if site in waiting.get("here", ()) else "has answered"
 
 
-def prepare_trial(study: Study, out: Path | None = None, *, doors: bool = True) -> ConsortiumTrial:
-    """The app and the sites' folders, written where nothing else is; with `doors`, keys, roster and pins too."""
+def prepare_trial(study: Study, out: Path | None = None, *, gateways: bool = True) -> ConsortiumTrial:
+    """The app and the sites' folders, written where nothing else is; with `gateways`, keys, roster and pins too."""
     slug = re.sub(r"[^a-z0-9]+", "-", study.name.lower()).strip("-") or "study"
     place = out or Path("trials") / f"{datetime.now():%Y-%m-%d-%H%M%S}-{slug}"
     if place.exists() and any(place.iterdir()):
@@ -172,7 +172,7 @@ def prepare_trial(study: Study, out: Path | None = None, *, doors: bool = True) 
     private_folder(place)
     files = write_app(study, place / "app", trial=place / "trial")
     trial = ConsortiumTrial(place.resolve(), study, {read_head(file).name: file for file in files})
-    if doors:
+    if gateways:
         _issue_keys(trial)
     return trial
 
@@ -223,21 +223,21 @@ def try_consortium(
 def _launched(trial: ConsortiumTrial, say: Say) -> SuperLinkAddress | None:
     """All programs on their way, and the coordinator's link to its SuperLink once that is known."""
     safe: tuple[str | Path, ...] = ("--insecure",)
-    if trial.doors:
+    if trial.gateways:
         own = trial.certificate
         safe = ("--certificate", own, "--key", own.with_suffix(".key"), "--roster", trial.roster)
     trial.launch("superlink", "superlink", "--port", str(trial.port), "--home", trial.hub, *safe)
     for site, file in trial.sites.items():
         how: tuple[str | Path, ...] = ("--insecure",)
-        if trial.doors:
+        if trial.gateways:
             how = ("--ca", trial.certificate, "--key", trial.key_of(site))
         trial.launch(site, "site", file, "--superlink", trial.address, *how)
-    if not trial.doors:
+    if not trial.gateways:
         return None
     status = StatusLine(say)
     while not (trial.hub / LINK_FILE).is_file():
         trial.check()
-        status.now("waiting for the coordinator's door")
+        status.now("waiting for the coordinator's gateway")
         time.sleep(POLL)
     return read_link(trial.hub)
 

@@ -1,4 +1,4 @@
-"""A study's own data as folders with site.toml files, to try a deployment on one machine. The truth stays behind."""
+"""Writes a study's data as folders with site.toml files, for a trial deployment on one machine; without the truth."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from fedsift.deploy.site.site_file import SITE_FILE
 from fedsift.transports.remote.simulated_sites import arrays_of, central_arrays, save_arrays
 
 
-def export_trial(spread: FederatedDataset, models: Mapping[str, str], folder: Path) -> list[Path]:
+def export_trial(federated: FederatedDataset, models: Mapping[str, str], folder: Path) -> list[Path]:
     """One folder a site, with its site.toml and its samples, in the federation's order; the site files."""
     folder.mkdir(parents=True, exist_ok=True)
-    common = _export_public(spread, folder)
+    common = _export_public(federated, folder)
     files = []
-    for number, site in enumerate(spread.sites):
+    for number, site in enumerate(federated.sites):
         place = folder / f"{number:05d}-{safe_name(site)}"
         if not (place / SITE_FILE).is_file():
-            _export(spread, site, {"model": models.get(site, ""), **common}, place)
+            _export(federated, site, {"model": models.get(site, ""), **common}, place)
         files.append(place / SITE_FILE)
     return files
 
 
-def export_test(spread: FederatedDataset, folder: Path) -> dict[str, Any]:
+def export_test(federated: FederatedDataset, folder: Path) -> dict[str, Any]:
     """The coordinator's own test set and the key that points to it; nothing when the data have none."""
-    arrays = central_arrays(spread)
+    arrays = central_arrays(federated)
     if arrays is None:
         return {}
     path = (folder / "test.npz").resolve()
@@ -38,9 +38,9 @@ def export_test(spread: FederatedDataset, folder: Path) -> dict[str, Any]:
     return {"test": {"name": "npz", "path": str(path)}}
 
 
-def _export_public(spread: FederatedDataset, folder: Path) -> dict[str, Any]:
+def _export_public(federated: FederatedDataset, folder: Path) -> dict[str, Any]:
     """What all sites share, written once beside their folders; the keys that point to it."""
-    public = spread.public
+    public = federated.public
     if public is None:
         return {}
     unlabelled = np.zeros(len(public.rows), np.int64)
@@ -52,9 +52,9 @@ def _export_public(spread: FederatedDataset, folder: Path) -> dict[str, Any]:
     }
 
 
-def _export(spread: FederatedDataset, site: str, keys: Mapping[str, Any], place: Path) -> None:
-    data = spread.dataset
-    save_arrays(place / "data.npz", arrays_of(spread, site))
+def _export(federated: FederatedDataset, site: str, keys: Mapping[str, Any], place: Path) -> None:
+    data = federated.dataset
+    save_arrays(place / "data.npz", arrays_of(federated, site))
     table: dict[str, Any] = {
         "name": site,
         "classes": list(data.classes),
@@ -66,6 +66,6 @@ def _export(spread: FederatedDataset, site: str, keys: Mapping[str, Any], place:
         **keys,
         "data": {"name": "npz", "path": "data.npz"},
     }
-    if spread.annotated is not None:
-        table["annotated"] = [data.classes[k] for k in np.flatnonzero(spread.annotated[site])]
+    if federated.annotated is not None:
+        table["annotated"] = [data.classes[k] for k in np.flatnonzero(federated.annotated[site])]
     write_atomically(place / SITE_FILE, tomli_w.dumps(table).encode("utf-8"))

@@ -1,4 +1,4 @@
-"""A word every few seconds while something takes its time: libraries load, data are read."""
+"""Status lines every few seconds while libraries load and data are read."""
 
 from __future__ import annotations
 

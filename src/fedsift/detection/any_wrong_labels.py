@@ -1,8 +1,8 @@
-"""Whether a site has wrong labels at all, and the site's fit weighed by it.
+"""Whether a site has any wrong labels, and the site's label posterior weighted by that.
 
 w_s = P(any wrong | the site's labels) weighs the fit with wrong labels against one with T_s = I and an exponent of its
-own, and P(wrong) is w_s times that of the fit. Without it a site whose pictures are hard for the model is told of wrong
-labels that are the model's own mistakes.
+own, and P(wrong) is w_s times that of the fit. Without it a site whose pictures are hard for the model is reported for
+wrong labels that are the model's own mistakes.
 
 Both explanations are only nearly right, and what a sample gains by either varies far more than a right model would let
 it. Nats are therefore not taken at their word: with g_i the gain of sample i, sum g_i is measured in its own standard
@@ -11,8 +11,8 @@ deviations, as in Vuong's test of two models that need not contain the truth (Ec
 The question is asked of a model that knows nothing of who is mistaken for whom: what was learnt of that elsewhere fits
 the model's own mistakes at a site without wrong labels as well. And it is asked twice: right labels may belong to
 pictures that look different at this site (another machine, other patients), which moves the model's answers towards
-some classes, as an annotator with a preference moves the labels. Nothing at the site tells the two apart. w_s is the
-mean of both answers, and a site is told of wrong labels only if they explain its labels better than either does
+some classes, as an annotator with a preference moves the labels. Nothing at the site distinguishes the two. w_s is the
+mean of both answers, and a site is reported only if they explain its labels better than either does
 (`surely_wrong`).
 """
 
@@ -45,7 +45,7 @@ seeds 100 to 103."""
 FEW = 0.05
 """Share of mistakes at random below which none by picture are assumed: the model's own mistakes explain those."""
 VAGUE = 3.0
-"""Nats by which two explanations may differ without telling anything, whatever the samples say: where both are nearly
+"""Nats by which two explanations may differ without being evidence, whatever the samples say: where both are nearly
 the same model, their difference is no longer normal. Chosen on a toy with the same noise everywhere and on made X-rays,
 seeds 100 to 102."""
 SCALINGS = 30

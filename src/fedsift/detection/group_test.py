@@ -1,11 +1,12 @@
-"""Is there a noisy group at all? One group tested against two, at a stated rate of false alarms.
+"""Tests whether there is a group of noisy sites: one group against two, at a stated false-alarm rate; and finds
+federations without a clean reference.
 
 The papers' two-component mixtures find two groups in any federation, a clean one too. Here a table of
 indicators (one row a site) becomes one score a site, without filling in classes that a site lacks; the best
 split of the scores in two is compared with the best split that a single group of that size gives by chance;
 only if that is rare are the sites of the upper group called noisy.
 
-Losses by class tell a site with wrong labels from one with difficult samples: difficulty multiplies every
+Losses by class separate a site with wrong labels from one with difficult samples: difficulty multiplies every
 class's loss, a wrong label adds about the same to each, so it shows most where the model knows a class best.
 Where all classes are known alike that says nothing, so losses are also scored as any other table.
 
@@ -144,7 +145,7 @@ def _moments(score: Array, member: Array) -> tuple[Array, Array]:
 # ------------------------------------------------------------------------------
 
 FEWEST = 4
-"""Sites below which no split can be told from chance."""
+"""Sites below which no split can be significant."""
 _TO_SIGMA = 0.8862
 """Mean difference of two values to standard deviation, for a normal sample: sqrt(pi) / 2."""
 _WIDEST = 3.0
@@ -175,7 +176,7 @@ def site_scores(table: Array) -> Array:
 def _scaled(column: Array) -> Array:
     """One class centred and scaled by the mean difference of two sites, which a minority far off moves little.
 
-    All NaN where it tells no sites apart or fewer than three hold it.
+    All NaN where it separates no sites or fewer than three hold it.
     """
     held = ~np.isnan(column)
     n = int(held.sum())
@@ -249,7 +250,7 @@ _DIFFICULTY = 0.1
 _CAUTION = 3.0
 """Times the variance seen, where that is more: a difficulty taken for too small would pass for wrong labels."""
 _COARSENESS = 0.5
-"""Losses below this part of a typical class's are not told apart any better: one easy class must not decide."""
+"""Losses below this part of a typical class's are not distinguished any further: one easy class must not decide."""
 _TAIL = 4.0
 """Degrees of freedom of a single entry's error: a class of two samples at a site strays far."""
 _CLEAN_QUANTILE = 0.4
@@ -260,7 +261,7 @@ def excess_losses(table: Array) -> Array:
     """What a site's losses have beyond their classes' levels and its own difficulty, over its uncertainty: `[S]`.
 
     Fitted is loss = level_k (1 + difficulty_s + error) + excess_s, for losses `[S, K]` of no negative value. Over the
-    level, an excess has slope 1 / level_k and a difficulty is a constant, which is how they are told apart; the
+    level, an excess has slope 1 / level_k and a difficulty is a constant, which is how they are distinguished; the
     difficulty is random, its variance taken large, so that a site of one class has a score too, an uncertain one.
     Errors have long tails (t with 4 degrees of freedom). Scores are in units of sqrt(between + uncertainty^2), NaN for
     a site that holds no usable class: one that three sites hold and most of them at a loss.
@@ -467,7 +468,7 @@ FEWEST_CLASSES = 3
 SURE = 0.25
 """Share of a site's samples that are looked at: those on which the network is surest."""
 FEWEST_SITES = 40
-"""And at least so many of them: fewer tell a share too coarsely."""
+"""And at least so many of them: fewer give too coarse a share."""
 MANY = 0.2
 """A site with more blind labels than this is no reference."""
 UNKNOWING = 0.85

@@ -1,4 +1,5 @@
-"""Local intrinsic dimensionality of a site's predictions: noisy sites score higher (FedCorr eq. 2)."""
+"""Indicators of noisy sites: per-class losses and confidences, their normalisation, and local intrinsic dimensionality
+(FedCorr eq. 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which labels of a site are wrong: the posterior of the true label given the picture, the given label and the site.
+"""The posterior of a sample's true label given the picture, the given label and the site.
 
 At site s, with its true class shares pi_s, T_s[c, j] = P(given j | true c, s), and p(c | x) from a model that did not
 see x, trained on labels with shares g:
@@ -31,7 +31,7 @@ from scipy.special import expit, logit
 from fedsift.core.codec import WireFormat
 from fedsift.core.errors import DataError
 
-# How people mistake labels: who is taken for whom, and more often where the picture is hard to tell
+# How people mistake labels: who is taken for whom, and more often where the picture is hard to recognise
 # ------------------------------------------------------------------------------
 
 Array = NDArray[np.float64]
@@ -73,8 +73,8 @@ def similar_names(probabilities: ArrayLike, shares: ArrayLike) -> Array:
 def mistaken_for(confusion: Array, alike: Array) -> Array:
     """B at a site `[K, K]`: the federation's B times who looks like whom, rows of sum 1.
 
-    Below the floor the sites' tables tell little of who is taken for whom, and B is nearly even there; people mistake
-    what looks alike, which the site's own pictures tell without a word to anybody.
+    Below the minimum count the sites' tables say little about which classes are confused, and B is nearly even there;
+    people mistake what looks alike, which follows from the site's own pictures alone.
     """
     return _of_mistakes(confusion * alike)
 
@@ -137,7 +137,7 @@ def codes_moved(errors: ArrayLike, shares: ArrayLike) -> bool:
 
 SHAPE_WEIGHT = 100.0
 """Samples' worth by which a class's errors at a site are drawn to the shape that all sites share."""
-SPREAD = 0.75
+ODDS_POWER = 0.75
 """Exponent of a posterior's odds of being wrong before they are matched to the site's rate: a tempered model is surer
 of a single sample than it should be. Chosen on CIFAR-10N with other seeds than those reported."""
 GRID = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0)
@@ -205,8 +205,8 @@ class SiteFit:
     any_wrong: float = 1.0
     """w_s: P(the site has wrong labels at all); `posterior` and `counts` are weighed by it."""
     surely_wrong: float = 1.0
-    """The same if the site's pictures may look different from the others', which the labels cannot tell from mistakes:
-    what the site is told of wrong labels by."""
+    """The same if the site's pictures may look different from the others', which the labels cannot distinguish from
+    mistakes: decides whether the site is reported."""
     at_random: float = 1.0
     """Share of wrong labels of a fit whose mistakes follow neither what looks alike nor what is hard: the model's own
     mistakes do, so only what is left without them is evidence."""
@@ -266,32 +266,32 @@ def likelihoods(probabilities: ArrayLike, given: ArrayLike, model: LabelModel, t
     return np.array([fit.log_likelihood for fit in fits])
 
 
-def probability_wrong(fit: SiteFit, given: ArrayLike, spread: float = SPREAD) -> Array:
-    """Calibrated P(wrong) `[n]`: odds to the power `spread`, times what keeps their mean at the site's own.
+def probability_wrong(fit: SiteFit, given: ArrayLike, odds_power: float = ODDS_POWER) -> Array:
+    """Calibrated P(wrong) `[n]`: odds to the power `odds_power`, times what keeps their mean at the site's own.
 
     Monotone in the posterior's own within a site. The odds are those of a site with wrong labels; w_s comes after.
     """
     doubt = fit.doubt_if_any(given)
-    matched = matched_to_rate(doubt, float(doubt.mean()) if len(doubt) else 0.0, spread)
+    matched = matched_to_rate(doubt, float(doubt.mean()) if len(doubt) else 0.0, odds_power)
     result: Array = fit.any_wrong * matched
     return result
 
 
-def matched_to_rate(doubt: ArrayLike, rate: float, spread: float = 1.0) -> Array:
+def matched_to_rate(doubt: ArrayLike, rate: float, odds_power: float = 1.0) -> Array:
     """sigmoid(spread logit(doubt) + b) `[n]`, with b such that the mean is `rate`."""
     values = np.asarray(doubt, np.float64)
     if not len(values):
         return values
     if rate <= _TINY or rate >= 1 - _TINY:
         return np.full(len(values), float(np.clip(rate, 0, 1)))
-    odds = _odds(values, spread)
+    odds = _odds(values, odds_power)
     result: Array = expit(odds + _rate_offset(odds, rate))
     return result
 
 
-def _odds(doubt: Array, spread: float) -> Array:
+def _odds(doubt: Array, odds_power: float) -> Array:
     """spread logit(doubt)"""
-    return np.asarray(spread * logit(np.clip(doubt, _TINY, 1 - _TINY)))
+    return np.asarray(odds_power * logit(np.clip(doubt, _TINY, 1 - _TINY)))
 
 
 def _rate_offset(odds: Array, rate: float) -> float:
@@ -401,7 +401,7 @@ def judge(
     model: LabelModel,
     fit: SiteFit,
     own: ArrayLike,
-    spread: float = SPREAD,
+    odds_power: float = ODDS_POWER,
 ) -> tuple[Array, Array]:
     """Posterior `[n, K]` and P(wrong) `[n]` of samples that came later, by what the site's fit learnt.
 
@@ -416,5 +416,5 @@ def judge(
     rate = float(before.mean()) if len(before) else 0.0
     if rate <= _TINY or rate >= 1 - _TINY:
         return weighed, np.full(len(doubt), fit.any_wrong * float(np.clip(rate, 0, 1)))
-    moved: Array = fit.any_wrong * expit(_odds(doubt, spread) + _rate_offset(_odds(before, spread), rate))
+    moved: Array = fit.any_wrong * expit(_odds(doubt, odds_power) + _rate_offset(_odds(before, odds_power), rate))
     return weighed, moved

@@ -1,4 +1,4 @@
-"""What the federation learns from the sites' censored tables: the shared model, the exponent, a site's rate.
+"""Fits the shared label model from the sites' censored tables, and estimates each site's share of wrong labels.
 
 What travels, and when, is in `label_exchange`. Tables lack the cells that were lumped: they are completed in proportion
 to what the model expects there, in turn with the model's own fit (EM for a censored multinomial).
@@ -36,14 +36,14 @@ MODEL_ERROR = 0.25
 alone gives far too narrow intervals, since the exponent and the shape of the errors are only nearly right."""
 NEGLIGIBLE = 0.02
 """A site has evidence of wrong labels where these are surely the better explanation (`SURE`) and the interval of its
-rate, if there are any, lies above this share; the interval that it is told then begins here or above."""
+rate, if there are any, lies above this share; the reported interval then begins here or above."""
 SURE = 0.5
-"""P(any wrong), whether or not the site's pictures may look different, above which a site is told of wrong labels: they
+"""P(any wrong), whether or not the site's pictures may look different, above which a site is reported: they
 are the better explanation beside either. On HAM10000, digits and made X-rays, seeds 100 to 104, sites without a wrong
-label stay below it or have next to none to show, but for one natural place of HAM10000, which 0.95 tells as well in
+label stay below it or have next to none to show, but for one natural place of HAM10000, which 0.95 finds as well in
 four of five seeds; of 50 noisy sites of 500 pictures 0.95 would leave 12, 0.5 leaves 38."""
 FALSE_ALARM = 0.05
-"""The stated share of clean sites that are told of wrong labels all the same: an upper bound that simulated clean
+"""The stated share of clean sites that are reported all the same: an upper bound that simulated clean
 federations check (`benchmarks/audit/clean.py`), not a level that the rule is derived from."""
 STEPS = 30
 _EVERY_MISTAKE = 1.0

@@ -1,4 +1,4 @@
-"""Where a label's P(wrong) has consequences; imports nothing, so that the commands' help starts at once."""
+"""Thresholds on P(wrong) that have consequences; imports nothing, so that `--help` starts at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two-component Gaussian mixtures that part noisy from clean: sites by a signal, samples by their loss."""
+"""Two-component Gaussian mixtures that split noisy from clean: sites by an indicator, samples by their loss."""
 
 from __future__ import annotations
 

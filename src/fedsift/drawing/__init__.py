@@ -1,4 +1,4 @@
-"""Drawing without a library: markup that escapes, SVG, and the look that all pages of the house share."""
+"""Drawing without a library: escaped markup, SVG, and the style that all pages share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small pure functions that make SVG and HTML text; what they did not make themselves they escape."""
+"""Pure functions that make SVG and HTML text and escape their arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MANY_CLASSES = 12
 
 
 SERIES = 12
-"""Lines that can be told apart: no two share more than one of colour and dash (in the style sheet) and marker."""
+"""Lines that can be distinguished: no two share more than one of colour and dash (in the style sheet) and marker."""
 MARKERS = ("circle", "square", "triangle", "diamond", "wedge", "cross")
 
 
@@ -69,7 +69,7 @@ def data_script(value: Any) -> Markup:
 
 
 def picture(width: float, height: float, label: str, *content: Any) -> Markup:
-    """An `<svg>` that shrinks with the page and tells screen readers what it shows."""
+    """An `<svg>` that shrinks with the page and describes itself to screen readers."""
     return tag(
         "svg",
         tag("title", label),
@@ -92,7 +92,7 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
 
 
 def marker(number: int, x: float, y: float, radius: float = 2.2) -> Markup:
-    """The point of the `number`-th line: a shape of its own, so that lines can be told apart without colour."""
+    """The point of the `number`-th line: a shape of its own, so that lines can be distinguished without colour."""
     shape, r = MARKERS[number % len(MARKERS)], radius * 1.15
     kind = f"point s{number % SERIES}"
     if shape == "circle":
@@ -129,7 +129,7 @@ def every(count: int, step: float, least: float) -> int:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers that cover low..high, at most `most` + 3; never closer than floats there can be told apart."""
+    """Round numbers that cover low..high, at most `most` + 3; never closer than floats there can be distinguished."""
     if not high > low:
         return [low]
     raw = max((high - low) / most, 1e3 * math.ulp(max(abs(low), abs(high))))

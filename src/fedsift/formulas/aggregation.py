@@ -1,4 +1,5 @@
-"""The rules by which any averaging method can aggregate, by name."""
+"""Aggregation rules by name: weighted mean, median, trimmed mean, Krum and others, and the tensor arithmetic they
+need."""
 
 from __future__ import annotations
 

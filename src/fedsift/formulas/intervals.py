@@ -1,4 +1,5 @@
-"""Runs with the same seeds, compared pair by pair."""
+"""Intervals and tests: Wilson, paired differences over seeds, shares from partly counted groups, agreement of
+readers."""
 
 from __future__ import annotations
 
@@ -171,7 +172,7 @@ def paired(first: Sequence[float], second: Sequence[float], level: float = LEVEL
     return PairedDifference(n, mean, mean - half, mean + half, p, above)
 
 
-def spread(values: Sequence[float]) -> tuple[float, float | None]:
+def mean_and_sd(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean, and standard deviation with n - 1; None for a single value."""
     found = np.asarray(values, np.float64)
     return float(found.mean()), float(found.std(ddof=1)) if len(found) > 1 else None

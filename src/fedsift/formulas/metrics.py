@@ -209,7 +209,7 @@ class SampleDetection:
     fn: int
     tn: int
     auroc: float
-    """P(a wrong label scores above a right one), ties one half; NaN if it cannot be told."""
+    """P(a wrong label scores above a right one), ties one half; NaN if it is undefined."""
 
     @property
     def precision(self) -> float:

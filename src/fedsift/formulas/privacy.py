@@ -78,8 +78,8 @@ def shrink_to_uniform(raw: ArrayLike, noise: float) -> NDArray[np.float64]:
     return np.asarray(positive / positive.sum())
 
 
-LEAST_TOLD = 1e-9
-"""1 - e^-epsilon below which labels tell nothing: what is left of them is lost in rounding."""
+LEAST_INFORMATIVE = 1e-9
+"""1 - e^-epsilon below which labels carry no information: what is left of it is lost in rounding."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _undo_response(released: NDArray[np.float64], epsilon: float | None) -> NDAr
         return released.copy()
     response_probabilities(epsilon, len(released))
     small, gap = math.exp(-epsilon), -math.expm1(-epsilon)
-    if gap < LEAST_TOLD:
+    if gap < LEAST_INFORMATIVE:
         return None
     return ((1.0 + (len(released) - 1) * small) * released - small) / gap
 

@@ -1,9 +1,9 @@
-"""What leaves a site in a label audit: tables of whole numbers in which no cell is smaller than the site's floor.
+"""Suppression of small counts: tables of whole numbers in which no cell is below a minimum count.
 
-A table's cells of 1 to floor - 1 are not sent. Within a row they are lumped, with the row's zeros, into the row's
-remainder; while the remainder itself is below the floor the row's smallest sent cell joins it (secondary
-suppression), so that no lumped cell follows from the row's sum. A row whose sum is below the floor is lumped into the
-site's remainder, in the same way. Sums of columns are never sent.
+A table's cells of 1 to min_count - 1 are not sent. Within a row they are lumped, with the row's zeros, into the row's
+remainder; while the remainder itself is below the minimum count the row's smallest sent cell joins it (secondary
+suppression), so that no lumped cell follows from the row's sum. A row whose sum is below the minimum count is lumped
+into the site's remainder, in the same way. Sums of columns are never sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedsift.core.errors import ConfigError, DataError
 
 Counts = NDArray[np.int64]
 
-FLOOR = 10
+MIN_COUNT = 10
 """The smallest count that leaves a site, unless the site sets another."""
 WITHHELD = -1
 """Stands in a censored table where nothing is sent."""
@@ -32,7 +32,7 @@ class CensoredTable:
     remainders: Counts
     """`[R]`: the sum of a row's lumped cells, 0 if none is; -1 for a row that is lumped whole."""
     rest: int
-    """The sum of the rows that are lumped whole, 0 if none is or if the whole table is below the floor."""
+    """The sum of the rows that are lumped whole, 0 if none is or if the whole table is below the minimum count."""
 
     @property
     def total(self) -> int:
@@ -40,25 +40,25 @@ class CensoredTable:
         return int(self.cells.clip(0).sum() + self.remainders.clip(0).sum()) + self.rest
 
 
-def censored(table: ArrayLike, floor: int = FLOOR) -> CensoredTable:
-    """A table `[R, C]` of counts without a cell, a remainder or a sum of lumped rows in 1 ... floor - 1.
+def censored(table: ArrayLike, min_count: int = MIN_COUNT) -> CensoredTable:
+    """A table `[R, C]` of counts without a cell, a remainder or a sum of lumped rows in 1 ... min_count - 1.
 
-    Real numbers (expected counts) are rounded to whole ones first. A floor of 0 or 1 withholds nothing.
+    Real numbers (expected counts) are rounded to whole ones first. A minimum count of 0 or 1 withholds nothing.
     """
     whole = _whole(table)
-    if floor < 0:
-        raise ConfigError(f"floor = {floor}: it must be 0 or more")
+    if min_count < 0:
+        raise ConfigError(f"min_count = {min_count}: it must be 0 or more")
     cells, remainders = whole.copy(), np.zeros(len(whole), np.int64)
-    if whole.sum() < floor:
+    if whole.sum() < min_count:
         if whole.any():
             cells[:], remainders[:] = WITHHELD, WITHHELD
         return CensoredTable(cells, remainders, 0)
-    lumped_rows = _lumped(whole.sum(1), floor)
+    lumped_rows = _lumped(whole.sum(1), min_count)
     for row in range(len(whole)):
         if lumped_rows[row]:
             cells[row], remainders[row] = WITHHELD, WITHHELD
             continue
-        lumped = _lumped(whole[row], floor)
+        lumped = _lumped(whole[row], min_count)
         cells[row, lumped] = WITHHELD
         remainders[row] = whole[row, lumped].sum()
     return CensoredTable(cells, remainders, int(whole[lumped_rows].sum()))
@@ -71,62 +71,66 @@ def _whole(table: ArrayLike) -> Counts:
     return np.rint(values).astype(np.int64).clip(0)
 
 
-def _lumped(counts: Counts, floor: int) -> NDArray[np.bool_]:
-    """Which of the counts `[C]` share a remainder: all below the floor if any is in 1 ... floor - 1, and then the
-    smallest others until the remainder is at the floor. Their sum is at least the floor, or they are none."""
-    small = counts < floor
+def _lumped(counts: Counts, min_count: int) -> NDArray[np.bool_]:
+    """Which of the counts `[C]` share a remainder: all below the minimum count if any is in 1 ... min_count - 1, and
+    then the smallest others until the remainder is at the minimum count. Their sum is at least the minimum count, or
+    they are none."""
+    small = counts < min_count
     if not counts[small].any():
         return np.zeros(len(counts), np.bool_)
     for cell in np.argsort(counts, kind="stable"):
-        if counts[small].sum() >= floor:
+        if counts[small].sum() >= min_count:
             break
         small[cell] = True
     return small
 
 
-def lumped_counts(right: ArrayLike, total: ArrayLike, floor: int = FLOOR) -> tuple[Counts, Counts, NDArray[np.int64]]:
-    """Right and all samples of each class without a number in 1 ... floor - 1, and the sums of the lumped classes.
+def lumped_counts(
+    right: ArrayLike, total: ArrayLike, min_count: int = MIN_COUNT
+) -> tuple[Counts, Counts, NDArray[np.int64]]:
+    """Right and all samples of each class without a number in 1 ... min_count - 1, and the sums of the lumped classes.
 
     `[K]` each, or `[K, 2]` without and with the class, where a class is lumped with both its sides: they add up to all
-    samples. Which classes are lumped follows from the totals alone, so it is the same for every model: told with one
+    samples. Which classes are lumped follows from the totals alone, so it is the same for every model: sent for one
     class for one model and without it for the next, the rest would follow. The lump takes the smallest other classes
-    until neither side of it is small; where all of them do not suffice, nothing at all is told. The third part is
-    (right, all) `[2]`. Few right ones are told as none or as the floor, those of the lump to its nearest multiple.
+    until neither side of it is small; where all of them do not suffice, nothing at all is sent. The third part is
+    (right, all) `[2]`. Few right ones are sent as none or as the minimum count, those of the lump to its nearest
+    multiple.
     """
     hits, sizes = np.asarray(right, dtype=np.int64), np.asarray(total, dtype=np.int64)
     all_of = sizes.reshape(len(sizes), -1)
-    small = _lumped_classes(all_of, floor)
-    if _few(all_of[small].sum(0), floor).any():
+    small = _lumped_classes(all_of, min_count)
+    if _few(all_of[small].sum(0), min_count).any():
         return np.zeros_like(hits), np.zeros_like(sizes), np.zeros(2, np.int64)
     rest = np.array([hits[small].sum(), sizes[small].sum()])
-    rest[0] = _nearest(rest[0], floor).clip(max=rest[1])
-    hits, sizes = np.where(_few(hits, floor), _nearest(hits, floor), hits), sizes.copy()
+    rest[0] = _nearest(rest[0], min_count).clip(max=rest[1])
+    hits, sizes = np.where(_few(hits, min_count), _nearest(hits, min_count), hits), sizes.copy()
     hits[small], sizes[small] = 0, 0
     return hits, sizes, rest
 
 
-def _lumped_classes(totals: Counts, floor: int) -> NDArray[np.bool_]:
+def _lumped_classes(totals: Counts, min_count: int) -> NDArray[np.bool_]:
     """Which classes of `[K, sides]` are lumped."""
-    small: NDArray[np.bool_] = np.any(_few(totals, floor), axis=1)
+    small: NDArray[np.bool_] = np.any(_few(totals, min_count), axis=1)
     if small.any():
-        small |= totals.sum(1) < floor  # classes without samples hide among those with few
+        small |= totals.sum(1) < min_count  # classes without samples hide among those with few
     for number in np.argsort(totals.min(1), kind="stable") if small.any() else ():
-        if not _few(totals[small].sum(0), floor).any():
+        if not _few(totals[small].sum(0), min_count).any():
             break
         small[number] = True
     return small
 
 
-def _nearest(counts: Counts, floor: int) -> Counts:
-    """The nearest multiples of the floor, halves upwards; a floor of 0 or 1 changes nothing."""
-    return counts if floor < 2 else (counts + floor // 2) // floor * floor
+def _nearest(counts: Counts, min_count: int) -> Counts:
+    """The nearest multiples of the minimum count, halves upwards; a minimum count of 0 or 1 changes nothing."""
+    return counts if min_count < 2 else (counts + min_count // 2) // min_count * min_count
 
 
-def _few(counts: Counts, floor: int) -> NDArray[np.bool_]:
-    return (counts > 0) & (counts < floor)
+def _few(counts: Counts, min_count: int) -> NDArray[np.bool_]:
+    return (counts > 0) & (counts < min_count)
 
 
-def whole_nats(log_likelihoods: ArrayLike, samples: int, floor: int = FLOOR) -> Counts:
-    """Sums of log-likelihoods over a site's samples as whole numbers; zeros from a site of fewer than `floor`."""
+def whole_nats(log_likelihoods: ArrayLike, samples: int, min_count: int = MIN_COUNT) -> Counts:
+    """Sums of log-likelihoods over a site's samples as whole numbers; zeros from a site of fewer than `min_count`."""
     values = np.asarray(log_likelihoods, dtype=np.float64)
-    return np.rint(values if samples >= floor else np.zeros_like(values)).astype(np.int64)
+    return np.rint(values if samples >= min_count else np.zeros_like(values)).astype(np.int64)

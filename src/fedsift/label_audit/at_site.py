@@ -1,4 +1,5 @@
-"""What a site does in a label audit: count, train without each fold, judge its own labels. Only sums leave it."""
+"""The label audit's requests, and how a site answers them: count labels, train without each fold, judge its own
+labels."""
 
 from __future__ import annotations
 
@@ -135,7 +136,7 @@ class CountLabels(Request[LabelsCounted]):
         note_data(site)
         answers, known = given_answers(site.given), answerable(site)
         counts = [np.bincount(own, minlength=self.questions[1]) * kept for own, kept in zip(answers.T, known)]
-        tables = stacked_tables([censored(count[None], site.floor) for count in counts])
+        tables = stacked_tables([censored(count[None], site.audit_min_count) for count in counts])
         sums = torch.from_numpy(feature_sums(feature_rows(site.samples))) if self.features else None
         return LabelsCounted(**tables, sums=sums, samples=len(site.samples))
 
@@ -145,10 +146,10 @@ class CountLabels(Request[LabelsCounted]):
 
 @dataclass(frozen=True)
 class FitFolds(Request[FoldsFitted]):
-    """Train linear models on standardised features, each without one fold (signals/label_crossfit.py)."""
+    """Train linear models on standardised features, each without one fold (`label_audit.linear_crossfit`)."""
 
     reply_type: ClassVar[type[Reply]] = FoldsFitted
-    spread: ClassVar[float] = 10.0
+    norm_tolerance: ClassVar[float] = 10.0
     """The chosen strength's models begin at zero again, when those of the search have settled."""
 
     models: Tensor
@@ -213,7 +214,8 @@ def _remember(site: Site, probabilities: Array) -> None:
 
 @dataclass(frozen=True)
 class JudgeGrid(Request[GridJudged]):
-    """Every sample's probabilities by the model that never saw it, then how well each exponent explains the labels."""
+    """Every sample's probabilities by the model that was not trained on it, then how well each exponent explains the
+    labels."""
 
     reply_type: ClassVar[type[Reply]] = GridJudged
 
@@ -231,7 +233,7 @@ class JudgeGrid(Request[GridJudged]):
         answers, known = given_answers(site.given), answerable(site)
         starts = [LabelModel.start(shares) for shares in self.shares.numpy()]
         found = [
-            second_reply(p[:, q], answers[:, q], start, site.floor) if known[q] else self._silent(site)
+            second_reply(p[:, q], answers[:, q], start, site.audit_min_count) if known[q] else self._silent(site)
             for q, start in enumerate(starts)
         ]
         nats = torch.from_numpy(np.minimum(np.stack([reply.nats for reply in found]), 0))
@@ -242,7 +244,7 @@ class JudgeGrid(Request[GridJudged]):
     def _silent(self, site: Site) -> SecondReply:
         """The reply to a question that the site's annotators never answered."""
         none = np.zeros(len(GRID), np.int64)
-        return SecondReply(none, none, censored(np.zeros((self.questions[1],) * 2), site.floor))
+        return SecondReply(none, none, censored(np.zeros((self.questions[1],) * 2), site.audit_min_count))
 
     def own_probabilities(self, site: Site) -> Array:
         """Of the training samples, each by a model that never saw it (by the mean over rounds where one saw all)."""
@@ -314,10 +316,10 @@ class JudgeLabels(Request[LabelsJudged]):
         tables, released = [], []
         for q, (one, fit, rate) in enumerate(zip(self.shared, found.fits, found.rates)):
             if fit is None or rate is None:
-                tables.append(censored(np.zeros_like(one.model.confusion), site.floor))
+                tables.append(censored(np.zeros_like(one.model.confusion), site.audit_min_count))
                 released.append((0, 0, 0))
                 continue
-            third = third_reply(fit, answers[:, q], site.floor, rate)
+            third = third_reply(fit, answers[:, q], site.audit_min_count, rate)
             tables.append(third.agreement)
             released.append((third.rate.wrong, third.rate.low, third.rate.high))
         page = self._page(site, found, len(p))
@@ -328,7 +330,7 @@ class JudgeLabels(Request[LabelsJudged]):
         return LabelsJudged(
             torch.tensor(released, dtype=torch.int64),
             found.evidence,
-            count if count >= site.floor else 0,
+            count if count >= site.audit_min_count else 0,
             **stacked_tables(tables),
         )
 

@@ -1,4 +1,4 @@
-"""What the consortium sees of all sites: a table, a page, the federation's confusion; made from `SiteRow`s alone."""
+"""The consortium's view of an audit: a table, a page and the confusion of all sites, made from `SiteRow`s alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ COLUMNS = (
     "rate_high",
     "wrong_labels",
     "false_alarm_rate",
-    "floor",
+    "min_count",
 )
 ROW = 24.0
 NAME = 26
@@ -55,10 +55,10 @@ MOST_PAIRS = 20
 
 @dataclass(frozen=True)
 class Confusion:
-    """The sites' shown cells added up. told: `[K, K]`; withheld: `[K]`, what sites lumped of that class."""
+    """The sites' shown cells added up. shown: `[K, K]`; withheld: `[K]`, what sites lumped of that class."""
 
     classes: tuple[str, ...]
-    told: NDArray[np.int64]
+    shown: NDArray[np.int64]
     withheld: NDArray[np.int64]
     lumped: int
     """What sites lumped over whole rows."""
@@ -75,21 +75,21 @@ def federation_confusion(rows: Sequence[SiteRow]) -> Confusion | None:
     k = len(classes)
     if any(len(cells) != k for row in rows for cells in row.agreement.cells):
         return None
-    told = np.array([[[cell or 0 for cell in cells] for cells in row.agreement.cells] for row in rows], np.int64)
+    shown = np.array([[[cell or 0 for cell in cells] for cells in row.agreement.cells] for row in rows], np.int64)
     withheld = np.array([[part or 0 for part in row.agreement.remainders] for row in rows], np.int64)
     lumped = sum(row.agreement.remainder or 0 for row in rows)
-    return Confusion(classes, told.sum(axis=0).reshape(k, k), withheld.sum(axis=0), lumped)
+    return Confusion(classes, shown.sum(axis=0).reshape(k, k), withheld.sum(axis=0), lumped)
 
 
 def consortium_csv(rows: Sequence[SiteRow]) -> str:
-    """A row a site; an empty cell is one that the site's floor withholds."""
+    """A row a site; an empty cell is one that the site's minimum count withholds."""
     lines = []
     for row in rows:
         rate, found = row.rate, row.finding
         shares = ["", "", ""] if rate is None else [number(x) for x in (rate.estimate, rate.low, rate.high)]
         answer = ["", ""] if found is None else [str(found.wrong_labels), f"{found.false_alarm_rate:g}"]
         counts = ["" if count is None else count for count in (row.samples, row.flagged)]
-        lines.append([row.site, *counts, *shares, *answer, row.floor])
+        lines.append([row.site, *counts, *shares, *answer, row.min_count])
     return csv_text(COLUMNS, lines)
 
 
@@ -107,7 +107,7 @@ def consortium_page(rows: Sequence[SiteRow]) -> str:
                 tag("h1", title),
                 tag(
                     "p",
-                    "Every figure was released by its site; counts below a site's floor are not told.",
+                    "Every figure was released by its site; counts below a site's minimum count are not shown.",
                     class_="lead",
                 ),
             ),
@@ -134,7 +134,7 @@ def _rates(rows: Sequence[SiteRow]) -> Markup:
     """A point and its interval for every site; squares in another colour where there are wrong labels."""
     shown = [row for row in rows if row.rate is not None]
     if not shown:
-        return tag("p", "Every site is below its floor: no share is told.", class_="note")
+        return tag("p", "Every site is below its minimum count: no share is shown.", class_="note")
     left = max(text_width(clipped(visible(row.site), NAME), 12) for row in shown) + 14
     most = max(row.rate.high for row in shown if row.rate is not None)
     marks = ticks(0.0, max(0.02, most))
@@ -164,7 +164,7 @@ def _rates(rows: Sequence[SiteRow]) -> Markup:
         drawing,
         "Estimate and interval",
         "a square where there is evidence of wrong labels, a circle where there is none; neither where the number is "
-        "below the site's floor",
+        "below the site's minimum count",
     )
 
 
@@ -188,14 +188,14 @@ def _table(rows: Sequence[SiteRow]) -> Markup:
                 ),
                 tag("td", "withheld" if rate is None or untold else percent(rate.estimate), class_="n"),
                 tag("td", "" if rate is None else f"{percent(rate.low)} to {percent(rate.high)}", class_="n"),
-                tag("td", "below its floor" if row.finding is None else row.finding.words, class_="answer"),
+                tag("td", "below its minimum count" if row.finding is None else row.finding.words, class_="answer"),
             )
         )
     return tag("div", tag("table", head, tag("tbody", *lines)), class_="scroll tall")
 
 
 def _pairs(found: Confusion) -> Markup:
-    off = found.told.copy()
+    off = found.shown.copy()
     np.fill_diagonal(off, 0)
     lines = []
     for place in np.argsort(-off, axis=None, kind="stable")[:MOST_PAIRS]:
@@ -206,11 +206,11 @@ def _pairs(found: Confusion) -> Markup:
     hidden = int(found.withheld.sum()) + found.lumped
     note = tag(
         "p",
-        f"{hidden:,} labels lie in cells that sites lumped together, so pairs can be more frequent than told.",
+        f"{hidden:,} labels lie in cells that sites lumped together, so pairs can be more frequent than shown.",
         class_="note",
     )
     if not lines:
-        return join([tag("p", "No site told a pair of classes that reaches its floor."), note])
+        return join([tag("p", "No site reported a pair of classes that reaches its minimum count."), note])
     head = tag(
         "thead",
         tag("tr", tag("th", "given"), tag("th", "probably"), tag("th", "labels, at least", class_="n")),
@@ -250,25 +250,25 @@ class CensoredCounts:
     remainders: tuple[int | None, ...]
     """`[R]`: what the row's withheld cells add up to; None where the whole row went into `remainder`."""
     remainder: int | None
-    """What the rows that are withheld as a whole add up to; None where even that is below the floor."""
+    """What the rows that are withheld as a whole add up to; None where even that is below the minimum count."""
     lumped_by: str = "given"
     """Which class of a pair the remainders are of: the rows' ("given"), or the columns' ("probable")."""
 
 
-def withhold(counts: NDArray[np.int64], floor: int) -> CensoredCounts:
-    """Cells below the floor leave in lumps only, and every lump reaches the floor.
+def withhold(counts: NDArray[np.int64], min_count: int) -> CensoredCounts:
+    """Cells below the minimum count leave in lumps only, and every lump reaches the minimum count.
 
     A row's small cells (zeros too: "nobody" is a count) become its remainder. A remainder that is itself below the
-    floor takes the row's smallest shown cells with it until it is not, because a reader who knows the row's sum could
-    take the shown cells away from it. A row that is too small as a whole goes into the site's remainder, which takes
-    further rows with it in the same way.
+    minimum count takes the row's smallest shown cells with it until it is not, because a reader who knows the row's sum
+    could take the shown cells away from it. A row that is too small as a whole goes into the site's remainder, which
+    takes further rows with it in the same way.
     """
-    shown = [[int(value) >= floor for value in row] for row in counts]
+    shown = [[int(value) >= min_count for value in row] for row in counts]
     for row, keep in zip(counts, shown):
-        while not all(keep) and _hidden(row, keep) < floor and any(keep):
+        while not all(keep) and _hidden(row, keep) < min_count and any(keep):
             keep[min((c for c in range(len(keep)) if keep[c]), key=lambda c: int(row[c]))] = False
-    whole = [int(row.sum()) < floor for row in counts]
-    while any(whole) and sum(int(counts[r].sum()) for r in np.flatnonzero(whole)) < floor and not all(whole):
+    whole = [int(row.sum()) < min_count for row in counts]
+    while any(whole) and sum(int(counts[r].sum()) for r in np.flatnonzero(whole)) < min_count and not all(whole):
         whole[min((r for r in range(len(whole)) if not whole[r]), key=lambda r: int(counts[r].sum()))] = True
     lump = sum(int(counts[r].sum()) for r in np.flatnonzero(whole))
     cells = tuple(
@@ -276,7 +276,7 @@ def withhold(counts: NDArray[np.int64], floor: int) -> CensoredCounts:
         for row, keep, hidden in zip(counts, shown, whole)
     )
     remainders = tuple(None if hidden else _hidden(row, keep) for row, keep, hidden in zip(counts, shown, whole))
-    return CensoredCounts(cells, remainders, (lump if lump >= floor else None) if any(whole) else 0)
+    return CensoredCounts(cells, remainders, (lump if lump >= min_count else None) if any(whole) else 0)
 
 
 def _hidden(row: NDArray[np.int64], keep: list[bool]) -> int:
@@ -289,23 +289,24 @@ class SiteRow:
 
     site: str
     samples: int | None
-    """Training samples; None below the floor."""
+    """Training samples; None below the minimum count."""
     flagged: int | None
-    """Of them on the list of suspects; None where it, or the number of the others, is below the floor."""
+    """Of them on the list of suspects; None where it, or the number of the others, is below the minimum count."""
     rate: WrongShare | None
-    """Estimated share of wrong labels; None for a site below the floor, and NaN as its estimate where only the interval
-    is told, since so few labels are wrong, or right, though not none, that the number is below the floor."""
+    """Estimated share of wrong labels; None for a site below the minimum count, and NaN as its estimate where only the
+    interval is reported, since so few labels are wrong, or right, though not none, that the number is below the minimum
+    count."""
     finding: AuditFinding | None
     classes: tuple[str, ...]
     agreement: CensoredCounts
     """Row: given class, column: probably true class; multi-label as in `SiteAudit.agreement`."""
-    floor: int
+    min_count: int
     method: str
 
 
-def release(audit: SiteAudit, floor: int | None = None) -> SiteRow:
-    """The row that a site hands out, with its own floor."""
-    least = audit.floor if floor is None else floor
+def release(audit: SiteAudit, min_count: int | None = None) -> SiteRow:
+    """The row that a site hands out, with its own minimum count."""
+    least = audit.min_count if min_count is None else min_count
     train = ~audit.is_test
     samples, flagged = int(train.sum()), int(audit.flagged[train].sum())
     enough = samples >= least
@@ -314,24 +315,25 @@ def release(audit: SiteAudit, floor: int | None = None) -> SiteRow:
         site=audit.site,
         samples=samples if enough else None,
         flagged=flagged if both else None,
-        rate=_told(audit, samples, least) if enough else None,
+        rate=_released_share(audit, samples, least) if enough else None,
         finding=audit.finding if enough else None,
         classes=audit.classes,
         agreement=withhold(audit.agreement, least),
-        floor=least,
+        min_count=least,
         method=audit.evidence.method,
     )
 
 
-def _told(audit: SiteAudit, samples: int, floor: int) -> WrongShare:
-    """The rate as the last reply tells it: a share of few labels would tell the count that the floor withholds."""
+def _released_share(audit: SiteAudit, samples: int, min_count: int) -> WrongShare:
+    """The rate as the last reply reports it: a share of few labels would disclose the count that the minimum count
+    withholds."""
     from fedsift.detection.label_rates import SiteRate
     from fedsift.formulas.small_counts import WITHHELD
     from fedsift.label_audit.messages import released_rate
 
     labels = max(samples * audit.asked, 1)
     wrong, low, high = (round(share * labels) for share in (audit.rate.estimate, audit.rate.low, audit.rate.high))
-    told = released_rate(SiteRate(labels, wrong, low, high, audit.finding.wrong_labels), floor)
-    estimate = math.nan if told.wrong == WITHHELD else told.wrong / labels
-    rate = replace(audit.rate, estimate=estimate, low=told.low / labels, high=told.high / labels)
+    released = released_rate(SiteRate(labels, wrong, low, high, audit.finding.wrong_labels), min_count)
+    estimate = math.nan if released.wrong == WITHHELD else released.wrong / labels
+    rate = replace(audit.rate, estimate=estimate, low=released.low / labels, high=released.high / labels)
     return rate.at_stated_rate(audit.finding.wrong_labels, labels) if audit.finding.stated else rate

@@ -1,4 +1,4 @@
-"""Corrections: what changes, by probability or by verdicts; taken back to any line of the ledger; and forgetting.
+"""Applies and undoes label corrections, by probability or by verdicts, and forgets samples.
 
 The ledger is what was decided, the corrected table is what follows from it: it is always written anew from the changes
 that hold, so an undo needs no memory of its own. The new table lies on the disk, beside the old one, before the ledger

@@ -1,4 +1,5 @@
-"""`review/`: the queue in the formats of tools that people use. A blind sample has no proposal in any of them."""
+"""Writes `review/`: the review queue for Label Studio, FiftyOne and as CSV. A blind sample has no proposal in any of
+them."""
 
 from __future__ import annotations
 
@@ -103,7 +104,7 @@ def label_studio_config(audit: SiteAudit) -> str:
 
 
 def queue_csv(audit: SiteAudit, items: Sequence[ReviewItem]) -> str:
-    """A table to fill in: `verdict` is given, proposal, other, both or cannot tell; `other_label` names the class."""
+    """A table to fill in: `verdict` is given, proposal, other, both or "cannot tell"; `other_label` names the class."""
     rows = audit.row_of
     lines = []
     for item in items:

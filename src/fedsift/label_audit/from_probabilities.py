@@ -1,4 +1,4 @@
-"""The audit of labels by any model's out-of-fold probabilities, without a federation: cleanlab's entry point."""
+"""`fedsift.audit_labels`: audit labels from any model's out-of-fold probabilities, without a federation."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def audit_labels(
         raise DataError(f"{len(called)} ids for {len(labels)} labels")
     parts = {name: np.flatnonzero(where == name) for name in dict.fromkeys(where.tolist())}
     # one person holds all of it: no table crosses a border, so nothing is withheld
-    start = start_model([first_reply(labels[rows], len(names), floor=0) for rows in parts.values()])
-    seconds = {name: second_reply(p[rows], labels[rows], start, floor=0) for name, rows in parts.items()}
+    start = start_model([first_reply(labels[rows], len(names), min_count=0) for rows in parts.values()])
+    seconds = {name: second_reply(p[rows], labels[rows], start, min_count=0) for name, rows in parts.items()}
     shared = shared_model(list(seconds.values()), start)
     found = {}
     for name, rows in parts.items():

@@ -1,10 +1,10 @@
-"""`ledger.jsonl`: what was found, said and done about every label, one line each, chained by hashes.
+"""`ledger.jsonl`: every finding, verdict and change of a label, a line each, chained by hashes.
 
     body_hash_n = H(salt_n, body_n)          hash_n = H(n, when_n, who_n, kind_n, body_hash_n, hash_{n-1})
 
-The chain holds the body's hash instead of the body, so a person's entries can be forgotten (body and salt deleted) and
+The chain holds the body's hash instead of the body, so a user's entries can be forgotten (body and salt deleted) and
 the rest still verifies; the salt keeps a forgotten body from being guessed. Beside the ledger, `ledger.head` says how
-many lines there are and the last hash, so that lines cut off at the end are missed. Somebody who may write both
+many lines there are and the last hash, so that lines cut off at the end are missed. A user who may write both
 files can rewrite history: note the head elsewhere (`fedsift labels verify` prints it) where that matters.
 """
 
@@ -243,17 +243,17 @@ def _parsed(line: bytes, number: int, previous: str) -> tuple[LedgerEntry | None
 
 def _unexplained(entries: Sequence[LedgerEntry]) -> list[str]:
     """Bodies may be gone only where a later tombstone says so, and must be gone where one does."""
-    told = {
+    forgotten_by = {
         n: entry.n
         for entry in entries
         if entry.kind == FORGET and entry.body is not None
         for n in entry.body.get("entries", ())
     }
     for entry in entries:
-        if entry.body is None and told.get(entry.n, 0) <= entry.n:
+        if entry.body is None and forgotten_by.get(entry.n, 0) <= entry.n:
             return [f"the body of line {entry.n} was removed without a tombstone"]
-        if entry.body is not None and told.get(entry.n, 0) > entry.n:
-            return [f"line {entry.n} holds a body that line {told[entry.n]} says is forgotten"]
+        if entry.body is not None and forgotten_by.get(entry.n, 0) > entry.n:
+            return [f"line {entry.n} holds a body that line {forgotten_by[entry.n]} says is forgotten"]
     return []
 
 
@@ -269,8 +269,8 @@ class ForgottenEntry:
     """
 
     def __init__(self, entries: Sequence[LedgerEntry]) -> None:
-        told = (entry.body for entry in entries if entry.kind == FORGET and entry.body is not None)
-        self._marks = [(str(body["salt"]), str(body["mark"])) for body in told]
+        bodies = (entry.body for entry in entries if entry.kind == FORGET and entry.body is not None)
+        self._marks = [(str(body["salt"]), str(body["mark"])) for body in bodies]
 
     def __len__(self) -> int:
         return len(self._marks)

@@ -1,4 +1,5 @@
-"""What leaves a site in a label audit: tables of whole numbers with no cell below the site's floor, and models.
+"""What leaves a site in a label audit: tables of whole numbers with no cell below the site's minimum count, and models;
+and how the server uses them.
 
 An audit asks one or more *questions* of a sample: for one class a sample a single question with K answers, for several
 labels a question with the answers no and yes for each class. Q: questions, C: answers, A: exponents that are tried.
@@ -27,7 +28,7 @@ from fedsift.detection.label_rates import (
     shares_of,
     site_rate,
 )
-from fedsift.formulas.small_counts import FLOOR, WITHHELD, CensoredTable, Counts, censored, whole_nats
+from fedsift.formulas.small_counts import MIN_COUNT, WITHHELD, CensoredTable, Counts, censored, whole_nats
 from fedsift.protocol.messages import Reply, SiteFacts, Weights, disclosed
 from fedsift.training.requests import count_refusal
 
@@ -67,7 +68,7 @@ def _table_refusal(reply: Any, shape: tuple[int, ...], most: int) -> str | None:
 class LabelsCounted(Reply):
     """The first exchange: how often each label was given."""
 
-    cells: Tensor = disclosed("given labels by class, [Q, 1, C]; a count below the site's floor is lumped")
+    cells: Tensor = disclosed("given labels by class, [Q, 1, C]; a count below the site's minimum count is lumped")
     remainders: Tensor = disclosed("what was lumped, [Q, 1]")
     rest: Tensor = disclosed("what was lumped of whole rows, [Q]")
     sums: Tensor | None = disclosed(
@@ -112,7 +113,7 @@ class GridJudged(Reply):
 
     nats: Tensor = disclosed("log-likelihood of the given labels by exponent, whole numbers, [Q, A]", most=0)
     faithful: Tensor = disclosed("the same if every label were right, [Q, A]", most=0)
-    cells: Tensor = disclosed("expected labels by probable and given class, [Q, C, C], lumped below the floor")
+    cells: Tensor = disclosed("expected labels by probable and given class, [Q, C, C], lumped below the minimum count")
     remainders: Tensor = disclosed("what was lumped in each row, [Q, C]")
     rest: Tensor = disclosed("what was lumped of whole rows, [Q]")
 
@@ -130,12 +131,12 @@ class LabelsJudged(Reply):
     """The third exchange: the site's line in the consortium's table."""
 
     wrong: Tensor = disclosed(
-        "labels that are probably wrong and both ends of the interval, whole numbers, [Q, 3]; -1 below the floor",
+        "labels that are probably wrong and both ends of the interval, whole numbers, [Q, 3]; -1 if too few",
         least=-1,
     )
     evidence: bool = disclosed("whether there is evidence of wrong labels at all")
-    flagged: int = disclosed("how many samples the site should look at, 0 if fewer than its floor", least=0)
-    cells: Tensor = disclosed("labels by given and probable class, [Q, C, C], lumped below the floor")
+    flagged: int = disclosed("how many samples the site should look at, 0 if fewer than its minimum count", least=0)
+    cells: Tensor = disclosed("labels by given and probable class, [Q, C, C], lumped below the minimum count")
     remainders: Tensor = disclosed("what was lumped in each row, [Q, C]")
     rest: Tensor = disclosed("what was lumped of whole rows, [Q]")
 
@@ -175,14 +176,15 @@ class ThirdReply:
     """A site's row on the consortium's page."""
 
     rate: SiteRate
-    """Counts below the floor are told as -1 (fewer than the floor); the interval is widened to whole floors."""
+    """Counts below the minimum count are sent as -1 (fewer than the minimum count); the interval is widened to
+    multiples of it."""
     agreement: CensoredTable
     """`[K, K]`: samples by proposed and given class."""
 
 
-def first_reply(given: ArrayLike, classes: int, floor: int = FLOOR) -> CensoredTable:
+def first_reply(given: ArrayLike, classes: int, min_count: int = MIN_COUNT) -> CensoredTable:
     """Counts of the given labels `[1, K]`."""
-    return censored(np.bincount(np.asarray(given, np.int64), minlength=classes)[None], floor)
+    return censored(np.bincount(np.asarray(given, np.int64), minlength=classes)[None], min_count)
 
 
 def start_model(replies: Sequence[CensoredTable]) -> LabelModel:
@@ -190,13 +192,15 @@ def start_model(replies: Sequence[CensoredTable]) -> LabelModel:
     return LabelModel.start(shares_of(replies))
 
 
-def second_reply(probabilities: ArrayLike, given: ArrayLike, model: LabelModel, floor: int = FLOOR) -> SecondReply:
+def second_reply(
+    probabilities: ArrayLike, given: ArrayLike, model: LabelModel, min_count: int = MIN_COUNT
+) -> SecondReply:
     """From out-of-fold probabilities `[n, K]` and given labels `[n]`."""
     samples = len(np.asarray(given))
-    nats = whole_nats(likelihoods(probabilities, given, model, GRID), samples, floor)
-    faithful = whole_nats(faithful_likelihoods(probabilities, given, model, GRID), samples, floor)
+    nats = whole_nats(likelihoods(probabilities, given, model, GRID), samples, min_count)
+    faithful = whole_nats(faithful_likelihoods(probabilities, given, model, GRID), samples, min_count)
     own = fit_with_wrong(probabilities, given, model.with_tempering(choose_tempering([nats], [faithful])))
-    return SecondReply(nats, faithful, censored(own.counts, floor))
+    return SecondReply(nats, faithful, censored(own.counts, min_count))
 
 
 @dataclass(frozen=True)
@@ -227,7 +231,7 @@ def shared_model(replies: Sequence[SecondReply], start: LabelModel) -> SharedMod
 
 def site_tempering(shared: SharedModel, own: SecondReply) -> float:
     """The exponent that a site's own likelihoods choose together with `SITES_WEIGHT` samples' worth of all sites':
-    pictures from another machine may need another exponent, and a small site cannot tell."""
+    pictures from another machine may need another exponent, and a small site cannot estimate it."""
     return choose_tempering([own.nats + SITES_WEIGHT * shared.nats], [own.faithful + SITES_WEIGHT * shared.faithful])
 
 
@@ -236,19 +240,21 @@ def last_fit(probabilities: ArrayLike, given: ArrayLike, shared: SharedModel, ow
     return fit_site(probabilities, given, shared.model.with_tempering(site_tempering(shared, own)), own.nats)
 
 
-def third_reply(fit: SiteFit, given: ArrayLike, floor: int = FLOOR, rate: SiteRate | None = None) -> ThirdReply:
-    """From the site's last fit. rate: what the site itself is told, where that depends on other questions as well."""
+def third_reply(fit: SiteFit, given: ArrayLike, min_count: int = MIN_COUNT, rate: SiteRate | None = None) -> ThirdReply:
+    """From the site's last fit. rate: what the site itself gets, where that depends on other questions as well."""
     labels = np.asarray(given, np.int64)
     table = np.zeros(fit.counts.shape)
     np.add.at(table, (fit.proposed, labels), 1)
-    return ThirdReply(released_rate(site_rate(fit, labels) if rate is None else rate, floor), censored(table, floor))
+    return ThirdReply(
+        released_rate(site_rate(fit, labels) if rate is None else rate, min_count), censored(table, min_count)
+    )
 
 
-def released_rate(rate: SiteRate, floor: int = FLOOR) -> SiteRate:
-    """The rate as it may leave: no number of wrong or of right labels in 1 ... floor - 1."""
-    if rate.samples < floor:
+def released_rate(rate: SiteRate, min_count: int = MIN_COUNT) -> SiteRate:
+    """The rate as it may leave: no number of wrong or of right labels in 1 ... min_count - 1."""
+    if rate.samples < min_count:
         return SiteRate(WITHHELD, WITHHELD, 0, WITHHELD, False)
-    few = 0 < rate.wrong < floor or 0 < rate.samples - rate.wrong < floor
-    low = 0 if rate.low < floor else min(rate.low, rate.samples - floor)
-    high = rate.samples if rate.samples - rate.high < floor else max(rate.high, min(floor, rate.samples))
+    few = 0 < rate.wrong < min_count or 0 < rate.samples - rate.wrong < min_count
+    low = 0 if rate.low < min_count else min(rate.low, rate.samples - min_count)
+    high = rate.samples if rate.samples - rate.high < min_count else max(rate.high, min(min_count, rate.samples))
     return replace(rate, wrong=WITHHELD if few else rate.wrong, low=low, high=high)

@@ -231,8 +231,8 @@ class LabelAudit(TrainingMethod):
         replies: Replies[LabelsJudged] = federation.ask(JudgeLabels(state.shared, self.grid(state, federation)))
         questions = len(state.shared)
         entries = {site: federation.facts[site].samples * questions for site in replies}
-        told = {site: reply.wrong.clamp(min=0).sum(0) for site, reply in replies.items()}
-        level = {site: float(told[site][0]) / entries[site] for site in replies}
+        counted = {site: reply.wrong.clamp(min=0).sum(0) for site, reply in replies.items()}
+        level = {site: float(counted[site][0]) / entries[site] for site in replies}
         federation.find(
             Findings(
                 tuple(site for site, reply in replies.items() if reply.evidence),
@@ -241,9 +241,9 @@ class LabelAudit(TrainingMethod):
             )
         )
         columns: dict[str, dict[str, Any]] = {
-            "wrong_labels": {site: int(own[0]) for site, own in told.items()},
-            "wrong_at_least": {site: int(own[1]) for site, own in told.items()},
-            "wrong_at_most": {site: int(own[2]) for site, own in told.items()},
+            "wrong_labels": {site: int(own[0]) for site, own in counted.items()},
+            "wrong_at_least": {site: int(own[1]) for site, own in counted.items()},
+            "wrong_at_most": {site: int(own[2]) for site, own in counted.items()},
             "flagged": {site: reply.flagged for site, reply in replies.items()},
         }
         for name, values in columns.items():

@@ -80,8 +80,8 @@ def annotator_prior(models: Sequence[LabelModel]) -> Array:
 def fit_annotator(probabilities: Sequence[Array], given: Labels, models: Sequence[LabelModel]) -> list[SiteFit]:
     """EM for the site's one T and its share of every finding; probabilities: `[n, 2]` a finding, given: `[n, Q]`.
 
-    A finding is rare, and at one site it has a few dozen positives: too few to tell marks and misses from hard pictures
-    a finding at a time. Who marks one finding carelessly marks the others so too, and together they can be told.
+    A finding is rare, and at one site it has a few dozen positives: too few to distinguish marks and misses from hard
+    pictures a finding at a time. A careless annotator is careless with all findings, and together they are evidence.
     """
     if not models:
         return []
@@ -128,8 +128,10 @@ def site_rates(fits: Sequence[SiteFit | None], answers: ArrayLike) -> list[SiteR
     if len(fits) == 1:
         return rates
     doubts = [fit.doubt(given[:, q]) for q, fit in enumerate(fits) if fit is not None]
-    told = bool(doubts) and rate_of(np.concatenate(doubts), negligible=NEGLIGIBLE_FINDINGS).evidence
-    return [None if rate is None else replace(rate, low=rate.low if told else 0, evidence=told) for rate in rates]
+    evidence = bool(doubts) and rate_of(np.concatenate(doubts), negligible=NEGLIGIBLE_FINDINGS).evidence
+    return [
+        None if rate is None else replace(rate, low=rate.low if evidence else 0, evidence=evidence) for rate in rates
+    ]
 
 
 def never_annotated(given: ArrayLike, expected: ArrayLike, threshold: float = 0.01) -> Flags:

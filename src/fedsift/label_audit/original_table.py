@@ -1,4 +1,4 @@
-"""The table that the labels came from, written again with corrections beside it; the original is only ever read.
+"""Writes a copy of the user's original label table with the corrections in it; the original is never changed.
 
 A CSV keeps its columns, order, delimiter, encoding, line ends and byte order mark; an .npz keeps its arrays. Both get
 provenance columns.
@@ -49,7 +49,7 @@ class LabelCorrection:
 
 
 def origin_of(source: Source, site: str) -> LabelOrigin | None:
-    """Where a site's labels came from; None for sources that are no files of a person's own."""
+    """Where a site's labels came from; None for sources that are not files of the user's."""
     if isinstance(source, Npz):
         return LabelOrigin("npz", str(source.path), labels=source.labels, given=source.given, ids=source.ids)
     if not isinstance(source, ListedSource):

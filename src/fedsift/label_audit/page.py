@@ -1,4 +1,4 @@
-"""The whole document, and the data that its script draws the gallery and the review from."""
+"""A site's audit page `report.html`: headline, confusion, gallery of suspects and the review in the browser."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TEST_LIMIT = 500
 
 def shown_rows(audit: SiteAudit, plan: ReviewPlan) -> tuple[list[int], list[int], list[int], list[int]]:
     """Row numbers of the gallery (without blind samples), of the flagged test samples, of the queue, and of what
-    verdicts have taken off the list: somebody may have judged it in the browser and not yet saved it."""
+    verdicts have taken off the list: a reader may have judged it in the browser and not yet saved it."""
     rows = audit.row_of
     blind = {rows[item.id] for item in plan.items if item.blind}
     train, test = _flagged(audit, test=False), _flagged(audit, test=True)
@@ -182,7 +182,7 @@ def _gallery(audit: SiteAudit, flagged: int, blind: int, test: int) -> Markup:
             tag(
                 "p",
                 "Worst first. Open a picture to review it with the keyboard. The review queue is a random draw "
-                f"that tells how good the list is: please read it to its end.{more} Given labels are ",
+                f"that shows how good the list is: please read it to its end.{more} Given labels are ",
                 tag("span", "solid", class_="chip given"),
                 ", proposals ",
                 tag("span", "dashed", class_="chip proposed"),
@@ -323,7 +323,7 @@ def percent(share: float) -> str:
     if math.isnan(share):
         return "–"
     if 0 < share < 0.0005:
-        return "<0.1\u00a0%"  # nothing but none is told as 0
+        return "<0.1\u00a0%"  # only zero is shown as 0
     return f"{100 * share:.1f}\u00a0%" if share < 0.1 else f"{100 * share:.0f}\u00a0%"
 
 
@@ -377,10 +377,10 @@ def _of_the_list(proposals: int, flagged: int) -> str:
 def lead(audit: SiteAudit) -> str:
     rate = f"{100 * audit.finding.false_alarm_rate:g}\u00a0%"
     if not audit.finding.stated:
-        return "By a method's own evidence, at no stated rate of false alarms. The review queue can tell more."
+        return "By a method's own evidence, at no stated rate of false alarms. Reviewing the queue shows more."
     if audit.finding.wrong_labels:
         return f"Evidence of wrong labels, at a false-alarm rate of {rate}."
-    return f"Said at a false-alarm rate of {rate}. The review queue can tell more."
+    return f"Said at a false-alarm rate of {rate}. Reviewing the queue shows more."
 
 
 def confusion(audit: SiteAudit) -> Markup | None:
@@ -531,8 +531,8 @@ def limits(audit: SiteAudit) -> Markup:
         "The probabilities come from a model that learned from other labels. If everybody is wrong in the same way, no "
         "method can see it; only review by people can.",
         "A picture between two classes with either label is not an error. Say “both are right” or “cannot tell”.",
-        f"Of sites without any wrong label about {rate:g} % would be told that they have some.",
-        "Labels that are not on the list can be wrong as well: the random part of the review queue tells how many.",
+        f"Of sites without any wrong label about {rate:g} % would be reported to have some.",
+        "Labels that are not on the list can be wrong as well: the random part of the review queue shows how many.",
     ]
     return join([tag("ul", *(tag("li", text) for text in points), class_="absent")])
 
@@ -546,7 +546,7 @@ SIDE, MOST = 240, 6
 FARTHEST = 4.0
 """Deviations at which a bar ends."""
 NAMED, WRITTEN = 22, 11
-"""Letters of a feature's name and of its value."""
+"""Characters of a feature's name and of its value."""
 FONT = "system-ui, sans-serif"
 INK, GREY, BAR, PAPER = "#1a1a1e", "#5b5b61", "#0b5a94", "#ececea"
 

@@ -1,4 +1,4 @@
-"""Probabilities after people have looked: recalibrated by their verdicts, and nearly certain for what they settled."""
+"""Recalibrates an audit's probabilities by the readers' verdicts."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def reader_error_of(probability_wrong: ArrayLike, found_wrong: ArrayLike, weight
     """The mean share of mistaken verdicts, given them, over all shares and (by Laplace) all curves, drawn to a tenth.
 
     Verdicts against a score near 0 or 1 are the sign of it. Summed over a grid, with the prior `READERS`. The mean, not
-    the likeliest share: a few hundred verdicts hardly tell, the likeliest one lies below most that are likely, and a
-    reader who is trusted too much costs more than one who is trusted too little.
+    the likeliest share: a few hundred verdicts hardly determine it, the likeliest one lies below most that are likely,
+    and a reader who is trusted too much costs more than one who is trusted too little.
     """
     p, y = np.asarray(probability_wrong, np.float64).ravel(), np.asarray(found_wrong, np.float64).ravel()
     w = np.ones(len(p)) if weights is None else np.asarray(weights, np.float64).ravel()
@@ -164,7 +164,7 @@ LISTED = 0.5
 
 @dataclass(frozen=True)
 class ReviewLessons:
-    """What the verdicts taught."""
+    """Results of a recalibration by verdicts."""
 
     curve: Recalibration
     reader_error: float
@@ -204,7 +204,7 @@ def recalibrate(
         probability[k], doubt[k] = _settled(audit, k, probability[k], label, readers[sample], error)
         proposed[k], reason[k] = label, SETTLED
     found = any(wrong and doubt[k] > LISTED and not audit.is_test[k] for k, wrong in settled.items())
-    rate, finding = _told(audit, probability, doubt, found)
+    rate, finding = _recalibrated_finding(audit, probability, doubt, found)
     flagged = audit.flagged & (doubt > LISTED) & finding.wrong_labels
     flagged[list(settled)] = list(settled.values())
     after = replace(
@@ -230,13 +230,13 @@ def _words(samples: int) -> str:
     )
 
 
-def _told(
+def _recalibrated_finding(
     audit: SiteAudit, probability: NDArray[np.float64], doubt: NDArray[np.float64], found: bool
 ) -> tuple[WrongShare, AuditFinding]:
     """The share of wrong labels and whether there is evidence of any, by the audit's own rules.
 
     found: whether people found a wrong label, which is evidence itself. Where neither they nor the audit did, none is
-    told. An audit that claims no interval (ranks are no probabilities) gets none by a few verdicts either.
+    reported. An audit that claims no interval (ranks are no probabilities) gets none by a few verdicts either.
     """
     train = ~audit.is_test
     columns = [doubt[train]]
@@ -252,8 +252,8 @@ def _told(
         evidence = rate_of(np.concatenate(columns), negligible=NEGLIGIBLE_FINDINGS, surely=surely).evidence
     share = min(sum(own.wrong for own in rates) / labels, 1.0)
     if not audit.finding.stated:
-        told = audit.finding.wrong_labels or found
-        return replace(audit.rate, estimate=share, low=0.0, high=1.0), replace(audit.finding, wrong_labels=told)
+        evidence = audit.finding.wrong_labels or found
+        return replace(audit.rate, estimate=share, low=0.0, high=1.0), replace(audit.finding, wrong_labels=evidence)
     rate = replace(audit.rate, estimate=share, low=low, high=high).at_stated_rate(evidence or found, labels)
     return rate, replace(audit.finding, wrong_labels=evidence or found)
 

@@ -1,4 +1,4 @@
-"""From a federated audit's run to what each site gets: its judged labels as a `SiteAudit`, written at the site.
+"""Turns a finished audit run into each site's judged labels, as a `SiteAudit`.
 
 In a simulation all sites' folders lie under `OUT/sites/`; a deployed site writes its own from its own notebook, by the
 same function, and the coordinator has the consortium's page alone.
@@ -46,14 +46,14 @@ COPY = "an exact copy carries another label"
 LATER = "the model disagrees (a sample for testing)"
 
 
-def site_rows(spread: FederatedDataset, site: str) -> tuple[Rows, Labels, tuple[str, ...]]:
+def site_rows(federated: FederatedDataset, site: str) -> tuple[Rows, Labels, tuple[str, ...]]:
     """A site's rows, given labels and parts, what it holds out last."""
-    held = spread.held_out.get(site, np.zeros(0, np.int64))
-    given = spread.given[site]
+    held = federated.held_out.get(site, np.zeros(0, np.int64))
+    given = federated.given[site]
     if len(held):
-        given = np.concatenate([given, spread.held_out_given[site]])
-    parts = ("train",) * len(spread.rows[site]) + ("test",) * len(held)
-    return np.concatenate([spread.rows[site], held]), given, parts
+        given = np.concatenate([given, federated.held_out_given[site]])
+    parts = ("train",) * len(federated.rows[site]) + ("test",) * len(held)
+    return np.concatenate([federated.rows[site], held]), given, parts
 
 
 def names_of(dataset: Dataset, rows: Rows) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def judged_site(
     pages: Mapping[str, Any],
     *,
     evidence: SampleEvidence,
-    floor: int,
+    min_count: int,
     origin: LabelOrigin | None = None,
     seed: int = 0,
 ) -> SiteAudit:
@@ -99,7 +99,7 @@ def judged_site(
         paths=paths,
         split=parts,
         evidence=evidence,
-        floor=floor,
+        min_count=min_count,
         origin=origin,
         seed=seed,
         **found,
@@ -214,7 +214,7 @@ def _reasons(flagged: NDArray[np.bool_], copies: NDArray[np.bool_], training: in
 
 def consortium_rows(
     audited: Mapping[str, Any], samples: Mapping[str, int], classes: tuple[str, ...], multilabel: bool, method: str,
-    floor: int,
+    min_count: int,
 ) -> list[SiteRow]:  # fmt: skip
     """The sites' lines as they left them (`audited`: the record of the judging round)."""
     rows = []
@@ -233,7 +233,7 @@ def consortium_rows(
                 finding=None if rate is None else AuditFinding(evidence, FALSE_ALARM),
                 classes=classes,
                 agreement=agreement,
-                floor=floor,
+                min_count=min_count,
                 method=method,
             )
         )
@@ -241,12 +241,12 @@ def consortium_rows(
 
 
 def _annotated(line: Mapping[str, Any], question: int) -> bool:
-    """A class that a site does not annotate has an empty table; of any other something is told or withheld."""
+    """A class that a site does not annotate has an empty table; of any other a number is sent or withheld."""
     return bool(np.any(line["cells"][question]) or np.any(line["remainders"][question]))
 
 
 def _released_rate(wrong: list[list[int]], samples: int, evidence: bool) -> WrongShare | None:
-    """The share from (wrong, low, high) of each question, -1 for withheld; None for a site below its floor."""
+    """The share from (wrong, low, high) of each question, -1 for withheld; None for a site below its minimum count."""
     if any(high < 0 for _, _, high in wrong):
         return None
     labels = max(samples * len(wrong), 1)

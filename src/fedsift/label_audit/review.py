@@ -1,4 +1,4 @@
-"""Review by people: what to look at, drawn before anybody looks, and what the verdicts say about the list.
+"""Review of labels by people: draws the queue before anybody looks, and evaluates the verdicts.
 
 Three arms: the most suspicious find errors fastest; a random part of the other flagged samples gives the precision of
 the whole list; a random part of the unflagged ones gives the share that the list misses.
@@ -184,13 +184,13 @@ def settle(verdicts: Iterable[ReviewVerdict]) -> SettledLabels:
 
 
 def _said(one: ReviewVerdict) -> tuple[str, ...]:
-    """What two readers must have in common to agree: the labels, or that nobody can tell."""
+    """What two readers must have in common to agree: the labels, or that it cannot be decided."""
     return (CANNOT_TELL,) if one.decision == CANNOT_TELL else ("labels", *one.labels)
 
 
 @dataclass(frozen=True)
 class ReviewArm:
-    """One arm's counts; share, low, high: wrong among those that somebody could tell, with Wilson's interval."""
+    """One arm's counts; share, low, high: wrong among those that a reader could decide, with Wilson's interval."""
 
     name: str
     size: int
@@ -280,8 +280,8 @@ def status(
 
 def _arm(name: str, plan: ReviewPlan, final: Mapping[str, ReviewVerdict]) -> ReviewArm:
     ids = [item.id for item in plan.items if item.arm == name]
-    told = [final[k].wrong for k in ids if k in final]
-    wrong, reviewed = sum(w is True for w in told), sum(w is not None for w in told)
+    verdicts = [final[k].wrong for k in ids if k in final]
+    wrong, reviewed = sum(w is True for w in verdicts), sum(w is not None for w in verdicts)
     low, high = wilson(wrong, reviewed)
     return ReviewArm(
         name,
@@ -289,7 +289,7 @@ def _arm(name: str, plan: ReviewPlan, final: Mapping[str, ReviewVerdict]) -> Rev
         len(ids),
         reviewed,
         wrong,
-        len(told) - reviewed,
+        len(verdicts) - reviewed,
         wrong / reviewed if reviewed else math.nan,
         low,
         high,
@@ -297,8 +297,8 @@ def _arm(name: str, plan: ReviewPlan, final: Mapping[str, ReviewVerdict]) -> Rev
 
 
 def _tally(final: Mapping[str, ReviewVerdict], ids: Sequence[str]) -> dict[str, int]:
-    told = [final[name].wrong for name in ids if name in final]
-    return {"reviewed": sum(w is not None for w in told), "wrong": sum(w is True for w in told)}
+    verdicts = [final[name].wrong for name in ids if name in final]
+    return {"reviewed": sum(w is not None for w in verdicts), "wrong": sum(w is True for w in verdicts)}
 
 
 def _agreements(verdicts: Sequence[ReviewVerdict]) -> tuple[ReaderAgreement, ...]:
@@ -324,7 +324,7 @@ def _advice(arms: Sequence[ReviewArm], within: float, settled: SettledLabels) ->
     if settled.open:
         several = len(settled.open) > 1
         yield (
-            f"{len(settled.open)} {'samples are' if several else 'sample is'} read differently: let somebody "
+            f"{len(settled.open)} {'samples are' if several else 'sample is'} read differently: let a third reader "
             f"adjudicate {'them' if several else 'it'}"
         )
     if flagged.size:
@@ -368,14 +368,14 @@ def outcomes(
     arm. Verdicts outside the plan were picked by people and are left out.
     """
     final, arm_of = settle(verdicts).final, plan.arm_of()
-    told = sorted(
+    judged = sorted(
         (audit.row_of[k], bool(one.wrong), arm_of[k])
         for k, one in final.items()
         if k in audit.row_of and k in arm_of and one.wrong is not None
     )
-    reviewed = Counter(arm for _, _, arm in told)
-    weights = [plan.sizes[arm] / reviewed[arm] for _, _, arm in told]
-    rows, wrong = [k for k, _, _ in told], [w for _, w, _ in told]
+    reviewed = Counter(arm for _, _, arm in judged)
+    weights = [plan.sizes[arm] / reviewed[arm] for _, _, arm in judged]
+    rows, wrong = [k for k, _, _ in judged], [w for _, w, _ in judged]
     return np.array(rows, np.int64), np.array(wrong, np.bool_), np.array(weights, np.float64)
 
 

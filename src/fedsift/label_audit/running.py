@@ -1,4 +1,4 @@
-"""An audit from a study to its files: run (or go on with) the label audit, then write what every site gets.
+"""Runs a label audit from a study to its files.
 
 OUT/run/                the run's folder: resumable, with its plan, rounds and checkpoint
 OUT/sites/SITE/         what a site gets; in a real consortium this lies at the site and nowhere else
@@ -27,7 +27,7 @@ from fedsift.core.text import argument
 from fedsift.data.dataset import Dataset, FederatedDataset
 from fedsift.detection.label_thresholds import APPLY
 from fedsift.formulas.metrics import correction, roc_area
-from fedsift.formulas.small_counts import FLOOR
+from fedsift.formulas.small_counts import MIN_COUNT
 from fedsift.label_audit.consortium import remove_consortium, write_consortium
 from fedsift.label_audit.method import LabelAudit
 from fedsift.label_audit.original_table import origin_of
@@ -72,12 +72,12 @@ class Audit:
         return issues(self.sites[site])
 
 
-def audit_model(study: Study, spread: FederatedDataset, named: str = "") -> tuple[str, str]:
+def audit_model(study: Study, federated: FederatedDataset, named: str = "") -> tuple[str, str]:
     """The network of an audit and, where it is not what the study or the person names, why."""
     if named:
         return named, ""
-    rows = sum(len(own) for own in spread.rows.values())
-    shape = spread.dataset.shape
+    rows = sum(len(own) for own in federated.rows.values())
+    shape = federated.dataset.shape
     if len(shape) == 1:
         return ("linear", "") if not is_features(study.model.name) else (study.model.name, "")
     if rows * int(np.prod(shape)) <= LONG or is_features(study.model.name):
@@ -96,14 +96,14 @@ def audit_model(study: Study, spread: FederatedDataset, named: str = "") -> tupl
 def audit_study(
     study: Study, *, folds: int = 5, rounds: int = 12, model: str = "", own_recipe: bool = True
 ) -> tuple[Study, list[str]]:
-    """The study of an audit: the same data, sites and noise, judged by the label audit. Also what to tell a person."""
+    """The study of an audit: the same data, sites and noise, judged by the label audit. Also notes for the user."""
     if study.engine.name != "inprocess":
         raise ConfigError(
             f"engine.name = '{study.engine.name}': an audit is simulated in process; across real sites it runs as a "
             "deployed study with method.name = 'label-audit'"
         )
     bare = replace(study, model=ModelTable(), method=LabelAudit(), public=None)
-    name, note = audit_model(study, bare.spread(), model)
+    name, note = audit_model(study, bare.load_data(), model)
     local = LabelAudit().local if own_recipe else study.train
     method = LabelAudit(folds=folds, rounds=rounds, local=local)
     made = replace(
@@ -112,23 +112,23 @@ def audit_study(
     return made, [note] if note else []
 
 
-def audit_spread(study: Study) -> FederatedDataset:
+def audit_data(study: Study) -> FederatedDataset:
     """The study's data with every test sample at its own site, where the data say which: it is judged there, apart."""
-    spread = study.spread()
-    data = spread.dataset
-    if data.sites is None or len(data.test) == 0 or spread.held_out or not set(spread.sites) <= set(data.sites):
-        return spread
+    federated = study.load_data()
+    data = federated.dataset
+    if data.sites is None or len(data.test) == 0 or federated.held_out or not set(federated.sites) <= set(data.sites):
+        return federated
     labels = data.labels if data.given is None else data.given
-    rows = {site: data.test[data.sites[data.test] == site] for site in spread.sites}
+    rows = {site: data.test[data.sites[data.test] == site] for site in federated.sites}
     none = np.zeros(0, np.int64)
     return replace(
-        spread,
+        federated,
         dataset=replace(data, test=none),
         held_out=rows,
         held_out_given={site: labels[own] for site, own in rows.items()},
         truth=None
-        if spread.truth is None
-        else replace(spread.truth, clean_held_out={s: data.labels[r] for s, r in rows.items()}),
+        if federated.truth is None
+        else replace(federated.truth, clean_held_out={s: data.labels[r] for s, r in rows.items()}),
     )
 
 
@@ -137,65 +137,65 @@ def audit(
     out: Path,
     *,
     listen: Listener | None = None,
-    spread: FederatedDataset | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    federated: FederatedDataset | None = None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> Audit:
     """Carry out a label audit and write its files; a stopped one goes on, a finished one is written again.
 
     One whose labels or samples changed meanwhile is computed anew: of the earlier one only what people did is kept.
-    `tell` is called with a line about whatever a person should know beside the result.
+    `report` is called with each note for the user besides the result.
     """
     refuse_another(out, study)
     make_private(out)
-    spread = present(out, audit_spread(study) if spread is None else spread)
+    federated = present(out, audit_data(study) if federated is None else federated)
     notes: list[str] = []
 
-    def told(line: str) -> None:
+    def note(line: str) -> None:
         notes.append(line)
-        tell(line)
+        report(line)
 
     place = out / "run"
     folder = RunFolder(place)
-    if folder.study_file.is_file() and (changed := changed_sites(study, folder, spread)):
-        told(f"{few(changed)} other labels or samples than {out} was computed from: it is computed anew")
+    if folder.study_file.is_file() and (changed := changed_sites(study, folder, federated)):
+        note(f"{few(changed)} other labels or samples than {out} was computed from: it is computed anew")
         drop_run(folder)
     if not folder.study_file.is_file():
         place.mkdir(parents=True, exist_ok=True)
         folder.write_text("study.toml", study.to_toml())
-        run(study, folder, listen, spread)
+        run(study, folder, listen, federated)
     elif not folder.finished:
         study, folder = reopen(place)
-        run(study, folder, listen, spread)
-    found = _written(Study.from_file(folder.study_file), folder, out, spread, told)
+        run(study, folder, listen, federated)
+    found = _written(Study.from_file(folder.study_file), folder, out, federated, note)
     return replace(found, notes=tuple(notes))
 
 
 def write_audit(
-    study: Study, folder: RunFolder, out: Path, *, tell: Callable[[str], None] = lambda line: None
+    study: Study, folder: RunFolder, out: Path, *, report: Callable[[str], None] = lambda line: None
 ) -> Audit:
-    """Every site's files from a finished run's folder, and the consortium's; `tell` as in `audit`."""
+    """Every site's files from a finished run's folder, and the consortium's; `report` as in `audit`."""
     if not folder.finished:
         raise RunError(f"{folder.path} is not finished: go on with `fedsift resume {argument(folder.path)}`")
     refuse_another(out, study)
-    spread = audit_spread(study)
+    federated = audit_data(study)
     if isinstance(study.method, LabelAudit):  # its run may lie in an audit's folder
-        spread = present(folder.path.parent, spread)
-    refuse_other_data(study, folder, spread, f"audit the study again ({folder.study_file})")
-    return _written(study, folder, out, spread, tell)
+        federated = present(folder.path.parent, federated)
+    refuse_other_data(study, folder, federated, f"audit the study again ({folder.study_file})")
+    return _written(study, folder, out, federated, report)
 
 
 def _written(
-    study: Study, folder: RunFolder, out: Path, spread: FederatedDataset, tell: Callable[[str], None]
+    study: Study, folder: RunFolder, out: Path, federated: FederatedDataset, report: Callable[[str], None]
 ) -> Audit:
     notebooks, evidence = notebooks_of(folder, study)
-    pictures = pictures_of(study, spread)
+    pictures = pictures_of(study, federated)
     judged: dict[str, SiteAudit] = {}
-    for site in spread.sites:
+    for site in federated.sites:
         if site not in notebooks:
             continue
-        rows, given, parts = site_rows(spread, site)
+        rows, given, parts = site_rows(federated, site)
         judged[site] = judged_site(
-            spread.dataset, site, rows, given, parts, notebooks[site], evidence=evidence, floor=FLOOR,
+            federated.dataset, site, rows, given, parts, notebooks[site], evidence=evidence, min_count=MIN_COUNT,
             origin=origin_of(study.source, site), seed=study.seed,
         )  # fmt: skip
     if not judged:
@@ -205,11 +205,11 @@ def _written(
     folders: dict[str, SiteFolder] = {}
     for site, own in list(judged.items()):
         _refuse_shared(SiteFolder.of(out, site), site, folders)
-        rows = site_rows(spread, site)[0]
+        rows = site_rows(federated, site)[0]
         shown = array_thumbnails(pictures[rows]) or row_cards(study.source, rows)
-        folders[site], judged[site] = write_again(out, own, shown, tell)
-    _write_consortium(folder, spread, out, evidence)
-    summary = _summary(study, spread, judged)
+        folders[site], judged[site] = write_again(out, own, shown, report)
+    _write_consortium(folder, federated, out, evidence)
+    summary = _summary(study, federated, judged)
     write_private(out / "summary.json", json.dumps(plain(summary), indent=2) + "\n")
     return Audit(out, judged, folders, summary)
 
@@ -245,22 +245,22 @@ def state_of(folder: RunFolder) -> Any:
     return codec.decoded(point.state, folder.checkpoint_file).state
 
 
-def pictures_of(study: Study, spread: FederatedDataset) -> Any:
+def pictures_of(study: Study, federated: FederatedDataset) -> Any:
     """The pictures themselves, also where a model looks at features of them."""
-    return study.source.load().images if is_features(study.model.name) else spread.dataset.images
+    return study.source.load().images if is_features(study.model.name) else federated.dataset.images
 
 
-def _write_consortium(folder: RunFolder, spread: FederatedDataset, out: Path, evidence: SampleEvidence) -> None:
+def _write_consortium(folder: RunFolder, federated: FederatedDataset, out: Path, evidence: SampleEvidence) -> None:
     audited = next((row["audited"] for row in reversed(folder.rounds()) if row.get("audited")), None)
     if audited is None:  # no site released anything, so a page that is there is of something else
         remove_consortium(out)
         return
-    data: Dataset = spread.dataset
-    samples = {site: len(rows) for site, rows in spread.rows.items()}
-    write_consortium(out, consortium_rows(audited, samples, data.classes, data.multilabel, evidence.method, FLOOR))
+    data: Dataset = federated.dataset
+    samples = {site: len(rows) for site, rows in federated.rows.items()}
+    write_consortium(out, consortium_rows(audited, samples, data.classes, data.multilabel, evidence.method, MIN_COUNT))
 
 
-def _summary(study: Study, spread: FederatedDataset, judged: Mapping[str, SiteAudit]) -> dict[str, Any]:
+def _summary(study: Study, federated: FederatedDataset, judged: Mapping[str, SiteAudit]) -> dict[str, Any]:
     """Figures for each site and, where a simulation knows the truth, how good the list is."""
     sites = {
         site: {
@@ -276,20 +276,20 @@ def _summary(study: Study, spread: FederatedDataset, judged: Mapping[str, SiteAu
     }
     about = {"study": study.name, "model": study.model.name, "method": study.method_name}
     summary: dict[str, Any] = {**about, "sites": sites}
-    if spread.truth is not None:
-        summary["truth"] = against_truth(spread, judged)
+    if federated.truth is not None:
+        summary["truth"] = against_truth(federated, judged)
     return summary
 
 
 def against_truth(
-    spread: FederatedDataset, judged: Mapping[str, SiteAudit], threshold: float = APPLY
+    federated: FederatedDataset, judged: Mapping[str, SiteAudit], threshold: float = APPLY
 ) -> dict[str, Any]:
     """What the list finds, and what applying it by the default rule would fix, harm and miss; training labels only."""
-    assert spread.truth is not None
+    assert federated.truth is not None
     scores, wrongs, clean, given, after = [], [], [], [], []
     for site, own in judged.items():
-        n = len(spread.rows[site])
-        true, before = np.asarray(spread.truth.clean[site]), own.given[:n]
+        n = len(federated.rows[site])
+        true, before = np.asarray(federated.truth.clean[site]), own.given[:n]
         use = own.flagged[:n] & (own.probability_wrong[:n] > threshold)
         mended = np.where(use[:, None] if before.ndim == 2 else use, own.proposed[:n], before)
         wrong = true != before
@@ -300,11 +300,12 @@ def against_truth(
         after.append(mended)
     score, wrong_all = np.nan_to_num(np.concatenate(scores)), np.concatenate(wrongs)
     done = correction(np.concatenate(clean), np.concatenate(given), np.concatenate(after))
-    flagged = np.concatenate([own.flagged[: len(spread.rows[site])] for site, own in judged.items()])
-    listed = np.concatenate([w.reshape(len(spread.rows[s]), -1).any(1) for s, w in zip(judged, wrongs)])
+    flagged = np.concatenate([own.flagged[: len(federated.rows[site])] for site, own in judged.items()])
+    listed = np.concatenate([w.reshape(len(federated.rows[s]), -1).any(1) for s, w in zip(judged, wrongs)])
     found = int((flagged & listed).sum())
     errors = [
-        abs(own.rate.estimate - spread.truth.effective_rate(site, spread.given[site])) for site, own in judged.items()
+        abs(own.rate.estimate - federated.truth.effective_rate(site, federated.given[site]))
+        for site, own in judged.items()
     ]
     return {
         "labels": len(wrong_all),

@@ -1,4 +1,4 @@
-"""Samples that came after an audit, judged by the models and the sites' fits that are there: nothing is trained."""
+"""Judges samples that came after an audit with its models, without training."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from fedsift.label_audit.at_site import (
 from fedsift.label_audit.judge import judge_labels
 from fedsift.label_audit.method import AuditState, LabelAudit
 from fedsift.label_audit.results import judged_site
-from fedsift.label_audit.running import audit_spread, notebooks_of, state_of
-from fedsift.label_audit.site_audit import FLOOR, SampleEvidence, SiteAudit
+from fedsift.label_audit.running import audit_data, notebooks_of, state_of
+from fedsift.label_audit.site_audit import MIN_COUNT, SampleEvidence, SiteAudit
 from fedsift.label_audit.staleness import present, refuse_other_data
 from fedsift.protocol.messages import RequestMoment, SiteFacts
 from fedsift.protocol.site import Samples
@@ -44,18 +44,18 @@ def judge_later(out: Path, source: Source) -> tuple[dict[str, SiteAudit], Datase
     if not isinstance(study.method, LabelAudit) or not folder.finished:
         raise RunError(f"{out} holds no finished audit: run `fedsift audit` first")
     state = state_of(folder)
-    spread = present(out, audit_spread(study))
-    refuse_other_data(study, folder, spread, "run `fedsift audit` without --new first")
-    scale = spread.dataset.scale
+    federated = present(out, audit_data(study))
+    refuse_other_data(study, folder, federated, "run `fedsift audit` without --new first")
+    scale = federated.dataset.scale
     # new rows of a table are measured by the old ones, or the model would see other numbers
     raw = source.read_as(scale) if isinstance(source, TableSource) and scale is not None else source.load()
-    _check(raw, spread)
+    _check(raw, federated)
     new = with_features(raw, study.model.name, device=study.engine.device)
-    if new.shape != spread.dataset.shape:
-        shapes = [" x ".join(map(str, data.shape)) for data in (new, spread.dataset)]
+    if new.shape != federated.dataset.shape:
+        shapes = [" x ".join(map(str, data.shape)) for data in (new, federated.dataset)]
         raise DataError(f"the new samples are {shapes[0]}, those of the audit {shapes[1]}: they must be alike")
     notebooks, evidence = notebooks_of(folder, study)
-    sites = np.asarray(raw.sites) if raw.sites is not None else np.full(len(raw.labels), spread.sites[0])
+    sites = np.asarray(raw.sites) if raw.sites is not None else np.full(len(raw.labels), federated.sites[0])
     every = np.union1d(raw.train, raw.test)
     found: dict[str, SiteAudit] = {}
     rows_of: dict[str, Rows] = {}
@@ -64,35 +64,35 @@ def judge_later(out: Path, source: Source) -> tuple[dict[str, SiteAudit], Datase
             raise DataError(f"site '{name}' took no part in the audit of {out}: {', '.join(notebooks)} did")
         rows = every[sites[every] == name]
         rows_of[name] = rows
-        found[name] = _judged(study, state, spread, new, str(name), rows, notebooks[name], evidence)
+        found[name] = _judged(study, state, federated, new, str(name), rows, notebooks[name], evidence)
     return found, raw, rows_of
 
 
-def _check(data: Dataset, spread: FederatedDataset) -> None:
-    if data.classes != spread.dataset.classes:
+def _check(data: Dataset, federated: FederatedDataset) -> None:
+    if data.classes != federated.dataset.classes:
         raise DataError(
-            f"the new data have classes {', '.join(data.classes)}, the audit {', '.join(spread.dataset.classes)}: "
+            f"the new data have classes {', '.join(data.classes)}, the audit {', '.join(federated.dataset.classes)}: "
             "name the same ones in the same order (classes=...)"
         )
-    if data.multilabel != spread.dataset.multilabel:
-        kinds = ["several labels" if own.multilabel else "one class" for own in (data, spread.dataset)]
+    if data.multilabel != federated.dataset.multilabel:
+        kinds = ["several labels" if own.multilabel else "one class" for own in (data, federated.dataset)]
         raise DataError(f"the new data have {kinds[0]} a sample, the audit {kinds[1]}")
-    if data.sites is None and len(spread.sites) > 1:
+    if data.sites is None and len(federated.sites) > 1:
         raise DataError("the new data name no site: give a site column, or --new with data of one site")
 
 
 def _judged(
     study: Study,
     state: AuditState,
-    spread: FederatedDataset,
+    federated: FederatedDataset,
     new: Dataset,
     name: str,
     rows: Rows,
     pages: Any,
     evidence: SampleEvidence,
 ) -> SiteAudit:
-    old = torch.from_numpy(spread.given[name])
-    data = spread.dataset
+    old = torch.from_numpy(federated.given[name])
+    data = federated.dataset
     site = LocalSite(
         facts=SiteFacts(name, len(rows), model=study.model.name),
         samples=Samples(torch.from_numpy(np.asarray(new.images)), torch.from_numpy(rows), data.mean, data.std),
@@ -134,7 +134,7 @@ def _judged(
         parts,
         {JUDGED: own},
         evidence=evidence,
-        floor=FLOOR,
+        min_count=MIN_COUNT,
         seed=study.seed,
     )
 

@@ -1,6 +1,6 @@
-"""What an audit found at one site: a typed result that every file, page and command of the room starts from.
+"""`SiteAudit`: what an audit found at one site, from which every file, page and command of the label audit is made.
 
-Whoever computes it (a federated audit, or `fedsift.audit_labels` on any model's probabilities) fills a `SiteAudit`;
+A federated audit and `fedsift.audit_labels` (on any model's probabilities) both fill a `SiteAudit`;
 nothing here knows where the probabilities came from.
 """
 
@@ -24,8 +24,8 @@ Thumbnails = Callable[[int], bytes | None]
 """The picture of sample i as PNG, JPEG, GIF or WebP bytes, or None where there is none to show."""
 
 TRAIN, TEST = "train", "test"
-FLOOR = 10
-"""Counts below this leave a site in a lump only, unless the site sets another floor."""
+MIN_COUNT = 10
+"""Counts below this leave a site in a lump only, unless the site sets another minimum."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class WrongShare:
     def at_stated_rate(self, wrong_labels: bool, labels: int) -> WrongShare:
         """With an interval that begins at 0 exactly where there is no evidence of wrong labels.
 
-        Evidence says that one of the labels is wrong, so that this much is no secret where a floor withholds the end.
+        Evidence says that one of the labels is wrong, so that this much is no secret where a minimum count withholds
+        the end.
         """
         one = 1 / max(labels, 1)
         low, high = (max(self.low, one), max(self.high, one)) if wrong_labels else (0.0, self.high)
@@ -55,7 +56,7 @@ class AuditFinding:
     wrong_labels: bool
     """False: no evidence of wrong labels."""
     false_alarm_rate: float
-    """How often a site without wrong labels is told that it has some."""
+    """How often a site without wrong labels is reported to have some."""
 
     @property
     def stated(self) -> bool:
@@ -146,7 +147,7 @@ class SiteAudit:
     """`[n]` short words such as "model disagrees"; empty strings where there is nothing to say."""
     split: tuple[str, ...] = ()
     """`[n]` "train" or "test"; empty means all train."""
-    floor: int = FLOOR
+    min_count: int = MIN_COUNT
     """Counts below it do not leave the site."""
     origin: LabelOrigin | None = None
     """Where the labels came from, if they came from files."""

@@ -1,4 +1,4 @@
-"""Where a site's files lie, and how they are written: whole or not at all, for the owner's eyes only."""
+"""Paths of a site's audit files, and writing them atomically and privately."""
 
 from __future__ import annotations
 

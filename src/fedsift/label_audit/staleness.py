@@ -1,4 +1,4 @@
-"""What an audit's folder holds from before: of which study it is, and whether its run judged the present data."""
+"""Checks whether an audit folder belongs to this study and whether its run judged the present data."""
 
 from __future__ import annotations
 
@@ -51,29 +51,29 @@ def _asked(study: Study) -> dict[str, Any]:
     ).to_table()
 
 
-def present(out: Path, spread: FederatedDataset) -> FederatedDataset:
-    """The data without the samples that sites of the audit in `out` were told to forget, should they still be there."""
-    for site in spread.sites:
+def present(out: Path, federated: FederatedDataset) -> FederatedDataset:
+    """The data without the samples that sites of the audit in `out` were asked to forget, if they are still there."""
+    for site in federated.sites:
         gone = ForgottenEntry(LabelLedger(SiteFolder.of(out, site).ledger).entries())
         if len(gone):
-            spread = _without(spread, site, gone)
-    return spread
+            federated = _without(federated, site, gone)
+    return federated
 
 
-def _without(spread: FederatedDataset, site: str, gone: ForgottenEntry) -> FederatedDataset:
-    n = len(spread.rows[site])
-    keep = np.array([name not in gone for name in names_of(spread.dataset, site_rows(spread, site)[0])])
+def _without(federated: FederatedDataset, site: str, gone: ForgottenEntry) -> FederatedDataset:
+    n = len(federated.rows[site])
+    keep = np.array([name not in gone for name in names_of(federated.dataset, site_rows(federated, site)[0])])
 
     def cut(parts: dict[str, Any], mask: NDArray[np.bool_]) -> dict[str, Any]:
         return {**parts, site: parts[site][mask]} if site in parts else parts
 
-    truth = spread.truth
+    truth = federated.truth
     return replace(
-        spread,
-        rows=cut(spread.rows, keep[:n]),
-        given=cut(spread.given, keep[:n]),
-        held_out=cut(spread.held_out, keep[n:]),
-        held_out_given=cut(spread.held_out_given, keep[n:]),
+        federated,
+        rows=cut(federated.rows, keep[:n]),
+        given=cut(federated.given, keep[:n]),
+        held_out=cut(federated.held_out, keep[n:]),
+        held_out_given=cut(federated.held_out_given, keep[n:]),
         truth=None
         if truth is None
         else replace(
@@ -84,17 +84,17 @@ def _without(spread: FederatedDataset, site: str, gone: ForgottenEntry) -> Feder
     )
 
 
-def changed_sites(study: Study, folder: RunFolder, spread: FederatedDataset) -> list[str]:
+def changed_sites(study: Study, folder: RunFolder, federated: FederatedDataset) -> list[str]:
     """Sites whose data are not those that the run judges, or of which it does not say what it judges."""
     header = folder.checkpointed()
     if header is None or not isinstance(study.method, LabelAudit):
         return []  # without a finished round there is nothing to go on from; only the label audit notes its data
-    here = open_in_process(replace(study, engine=replace(study.engine, workers=0)), spread, "")
-    every = dict.fromkeys([*spread.sites, *header.notebooks])
+    here = open_in_process(replace(study, engine=replace(study.engine, workers=0)), federated, "")
+    every = dict.fromkeys([*federated.sites, *header.notebooks])
     return [
         name
         for name in every
-        if name not in spread.rows
+        if name not in federated.rows
         or name not in header.notebooks
         or _noted(folder.path / header.notebooks[name])
         != data_of(here.site(RequestEnvelope("", name, RequestMoment(study.seed, "", 0, 0), "", Request())))
@@ -106,9 +106,9 @@ def _noted(notebook: Path) -> Any:
     return codec.decoded(notebook.read_bytes(), notebook).get(DATA) if notebook.is_file() else None
 
 
-def refuse_other_data(study: Study, folder: RunFolder, spread: FederatedDataset, way_out: str) -> None:
+def refuse_other_data(study: Study, folder: RunFolder, federated: FederatedDataset, way_out: str) -> None:
     """Raises RunError where the run of a label audit judged other data than those that are there."""
-    if changed := changed_sites(study, folder, spread):
+    if changed := changed_sites(study, folder, federated):
         raise RunError(f"{folder.path} did not judge the labels and samples that {few(changed)} now: {way_out}")
 
 

@@ -1,4 +1,4 @@
-"""What people said about labels: one reader's verdict a sample, read from the page's file, a CSV or Label Studio.
+"""Readers' verdicts on labels: read from the page's file, a CSV or Label Studio, and combined.
 
 A verdict is turned into class names at once, by the proposal that its reader saw, so that it stays true whatever
 recalibration or a later audit proposes.
@@ -265,7 +265,7 @@ def in_order(verdicts: Iterable[ReviewVerdict]) -> list[ReviewVerdict]:
     result = list(verdicts)
     places: dict[tuple[str, str, bool], list[int]] = {}
     for k, one in enumerate(result):
-        # an adjudication replaces any other of the sample, whoever made it
+        # an adjudication replaces every other verdict on the sample
         places.setdefault((one.id, "" if one.adjudicates else one.reader, one.adjudicates), []).append(k)
     for own in places.values():
         times, latest = [], datetime.min.replace(tzinfo=UTC)

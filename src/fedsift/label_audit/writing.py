@@ -1,4 +1,4 @@
-"""Everything that a site gets from an audit, written in one place."""
+"""Writes all files of a site's audit."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def write_tables(folder: SiteFolder, audit: SiteAudit) -> None:
     else:
         folder.test_labels.unlink(missing_ok=True)
     write_private(folder.summary, json.dumps(plain(summary(audit)), indent=2) + "\n")
-    # What was released stays so: of two releases, the difference would tell what a few verdicts changed.
+    # What was released stays so: the difference of two releases would disclose what a few verdicts changed.
     write_private(folder.release, json.dumps(plain(release(audit.as_made)), indent=2) + "\n")
 
 
@@ -211,21 +211,21 @@ def write_again(
     out: Path,
     audit: SiteAudit,
     thumbnails: Thumbnails | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> tuple[SiteFolder, SiteAudit]:
     """`write_site` of a fresh audit, with the settled verdicts of the site's ledger as known labels.
 
-    Also the audit as it was written. `tell` gets a line about what was taken over.
+    Also the audit as it was written. `report` is called with a line about what was kept from before.
     """
     folder = SiteFolder.of(out, audit.site)
     entries = LabelLedger(folder.ledger).entries()
     verdicts = verdicts_on(audit, entries)
-    plan = _planned(folder, audit.without(ForgottenEntry(entries)), tell, worked=bool(verdicts))
+    plan = _planned(folder, audit.without(ForgottenEntry(entries)), report, worked=bool(verdicts))
     known = [name for name in known_labels(audit, verdicts) if name in audit.row_of]
     if known:
         audit = _known(audit, plan, verdicts)
         words = "verdict is taken as known label" if len(known) == 1 else "verdicts are taken as known labels"
-        tell(f"site '{audit.site}': {len(known)} settled {words}")
+        report(f"site '{audit.site}': {len(known)} settled {words}")
     return write_site(out, audit, thumbnails, plan=plan), audit
 
 
@@ -236,7 +236,7 @@ def _known(audit: SiteAudit, plan: ReviewPlan, verdicts: list[ReviewVerdict]) ->
     return replace(after, flagged=after.flagged | (audit.flagged & copies))
 
 
-def _planned(folder: SiteFolder, audit: SiteAudit, tell: Callable[[str], None], *, worked: bool) -> ReviewPlan:
+def _planned(folder: SiteFolder, audit: SiteAudit, report: Callable[[str], None], *, worked: bool) -> ReviewPlan:
     """The plan that is there while its samples and their labels are; else one as long, from the present list.
 
     worked: whether anybody reviewed. A usual queue that nobody worked on is drawn from the present list at once.
@@ -250,13 +250,13 @@ def _planned(folder: SiteFolder, audit: SiteAudit, tell: Callable[[str], None], 
     if not worked and lengths == [None] * 3 and (kept.blind, kept.seed) == (BLIND, audit.seed):
         return draw_plan(audit)
     if _stands(kept, folder, audit):
-        tell(
+        report(
             f"site '{audit.site}': the review queue stays as it was drawn, from the list of the earlier audit; "
             f"`fedsift review plan {argument(folder.path)}` draws one from this"
         )
         return replace(kept, fingerprint=now)
     drawn = draw_plan(audit, *lengths, blind=kept.blind, seed=kept.seed)
-    tell(f"site '{audit.site}': samples of the review queue are gone or have other labels: another is drawn")
+    report(f"site '{audit.site}': samples of the review queue are gone or have other labels: another is drawn")
     return drawn
 
 

@@ -1,1 +1,1 @@
-"""The page that shows runs while they run, from their folders alone: `fedsift serve`. No torch here."""
+"""The live page: `fedsift serve` shows runs while they run, from their folders. Imports no torch."""

@@ -1,4 +1,4 @@
-"""Who may see and do what: the address that was asked for, the token, and where a request comes from.
+"""Access control of the live page: allowed hosts, token and origin of a request.
 
 On loopback everybody on this machine may look, and who has the token may act. Off loopback nothing is shown without
 it. A browser that was lured here by another page (a name that suddenly means 127.0.0.1, a form that posts across) is

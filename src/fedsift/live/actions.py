@@ -1,4 +1,4 @@
-"""Stop and resume, from the page: a run is asked to stop by a file, and gone on with by a process of its own."""
+"""Actions of the live page: stop a run (by a file in its folder) and resume it (in a process of its own)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def stop(folder: RunFolder) -> None:
 
 
 def resume(folder: RunFolder) -> int:
-    """Go on with a run in a process of its own, which lives on when the page's server ends; returns its id."""
+    """Go on with a run in a process of its own, which keeps running when the page's server ends; returns its id."""
     state = present_state(folder)
     if folder.deployed:
         raise RunError("this run is across real sites: go on with the `fedsift flower start` that began it")

@@ -1,4 +1,4 @@
-"""The routes: all runs, a run's page, its stream of news, its report, stop and resume. Everything else is a 404."""
+"""The live page's routes: all runs, a run's page, its event stream, its report, stop and resume."""
 
 from __future__ import annotations
 
@@ -155,12 +155,12 @@ class LiveApp:
 
     async def _lists(self) -> AsyncIterator[str]:
         assert self.runs is not None
-        told, quiet = "", 0.0
+        sent, quiet = "", 0.0
         while True:
             said = json.dumps(await asyncio.to_thread(self.runs.glances))
-            if said != told or quiet >= KEEP_ALIVE:
-                yield said if said != told else ""
-                told, quiet = said, 0.0
+            if said != sent or quiet >= KEEP_ALIVE:
+                yield said if said != sent else ""
+                sent, quiet = said, 0.0
             await asyncio.sleep(LIST_EVERY)
             quiet += LIST_EVERY
 

@@ -1,4 +1,4 @@
-"""The live page beside a command that runs something: a process of its own, so that neither slows the other."""
+"""Starts the live page beside a command that runs something, as a process of its own."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ var Draw = (function () {
     });
   }
 
-  /* Shape tells too: an answer is a band in the middle, what was set aside is full height, absence lies at the foot. */
+  /* Shape shows it too: an answer is a band in the middle, what was set aside is full height, absence lies at the foot. */
   var SHAPES = [[0, 0], [2, 5], [2, 5], [5, 7], [0, 7]];
 
   /* A lane: `code(i)` of `count` rounds over the canvas's width; of rounds that share a pixel the most notable shows.

@@ -1,4 +1,4 @@
-"""A run at a glance, for the list of all runs: little is read, however long the run."""
+"""A one-line overview of a run for the list of all runs; reads little, however long the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages as the server sends them: the frame, the look, the script. What they show comes by the stream."""
+"""The HTML of the live pages; their content comes over the event stream."""
 
 from __future__ import annotations
 

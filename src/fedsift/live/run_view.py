@@ -1,4 +1,4 @@
-"""One run that somebody looks at: its events are read as they come, and everybody who looks is told the same."""
+"""A run as the live page shows it: its events are read as they come, and all viewers get the same stream."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedsift.runs.reading import INTERRUPTED, NEW, RUNNING, SILENT, STARTING, ST
 # What the live page says on top, and which numbers it keeps to itself
 # ------------------------------------------------------------------------------
 
-FLOOR = 10
+MIN_COUNT = 10
 """Counts below this are withheld across real sites, as in what leaves a site by default."""
 HAS = {
     STOPPING: "is stopping",
@@ -53,9 +53,9 @@ def headline(story: RunHistory, state: RunState) -> str:
 
 
 def withheld(numbers: dict[str, float]) -> dict[str, Any]:
-    """Whole numbers from 1 up to the floor say only that they are small: they may count single patients."""
+    """Whole numbers from 1 up to the minimum count say only that they are small: they may count single patients."""
     return {
-        name: f"fewer than {FLOOR}" if float(value).is_integer() and 0 < abs(value) < FLOOR else value
+        name: f"fewer than {MIN_COUNT}" if float(value).is_integer() and 0 < abs(value) < MIN_COUNT else value
         for name, value in numbers.items()
     }
 
@@ -72,7 +72,7 @@ SLOWEST = 50
 
 
 class RunView:
-    """A run's story, shared by all who look on; it is read only while somebody does."""
+    """A run's history, shared by all viewers; it is read only while there are any."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -81,7 +81,7 @@ class RunView:
         self.state = RunState("new")
         self._listeners: set[asyncio.Queue[str]] = set()
         self._task: asyncio.Task[None] | None = None
-        self._told: tuple[Any, ...] = ()
+        self._sent: tuple[Any, ...] = ()
         self._looked = 0.0
 
     async def messages(self) -> AsyncIterator[str]:
@@ -124,12 +124,12 @@ class RunView:
 
     def _publish(self) -> None:
         now = time.time()
-        if now - self._looked >= LOOK_EVERY or self.tail.offset != (self._told or (-1,))[0]:
+        if now - self._looked >= LOOK_EVERY or self.tail.offset != (self._sent or (-1,))[0]:
             self.state, self._looked = self._state(now), now
         present = (self.tail.offset, self.state, self.story.now(now))
-        if present == self._told:
+        if present == self._sent:
             return
-        self._told = present
+        self._sent = present
         message = self._message(self.story.news(now))
         for queue in list(self._listeners):
             try:
@@ -141,8 +141,8 @@ class RunView:
         story = self.story
         return with_resumed(self.folder, state_of(self.folder, story.started, story.ended, story.last_at, now))
 
-    def _message(self, told: dict[str, Any]) -> str:
-        told |= {
+    def _message(self, view: dict[str, Any]) -> str:
+        view |= {
             "state": self.state.word,
             "why": self.state.why,
             "active": self.state.active,
@@ -152,11 +152,11 @@ class RunView:
             "strange": self.tail.strange,
         }
         if self.folder.deployed:
-            told["own"] = withheld(told["own"])
+            view["own"] = withheld(view["own"])
         try:
-            return json.dumps(told, separators=(",", ":"), allow_nan=False)
+            return json.dumps(view, separators=(",", ":"), allow_nan=False)
         except ValueError:  # a foreign file may hold what is no number
-            return json.dumps(plain(told), separators=(",", ":"))
+            return json.dumps(plain(view), separators=(",", ":"))
 
 
 # One site of a run
@@ -206,7 +206,7 @@ class SiteView:
         if not isinstance(size, int) or isinstance(size, bool):
             raise ValueError("no line of ours")
         request = line.get("request")
-        if request is None:  # the door's own note of what went through it: bytes on the wire
+        if request is None:  # the gateway's own note of what went through it: bytes on the wire
             entry = {"request": f"wire {short(line.get('route', ''), 80)}", "fields": [], "run": ""}
         else:
             refused = bool(line.get("refused"))
@@ -225,7 +225,7 @@ class SiteView:
             {"at": short(line.get("at", ""), 40), "bytes": size, "sha256": short(line.get("sha256", ""), 12)} | entry
         )
 
-    def told(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "answered": self.answered,
@@ -242,7 +242,7 @@ class SiteView:
         said, quiet = "", 0
         while True:
             self.take()
-            now = json.dumps(self.told())
+            now = json.dumps(self.content())
             if now != said:
                 said, quiet = now, 0
                 yield now

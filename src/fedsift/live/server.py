@@ -1,4 +1,4 @@
-"""The server itself: uvicorn on one address, with an address and a token to print."""
+"""Starts the live page with uvicorn on one address, with a URL and a token to print."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRIED = 50
 
 @dataclass(frozen=True)
 class Address:
-    """Where the page is. `url` holds the token: whoever opens it may stop and resume."""
+    """Where the page is. `url` holds the token: its holder may stop and resume runs."""
 
     url: str
     plain: str

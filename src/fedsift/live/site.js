@@ -1,6 +1,6 @@
 /* A site's own page: its answers, what left it, its audit. */
 (function () {
-  var $ = function (id) { return document.getElementById(id); }, told = null, audit = false;
+  var $ = function (id) { return document.getElementById(id); }, view = null, audit = false;
 
   function cell(line, words, title) {
     var made = line.insertCell();
@@ -27,17 +27,17 @@
   }
 
   function show() {
-    var count = told.lane.length;
-    $("headline").textContent = (told.answered ? told.name + " has answered " + told.answered + (told.answered === 1 ? " request" : " requests") + "; "
-      + Draw.size(told.bytes) + " left it" : "Nothing has left " + told.name + " so far") + ".";
-    $("tiles").replaceChildren(Draw.tile("Answered", told.answered.toLocaleString("en"), told.runs.length ? "in " + told.runs.join(", ") : "no run yet"),
-      Draw.tile("Refused by this site", String(told.refused), "by its own policy, or because it could not"), Draw.tile("Left this site", Draw.size(told.bytes), "every line is in egress.jsonl"));
-    Draw.lane($("strip"), Draw.widthOf($("strip")), count, function (i) { return told.lane.charCodeAt(i) - 48; }, Draw.colours(), 0, count - 1);
-    $("lines").replaceChildren(table(told.lines));
-    if (!audit || !told.audit) {
-      audit = told.audit;
+    var count = view.lane.length;
+    $("headline").textContent = (view.answered ? view.name + " has answered " + view.answered + (view.answered === 1 ? " request" : " requests") + "; "
+      + Draw.size(view.bytes) + " left it" : "Nothing has left " + view.name + " so far") + ".";
+    $("tiles").replaceChildren(Draw.tile("Answered", view.answered.toLocaleString("en"), view.runs.length ? "in " + view.runs.join(", ") : "no run yet"),
+      Draw.tile("Refused by this site", String(view.refused), "by its own policy, or because it could not"), Draw.tile("Left this site", Draw.size(view.bytes), "every line is in egress.jsonl"));
+    Draw.lane($("strip"), Draw.widthOf($("strip")), count, function (i) { return view.lane.charCodeAt(i) - 48; }, Draw.colours(), 0, count - 1);
+    $("lines").replaceChildren(table(view.lines));
+    if (!audit || !view.audit) {
+      audit = view.audit;
       var words = document.createElement("p"), link = document.createElement("a");
-      if (told.audit) {
+      if (view.audit) {
         link.href = "audit.html"; link.textContent = "Open this site’s audit";
         words.append(link, ": which of its labels are probably wrong. It stays on this machine.");
       } else { words.textContent = "There is none yet. `fedsift flower audit site.toml` writes it when a run has judged this site’s labels."; }
@@ -47,10 +47,10 @@
 
   var stream = new EventSource("events");
   stream.onmessage = function (event) {
-    told = JSON.parse(event.data);
+    view = JSON.parse(event.data);
     $("state").textContent = "up to date"; $("state").className = "state";
     show();
   };
   stream.onerror = function () { $("state").textContent = "no connection"; $("state").className = "state offline"; };
-  window.addEventListener("resize", function () { if (told) { show(); } });
+  window.addEventListener("resize", function () { if (view) { show(); } });
 })();

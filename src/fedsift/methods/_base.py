@@ -1,4 +1,4 @@
-"""What the methods share: their registry, the recipe of local training, and the round of the one-stage methods."""
+"""Base classes of the methods: their registry, the recipe of local training, and the round of one-stage methods."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ HOSTILE = 0.2
 
 
 def oracle_note(*words: str | None) -> str | None:
-    """What a run was told of the truth, of several things; None for nothing."""
+    """What a method is given of the truth, as one note; None for nothing."""
     return ", ".join(word for word in words if word) or None
 
 
@@ -66,7 +66,7 @@ class Averaging(TrainingMethod):
     do (docs/methods/aggregation.md); `package.module:function` names a rule of another package."""
     hostile: Annotated[float, Range(0, 0.5, below=True)] = field(default=HOSTILE, kw_only=True)
     """f / m: share of a round's sites that may send anything at all, for "trimmed", "krum" and "multi-krum". A share
-    other than the usual one is taken for told, and the run says so."""
+    other than the usual one is taken for knowledge of the truth, and the run says so."""
 
     @property
     def oracle(self) -> str | None:
@@ -129,7 +129,7 @@ Loss = Literal["ce", "sce", "gce", "elr"]
 
 @dataclass(frozen=True)
 class AnyLoss(OneStage):
-    """A method of one repeated round that does not care on which loss its sites train."""
+    """A method of one repeated round whose sites may train on any loss."""
 
     loss: Loss = "ce"
     """What sites minimise: cross-entropy, or a loss that bears wrong labels better: "sce" (symmetric), "gce"
@@ -201,16 +201,16 @@ def size_weighted(replies: Replies[Trained]) -> Weights:
 # What several methods have to say about the federations that they fit ------------------------------------------------
 
 FEWEST_FOR_A_MIXTURE = 4
-"""Sites among which two groups can be told apart."""
+"""Sites that are needed to separate two groups."""
 
 
 def mixture_incompatibilities(facts: FederationFacts) -> Iterator[Incompatibility]:
     """Of two sites a mixture calls one noisy whatever their labels are like, and no test can say otherwise: refused.
 
-    Three can be parted, but hardly be told apart: a run goes on and says so.
+    Three can be split, but hardly significantly: a run continues with a warning.
     """
     if facts.sites is not None and facts.sites < FEWEST_FOR_A_MIXTURE:
-        words = f"it tells noisy from clean sites by a mixture; {facts.sites} sites are too few"
+        words = f"it separates noisy from clean sites by a mixture; {facts.sites} sites are too few"
         yield Incompatibility(f"{words} ({FEWEST_FOR_A_MIXTURE} at least)", refuses=facts.sites < 3)
 
 
@@ -221,7 +221,7 @@ def for_missing_classes(facts: FederationFacts) -> Iterator[Incompatibility]:
 
 def tested_for_own_labels(detection: str | None, facts: FederationFacts) -> Literal["paper", "tested"]:
     """Own labels may well be clean, and the papers' mixtures find noise in any federation: a method that can test
-    for noise first does so for them unless told otherwise."""
+    for noise first does so for them unless configured otherwise."""
     if detection in ("paper", "tested"):
         return detection  # type: ignore[return-value]
     return "tested" if facts.own_labels else "paper"
@@ -265,7 +265,7 @@ class BlindShare(Reply):
 
 @dataclass(frozen=True)
 class EstimateBlindShare(Request[BlindShare]):
-    """Estimate the share of blind labels under this model (signals/reference.py); three classes at least."""
+    """Estimate the share of blind labels under this model (`detection.group_test`); three classes at least."""
 
     reply_type: ClassVar[type[Reply]] = BlindShare
 
@@ -277,7 +277,8 @@ class EstimateBlindShare(Request[BlindShare]):
 
 
 def beside_clean_sites(found: Findings, federation: Federation, weights: Weights) -> Findings:
-    """These findings, or, where even the best sites have many blind labels under this model, that nobody can be named.
+    """These findings, or, where even the best sites have many blind labels under this model, that no site can be called
+    noisy.
 
     The sites' own estimates are then their noise levels.
     """
@@ -291,7 +292,7 @@ def beside_clean_sites(found: Findings, federation: Federation, weights: Weights
 
 
 def without_reference(found: Findings, federation: Federation) -> bool:
-    """Say once, in words, that nobody can be named."""
+    """Say once, in words, that no site can be called noisy."""
     if found.no_clean_reference:
         federation.warn(
             "no clean reference: even the best sites have many labels that look drawn at random, so no site can be "

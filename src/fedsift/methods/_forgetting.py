@@ -1,5 +1,5 @@
 """Leaving out the samples of large loss, as many as a site's labels seem to be wrong: what Co-teaching and RoFL share
-at a site. The share is given, or the site's own estimate of its last visit (signals/noise_rate.py)."""
+at a site. The share is given, or the site's own estimate of its last visit (`noise_rate` below)."""
 
 from __future__ import annotations
 

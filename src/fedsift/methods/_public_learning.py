@@ -17,7 +17,7 @@ from fedsift.training.public_learning import Collaborate
 
 @dataclass(frozen=True)
 class LearnsInPublic(TrainingMethod):
-    """Private training first, then rounds in which sites learn from what the others said and show what they say now."""
+    """Private training first, then rounds in which sites learn from the others' predictions and send their own."""
 
     needs: ClassVar[tuple[str, ...]] = ("public",)
     mixed_networks: ClassVar[bool] = True

@@ -42,8 +42,9 @@ class VisitsInTurn(Averaging):
     Table 6, "w/o fraction scheduling"."""
     first_together: bool | None = None
     """In the very first visit let all the other sites train as well, so that the gate sees them beside each other
-    before any of them makes the model alone: whoever goes too far or back is told then, and later by it. Their models
-    are used for nothing else. By itself: across real sites, not in simulations, whose sites are honest."""
+    before any of them makes the model alone: an update that is too long or goes backwards is found then, and later ones
+    by comparison with it. Their models are used for nothing else. By itself: across real sites, not in simulations,
+    whose sites are honest."""
 
     def completed(self, facts: FederationFacts) -> Self:
         if facts.sites is None or self.visit_fraction is not None:

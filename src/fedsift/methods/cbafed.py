@@ -36,7 +36,7 @@ class UsedCount(Reply):
     """How many labels a site trains on; which, stays there."""
 
     labels: int = disclosed("how many labels it trains on, given ones and those that it tagged itself")
-    positives: Tensor = disclosed("how many of them say yes, for each class, [K]; 0 below the site's floor")
+    positives: Tensor = disclosed("how many of them say yes, for each class, [K]; 0 below the site's minimum count")
 
     def refusal(self, request: TagByThreshold, facts: SiteFacts) -> str | None:
         if self.positives.shape != (request.classes,) or self.positives.dtype != torch.int64:
@@ -69,7 +69,7 @@ class TagByThreshold(Request[UsedCount]):
             labels = torch.where(annotated, site.given, torch.where(sure, tags.to(site.given.dtype), 0))
             site.keep_evidence(NAME, labels=labels, known=known, proposed=labels)
         positives = (labels * known).sum(0).to(torch.int64)
-        return UsedCount(site.suppress_small(int(known.sum())), positives.masked_fill(positives < site.smallest, 0))
+        return UsedCount(site.suppress_small(int(known.sum())), positives.masked_fill(positives < site.min_count, 0))
 
 
 def class_thresholds(positives: ArrayLike, base: float, low: float, high: float) -> NDArray[np.float64]:

@@ -162,7 +162,7 @@ class TrainDivided(TrainPair):
 @methods.register("dividemix")
 @dataclass(frozen=True)
 class DivideMix(TwoNetworks):
-    """Two networks; each tells the other which labels to believe, and both guess the labels of the rest."""
+    """Two networks; each selects for the other which labels to believe, and both guess the labels of the rest."""
 
     summary: ClassVar[str] = "Parts samples by loss and learns from the doubtful ones as if they had no label"
     paper: ClassVar[str] = "Li et al. 2020; federated as in FedCorr's comparison"

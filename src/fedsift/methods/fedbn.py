@@ -57,13 +57,13 @@ class TrainBody(Train):
     def reply(self, site: Site, result: TrainingResult | None) -> Trained:
         trained = super().reply(site, result)
         site.notebook[NORMS] = {name: trained.weights[name] for name in self.norms}
-        told = {**trained.weights, **{name: self.weights[name] for name in self.norms}}
-        return BodyTrained(told, trained.samples, trained.loss, trained.then)
+        sent = {**trained.weights, **{name: self.weights[name] for name in self.norms}}
+        return BodyTrained(sent, trained.samples, trained.loss, trained.then)
 
 
 @dataclass(frozen=True)
 class TrainBodyReleasingNorms(TrainBody):
-    """The same, and tell the batch norm too, for a model with everyone's average."""
+    """The same, and send the batch norm too, for a model with the average of all sites."""
 
     reply_type: ClassVar[type[Reply]] = Trained
 
@@ -111,8 +111,8 @@ class FedBN(OneStage):
     evaluates: ClassVar[Asks] = (EvaluateNormed,)
 
     averaged: bool = True
-    """Also make one model for everyone, with the average of the sites' batch norm, which they then tell; no site
-    trains from it. Off: batch norm never leaves a site, and there is no model for somebody new."""
+    """Also make one model for everyone, with the average of the sites' batch norm, which they then send; no site
+    trains from it. Off: batch norm never leaves a site, and there is no model for a new site."""
 
     @property
     def asks(self) -> Asks:

@@ -178,7 +178,7 @@ class SortByOwnLearner(TrainingRequest[TrainingCount]):
 
     @property
     def besides(self) -> tuple[Request[Any], ...]:
-        """What rides on the learner's parts; the parts themselves are this request's own and tell nothing."""
+        """Requests that accompany the learner's parts; the parts themselves disclose nothing."""
         return tuple(rider for part in self.parts for rider in part.besides)
 
     def job(self, site: Site) -> TrainingJob:

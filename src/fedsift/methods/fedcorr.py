@@ -58,7 +58,7 @@ def standing(lids: NDArray[np.float64]) -> NDArray[np.float64]:
     -> [S]`.
 
     Each iteration's LIDs are centred and scaled over the sites visited in it, so that iterations of small and
-    of large LIDs count alike. NaN for a site that was never visited; 0 where an iteration tells nobody apart.
+    of large LIDs count alike. NaN for a site that was never visited; 0 where an iteration separates no sites.
     """
     visited = ~np.isnan(lids)
     count = visited.sum(axis=1, keepdims=True)
@@ -631,7 +631,7 @@ class FedCorr(FedCorrSettings):
     """Visit every site, judge its predictions' dimensionality, correct labels at noisy ones; train as usual.
 
     The defaults are what produced the published CIFAR-10 tables (the released code) where that is safe;
-    `form = "printed"` is the method as printed, `form = "released"` the code to the letter.
+    `form = "printed"` is the method as printed, `form = "released"` the code exactly.
     """
 
     def start(self, federation: Federation) -> FedCorrState:
@@ -741,7 +741,7 @@ class FedCorr(FedCorrSettings):
         if self.detection != "tested":
             return Findings(tuple(sites[known[i]] for i in split_values(scores[known]).noisy))
         each = self.false_alarm / self.iterations
-        draws = max(999, round(10 / each))  # enough to tell chances as small as `each`
+        draws = max(999, round(10 / each))  # enough for probabilities as small as `each`
         found = tested_split(scores[:, None], federation.random("tested"), each, draws=draws)
         return tested_findings(sites, found)
 

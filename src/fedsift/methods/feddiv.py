@@ -332,7 +332,7 @@ class FedDivState(InTurnState):
 @methods.register("feddiv")
 @dataclass(frozen=True)
 class FedDiv(VisitsInTurn):
-    """All sites share one mixture of two Gaussians over their samples' losses, which tells clean from wrong labels.
+    """All sites share one mixture of two Gaussians over their samples' losses, which separates clean from wrong labels.
 
     The defaults are the method as printed with the guards that it needs; `form = "printed"` doubts also labels that the
     model itself would give, `form = "released"` is the deleted code.
@@ -481,13 +481,13 @@ class FedDiv(VisitsInTurn):
             self.filter_cov_power,
         )
         federation.record(filter=[[round(float(v), 6) for v in row] for row in common.table])
-        self.tell(federation, {site: float(own[2, 1]) for site, own in every.items()})
+        self.report(federation, {site: float(own[2, 1]) for site, own in every.items()})
         return replace(state, filter=torch.from_numpy(common.table), filters=dict(every))
 
     def sizes(self, federation: Federation, sites: Mapping[str, Any]) -> Sequence[float]:
         return [federation.facts[site].samples for site in sites]
 
-    def tell(self, federation: Federation, level: Mapping[str, float]) -> None:
+    def report(self, federation: Federation, level: Mapping[str, float]) -> None:
         """Who looks noisy: more than `noisy_above` of its labels belong to the larger losses."""
         noisy = tuple(site for site, share in level.items() if share > self.noisy_above)
         unmeasured = tuple(site for site in federation.sites if site not in level)
@@ -499,7 +499,7 @@ class FedDiv(VisitsInTurn):
             site: FilterLabels(state.weights, self.filter_for(site, state), self.rules) for site in federation.sites
         }
         replies = federation.ask(requests)
-        self.tell(
+        self.report(
             federation,
             {site: reply.suspects / federation.facts[site].samples for site, reply in replies.items()},
         )

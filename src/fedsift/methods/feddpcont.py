@@ -72,7 +72,7 @@ class ReleasedCounts(Reply):
             return f"epsilon = {self.epsilon} is more than the {request.epsilon} that was asked"
         if not isinstance(self.releases, int) or isinstance(self.releases, bool) or self.releases < 1:
             return f"releases = {self.releases!r} is no number of releases"
-        return None if isinstance(self.private, bool) else "whether the draw was private is not told"
+        return None if isinstance(self.private, bool) else "it does not say whether the draw was private"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class ReleaseLabels(Request[ReleasedCounts]):
 
     def answer(self, site: Site) -> ReleasedCounts:
         labels = digest_of(site.given)
-        if self.classes != site.n_classes:  # an answer that no other label could give would tell the label
+        if self.classes != site.n_classes:  # an answer that no other label could give would disclose the label
             raise DataError(
                 f"site '{site.name}' has {site.n_classes} classes: it draws from all of them, not from {self.classes}"
             )
@@ -124,9 +124,9 @@ class ReleaseLabels(Request[ReleasedCounts]):
                 f"site '{site.name}' released its labels at epsilon = {loss_of(page['epsilon']):g} before, "
                 f"more than the {loss_of(self.epsilon):g} asked now: ask for as much, or leave the site out"
             )
-        if page["epsilon"] is None and bool(((page["counts"] > 0) & (page["counts"] < site.smallest)).any()):
+        if page["epsilon"] is None and bool(((page["counts"] > 0) & (page["counts"] < site.min_count)).any()):
             raise DataError(
-                f"site '{site.name}' tells no count below its floor {site.smallest}, and true counts were asked for: "
+                f"site '{site.name}' reports no count below {site.min_count}, and true counts were asked for: "
                 "ask for randomised ones (epsilon)"
             )
         return ReleasedCounts(page["counts"], page["epsilon"], 1, page["private"])
@@ -196,7 +196,7 @@ class LargestLogit(Reply):
     """How far the logits have grown."""
 
     value: float = disclosed(
-        "largest absolute logit of its model on its own samples; with a floor, the mean over so many",
+        "largest absolute logit of its model on its own samples; with a minimum count, the mean over so many",
         least=0.0,
     )
 
@@ -215,7 +215,7 @@ class WatchLogits(Request[LargestLogit]):
 
     def answer(self, site: Site) -> LargestLogit:
         largest = site_logits(site, site.weights_for(self.weights)).abs().amax(-1)
-        return LargestLogit(float(largest.topk(max(1, site.smallest)).values.mean()))
+        return LargestLogit(float(largest.topk(max(1, site.min_count)).values.mean()))
 
 
 Recovery = Literal["clip", "project", "shrink", "raw"]
@@ -386,8 +386,8 @@ def label_shares(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(T^T)^-1 p (Alg. 1 lines 8-9) and the shares q made of it, `[K]` each.
 
-    Counts are pooled by epsilon and weighed by their number. Epsilon 0 tells nothing: all at 0 is uniform. Beside
-    others, neither does a pool whose noise alone is more than any distribution differs from equal shares.
+    Counts are pooled by epsilon and weighed by their number. Epsilon 0 carries no information: all at 0 is uniform.
+    Beside others, neither does a pool whose noise alone is more than any distribution differs from equal shares.
     """
     counts: dict[float | None, NDArray[np.float64]] = {}
     for reply in releases:
@@ -397,13 +397,13 @@ def label_shares(
     most = max(min(noises.values()), 1 - 1 / len(next(iter(counts.values()))))
     heard = {epsilon: pool for epsilon, pool in counts.items() if noises[epsilon] <= most}
     found = [(float(pool.sum()), posterior(pool, epsilon).raw) for epsilon, pool in heard.items()]
-    telling = [(size, raw) for size, raw in found if raw is not None]
-    if not telling:
+    informative = [(size, raw) for size, raw in found if raw is not None]
+    if not informative:
         classes = len(next(iter(counts.values())))
         uniform = np.full(classes, 1.0 / classes)
         return uniform, uniform
-    total = sum(size for size, _ in telling)
-    raw = np.sum([size * part for size, part in telling], axis=0) / total
+    total = sum(size for size, _ in informative)
+    raw = np.sum([size * part for size, part in informative], axis=0) / total
     if recovery == "raw":
         return raw, raw
     if recovery == "project":

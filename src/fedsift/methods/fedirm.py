@@ -148,7 +148,7 @@ class Relate(Request[RelationRows]):
         logits = site_logits(site, site.weights_for(self.weights)).double()
         members = site.given.double()
         rows, _ = relation_matrix(logits, members, self.temperature)
-        held = members.sum(0) >= max(self.least_members, site.smallest)
+        held = members.sum(0) >= max(self.least_members, site.min_count)
         rows = torch.where(held.unsqueeze(-1), rows, 0.0)
         return RelationRows(rows[active].float(), held[active])
 
@@ -309,9 +309,9 @@ class FedIRM(PartlyAnnotated):
         k = len(federation.classes)
         rows, held = np.zeros((len(replies), k, k)), np.zeros((len(replies), k), np.bool_)
         for i, (site, reply) in enumerate(replies.items()):
-            [told] = [part for part in reply.then if isinstance(part, RelationRows)]
+            [relations] = [part for part in reply.then if isinstance(part, RelationRows)]
             active = annotated_classes(federation.facts[site], k)
-            rows[i, active], held[i, active] = told.rows.double().numpy(), told.held.numpy()
+            rows[i, active], held[i, active] = relations.rows.double().numpy(), relations.held.numpy()
         sizes = np.array([float(reply.samples) for reply in replies.values()])
         mean, found = mean_of_holders(rows, held, sizes)
         return torch.from_numpy(mean).float(), torch.from_numpy(found)

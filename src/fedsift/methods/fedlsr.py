@@ -1,5 +1,5 @@
-"""FedLSR (Jiang et al., CIKM 2022) for several yes/no labels a sample, as FedMLP's comparison (Sun et al. 2024) adapted
-it: the label that a site does not annotate is a wrong "absent", noise like any other."""
+"""FedLSR: Jiang et al., Towards Federated Learning against Noisy Labels via Local Self-Regularization, CIKM 2022; and
+its form for several yes/no labels a sample, as FedMLP's comparison (Sun et al. 2024) adapted it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ VIEWS = 2
 
 @dataclass(frozen=True)
 class SelfRegularised(Term):
-    """CE(p_s, y) + gamma JS(z1, z2) [+ lambda_e H(p_s)]: rows of the batch are two looks at the same samples.
+    """CE(p_s, y) + gamma JS(z1, z2) [+ lambda_e H(p_s)]: rows of the batch are two views of the same samples.
 
     p_s is the sharpened mixture of both looks' predictions; its share lambda ~ Beta(1, 1) is drawn once a batch. With
     several yes/no labels a sample each class has a distribution of its own, (sigmoid(z), 1 - sigmoid(z)).
@@ -113,7 +113,7 @@ class SelfRegularised(Term):
 @methods.register("fedlsr")
 @dataclass(frozen=True)
 class FedLSR(OneStage):
-    """FedAvg whose sites agree with themselves: two looks at each sample must give one, sharp prediction.
+    """FedAvg whose sites agree with themselves: two views of each sample must give one, sharp prediction.
 
     The defaults are the loss as printed; `form = "released"` is the released one, which learns slowly.
     """

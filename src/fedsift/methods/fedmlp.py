@@ -228,7 +228,7 @@ def _keep_tags(
     )
 
 
-# What a site tells of its model, Alg. 1 "Local Calculation" --------------------------------------------
+# What a site reports of its model, Alg. 1 "Local Calculation" --------------------------------------------
 
 
 def measured_classes(facts: SiteFacts, n_classes: int, over: str) -> list[int]:
@@ -284,7 +284,7 @@ class MakePrototypes(Request[ClassPrototypes]):
         given = site.given.numpy()[:, active]
         found = local_prototypes(features.numpy(), given, range(len(active)))
         members = np.stack([(given == 0).sum(0), (given == 1).sum(0)], axis=1)
-        held = found.held & (members >= max(self.least_members, site.smallest))
+        held = found.held & (members >= max(self.least_members, site.min_count))
         sure = local_difficulty(torch.sigmoid(logits.double()).numpy(), self.low, self.high)
         return ClassPrototypes(
             torch.from_numpy(np.where(held[..., None], found.vectors, 0.0)).to(torch.float32),

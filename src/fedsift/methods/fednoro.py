@@ -1,5 +1,6 @@
-"""FedNoRo (Wu et al., IJCAI 2023) for sites that annotate some classes only, as FedMLP's comparison (Sun et al. 2024)
-adapted it: its second stage, with every site taken for noisy."""
+"""FedNoRo: Wu et al., FedNoRo: Towards Noise-Robust Federated Learning by Addressing Class Imbalance and Label Noise
+Heterogeneity, IJCAI 2023; and its form for sites that annotate some classes only, as FedMLP's comparison (Sun et al.
+2024) adapted it: the second stage, with every site taken for noisy."""
 
 from __future__ import annotations
 
@@ -143,7 +144,7 @@ class FindsNoisySites(Averaging):
     """Measure on the images as they are, or augmented as in training (the released code)."""
     detection: Literal["paper", "tested"] | None = None
     """"paper": a two-component mixture, which finds noisy sites in any federation. "tested": first asks whether
-    there are two groups at all (signals/tested.py), as it does by itself for own labels."""
+    there are two groups at all (`detection.group_test`), as it does by itself for own labels."""
     false_alarm: Rate = 0.05
     """Largest chance that "tested" names any site of a clean federation."""
     votes: AtLeastOne = 9
@@ -243,7 +244,7 @@ class FindsNoisySites(Averaging):
         features, kept = (result.values if self.min_max else result.filled), result.informative
         if self.per_class and len(kept) < table.shape[1]:
             left = [federation.classes[k] for k in range(table.shape[1]) if k not in set(kept)]
-            federation.warn(f"classes that tell no sites apart were left out of the mixture: {', '.join(left)}")
+            federation.warn(f"classes that separate no sites were left out of the mixture: {', '.join(left)}")
         return features[:, kept] if len(kept) else np.zeros((len(table), 1))
 
     # Stage 2, section 4.2 ------------------------------------------------------------------------------------------
@@ -290,7 +291,7 @@ class FedNoRo(FindsNoisySites):
     """Warm up, find the noisy sites by their per-class losses, then train them by distillation and trust them less.
 
     The defaults are what produced the published tables (the released code) where that is safe; `form = "printed"` is
-    the method as printed, `form = "released"` the code to the letter.
+    the method as printed, `form = "released"` the code exactly.
     """
 
     summary: ClassVar[str] = "Finds noisy sites by per-class losses; distils at them, weighs them by distance"

@@ -62,7 +62,7 @@ def reliable(scores: ArrayLike, own: int, k: int) -> list[int]:
     return order[:k]
 
 
-# FedRN at a site: tell how well the model fits, let neighbours' models vote on the labels, train on
+# FedRN at a site: report how well the model fits, let neighbours' models vote on the labels, train on
 # clean ones
 # ------------------------------------------------------------------------------
 
@@ -72,12 +72,12 @@ CLEAN = "clean"
 ITERATIONS = 100
 """Of the mixture, as released."""
 
-# What a site tells of its model ------------------------------------------------------------------------
+# What a site reports of its model ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ModelProfile(Reply):
-    """By what a site is chosen as a neighbour."""
+    """What a site reports so that others can choose it as a neighbour."""
 
     expertise: float = disclosed("share of its own labels that its trained model agrees with", least=0, most=1)
     output: Tensor = disclosed("the trained model's prediction for one picture of random noise, [K]")
@@ -140,9 +140,9 @@ class TrainNeighbourModel(Train):
         trained = super().reply(site, result)
         mask: Tensor | None = site.workbench.get(CLEAN)
         used = len(site.samples) if mask is None else int(mask.sum())
-        if used < site.smallest:
+        if used < site.min_count:
             raise DataError(
-                f"site '{site.name}' trained on {used} samples, fewer than its floor {site.smallest}: nothing is told"
+                f"site '{site.name}' trained on {used} samples, fewer than its minimum count {site.min_count}"
             )
         return NeighbourModel(trained.weights, trained.samples, trained.loss, trained.then, used)
 
@@ -340,13 +340,13 @@ class FedRN(Averaging):
     def take_in(self, state: FedRNState, replies: Replies[Trained]) -> FedRNState:
         """Average by size; keep every model with what describes it."""
         profiles = {site: reply.then[0] for site, reply in replies.items()}
-        told = {site: profile for site, profile in profiles.items() if isinstance(profile, ModelProfile)}
+        described = {site: profile for site, profile in profiles.items() if isinstance(profile, ModelProfile)}
         return replace(
             state,
             weights=self.merged(replies, state.weights),
             models={**state.models, **{site: reply.weights for site, reply in replies.items()}},
-            expertise={**state.expertise, **{site: own.expertise for site, own in told.items()}},
-            outputs={**state.outputs, **{site: own.output.tolist() for site, own in told.items()}},
+            expertise={**state.expertise, **{site: own.expertise for site, own in described.items()}},
+            outputs={**state.outputs, **{site: own.output.tolist() for site, own in described.items()}},
         )
 
     def incompatibilities(self, facts: FederationFacts) -> Iterator[Incompatibility]:

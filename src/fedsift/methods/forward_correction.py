@@ -76,7 +76,7 @@ def _rows_or_identity(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], i
 
 @dataclass(frozen=True)
 class EstimatedTransition(Reply):
-    """That a site has a matrix now; the matrix stays there."""
+    """Confirms that a site has estimated its matrix, which stays there."""
 
     rows: int = disclosed("for how many classes the site could estimate how their labels are mistaken", counts=False)
 

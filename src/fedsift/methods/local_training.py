@@ -16,7 +16,7 @@ from fedsift.training.own_models import EvaluateOwn, TrainOwn
 @methods.register("local")
 @dataclass(frozen=True)
 class LocalTraining(TrainingMethod):
-    """Each site trains its own network on its own labels; a scalar loss is told, so that there is a curve."""
+    """Each site trains its own network on its own labels; a scalar loss is sent, so that there is a curve."""
 
     summary: ClassVar[str] = "No federation: every site trains its own model on its own labels"
     paper: ClassVar[str] = "RHFL Tables 1-6, 'w/o FL' and 'Baseline'"

@@ -1,4 +1,5 @@
-"""RHFL's confidence weights with FedAvg: the form in which FedNoRo and FedDPCont compare against RHFL."""
+"""RHFL: Fang and Ye, Robust Federated Learning with Noisy and Heterogeneous Clients, CVPR 2022; and its confidence
+weights with FedAvg, the form in which FedNoRo and FedDPCont compare against RHFL."""
 
 from __future__ import annotations
 
@@ -152,7 +153,7 @@ class MeasureLoss(Request[PrivateLoss]):
 # ------------------------------------------------------------------------------
 
 LIFE: dict[str, Literal["batch", "visit", "run"]] = {"fresh": "batch", "persistent": "run", "sgd": "batch"}
-"""How long the optimiser on public samples lives."""
+"""How long the optimiser on public samples is kept."""
 
 
 @dataclass(frozen=True)
@@ -466,7 +467,7 @@ class RHFLAveraged(SymmetricAndConfident, OneStage):
         return self.private_loss()
 
     def train(self, state: RHFLAveragedState, federation: Federation) -> RHFLAveragedState:
-        """Train, tell the trained model's private loss in the same visit, average by confidence."""
+        """Train, report the trained model's private loss in the same visit, average by confidence."""
         chosen = federation.choose(self.fraction)
         objective = self.objective(federation)
         measure = (MeasureLoss(None, objective, on=self.measured_on),) if self.ccr else ()

@@ -127,7 +127,7 @@ class RobustlyTrained(Trained):
 
     centroids: Tensor = disclosed(
         "mean feature of each class over the site's own samples, [K, F]; zeros for a class "
-        "that it never saw, or less often than its floor",
+        "that it never saw, or less often than its minimum count",
         default_factory=lambda: torch.zeros(0, 0),
     )
 
@@ -175,11 +175,11 @@ class TrainRobustly(Train):
         }
 
     def reply(self, site: Site, result: TrainingResult | None) -> RobustlyTrained:
-        """The noise rate is estimated anew (signals/noise_rate.py)."""
+        """The noise rate is estimated anew (`methods/_forgetting.py`)."""
         trained = super().reply(site, result)
         assert result is not None
         judge(site, NAME, result)
-        few = site.label_counts() < site.smallest
+        few = site.label_counts() < site.min_count
         centroids = result.learnt[CENTROIDS].float().masked_fill(few.unsqueeze(-1), 0.0)
         return RobustlyTrained(trained.weights, trained.samples, trained.loss, trained.then, centroids)
 

@@ -54,7 +54,7 @@ SHARE_OF_SITES = 0.6
 class RSCFed(PartlyAnnotated):
     """Missing classes follow a running average of the site's own model; models of random groups of sites are averaged.
 
-    `form = "released"` is FedMLP's release to the letter.
+    `form = "released"` is FedMLP's release exactly.
     """
 
     summary: ClassVar[str] = "A mean teacher for missing classes; the server averages random groups of sites"

@@ -166,8 +166,8 @@ class TrainControlled(Train):
         trained = super().reply(site, result)
         change = self.change(site, trained)
         site.notebook[VARIATE] = scaffold_variate(self.own(site), change)
-        told = change if self.option == "I" else None
-        return Controlled(trained.weights, trained.samples, trained.loss, trained.then, told)
+        sent = change if self.option == "I" else None
+        return Controlled(trained.weights, trained.samples, trained.loss, trained.then, sent)
 
     def change(self, site: Site, trained: Trained) -> Weights:
         """c_k+ - c_k."""

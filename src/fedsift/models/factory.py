@@ -1,4 +1,5 @@
-"""Names to builders; plug-ins by `module:callable`; a person's own factories; deterministic initial weights."""
+"""Builds networks: by registered name, by `module:callable`, or from a user's factory; with deterministic initial
+weights."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ Builder: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
 models: Registry[Builder] = Registry("model", group="fedsift.models")
 
 OWN = "own:"
-"""Before the name of a factory that was handed over in Python and that nothing can import."""
+"""Prefix of the name of a factory that was passed in Python and cannot be imported."""
 _own: dict[str, Builder] = {}
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a person asks of a network before choosing it."""
+    """Facts about a network for choosing one: parameters, size, layers that matter."""
 
     name: str
     summary: str
@@ -62,7 +63,7 @@ def drawing_name(name: str) -> str:
 def name_of_model(factory: Builder) -> str:
     """The name by which `build_model` finds a factory `(shape, n_classes) -> nn.Module` that was passed as an object.
 
-    An importable one is named by its address. Any other is kept for as long as this process lives, as
+    An importable one is named by its address. Any other is kept for as long as this process runs, as
     `own:Name`; another object of the same name becomes `own:Name#2`, so that nothing made for the first is reused.
     """
     if not callable(factory):

@@ -1,4 +1,4 @@
-"""What every network here offers: `features(x) -> [B, F]` and `head(features) -> [B, K]`."""
+"""The interface of all networks: `features(x) -> [B, F]` and `head(features) -> [B, K]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Initial weights from a file or an installed package, such as ImageNet's: read without running anything in them.
+"""Loads initial weights, such as ImageNet's, from a file or an installed package, without running anything in them.
 
 `imagenet` stands for a file of that network in a folder `weights` of the data folders. A state of torchvision's ResNets
 is read by its own names. The head is drawn anew where its classes are not those of the study.
@@ -54,7 +54,7 @@ def find_weights(weights: str, model: str, roots: Sequence[Path]) -> Origin | No
 
 
 def digest_of(origin: Origin | None) -> str:
-    """A few letters that differ when the weights do."""
+    """A short digest of the weights."""
     if origin is None:
         return "none"
     return hashlib.sha256(origin.read_bytes()).hexdigest()[:16] if isinstance(origin, Path) else origin

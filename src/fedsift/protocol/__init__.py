@@ -1,1 +1,1 @@
-"""The terms that methods, sites and transports share: requests, replies, the federation, stages, notebooks."""
+"""The vocabulary that methods, sites and transports share: requests, replies, the federation, stages, notebooks."""

@@ -1,4 +1,4 @@
-"""What can leave a site, from what a method declares: no trial, no watching."""
+"""Derives what can leave a site from the declarations of a method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVALUATION = "evaluation"
 """Stands for a stage's name where a table says when a reply is sent."""
 
 DisclosureRow = list[str]
-"""Reply, field, what it tells."""
+"""Reply, field, what it discloses."""
 
 
 def undeclared(request: Request[Any], asks: Asks) -> str | None:
@@ -33,7 +33,7 @@ def check_declared(stage: str, requests: Iterable[Request[Any]], asks: Asks) -> 
             known = ", ".join(kind.__name__ for kind in asks) or "nothing"
             raise ConfigError(
                 f"stage '{stage}' sends {name}, which it does not declare (it declares {known}): "
-                "add it to the `asks` of that Stage, so that sites are told what leaves them"
+                "add it to the `asks` of that Stage, so that sites know what leaves them"
             )
 
 

@@ -1,4 +1,4 @@
-"""What the server can see of the sites: their names, declared facts, and `ask`."""
+"""The server's view of the sites: their names, declared facts, and `ask`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Replies(Mapping[str, R], Generic[R]):
 
 
 class Federation(Protocol):
-    """The server's whole view. A method is written against this and nothing else."""
+    """The sites as the server sees them. A method is written against this and nothing else."""
 
     facts: Mapping[str, SiteFacts]
     """Declared facts by site name, in a fixed order."""
@@ -144,7 +144,7 @@ class FederationFacts:
     classes: int | None = None
     multilabel: bool | None = None
     own_labels: bool = False
-    """The labels are as somebody brought them: nobody spoiled them on purpose, so they may be clean or not."""
+    """The labels are the user's: no noise model corrupted them, so they may be clean or not."""
     natural: bool = False
     """The sites are those of the data, not drawn by a partition."""
     annotates_all: bool | None = None

@@ -1,4 +1,4 @@
-"""What a method found out about the sites: typed, recorded with the round that found it, read by every report."""
+"""`Findings`: what a method found out about the sites, recorded with its round."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Findings:
     level: dict[str, float] = field(default_factory=dict)
     """Estimated share of wrong labels, by site."""
     no_clean_reference: bool = False
-    """Whether even the best sites have many wrong labels: then nobody can be told from the others, `noisy` is empty
+    """Whether even the best sites have many wrong labels: then no site stands out, `noisy` is empty
     and says nothing."""
 
     def line(self) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class Reply(WireFormat):
     def moves(self, request: Any) -> tuple[tuple[Weights, Weights], ...]:
         """The models in this reply, each with the one that was sent and that it began from.
 
-        The gate judges how far and whither each of them went, beside the same one of the other sites.
+        The gate compares the length and direction of each with the same update of the other sites.
         """
         return ()
 
@@ -93,12 +93,12 @@ def disclosed(
     label_loss: bool = False,
     **options: Any,
 ) -> Any:
-    """A reply's field, with the words that tell a site what it gives away, and the range that its numbers must keep.
+    """A reply's field, with what it discloses, in words for the site, and the range of its numbers.
 
-    `counts`: whether its whole numbers count samples, so that a site's floor holds for them. `update`: for models, the
-    field of the request with what the site started from ("" for a change that starts from nothing): a site's policy
-    clips the difference and adds noise to it. `label_loss`: whether it is the epsilon that the reply spends on each
-    label (None: no bound): a site adds these up.
+    `counts`: whether its whole numbers count samples, so that a site's minimum count holds for them. `update`: for
+    models, the field of the request with what the site started from ("" for a change that starts from nothing): a
+    site's policy clips the difference and adds noise to it. `label_loss`: whether it is the epsilon that the reply
+    spends on each label (None: no bound): a site adds these up.
     """
     about = {"what": what, "least": least, "most": most, "counts": counts, "update": update}
     about["label_loss"] = label_loss
@@ -150,7 +150,7 @@ class Request(WireFormat, HasCost, Generic[R_co]):
     """Base of all requests: what is asked, and how a site answers it."""
 
     reply_type: ClassVar[type[Reply]] = Reply
-    spread: ClassVar[float] = 1.0
+    norm_tolerance: ClassVar[float] = 1.0
     """How many times more than usual honest answers differ in how far they move a model; the gate allows for it."""
     late: ClassVar[bool] = False
     """Whether a site that comes late has as far to go as the others had when they began, however little these still
@@ -184,7 +184,7 @@ class Request(WireFormat, HasCost, Generic[R_co]):
     def answer_many(cls, work: Sequence[tuple[Any, Site]]) -> list[Any]:
         """Answer for several sites of one process at once, in the given order.
 
-        An exception is returned in the place of that site's reply, so that one site never spoils another's.
+        An exception is returned in the place of that site's reply, so that one site's failure never affects another's.
         """
         answers: list[Any] = []
         for request, site in work:
@@ -202,7 +202,7 @@ class RequestMoment(WireFormat):
     seed: int
     stage: str
     round: int
-    """Counted from 0 over the whole run, across stages; people are told `round + 1`."""
+    """Counted from 0 over the whole run, across stages; users are shown `round + 1`."""
     ask: int
     """Counted from 0 within the round."""
 

@@ -45,7 +45,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Method(RangeChecked):
-    """Base of all methods. Subclasses add the paper's symbols as fields and say their stages."""
+    """Base of all methods. Subclasses add the paper's symbols as fields and list their stages."""
 
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = ""
@@ -103,15 +103,15 @@ class Method(RangeChecked):
         return False
 
     def completed(self: M, facts: FederationFacts) -> M:
-        """This method with everything filled in that follows from the federation and that nobody decided.
+        """This method with everything filled in that follows from the federation and that the study leaves open.
 
         Such a field is None until then. What is filled in is written into the run's study.
         """
         return self
 
     def deployed(self: M) -> M:
-        """This method as it runs across real sites unless somebody decided otherwise: there, what keeps one site from
-        spoiling the model is worth a message more. What is filled in is written into the app's study."""
+        """This method as it runs across real sites unless the study decides otherwise: there, protection of the model
+        against one site is worth an additional message. What is filled in is written into the app's study."""
         return self
 
     def fits(self, facts: FederationFacts) -> Incompatibility | None:
@@ -138,12 +138,12 @@ class Method(RangeChecked):
 
     @property
     def oracle(self) -> str | None:
-        """What this run was told of the truth that only a simulation knows, in words such as "noise rate 0.4 given";
+        """What this method is given of the truth that only a simulation knows, in words such as "noise rate 0.4 given";
         None: nothing. A table of results marks such a run."""
         return None
 
     def tiny(self) -> Method:
-        """The same method with a few short rounds in every stage, for the contract tests and for `plan`'s trial."""
+        """The same method with a few short rounds in every stage, for the promise tests and for `plan`'s trial."""
         raise TypeError(f"{type(self).__name__} does not say its tiny form")
 
     @property

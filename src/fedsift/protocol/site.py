@@ -94,10 +94,10 @@ class Site:
     """Entropy that the site alone knows, for draws that protect its privacy; empty in a simulation."""
     privacy_budget: float | None = None
     """Epsilon that the site lets be spent on each of its labels, ever; None: it set no limit of its own."""
-    floor: int = 10
+    audit_min_count: int = 10
     """The smallest count that the site lets out in an audit; smaller ones leave in a lump."""
-    smallest: int = 0
-    """The smallest group of samples of which the site tells anything, outside an audit; 0: any."""
+    min_count: int = 0
+    """The smallest group of samples that a reply may describe, outside an audit; 0: any."""
     compute: ComputeSettings = field(default_factory=ComputeSettings)
     workbench: dict[str, Any] = field(default_factory=dict)
     """Scratch for the parts of one request, e.g. the weights just trained; gone afterwards."""
@@ -111,8 +111,8 @@ class Site:
         return len(self.classes)
 
     def suppress_small(self, count: int) -> int:
-        """A count of samples as it may leave: 0 where it is below the site's floor."""
-        return count if count >= self.smallest else 0
+        """A count of samples as it may leave: 0 where it is below the site's minimum count."""
+        return count if count >= self.min_count else 0
 
     @property
     def labels(self) -> Tensor:
@@ -173,7 +173,8 @@ class Site:
         return np.random.Generator(np.random.PCG64(int.from_bytes(key, "big")))
 
     def network(self, weights: Weights, slot: str = "main") -> nn.Module:
-        """The site's network with these weights. One module lives per `slot` and is loaded anew, so do not keep it."""
+        """The site's network with these weights. One module is kept per `slot` and is loaded anew, so do not keep
+        it."""
         raise TypeError(f"site '{self.name}' is a {type(self).__name__}, which has no networks: make a LocalSite")
 
     def weights_for(self, weights: Weights | None) -> Weights:

@@ -1,1 +1,1 @@
-"""What a person sees of a run: the one-file report and the summary in the terminal, from its folder alone."""
+"""Reports of a run, made from its folder alone: one HTML file, and a summary in the terminal."""

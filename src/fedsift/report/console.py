@@ -1,4 +1,4 @@
-"""The consoles that everything is printed to: text from elsewhere can show, but not act, on a terminal."""
+"""Terminal consoles that print text from elsewhere without interpreting its control codes."""
 
 from __future__ import annotations
 

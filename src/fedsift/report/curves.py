@@ -1,4 +1,4 @@
-"""Curves by round, with the stages of the run shaded behind them; and one value for each class."""
+"""Figures of curves by round, with the stages shaded, and of one value for each class."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 24.0, 36.0
 DOTS_UP_TO = 40
 """Mark the points of curves with no more rounds than this."""
 MARKED = 7
-"""Points marked on a longer curve, so that it can be told by its marker."""
+"""Points marked on a longer curve, so that its marker identifies it."""
 
 
 @dataclass(frozen=True)

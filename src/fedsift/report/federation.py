@@ -1,4 +1,4 @@
-"""A federation on a page before anything is trained: given labels, wrong labels, what was mistaken for what."""
+"""The page of a federation before training: given labels, wrong labels, and which classes are confused."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _mistaken(portrait: FederationOverview) -> Markup:
         MatrixRow(
             name,
             [float(v) / total if total else None for v in portrait.confusion[k]],
-            told=[float(v) for v in portrait.confusion[k]],
+            shown=[float(v) for v in portrait.confusion[k]],
         )
         for k, (name, total) in enumerate(zip(portrait.classes, totals))
     ]

@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but their seed belong together: one line in a figure, one column or row in a table."""
+"""Groups runs that differ in nothing but their seed into one line, column or row."""
 
 from __future__ import annotations
 

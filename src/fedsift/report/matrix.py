@@ -1,4 +1,4 @@
-"""Sites by classes: the heat map of an indicator and the dots of the class distribution, on the same rows."""
+"""Figures of sites by classes: a heat map of an indicator, and dots of the class distribution."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ BOLD = 12.0
 class MatrixRow:
     """A site: its values, and whether it was found noisy and is noisy in truth (None: nobody knows).
 
-    told: what a reader is told of each value, and what is saved, where that is not the value itself.
+    shown: what is shown and saved for each value, where that is not the value itself.
     """
 
     name: str
     values: Sequence[float | None]
     found: bool | None = None
     true: bool | None = None
-    told: Sequence[float | None] | None = None
+    shown: Sequence[float | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _matrix(
         "height": grid.height,
         "rows": [row.name for row in rows],
         "columns": list(columns),
-        "values": [[_briefly(v) for v in (row.values if row.told is None else row.told)] for row in rows],
+        "values": [[_briefly(v) for v in (row.values if row.shown is None else row.shown)] for row in rows],
     }
     return tag("div", body, data_script(hover), class_="plot")
 

@@ -88,7 +88,7 @@ def _where(run: RunData) -> str:
         words.append(plural(run.site_count, "site"))
     words += [f"seed {run.study['seed']}" if "seed" in run.study else "", str(run.study.get("name", ""))]
     if oracle(run):
-        words.append(f"told of the truth: {oracle(run)}")
+        words.append(f"given of the truth: {oracle(run)}")
     return " · ".join(word for word in words if word)
 
 

@@ -1,4 +1,5 @@
-"""Sections of the page that compare runs or list what a run left: each a function of the runs alone."""
+"""Sections of the HTML report: the comparison of runs, curves, classes, sites, the timeline of sites, notes and the
+study."""
 
 from __future__ import annotations
 
@@ -193,12 +194,12 @@ def study(run: RunData) -> Markup:
 
 LEFT, RIGHT, ROW, FOOT = 170, 12, 15, 20
 SHAPES = {ANSWERED: ("answered", 5.0, 5.0), REFUSED: ("refused", 1.0, 13.0), ABSENT: ("absent", 11.0, 3.0)}
-"""By what a site did: its style, and where the mark lies in the row. Shape tells as much as colour."""
+"""By what a site did: its style, and where the mark lies in the row. Shape carries as much as colour."""
 WORDS = {ANSWERED: "answered", REFUSED: "set aside", ABSENT: "absent"}
 
 
 def lanes(run: RunData) -> Markup | None:
-    """A lane for each site of a run that told its events; None for an older one."""
+    """A lane for each site of a run that recorded its events; None for an older one."""
     story = RunHistory()
     story.take(read_events(run.path))
     if not story.columns or not story.sites:

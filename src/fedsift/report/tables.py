@@ -1,4 +1,4 @@
-"""HTML tables of a report: sites, stages, refusals, what left the sites."""
+"""HTML tables of a report: sites, stages, refusals, and what left the sites."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def disclosure_table(run: RunData) -> Markup:
             for i in entry.items
         )
         parts.append(tag("tbody", head, *rows))
-    top = tag("thead", tag("tr", *(tag("th", word, scope="col") for word in ("field", "what it tells", "type"))))
+    top = tag("thead", tag("tr", *(tag("th", word, scope="col") for word in ("field", "what it discloses", "type"))))
     table = tag("div", tag("table", top, *parts, class_="disclosure"), class_="scroll", tabindex="0")
     return join([tag("p", _disclosure_words(run, declared is not None, sent is not None)), table])
 

@@ -1,4 +1,4 @@
-"""What the command line says after a run: the headline, the sites, the figures, and where the report is."""
+"""The terminal summary of a run: headline, sites, figures, and the report's path."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _figures(out: Console, run: RunData) -> None:
 
 def _warnings(out: Console, run: RunData) -> None:
     if oracle(run):
-        out.print(Text(f"told of the truth: {oracle(run)}; a real federation cannot know it", style="yellow"))
+        out.print(Text(f"given of the truth: {oracle(run)}; a real federation cannot know it", style="yellow"))
     for text in [*(run.summary.get("warnings") or ()), *(run.summary.get("notes") or ())]:
         out.print(Text(f"note: {text}", style="yellow"))
 

@@ -1,4 +1,4 @@
-"""Following a run: a screen that changes in a terminal, lines as they come in a pipe or a log."""
+"""`fedsift watch`: follows a run on a screen in a terminal, or as lines in a pipe or log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and findings in words: the report and the terminal say the same."""
+"""Sentences about numbers and findings, the same in report and terminal."""
 
 from __future__ import annotations
 
@@ -133,7 +133,8 @@ def comparison_line(runs: Sequence[RunData]) -> str:
 
 
 def oracle(run: RunData) -> str:
-    """What the run was told of the truth that only a simulation knows, such as "noise rate 0.4 given"; else empty."""
+    """What the method was given of the truth, which only a simulation knows, such as "noise rate 0.4 given"; else
+    empty."""
     return str(run.summary.get("oracle") or "")
 
 
@@ -154,7 +155,7 @@ def comparison_table(runs: Sequence[RunData]) -> tuple[list[str], list[list[str]
             scores = [spread_words(spread_of(g.figures(_detected(key)))) for g in groups]
             rows.append([f"{key} of these", *scores])
     if any(oracle(run) for run in runs):
-        rows.append(["told of the truth", *(_same(g, lambda run: oracle(run) or "nothing") for g in groups)])
+        rows.append(["given of the truth", *(_same(g, lambda run: oracle(run) or "nothing") for g in groups)])
     for words, key, unit in (
         ("sent by the sites", "bytes_up", size),
         ("refused replies", "refused", number),
@@ -165,8 +166,8 @@ def comparison_table(runs: Sequence[RunData]) -> tuple[list[str], list[list[str]
 
 
 def _label(group: SeedGroup) -> str:
-    """The group's name, marked where a run of it was told of the truth."""
-    return f"{group.label} (told)" if any(oracle(run) for run in group.runs) else group.label
+    """The group's name, marked "(oracle)" where a run of it was given part of the truth."""
+    return f"{group.label} (oracle)" if any(oracle(run) for run in group.runs) else group.label
 
 
 def _score(name: str, key: str) -> Callable[[RunData], Any]:

@@ -1,4 +1,4 @@
-"""What happens in a run, as it happens: typed events, one JSON line each in `events.jsonl`, written at once.
+"""Events of a run: typed, one JSON line each in `events.jsonl`, written at once.
 
 The file is a history: it is only ever appended to, also by a run that is resumed, and a line is whole before the next
 one begins. Live pages, terminals and trackers read it and nothing of the engine; every engine writes the same events.
@@ -110,7 +110,7 @@ class RoundDone(Event):
 
 @dataclass(frozen=True)
 class Found(Event):
-    """What the method found out about the sites: `contract.Findings` as its line. The latest stands."""
+    """What the method found out about the sites: `protocol.findings.Findings` as its line. The latest holds."""
 
     kind: ClassVar[str] = "finding"
     round: int
@@ -119,7 +119,7 @@ class Found(Event):
 
 @dataclass(frozen=True)
 class Warned(Event):
-    """Something that a person should know."""
+    """A warning for the user."""
 
     kind: ClassVar[str] = "warning"
     round: int
@@ -136,7 +136,7 @@ class Checkpointed(Event):
 
 @dataclass(frozen=True)
 class Ended(Event):
-    """How it ended: `finished`, `stopped` (by a person, to be resumed) or `failed`."""
+    """How it ended: `finished`, `stopped` (by the user, to be resumed) or `failed`."""
 
     kind: ClassVar[str] = "ended"
     state: str

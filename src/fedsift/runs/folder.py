@@ -1,4 +1,4 @@
-"""A run is a folder: the resolved study, one line a round, the last checkpoint, tables, the report.
+"""`RunFolder`: a run on disk, with its study, a line a round, the last checkpoint, tables and the report.
 
 Nothing in it is ever half written. The checkpoint is the commit point: lines and notebooks that a killed run wrote
 after its last checkpoint are not part of it and are dropped on resume.
@@ -36,7 +36,7 @@ STOP = "stop"
 """A file by this name asks the run to stop at its next safe point; a page on another machine can write it too."""
 SUMMARY = "summary.json"
 TRACK = "track.toml"
-"""Who is told of the run."""
+"""Called with each finished round."""
 TRACKED = "track"
 """The folder of the trackers' own things."""
 BEFORE_THE_FIRST_ROUND = frozenset(
@@ -130,7 +130,7 @@ class RunFolder:
         return (self.path / STOP).exists()
 
     def check_stop(self) -> None:
-        """A safe point: raises Stopped when somebody asked for it."""
+        """A safe point: raises Stopped if the user asked for it."""
         if self.asked_to_stop:
             raise Stopped("stopped on request; nothing is lost, the run can be resumed")
 
@@ -224,7 +224,7 @@ class RunFolder:
         self.write_json(FAILURE, {"error": str(error), "exit_code": error.exit_code})
 
     def discard(self) -> None:
-        """Remove a folder in which no round has begun, unless somebody keeps other things there."""
+        """Remove a folder in which no round has begun, unless it holds other files."""
         if {entry.name for entry in self.path.iterdir()} <= BEFORE_THE_FIRST_ROUND:
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -252,7 +252,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Header:
-    """The line that anybody can read."""
+    """A checkpoint's first line, which is plain JSON."""
 
     rounds_done: int
     notebooks: dict[str, str]

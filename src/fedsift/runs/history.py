@@ -1,4 +1,4 @@
-"""A run so far, told from its events: curves, stages, what each site did in each round, findings, time left, a log.
+"""A run so far, computed from its events: curves, stages, what each site did in each round, findings, time left, a log.
 
 A story takes events as they come and says what is new since it was last asked (`news`), so a page that follows a run
 costs what happens in it, not what has happened. The numbers are plain JSON.
@@ -213,7 +213,7 @@ class RunHistory:
             return "finished"
         return f"failed: {event.error}" if event.state == FAILED else event.error or "stopped"
 
-    # Telling -------------------------------------------------------------------------------------------------------
+    # Output --------------------------------------------------------------------------------------------------------
 
     @property
     def planned(self) -> int:
@@ -247,7 +247,7 @@ class RunHistory:
         return codes.translate(DIGITS).decode()
 
     def snapshot(self, at: float) -> dict[str, Any]:
-        """Everything, for whoever comes now."""
+        """The whole history, for a new viewer."""
         started = self.started
         return {
             "whole": True,
@@ -269,7 +269,7 @@ class RunHistory:
         if self._rewound:
             self._fresh()
             return self.snapshot(at)
-        told: dict[str, Any] = {
+        view: dict[str, Any] = {
             "whole": False,
             **self._present(at),
             "columns": [[n, self.columns[n].translate(DIGITS).decode()] for n in sorted(self._new_columns)],
@@ -283,9 +283,9 @@ class RunHistory:
             "log": self.log[len(self.log) - min(self._new_log, len(self.log)) :],
         }
         if self._found_anew:
-            told["findings"] = self._findings()
+            view["findings"] = self._findings()
         self._fresh()
-        return told
+        return view
 
     def _present(self, at: float) -> dict[str, Any]:
         asked = self.asked

@@ -1,4 +1,4 @@
-"""A run, finished or not, read from its folder alone; what is missing is noted."""
+"""Reads a run, finished or not, from its folder; what is missing is noted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StageSpan:
 
 @dataclass(frozen=True)
 class RunData:
-    """One run, as far as its folder tells."""
+    """One run, as far as its folder describes it."""
 
     path: Path
     study: dict[str, Any]
@@ -56,7 +56,7 @@ class RunData:
     plan: dict[str, Any]
     """What was written when the run began: the method as its paper writes it, and its stages."""
     missing: tuple[str, ...] = ()
-    """What the folder lacks, in a person's words."""
+    """What the folder lacks, in words for the user."""
     classes: tuple[str, ...] = field(default=())
 
     @property
@@ -181,7 +181,7 @@ def same_federation(runs: Sequence[RunData]) -> bool:
 
 
 def labels_of(runs: Sequence[RunData]) -> list[str]:
-    """A short name for each run: its method, and the folder where that does not tell two of them apart."""
+    """A short name for each run: its method, and the folder where that is not unique."""
     names = [run.method for run in runs]
     return [f"{n} ({run.id})" if names.count(n) > 1 else n for n, run in zip(names, runs)]
 

@@ -1,1 +1,1 @@
-"""What runs a method: the loop, evaluation, the gate that checks replies, and the in-process transport."""
+"""Runs a method: the round loop, evaluation, the gate that checks replies, and the in-process transport."""

@@ -89,7 +89,7 @@ class Evaluator:
     def _from_counts(self, counts: Collection[RightCounts]) -> dict[str, Any]:
         """Accuracy, balanced accuracy and recalls from summed counts.
 
-        Classes that a site lumped count for the accuracy; their recall is that of the sites that told it.
+        Classes that a site lumped count for the accuracy; their recall is that of the sites that reported it.
         """
         right = torch.stack([reply.right for reply in counts]).sum(0).numpy()
         total = torch.stack([reply.total for reply in counts]).sum(0).numpy()
@@ -113,5 +113,5 @@ class Evaluator:
 
 def _samples_behind(reply: RightCounts) -> float:
     """How many samples a reply's loss is the mean of: all, or the share of them that are not lumped."""
-    told = int(reply.total.sum())
-    return reply.samples * (told / (told + int(reply.rest[1]))) if told else 0.0
+    counted = int(reply.total.sum())
+    return reply.samples * (counted / (counted + int(reply.rest[1]))) if counted else 0.0

@@ -1,4 +1,4 @@
-"""The half of a federation that all engines share: asking, gating, counting, recording."""
+"""The federation as every transport implements it: asking sites, checking their replies, counting and recording."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ class QuorumPolicy(RangeChecked):
     """Seconds to wait for replies (Flower)."""
     grace: AtLeastZero = 60.0
     """Seconds for which a site that is gone is waited for, counted once, not in every round (Flower)."""
-    floor: Count = 0
-    """Simulations: the smallest group of samples of which a site tells anything; real sites set their own."""
+    min_count: Count = 0
+    """Simulations: the smallest group of samples that a site's reply may describe; real sites set their own."""
     stages: dict[str, dict[str, float]] = field(default_factory=dict)
     """Other values for a stage by its name, e.g. {"find noisy sites" = {quorum = 1.0}}."""
 
@@ -123,7 +123,7 @@ class RoundLog:
 class SimulationSettings:
     """What only a simulation knows: where the samples lie, the truth, and what the sites wrote for themselves."""
 
-    spread: FederatedDataset
+    federated: FederatedDataset
     notebooks: Mapping[str, Mapping[str, Any]]
     """Current pages of the sites that have written any."""
 
@@ -143,7 +143,7 @@ class EngineFederation(RandomDraws):
         model: str,
         shape: tuple[int, ...],
         limits: GateLimits | None = None,
-        patience: QuorumPolicy | None = None,
+        quorum: QuorumPolicy | None = None,
         compute: ComputeSettings | None = None,
         given: Mapping[str, Tensor] | None = None,
     ) -> None:
@@ -156,11 +156,11 @@ class EngineFederation(RandomDraws):
         self.shape = shape
         self.protection = Protection(
             limits or GateLimits(),
-            tells=turning_is_attack(len(classes), multilabel),
+            judges_turns=turning_is_attack(len(classes), multilabel),
             opening=reversal_is_attack(len(classes), multilabel, given is not None),
         )
         """What judges updates beside each other."""
-        self.patience = patience or QuorumPolicy()
+        self.quorum = quorum or QuorumPolicy()
         self.given = given
         """Weights that the network starts from; None draws them."""
         self.compute = compute or ComputeSettings()
@@ -181,7 +181,7 @@ class EngineFederation(RandomDraws):
         self.say: Say = no_listener
         """Where the events of this federation go: a run writes them into its folder."""
         self.check_stop: Callable[[], None] = lambda: None
-        """Raises Stopped when somebody asked for it; called where nothing is lost by stopping."""
+        """Raise Stopped if the user asked the run to stop; called where nothing is lost by stopping."""
         self.away: set[str] = set()
         """Sites that did not answer the present request themselves, whatever an engine returns in their place."""
         self.set_aside: dict[str, str] = {}
@@ -201,7 +201,7 @@ class EngineFederation(RandomDraws):
 
     @property
     def simulation(self) -> SimulationSettings | None:
-        """None across real sites: nobody knows the truth, and notebooks stay where they are."""
+        """None across real sites: the truth is unknown, and notebooks stay at the sites."""
         return None
 
     def test_set(self) -> tuple[Samples, Tensor] | None:
@@ -235,7 +235,7 @@ class EngineFederation(RandomDraws):
     def ask(self, request: Request[R] | Mapping[str, Request[R]], sites: Sequence[str] | None = None) -> Replies[R]:
         self.check_stop()
         envelopes = self._envelopes(request, sites)
-        quorum, deadline = self.patience.of(self.round.stage)
+        quorum, deadline = self.quorum.of(self.round.stage)
         kinds, number = kinds_of(envelopes), self.round.count
         self.away, self._heard = set(), set()
         self.say(Asked(number, self.round.stage, kinds, tuple(envelopes), deadline))
@@ -419,7 +419,7 @@ class EngineParts:
     seed: int
     model: str
     limits: GateLimits = field(default_factory=GateLimits)
-    patience: QuorumPolicy = field(default_factory=QuorumPolicy)
+    quorum: QuorumPolicy = field(default_factory=QuorumPolicy)
     given: Mapping[str, Tensor] | None = None
     """Weights that the network starts from; None draws them."""
     others: tuple[str, ...] = ()
@@ -441,7 +441,7 @@ class EngineParts:
             "seed": self.seed,
             "model": self.model,
             "limits": self.limits,
-            "patience": self.patience,
+            "quorum": self.quorum,
             "given": self.given,
         }
 

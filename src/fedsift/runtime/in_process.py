@@ -1,4 +1,5 @@
-"""The default engine: all sites in this process, trained together, one copy of the data in memory."""
+"""The in-process transport, the default: all sites in this process, trained together, one copy of the data in
+memory."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class InProcess(EngineFederation):
 
     def __init__(
         self,
-        spread: FederatedDataset,
+        federated: FederatedDataset,
         *,
         models: Mapping[str, str] | None = None,
         compute: ComputeSettings | None = None,
@@ -36,7 +37,7 @@ class InProcess(EngineFederation):
         **shared: Any,
     ) -> None:
         """`models`: another network for a site, by its name. `tamper`: what a bad wire does to answers, in tests."""
-        self.spread = spread
+        self.federated = federated
         self.compute = compute or ComputeSettings()  # needed before the base is ready, which keeps it
         start_workers(self.compute)
         self.tamper = tamper
@@ -45,7 +46,7 @@ class InProcess(EngineFederation):
         self.touched: set[str] = set()
         """Sites whose pages changed since the last checkpoint."""
         self._open: dict[str, Notebook] = {}
-        data = spread.dataset
+        data = federated.dataset
         self._pool = torch.from_numpy(data.images).to(self.compute.device)
         self.public = self._public()
         self._test = self.test_set()
@@ -54,8 +55,8 @@ class InProcess(EngineFederation):
             public = {"public": len(self.public), "public_digest": self.public.digest()}
         super().__init__(
             facts={
-                site: replace(facts_of(spread, site, (models or {}).get(site, shared["model"])), **public)
-                for site in spread.sites
+                site: replace(facts_of(federated, site, (models or {}).get(site, shared["model"])), **public)
+                for site in federated.sites
             },
             classes=data.classes,
             multilabel=data.multilabel,
@@ -95,37 +96,37 @@ class InProcess(EngineFederation):
 
     def site(self, envelope: RequestEnvelope) -> Site:
         """The site as this request sees it, with a copy of its notebook."""
-        name, spread = envelope.site, self.spread
-        data = spread.dataset
-        held_out = spread.held_out.get(name)
+        name, federated = envelope.site, self.federated
+        data = federated.dataset
+        held_out = federated.held_out.get(name)
         return LocalSite(
             facts=self.facts[name],
-            samples=self._samples(spread.rows[name]),
-            given=torch.from_numpy(spread.given[name]),
+            samples=self._samples(federated.rows[name]),
+            given=torch.from_numpy(federated.given[name]),
             classes=data.classes,
             moment=envelope.moment,
             notebook=Notebook(self.notebooks.get(name)),
-            groups=self._groups(spread.rows[name]),
+            groups=self._groups(federated.rows[name]),
             held_out=None if held_out is None else self._samples(held_out),
-            held_out_given=None if held_out is None else torch.from_numpy(spread.held_out_given[name]),
+            held_out_given=None if held_out is None else torch.from_numpy(federated.held_out_given[name]),
             public=self.public,
             test=None if self._test is None else self._test[0],
             test_labels=None if self._test is None else self._test[1],
             multilabel=data.multilabel,
-            smallest=self.patience.floor,
+            min_count=self.quorum.min_count,
             compute=self.compute,
         )
 
     def _groups(self, rows: Any) -> Tensor | None:
-        groups = self.spread.dataset.groups
+        groups = self.federated.dataset.groups
         return None if groups is None else torch.from_numpy(units_of(groups[rows]))
 
     def _samples(self, rows: Any) -> Samples:
-        data = self.spread.dataset
+        data = self.federated.dataset
         return Samples(self._pool, torch.from_numpy(rows), data.mean, data.std)
 
     def _public(self) -> Samples | None:
-        public, data = self.spread.public, self.spread.dataset
+        public, data = self.federated.public, self.federated.dataset
         if public is None:
             return None
         shared = public.images is data.images
@@ -134,14 +135,14 @@ class InProcess(EngineFederation):
 
     def test_set(self) -> tuple[Samples, Tensor] | None:
         """The central test set, or None when the data has none."""
-        data = self.spread.dataset
+        data = self.federated.dataset
         if len(data.test) == 0:
             return None
         return self._samples(data.test), torch.from_numpy(data.labels[data.test])
 
     @property
     def simulation(self) -> SimulationSettings:
-        return SimulationSettings(self.spread, self.notebooks)
+        return SimulationSettings(self.federated, self.notebooks)
 
     def notebooks_to_keep(self) -> dict[str, dict[str, Any]]:
         changed = {site: self.notebooks[site] for site in self.touched}
@@ -154,9 +155,9 @@ class InProcess(EngineFederation):
 
 @dataclass(frozen=True)
 class InProcessFederation:
-    """The in-process engine: every site of a spread, in this process."""
+    """The in-process engine: every site of a federated dataset, in this process."""
 
-    spread: FederatedDataset
+    federated: FederatedDataset
     models: Mapping[str, str] = field(default_factory=dict)
     """Another network for a site, by its name."""
     compute: ComputeSettings = field(default_factory=ComputeSettings)
@@ -167,20 +168,20 @@ class InProcessFederation:
         return self.federation(parts, folder.id)
 
     def federation(self, parts: EngineParts, run: str) -> InProcess:
-        return self.kind(self.spread, models=self.models, compute=self.compute, **parts.shared(run))
+        return self.kind(self.federated, models=self.models, compute=self.compute, **parts.shared(run))
 
 
-def facts_of(spread: FederatedDataset, site: str, model: str) -> SiteFacts:
+def facts_of(federated: FederatedDataset, site: str, model: str) -> SiteFacts:
     annotated = None
-    if spread.annotated is not None:
-        annotated = tuple(int(k) for k in spread.annotated[site].nonzero()[0])
+    if federated.annotated is not None:
+        annotated = tuple(int(k) for k in federated.annotated[site].nonzero()[0])
     return SiteFacts(
         name=site,
-        samples=len(spread.rows[site]),
-        held_out=len(spread.held_out.get(site, ())),
+        samples=len(federated.rows[site]),
+        held_out=len(federated.held_out.get(site, ())),
         model=model,
         annotated=annotated,
-        test=len(spread.dataset.test),
-        classes=len(spread.dataset.classes),
-        multilabel=spread.dataset.multilabel,
+        test=len(federated.dataset.test),
+        classes=len(federated.dataset.classes),
+        multilabel=federated.dataset.multilabel,
     )

@@ -1,4 +1,4 @@
-"""The loop that all engines share: stages, rounds, evaluation, one line and one checkpoint a round."""
+"""The round loop of all transports: stages, rounds, evaluation, a line and a checkpoint a round."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def run_rounds(
 
 
 def write_plan(method: Method, folder: RunFolder) -> None:
-    """What lies ahead of a run, for whoever reads its folder without this program's classes."""
+    """Write the run's stages and rounds to its folder, readable without this program's classes."""
     plan = {
         "method": type(method).__name__,
         "rounds": method.total_rounds,

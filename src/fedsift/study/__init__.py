@@ -1,1 +1,1 @@
-"""Studies: the TOML that a person writes, checked, completed, planned and run."""
+"""Studies: a TOML file, checked, completed, planned and run."""

@@ -1,4 +1,4 @@
-"""A forecast of a study: one round of every stage is tried on a few samples a site; `timing` forecasts seconds."""
+"""Forecasts a study: tries one round of every stage on a few samples, and estimates seconds and memory."""
 
 from __future__ import annotations
 
@@ -70,42 +70,44 @@ class StageTimes:
 
 def time_study(study: Study) -> StageTimes:
     """The same for a study whose data nobody has laid out yet."""
-    spread = study.spread()
-    return time_stages(study.completed(study.facts(spread)), spread)
+    federated = study.load_data()
+    return time_stages(study.completed(study.facts(federated)), federated)
 
 
-def time_stages(study: Study, spread: FederatedDataset) -> StageTimes:
+def time_stages(study: Study, federated: FederatedDataset) -> StageTimes:
     """Try one round of every stage, and say how long all of them will take."""
-    samples = sum(len(rows) for rows in spread.rows.values())
-    mean = samples / max(len(spread.sites), 1)
+    samples = sum(len(rows) for rows in federated.rows.values())
+    mean = samples / max(len(federated.sites), 1)
     few, more = (min(1.0, batches * study.train.batch_size / max(mean, 1)) for batches in (FEW, MORE))
     epochs = study.train.epochs
     threads = study.engine.compute().threads
     with threads_of(threads), threadpool_limits(1, user_api="blas"):
-        _timed_stages(study, _part(spread, few), 1)  # the first round pays for starting workers and for tracing
+        _timed_stages(study, _part(federated, few), 1)  # the first round pays for starting workers and for tracing
         if more >= 1 and epochs <= FEW_EPOCHS:  # so little that whole rounds cost no more than parts of them
-            return StageTimes(_by_stage(study, _fastest(study, spread, 1.0, epochs)), round(samples * (few + epochs)))
-        small = _fastest(study, spread, few, 1)
-        large = small if more <= few else _fastest(study, spread, more, 1)
-        twice = large if epochs == 1 else _fastest(study, spread, more, 2)
+            return StageTimes(
+                _by_stage(study, _fastest(study, federated, 1.0, epochs)), round(samples * (few + epochs))
+            )
+        small = _fastest(study, federated, few, 1)
+        large = small if more <= few else _fastest(study, federated, more, 1)
+        twice = large if epochs == 1 else _fastest(study, federated, more, 2)
     whole = _extrapolated(small, large, twice, few, more, epochs)
     return StageTimes(_by_stage(study, whole), round(samples * (few + more * (1 if epochs == 1 else 3))))
 
 
-def _fastest(study: Study, spread: FederatedDataset, part: float, epochs: int) -> StageTrial:
-    small = _part(spread, part)
+def _fastest(study: Study, federated: FederatedDataset, part: float, epochs: int) -> StageTrial:
+    small = _part(federated, part)
     trial = _timed_stages(study, small, epochs)
     for _ in range(REPEATS - 1 if trial.seconds < QUICK else 0):
         trial = trial.fastest(_timed_stages(study, small, epochs))
     return trial
 
 
-def _timed_stages(study: Study, spread: FederatedDataset, epochs: int) -> StageTrial:
+def _timed_stages(study: Study, federated: FederatedDataset, epochs: int) -> StageTrial:
     """One round of each stage in turn; a stage that cannot work on so little is left out."""
     method = study.method
     if hasattr(method, "local"):
         method = dataclasses.replace(method, local=dataclasses.replace(method.local, epochs=epochs))  # type: ignore[call-arg]
-    federation = open_in_process(study, spread, "plan")
+    federation = open_in_process(study, federated, "plan")
     evaluate = Evaluator(federation, federation.test_set(), federation.compute)
     federation.begin(Round("start", 0, -1), ())
     state = method.start(federation)
@@ -125,20 +127,20 @@ def _timed_stages(study: Study, spread: FederatedDataset, epochs: int) -> StageT
     return trial
 
 
-def _part(spread: FederatedDataset, part: float) -> FederatedDataset:
+def _part(federated: FederatedDataset, part: float) -> FederatedDataset:
     """Every site and the test set with the first `part` of their samples, one at least."""
     if part >= 1:
-        return spread
+        return federated
 
     def first(rows: np.ndarray) -> np.ndarray:
         return rows[: max(1, math.ceil(part * len(rows)))]
 
     names = ("rows", "given", "held_out", "held_out_given")
     parts: dict[str, Any] = {
-        name: {site: first(rows) for site, rows in getattr(spread, name).items()} for name in names
+        name: {site: first(rows) for site, rows in getattr(federated, name).items()} for name in names
     }
-    dataset = dataclasses.replace(spread.dataset, test=first(spread.dataset.test))
-    return dataclasses.replace(spread, dataset=dataset, truth=None, **parts)
+    dataset = dataclasses.replace(federated.dataset, test=first(federated.dataset.test))
+    return dataclasses.replace(federated, dataset=dataset, truth=None, **parts)
 
 
 def _extrapolated(
@@ -198,7 +200,7 @@ class Forecast:
     headline: str
     stages: list[StagePlan]
     disclosures: list[list[str]]
-    """Reply, field, what it tells."""
+    """Reply, field, what it discloses."""
     seconds: float
     timed_samples: int
     notes: list[str]
@@ -223,26 +225,26 @@ class _WatchedFederation(InProcess):
 
 
 def plan_study(study: Study) -> Forecast:
-    spread = study.spread()
-    study = study.completed(study.facts(spread))
-    notes = list(spread.notes)
-    stages = _tried_stages(study, _shrink(spread), notes)
-    evaluates = () if len(spread.dataset.test) else (Evaluate,)
+    federated = study.load_data()
+    study = study.completed(study.facts(federated))
+    notes = list(federated.notes)
+    stages = _tried_stages(study, _shrink(federated), notes)
+    evaluates = () if len(federated.dataset.test) else (Evaluate,)
     disclosures = disclosure_rows(declared_replies(study.method, evaluates))
-    timing = time_stages(study, spread)
+    timing = time_stages(study, federated)
     stages = [dataclasses.replace(stage, seconds=timing.stages.get(stage.name)) for stage in stages]
     headline = (
-        f"{study.method_name} on {spread.dataset.name}: {len(spread.sites)} sites, "
-        f"{sum(len(rows) for rows in spread.rows.values())} samples, {study.method.total_rounds} rounds"
+        f"{study.method_name} on {federated.dataset.name}: {len(federated.sites)} sites, "
+        f"{sum(len(rows) for rows in federated.rows.values())} samples, {study.method.total_rounds} rounds"
     )
     return Forecast(headline, stages, disclosures, timing.seconds, timing.samples, notes)
 
 
-def _tried_stages(study: Study, spread: FederatedDataset, notes: list[str]) -> list[StagePlan]:
+def _tried_stages(study: Study, federated: FederatedDataset, notes: list[str]) -> list[StagePlan]:
     """One round of each stage, with one local epoch, on the shrunken data: how much is asked and comes back."""
     changes = {"local": dataclasses.replace(study.train, epochs=1)} if hasattr(study.method, "local") else {}
     method = dataclasses.replace(study.method, **changes)
-    federation = open_in_process(study, spread, "plan", kind=_WatchedFederation)
+    federation = open_in_process(study, federated, "plan", kind=_WatchedFederation)
     assert isinstance(federation, _WatchedFederation)
     federation.begin(Round("start", 0, -1), ())
     state = method.start(federation)
@@ -261,10 +263,10 @@ def _tried_stages(study: Study, spread: FederatedDataset, notes: list[str]) -> l
     return plans
 
 
-def _shrink(spread: FederatedDataset) -> FederatedDataset:
+def _shrink(federated: FederatedDataset) -> FederatedDataset:
     """The same sites with their first few samples: messages keep their size, training costs next to nothing."""
-    rows = {site: spread.rows[site][:TRIAL_SAMPLES] for site in spread.sites}
-    given = {site: spread.given[site][:TRIAL_SAMPLES] for site in spread.sites}
-    held = {site: spread.held_out[site][:TRIAL_SAMPLES] for site in spread.held_out}
-    held_given = {site: spread.held_out_given[site][:TRIAL_SAMPLES] for site in spread.held_out_given}
-    return dataclasses.replace(spread, rows=rows, given=given, held_out=held, held_out_given=held_given, truth=None)
+    rows = {site: federated.rows[site][:TRIAL_SAMPLES] for site in federated.sites}
+    given = {site: federated.given[site][:TRIAL_SAMPLES] for site in federated.sites}
+    held = {site: federated.held_out[site][:TRIAL_SAMPLES] for site in federated.held_out}
+    held_given = {site: federated.held_out_given[site][:TRIAL_SAMPLES] for site in federated.held_out_given}
+    return dataclasses.replace(federated, rows=rows, given=given, held_out=held, held_out_given=held_given, truth=None)

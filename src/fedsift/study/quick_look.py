@@ -1,4 +1,4 @@
-"""What the doctor says of labels before any training: is there a site whose labels can be relied on?"""
+"""The doctor's quick look at labels before any training: is there a site whose labels can be relied on?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsift.core.randomness import numpy_generator
-from fedsift.data.build import build as build_spread
+from fedsift.data.build import build as build_data
 from fedsift.data.dataset import Dataset, Labels, Rows
 from fedsift.data.doctor import DataFinding
 from fedsift.detection.group_test import FEWEST_CLASSES, MANY, best_share, blind_share, knows_something
@@ -62,8 +62,8 @@ def quick_scores(pictures: NDArray[np.generic], labels: ArrayLike, classes: int,
 
 
 def _standardised(rows: Array) -> Array:
-    spread = rows.std(axis=0)
-    return np.asarray((rows - rows.mean(axis=0)) / np.where(spread > 1e-9, spread, 1.0))
+    sd = rows.std(axis=0)
+    return np.asarray((rows - rows.mean(axis=0)) / np.where(sd > 1e-9, sd, 1.0))
 
 
 MOST = 10_000
@@ -75,10 +75,11 @@ FEWEST_SITES = 4
 
 
 def labels_by_site(dataset: Dataset, study: Study | None = None) -> dict[str, tuple[Rows, Labels]]:
-    """Training rows and given labels of each site: as a study spreads and spoils them, or as the data name sites."""
+    """Training rows and given labels of each site: as a study partitions and corrupts them, or as the data name
+    sites."""
     if study is not None:
-        spread = build_spread(dataset, study.partition, study.noise, seed=study.seed)
-        return {site: (spread.rows[site], spread.given[site]) for site in spread.sites}
+        federated = build_data(dataset, study.partition, study.noise, seed=study.seed)
+        return {site: (federated.rows[site], federated.given[site]) for site in federated.sites}
     if dataset.sites is None:
         return {}
     labels = dataset.labels if dataset.given is None else dataset.given
@@ -89,7 +90,7 @@ def labels_by_site(dataset: Dataset, study: Study | None = None) -> dict[str, tu
 
 def look_for_reference(dataset: Dataset, study: Study | None = None) -> list[DataFinding]:
     """A finding where even the best sites have many labels that look drawn at random; a note where pictures this small
-    do not tell; nothing where there is a reference."""
+    do not show; nothing where there is a reference."""
     if dataset.multilabel or dataset.n_classes < FEWEST_CLASSES:
         return []
     sites = {site: own for site, own in labels_by_site(dataset, study).items() if len(own[0]) >= FEWEST}
@@ -103,9 +104,9 @@ def look_for_reference(dataset: Dataset, study: Study | None = None) -> list[Dat
     if not knows_something(pooled, samples, dataset.n_classes):
         return [
             DataFinding(
-                "labels-untold",
+                "labels-not-examined",
                 "note",
-                "a quick look at small copies of the pictures tells nothing of the labels: they are subtle, or wrong "
+                "a quick look at small copies of the pictures says nothing of the labels: they are subtle, or wrong "
                 "at every site",
                 "fedsift audit looks with a trained network",
             )
@@ -116,7 +117,7 @@ def look_for_reference(dataset: Dataset, study: Study | None = None) -> list[Dat
             "warning",
             f"no clean reference: even at the best sites about {least:.0%} of the labels look drawn at random, by a "
             "quick look at small copies of the pictures",
-            "methods that tell noisy sites from clean ones (fednoro, fedcorr) have nothing to compare with here; "
+            "methods that separate noisy sites from clean ones (fednoro, fedcorr) have nothing to compare with here; "
             "fedsift audit looks at single labels, co-teaching, dividemix and fedlsr need no clean site",
             tuple(f"{site}: about {share:.0%}" for site, share in sorted(shares.items(), key=lambda item: item[1])),
         )

@@ -1,4 +1,4 @@
-"""From a study to a finished run folder: the one sequence that every run goes through, and the choice of its engine."""
+"""Executes a study into a run folder, over the transport that it names, and writes its results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from fedsift.training import native
 from fedsift.training.processes import threads_of
 
 NAME_LENGTH = 80
-"""Letters of a study's name in its folder's: file systems end at 255."""
+"""Characters of a study's name in its folder's name: file systems end at 255."""
 
 
 def new_run(study: Study, parent: Path) -> RunFolder:
@@ -61,20 +61,21 @@ def new_run(study: Study, parent: Path) -> RunFolder:
 
 
 def run(
-    study: Study, folder: RunFolder, listen: Listener | None = None, spread: FederatedDataset | None = None
+    study: Study, folder: RunFolder, listen: Listener | None = None, federated: FederatedDataset | None = None
 ) -> dict[str, Any]:
     """Run or go on with a study in its folder, over the transport that it names; returns the summary.
 
-    `spread` saves loading data that the caller has at hand. A run that fails before its first round leaves no folder.
+    `federated` saves loading data that the caller has at hand. A run that fails before its first round leaves no
+    folder.
     """
-    return transports.get(study.engine.name)().run(study, folder, listen, spread)
+    return transports.get(study.engine.name)().run(study, folder, listen, federated)
 
 
 class EngineTransport(Transport):
     """A transport that opens an engine in this process."""
 
     @abstractmethod
-    def engine(self, study: Study, spread: FederatedDataset) -> Engine:
+    def engine(self, study: Study, federated: FederatedDataset) -> Engine:
         """What opens the federation of a run."""
 
     def run(
@@ -84,7 +85,9 @@ class EngineTransport(Transport):
         listen: Listener | None = None,
         data: FederatedDataset | None = None,
     ) -> dict[str, Any]:
-        return execute_run(study, folder, lambda: self.engine(study, study.spread() if data is None else data), listen)
+        return execute_run(
+            study, folder, lambda: self.engine(study, study.load_data() if data is None else data), listen
+        )
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,10 @@ class InProcessTransport(EngineTransport):
     federation: type[InProcess] = InProcess
     """A subclass can watch or disturb the messages."""
 
-    def engine(self, study: Study, spread: FederatedDataset) -> InProcessFederation:
-        return InProcessFederation(spread, study.model.of_sites(spread.sites), study.engine.compute(), self.federation)
+    def engine(self, study: Study, federated: FederatedDataset) -> InProcessFederation:
+        return InProcessFederation(
+            federated, study.model.of_sites(federated.sites), study.engine.compute(), self.federation
+        )
 
 
 def execute_run(
@@ -111,7 +116,7 @@ def execute_run(
     try:
         folder.forget(FAILURE)
         folder.forget(STOP)
-        write_plan(study.method, folder)  # opening may take minutes: whoever looks on knows what is to come
+        write_plan(study.method, folder)  # opening may take minutes: a viewer sees the plan at once
         # one thread unless asked: more are slower on busy cores and change the last bits of the weights
         with threads_of(study.engine.threads or 1), threadpool_limits(1, user_api="blas"):
             federation = engine().open(parts_of(study), folder)
@@ -121,7 +126,7 @@ def execute_run(
             federation.say(Ended(FINISHED))
             return summary
     except BaseException as error:
-        with suppress(OSError):  # a full disk is why it ended; that is what is to be told
+        with suppress(OSError):  # a full disk is why it ended; that is what is to be reported
             folder.events()(ending(error))
         stopped = isinstance(error, Stopped) or not isinstance(error, Exception)
         if isinstance(error, FedsiftError) and not stopped:
@@ -147,8 +152,8 @@ def _after_rounds(
     study: Study, folder: RunFolder, federation: EngineFederation, listen: Listener | None
 ) -> dict[str, Any]:
     simulation = federation.simulation
-    if simulation is not None and simulation.spread.truth is not None:
-        ledger(simulation.spread).save(folder.path / "truth.csv")
+    if simulation is not None and simulation.federated.truth is not None:
+        ledger(simulation.federated).save(folder.path / "truth.csv")
     evaluator = Evaluator(federation, federation.test_set())
     with TrackedByStudy(study, folder, federation.classes, listen) as followed:
         state = run_rounds(
@@ -180,7 +185,7 @@ def complete(study: Study, folder: RunFolder, facts: FederationFacts) -> Study:
 def _facts(study: Study, federation: EngineFederation) -> FederationFacts:
     """What is known of the federation: all of it in a simulation, else what the sites declared."""
     if federation.simulation is not None:
-        return study.facts(federation.simulation.spread)
+        return study.facts(federation.simulation.federated)
     return FederationFacts.of(federation.facts.values(), federation.classes, federation.multilabel)
 
 
@@ -200,10 +205,10 @@ def parts_of(study: Study) -> EngineParts:
 
 
 def open_in_process(
-    study: Study, spread: FederatedDataset, run_id: str, kind: type[InProcess] = InProcess
+    study: Study, federated: FederatedDataset, run_id: str, kind: type[InProcess] = InProcess
 ) -> InProcess:
     """The in-process federation of a study, without a run folder."""
-    here = InProcessFederation(spread, study.model.of_sites(spread.sites), study.engine.compute(), kind)
+    here = InProcessFederation(federated, study.model.of_sites(federated.sites), study.engine.compute(), kind)
     return here.federation(parts_of(study), run_id)
 
 
@@ -228,7 +233,7 @@ def reopen(path: Path) -> tuple[Study, RunFolder]:
 
 
 def summarise_corrections(
-    spread: FederatedDataset,
+    federated: FederatedDataset,
     notebooks: Mapping[str, Mapping[str, Any]],
     levels: Mapping[str, float] | None = None,
 ) -> dict[str, Any] | None:
@@ -236,24 +241,25 @@ def summarise_corrections(
 
     notebooks: pages by site. levels: noise levels that a method estimated, by site.
     """
-    if spread.truth is None or all(evidence_of(pages).empty for pages in notebooks.values()):
+    if federated.truth is None or all(evidence_of(pages).empty for pages in notebooks.values()):
         return None
-    clean = {site: np.asarray(spread.truth.clean[site]) for site in spread.sites}
-    labels_to_train_on = {site: _page(notebooks, site, "labels", spread.given[site]) for site in spread.sites}
-    each = {site: correction(clean[site], spread.given[site], labels_to_train_on[site]) for site in spread.sites}
+    clean = {site: np.asarray(federated.truth.clean[site]) for site in federated.sites}
+    labels_to_train_on = {site: _page(notebooks, site, "labels", federated.given[site]) for site in federated.sites}
+    each = {site: correction(clean[site], federated.given[site], labels_to_train_on[site]) for site in federated.sites}
     true, before, after = (
-        np.concatenate([part[site] for site in spread.sites]) for part in (clean, spread.given, labels_to_train_on)
+        np.concatenate([part[site] for site in federated.sites])
+        for part in (clean, federated.given, labels_to_train_on)
     )
     result: dict[str, Any] = {
         "overall": _shown(correction(true, before, after)),
         "per_class": {
             name: _shown(found)
             for name, found in zip(
-                spread.dataset.classes, correction_per_class(true, before, after, spread.dataset.n_classes)
+                federated.dataset.classes, correction_per_class(true, before, after, federated.dataset.n_classes)
             )
         },
         "per_site": {site: _shown(found) for site, found in each.items()},
-        "samples": _sample_detection(spread, notebooks, clean),
+        "samples": _sample_detection(federated, notebooks, clean),
     }
     if levels:
         result["noise_level"] = _level_error(levels, each)
@@ -276,7 +282,7 @@ def _shown(found: CorrectionScores) -> dict[str, Any]:
 
 
 def _sample_detection(
-    spread: FederatedDataset, notebooks: Mapping[str, Mapping[str, Any]], clean: Mapping[str, NDArray[Any]]
+    federated: FederatedDataset, notebooks: Mapping[str, Mapping[str, Any]], clean: Mapping[str, NDArray[Any]]
 ) -> dict[str, Any]:
     """Flagged samples of all sites against wrong given labels; a site without flags flagged nothing.
 
@@ -285,8 +291,8 @@ def _sample_detection(
     wrong: list[NDArray[np.bool_]] = []
     marked: list[NDArray[np.bool_]] = []
     scored: list[tuple[NDArray[np.bool_], NDArray[np.float64]]] = []
-    for site in spread.sites:
-        bad = clean[site] != spread.given[site]
+    for site in federated.sites:
+        bad = clean[site] != federated.given[site]
         wrong.append(bad.ravel())
         unmarked = np.zeros(bad.shape, dtype=np.bool_)
         marked.append(_page(notebooks, site, "flagged", unmarked).astype(np.bool_).ravel())
@@ -330,17 +336,17 @@ def write_results(study: Study, folder: RunFolder, federation: EngineFederation,
     """The model, the site table and the summary; what a simulation knows besides goes into them."""
     rows = folder.rounds()
     simulation = federation.simulation
-    spread = None if simulation is None else simulation.spread
+    federated = None if simulation is None else simulation.federated
     weights = study.method.model(state)
     if weights is not None:
         save_model(folder, weights)
-        folder.write_json("model.json", model_card(study, federation, spread))
-    folder.write_table("sites.csv", site_table(federation, spread, rows))
+        folder.write_json("model.json", model_card(study, federation, federated))
+    folder.write_table("sites.csv", site_table(federation, federated, rows))
     summary = {
         "study": study.name,
         "method": study.method_name,
         "model": study.model.name,
-        "dataset": spread.dataset.name if spread else "",
+        "dataset": federated.dataset.name if federated else "",
         "classes": list(federation.classes),
         "oracle": study.method.oracle,
         "seed": study.seed,
@@ -350,13 +356,13 @@ def write_results(study: Study, folder: RunFolder, federation: EngineFederation,
         "kernels": "torch" if native.library() is None else "native",
         **summarise(rows),
         **({} if simulation is None else _against_the_truth(simulation, rows)),
-        "notes": list(spread.notes) if spread else [],
+        "notes": list(federated.notes) if federated else [],
     }
     folder.write_json("summary.json", summary)
     return summary
 
 
-def model_card(study: Study, federation: EngineFederation, spread: FederatedDataset | None) -> dict[str, Any]:
+def model_card(study: Study, federation: EngineFederation, federated: FederatedDataset | None) -> dict[str, Any]:
     """What it takes to apply the model: its network, the shape of a sample, how pixels are normalised, the classes,
     and the scale of a table's features.
 
@@ -367,9 +373,9 @@ def model_card(study: Study, federation: EngineFederation, spread: FederatedData
         "shape": list(federation.shape),
         "classes": list(federation.classes),
         "multilabel": federation.multilabel,
-        "mean": None if spread is None else list(spread.dataset.mean),
-        "std": None if spread is None else list(spread.dataset.std),
-        "scale": None if spread is None else spread.dataset.scale,
+        "mean": None if federated is None else list(federated.dataset.mean),
+        "std": None if federated is None else list(federated.dataset.std),
+        "scale": None if federated is None else federated.dataset.scale,
     }
 
 
@@ -380,20 +386,20 @@ def save_model(folder: RunFolder, weights: Weights) -> None:
 
 def _against_the_truth(simulation: SimulationSettings, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """How the sites called noisy compare with those that are, and what became of the labels."""
-    spread, result = simulation.spread, {}
+    federated, result = simulation.federated, {}
     found = Findings.last(rows)
-    if found is not None and spread.truth is not None and not found.no_clean_reference:
-        result["detection"] = site_detection(spread, list(found.noisy))
-    corrections = summarise_corrections(spread, simulation.notebooks, None if found is None else found.level)
+    if found is not None and federated.truth is not None and not found.no_clean_reference:
+        result["detection"] = site_detection(federated, list(found.noisy))
+    corrections = summarise_corrections(federated, simulation.notebooks, None if found is None else found.level)
     if corrections is not None:
         result["corrections"] = corrections
     return result
 
 
-def site_detection(spread: FederatedDataset, claimed: list[str]) -> dict[str, Any]:
+def site_detection(federated: FederatedDataset, claimed: list[str]) -> dict[str, Any]:
     """Precision and recall of the sites called noisy, against those that the simulation made noisy."""
-    assert spread.truth is not None
-    truth = list(spread.truth.noisy)
+    assert federated.truth is not None
+    truth = list(federated.truth.noisy)
     scores = detect_sets([claimed], truth)
     return {
         "precision": scores.precision,
@@ -406,7 +412,7 @@ def site_detection(spread: FederatedDataset, claimed: list[str]) -> dict[str, An
 
 
 def site_table(
-    federation: EngineFederation, spread: FederatedDataset | None, rows: list[dict[str, Any]]
+    federation: EngineFederation, federated: FederatedDataset | None, rows: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """One line a site: what it declared, what was found and recorded of it, and the truth where it is known."""
     refused = refusals(rows)
@@ -420,18 +426,18 @@ def site_table(
         }
         line.update({name: values.get(site) for name, values in federation.site_records.items()})
         line["replies_refused"] = refused.get(site, 0)
-        if spread is not None:
-            line.update(_truth_of(spread, site))
+        if federated is not None:
+            line.update(_truth_of(federated, site))
         table.append(line)
     return table
 
 
-def _truth_of(spread: FederatedDataset, site: str) -> Mapping[str, Any]:
-    given = spread.given[site]
-    counts = given.sum(0) if given.ndim == 2 else np.bincount(given, minlength=spread.dataset.n_classes)
+def _truth_of(federated: FederatedDataset, site: str) -> Mapping[str, Any]:
+    given = federated.given[site]
+    counts = given.sum(0) if given.ndim == 2 else np.bincount(given, minlength=federated.dataset.n_classes)
     line: dict[str, Any] = {"given_label_counts": counts.tolist()}
-    if spread.truth is not None:
-        line["truth_noisy"] = site in spread.truth.noisy
-        line["truth_level"] = spread.truth.level.get(site, 0.0)
-        line["truth_noise_rate"] = spread.truth.effective_rate(site, given)
+    if federated.truth is not None:
+        line["truth_noisy"] = site in federated.truth.noisy
+        line["truth_level"] = federated.truth.level.get(site, 0.0)
+        line["truth_noise_rate"] = federated.truth.effective_rate(site, given)
     return line

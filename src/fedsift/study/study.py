@@ -1,4 +1,4 @@
-"""A study: one TOML file that says which data, how spread and spoiled, which model and method, on what engine."""
+"""`Study`: one TOML file with data, partition, noise, model, method and engine, read, checked and completed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedsift.core.errors import ConfigError
 from fedsift.core.ranges import Count, Range, RangeChecked
 from fedsift.core.registry import Registry, nearest
 from fedsift.data.build import PublicSettings
-from fedsift.data.build import build as build_spread
+from fedsift.data.build import build as build_data
 from fedsift.data.dataset import FederatedDataset
 from fedsift.data.doctor import kind_at
 from fedsift.data.download import data_roots
@@ -179,22 +179,22 @@ def _last_table(part: Method, decided: tuple[str, ...]) -> dict[str, Any]:
     return table
 
 
-def federation_facts_of(spread: FederatedDataset, networks: tuple[str, ...], *, natural: bool) -> FederationFacts:
+def federation_facts_of(federated: FederatedDataset, networks: tuple[str, ...], *, natural: bool) -> FederationFacts:
     """What is known of a federation once its data are loaded."""
     return FederationFacts(
-        sites=len(spread.sites),
-        samples=tuple(len(spread.rows[site]) for site in spread.sites),
-        classes=spread.dataset.n_classes,
-        multilabel=spread.dataset.multilabel,
+        sites=len(federated.sites),
+        samples=tuple(len(federated.rows[site]) for site in federated.sites),
+        classes=federated.dataset.n_classes,
+        multilabel=federated.dataset.multilabel,
         natural=natural,
-        annotates_all=spread.annotated is None or all(bool(own.all()) for own in spread.annotated.values()),
-        public=None if spread.public is None else len(spread.public.rows),
+        annotates_all=federated.annotated is None or all(bool(own.all()) for own in federated.annotated.values()),
+        public=None if federated.public is None else len(federated.public.rows),
         networks=networks,
     )
 
 
 def settled(method: Method, facts: FederationFacts) -> tuple[Method, tuple[str, ...]]:
-    """The method completed by the facts, and what speaks against it here; a misfit that decides is an error."""
+    """The method completed by the facts, and what speaks against it here; a decisive incompatibility is an error."""
     method = method.completed(facts)
     schema_error = method.fits(facts)
     if schema_error is None:
@@ -232,7 +232,8 @@ class EngineTable(RangeChecked):
     threads: Annotated[int, Range(0, 256)] = 0
     """Torch threads of every process; 0 is one."""
     parts: Count = 0
-    """Parts that a round's sites are cut into, whoever trains them; 0 is an even number with at most ten sites each."""
+    """Parts that a round's sites are cut into, whatever the number of workers; 0 is an even number with at most ten
+    sites each."""
     cohorts: dict[str, int] = field(default_factory=dict)
     """How many sites train together, by kind of training, as a run's summary says under "trainers"; 0 is one site with
     its channels first in memory. What is named here is neither chosen nor measured."""
@@ -277,9 +278,9 @@ class Study:
     seed: int = 1
     public: PublicSettings | None = None
     track: Mapping[str, Tracker] = field(default_factory=dict, compare=False)
-    """Who is told of the run. No part of what computes its result, so it is neither in `to_table` nor compared."""
+    """The trackers of the run. No part of what computes its result, so it is neither in `to_table` nor compared."""
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """What settings over the file left out, in a person's words."""
+    """What settings over the file left out, in words for the user."""
 
     @classmethod
     def from_file(cls, path: Path, overrides: list[str] | None = None) -> Study:
@@ -317,8 +318,8 @@ class Study:
         for network in model.networks:
             check_model(network)
         usual = source.usual()
-        spread = {"name": "own-sites"} if source.own else {"name": "iid", "sites": 10}
-        partition: Partition = _object_or(partitions, table.get("partition", spread), "partition", bases)
+        usual_partition = {"name": "own-sites"} if source.own else {"name": "iid", "sites": 10}
+        partition: Partition = _object_or(partitions, table.get("partition", usual_partition), "partition", bases)
         sites = getattr(partition, "sites", None)
         method, train = _method_and_recipe(table)
         method = method.completed(
@@ -377,40 +378,40 @@ class Study:
     def method_name(self) -> str:
         return methods.name_of(self.method)
 
-    def _embedded(self, spread: FederatedDataset) -> FederatedDataset:
-        """Features in place of pictures when the model is a head on frozen features; labels are spoiled before."""
+    def _embedded(self, federated: FederatedDataset) -> FederatedDataset:
+        """Features in place of pictures when the model is a head on frozen features; labels are corrupted before."""
         names = [name for name in (self.model.name, *self.model.sites.values()) if is_features(name)]
         if not names:
-            return spread
-        if len(set(names)) > 1 or spread.public is not None:
+            return federated
+        if len(set(names)) > 1 or federated.public is not None:
             raise ConfigError("frozen features serve one extractor and no public set: use another model")
-        return replace(spread, dataset=with_features(spread.dataset, names[0], device=self.engine.device))
+        return replace(federated, dataset=with_features(federated.dataset, names[0], device=self.engine.device))
 
-    def spread(self) -> FederatedDataset:
-        """Load, spread and spoil the data; refuses a method that does not fit them."""
+    def load_data(self) -> FederatedDataset:
+        """Load, partition and corrupt the data; refuses a method that does not fit them."""
         dataset, public = self.source.load(), None
         if self.public is not None:
             dataset, public = self.public.take(dataset, self.seed)
-        spread = build_spread(
+        federated = build_data(
             dataset,
             self.partition,
             self.noise,
             seed=self.seed,
             held_out=self.evaluate.held_out if self.method.holds_out else self.evaluate.held_out or None,
         )
-        notes = (*self.notes, *self.model.notes, *spread.notes)
-        spread = self._embedded(replace(spread, public=public, notes=notes))
+        notes = (*self.notes, *self.model.notes, *federated.notes)
+        federated = self._embedded(replace(federated, public=public, notes=notes))
         for site in self.model.sites:
-            if site not in spread.sites:
-                raise ConfigError(f"unknown site 'model.sites.{site}'.{nearest(site, list(spread.sites))}")
-        _, notes = settled(self.method, self.facts(spread))
-        return replace(spread, notes=(*spread.notes, *notes))
+            if site not in federated.sites:
+                raise ConfigError(f"unknown site 'model.sites.{site}'.{nearest(site, list(federated.sites))}")
+        _, notes = settled(self.method, self.facts(federated))
+        return replace(federated, notes=(*federated.notes, *notes))
 
-    def facts(self, spread: FederatedDataset) -> FederationFacts:
+    def facts(self, federated: FederatedDataset) -> FederationFacts:
         """What is known of this study's federation once its data are loaded."""
-        networks = tuple(sorted(set(self.model.of_sites(spread.sites).values())))
-        natural = isinstance(self.partition, Natural | OwnSites) and spread.dataset.sites is not None
-        return federation_facts_of(spread, networks, natural=natural)
+        networks = tuple(sorted(set(self.model.of_sites(federated.sites).values())))
+        natural = isinstance(self.partition, Natural | OwnSites) and federated.dataset.sites is not None
+        return federation_facts_of(federated, networks, natural=natural)
 
     def completed(self, facts: FederationFacts) -> Study:
         """The study with everything that follows from its federation; refuses a method that does not fit it."""

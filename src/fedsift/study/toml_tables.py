@@ -1,5 +1,5 @@
-"""TOML tables to dataclasses: every key checked, an unknown one refused with the nearest name, types by pydantic,
-ranges by their annotation, paths made absolute."""
+"""Builds dataclasses from TOML tables: unknown keys are refused with the nearest name, types and ranges are checked,
+paths made absolute."""
 
 from __future__ import annotations
 

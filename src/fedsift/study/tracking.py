@@ -1,6 +1,6 @@
-"""`[track]`: a table for each tracker. It computes nothing, so it stands beside the study and not in it.
+"""`[track]`: copies a run's figures to trackers while it runs. It computes nothing, so it is not part of the study.
 
-A run's `study.toml` says all that its result follows from. Who is told of the result is in `track.toml`: a run with
+A run's `study.toml` says all that its result follows from. Where the result is copied to is in `track.toml`: a run with
 trackers has the same study, the same bytes and the same address as one without.
 """
 
@@ -62,7 +62,7 @@ def track_toml(chosen: Mapping[str, Tracker]) -> str:
 
 
 def keep_track(study: Study, folder: RunFolder) -> None:
-    """Note a study's trackers in a run's folder, so that a resumed run tells them too."""
+    """Note a study's trackers in a run's folder, so that a resumed run uses them too."""
     if study.track:
         folder.write_text(TRACK, track_toml(study.track))
 
@@ -79,7 +79,7 @@ class TrackedByStudy:
         past = folder.rounds()[: 0 if point is None else point.rounds_done] if chosen else []
         settings = settings_of(study.to_table()) if chosen else {}
         self._following = TrackerThreads(chosen, folder.path, settings, past, classes)
-        self.listen = self._tell if chosen else listen
+        self.listen = self._on_round if chosen else listen
 
     def _kept(self) -> dict[str, Tracker]:
         """The trackers of a run that goes on; what is wrong with them by now is a warning, not an end."""
@@ -89,10 +89,10 @@ class TrackedByStudy:
         try:
             return read_track(tomllib.loads(file.read_text("utf-8")))
         except (FedsiftError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            self.warnings.append(f"{TRACK} cannot be used, nobody is told of this run: {error}")
+            self.warnings.append(f"{TRACK} cannot be used, this run is not tracked: {error}")
             return {}
 
-    def _tell(self, row: dict[str, Any]) -> None:
+    def _on_round(self, row: dict[str, Any]) -> None:
         self._following.round(row)
         news = self._following.news()
         self.warnings += news
@@ -132,7 +132,7 @@ NO_FIGURES = frozenset({"round", "of"})
 def figures_of(row: Mapping[str, Any], classes: Sequence[str] = ()) -> dict[str, float]:
     """The numbers of a round's line: one a name, lists as `recall/cat`; how many sites look noisy and were refused.
 
-    No site's name is among them: what a tracker is told may leave the machine.
+    No site's name is among them: what a tracker gets may leave the machine.
     """
     found: dict[str, float] = {}
     for name, value in row.items():
@@ -176,9 +176,9 @@ def settings_of(table: Mapping[str, Any], above: str = "") -> dict[str, str | in
     return found
 
 
-PATIENCE = 60.0
+CLOSE_TIMEOUT = 60.0
 """Seconds that a finished run waits for its trackers."""
-PATIENCE_WHEN_STOPPED = 15.0
+CLOSE_TIMEOUT_WHEN_STOPPED = 15.0
 
 State = Literal["finished", "interrupted", "failed"]
 
@@ -212,9 +212,9 @@ class TrackerThreads:
         """A line for each tracker that has stopped since the last call."""
         return [line for writer in self._writers if (line := writer.news())]
 
-    def close(self, state: State, patience: float | None = None) -> None:
-        """Give each its files, if the run came to its end, and let it go; wait no longer than `patience` seconds."""
-        seconds = patience or (PATIENCE if state == FINISHED else PATIENCE_WHEN_STOPPED)
+    def close(self, state: State, timeout: float | None = None) -> None:
+        """Give each its files, if the run came to its end, and let it go; wait no longer than `timeout` seconds."""
+        seconds = timeout or (CLOSE_TIMEOUT if state == FINISHED else CLOSE_TIMEOUT_WHEN_STOPPED)
         until = time.monotonic() + seconds
         for writer in self._writers:
             writer.finish(state)
@@ -253,7 +253,7 @@ class _Writer(threading.Thread):
 
     def _round(self, values: Mapping[str, float], step: int) -> None:
         if step <= self._done:
-            return  # told by an earlier process
+            return  # sent by an earlier process
         self.tracker.metrics(values, step)
         self._done = step
         self._remember()

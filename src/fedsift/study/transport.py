@@ -1,4 +1,4 @@
-"""What a transport is: it carries a study's requests to its sites, and is registered under the name in `[engine]`."""
+"""The interface of a transport, which carries a study's requests to its sites and is named in `[engine]`."""
 
 from __future__ import annotations
 

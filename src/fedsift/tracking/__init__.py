@@ -1,4 +1,4 @@
-"""Where a run's figures are copied to besides its folder; a new tracker is one new file in this folder."""
+"""Trackers, to which a run's figures are copied besides its folder. A new tracker is one new file in this folder."""
 
 from fedsift.core.registry import import_modules
 

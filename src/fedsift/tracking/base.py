@@ -1,4 +1,4 @@
-"""What a tracker is: four calls, made by the coordinator alone, none of which can stop or change a run."""
+"""The interface of a tracker: four calls, made by the coordinator alone, none of which can stop or change a run."""
 
 from __future__ import annotations
 

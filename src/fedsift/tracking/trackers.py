@@ -1,4 +1,4 @@
-"""Figures as a CSV file: a line a round, a column a figure."""
+"""The trackers: CSV, MLflow, TensorBoard, Weights & Biases and Trackio."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class TensorBoard(Tracker):
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
-        self._writer.flush()  # whoever looks on sees the round at once
+        self._writer.flush()  # a viewer sees the round at once
         self._last.update(values)
         self._step = step
 
@@ -199,7 +199,7 @@ class WandB(Tracker):
     """A run of a project. It stays on this machine, under `track/wandb` in the run's folder, unless `mode` is "online";
     `wandb sync` sends it later. The key comes from `wandb login` or WANDB_API_KEY, never from a study."""
 
-    summary: ClassVar[str] = "a Weights & Biases run, offline unless told otherwise"
+    summary: ClassVar[str] = "a Weights & Biases run, offline unless configured otherwise"
     package: ClassVar[str] = "wandb"
     extra: ClassVar[str] = "wandb"
 

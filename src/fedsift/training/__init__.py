@@ -1,1 +1,1 @@
-"""What one site does: recipes, objectives, plans, trainers, and the requests that train, evaluate and measure."""
+"""Local training at a site: recipes, objectives, plans, trainers, and the requests that train, evaluate and measure."""

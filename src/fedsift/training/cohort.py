@@ -1,4 +1,4 @@
-"""The cohort trainer: many sites at once, with the interface and the results of the one-site trainer."""
+"""The cohort trainer: trains many sites at once, with the interface and the results of the one-site trainer."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def can_stack(job: TrainingJob) -> bool:
 def stacked_network(
     model: str, shape: tuple[int, ...], n_classes: int, slot: str = "main", channels_last: bool = True
 ) -> StackedNetwork:
-    """The stacked form of a model; one lives per `slot` and is loaded anew."""
+    """The stacked form of a model; one is kept per `slot` and is loaded anew."""
     module = build_model(model, shape, n_classes)
     network = StackedNetwork(module, channels_last)
     x = torch.randn(2, 3, *shape, generator=torch.Generator().manual_seed(0))

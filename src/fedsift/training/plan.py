@@ -1,4 +1,4 @@
-"""A training plan: every random choice of a site's local training, drawn before it starts.
+"""A training plan: all random choices of a site's local training, drawn before it starts.
 
 Both trainers, one site at a time and the stacked cohort, follow the same plan: that is why they agree.
 """

@@ -1,4 +1,4 @@
-"""Forward passes without training: logits over a site's samples, in batches, in inference mode."""
+"""Forward passes without training: logits over samples, in batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Clipping and Gaussian noise on what a reply carries of a model, by the fields that say what they are an update of."""
+"""Differential privacy for model updates: clipping and Gaussian noise on the fields of a reply that are declared as
+updates."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ class NoiseMechanism:
     noise: float = 0.0
     """Standard deviation of the noise on each number, in units of C; 0 clips alone."""
     entropy: Callable[[int], bytes] = os.urandom
-    """So many random bytes; the operating system's, since whoever can repeat the noise can take it away."""
+    """So many random bytes; from the operating system, since noise that can be repeated can be subtracted."""
 
 
 @dataclass(frozen=True)
 class PrivateReply:
-    """A reply as it may leave."""
+    """A reply after clipping and noise."""
 
     reply: Reply
     updates: int
@@ -101,8 +102,8 @@ def protected_model(model: Weights, start: Weights | None, mechanism: NoiseMecha
     result = dict(model) if not mechanism.noise > 0 else _as_received(model, start)
     for (name, move), part in zip(moves.items(), torch.split(drawn, sizes)):
         # the noise joins the move first: beside a huge weight the move alone would be rounded beyond its bound
-        told = share * move + part.reshape(move.shape)
-        moved = told if start is None else start[name].double() + told
+        moved_by = share * move + part.reshape(move.shape)
+        moved = moved_by if start is None else start[name].double() + moved_by
         if name.endswith("running_var"):
             moved = moved.clamp(min=SMALLEST_VARIANCE)
         result[name] = moved.to(model[name].dtype)
@@ -110,14 +111,14 @@ def protected_model(model: Weights, start: Weights | None, mechanism: NoiseMecha
 
 
 def _check_start(start: Weights | None) -> None:
-    """From a weight that is no number every move is none, too: nothing could be told from nothing."""
+    """Refuse weights that are not finite: their update would not be finite either."""
     for name, tensor in (start or {}).items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise RunError(f"the weights sent hold numbers in '{name}' that are not finite: send others")
 
 
 def _move(tensor: Tensor, start: Tensor | None) -> Tensor:
-    """w_k - w in double precision; 0 where it is not finite, for infinity times a share of 0 would be told as NaN."""
+    """w_k - w in double precision; 0 where it is not finite, for infinity times a share of 0 would give NaN."""
     move = tensor.double() if start is None else tensor.double() - start.double()
     return torch.where(move.isfinite(), move, torch.zeros_like(move))
 

@@ -1,4 +1,4 @@
-"""Persistent worker processes: one thread each unless a study says otherwise, images in memory that all of them share.
+"""Persistent worker processes with images in shared memory, one thread each unless the study says otherwise.
 
 For small networks several processes of one thread beat one process of several threads. Workers are started once and
 then fed through sockets: messages carry weights, labels and recipes as plain buffers; pools of images are mapped from

@@ -1,4 +1,4 @@
-"""One visit to a site that keeps its model: learn, train, measure, show."""
+"""Requests for sites that learn from each other's predictions on public samples: learn, train, measure, predict."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class PublicLesson(WireFormat, HasCost):
     recipe: Recipe
     """Its optimiser, step, batch size, clipping and epochs; the objective is the loss above."""
     optimiser: Literal["batch", "visit", "run"] = "batch"
-    """How long an optimiser lives: a new one for every batch, for every visit, or one for the whole run."""
+    """How long an optimiser is kept: a new one for every batch, for every visit, or one for the whole run."""
 
     def value(self, logits: Tensor, target: Tensor) -> Tensor:
         """`[B, K], [B, K] -> []`"""

@@ -1,4 +1,5 @@
-"""A recipe: how a site trains for one request. Pure data, so it travels inside the request."""
+"""`Recipe`: how a site trains for one request (optimiser, epochs, batch size, augmentation); pure data that travels in
+the request."""
 
 from __future__ import annotations
 

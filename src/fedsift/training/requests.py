@@ -1,4 +1,4 @@
-"""The requests that most methods share: train, evaluate, measure. A reply's fields are all that leaves the site."""
+"""The requests that most methods share: train, evaluate and measure indicators, with their replies."""
 
 from __future__ import annotations
 
@@ -200,21 +200,22 @@ class Train(TrainingRequest[Trained]):
 class RightCounts(Reply):
     """How many samples a model gets right; counts add up over sites.
 
-    A whole table of given and predicted classes would be cells of one and two, which no site with a floor lets out.
+    A whole table of given and predicted classes would be cells of one and two, which no site with a minimum count lets
+    out.
     """
 
     right: Tensor = disclosed(
         "samples of each class that the model gets right, [K] (multi-label: without and with the class, [K, 2]); "
-        "0 for a class that is lumped, 0 or the site's floor for a number below it",
+        "0 for a class that is lumped, 0 or the site's minimum count for a number below it",
         least=0,
     )
     total: Tensor = disclosed("samples of each class, in the same shape; 0 for a class that is lumped", least=0)
     rest: Tensor = disclosed(
-        "right (to a multiple of the site's floor) and all samples of the classes that are lumped, being below it, [2]",
+        "right (to a multiple of the site's minimum count) and all samples of the classes below it, [2]",
         least=0,
     )
     loss: float = disclosed(
-        "mean loss on these samples (with a floor: of the classes that are told, each at most 10, to two digits)",
+        "mean loss on these samples (with a minimum count: of the classes sent, each at most 10, to two digits)",
         least=0.0,
     )
     samples: int = disclosed("how many samples there are")
@@ -240,7 +241,7 @@ class Evaluate(Request[Evaluated]):
         if site.held_out is None or site.held_out_given is None or not site.suppress_small(len(site.held_out)):
             return Evaluated(*nothing_counted(site.facts))
         logits = logits_of(site.network(site.weights_for(self.weights)), site.held_out)
-        return Evaluated(*counted(logits, site.held_out_given, multilabel=site.multilabel, floor=site.smallest))
+        return Evaluated(*counted(logits, site.held_out_given, multilabel=site.multilabel, min_count=site.min_count))
 
 
 CountedParts: TypeAlias = tuple[Tensor, Tensor, Tensor, float, int]
@@ -253,12 +254,12 @@ def nothing_counted(facts: SiteFacts) -> CountedParts:
 
 
 LOSS_CAP = 10.0
-"""The most that one sample, or one answer about it, adds to the loss of a site with a floor."""
+"""The most that one sample, or one answer about it, adds to the loss of a site with a minimum count."""
 LOSS_DIGITS = 2
 
 
-def counted(logits: Tensor, labels: Tensor, *, multilabel: bool, floor: int = 0) -> CountedParts:
-    """Counts and mean loss of predictions `[n, K]` against labels; classes below the floor are lumped."""
+def counted(logits: Tensor, labels: Tensor, *, multilabel: bool, min_count: int = 0) -> CountedParts:
+    """Counts and mean loss of predictions `[n, K]` against labels; classes below the minimum count are lumped."""
     k = logits.shape[-1]
     if multilabel:
         hit = (logits > 0).to(torch.int64) == labels
@@ -271,18 +272,18 @@ def counted(logits: Tensor, labels: Tensor, *, multilabel: bool, floor: int = 0)
         right, total = table.diagonal().clone(), table.sum(1)
         each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
         loss = float(torch.nn.functional.cross_entropy(logits, labels))
-    sent = [torch.from_numpy(part) for part in lumped_counts(right.numpy(), total.numpy(), floor)]
+    sent = [torch.from_numpy(part) for part in lumped_counts(right.numpy(), total.numpy(), min_count)]
     samples = len(labels)
-    if floor > 1:
-        told = sent[1].reshape(k, -1).sum(-1) > 0
-        loss = _released_loss(each[:, told] if multilabel else each[told[labels]])
+    if min_count > 1:
+        shown = sent[1].reshape(k, -1).sum(-1) > 0
+        loss = _released_loss(each[:, shown] if multilabel else each[shown[labels]])
         samples = samples if int(sent[1].sum() + sent[2][1]) else 0
     return *sent, loss, samples  # type: ignore[return-value]
 
 
 def _released_loss(each: Tensor) -> float:
-    """The mean over classes that are told; 0 where none is. A few lumped samples do not show in it, however large a
-    model makes their losses."""
+    """The mean over classes that are not lumped; 0 where none is. A few lumped samples do not show in it, however large
+    a model makes their losses."""
     if each.numel() == 0:
         return 0.0
     capped = each.double().nan_to_num(nan=LOSS_CAP, posinf=LOSS_CAP).clamp(max=LOSS_CAP)
@@ -294,7 +295,7 @@ class Indicators(Reply):
     """A site's noise indicator: one value, or one for each class."""
 
     values: Tensor = disclosed("the indicator (mean loss, LID or confidence), [K] or [1]", least=0.0, most=1e9)
-    held: Tensor = disclosed("which of these classes the site has samples of, as many as its floor, [K] or [1]")
+    held: Tensor = disclosed("which of these classes the site has samples of, as many as its minimum count, [K] or [1]")
     samples: int = disclosed("how many samples it was measured on")
 
     def refusal(self, request: Indicate, facts: SiteFacts) -> str | None:
@@ -324,7 +325,7 @@ class Indicate(Request[Indicators]):
         labels = site.labels
         values = _per_sample(self.kind, logits, labels)
         if self.per_class:
-            table = per_class_mean(values, labels.numpy(), self.classes, least=site.smallest)
+            table = per_class_mean(values, labels.numpy(), self.classes, least=site.min_count)
         else:
             table = np.array([values.mean()])
         held = ~np.isnan(table)
@@ -344,7 +345,7 @@ __all__ = ["ComputeSettings", "LocalSite", "Samples", "Site"]
 
 @dataclass
 class LocalSite(Site):
-    """The site that engines make. Requests name the contract's `Site`, which knows no models."""
+    """The site that transports create: a `Site` with networks and training."""
 
     def network(self, weights: Weights, slot: str = "main") -> nn.Module:
         module = _module(self.facts.model, self.samples.shape, self.n_classes, self.compute.device, slot)

@@ -1,4 +1,4 @@
-"""Local training: jobs in, results out. This is the one-site trainer; the stacked cohort has the same interface."""
+"""The one-site trainer: jobs in, results out; the cohort trainer has the same interface."""
 
 from __future__ import annotations
 

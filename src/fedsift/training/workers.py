@@ -1,4 +1,4 @@
-"""Sharing a round's work among worker processes, so that nobody can tell from the answers how many there were.
+"""Distributes a round's work among worker processes; the answers do not depend on how many there are.
 
 What is computed together follows from the round's sites and the study alone: they are cut into parts, each part is
 answered as a whole (`Request.answer_many`), and workers receive parts. Without workers, or when one is lost, this
@@ -27,7 +27,7 @@ from fedsift.training.dispatch import is_large, settle
 from fedsift.training.predict import BATCH, logits_of
 from fedsift.training.processes import close_workers, start_workers, threads_of, workers
 
-__all__ = ["answer_many", "close_workers", "cut", "predict", "spread", "start_workers"]
+__all__ = ["answer_many", "balance", "close_workers", "cut", "predict", "start_workers"]
 
 PARTS = 2
 """Parts of a round at least: as many processes have something to do, and cohorts stay as large as can be."""
@@ -55,7 +55,7 @@ def answer_many(kind: type, work: Sequence[tuple[Any, Site]]) -> list[Any]:
             for index, outcome in zip(part, answers):
                 outcomes[index] = outcome
         return outcomes
-    loads = spread([sum(len(work[index][1].samples) for index in part) for part in parts], compute.workers)
+    loads = balance([sum(len(work[index][1].samples) for index in part) for part in parts], compute.workers)
     calls = [(kind, [[work[index] for index in parts[p]] for p in own]) for own in loads]
     answered = workers(compute.workers).map(_answer_parts, calls, _pools(work), compute.threads)
     for own, answers in zip(loads, answered):
@@ -76,10 +76,10 @@ def cut(work: Sequence[tuple[Any, Site]], parts: int = 0) -> list[list[int]]:
     if all(is_large(site) for _, site in work):
         return [[index] for index in range(len(work))]
     count = parts or PARTS * math.ceil(len(work) / (PARTS * COHORT))
-    return spread([len(site.samples) for _, site in work], count)
+    return balance([len(site.samples) for _, site in work], count)
 
 
-def spread(sizes: Sequence[int], count: int) -> list[list[int]]:
+def balance(sizes: Sequence[int], count: int) -> list[list[int]]:
     """Indices in `count` groups (none empty): the largest first, always to the least loaded."""
     shares: list[list[int]] = [[] for _ in range(min(count, len(sizes)))]
     loads = [0] * len(shares)
@@ -132,7 +132,7 @@ FEWEST_ROWS = 1000
 
 
 def predict(model: str, weights: Weights, samples: Samples, n_classes: int, compute: ComputeSettings) -> Tensor:
-    """Logits `[n, K]` of all samples under these weights; a batch has the same rows whoever computes it."""
+    """Logits `[n, K]` of all samples under these weights; batches do not depend on the number of workers."""
     count = min(compute.workers, len(samples) // FEWEST_ROWS)
     if not _elsewhere(compute, count):
         with threads_of(compute.threads):

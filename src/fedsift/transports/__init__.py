@@ -1,1 +1,1 @@
-"""What carries requests to sites that are not in this process."""
+"""Transports: they carry requests to sites that are not in this process."""

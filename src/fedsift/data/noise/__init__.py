@@ -1,4 +1,4 @@
-"""How labels are corrupted; a new noise model is one new file in this folder."""
+"""Noise models, which corrupt labels. A new noise model is one new file in this folder."""
 
 from fedsift.core.registry import import_modules
 

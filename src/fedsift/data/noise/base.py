@@ -1,4 +1,4 @@
-"""What a noise model is: clean labels in, given labels out, with the nominal level of each site."""
+"""The interface of a noise model: clean labels in, given labels and the nominal noise level of each site out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedsift.core.registry import Registry
 from fedsift.data.dataset import Dataset, Labels, Rows
 
 POOL = "pool"
-"""The name under which the whole training set is spoiled at once, before it is spread over sites."""
+"""The name of the whole training set where it is corrupted at once, before it is divided among sites."""
 
 Generators = Callable[..., np.random.Generator]
 """Names and numbers to a generator: the same names give the same draws, in whatever order."""
@@ -45,7 +45,7 @@ class NoiseInput:
 
 @dataclass(frozen=True)
 class NoisyLabels:
-    """Labels as the sites believe them (`given`), nominal rates (`level`), and the sites that are noisy.
+    """The labels that sites get (`given`), nominal rates (`level`), and the sites that are noisy.
 
     annotated[site]: boolean `[K]`, classes that the site annotates (None: all of them, everywhere).
     known: whether the clean labels are the truth; False when nobody knows it.
@@ -61,18 +61,18 @@ class NoisyLabels:
 
 @dataclass(frozen=True)
 class Noise(RangeChecked):
-    """Base of all noise models. Subclasses add the paper's symbols as fields and say how they spoil."""
+    """Base of all noise models. Subclasses add the paper's symbols as fields and say how they corrupt labels."""
 
     summary: ClassVar[str] = ""
     tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
 
     @property
     def before_partition(self) -> bool:
-        """True: the whole training set is spoiled once, and then spread (the site is `POOL`)."""
+        """True: the whole training set is corrupted once, and then divided among sites (the site is `POOL`)."""
         return False
 
     def corrupt(self, scene: NoiseInput) -> NoisyLabels:
-        raise TypeError(f"{type(self).__name__} does not say how it spoils labels")
+        raise TypeError(f"{type(self).__name__} does not implement how it corrupts labels")
 
 
 noises: Registry[type[Noise]] = Registry("noise model", base=Noise, group="fedsift.noises")
@@ -90,7 +90,7 @@ def need_rate(name: str, symbol: str, value: float) -> None:
 @noises.register("clean")
 @dataclass(frozen=True)
 class Clean(Noise):
-    """Every site believes the labels of the source, and they are taken for the truth."""
+    """No noise: every site gets the labels of the source, which are taken for the truth."""
 
     summary: ClassVar[str] = "labels as they are, taken for the truth"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "multilabel")
@@ -115,7 +115,7 @@ class AsGivenLabels(Noise):
     """Labels as the annotators gave them.
 
     The truth is known only if the source brings true labels beside the given ones; otherwise nothing is
-    measured against it. This is the model for a person's own data.
+    measured against it. This is the model for a user's own data.
     """
 
     summary: ClassVar[str] = "labels as annotated; the truth is unknown unless the source brings it"

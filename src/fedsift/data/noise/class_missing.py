@@ -1,4 +1,4 @@
-"""FedMLP's imperfection: every site annotates some of the classes only; the others read as absent.
+"""Noise model `class-missing` (FedMLP): each site annotates some of the classes only; the others read as absent.
 
 Sun et al.: FedMLP, MICCAI 2024, sec. 2.1 and 3.1.
 """

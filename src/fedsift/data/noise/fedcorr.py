@@ -1,4 +1,4 @@
-"""FedCorr's heterogeneous noise: a site is noisy by a coin, its level is uniform, its labels are redrawn.
+"""Noise model `fedcorr`: some sites are noisy at random, each with a uniform level, and their labels are redrawn.
 
 Xu, Chen, Quek, Chong: FedCorr, CVPR 2022, eq. 4.
 """
@@ -77,7 +77,7 @@ def draw_levels(scene: NoiseInput, noisy: tuple[str, ...], low: float, high: flo
 
 
 def choose_samples(n: int, level: float, rng: np.random.Generator, *, exact: bool) -> NDArray[np.bool_]:
-    """Which of n samples are spoiled: ⌊level·n⌋ of them, or each by its own coin."""
+    """Which of n samples are corrupted: ⌊level·n⌋ of them, or each by its own coin."""
     if not exact:
         return rng.random(n) < level
     chosen = np.zeros(n, np.bool_)

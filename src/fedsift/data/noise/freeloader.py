@@ -1,4 +1,4 @@
-"""Sites that did not annotate at all: every label is random."""
+"""Noise model `freeloader`: some sites have random labels throughout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Heterogeneous instance-dependent noise: every noisy site's labels come from its own annotator network.
+"""Noise model `instance`: labels of each noisy site are drawn by its own annotator network (heterogeneous,
+instance-dependent).
 
 Wu et al.: FedNoRo, IJCAI 2023, eq. 1 and Algorithm 1.
 """

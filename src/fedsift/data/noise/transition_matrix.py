@@ -1,4 +1,4 @@
-"""Noise by a transition matrix T[i][j] = P(given j | true i), the same for all sites or before any split.
+"""Noise models by a transition matrix T[i][j] = P(given j | true i): symmetric, pair flip, random.
 
 Fang, Ye: RHFL, CVPR 2022, sec. 4.1; Di et al.: FedDPCont, sec. 3.4, 5.1 and 5.2; FedCorr eq. 4.
 """

@@ -1,4 +1,4 @@
-"""How samples are spread over sites; a new partition is one new file in this folder."""
+"""Partitions: how samples are divided among sites. A new partition is one new file in this folder."""
 
 from fedsift.core.registry import import_modules
 

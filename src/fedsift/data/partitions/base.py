@@ -1,4 +1,4 @@
-"""What a partition is: labels in, row positions a site out."""
+"""The interface of a partition: labels in, row positions of each site out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedsift.data.dataset import Labels, Rows
 
 @dataclass(frozen=True)
 class Pool:
-    """The training samples that are to be spread, in the order of `Dataset.train`.
+    """The training samples that are to be divided, in the order of `Dataset.train`.
 
     labels: `[n]` class numbers or `[n, K]` zeros and ones; the *given* ones for a partition `by_given_label`.
     sites, groups: the source's columns for these samples, or None.
@@ -50,7 +50,7 @@ class Partition(RangeChecked):
 
     summary: ClassVar[str] = ""
     by_given_label: ClassVar[bool] = False
-    """True: labels are spoiled first and samples spread by the label they were given (FedDPCont)."""
+    """True: labels are corrupted first and samples divided by the given label (FedDPCont)."""
     overlapping: ClassVar[bool] = False
     """True: a sample may belong to several sites (RHFL)."""
 

@@ -1,4 +1,4 @@
-"""FedCorr's heterogeneous partition: who holds a class is a coin, how much of it is a Dirichlet share.
+"""Partition `bernoulli-dirichlet` (FedCorr): a site holds a class at random, in a Dirichlet share.
 
 Xu, Chen, Quek, Chong: FedCorr, CVPR 2022, sec. 3.1; also FedNoRo, IJCAI 2023, sec. 5.2.
 """

@@ -1,4 +1,4 @@
-"""Equal parts at random."""
+"""Partition `iid`: equal parts at random."""
 
 from __future__ import annotations
 

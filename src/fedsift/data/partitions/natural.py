@@ -1,4 +1,4 @@
-"""A person's own data without a word about sites: those that the data name, or equal parts."""
+"""The default partition of a user's own data: the sites that the data name, or else equal parts."""
 
 from __future__ import annotations
 

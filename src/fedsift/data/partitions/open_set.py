@@ -1,6 +1,6 @@
-"""FedDPCont's open-set partition: each site sees some of the given labels only, never none and never all.
+"""Partition `open-set` (FedDPCont): each site sees some of the given labels only, never none and never all.
 
-Di et al.: FedDPCont, sec. 3.3. Labels are spoiled first; samples are then spread by the label they were
+Di et al.: FedDPCont, sec. 3.3. Labels are corrupted first; samples are then divided by the label they were
 given.
 """
 

@@ -1,4 +1,4 @@
-"""RHFL's draws: every site takes its own random sample, so that sites share images.
+"""Partition `overlapping` (RHFL): every site draws its own random sample, so that sites share samples.
 
 Fang, Ye: RHFL, CVPR 2022, sec. 4.1.
 """

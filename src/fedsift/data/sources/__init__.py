@@ -1,4 +1,4 @@
-"""Where samples come from; a new source is one new file in this folder, or a plug-in of another package."""
+"""Data sources. A new source is one new file in this folder, or a plug-in of another package."""
 
 from fedsift.core.registry import import_modules
 

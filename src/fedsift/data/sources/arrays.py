@@ -1,4 +1,4 @@
-"""A person's own arrays, handed over in Python: no file is read or written."""
+"""The data source `arrays`: a user's NumPy arrays, passed in Python; no file is read or written."""
 
 from __future__ import annotations
 

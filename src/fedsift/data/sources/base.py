@@ -1,4 +1,4 @@
-"""What a source is: a description of where samples lie, and `load`."""
+"""The interface of a data source: where samples lie, and `load`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Source(RangeChecked):
     """True when the data come with an installed dependency: nothing to fetch."""
     licence: ClassVar[str] = ""
     own: ClassVar[bool] = False
-    """True for a person's own data: their labels are not the truth, and their site column means the sites."""
+    """True for a user's own data: their labels are not the truth, and their site column means the sites."""
     folder: ClassVar[str] = ""
     """Its folder below the data folders, for sources that look there when no path is given."""
 

@@ -1,4 +1,4 @@
-"""ChestX-ray14: the official tables and PNGs, or one .npz with the same content.
+"""Data source `chestxray14`: the official tables and PNGs, or one .npz with the same content.
 
 Wang et al., CVPR 2017. FedMLP uses the PA views and the eight most frequent findings, 7:3.
 """

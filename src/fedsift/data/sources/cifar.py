@@ -1,4 +1,5 @@
-"""CIFAR-10 and CIFAR-100 in their official layouts: binary or Python pickles (read without running them).
+"""Data sources `cifar10` and `cifar100` in their official layouts, binary or Python pickles (read without running
+them).
 
 Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009.
 """

@@ -1,4 +1,4 @@
-"""Clothing1M in its official layout: a million pictures with labels from the web, and a clean test set.
+"""Data source `clothing1m` in its official layout: a million pictures with labels from the web, and a clean test set.
 
 Xiao et al.: Learning from Massive Noisy Labeled Data, CVPR 2015.
 """

@@ -1,4 +1,4 @@
-"""The handwritten digits that scikit-learn carries: real data with nothing to fetch."""
+"""Data source `digits`: the handwritten digits of scikit-learn, real data without a download."""
 
 from __future__ import annotations
 

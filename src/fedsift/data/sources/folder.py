@@ -1,4 +1,4 @@
-"""A person's own pictures: a folder or a zip, and a CSV that says what they show."""
+"""The data source `folder`: a user's pictures in a folder or zip, and a CSV with their labels."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class SitesSource(FolderSource):
         if not listings:
             raise DataError(f"no folder in {self.path} holds a picture")
         space = unite({site: listing.classes for site, listing in listings.items()}, self.classes)
-        # Names found in lists of findings do not tell which others were looked for; only a `classes.txt`
+        # Names found in lists of findings do not say which others were looked for; only a `classes.txt`
         # does.
         silent = [site for site in listings if self.separator and not (self.path / site / "classes.txt").is_file()]
         return listings, replace(space, assumed=tuple(silent)), empty

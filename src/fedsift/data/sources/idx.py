@@ -1,4 +1,4 @@
-"""MNIST's idx files, which Fashion-MNIST and others use too."""
+"""Data sources in MNIST's idx files: MNIST and Fashion-MNIST."""
 
 from __future__ import annotations
 

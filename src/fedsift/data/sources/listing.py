@@ -1,4 +1,4 @@
-"""What all sources have in common whose samples are listed in a CSV: which column means what, and the split."""
+"""Common parts of sources whose samples are listed in a CSV: the meaning of its columns, and the train-test split."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Listing:
 
 
 def join_listings(listings: Mapping[str, Listing], notes: Sequence[str] = ()) -> Listing:
-    """Several sites' listings, in the same classes, as one; names are told apart by their site."""
+    """Several sites' listings, in the same classes, as one; names are prefixed by their site."""
     parts = list(listings.values())
     for key in ("given", "groups", "splits"):
         if len({getattr(part, key) is None for part in parts}) > 1:
@@ -169,7 +169,7 @@ def dark_notes(dark: Sequence[str], bits: int) -> list[str]:
 
 
 def repeated_notes(ids: Sequence[str]) -> list[str]:
-    """A line when several samples have one id: an audit could not tell them apart."""
+    """A line when several samples have one id: an audit could not distinguish them."""
     more = {name: count for name, count in Counter(ids).items() if count > 1}
     if not more:
         return []

@@ -1,4 +1,4 @@
-"""The papers' medical sets, each a folder of pictures and tables of its own.
+"""Data sources of the papers' medical sets: HAM10000, ISIC 2019 and ICH, each a folder of pictures and tables.
 
 HAM10000 (Tschandl 2018), ISIC 2019, ChestX-ray14 (Wang 2017), ICH (RSNA 2019, as FedNoRo lists it).
 """

@@ -1,4 +1,4 @@
-"""A person's own arrays in one .npz file."""
+"""The data source `npz`: a user's arrays in one .npz file."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Npz(Source):
     ids: str = "ids"
     """Name of the array that names each sample."""
     site: str = "site"
-    """Name of the array that tells each sample's site."""
+    """Name of the array that holds each sample's site."""
     group: str = "group"
-    """Name of the array that tells each sample's group (patient)."""
+    """Name of the array that holds each sample's group (patient)."""
     classes: tuple[str, ...] = ()
     """Classes to keep and their order (default: all, in the file's order)."""
     validation: Literal["train", "test", "drop"] = "train"

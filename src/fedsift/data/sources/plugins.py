@@ -1,4 +1,4 @@
-"""Datasets from other packages: an entry point in the group `fedsift.datasets` names a `Source`, or two functions.
+"""Data sources of other packages: an entry point in the group `fedsift.datasets` names a `Source`, or two functions.
 
     [project.entry-points."fedsift.datasets"]
     mydata = "mypackage.mydata"
@@ -33,7 +33,7 @@ class PluginSource(Source):
     """The entry point."""
 
     path: Path | None = None
-    """Handed to the plug-in's `load`."""
+    """Passed to the plug-in's `load`."""
     test_fraction: float = 0.0
     """Share to keep for testing when the plug-in brings no test samples; whole groups where there are
     groups."""

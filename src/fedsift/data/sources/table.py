@@ -1,4 +1,4 @@
-"""A person's own numbers: one CSV with a row for each sample, laboratory values, say, or measurements of a machine."""
+"""The data source `table`: numbers in one CSV with a row a sample, e.g. laboratory values or measurements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Scale = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class ColumnRemark:
-    """Something about the columns of a table that a person should know, and what to do."""
+    """Something about the columns of a table for the user, and what to do about it."""
 
     code: str
     text: str
@@ -253,7 +253,7 @@ def _features(
         )
     if still:
         text = f"features that are the same in all training rows: {', '.join(map(visible, still))}"
-        remarks.append(ColumnRemark("constant", text, "they tell nothing; leave them out with `ignore`"))
+        remarks.append(ColumnRemark("constant", text, "they carry no information; leave them out with `ignore`"))
     return features, remarks
 
 
@@ -361,7 +361,7 @@ def _leaking_columns(source: TableSource, table: Table, labels: Labels, rows: ND
         elif several and 1 < len(different) <= len(values) // 5:
             pairs = np.unique(np.stack([number, classes]), axis=1).shape[1]
             if pairs == len(different):
-                text = f"column '{visible(name)}' tells the label of every row"
+                text = f"column '{visible(name)}' gives away the label of every row"
                 fix = f"if it was made from the label, set {leave_out}, or no label can look wrong"
-                remarks.append(ColumnRemark("tells-the-label", text, fix))
+                remarks.append(ColumnRemark("gives-away-the-label", text, fix))
     return remarks

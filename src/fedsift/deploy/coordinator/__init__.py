@@ -1,1 +1,1 @@
-"""The coordinator: the roster, starting and following a run, and the program that carries it out."""
+"""The coordinator: its roster, starting and following a run, and its Flower ServerApp."""

@@ -1,4 +1,4 @@
-"""Who may speak for which site: `federation.toml`, kept by the coordinator and read anew whenever it changes.
+"""The roster `federation.toml`: which key speaks for which site; read again whenever it changes.
 
 [[site]]
 name = "north"                 # how the federation knows this site
@@ -93,8 +93,8 @@ def _share(row: dict[str, Any], place: str) -> float:
 class Roster:
     """The roster as it stands on disk now: a revoked site's next message is refused.
 
-    A file that cannot be read, e.g. while it is being edited, changes nothing and is a `trouble`, which the door tells
-    its operator again and again; at the start it must be right.
+    A file that cannot be read, e.g. while it is being edited, changes nothing and is a `trouble`, which the gateway
+    reports to its operator repeatedly; at the start the file must be valid.
     """
 
     def __init__(self, path: Path) -> None:
@@ -166,7 +166,7 @@ def add_entry(path: Path, entry: RosterEntry) -> None:
 
 
 def revoke_entry(path: Path, name: str) -> RosterEntry:
-    """Mark a site as revoked; a door that reads the file refuses its next message."""
+    """Mark a site as revoked; a gateway that reads the file refuses its next message."""
     return change_entry(path, name, revoked=True)
 
 
@@ -247,7 +247,7 @@ class NodeKeys:
         write_private(self.path, json.dumps(table, indent=1).encode())
 
     def key_of(self, node: int) -> str | None:
-        """The fingerprint of a node's key, as it stands on disk now; None for a node that no door let in."""
+        """The fingerprint of a node's key, as it stands on disk now; None for a node that no gateway let in."""
         return self._now().get(node, (None, 0))[0]
 
     def arrivals(self, node: int) -> int:

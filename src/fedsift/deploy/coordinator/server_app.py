@@ -1,4 +1,4 @@
-"""The coordinator's program of a deployment: the run whose folder it is told, on Flower's grid."""
+"""The coordinator's Flower ServerApp: executes the run whose folder it is given."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fedsift.transports.remote.site_directory import NodeAuthorizer
 
 
 class RosterAuthorizer(NodeAuthorizer):
-    """Whom the coordinator speaks to: nodes whose key is on the roster, each under its key's name."""
+    """Authorizes nodes whose key is on the roster, each under its key's name."""
 
     def __init__(self, roster: Path, nodes: Path) -> None:
         self._roster, self._nodes = Roster(roster), NodeKeys(nodes)
@@ -74,11 +74,11 @@ class RosterAuthorizer(NodeAuthorizer):
 
 
 def holders_of(roster: str, nodes: str) -> RosterAuthorizer:
-    """As `RosterAuthorizer`, with the words of a run that lost its door."""
+    """As `RosterAuthorizer`, with an error for a run whose roster is gone."""
     try:
         return RosterAuthorizer(Path(roster), Path(nodes))
     except ConfigError as error:
-        raise ConfigError(f"{error}; this run began behind a door with that roster, put the file back") from None
+        raise ConfigError(f"{error}; this run began behind a gateway with that roster, put the file back") from None
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class FederationFile(ExpectedSites):
     test: dict[str, Any] = field(default_factory=dict)
     """A dataset's table for the coordinator's own test set; without it the sites evaluate on their held-out parts."""
     site: tuple[dict[str, Any], ...] = ()
-    """The roster, if it stands in the same file; the door and `RosterAuthorizer` read it."""
+    """The roster, if it stands in the same file; the gateway and `RosterAuthorizer` read it."""
 
 
 def read_federation_file(path: Path) -> FederationFile:
@@ -98,7 +98,7 @@ def read_federation_file(path: Path) -> FederationFile:
 def expected_sites(file: FederationFile, listed: tuple[str, ...]) -> FederationFile:
     """Where no sites are named, those on the roster are waited for: `at_least` of them would leave out who is slow.
 
-    A roster with fewer than must be there is still being written: then whoever comes counts.
+    A roster with fewer than must be there is still being written: then every site that joins counts.
     """
     return file if file.sites or len(listed) < file.at_least else replace(file, sites=listed)
 

@@ -1,4 +1,5 @@
-"""A run on a running SuperLink: prepare the run's folder, start the app and follow it to its end."""
+"""The coordinator's commands: serve a SuperLink behind its gateway, prepare a run, start it, follow it to its end, and
+list who took part."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def write_connection(home: Path, superlink: str, *, insecure: bool, ca: Path | N
     elif ca is not None:
         connection["root-certificates"] = str(existing(ca, "the CA certificate"))
     else:
-        raise ConfigError("a SuperLink behind a door is needed, or --insecure for a trial on 127.0.0.1")
+        raise ConfigError("a SuperLink behind a gateway is needed, or --insecure for a trial on 127.0.0.1")
     private_folder(home)
     table = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
     (home / "config.toml").write_text(tomli_w.dumps(table), "utf-8")
@@ -85,7 +86,7 @@ def write_connection(home: Path, superlink: str, *, insecure: bool, ca: Path | N
 def prepare_run(app: Path, run_folder: Path, superlink: str, link: SuperLinkAddress | None = None) -> RunFolder:
     """The run's folder: a new one takes the app's study and a random id; one that exists is gone on with.
 
-    `link`: the door that the sites come through; without it, a trial.
+    `link`: the gateway that the sites come through; without it, a trial.
     """
     refuse_the_network(host_of(superlink))
     for name in ("pyproject.toml", "study.toml", FEDERATION):
@@ -113,7 +114,7 @@ def unreported(run_folder: Path) -> bool:
 
 
 def _check_version(app: Path) -> None:
-    """An app says which fedsift made it; the sites were told that one."""
+    """An app says which fedsift made it; the sites have the same one."""
     project = tomllib.loads((app / "pyproject.toml").read_text("utf-8")).get("project", {})
     wanted = [each.partition("==")[2] for each in project.get("dependencies", ()) if each.startswith("fedsift")]
     if wanted and wanted[0] and wanted[0] != __version__:
@@ -130,7 +131,7 @@ def _note_deployment(folder: RunFolder, link: SuperLinkAddress | None, study: st
     """
     known = folder.read_json(DEPLOYED) or {}
     if "roster" in known and link is None:
-        raise ConfigError(f"{folder.path} began behind a door: go on behind it, without --insecure")
+        raise ConfigError(f"{folder.path} began behind a gateway: go on behind it, without --insecure")
     if known.get("study", study) != study:
         raise ConfigError(
             f"{folder.path} began with another study ({_difference(known['study'], study)}): name a new --run-folder, "
@@ -142,8 +143,8 @@ def _note_deployment(folder: RunFolder, link: SuperLinkAddress | None, study: st
             "on, or name a new --run-folder"
         )
     run = known.get("run") or f"{safe_name(folder.id)}-{secrets.token_hex(8)}"
-    door = {} if link is None else {"roster": link.roster, "nodes": link.nodes}
-    folder.write_json(DEPLOYED, {"run": run, "fedsift": __version__, "study": study, **door})
+    gateway = {} if link is None else {"roster": link.roster, "nodes": link.nodes}
+    folder.write_json(DEPLOYED, {"run": run, "fedsift": __version__, "study": study, **gateway})
 
 
 def _difference(before: str, after: str) -> str:
@@ -176,8 +177,8 @@ def start(
 ) -> dict[str, Any]:
     """Start the app on a running SuperLink, or attach to the run if it is under way, and follow it to its end.
 
-    Returns the summary. `say` is told at least every five seconds what is waited for. `stop`: on Ctrl-C ask the
-    SuperLink to end the run; whoever ends the SuperLink itself need not.
+    Returns the summary. `say` reports at least every five seconds what is waited for. `stop`: on Ctrl-C ask the
+    SuperLink to end the run; a caller that ends the SuperLink itself need not.
     """
     status = StatusLine(say)
     home = folder.path / ".flower"
@@ -207,7 +208,7 @@ def start(
                 # another start was first, or Flower's own client ended before the run did
                 _attached(folder, listen, status, environment, say)
             elif stop and process.poll() is None and program.died():
-                with meanwhile("the coordinator's program has died; the SuperLink is told so", say):
+                with meanwhile("the coordinator's program has died; ending the run at the SuperLink", say):
                     _stop(folder, environment)
         except KeyboardInterrupt:
             if stop:
@@ -373,10 +374,10 @@ POLL = 0.25
 
 
 class NewRounds:
-    """The lines of rounds.jsonl that were not told yet; the file is read on from where it was read to."""
+    """The lines of rounds.jsonl that were not reported yet; the file is read on from the last position."""
 
-    def __init__(self, file: Path, told: int = 0) -> None:
-        self._file, self._told, self._at = file, told, 0
+    def __init__(self, file: Path, reported: int = 0) -> None:
+        self._file, self._reported, self._at = file, reported, 0
 
     def new(self) -> list[dict[str, Any]]:
         try:
@@ -390,8 +391,8 @@ class NewRounds:
         whole = content[: content.rfind(b"\n") + 1]
         self._at += len(whole)
         rows = [json.loads(line) for line in whole.splitlines()]
-        fresh = [row for row in rows if row["round"] > self._told]
-        self._told = max([self._told, *(row["round"] for row in fresh)])
+        fresh = [row for row in rows if row["round"] > self._reported]
+        self._reported = max([self._reported, *(row["round"] for row in fresh)])
         return fresh
 
 
@@ -448,7 +449,7 @@ HOME = Path(".flower-superlink")
 
 @dataclass(frozen=True)
 class SuperLinkAddress:
-    """Where the SuperLink behind a door is: known to this user on this machine, and told to nobody else."""
+    """Where the SuperLink behind a gateway is: readable by this user on this machine only."""
 
     address: str
     ca: str
@@ -491,7 +492,7 @@ def host(
         )
     roster = Roster(roster_file)
     private_folder(home)
-    # left by one that was killed, whoever finds it may take it for this one's
+    # one left by a killed process could be taken for this one's
     (home / LINK_FILE).unlink(missing_ok=True)
     own = temporary_certificate(home / "own")
     nodes = home / NODES_FILE
@@ -513,17 +514,17 @@ def host(
             )
             write_private(home / LINK_FILE, json.dumps(asdict(link)).encode())
             try:
-                door = Gateway(
+                gateway = Gateway(
                     f"https://127.0.0.1:{inside}",
                     httpx.AsyncClient(verify=client_context(own.certificate), timeout=60.0, trust_env=False),
                     roster=roster,
                     log=home / ACCESS_LOG,
                     nodes=NodeKeys(nodes),
-                    aloud=say,
+                    notify=say,
                 )
                 listed = sum(not entry.revoked for entry in read_entries(roster_file))
                 say(
-                    f"the door listens on {address}:{reached} (TLS); {listed} sites are on the roster; who comes is "
+                    f"the gateway listens on {address}:{reached} (TLS); {listed} sites are on the roster; who comes is "
                     f"written to {home / ACCESS_LOG}"
                 )
                 starts = Starting("Flower's SuperLink starts", "the SuperLink is ready", say)
@@ -532,7 +533,7 @@ def host(
                     starts.look(lambda: listens(inside))
                     return superlink.poll() is None
 
-                GatewayServer(door, listener, context, alive=alive, aloud=say).run()
+                GatewayServer(gateway, listener, context, alive=alive, notify=say).run()
             finally:
                 (home / LINK_FILE).unlink(missing_ok=True)
             return ended(superlink, "the SuperLink", say)

@@ -1,1 +1,1 @@
-"""The gateway: the only way from the network to the coordinator, and from a site to the network."""
+"""The gateway between the network and Flower: proxy, TLS listener, limits and access log."""

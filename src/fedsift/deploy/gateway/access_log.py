@@ -1,4 +1,4 @@
-"""The list of who came to a door: one line of JSON a request, in files whose size is bounded."""
+"""The gateway's access log (a line of JSON a request, in rotated files) and the throttled log for its operator."""
 
 from __future__ import annotations
 
@@ -13,41 +13,42 @@ from typing import Any
 
 from fedsift.core.files import append_private
 
-# What a door tells the person who runs it: each thing once, a flood in one line, and never nothing
+# The operator's log: each message once, repetitions summarised
 # ------------------------------------------------------------------------------
 
 FIRST_FEW = 3
-"""Different sentences of one kind, from one caller, that are told as they come."""
-CALLERS_TOLD_APART = 64
-"""Of one kind; those beyond share the place of `ELSEWHERE`."""
+"""Different messages of one kind, from one client, that are logged at once."""
+MAX_CLIENTS_OF_A_KIND = 64
+"""Clients that are counted separately for one kind of message; further ones share the count of `ELSEWHERE`."""
 ELSEWHERE = "other addresses"
 SUMMED_UP_EVERY = 600.0
 FORGOTTEN_AFTER = 86400.0
 REMINDED = 10
-"""Times that one trouble is told of: at once, a minute later, two minutes after that, then four; the last after eight
-hours and a half."""
+"""Warnings of one problem: at once, a minute later, two minutes after that, then four; the last after eight and a half
+hours."""
 
 
 @dataclass
 class LogCount:
-    """What one caller has been told of, in one kind of things."""
+    """What was logged for one client and one kind of message."""
 
     said: set[str] = field(default_factory=set)
     more: int = 0
     last: str = ""
     since: float = 0.0
-    """When the first of those that were not told came."""
+    """When the first of the suppressed messages came."""
     seen: float = 0.0
 
 
 class ThrottledLog:
-    """Tells what is new. What one caller says too much of is counted, and told in one line every ten minutes."""
+    """Logs new messages at once; further ones of the same client and kind are summarised in a line every ten
+    minutes."""
 
-    def __init__(self, aloud: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._aloud, self._clock = aloud, clock
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write, self._clock = write, clock
         self._heard: dict[str, dict[str, LogCount]] = {}
 
-    def tell(self, kind: str, caller: str, words: str) -> None:
+    def report(self, kind: str, caller: str, words: str) -> None:
         now = self._clock()
         heard = self._place(kind, caller, now)
         heard.seen = now
@@ -55,42 +56,42 @@ class ThrottledLog:
             return
         if len(heard.said) < FIRST_FEW:
             heard.said.add(words)
-            self._aloud(words)
+            self._write(words)
             return
         heard.since = heard.since if heard.more else now
         heard.more, heard.last = heard.more + 1, words
 
-    def sum_up(self) -> None:
-        """Tell what was only counted, when its time has come."""
+    def summarise(self) -> None:
+        """Log a summary of suppressed messages where ten minutes are over."""
         now = self._clock()
         for callers in self._heard.values():
             for caller, heard in callers.items():
                 if heard.more and now - heard.since >= SUMMED_UP_EVERY:
                     minutes = (now - heard.since) / 60
-                    self._aloud(
+                    self._write(
                         f"{heard.more} more like that from {caller} in {minutes:.0f} minutes, the last: {heard.last}"
                     )
                     heard.more = 0
 
     def _place(self, kind: str, caller: str, now: float) -> LogCount:
         callers = self._heard.setdefault(kind, {})
-        if caller not in callers and len(callers) >= CALLERS_TOLD_APART:
+        if caller not in callers and len(callers) >= MAX_CLIENTS_OF_A_KIND:
             kept = {name: heard for name, heard in callers.items() if heard.more or now - heard.seen < FORGOTTEN_AFTER}
             callers = self._heard[kind] = kept
-            if len(callers) >= CALLERS_TOLD_APART:
+            if len(callers) >= MAX_CLIENTS_OF_A_KIND:
                 caller = ELSEWHERE
         return callers.setdefault(caller, LogCount())
 
 
 class RepeatedWarning:
-    """Tells of a trouble again, ever more rarely, until it is over or has been told often enough."""
+    """Decides when a lasting problem is reported again: ever more rarely, up to a number of times."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._trouble, self._times, self._due = "", 0, 0.0
 
     def is_due(self, trouble: str) -> bool:
-        """Whether to tell of the trouble that there is now; for another one, or none after one, at once."""
+        """Whether to report the present problem (empty: none); a change is reported at once."""
         now = self._clock()
         if trouble != self._trouble:
             self._trouble, self._times, self._due = trouble, 0, now
@@ -114,7 +115,7 @@ def now() -> str:
 
 
 class AccessLog:
-    """Never a header, a body or an address's credentials. A disk that is full keeps nobody out."""
+    """Writes the access log; never a header, a body or credentials. A full disk does not stop requests."""
 
     def __init__(self, path: Path | None, largest: int = LARGEST) -> None:
         self.path, self._largest = path, largest

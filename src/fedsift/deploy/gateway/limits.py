@@ -1,4 +1,4 @@
-"""What one key may do at a door: how often it comes, how much it brings, and how much of one message."""
+"""The gateway's limits: rates for each key, refusals of unknown clients, and which messages a key may answer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 SIGNATURE_LIFE = 310.0
-"""Seconds for which Flower takes a signed timestamp, for any route and body: within them each is let in once."""
+"""Seconds for which Flower accepts a signed timestamp, for any route and body; here each is accepted once."""
 MESSAGES_REMEMBERED = 256
-"""Of one key; the SuperLink takes one answer to each of its own messages, so a site has few under way."""
+"""For each key; the SuperLink takes one answer to each of its own messages, so few are under way at a site."""
 
 
 @dataclass(frozen=True)
 class KeyLimits:
-    """What one key may do, and one address without any."""
+    """Limits for each key, and for each address without a key."""
 
     request_bytes: int = 16 * 2**20
     """Of one request; Flower sends arrays in pieces of 5 MB."""
@@ -27,24 +27,25 @@ class KeyLimits:
     answer_bytes: int = 16 * 2**20
     """Of one answer from the other side: again a piece, or an app."""
     bytes_a_second: float = 64 * 2**20
-    """Of all that a key sends, once it has sent four of the largest messages at once; who is faster waits."""
+    """Of all that a key sends, after a burst of four of the largest messages; a faster client waits."""
     requests_a_second: float = 50.0
     burst: int = 400
     """Requests at once before the rate counts: a model arrives in many pieces."""
     refusals: int = 100
-    """Requests of one address, without a key of the roster, that are looked at and refused before the rate counts."""
+    """Requests of one address without a key of the roster that are examined and refused before the rate counts."""
     refusals_a_second: float = 1.0
     hold_seconds: float = 15.0
     """How long a poll without a message is kept open, so that a node need not sleep between polls; 0: not at all."""
     hold_every: float = 0.1
-    """Seconds between two looks for its message, at first; they grow, for many sites wait long and each look costs."""
+    """Seconds between two checks for its message, at first; they grow, since many sites wait long and each check
+    costs."""
     hold_slowest: float = 0.5
     read_seconds: float = 120.0
     """How long a body may take to arrive."""
 
 
 class RequestRefused(Exception):
-    """A request that does not pass: a status and a sentence that its sender may read."""
+    """A refused request: an HTTP status and a reason that its sender may read."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -52,7 +53,7 @@ class RequestRefused(Exception):
 
 
 class TokenBucket:
-    """So much at once, and so much a second from then on."""
+    """A token bucket: a burst of `most`, then `a_second` tokens a second."""
 
     def __init__(self, most: float, a_second: float, now: float) -> None:
         self.most, self._a_second = most, a_second
@@ -69,68 +70,68 @@ class TokenBucket:
 
 @dataclass
 class KeyState:
-    """What the door remembers of a key."""
+    """What the gateway remembers of one key."""
 
     requests: TokenBucket
     volume: TokenBucket
     stamps: dict[str, float] = field(default_factory=dict)
     message_of: dict[str, str] = field(default_factory=dict)
-    """The message that a session of Flower's brings pieces of."""
-    brought: dict[str, int] = field(default_factory=dict)
-    """Bytes by message, over all its sessions; under no name, those of pieces that belong to none."""
+    """The message whose pieces are pushed in a session of Flower's, by session."""
+    bytes_of: dict[str, int] = field(default_factory=dict)
+    """Bytes by message, over all its sessions; under the empty name, those of pieces that belong to none."""
 
 
 class RateLimiter:
-    """The keys that were let in, each within its limits.
+    """Limits the requests, bytes and message sizes of each authorized key.
 
-    A site first announces a message (`push-messages`) and is told a session and which pieces are wanted; then it brings
-    them (`push-object`). What is announced is only words: an announcement that the SuperLink does not take opens
-    nothing, and one that is repeated goes on with the message's count.
+    A site first announces a message (`push-messages`) and gets a session and the list of wanted pieces; then it pushes
+    them (`push-object`). An announcement that the SuperLink does not accept opens no session, and a repeated one
+    continues the message's count.
     """
 
     def __init__(self, limits: KeyLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits, self._clock = limits, clock
         self._known: dict[str, KeyState] = {}
 
-    def visit(self, mark: str, stamp: str) -> None:
-        """Each signature once, and no more requests and bytes than the rates allow."""
-        now, visitor = self._clock(), self._of(mark)
-        if visitor.requests.left(now) < 1:
+    def check_request(self, mark: str, stamp: str) -> None:
+        """Refuse a signature that was used before, and more requests or bytes than the rates allow."""
+        now, state = self._clock(), self._of(mark)
+        if state.requests.left(now) < 1:
             raise RequestRefused(429, "too many requests: slow down")
-        visitor.requests.spend(1)
-        if stamp in visitor.stamps:
+        state.requests.spend(1)
+        if stamp in state.stamps:
             raise RequestRefused(401, "this signature was used before")
-        visitor.stamps[stamp] = now
-        if len(visitor.stamps) > 4096:
-            fresh = {old: at for old, at in visitor.stamps.items() if now - at < 2 * SIGNATURE_LIFE}
-            visitor.stamps = fresh
-        if visitor.volume.left(now) <= 0:
+        state.stamps[stamp] = now
+        if len(state.stamps) > 4096:
+            fresh = {old: at for old, at in state.stamps.items() if now - at < 2 * SIGNATURE_LIFE}
+            state.stamps = fresh
+        if state.volume.left(now) <= 0:
             raise RequestRefused(429, "too many bytes in a short time: slow down")
 
-    def came(self, mark: str, size: int) -> None:
-        """A body has arrived."""
+    def count_bytes(self, mark: str, size: int) -> None:
+        """Count the bytes of a body that has arrived."""
         self._of(mark).volume.spend(size)
 
-    def brings(self, mark: str, session: str, size: int) -> None:
-        """A piece is about to pass; refused when its message becomes too large."""
-        visitor = self._of(mark)
-        self._add(visitor, visitor.message_of.get(session, ""), size)
+    def check_piece(self, mark: str, session: str, size: int) -> None:
+        """Count a piece; refused if its message becomes too large."""
+        state = self._of(mark)
+        self._add(state, state.message_of.get(session, ""), size)
 
-    def announced(self, mark: str, message: str, session: str, size: int) -> None:
-        """The SuperLink has taken an announcement and wants pieces."""
-        visitor = self._of(mark)
-        visitor.message_of[session] = message
-        visitor.brought[message] = visitor.brought.pop(message, 0) + size  # the latest stands last
-        for oldest in [name for name in visitor.brought if name][:-MESSAGES_REMEMBERED]:
-            del visitor.brought[oldest]
-        known = visitor.brought.keys()
-        visitor.message_of = {each: of for each, of in visitor.message_of.items() if of in known}
+    def open_session(self, mark: str, message: str, session: str, size: int) -> None:
+        """Note a session that the SuperLink has opened for a message's pieces."""
+        state = self._of(mark)
+        state.message_of[session] = message
+        state.bytes_of[message] = state.bytes_of.pop(message, 0) + size  # the latest stands last
+        for oldest in [name for name in state.bytes_of if name][:-MESSAGES_REMEMBERED]:
+            del state.bytes_of[oldest]
+        known = state.bytes_of.keys()
+        state.message_of = {each: of for each, of in state.message_of.items() if of in known}
 
-    def _add(self, visitor: KeyState, message: str, size: int) -> None:
-        total = visitor.brought.get(message, 0) + size
+    def _add(self, state: KeyState, message: str, size: int) -> None:
+        total = state.bytes_of.get(message, 0) + size
         if total > self._limits.message_bytes:
             raise RequestRefused(413, f"a message may have {self._limits.message_bytes} bytes in all its pieces")
-        visitor.brought[message] = total
+        state.bytes_of[message] = total
 
     def _of(self, mark: str) -> KeyState:
         if mark not in self._known:
@@ -146,18 +147,18 @@ class RateLimiter:
 # ------------------------------------------------------------------------------
 
 
-MOST_CALLERS = 4096
-"""Addresses told apart; those beyond share one place, so that none of them costs memory."""
+MAX_CLIENTS = 4096
+"""Addresses that are counted separately; further ones share one count, so that none of them costs memory."""
 ELSEWHERE = "other addresses"
-LET_IN = "let in"
-"""In a request's scope: that a listed key signed it. Until one of its requests has that, a line is a stranger's,
-however many were answered with a refusal."""
+AUTHORIZED = "authorized"
+"""Key in a request's scope that says that a listed key signed it. A connection counts as unknown until one of its
+requests has it."""
 WRITTEN_EVERY = 60.0
-"""Seconds for which the requests of a caller who is turned away are only counted."""
+"""Seconds for which ignored requests of one client are only counted."""
 
 
 def client_of(address: str) -> str:
-    """The one behind an address: for IPv6 its network of 64 bits, within which addresses cost nothing."""
+    """The client of an address: for IPv6 its network of 64 bits, since its addresses cost an attacker nothing."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -171,53 +172,53 @@ def client_of(address: str) -> str:
 
 @dataclass
 class RefusalCount:
-    """Requests of one caller that were not looked at."""
+    """Ignored requests of one client."""
 
     since: float
     count: int = 0
 
 
 class UnknownClients:
-    """Counts refusals of those who named no listed key. A listed one behind the same address is let in all the same."""
+    """Counts the refusals of clients without a listed key. A listed key behind the same address is not affected."""
 
     def __init__(self, limits: KeyLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits, self._clock = limits, clock
         self._allowances: dict[str, TokenBucket] = {}
-        self._turned_away: dict[str, RefusalCount] = {}
-        self._looked_through = clock()
+        self._ignored: dict[str, RefusalCount] = {}
+        self._cleaned_at = clock()
 
-    def spent(self, caller: str) -> bool:
-        """Whether this caller was refused so often that the next request is not looked at."""
+    def is_over_limit(self, caller: str) -> bool:
+        """Whether this client was refused so often that its next request is ignored."""
         return self._of(caller).left(self._clock()) < 1
 
-    def refused(self, caller: str) -> None:
+    def count_refusal(self, caller: str) -> None:
         self._of(caller).spend(1)
 
-    def first_of_many(self, caller: str) -> bool:
-        """Note a request that was not looked at; whether it is the one that is written down."""
-        if caller not in self._turned_away and len(self._turned_away) >= MOST_CALLERS:
+    def should_log(self, caller: str) -> bool:
+        """Count an ignored request; returns whether this one is to be logged."""
+        if caller not in self._ignored and len(self._ignored) >= MAX_CLIENTS:
             caller = ELSEWHERE
-        if caller in self._turned_away:
-            self._turned_away[caller].count += 1
+        if caller in self._ignored:
+            self._ignored[caller].count += 1
             return False
-        self._turned_away[caller] = RefusalCount(self._clock())
+        self._ignored[caller] = RefusalCount(self._clock())
         return True
 
-    def counted(self) -> Iterator[tuple[str, int]]:
-        """Callers whose time of being counted is over, the longest ago first, with how many more came in it."""
-        while self._turned_away:
-            caller, kept = next(iter(self._turned_away.items()))
+    def ignored_counts(self) -> Iterator[tuple[str, int]]:
+        """Clients whose counting interval is over, the oldest first, with their number of ignored requests in it."""
+        while self._ignored:
+            caller, kept = next(iter(self._ignored.items()))
             if self._clock() - kept.since < WRITTEN_EVERY:
                 return
-            del self._turned_away[caller]
+            del self._ignored[caller]
             if kept.count:
-                self._turned_away[caller] = RefusalCount(self._clock())  # goes on being counted, at the end of the row
+                self._ignored[caller] = RefusalCount(self._clock())  # counted on, at the end of the queue
                 yield caller, kept.count
 
     def _of(self, caller: str) -> TokenBucket:
-        if caller not in self._allowances and len(self._allowances) >= MOST_CALLERS:
+        if caller not in self._allowances and len(self._allowances) >= MAX_CLIENTS:
             self._drop_recovered()
-            if len(self._allowances) >= MOST_CALLERS:
+            if len(self._allowances) >= MAX_CLIENTS:
                 caller = ELSEWHERE
         if caller not in self._allowances:
             most, rate = self._limits.refusals, self._limits.refusals_a_second
@@ -225,10 +226,10 @@ class UnknownClients:
         return self._allowances[caller]
 
     def _drop_recovered(self) -> None:
-        """Forget those who have earned all back, no more than once a second: that looks at everyone."""
+        """Forget clients whose bucket is full again; at most once a second, since it goes through all of them."""
         now = self._clock()
-        if now - self._looked_through >= 1.0:
-            self._looked_through = now
+        if now - self._cleaned_at >= 1.0:
+            self._cleaned_at = now
             self._allowances = {name: each for name, each in self._allowances.items() if each.left(now) < each.most}
 
 
@@ -248,7 +249,7 @@ PUSH = "/v1/fleet/push-messages"
 
 @dataclass
 class IssuedMessage:
-    """A message that was handed out."""
+    """A message that the SuperLink issued to a key."""
 
     pieces: frozenset[str]
     announced: int = 0
@@ -256,12 +257,12 @@ class IssuedMessage:
 
 @dataclass
 class IssuedMessages:
-    """Messages by key, the latest last."""
+    """The messages that the SuperLink issued to each key, the latest last; a key may answer and fetch these alone."""
 
     _of: dict[str, dict[str, IssuedMessage]] = field(default_factory=dict)
 
     def note(self, mark: str, content: bytes) -> None:
-        """Remember what the SuperLink's answer to a poll hands to this key."""
+        """Remember the messages in the SuperLink's answer to this key's poll."""
         from flwr.proto.fleet_pb2 import PullMessagesResponse
 
         answer = PullMessagesResponse.FromString(content)
@@ -272,7 +273,7 @@ class IssuedMessages:
             del known[oldest]
 
     def check(self, mark: str, path: str, body: bytes) -> None:
-        """Refuse what this key has no business with; other calls than these are Flower's to judge."""
+        """Refuse answers, confirmations and fetches of messages that were not issued to this key."""
         try:
             if path == PUSH:
                 self._check_answer(mark, body)
@@ -293,31 +294,31 @@ class IssuedMessages:
         if len(asked.messages_list) != 1 or len(asked.message_object_trees) != 1:
             raise RequestRefused(403, "a site pushes one answer at a time, with one list of its pieces")
         about, tree = asked.messages_list[0].metadata, asked.message_object_trees[0]
-        parcel = self._of.get(mark, {}).get(about.reply_to_message_id)
-        if parcel is None:
-            raise RequestRefused(403, "a site answers messages that it was handed, and sends none of its own")
+        issued = self._of.get(mark, {}).get(about.reply_to_message_id)
+        if issued is None:
+            raise RequestRefused(403, "a site answers messages that were issued to it, and sends none of its own")
         if about.src_node_id != asked.node.node_id or about.dst_node_id != SUPERLINK_NODE_ID:
-            raise RequestRefused(403, "a site answers in its own name, and the coordinator alone")
+            raise RequestRefused(403, "a site answers in its own name, and only to the coordinator")
         if tree.object_id != about.message_id:
             raise RequestRefused(403, "the pieces that a site announces must be those of its answer")
         if sum(1 for _ in _pieces(tree)) > MOST_PIECES:
             raise RequestRefused(413, f"an answer may have {MOST_PIECES} pieces")
-        parcel.announced += 1
-        if parcel.announced > MOST_ANNOUNCEMENTS:
+        issued.announced += 1
+        if issued.announced > MOST_ANNOUNCEMENTS:
             raise RequestRefused(403, f"this answer was announced {MOST_ANNOUNCEMENTS} times already")
 
     def _check_confirmed(self, mark: str, body: bytes) -> None:
         from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 
         if ConfirmMessageReceivedRequest.FromString(body).message_object_id not in self._of.get(mark, {}):
-            raise RequestRefused(403, "a site confirms messages that it was handed")
+            raise RequestRefused(403, "a site confirms messages that were issued to it")
 
     def _check_fetched(self, mark: str, body: bytes) -> None:
         from flwr.proto.message_pb2 import PullObjectRequest
 
         wanted = PullObjectRequest.FromString(body).object_id
-        if not any(wanted in parcel.pieces for parcel in reversed(self._of.get(mark, {}).values())):
-            raise RequestRefused(403, "a site fetches pieces of messages that it was handed")
+        if not any(wanted in issued.pieces for issued in reversed(self._of.get(mark, {}).values())):
+            raise RequestRefused(403, "a site fetches pieces of messages that were issued to it")
 
 
 def _pieces(tree: Any) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""A door's listening side: TLS or nothing, with plain words for whoever comes without it.
+"""The gateway's TLS listener: accepts connections, explains failed handshakes and plain-text requests on both sides.
 
-Uvicorn serves the requests; taking a connection is done here, because a library that only says "handshake failed" in
-its debug log leaves both sides in the dark. The first byte tells whether a caller speaks TLS (22: a handshake record).
+Uvicorn serves the requests; connections are accepted here, because a library that only writes "handshake failed" to
+its debug log leaves both sides without an explanation. The first byte shows whether a client speaks TLS (22: a
+handshake record).
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ import uvicorn
 
 from fedsift.core.errors import ConfigError
 from fedsift.deploy.gateway.access_log import ThrottledLog
-from fedsift.deploy.gateway.limits import LET_IN, client_of
+from fedsift.deploy.gateway.limits import AUTHORIZED, client_of
 
 TLS_HANDSHAKE = 0x16
 FIRST_BYTE_WITHIN = 10.0
 HANDSHAKE_WITHIN = 15.0
 MOST_CONNECTIONS = 512
-MOST_OF_ONE_CALLER = 64
-LET_IN_WITHIN = 30.0
+MAX_OF_ONE_CLIENT = 64
+AUTHORIZED_WITHIN = 30.0
 PLAIN_TEXT_HINT = "this port speaks TLS only: use https, with the federation's ca.crt (a site: --ca ca.crt --key node)"
 
 
@@ -46,7 +47,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class GatewayServer(uvicorn.Server):
-    """Serves one ASGI program on a socket over TLS for as long as its companion lives."""
+    """Serves an ASGI program on a socket over TLS for as long as the program behind it runs."""
 
     def __init__(
         self,
@@ -55,9 +56,9 @@ class GatewayServer(uvicorn.Server):
         context: ssl.SSLContext,
         *,
         alive: Callable[[], bool] = lambda: True,
-        aloud: Callable[[str], None] = lambda words: None,
+        notify: Callable[[str], None] = lambda words: None,
     ) -> None:
-        """`alive`: whether the program behind the door still runs. `aloud`: tells the operator."""
+        """`alive`: whether the program behind the gateway still runs. `notify`: reports to the operator."""
         super().__init__(
             uvicorn.Config(
                 program,
@@ -78,11 +79,11 @@ class GatewayServer(uvicorn.Server):
         self._listener, self._context = listener, context
         self._alive = alive
         self._accepting: asyncio.Task[None] | None = None
-        self._telling = ThrottledLog(aloud)
-        self._welcoming: dict[asyncio.Task[None], tuple[str, int]] = {}
-        """Lines that are not encrypted yet, by address and port, the longest ago first."""
-        self._strangers: dict[Any, float] = {}
-        """Encrypted lines on which nobody has been let in, and since when, the longest ago first."""
+        self._operator_log = ThrottledLog(notify)
+        self._handshaking: dict[asyncio.Task[None], tuple[str, int]] = {}
+        """Connections that are not encrypted yet, by address and port, the oldest first."""
+        self._unauthorized: dict[Any, float] = {}
+        """Encrypted connections without an authorized request, and since when, the oldest first."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
@@ -92,27 +93,27 @@ class GatewayServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         self._close_unknown_connections()
         if counter % 10 == 0:  # of ten a second
-            self._telling.sum_up()
+            self._operator_log.summarise()
             if hasattr(self.config.app, "tick"):
                 self.config.app.tick()
         return await super().on_tick(counter) or not self._alive()
 
     def _close_unknown_connections(self) -> None:
-        """Close lines on which nobody is let in: uvicorn itself waits for ever, for a first request and for the rest of
-        any that has begun."""
+        """Close connections without an authorized request: uvicorn itself has no timeout for a first request, nor for
+        the rest of one that has begun."""
         now = time.monotonic()
-        for protocol, since in list(self._strangers.items()):
-            if protocol not in self.server_state.connections or (protocol.scope or {}).get(LET_IN):
-                del self._strangers[protocol]
-            elif now - since > LET_IN_WITHIN:
+        for protocol, since in list(self._unauthorized.items()):
+            if protocol not in self.server_state.connections or (protocol.scope or {}).get(AUTHORIZED):
+                del self._unauthorized[protocol]
+            elif now - since > AUTHORIZED_WITHIN:
                 self._close_connection(protocol)
 
     def _close_connection(self, protocol: Any) -> None:
-        del self._strangers[protocol]
-        protocol.transport.abort()  # a farewell in TLS would wait for the other side
+        del self._unauthorized[protocol]
+        protocol.transport.abort()  # closing TLS properly would wait for the client
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for task in (self._accepting, *self._welcoming):
+        for task in (self._accepting, *self._handshaking):
             if task is not None:
                 task.cancel()
         if hasattr(self.config.app, "closing"):
@@ -132,41 +133,41 @@ class GatewayServer(uvicorn.Server):
             if self._at_capacity(caller):
                 line.close()
                 continue
-            task = asyncio.create_task(self._welcome(line, caller))
-            self._welcoming[task] = (str(address[0]), int(address[1]))
-            task.add_done_callback(lambda task: self._welcoming.pop(task, None))
+            task = asyncio.create_task(self._handle(line, caller))
+            self._handshaking[task] = (str(address[0]), int(address[1]))
+            task.add_done_callback(lambda task: self._handshaking.pop(task, None))
 
     def _at_capacity(self, caller: str) -> bool:
-        """Whether so many are here already, of all or of this caller, that the next one is not let in.
+        """Whether there are too many connections, in all or of this client, to accept another one.
 
-        Lines that are not encrypted yet count like others. When all places are taken, the oldest of these makes room,
-        or else the oldest stranger: a site's handshake and its first request take a moment.
+        Connections that are not encrypted yet count like others. When all are taken, the oldest of these is closed, or
+        else the oldest unauthorized one: a site's handshake and its first request take a moment only.
         """
         served = {each.client for each in self.server_state.connections if each.client is not None}
-        here = served | set(self._welcoming.values())  # a line that has just been encrypted is in both
-        if sum(client_of(host) == caller for host, _ in here) >= MOST_OF_ONE_CALLER:
+        here = served | set(self._handshaking.values())  # a connection that was just encrypted is in both
+        if sum(client_of(host) == caller for host, _ in here) >= MAX_OF_ONE_CLIENT:
             return True
         if len(here) < MOST_CONNECTIONS:
             return False
-        if self._welcoming:
-            oldest = next(iter(self._welcoming))
-            del self._welcoming[oldest]
+        if self._handshaking:
+            oldest = next(iter(self._handshaking))
+            del self._handshaking[oldest]
             oldest.cancel()
             return False
         self._close_unknown_connections()
-        if not self._strangers:
+        if not self._unauthorized:
             return True
-        self._close_connection(next(iter(self._strangers)))
+        self._close_connection(next(iter(self._unauthorized)))
         return False
 
-    async def _welcome(self, line: socket.socket, caller: str) -> None:
+    async def _handle(self, line: socket.socket, caller: str) -> None:
         try:
-            await self._take(line, caller)
+            await self._handshake(line, caller)
         except asyncio.CancelledError:
             line.close()
             raise
 
-    async def _take(self, line: socket.socket, caller: str) -> None:
+    async def _handshake(self, line: socket.socket, caller: str) -> None:
         line.setblocking(False)
         first = await _peek(line, FIRST_BYTE_WITHIN)
         if not first:
@@ -179,10 +180,10 @@ class GatewayServer(uvicorn.Server):
             _, protocol = await asyncio.get_running_loop().connect_accepted_socket(
                 self._protocol, line, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_WITHIN
             )
-            self._strangers[protocol] = time.monotonic()
+            self._unauthorized[protocol] = time.monotonic()
         except OSError as error:
             line.close()
-            self._telling.tell("handshake", caller, _handshake_words(caller, error))
+            self._operator_log.report("handshake", caller, _handshake_words(caller, error))
 
     def _protocol(self) -> asyncio.Protocol:
         kind: Any = self.config.http_protocol_class
@@ -192,8 +193,8 @@ class GatewayServer(uvicorn.Server):
         return protocol
 
     async def _refuse_plain_text(self, line: socket.socket, caller: str) -> None:
-        words = f"{caller} came without encryption and was turned away: {PLAIN_TEXT_HINT}"
-        self._telling.tell("plain text", caller, words)
+        words = f"{caller} connected without encryption and was refused: {PLAIN_TEXT_HINT}"
+        self._operator_log.report("plain text", caller, words)
         body = PLAIN_TEXT_HINT.encode()
         head = (
             "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n"
@@ -208,7 +209,7 @@ class GatewayServer(uvicorn.Server):
 
 
 async def _peek(line: socket.socket, seconds: float) -> bytes:
-    """The first byte, left where it is; nothing when none comes in time."""
+    """The first byte, left in the buffer; empty if none comes in time."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(line, ready.set)
@@ -227,10 +228,10 @@ async def _peek(line: socket.socket, seconds: float) -> bytes:
 
 
 def _handshake_words(caller: str, error: BaseException) -> str:
-    """Why a handshake failed, for the person who runs the door."""
+    """Why a handshake failed, for the gateway's operator."""
     reason = str(getattr(error, "reason", "") or error or type(error).__name__)
     if "UNKNOWN_CA" in reason or "BAD_CERTIFICATE" in reason or "CERTIFICATE_UNKNOWN" in reason:
-        return f"{caller} does not trust this door's certificate: does that site have the ca.crt that signed it?"
+        return f"{caller} does not trust this gateway's certificate: does that site have the ca.crt that signed it?"
     if "CERTIFICATE_EXPIRED" in reason:
-        return f"{caller} says that this door's certificate has expired: make a new one, or the clock there is wrong"
-    return f"no encrypted line with {caller}: {reason}"
+        return f"{caller} says that this gateway's certificate has expired: make a new one, or the clock there is wrong"
+    return f"no encrypted connection with {caller}: {reason}"

@@ -1,10 +1,10 @@
-"""The door: the only way from the network to the coordinator's SuperLink, and from a site's SuperNode to the network.
+"""The gateway: an authenticating reverse proxy in front of the coordinator's SuperLink and of each site's SuperNode.
 
-Flower serves its control routes on the same port as the routes that sites need: whoever reaches that port can start
-code of their own. So the SuperLink listens on loopback alone, and this program stands in front of it. It lets the
-twelve fleet routes through and nothing else, for keys of the roster, within limits of size and rate, and writes down
-who came. The same program runs at a site, between its SuperNode and the network: there it refuses apps that the site
-has not pinned, and counts what leaves.
+Flower serves its control routes on the same port as the routes that sites need, so a client that reaches the port can
+start code of its own. Therefore the SuperLink listens on loopback alone, and this program forwards requests to it: the
+twelve fleet routes and nothing else, for keys on the roster, within limits of size and rate, with an access log. The
+same program runs at a site, between its SuperNode and the network: there it refuses apps that the site has not pinned,
+and logs what leaves.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from fedsift.core.files import append_private
 from fedsift.deploy.coordinator.roster import NodeKeys, Roster, fingerprint
 from fedsift.deploy.gateway.access_log import AccessLog, RepeatedWarning, ThrottledLog, now
 from fedsift.deploy.gateway.limits import (
-    LET_IN,
-    MOST_CALLERS,
+    AUTHORIZED,
+    MAX_CLIENTS,
     PUSH,
     SIGNATURE_LIFE,
     IssuedMessages,
@@ -44,13 +44,12 @@ from fedsift.deploy.gateway.limits import (
     client_of,
 )
 
-# What a door reads in the bodies of Flower's calls; Flower itself is imported when the first one
-# comes
+# Reading the bodies of Flower's calls; Flower itself is imported with the first call
 # ------------------------------------------------------------------------------
 
 
 def pinned(content: bytes, pins: frozenset[str]) -> bytes:
-    """The answer that brings an app, written anew from what was checked."""
+    """The answer that carries an app, built again from the parts that were checked."""
     from flwr.proto.fab_pb2 import GetFabResponse
 
     app = GetFabResponse()
@@ -66,7 +65,7 @@ def pinned(content: bytes, pins: frozenset[str]) -> bytes:
 
 
 def session_of(body: bytes) -> str:
-    """The session that a piece says it belongs to; none for what is no piece, which the other side will say."""
+    """The session that a piece belongs to; empty if the body is not a piece, which the upstream will refuse."""
     from flwr.proto.message_pb2 import PushObjectRequest
 
     try:
@@ -90,7 +89,7 @@ def holds_message(content: bytes) -> bool:
     return len(answer.messages_list) > 0
 
 
-# Whose key signed a request, by the three headers that Flower's nodes send with every one
+# Verifying a request's signature, from the three headers that Flower's nodes send with every request
 # ------------------------------------------------------------------------------
 
 KEY = "flwr-public-key"
@@ -98,7 +97,7 @@ KEY = "flwr-public-key"
 
 @dataclass(frozen=True)
 class VerifiedSignature:
-    """A key that signed a moment."""
+    """The key and time of a request whose signature was verified."""
 
     public: bytes
     mark: str
@@ -107,7 +106,7 @@ class VerifiedSignature:
 
 
 def signed_by(headers: Mapping[str, str]) -> VerifiedSignature:
-    """The key whose signature a request bears, made lately; refused in words otherwise."""
+    """Verify a request's signature and its age; raises RequestRefused with a reason."""
     try:
         public = b64decode(headers[KEY], validate=True)
         signature = b64decode(headers["flwr-signature"], validate=True)
@@ -141,21 +140,21 @@ FLEET = frozenset(
 PULL, FAB = "/v1/fleet/pull-messages", "/v1/fleet/get-fab"
 OBJECT, ACTIVATE = "/v1/fleet/push-object", "/v1/fleet/activate-node"
 REGISTER = "/v1/control/register-node"
-"""The one control call that a door makes itself, on its own side, for a key that it found on the roster."""
-PASSED_ON = ("content-type", "accept", "flwr-public-key", "flwr-signature", "flwr-timestamp")
-"""Headers that reach the other side; nothing else does, and none of them is ever logged."""
-PLAIN = "identity"
-"""The one content encoding: a packed body can be a thousand times larger than its bytes."""
-FOR_A_NODE = {408: 503, 413: 403, 415: 403, 429: 503, 500: 503}
+"""The only control call that a gateway makes: to register a key that is on the roster."""
+FORWARDED_HEADERS = ("content-type", "accept", "flwr-public-key", "flwr-signature", "flwr-timestamp")
+"""Headers that are forwarded; no other header is, and none is ever logged."""
+IDENTITY = "identity"
+"""The only content encoding: a compressed body can be a thousand times larger than its bytes."""
+STATUS_FOR_NODE = {408: 503, 413: 403, 415: 403, 429: 503, 500: 503}
 """Answers that end a SuperNode's loop for good, and what it takes instead: 403 drops one message, 503 tries again."""
-PIECE = 2**18
-"""Bytes of a body that are handed on at one go."""
-STILL_THERE = 412
-"""Flower's answer to a listed key whose node has not been silent for a minute yet: to it, the node still runs."""
+CHUNK = 2**18
+"""Bytes of a body that are forwarded at a time."""
+NODE_STILL_ONLINE = 412
+"""Flower's answer to a listed key whose node was heard of within the last minute: it takes the node for online."""
 
 
 class TooManyRefusals(RequestRefused):
-    """The answer to a caller who was refused too often."""
+    """The answer to a client that was refused too often."""
 
     def __init__(self) -> None:
         super().__init__(429, "too many requests from this address without a key of the roster: slow down")
@@ -169,34 +168,34 @@ class Gateway:
     """Base address of the other side, e.g. https://127.0.0.1:9092."""
     client: httpx.AsyncClient
     roster: Roster | None = None
-    """Keys that may come in; None at a site, where only the own SuperNode reaches the door."""
+    """Keys that are allowed; None at a site, where only its own SuperNode reaches the gateway."""
     pins: Callable[[], frozenset[str]] | None = None
-    """SHA-256 of the apps that may come through, as they stand now; None at the coordinator."""
+    """Returns the SHA-256 of each app that is allowed at this moment; None at the coordinator."""
     log: Path | None = None
     egress: Path | None = None
     """At a site: one line for every body that leaves."""
     nodes: NodeKeys | None = None
-    """At the coordinator: which key each node has; with it, listed keys are made known to the SuperLink."""
+    """At the coordinator: which key each node has; if given, keys on the roster are registered with the SuperLink."""
     explain: Callable[[BaseException], str] = lambda error: f"the other side does not answer ({type(error).__name__})"
-    """Words for a line that does not stand."""
-    aloud: Callable[[str], None] = lambda words: None
-    """Tells the operator of a refusal: once for each reason and caller, and of a flood in one line."""
+    """Describes why the upstream cannot be reached."""
+    notify: Callable[[str], None] = lambda words: None
+    """Reports refusals to the operator: each reason once for each client, many of them as one line."""
     joined: bool = False
-    """Whether a node was activated through this door."""
-    came: Callable[[int], None] = lambda node: None
-    """Told the number of a node that was activated."""
+    """Whether a node was activated through this gateway."""
+    on_activated: Callable[[int], None] = lambda node: None
+    """Called with the number of a node that was activated."""
     too_early: bool = False
-    """Whether a node was not, because the SuperLink takes its last life to be under way still."""
+    """Whether a node was refused because the SuperLink still takes its last session for online."""
     closing: bool = False
-    """Set when the door is about to close: polls are let go."""
+    """Set when the gateway is about to close: polls that are held open are answered."""
     limits: KeyLimits = field(default_factory=KeyLimits)
 
     def __post_init__(self) -> None:
-        self.visitors, self.callers = RateLimiter(self.limits), UnknownClients(self.limits)
-        self.access, self.telling = AccessLog(self.log), ThrottledLog(self.aloud)
-        self._reminder, self._handed = RepeatedWarning(), IssuedMessages()
+        self.rate_limiter, self.unknown_clients = RateLimiter(self.limits), UnknownClients(self.limits)
+        self.access, self.operator_log = AccessLog(self.log), ThrottledLog(self.notify)
+        self._reminder, self._issued = RepeatedWarning(), IssuedMessages()
         self._known: set[bytes] = set()
-        """Keys that were let in, each with where from."""
+        """Digests of each authorized key together with the address that it came from."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -205,73 +204,73 @@ class Gateway:
         if scope["type"] != "http":
             return
         started, who = time.perf_counter(), ""
-        caller, no_listener, judge = client_of(_address(scope)), False, "beyond the door"
-        body, status, answer, kind = b"", 500, b"the door failed", "text/plain"
+        caller, ignored, refused_by = client_of(_address(scope)), False, "upstream"
+        body, status, answer, kind = b"", 500, b"the gateway failed", "text/plain"
         try:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             self._check_caller(caller, headers)
             self._check_route(scope)
             signed = signed_by(headers)
             who = self._name_of(signed.mark)
-            scope[LET_IN] = True
+            scope[AUTHORIZED] = True
             self._known.add(_key_header(caller, headers))
-            self.visitors.visit(signed.mark, signed.stamp)
+            self.rate_limiter.check_request(signed.mark, signed.stamp)
             body = await self._read(headers, receive, scope["path"], signed.mark)
             status, answer, kind = await self._forward(scope["path"], headers, body, signed)
         except RequestRefused as reason:
-            status, answer, judge = reason.status, str(reason).encode(), "at the door"
-            no_listener = isinstance(reason, TooManyRefusals)
-            if not who and not no_listener:
+            status, answer, refused_by = reason.status, str(reason).encode(), "gateway"
+            ignored = isinstance(reason, TooManyRefusals)
+            if not who and not ignored:
                 self._known.discard(_key_header(caller, headers))
-                self.callers.refused(caller)
+                self.unknown_clients.count_refusal(caller)
         except (httpx.HTTPError, OSError) as error:
             status, answer = 502, self.explain(error).encode()
         except DecodeError:
             status, answer = 502, b"the other side's answer is none of Flower's"
-        except asyncio.CancelledError:  # the server gives up on what is still open when it ends
-            status, answer = 503, b"the door closes; come again"
-        if not no_listener or self.callers.first_of_many(caller):
-            self._note(scope, who, len(body), status, answer, time.perf_counter() - started, judge)
+        except asyncio.CancelledError:  # the server cancels open requests when it stops
+            status, answer = 503, b"the gateway is closing; try again"
+        if not ignored or self.unknown_clients.should_log(caller):
+            self._note(scope, who, len(body), status, answer, time.perf_counter() - started, refused_by)
         if self.egress is not None:
-            status = FOR_A_NODE.get(status, status)
+            status = STATUS_FOR_NODE.get(status, status)
         await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind.encode())]})
         await send({"type": "http.response.body", "body": answer})
 
     def tick(self) -> None:
-        """What has to be told or written down though nobody comes; called about once a second."""
-        for caller, count in self.callers.counted():
-            line = {"from": caller, "who": "", "what": "not looked at", "bytes_in": 0, "bytes_out": 0}
+        """Write the log lines and warnings that are due; called about once a second."""
+        for caller, count in self.unknown_clients.ignored_counts():
+            line = {"from": caller, "who": "", "what": "not examined", "bytes_in": 0, "bytes_out": 0}
             self.access.write(**line, status=429, seconds=0.0, count=count, reason=str(TooManyRefusals()))
-        self.telling.sum_up()
+        self.operator_log.summarise()
         if self.roster is not None:
             self.roster.refresh()
             self._report_roster_problem(self.roster)
 
     def _report_roster_problem(self, roster: Roster) -> None:
-        """Say that the roster as it stands now is not in force, or that it is again."""
+        """Warn that the roster file cannot be read and the last good one is in force, or that it can be read again."""
         if not self._reminder.is_due(roster.trouble):
             return
         words = (
-            f"{roster.trouble}. The roster as it was read last stays in force, so whoever was revoked since is still "
-            "let in: correct the file (true and false are written small)"
+            f"{roster.trouble}. The roster as it was read last stays in force, so a site revoked since then is "
+            "still let in: correct the file (true and false are written in lower case)"
             if roster.trouble
             else f"{roster.path} can be read again and is in force"
         )
-        self.aloud(words)
+        self.notify(words)
         line = {"from": "", "who": "", "what": "the roster", "bytes_in": 0, "bytes_out": 0}
         self.access.write(**line, status=0, seconds=0.0, reason=words)
 
-    # Who and what may pass ------------------------------------------------------------------------------------------
+    # Authorization ---------------------------------------------------------------------------------------------------
 
     def _check_route(self, scope: Scope) -> None:
         if scope["method"] != "POST" or scope["path"] not in FLEET or scope.get("query_string"):
-            raise RequestRefused(404, "this door leads to the fleet routes of a fedsift federation and nowhere else")
+            raise RequestRefused(404, "this gateway serves the fleet routes of a fedsift federation and no others")
 
     def _check_caller(self, caller: str, headers: dict[str, str]) -> None:
-        """Who was refused too often is not looked at, unless with a key that was let in from there before."""
-        if self.callers.spent(caller) and _key_header(caller, headers) not in self._known:
+        """Refuse a client that was refused too often, unless its key was authorized from this address before."""
+        if self.unknown_clients.is_over_limit(caller) and _key_header(caller, headers) not in self._known:
             raise TooManyRefusals
-        if len(self._known) > MOST_CALLERS:
+        if len(self._known) > MAX_CLIENTS:
             self._known.clear()
 
     def _name_of(self, mark: str) -> str:
@@ -286,22 +285,22 @@ class Gateway:
         return entry.name
 
     async def _read(self, headers: dict[str, str], receive: Receive, path: str, mark: str) -> bytes:
-        """The body, refused as soon as it is too long or too slow; pieces of one message are counted together."""
+        """Read the body; refused as soon as it is too long or too slow. Pieces of one message are counted together."""
         try:
             async with asyncio.timeout(self.limits.read_seconds):
                 body = await self._body(headers, receive)
         except TimeoutError:
             raise RequestRefused(408, f"this request did not arrive within {self.limits.read_seconds:.0f} s") from None
-        self.visitors.came(mark, len(body))
+        self.rate_limiter.count_bytes(mark, len(body))
         if path == OBJECT:
-            self.visitors.brings(mark, session_of(body), len(body))
+            self.rate_limiter.check_piece(mark, session_of(body), len(body))
         return body
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
         most = self.limits.request_bytes
-        packed = headers.get("content-encoding", PLAIN)
-        if packed.strip().lower() != PLAIN:
-            raise RequestRefused(415, f"a request must not be packed, this one is ({packed[:20]})")
+        packed = headers.get("content-encoding", IDENTITY)
+        if packed.strip().lower() != IDENTITY:
+            raise RequestRefused(415, f"a request must not be compressed, this one is ({packed[:20]})")
         declared = headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > most:
             raise RequestRefused(413, f"a request may have {most} bytes, this one says {declared[:20]}")
@@ -309,7 +308,7 @@ class Gateway:
         while more:
             event = await receive()
             if event["type"] == "http.disconnect":
-                raise RequestRefused(400, "the sender went away")
+                raise RequestRefused(400, "the client disconnected")
             parts.append(event.get("body", b""))
             size += len(parts[-1])
             if size > most:
@@ -317,16 +316,16 @@ class Gateway:
             more = event.get("more_body", False)
         return b"".join(parts)
 
-    # The other side -------------------------------------------------------------------------------------------------
+    # The upstream ---------------------------------------------------------------------------------------------------
 
     async def _forward(
         self, path: str, headers: dict[str, str], body: bytes, signed: VerifiedSignature
     ) -> tuple[int, bytes, str]:
-        passed = {name: headers[name] for name in PASSED_ON if name in headers}
+        passed = {name: headers[name] for name in FORWARDED_HEADERS if name in headers}
         if path == ACTIVATE and self.nodes is not None:
-            await self._make_known(signed.public)
+            await self._register_key(signed.public)
         if self.roster is not None:
-            self._handed.check(signed.mark, path, body)
+            self._issued.check(signed.mark, path, body)
         self._note_egress(path, body)
         until = time.monotonic() + (self.limits.hold_seconds if path == PULL else 0.0)
         pause = self.limits.hold_every
@@ -335,32 +334,32 @@ class Gateway:
             if self.closing or time.monotonic() >= until or status != 200 or holds_message(content):
                 break
             await asyncio.sleep(pause)
-            self._name_of(signed.mark)  # who was revoked meanwhile is not held on to
+            self._name_of(signed.mark)  # a key revoked meanwhile is refused
             pause = min(1.5 * pause, self.limits.hold_slowest)
         if status == 200 and path == FAB and self.pins is not None:
             content = pinned(content, self.pins())
         if status == 200 and path == PULL and self.roster is not None:
-            self._handed.note(signed.mark, content)
+            self._issued.note(signed.mark, content)
         if status == 200 and path == PUSH:
             self._open_session(signed.mark, content, len(body))
         if path == ACTIVATE:
-            self.too_early = status == STILL_THERE
+            self.too_early = status == NODE_STILL_ONLINE
         if status == 200 and path == ACTIVATE:
             self.joined = True
-            self.came(node_id(content))
+            self.on_activated(node_id(content))
             if self.nodes is not None:
                 self.nodes.note(node_id(content), signed.mark)
         return status, content, kind
 
     async def _ask(self, path: str, body: bytes, passed: dict[str, str]) -> tuple[int, bytes, str]:
-        """The other side's answer as its bytes came, refused as soon as it is too long or packed."""
+        """The upstream's answer, byte for byte; refused as soon as it is too long or compressed."""
         most, parts, size = self.limits.answer_bytes, [], 0
-        asked = {**passed, "accept-encoding": PLAIN, "content-length": str(len(body))}
+        asked = {**passed, "accept-encoding": IDENTITY, "content-length": str(len(body))}
         async with self.client.stream("POST", f"{self.upstream}{path}", content=_once(body), headers=asked) as response:
-            packed = response.headers.get("content-encoding", PLAIN)
-            if packed.strip().lower() != PLAIN:
+            packed = response.headers.get("content-encoding", IDENTITY)
+            if packed.strip().lower() != IDENTITY:
                 raise RequestRefused(
-                    502, f"the other side packs its answers ({packed[:20]}): nothing between the doors may"
+                    502, f"the upstream compresses its answers ({packed[:20]}): nothing between the gateways may"
                 )
             async for part in response.aiter_bytes():
                 parts.append(part)
@@ -371,19 +370,19 @@ class Gateway:
             return response.status_code, b"".join(parts), kind
 
     def _open_session(self, mark: str, content: bytes, size: int) -> None:
-        """Count the pieces that the SuperLink now waits for; one that takes no message waits for none."""
+        """Note the session in which the SuperLink waits for a message's pieces; a refused message opens none."""
         from flwr.proto.fleet_pb2 import PushMessagesResponse
 
         answer = PushMessagesResponse()
-        with contextlib.suppress(DecodeError):  # no answer of Flower's opens nothing
+        with contextlib.suppress(DecodeError):  # what is not an answer of Flower's opens no session
             answer.ParseFromString(content)
         if answer.objects_to_push:
-            self.visitors.announced(mark, next(iter(answer.results), ""), answer.session_id, size)
+            self.rate_limiter.open_session(mark, next(iter(answer.results), ""), answer.session_id, size)
 
-    async def _make_known(self, public: bytes) -> None:
-        """Flower's own check of keys wants them registered: what is on the roster is, and nothing else ever.
+    async def _register_key(self, public: bytes) -> None:
+        """Register a key of the roster with the SuperLink, which Flower's own check requires; no other key ever is.
 
-        The key's canonical form is registered, so that one key cannot become two nodes by another spelling.
+        The key's canonical form is registered, so that one key cannot become two nodes by another encoding.
         """
         from flwr.proto.control_pb2 import RegisterNodeRequest
 
@@ -391,11 +390,11 @@ class Gateway:
         pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         headers = {"content-type": "application/protobuf", "accept": "application/protobuf"}
         body = RegisterNodeRequest(public_key=pem).SerializeToString()
-        # a key that is registered already is refused with an error of no interest: what follows tells
+        # the error for a key that is registered already is ignored: the activation that follows fails if there is one
         await self.client.post(f"{self.upstream}{REGISTER}", content=body, headers=headers)
 
     def _note_egress(self, path: str, body: bytes) -> None:
-        """A site that cannot write down what leaves lets nothing leave."""
+        """Log what leaves; if that cannot be written, nothing leaves."""
         if self.egress is None:
             return
         line = {
@@ -411,33 +410,35 @@ class Gateway:
                 503, f"{self.egress} cannot be written ({error.strerror}): nothing leaves until it can"
             ) from None
 
-    def _note(self, scope: Scope, who: str, size: int, status: int, answer: bytes, seconds: float, judge: str) -> None:
-        """One line of JSON a request, and a word to the operator if it was refused.
+    def _note(
+        self, scope: Scope, who: str, size: int, status: int, answer: bytes, seconds: float, refused_by: str
+    ) -> None:
+        """Write a request's line in the access log, and report it to the operator if it was refused.
 
-        `judge`: who refused. What the other side says, with ever new numbers in it, must not use up what this door is
-        told of, such as an app that nobody pinned.
+        `refused_by`: the gateway or the upstream. They are throttled apart, so that refusals of the upstream, which
+        contain ever new numbers, cannot hide those of the gateway, such as an app that is not pinned.
         """
         address, words = _address(scope), answer.decode(errors="replace")
         if status >= 400:
             said = "".join(c for c in words[:400] if c.isprintable())
-            whom = who or (f"somebody ({address})" if address else "somebody")
-            self.telling.tell(f"{status} {judge}", who or client_of(address), f"{whom} was refused: {said}")
+            whom = who or (f"an unknown client ({address})" if address else "an unknown client")
+            self.operator_log.report(f"{status} {refused_by}", who or client_of(address), f"{whom} was refused: {said}")
         self.access.request(
             **{"from": address, "who": who, "what": f"{scope['method']} {scope['path'][:200]}"},
             **{"bytes_in": size, "bytes_out": len(answer)},
-            **{"status": FOR_A_NODE.get(status, status) if self.egress else status},
+            **{"status": STATUS_FOR_NODE.get(status, status) if self.egress else status},
             **{"seconds": round(seconds, 4), "reason": words},
         )
 
 
 async def _once(body: bytes) -> AsyncIterator[bytes]:
-    """A body that nobody holds when it is sent, and of which nobody makes four copies on the way.
+    """A body as a stream of chunks, so that it is neither kept after sending nor copied as a whole.
 
-    httpx ties an answer and its request in a circle until the collector of garbage comes, which counts objects and not
-    megabytes; and what is sent at one go is copied by each layer as a whole.
+    httpx keeps a request and its response in a reference cycle until the garbage collector runs, which counts objects
+    and not megabytes; and each layer copies what is sent in one piece.
     """
-    for start in range(0, len(body), PIECE):
-        yield body[start : start + PIECE]
+    for start in range(0, len(body), CHUNK):
+        yield body[start : start + CHUNK]
 
 
 def _address(scope: Scope) -> str:
@@ -445,7 +446,7 @@ def _address(scope: Scope) -> str:
 
 
 def _key_header(caller: str, headers: dict[str, str]) -> bytes:
-    """A key's header as it comes from one caller."""
+    """Digest of a key's header together with the client's address."""
     return hashlib.sha256(f"{caller} {headers.get(KEY, '')}".encode()).digest()
 
 

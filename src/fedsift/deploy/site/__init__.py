@@ -1,1 +1,1 @@
-"""A site: its file, policy, consent, data, and the process that answers requests."""
+"""A deployed site: its file, policy, consent and data, and the process that answers requests."""

@@ -1,4 +1,4 @@
-"""A deployed audit at one site: what its own notebook says of its labels, written to its own disk."""
+"""A deployed site's own label audit, written from its own notebook to its own disk."""
 
 from __future__ import annotations
 
@@ -58,11 +58,12 @@ def _refuse_other_data(path: Path, file: SiteFile, run: str, pages: Mapping[str,
 
 
 def write_own_audit(
-    site_file: Path, out: Path, *, tell: Callable[[str], None] = lambda line: None
+    site_file: Path, out: Path, *, report: Callable[[str], None] = lambda line: None
 ) -> tuple[SiteFolder, SiteAudit]:
     """The list, the page and the review queue of this site, from its own notebook; nothing of it leaves.
 
-    Returns the folder and the audit in it; `tell` gets a line about what people did that was taken over.
+    Returns the folder and the audit in it; `report` is called with a line about corrections and verdicts that were
+    kept.
     """
     path = Path(site_file).resolve()
     file, dataset, train, held = site_data(path)
@@ -79,8 +80,8 @@ def write_own_audit(
         parts,
         pages,
         evidence=SampleEvidence(f"run {run}", evidence_of(pages).round or None, pages.get(MODELS, "")),
-        floor=file.floor,
+        min_count=file.audit_min_count,
         origin=origin_of(source, file.name),
     )
     shown = array_thumbnails(dataset.images[rows]) or row_cards(source, rows)
-    return write_again(out, judged, shown, tell)
+    return write_again(out, judged, shown, report)

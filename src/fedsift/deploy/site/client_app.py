@@ -1,10 +1,10 @@
-"""The site's side of a deployment: one kind of message, handed to the site's own process.
+"""The site's Flower ClientApp: passes each message on to the site's worker process.
 
 Flower starts a new Python process for every message of a deployment, so this module imports next to nothing. It opens
-no data and no notebook, and is not told where they are: the site answers from a process of its own (`worker.py`), whose
-last step is the site's policy. Where that process does not answer, nobody does.
+no data and no notebook, and does not know where they are: the site answers from a process of its own (`worker.py`),
+whose last step is the site's policy. Where that process does not answer, nobody does.
 
-Nothing lives in Flower's `Context.state`: it is lost on a restart, and large values are lost without one.
+Nothing is kept in Flower's `Context.state`: it is lost on a restart, and large values are lost without one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A site's SuperNode, and the apps that it starts, kept away from the site's files by the kernel (Linux, Landlock).
+"""Confines a site's SuperNode and its apps with Landlock (Linux), so that they cannot open the site's files.
 
 Flower runs an app under the account of its SuperNode. So that an app, pinned or not, cannot read what the site's own
 process guards, the SuperNode is started with a list of what it may open: Python and its packages, the system's
@@ -117,8 +117,8 @@ class Confinement:
 def of_node(home: Path, socket: Path, files: Iterable[Path], guarded: Iterable[Path] = ()) -> Confinement:
     """What a SuperNode needs: Python, the system, its home, the socket's folder, its certificate and key.
 
-    A folder that is in Python's path only because somebody works there (`python -m`) is left out when it holds what is
-    `guarded`. Of a folder of the system that holds it, everything else is on the list.
+    A folder that is in Python's path only because it is the working directory (`python -m`) is left out when it holds
+    what is `guarded`. Of a folder of the system that holds it, everything else is on the list.
     """
     kept = [path.resolve() for path in guarded]
     packages = [Path(entry).resolve() for entry in sys.path if entry]
@@ -150,7 +150,7 @@ def _all_but(folder: Path, kept: list[Path]) -> list[Path]:
 Say = Callable[[str], None]
 
 
-def tell(confinement: Confinement, guarded: Iterable[Path], say: Say) -> None:
+def report(confinement: Confinement, guarded: Iterable[Path], say: Say) -> None:
     """Say what holds, and what does not: a person decides what to make of it."""
     if not confinement.holds:
         say(

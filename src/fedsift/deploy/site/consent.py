@@ -1,4 +1,4 @@
-"""What a site's operator has agreed to, kept beside the notebook: what was known on approval, which runs, the end."""
+"""Records what a site's operator has agreed to: pinned apps, allowed runs, withdrawal; and lists what left."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def rules_of(file: SiteFile, notebook: Path) -> Policy | None:
         approved = json.loads((notebook / APPROVED).read_text("utf-8"))
     except FileNotFoundError:
         approved = None
-    except (OSError, ValueError):  # somebody approved something: what, is to be said anew, by pinning
+    except (OSError, ValueError):  # an approval that cannot be read: it has to be given again, by pinning
         approved = nothing
     policy = file.policy
     if policy is None:
         if approved is None:
             return None
-        policy = Policy(floor=0, audit=True)
+        policy = Policy(min_count=0, audit=True)
     known = approved or nothing
     return dataclasses.replace(
         policy,

@@ -1,4 +1,4 @@
-"""A real site's data as requests see them: read by its site.toml, kept in memory, with a secret of its own."""
+"""A deployed site's data for its requests: read as site.toml says, kept in memory, with a secret of its own."""
 
 from __future__ import annotations
 
@@ -101,8 +101,10 @@ def _open_site(path: Path, stamp: tuple[int, ...], features: str) -> SiteRuntime
         samples=_samples(pool, train, file),
         given=torch.from_numpy(labels[train]),
         groups=_groups(dataset, train),
-        floor=file.floor if file.policy is None else max(file.floor, file.policy.floor),
-        smallest=0 if file.policy is None else file.policy.floor,
+        audit_min_count=file.audit_min_count
+        if file.policy is None
+        else max(file.audit_min_count, file.policy.min_count),
+        min_count=0 if file.policy is None else file.policy.min_count,
         release=releasing(path, file),
         held_out=_samples(pool, held, file) if len(held) else None,
         held_out_given=torch.from_numpy(labels[held]) if len(held) else None,
@@ -148,7 +150,7 @@ def label_releases(reply: Any) -> Iterator[tuple[str, float, str]]:
 
 
 def _remembered(dataset: Dataset, rows: Rows, path: Path, file: SiteFile) -> Rows:
-    """The rows without what the site was told to forget; where samples have no names, a row's number is none."""
+    """The rows without what the site has forgotten; where samples have no names, a row's number is none."""
     forgotten = forgotten_at(notebook_of(path, file))
     if not len(forgotten) or dataset.ids is None:
         return rows

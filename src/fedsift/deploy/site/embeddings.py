@@ -1,4 +1,4 @@
-"""Frozen features that a site has made of its pictures: which kinds, in which files, how many more may be asked for.
+"""Frozen features that a site has made of its pictures: which there are, and how many more a policy allows.
 
 A message names the network, and so the extractor and the side of the pictures. Each kind is a pass over all pictures
 and a file in fedsift's cache, so a site writes down what it makes, before it makes it.

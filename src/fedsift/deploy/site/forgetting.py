@@ -1,4 +1,4 @@
-"""Forgetting a sample at a deployed site: its notes of every run, features made of it, its own audit.
+"""Forgets a sample at a deployed site: in its notes of every run, in features made of it, in its own audit.
 
 A notebook's pages have a value for every sample and models that learned from all of them, so no row can be cut out that
 would leave the rest right: the notes of every run are removed as a whole, and the run is closed at this site. What
@@ -55,7 +55,7 @@ class ForgottenAtSite:
     """What follows from it, a line each."""
 
 
-# Whoever answers ---------------------------------------------------------------------------------------------------
+# Requests under way------------------------------------------------------------------------------------------------
 
 
 def serving(notebook: Path) -> AbstractContextManager[None]:
@@ -72,7 +72,7 @@ def _nobody_serving(site: str, notebook: Path) -> AbstractContextManager[None]:
 
 
 def forgotten_at(notebook: Path) -> ForgottenEntry:
-    """Recognises what this site was told to forget."""
+    """Recognises samples that this site has forgotten."""
     return ForgottenEntry(LabelLedger(notebook / FORGOTTEN).entries())
 
 
@@ -145,7 +145,7 @@ def _models_in(store: NotebookStore) -> set[str]:
 
 
 def _erase_features(notebook: Path) -> list[str]:
-    """Files of features of the site's pictures; whoever needs them makes them again, without the sample."""
+    """Files of features of the site's pictures; they are made again on demand, without the sample."""
     try:
         files = [Path(file) for kind in embeddings_of(notebook).values() for file in kind]
     except ValueError as error:

@@ -1,5 +1,5 @@
-"""Between Flower's short-lived process and the site's lasting one: letters over a local socket that only this user
-can open. This module imports no torch."""
+"""Messages between Flower's short-lived process and the site's worker, over a local socket that only this user can
+open. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOK_AGAIN = 0.2
 SMALL = 1 << 16
 """Bytes of a part that travels with its size; a longer one is not copied for that."""
 LARGEST = 4 * 2**30
-"""Bytes of a part; the site's door lets no larger message through either."""
+"""Bytes of a part; the site's gateway lets no larger message through either."""
 _SIZE = struct.Struct("<Q")
 
 
@@ -65,12 +65,12 @@ def _exactly(channel: socket.socket, size: int, end: float) -> bytearray:
     return data
 
 
-def call_worker(path: Path, message: EncodedMessage, patience: float = STARTS_WITHIN, tries: int = 2) -> EncodedMessage:
+def call_worker(path: Path, message: EncodedMessage, timeout: float = STARTS_WITHIN, tries: int = 2) -> EncodedMessage:
     """The worker's answer. One that is being started again is waited for; raises RunError when none comes.
 
-    `tries`: how often a message is handed over; one that ends the worker each time must not do so for ever.
+    `tries`: how often a message is sent; one that ends the worker each time must not do so for ever.
     """
-    end = time.monotonic() + patience
+    end = time.monotonic() + timeout
     while True:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:

@@ -1,9 +1,10 @@
-"""What a site lets out: its own rules, applied by its own process before a request is served and before a reply goes.
+"""A site's policy: which requests it answers and what may leave, checked before a request is served and before a reply
+is sent.
 
 [policy]
 requests = ["Train", "Evaluate"]                    # all that may be asked; anything else is refused
 fields = ["Trained.weights", "Evaluated.right"]     # all that a reply may carry
-floor = 10                                          # of fewer samples nothing is told
+min_count = 10                                      # the smallest group of samples that a reply may describe
 clip = 1.0                                          # the longest update
 noise = 8.0                                         # Gaussian noise on updates, in units of clip
 budget = 2.0                                        # zCDP that all releases of this dataset may cost, ever
@@ -45,7 +46,7 @@ class Policy(RangeChecked):
     """Kinds of request that are served, by their names; also those inside another."""
     fields: tuple[str, ...] | None = None
     """Fields of replies that may leave, as `Reply.field`."""
-    floor: Count = 10
+    min_count: Count = 10
     """The smallest group of samples of which a count, a loss, a mean or a cell of a table leaves."""
     clip: Positive | None = None
     """The longest update that leaves; longer ones are shortened."""
@@ -106,14 +107,16 @@ class Policy(RangeChecked):
     def objection_to_reply(self, reply: Any) -> str | None:
         """Why this does not leave, or None."""
         if isinstance(reply, Introduction):
-            if reply.facts.samples < self.floor:
-                return f"this site has fewer samples than its floor {self.floor}"
+            if reply.facts.samples < self.min_count:
+                return f"this site has fewer samples than its minimum count {self.min_count}"
             return None
         refused = [name for name in fields_in(reply) if name not in (self.fields or ())]
         if refused:
             return f"this site's policy does not let {refused[0]} out"
-        small = next(small_counts(reply, self.floor), None)
-        return None if small is None else f"{small} counts fewer samples than this site's floor {self.floor}"
+        small = next(small_counts(reply, self.min_count), None)
+        return (
+            None if small is None else f"{small} counts fewer samples than this site's minimum count {self.min_count}"
+        )
 
 
 def requests_in(request: Request[Any]) -> Iterator[str]:
@@ -164,27 +167,27 @@ def _empty(item: Any) -> bool:
     return item is None or (isinstance(item, str | list | tuple | Mapping) and not item)
 
 
-def small_counts(reply: Any, floor: int) -> Iterator[str]:
-    """`Reply.field` of whole numbers in 1 ... floor - 1, wherever a field does not say that it counts no samples.
+def small_counts(reply: Any, min_count: int) -> Iterator[str]:
+    """`Reply.field` of whole numbers in 1 ... min_count - 1, wherever a field does not say that it counts no samples.
 
-    The requests of fedsift keep the floor themselves; this is for those of a plugin, and for mistakes.
+    The requests of fedsift keep the minimum count themselves; this is for those of a plugin, and for mistakes.
     """
     if isinstance(reply, Reply):
         for f in dataclasses.fields(reply):
             item = getattr(reply, f.name)
-            if f.metadata.get("counts", True) and _counts_few(item, floor):
+            if f.metadata.get("counts", True) and _counts_few(item, min_count):
                 yield f"{type(reply).__name__}.{f.name}"
-            yield from small_counts(item, floor)
+            yield from small_counts(item, min_count)
     elif isinstance(reply, tuple | list):
         for item in reply:
-            yield from small_counts(item, floor)
+            yield from small_counts(item, min_count)
 
 
-def _counts_few(item: Any, floor: int) -> bool:
+def _counts_few(item: Any, min_count: int) -> bool:
     if isinstance(item, bool | Mapping):  # a model's whole numbers count batches
         return False
     if isinstance(item, int):
-        return 0 < item < floor
+        return 0 < item < min_count
     if isinstance(item, Tensor) and not item.is_floating_point() and item.dtype != torch.bool:
-        return bool(((item > 0) & (item < floor)).any())
-    return isinstance(item, tuple | list) and any(_counts_few(each, floor) for each in item)
+        return bool(((item > 0) & (item < min_count)).any())
+    return isinstance(item, tuple | list) and any(_counts_few(each, min_count) for each in item)

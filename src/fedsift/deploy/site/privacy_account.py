@@ -1,4 +1,4 @@
-"""What a site has spent of its privacy: one line a release, on disk before anything leaves, added up over all runs.
+"""A site's privacy account: one line a release, written before anything leaves, added up over all runs.
 
 The account belongs to a dataset, by the name that the site gives it, not to a run or to a file: corrected labels or a
 few more samples do not make it a new one. Whatever is not an update leaves without noise and is no part of the

@@ -1,4 +1,4 @@
-"""A site's side across a network: its SuperNode, its own process, and a door of its own between them and the world."""
+"""Runs a site: its SuperNode, the process that holds its data, and its gateway to the network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedsift.deploy.flower_commands import SiteProcess, ended, existing, node_of
 from fedsift.deploy.gateway.limits import KeyLimits
 from fedsift.deploy.gateway.listener import GatewayServer, bind
 from fedsift.deploy.gateway.proxy import Gateway
-from fedsift.deploy.site.confinement import of_node, tell
+from fedsift.deploy.site.confinement import of_node, report
 from fedsift.deploy.site.site_file_head import read_head
 from fedsift.deploy.temporary import new_socket
 from fedsift.deploy.waiting import Say, Starting, meanwhile
@@ -85,7 +85,7 @@ def signature(key: Path) -> dict[str, str]:
 AGAIN_AFTER = 10.0
 """Seconds before a node that ended is started again."""
 STRAIGHT_THROUGH = KeyLimits(hold_seconds=0.0, message_bytes=4 * 2**30)
-"""The coordinator's door holds polls open and sets the size of messages; here they are only counted.
+"""The coordinator's gateway holds polls open and sets the size of messages; here they are only counted.
 
 Of what comes in, `largest_answer` of site.toml sets the size.
 """
@@ -99,7 +99,7 @@ def flower_home(site_file: Path) -> Path:
 
 @dataclass(frozen=True)
 class NodeSession:
-    """One life of the site's node."""
+    """The outcome of one session of the site's node."""
 
     code: int
     joined: bool
@@ -118,7 +118,7 @@ def attend(
     say: Say,
     rest: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Run node, door and worker until a signal comes, or until the coordinator does not let the node in.
+    """Run node, gateway and worker until a signal comes, or until the coordinator does not let the node in.
 
     A node that had joined and ended is started again: a SuperLink without a database forgets its nodes when it is
     restarted, and theirs end themselves. So is one that came too early: a site that lost power and is back within a
@@ -168,15 +168,15 @@ def _visit(
     own = temporary_certificate(home / "own")
     head = read_head(site_file)
     egress = head.egress
-    door = Gateway(
+    gateway = Gateway(
         f"https://{superlink}",
         httpx.AsyncClient(verify=client_context(ca), timeout=60.0, trust_env=False),
         pins=lambda: read_head(site_file).apps,
         egress=egress,
         limits=replace(STRAIGHT_THROUGH, answer_bytes=head.largest_answer),
-        came=lambda node: note_node(home, node),
+        on_activated=lambda node: note_node(home, node),
         explain=lambda error: words_of(error, superlink, ca),
-        aloud=say,
+        notify=say,
     )
     with bind("127.0.0.1", 0) as listener:
         inside = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -184,7 +184,7 @@ def _visit(
         command = site_command(inside, insecure=False, ca=own.certificate, key=key, worker=place)
         worker.start()
         rules = of_node(home, place, [own.certificate, key], head.guarded)
-        tell(rules, head.guarded, say)
+        report(rules, head.guarded, say)
         with node_of(command, home, place, rules) as node:
             say(f"what leaves is written to {egress}")
 
@@ -196,8 +196,8 @@ def _visit(
 
             def alive() -> bool:
                 worker.keep(say)
-                starts.look(lambda: door.joined)
+                starts.look(lambda: gateway.joined)
                 return node.poll() is None
 
-            GatewayServer(door, listener, server_context(own), alive=alive, aloud=say).run()
-            return NodeSession(ended(node, "the SuperNode", say), door.joined, door.too_early)
+            GatewayServer(gateway, listener, server_context(own), alive=alive, notify=say).run()
+            return NodeSession(ended(node, "the SuperNode", say), gateway.joined, gateway.too_early)

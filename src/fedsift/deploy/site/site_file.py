@@ -1,4 +1,4 @@
-"""A site's own description, `site.toml`: its keys, read and checked.
+"""A site's configuration, `site.toml`: its keys, read and checked.
 
 name = "north"                       # how the federation knows this site
 classes = ["benign", "malignant"]    # the same names in the same order at every site
@@ -7,7 +7,7 @@ std = [0.5]
 held_out = 0.2                       # share kept for evaluation here, when the data have no test part
 notebook = "notebook"                # where this site keeps its own notes; never leaves
 apps = ["sha256:5b0e..."]            # the only apps that may run here: `fedsift flower pin`
-floor = 10                           # the smallest count that leaves this site in a label audit
+audit_min_count = 10                 # the smallest count that leaves this site in a label audit
 networks = ["our_nets.small:Small"]  # networks by address that a study may name here; registered ones always may
 
 [data]                               # any dataset of `fedsift datasets`; paths are relative to this file
@@ -59,12 +59,12 @@ class SiteFile:
     public_std: tuple[float, ...] = ()
     privacy_budget: float | None = None
     """Epsilon that may ever be spent on each label; without this key the site sets no limit of its own."""
-    floor: AtLeastOne = 10
+    audit_min_count: AtLeastOne = 10
     """The smallest count that leaves this site in a label audit; smaller ones leave in a lump."""
     apps: tuple[str, ...] = ()
     """Fingerprints `sha256:...` of the apps that may run here; across a network no other does."""
     largest_answer: AtLeastOne = LARGEST_ANSWER
-    """MB of one answer of the coordinator's that this site's door takes."""
+    """MB of one answer of the coordinator's that this site's gateway takes."""
     policy: Policy | None = None
     """What may be asked and what may leave; without this table, all that the installed fedsift knows."""
     plugins: tuple[str, ...] = ()

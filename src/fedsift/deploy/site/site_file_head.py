@@ -1,4 +1,4 @@
-"""The few keys of a site.toml that its door and its node need: read without torch, which only the worker pays for."""
+"""The few keys of site.toml that the gateway and the node need, read without importing torch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fedsift.core.files import cache_root, safe_name
 APP_PIN = re.compile(r"sha256:[0-9a-f]{64}")
 EGRESS_FILE = "egress.jsonl"
 LARGEST_ANSWER = 16
-"""MB; Flower sends arrays in pieces of 5 MB, and the coordinator's door takes as much in one request."""
+"""MB; Flower sends arrays in pieces of 5 MB, and the coordinator's gateway takes as much in one request."""
 
 
 @dataclass(frozen=True)
 class SiteHead:
-    """Of a file that the site's own process checks in full."""
+    """The keys of site.toml that are read here; the worker checks the whole file."""
 
     path: Path
     name: str
@@ -29,7 +29,7 @@ class SiteHead:
     apps: frozenset[str]
     """SHA-256 of the apps that may run here."""
     largest_answer: int
-    """Bytes of one answer of the coordinator's that this site's door takes."""
+    """Bytes of one answer of the coordinator's that this site's gateway takes."""
     data: tuple[Path, ...]
     """Where the site's samples are: what [data] and [public] name, the folders of FEDSIFT_DATA, fedsift's cache."""
 

@@ -1,4 +1,4 @@
-"""The process that stays at a deployed site: it holds the data in memory and answers what Flower's processes bring.
+"""A deployed site's worker process: it holds the data in memory and answers messages from Flower's processes.
 
     python -m fedsift.deploy.site.worker SITE.toml SOCKET
 
@@ -56,7 +56,7 @@ from fedsift.transports.remote.notebooks import run_folders, unfit_run
 
 
 class EscapedLines(logging.Formatter):
-    """What would act in a terminal is written as an escape; lines of a traceback cannot be taken for entries."""
+    """Log formatter: control characters are escaped, and a traceback's lines cannot be taken for log entries."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return visible(super().formatMessage(record))
@@ -80,21 +80,21 @@ HEARD_WITHIN = 120.0
 
 
 def serve(site_file: Path, place: Path) -> None:
-    """Answer letters one after the other until this process is ended."""
+    """Answer messages one after the other until this process is ended."""
     file = read_site_file(site_file)
     check_notebook(file.name, notebook_of(site_file, file))
     load_plugins(file)
-    with serving(notebook_of(site_file, file)), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+    with serving(notebook_of(site_file, file)), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         open_site(site_file)  # kept in memory; what is wrong with the data shows before anything connects
-        # The name appears only when calls are taken: whoever sees the door may knock.
+        # The name appears only when calls are taken: a client may connect as soon as it sees the name.
         unfinished = place.with_name(f"{place.name}.new")
         unfinished.unlink(missing_ok=True)
-        door.bind(str(unfinished))
+        listener.bind(str(unfinished))
         unfinished.chmod(0o600)
-        door.listen()
+        listener.listen()
         unfinished.replace(place)
         while True:
-            channel, _ = door.accept()
+            channel, _ = listener.accept()
             with channel:
                 attend(channel, site_file)
 
@@ -235,13 +235,13 @@ def _too_much(asked: Any, model: str, file: SiteFile, site_file: Path) -> str | 
     """Why a message asks for more work than the site does for one, with or without a policy of its own."""
     if isinstance(asked, SiteNotice):
         return None
-    limits, room = file.policy or Policy(), open_site(site_file)
-    if len(room.samples.shape) > 1:  # rows of features are nothing to embed
+    limits, site = file.policy or Policy(), open_site(site_file)
+    if len(site.samples.shape) > 1:  # rows of features are nothing to embed
         notebook, written = notebook_of(site_file, file), (file.model, *file.networks)
         reason = objection_to_embedding(notebook, model, limits.embeddings, written)
         if reason is not None:
             return f"site '{file.name}': {reason}"
-    return limits.objection_to_work(asked.request, room.facts("")) if isinstance(asked, RequestEnvelope) else None
+    return limits.objection_to_work(asked.request, site.facts("")) if isinstance(asked, RequestEnvelope) else None
 
 
 def _unaffordable(asked: Any, file: SiteFile, site_file: Path) -> str | None:

@@ -1,1 +1,1 @@
-"""The gate: what every reply passes before anything is made of it."""
+"""The gate: every reply is checked here before a method uses it."""

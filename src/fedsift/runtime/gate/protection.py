@@ -1,8 +1,8 @@
-"""Protection of the model: an update is judged beside the other sites', before anything is made of it.
+"""Protection of the model: each update's length and direction are compared with the other sites' before it is used.
 
-Each reply's models (`Reply.moves`) are compared with the same ones of the round's other sites: how far they went from
-what was sent, and whither. What no honest site does, whatever its data and labels are like, is set aside;
-docs/attacks.md has the figures of both kinds. Without an attacker nothing is changed, to the last bit.
+Each reply's models (`Reply.moves`) are compared with the same ones of the round's other sites: the length and
+direction of the update. An update that no honest site sends, whatever its data and labels, is set aside;
+docs/attacks.md has the measurements. Without an attacker nothing is changed, to the last bit.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from fedsift.core.text import short
 from fedsift.protocol.messages import Reply, RequestEnvelope, Weights
 from fedsift.runtime.gate.reply_checks import unchecked
 
-# Whither sites go, update by update: one that went along with the others and then turns round is told
-# by its past
+# Turns: a site whose update agreed with the others' and is then reversed is recognised by its last one
 # ------------------------------------------------------------------------------
 
 COMMON = 0.5
@@ -77,8 +76,7 @@ def replays(mark: str, seen: Collection[str]) -> bool:
     return bool(begun) and any(known != mark and known.startswith(model) for known in seen)
 
 
-# How far updates go and whither, each beside the others': what tells a broken or hostile update from
-# an honest one
+# Length and direction of updates, beside the others': what separates a hostile update from an honest one
 # ------------------------------------------------------------------------------
 
 _CHUNK = 1 << 18
@@ -161,7 +159,8 @@ FEW = 5
 """Among fewer replies the median may be that of sites that have nothing left to learn, so what is known of a site from
 the run's other stages counts as well."""
 LEAST_SIZE = 0.1
-"""Of the length of the parameters that were sent, what training leaves at least: nobody learns by forgetting all."""
+"""Of the length of the parameters that were sent, what training leaves at least: forgetting everything is not
+training."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +202,7 @@ class ModelUpdate:
     start: Weights
     parameters: tuple[str, ...]
     statistics: tuple[str, ...]
-    spread: float
+    norm_tolerance: float
     """Of the request: how much more than usual honest answers to it differ."""
     late: bool
     """Of the request: whether a site's first model may go as far as the others' first ones went."""
@@ -218,8 +217,8 @@ class ModelUpdate:
 
     @property
     def origin(self) -> str:
-        """Part of the key by which lengths are remembered: from zeros they are not relative to anything, and tell
-        nothing about those that are."""
+        """Part of the key by which lengths are remembered: from zeros they are absolute, and not comparable
+        with relative ones."""
         return "" if self.alone else " from zeros"
 
     @property
@@ -237,24 +236,24 @@ class Protection:
     """By stage and model; kept with the run's checkpoints."""
     seen: dict[str, list[str]] = field(default_factory=dict)
     """Fingerprints of each site's accepted models and of where they began, the latest; kept with them."""
-    tells: bool = False
-    """Whether no honest site turns round as far as an attacker (`turning_is_attack`)."""
+    judges_turns: bool = False
+    """Whether a turn from one exchange to the next is judged: no honest site turns as far (`turning_is_attack`)."""
     opening: bool = False
     """Whether the next models come from one that has learnt nothing, on labels of which no wrong ones look like an
     attack (`reversal_is_attack`); kept with them."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Sites whose models are refused until the run ends, and why; kept with them."""
-    faced: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By stage and model: how far each site's update of the last exchange went along with the others
-    (`facing.shares`); kept with them."""
+    last_cosines: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By stage and model: cosine of each site's update of the last exchange with the others' (`shares`);
+    kept with them."""
 
     def memory(self) -> dict[str, Any]:
         """What a resumed run must know to judge as one that never stopped: plain values."""
         known = {key: at.memory() for key, at in self.lengths.items()}
         seen = {site: list(marks) for site, marks in self.seen.items()}
-        faced = {key: dict(ways) for key, ways in self.faced.items()}
-        told = {"opening": self.opening, "left_out": dict(self.left_out), "faced": faced}
-        return {"lengths": known, "seen": seen, **told}
+        last_cosines = {key: dict(ways) for key, ways in self.last_cosines.items()}
+        other = {"opening": self.opening, "left_out": dict(self.left_out), "last_cosines": last_cosines}
+        return {"lengths": known, "seen": seen, **other}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """The reverse."""
@@ -262,7 +261,7 @@ class Protection:
         self.seen = {site: list(marks) for site, marks in memory.get("seen", {}).items()}
         self.opening = memory.get("opening", self.opening)
         self.left_out = dict(memory.get("left_out", {}))
-        self.faced = {key: dict(ways) for key, ways in memory.get("faced", {}).items()}
+        self.last_cosines = {key: dict(ways) for key, ways in memory.get("last_cosines", {}).items()}
 
     def refusals(
         self,
@@ -300,7 +299,7 @@ class Protection:
         return refused
 
     def _judged(self, key: str, cohort: Mapping[str, ModelUpdate]) -> dict[str, str]:
-        """One model of all replies: how far, then whither."""
+        """Check one model of all replies: update length, then direction."""
         limits = self.limits
         lengths = {site: relative_length(m.model, m.start, m.parameters) for site, m in cohort.items()}
         ratios = self._ratios(key, lengths, cohort)
@@ -339,7 +338,7 @@ class Protection:
                     usual = max(usual, known.first_norms(way[1]))
             if cohort[site].late and not any(site in past.own for past in [known, *others]):
                 usual = max(usual, *(past.first_norms(way[1]) for past in [known, *others]))
-            found[site] = way[0] / (usual * cohort[site].spread) if usual > 0 else 0.0
+            found[site] = way[0] / (usual * cohort[site].norm_tolerance) if usual > 0 else 0.0
         return found
 
     def _before(self, key: str, known: UpdateNorms) -> list[Way]:
@@ -357,7 +356,7 @@ class Protection:
     def _opposed(self, key: str, ratios: Mapping[str, float], cohort: Mapping[str, ModelUpdate]) -> dict[str, str]:
         """Updates that go against what the others have in common."""
         refused: dict[str, str] = {}
-        faced: dict[str, float] = {}
+        last_cosines: dict[str, float] = {}
         for kind in dict.fromkeys(move.kind for move in cohort.values()):
             sites = [site for site, move in cohort.items() if move.kind == kind]
             if len(sites) < self.limits.norm_cohort or not kind:
@@ -366,13 +365,15 @@ class Protection:
             found = agreements([m.model for m in group], [m.start for m in group], group[0].parameters)
             along = {site: cosine * ratios[site] for site, cosine in zip(sites, found)}
             refused |= self._against(along)
-            alike = all(move.spread <= 1 for move in group)
+            alike = all(move.norm_tolerance <= 1 for move in group)
             if self.opening and alike and statistics.median(found) > COMMON:
                 refused |= self._left_out(along)
-            ways = shares(dict(zip(sites, found))) if self.tells and alike else {}
-            refused |= self._turned(self.faced.get(key, {}), ways)
-            faced |= {site: round(way, 6) for site, way in ways.items() if site not in refused}
-        self.faced[key] = faced  # of this exchange alone: in many rounds honest sites turn as well, by and by
+            ways = shares(dict(zip(sites, found))) if self.judges_turns and alike else {}
+            refused |= self._turned(self.last_cosines.get(key, {}), ways)
+            last_cosines |= {site: round(way, 6) for site, way in ways.items() if site not in refused}
+        self.last_cosines[key] = (
+            last_cosines  # of this exchange alone: in many rounds honest sites turn as well, by and by
+        )
         return refused
 
     def _turned(self, before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, str]:
@@ -395,7 +396,8 @@ class Protection:
         }
 
     def _left_out(self, along: Mapping[str, float]) -> dict[str, str]:
-        """The run's first updates, of a cohort that agrees: whoever goes back as the others go on is no learner."""
+        """The run's first updates, of a cohort that agrees: a site that moves backwards while the others go on does not
+        learn."""
         usual, least = statistics.median(along.values()), self.limits.opposed
         found = {
             site: f"the site is left out: its first update went {-way / usual:.2f} times as far against the "
@@ -440,7 +442,7 @@ def _moves(reply: Reply, envelope: RequestEnvelope, buffers: Collection[str]) ->
                 start,
                 tuple(name for name in floats if name not in buffers),
                 tuple(name for name in floats if name in buffers),
-                envelope.request.spread,
+                envelope.request.norm_tolerance,
                 envelope.request.late,
                 envelope.request.reach(_trained_on(reply, len(found))),
             )
@@ -463,15 +465,15 @@ def _flat(moves: list[ModelUpdate]) -> str | None:
             value = float(move.model[names[0]].reshape(-1)[0])
             return f"'{names[0]}' holds {value:.3g} throughout, the model that was sent did not"
         size = remaining(move.model, move.start, move.parameters)
-        if move.spread <= 1 and size < LEAST_SIZE:
+        if move.norm_tolerance <= 1 and size < LEAST_SIZE:
             return f"the model has shrunk to {size:.2g} of the one that was sent"
     return None
 
 
 def bounded_shares(replies: Mapping[str, Any], most: Callable[[str], float]) -> dict[str, Any]:
-    """The replies with declared sizes (`samples`) lowered until nobody counts for more than his bound.
+    """The replies with declared sizes (`samples`) lowered until no site counts for more than its bound.
 
-    Where bounds leave nobody else to make up for it (two sites, each at most 0.3), all bounded ones count alike.
+    Where no other site can make up for it (two sites, each at most 0.3), all bounded ones count alike.
     """
     sizes = {site: reply.samples for site, reply in replies.items() if isinstance(_size(reply), int)}
     bounds = {site: most(site) for site in sizes}
@@ -533,8 +535,8 @@ Way = tuple[float, float]
 def usual_norm_for(reach: float, ways: Iterable[Way]) -> float:
     """The length that is usual for training of this reach, beside updates of others: the median of l_j max(1, r / r_j).
 
-    Whoever trains on ten times the samples takes ten times the steps and may come ten times as far; whoever trains on
-    fewer may still come as far as the others, where these have arrived.
+    A site that trains on ten times the samples takes ten times the steps and may move ten times as far; one that trains
+    on fewer may still come as far as the others, where these have arrived.
     """
     return statistics.median(length * max(1.0, reach / other) for length, other in ways)
 
@@ -573,7 +575,8 @@ class UpdateNorms:
     def recent_norms(self, site: str, cohort: int) -> float:
         """How far the last few other sites went that came alone, accepted or not; 0 where they are too few.
 
-        Where a model was spoilt every honest site goes far to mend it: what one site after another does is usual.
+        Where a model was corrupted every honest site makes a large update to repair it: what one site after another
+        does is usual.
         """
         ways = [way for other, way in self.tried.items() if other != site][-cohort:]
         return statistics.median(length for length, _ in ways) if len(ways) == cohort else 0.0

@@ -1,4 +1,4 @@
-"""The gate: every reply is checked before anything is made of it. A bad one is set aside with its reason."""
+"""Checks of a single reply; a bad one is set aside with its reason."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def unchecked(error: Exception) -> str:
 
 
 FEWEST_SITES = 4
-"""Sites among which two groups can be told apart."""
+"""Sites that are needed to separate two groups."""
 LARGEST_LOSS = 20.0
 """Whatever a model loses beyond this says no more."""
 MOST_SAMPLES = 200

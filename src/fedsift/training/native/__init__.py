@@ -1,8 +1,8 @@
-"""Inner loops in C++, for processors whose compiler is at hand; everything works without them, only slower.
+"""Inner loops in C++, used where a compiler is at hand; without them everything works, but slower.
 
 The `.cpp` files are compiled by the machine's own C++ compiler when they are first needed, for exactly this processor,
-and kept in the cache folder. Results agree with torch's to rounding, whoever trains beside whom. FEDSIFT_NATIVE=0
-leaves them out.
+and kept in the cache folder. Results agree with torch's to rounding, whatever else is trained in the same cohort.
+FEDSIFT_NATIVE=0 leaves them out.
 """
 
 from fedsift.training.native.building import OFF, library, why_not

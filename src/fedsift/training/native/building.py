@@ -1,4 +1,4 @@
-"""Calling kernels, in parts by as many threads as torch may use."""
+"""Compiles and loads the native kernels, and calls them in parallel parts."""
 
 from __future__ import annotations
 

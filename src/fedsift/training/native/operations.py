@@ -1,4 +1,4 @@
-"""Winograd's 3 x 3 convolutions by native kernels; `fedsift.training.stacked.convolutions` says what they compute."""
+"""Network blocks on native kernels (Winograd's 3 x 3 convolutions, batch norm, pooling) for the stacked trainer."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The stacked cohort: many sites' copies of one network as one computation."""
+"""The stacked trainer: many sites' copies of one network as one computation."""

@@ -1,4 +1,4 @@
-"""The steps of a cohort: every site's own plan, laid side by side in padded tables before training starts."""
+"""Batches of a cohort: every site's plan in padded tables, side by side."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ class _Winograd(torch.autograd.Function):
 
 
 def _each(matrix: Tensor, values: Tensor) -> Tensor:
-    """The matrix times each of `[C, ...]`; one product is not handed to the batched routine, which is slower at it."""
+    """The matrix times each of `[C, ...]`; a single product does not use the batched routine, which is slower."""
     return torch.mm(matrix, values[0]).unsqueeze(0) if len(values) == 1 else torch.matmul(matrix, values)
 
 

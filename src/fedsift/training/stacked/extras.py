@@ -1,4 +1,4 @@
-"""Extras of a cohort's jobs, laid side by side: what a term of one site sees as `[...]` it sees here as `[C, ...]`."""
+"""Additional inputs of a cohort's jobs (teachers, priors, labels), stacked along a first axis of sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the samples of C sites lie in memory together.
+"""Memory layouts of the samples of C sites, and conversions between them.
 
 Images of a cohort are one batch `[B, C*ch, H, W]` in channels-last memory: a site is a group of channels, and
 a convolution over all sites is one grouped convolution. Vectors are `[C, B, F]`: a linear layer over all sites

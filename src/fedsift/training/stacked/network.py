@@ -1,4 +1,4 @@
-"""One network for C sites at once: parameters `[C, ...]`, every layer run for all sites in one call."""
+"""A network for C sites at once: parameters `[C, ...]`, every layer run for all sites in one call."""
 
 from __future__ import annotations
 

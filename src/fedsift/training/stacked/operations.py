@@ -177,7 +177,7 @@ def convolution(conv: nn.Conv2d, name: str) -> Operation:
 
 
 def convolve(conv: nn.Conv2d, name: str, biased: bool) -> Operation:
-    """A convolution with its bias, or without it where somebody else adds it later (`with_bias`)."""
+    """A convolution with its bias, or without it where a later operation adds it (`with_bias`)."""
     if conv.padding_mode != "zeros":
         raise Unstackable(f"layer '{name}' pads by '{conv.padding_mode}'")
     geometry, padding = Geometry.of(conv), winograd.padding_of(conv)

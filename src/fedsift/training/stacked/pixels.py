@@ -1,4 +1,4 @@
-"""Images of a cohort from bytes to the training layout: crop, flip, mix, interleave and normalise.
+"""From bytes to training inputs of a cohort: crop, flip, mix, interleave and normalise.
 
 A native kernel does it in one pass. Without one, no loop over images is needed either: a pixel is four bytes, moved as
 one whole number: its channels, and a 1 that says "this is image". Padding is 0 in all four. Interleaving the sites is
@@ -166,7 +166,7 @@ _PACKED: list[tuple[weakref.ref[Tensor], Tensor]] = []
 
 
 def packed_pool(pool: Tensor) -> Tensor | None:
-    """All images of a pool, packed once and kept while the pool lives; None when that takes too much memory."""
+    """All images of a pool, packed once and kept as long as the pool; None when that takes too much memory."""
     if _PACKED and _PACKED[0][0]() is pool:
         return _PACKED[0][1]
     if pool[:, 0].numel() * 4 > LARGEST_PACKED_POOL:

@@ -1,4 +1,4 @@
-"""From a network to a list of stacked operations: traced once with torch.fx for each mode."""
+"""Compiles a network to a list of stacked operations, traced once with torch.fx for each mode."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class StackedProgram:
     def both(self, at: ForwardPass, x: Tensor, features: bool) -> tuple[Tensor | None, Tensor]:
         """What the head reads, `[C, B, F]` if asked for, and the logits `[C, B, K]`."""
         if features and self.features is None:
-            raise Unstackable("the network's last layer is not its head: its features cannot be told")
+            raise Unstackable("the network's last layer is not its head: its features cannot be found")
         kept = self.features if features else None
         values: list[Any] = [None] * self.slots
         values[0] = x

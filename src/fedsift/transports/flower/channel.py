@@ -1,4 +1,4 @@
-"""Flower's grid as a channel: values become records, answers are fetched one by one and decoded within bounds."""
+"""Flower's grid as a channel: sends values as records, fetches answers one by one and decodes them within bounds."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class FlowerChannel(Channel):
             if size > most:
                 return ReceivedAnswer(failure=f"the reply has {size} bytes, {most} are the most for what was asked")
             return ReceivedAnswer(decode(from_records(message.content)))
-        except Exception as error:  # whoever sent it may have written anything
+        except Exception as error:  # the sender may have written anything
             return ReceivedAnswer(failure=f"the reply cannot be read: {error}")
 
 
@@ -121,7 +121,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 
 @dataclass(frozen=True)
 class Unreadable:
-    """In the place of an answer that came to nothing."""
+    """Stands for an answer that cannot be read."""
 
     reason: str
     again: bool = False
@@ -143,7 +143,7 @@ class PartialAnswer:
 
 
 class AnswerMailbox:
-    """Looks for answers without waiting for any."""
+    """Fetches the answers that have arrived, without waiting."""
 
     def __init__(self, grid: Grid, clock: Callable[[], float] = time.monotonic) -> None:
         self.grid, self._clock = grid, clock
@@ -154,10 +154,10 @@ class AnswerMailbox:
     def look(self, ids: set[str]) -> list[tuple[str, Message | Unreadable]]:
         """What has come to these messages, with the message's id as the SuperLink knows it, not as the answer says."""
         if not isinstance(self.grid, HttpGrid):
-            told = self.grid.pull_messages(list(ids))
+            answers = self.grid.pull_messages(list(ids))
             return [
                 (message.metadata.reply_to_message_id, message)
-                for message in told
+                for message in answers
                 if message.metadata.reply_to_message_id in ids
             ]
         found = self._announced(self.grid, ids)
@@ -184,8 +184,8 @@ class AnswerMailbox:
         failed: list[tuple[str, Message | Unreadable]] = []
         for lot in filter(None, lots):
             try:
-                told = _client(grid).PullMessages(PullAppMessagesRequest(message_ids=lot))
-                pairs = list(zip(told.messages_list, told.message_object_trees, strict=True))
+                answer = _client(grid).PullMessages(PullAppMessagesRequest(message_ids=lot))
+                pairs = list(zip(answer.messages_list, answer.message_object_trees, strict=True))
             except Exception as error:
                 _raise_connection_errors(error)
                 self._one_by_one = True
@@ -217,7 +217,7 @@ class AnswerMailbox:
             return answer
         except ObjectPullError as error:  # the SuperLink gave up on a sender that stopped in the middle
             return Unreadable(_words("the answer did not arrive in full", error), again=True)
-        except Exception as error:  # whoever sent it may have sent anything
+        except Exception as error:  # the sender may have sent anything
             _raise_connection_errors(error)
             return Unreadable(_words("the answer cannot be put together", error))
 

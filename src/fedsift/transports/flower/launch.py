@@ -1,4 +1,4 @@
-"""A study under Flower's simulation: a process of our own carries it out, and is heard of and ended from here."""
+"""Runs a study under Flower's simulation, in a process that is started, followed and ended from here."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def simulate_many(
 ) -> list[Outcome]:
     """Run several studies one after the other under one start of Flower; a summary or an error for each.
 
-    `listen` is told the number of the study and each finished round's line.
+    `listen` is called with the number of the study and each finished round's line.
     """
     try:
         _check(jobs)

@@ -1,4 +1,4 @@
-"""Processes of Flower's: started with the switches that keep them on this machine, and ended with all they started."""
+"""Starts and ends processes of Flower, with the settings that keep them on this machine."""
 
 from __future__ import annotations
 

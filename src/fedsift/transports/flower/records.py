@@ -1,7 +1,7 @@
-"""An encoded message as Flower's records and back. This module imports no torch.
+"""Converts an encoded message to Flower's records and back. Imports no torch.
 
 Flower stores by content, so the tensors of a request, which are the same for every site, are uploaded and kept once.
-Flower takes the word of whoever first names a piece for what belongs to it. Who knows the hash of a piece before its
+Flower trusts the first client that names a piece about what belongs to it. Who knows the hash of a piece before its
 sender names it could so have everybody wait for pieces that do not exist. So every record and every piece of 5 MB
 holds random bytes, and each sending has others.
 """

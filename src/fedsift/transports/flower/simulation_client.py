@@ -1,6 +1,6 @@
-"""The site's side of Flower's simulation: a node takes the place of a site and answers from the site's folder.
+"""The ClientApp of Flower's simulation: a node acts as one site and answers from the site's folder.
 
-Nothing lives in Flower's `Context.state`: it is lost on a restart, and large values are lost without one.
+Nothing is kept in Flower's `Context.state`: it is lost on a restart, and large values are lost without one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The process in which Flower's simulation runs: `python -m fedsift.transports.flower.simulation_process PLAN`.
+"""The process that runs Flower's simulation: `python -m fedsift.transports.flower.simulation_process PLAN`.
 
 `launch` starts and ends it, and reads the events that it writes, one JSON line each.
 """
@@ -34,12 +34,12 @@ from fedsift.transports.remote.simulated_sites import RemoteSimulation
 
 
 class SimulationEvents:
-    """What the starting process is told: one line of JSON each."""
+    """Events for the starting process: one line of JSON each."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
 
-    def tell(self, **event: Any) -> None:
+    def send(self, **event: Any) -> None:
         self._file.write(json.dumps(plain(event)) + "\n")
         self._file.flush()
 
@@ -51,13 +51,13 @@ class SimulationJob:
     number: int
     study: Study
     folder: RunFolder
-    spread: FederatedDataset | FedsiftError
+    federated: FederatedDataset | FedsiftError
 
     def engine(self, grid: Any, root: Path) -> Engine:
-        if isinstance(self.spread, FedsiftError):
-            raise self.spread
-        models = self.study.model.of_sites(self.spread.sites)
-        return flower_simulation(grid, self.spread, str(self.number), root, models)
+        if isinstance(self.federated, FedsiftError):
+            raise self.federated
+        models = self.study.model.of_sites(self.federated.sites)
+        return flower_simulation(grid, self.federated, str(self.number), root, models)
 
 
 def main(plan_file: Path) -> None:
@@ -70,13 +70,13 @@ def main(plan_file: Path) -> None:
         try:
             jobs.append(_loaded(number, RunFolder.open(Path(path))))
         except FedsiftError as error:
-            events.tell(job=number, error=type(error).__name__, text=str(error))
+            events.send(job=number, error=type(error).__name__, text=str(error))
 
     def conduct_all(grid: Any) -> None:
         for job in jobs:
             _run_rounds(job, grid, root, events)
 
-    nodes = max((len(job.spread.sites) for job in jobs if isinstance(job.spread, FederatedDataset)), default=0)
+    nodes = max((len(job.federated.sites) for job in jobs if isinstance(job.federated, FederatedDataset)), default=0)
     if nodes:
         on_simulated_nodes(conduct_all, nodes, plan["backend"])
     else:
@@ -87,24 +87,24 @@ def _loaded(number: int, folder: RunFolder) -> SimulationJob:
     """The nodes are counted before any run begins; what cannot be loaded fails in its own run."""
     study = Study.from_file(folder.study_file)
     try:
-        return SimulationJob(number, study, folder, study.spread())
+        return SimulationJob(number, study, folder, study.load_data())
     except FedsiftError as error:
         return SimulationJob(number, study, folder, error)
 
 
 def _run_rounds(job: SimulationJob, grid: Any, root: Path, events: SimulationEvents) -> None:
     def listen(row: dict[str, Any]) -> None:
-        events.tell(job=job.number, round=row)
+        events.send(job=job.number, round=row)
 
     try:
         summary = execute_run(job.study, job.folder, lambda: job.engine(grid, root), listen)
     except FedsiftError as error:
-        events.tell(job=job.number, error=type(error).__name__, text=str(error))
+        events.send(job=job.number, error=type(error).__name__, text=str(error))
     except Exception as error:
         traceback.print_exc()
-        events.tell(job=job.number, error="RunError", text=f"{type(error).__name__}: {error}")
+        events.send(job=job.number, error="RunError", text=f"{type(error).__name__}: {error}")
     else:
-        events.tell(job=job.number, summary=summary)
+        events.send(job=job.number, summary=summary)
 
 
 def on_simulated_nodes(run_rounds: Callable[[Grid], None], nodes: int, backend: Mapping[str, Any]) -> None:
@@ -119,9 +119,9 @@ def on_simulated_nodes(run_rounds: Callable[[Grid], None], nodes: int, backend: 
 
 
 def flower_simulation(
-    grid: Grid, spread: FederatedDataset, federation: str, root: Path, models: Mapping[str, str]
+    grid: Grid, federated: FederatedDataset, federation: str, root: Path, models: Mapping[str, str]
 ) -> RemoteSimulation:
-    """The engine of a spread's sites on simulated nodes.
+    """The engine of a dataset's sites on simulated nodes.
 
     federation: the name under which the nodes find this federation's sites, in the folder `root`.
     """
@@ -130,7 +130,7 @@ def flower_simulation(
         (root / federation).symlink_to(places[0].parent.resolve(), target_is_directory=True)
         return FlowerChannel(grid, note)
 
-    return RemoteSimulation(spread, channel, models, {"federation": federation})
+    return RemoteSimulation(federated, channel, models, {"federation": federation})
 
 
 if __name__ == "__main__":

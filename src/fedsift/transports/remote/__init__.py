@@ -1,1 +1,2 @@
-"""What every network transport needs: agreement, notebooks on disk, answering, absence. Knows no transport."""
+"""What every network transport needs: introduction of sites, notebooks on disk, answering, absence. Independent of any
+transport."""

@@ -1,4 +1,4 @@
-"""What a site does with a message: introduce itself, or answer a request from its notebook and its data."""
+"""Answers a message at a site: introduces the site, or answers a request from its notebook and data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("fedsift.site")
 
 
 OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-"""Errors that tell of a disk and nothing of data: full, over its quota, read-only."""
+"""Errors of the disk that disclose nothing about data: full, over its quota, read-only."""
 OpenSite = Callable[[str], SiteRuntime]
 """Opens the site for the study's network, by its name."""
 

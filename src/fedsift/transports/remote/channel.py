@@ -1,4 +1,4 @@
-"""What a network transport has to provide: nodes that can be sent a value, and what came back.
+"""The interface that a network transport implements: nodes to which a value is sent, and their answers.
 
 A transport implements `Channel`; which node is which site, who is waited for, repeated sending and refusals are the
 same for all of them (`site_directory`, `federation`, `engine`).
@@ -31,7 +31,7 @@ class ReceivedAnswer:
 
 
 class Channel(ABC):
-    """Carries values to nodes and brings back what they answer. Nobody is waited for: `collect` takes what is there."""
+    """Carries values to nodes and brings back what they answer. It never waits: `collect` takes what has arrived."""
 
     @abstractmethod
     def nodes(self) -> Iterable[int]:

@@ -1,4 +1,4 @@
-"""Values to encoded messages and back. No pickles: see `core.codec`."""
+"""Encodes values as messages and decodes them, without pickle (see `core.codec`)."""
 
 from __future__ import annotations
 

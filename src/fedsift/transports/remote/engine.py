@@ -1,4 +1,4 @@
-"""The engine of a network transport: a federation of the nodes that answer, and who they were when the run began."""
+"""The engine of a network transport: waits for the sites, checks who joined, and makes their federation."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ROSTER_FILE = "roster.safetensors"
 
 @dataclass(frozen=True)
 class ExpectedSites:
-    """Whom the coordinator waits for."""
+    """Which sites the coordinator waits for, and how long."""
 
     sites: tuple[str, ...] = ()
-    """Names of the sites, in the federation's order; none named takes whoever comes, by name."""
+    """Names of the sites, in the federation's order; if empty, every site that joins, by name."""
     at_least: int = 2
     """Without names: start when so many sites have joined. With names: go on with so many when `wait` is over."""
     wait: float = 300.0
@@ -67,7 +67,7 @@ class RemoteEngine:
         directory.authorizer, directory.networks = self.authorizer, parts.networks
         directory.waiting.report = lambda now: folder.write_json(WAITING, now)
         terms = ClassAgreement(self.expected.classes, parts.networks if parts.one_network else (), parts.public)
-        roster = joined_sites(directory, folder, self.expected, parts.patience, terms)
+        roster = joined_sites(directory, folder, self.expected, parts.quorum, terms)
         common = next(iter(roster.values()))
         shared = parts.shared(self.run or folder.id)
         federation = RemoteFederation(directory, roster, test=self.own_test(common), seen=self.seen, **shared)
@@ -79,7 +79,7 @@ def joined_sites(
     directory: SiteDirectory,
     folder: RunFolder,
     expected: ExpectedSites,
-    patience: QuorumPolicy,
+    policy: QuorumPolicy,
     terms: ClassAgreement | None = None,
 ) -> dict[str, Introduction]:
     """The sites of this run: those that join now, or those that it began with."""
@@ -89,8 +89,8 @@ def joined_sites(
         for own in roster.values():  # of a version that asked less, perhaps
             if (reason := unsound(own, directory.networks)) is not None:
                 raise RunError(f"{file}: {reason}; this run cannot be gone on with, start a new one")
-        enough = max(1, math.ceil(patience.quorum * len(roster) - 1e-9))
-        gather(directory, list(roster), at_least=enough, wait=expected.wait, grace=patience.grace)
+        enough = max(1, math.ceil(policy.quorum * len(roster) - 1e-9))
+        gather(directory, list(roster), at_least=enough, wait=expected.wait, grace=policy.grace)
         return roster
     sites = gather(directory, expected.sites, at_least=expected.at_least, wait=expected.wait)
     joined = {site: directory.introductions[site] for site in sites}

@@ -1,4 +1,5 @@
-"""A federation whose sites are nodes of a network: the channel carries messages, the rest is the same for all."""
+"""A federation whose sites are nodes of a network: sends requests, repeats them, gathers replies, notes absent
+sites."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class PendingRequest:
     """Where it was sent last; None while the site has no node or its message was lost."""
     due: float = 0.0
     """When to send it again."""
-    patience: float = 0.0
+    retry_after: float = 0.0
     trouble: str = ""
 
 
@@ -85,13 +86,13 @@ class RemoteFederation(EngineFederation):
         end = clock() + deadline
         directory.meet()
         pending = {
-            site: PendingRequest(envelope, patience=directory.pace.ask_again) for site, envelope in envelopes.items()
+            site: PendingRequest(envelope, retry_after=directory.pace.ask_again) for site, envelope in envelopes.items()
         }
-        grace = min(directory.pace.absent, self.patience.grace)
+        grace = min(directory.pace.absent, self.quorum.grace)
         answers: dict[str, ReplyEnvelope] = {}
         under_way: dict[str, str] = {}
         kinds = kinds_of(envelopes)
-        self._tell(pending, grace)
+        self._report_waiting(pending, grace)
         while clock() < end:
             self.check_stop()
             self._send_due(pending, under_way, end - clock())
@@ -106,7 +107,7 @@ class RemoteFederation(EngineFederation):
             directory.absences.left(site for site in pending if site not in directory.node_of)
             if all(directory.absences.given_up(site, grace) for site in pending):
                 break
-            self._tell(pending, grace)
+            self._report_waiting(pending, grace)
             directory.rest()
         directory.waiting.done(f"round {self.round.count}: the coordinator computes")
         partly = {under_way[id] for id in directory.channel.arriving(under_way)}
@@ -121,7 +122,7 @@ class RemoteFederation(EngineFederation):
             self.away.add(site)
         return answers
 
-    def _tell(self, pending: Mapping[str, PendingRequest], grace: float) -> None:
+    def _report_waiting(self, pending: Mapping[str, PendingRequest], grace: float) -> None:
         """Whom this round waits for."""
         waiting = {}
         for site in pending:
@@ -140,13 +141,13 @@ class RemoteFederation(EngineFederation):
             if node is None or (node == one.node and (now < one.due or site in arriving)):
                 continue
             if node == one.node:
-                one.patience *= 2
+                one.retry_after *= 2
             due.append((site, node))
         sent = self.directory.channel.send([(node, pending[site].envelope) for site, node in due], left)
         for (site, node), id in zip(due, sent, strict=True):
             if id is not None:
                 under_way[id] = site
-                pending[site].node, pending[site].due = node, now + pending[site].patience
+                pending[site].node, pending[site].due = node, now + pending[site].retry_after
 
     def _receive(
         self,

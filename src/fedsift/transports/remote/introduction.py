@@ -1,4 +1,4 @@
-"""The first exchange: who are you, and do we speak of the same classes?"""
+"""The first exchange with a site: its name, version, classes and facts, and whether they agree with the federation."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Introduction(Reply):
             return f"has samples of a shape with {len(self.shape)} sides"
         if min(self.shape) < 1 or math.prod(self.shape) > LARGEST_SAMPLE:
             return f"has samples of shape {self.shape}"
-        # a row of features tells nothing of the channels that its pictures had
+        # a row of features does not show how many channels its pictures had
         fitting = (1, self.shape[0]) if len(self.shape) > 1 else range(1, MOST_CHANNELS + 1)
         if any(len(each) not in fitting for each in (self.mean, self.std)):
             return f"has samples of shape {self.shape}, {len(self.mean)} means and {len(self.std)} deviations"
@@ -106,12 +106,12 @@ class IntroductionRequest(Request[Introduction]):
 
 @dataclass(frozen=True)
 class Acknowledged(Reply):
-    """That a site has read what the coordinator told it."""
+    """Confirms that a site has received a notice."""
 
 
 @dataclass(frozen=True)
 class SiteNotice(Request[Acknowledged]):
-    """Words for the person at a site: why it cannot take part, and what would mend it."""
+    """A message for a site's operator: why the site cannot take part, and how to fix it."""
 
     reply_type: ClassVar[type[Reply]] = Acknowledged
 

@@ -1,4 +1,4 @@
-"""A site's notebook on its own disk, one version for each request that it answered.
+"""A site's notebook on its own disk, with a version for each request that it answered.
 
 The coordinator names the version to continue from. It checkpoints after every round, so it can only ever go back to
 the start of the round it is in: versions of older rounds are dropped as soon as a newer round asks.

@@ -1,4 +1,4 @@
-"""A simulated federation whose sites are nodes of a network: one folder a site, the truth stays behind.
+"""Simulated sites on a network transport: one folder a site, without the truth.
 
 <folder>/common.json, test.npz, public.npz     what all sites share
 <folder>/00003-north/site.json, data.npz       one site; its notebook lies here too
@@ -40,7 +40,7 @@ JOIN_SECONDS = 240.0
 class RemoteSimulation:
     """The engine of a simulated federation over a network transport: each node answers from a site's folder."""
 
-    spread: FederatedDataset
+    federated: FederatedDataset
     channel: Callable[[Mapping[str, str], Sequence[Path]], Channel]
     """Makes the channel, given texts that every message carries and the sites' folders."""
     models: Mapping[str, str] = field(default_factory=dict)
@@ -53,67 +53,71 @@ class RemoteSimulation:
 
     def open(self, parts: EngineParts, folder: RunFolder) -> RemoteFederation:
         """The sites are written into the run's folder, where their notebooks lie too."""
-        spread = self.spread
-        places = dict(zip(spread.sites, export_sites(spread, self.models, folder.path / "sites", parts.patience.floor)))
+        federated = self.federated
+        places = dict(
+            zip(federated.sites, export_sites(federated, self.models, folder.path / "sites", parts.quorum.min_count))
+        )
         engine = RemoteEngine(
             lambda note: self.channel(note, list(places.values())),
-            ExpectedSites(tuple(spread.sites), at_least=len(spread.sites), wait=JOIN_SECONDS),
+            ExpectedSites(tuple(federated.sites), at_least=len(federated.sites), wait=JOIN_SECONDS),
             note=self.note,
             pace=self.pace,
-            own_test=lambda common: central_test(spread),
-            seen=lambda accepted: seen(spread, places, folder.id, accepted),
+            own_test=lambda common: central_test(federated),
+            seen=lambda accepted: seen(federated, places, folder.id, accepted),
         )
         return engine.open(parts, folder)
 
 
-def central_test(spread: FederatedDataset) -> tuple[Samples, Tensor] | None:
+def central_test(federated: FederatedDataset) -> tuple[Samples, Tensor] | None:
     """The central test set; None when the data have none."""
-    data = spread.dataset
+    data = federated.dataset
     if len(data.test) == 0:
         return None
     samples = Samples(torch.from_numpy(data.images), torch.from_numpy(data.test), data.mean, data.std)
     return samples, torch.from_numpy(data.labels[data.test])
 
 
-def export_sites(spread: FederatedDataset, models: Mapping[str, str], folder: Path, floor: int = 0) -> list[Path]:
+def export_sites(
+    federated: FederatedDataset, models: Mapping[str, str], folder: Path, min_count: int = 0
+) -> list[Path]:
     """Write what is not there yet; the sites' folders, in the federation's order."""
     folder.mkdir(parents=True, exist_ok=True)
-    _export_common(spread, folder, floor)
+    _export_common(federated, folder, min_count)
     places = []
-    for number, site in enumerate(spread.sites):
+    for number, site in enumerate(federated.sites):
         place = folder / f"{number:05d}-{safe_name(site)}"
         if not (place / SITE).is_file():
-            save_arrays(place / "data.npz", arrays_of(spread, site))
+            save_arrays(place / "data.npz", arrays_of(federated, site))
             annotated = None
-            if spread.annotated is not None:
-                annotated = [int(k) for k in np.flatnonzero(spread.annotated[site])]
+            if federated.annotated is not None:
+                annotated = [int(k) for k in np.flatnonzero(federated.annotated[site])]
             about = {"name": site, "model": models.get(site, ""), "annotated": annotated}
             _write_json(place / SITE, about)
         places.append(place)
     return places
 
 
-def arrays_of(spread: FederatedDataset, site: str) -> dict[str, Any]:
+def arrays_of(federated: FederatedDataset, site: str) -> dict[str, Any]:
     """A site's samples with the labels that it was given; what it holds out, as a test part."""
-    data = spread.dataset
+    data = federated.dataset
     arrays: dict[str, Any] = {
-        "images": data.images[spread.rows[site]],
-        "labels": spread.given[site],
+        "images": data.images[federated.rows[site]],
+        "labels": federated.given[site],
         "classes": np.array(data.classes),
     }
-    held_out = spread.held_out.get(site, np.zeros(0, np.int64))
+    held_out = federated.held_out.get(site, np.zeros(0, np.int64))
     if len(held_out):
-        arrays |= {"test_images": data.images[held_out], "test_labels": spread.held_out_given[site]}
-    rows = np.concatenate([spread.rows[site], held_out])
+        arrays |= {"test_images": data.images[held_out], "test_labels": federated.held_out_given[site]}
+    rows = np.concatenate([federated.rows[site], held_out])
     arrays["ids"] = np.array([data.id_of(int(row)) for row in rows])
     if data.groups is not None:
         arrays["group"] = np.asarray(data.groups)[rows].astype(str)
     return arrays
 
 
-def central_arrays(spread: FederatedDataset) -> dict[str, Any] | None:
+def central_arrays(federated: FederatedDataset) -> dict[str, Any] | None:
     """The central test set; None when the data have none."""
-    data = spread.dataset
+    data = federated.dataset
     if len(data.test) == 0:
         return None
     return {
@@ -134,16 +138,16 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     beside.replace(path)
 
 
-def _export_common(spread: FederatedDataset, folder: Path, floor: int) -> None:
-    data, public = spread.dataset, spread.public
+def _export_common(federated: FederatedDataset, folder: Path, min_count: int) -> None:
+    data, public = federated.dataset, federated.public
     common: dict[str, Any] = {
         "classes": list(data.classes),
         "multilabel": data.multilabel,
         "mean": list(data.mean),
         "std": list(data.std),
-        "floor": floor,
+        "min_count": min_count,
     }
-    test = central_arrays(spread)
+    test = central_arrays(federated)
     if test is not None:
         save_arrays(folder / "test.npz", test)
     if public is not None:
@@ -207,7 +211,7 @@ def _open(place: Path, stamp: int) -> SiteRuntime:
         test=test,
         test_labels=test_labels,
         model=about["model"],
-        smallest=common["floor"],
+        min_count=common["min_count"],
         annotated=None if annotated is None else tuple(annotated),
     )
 
@@ -218,7 +222,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def seen(
-    spread: FederatedDataset, places: Mapping[str, Path], run: str, accepted: Mapping[str, str]
+    federated: FederatedDataset, places: Mapping[str, Path], run: str, accepted: Mapping[str, str]
 ) -> SimulationSettings:
     """What the simulation knows at this moment; notebooks are read from the sites' folders, as only it may."""
     pages = {
@@ -226,4 +230,4 @@ def seen(
         for site, place in places.items()
         if site in accepted
     }
-    return SimulationSettings(spread, {site: own for site, own in pages.items() if own})
+    return SimulationSettings(federated, {site: own for site, own in pages.items() if own})

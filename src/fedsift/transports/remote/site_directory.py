@@ -1,4 +1,4 @@
-"""Which node is which site: nodes are greeted, and those that may take part get the name that they introduce."""
+"""Which node is which site: greets nodes, authorizes them, and records absent and excluded sites."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class GreetingIntervals:
 
 
 class NodeAuthorizer:
-    """Which nodes may take part, and as whom. This one trusts what they say, as in a simulation or a trial."""
+    """Decides which nodes may take part, and as which site. This one trusts what they declare, as in a simulation or a
+    trial."""
 
     def names(self) -> tuple[str, ...]:
         """Sites that may take part, where that is known."""
@@ -150,12 +151,12 @@ class SiteDirectory:
         objection = self.authorizer.objection(node, said)
         if objection is not None:  # by its node: the name may be another's, who does take part
             self._refuse(f"node {node}", objection)
-            self.tell(node, objection)
+            self.notify(node, objection)
             return None
         reason = self.accept(said)
         if reason is not None:
             self._refuse(site, reason)
-            self.tell(node, reason)
+            self.notify(node, reason)
             return None
         self.introductions[site] = said
         self.node_of[site] = node
@@ -164,16 +165,16 @@ class SiteDirectory:
         return site
 
     def set_aside(self, site: str, reason: str) -> None:
-        """Take a site's place from it: the person there is told why, and so is the one here."""
+        """Exclude a site for the rest of the run; its operator and the coordinator's get the reason."""
         self.introductions.pop(site, None)
         node = self.node_of.pop(site, None)
         if node is not None:
-            self.tell(node, reason)
+            self.notify(node, reason)
         self._refuse(site, reason)
         self.aside[site] = self.refused[site]
 
-    def tell(self, node: int, words: str) -> None:
-        """Tell a site why it cannot take part: the person there can mend it. Nobody waits for the answer."""
+    def notify(self, node: int, words: str) -> None:
+        """Tell a site why it cannot take part: its operator can fix it. The answer is not waited for."""
         self.channel.send([(node, SiteNotice(short(words)))])
 
     def _refuse(self, who: str, reason: str) -> None:
@@ -189,7 +190,7 @@ AT_MOST_EVERY = 1.0
 """Seconds between two reports."""
 
 Report = Callable[[Mapping[str, Any]], object]
-"""Is told whom the coordinator waits for; for a person's eyes, nothing follows from it."""
+"""Called with the sites that the coordinator waits for; for display only."""
 
 
 class Absences:
@@ -219,7 +220,7 @@ class Absences:
 
 @dataclass
 class WaitingReport:
-    """Reports at most once a second, and at once when somebody else is waited for."""
+    """Reports at most once a second, and at once when other sites are waited for."""
 
     report: Report | None = None
     clock: Callable[[], float] = time.time

@@ -1,4 +1,4 @@
-"""A site ready to answer: what it says of itself, its data in memory, its notebook's folder."""
+"""`SiteRuntime`: what a site needs to answer requests: its facts, its data in memory, its notebook's folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Release = Callable[[RequestEnvelope, Reply], Reply]
 
 @dataclass(frozen=True)
 class SiteRuntime:
-    """Made from a real site's file, or from what a simulation wrote for a site."""
+    """A site that can answer requests, made from a real site's file or from what a simulation wrote for it."""
 
     name: str
     classes: tuple[str, ...]
@@ -44,10 +44,10 @@ class SiteRuntime:
     annotated: tuple[int, ...] | None = None
     """Classes that the site annotates at all; None for every class."""
     privacy_budget: float | None = None
-    floor: int = 10
+    audit_min_count: int = 10
     """The smallest count that the site lets out in an audit."""
-    smallest: int = 0
-    """The smallest group of samples of which the site tells anything else."""
+    min_count: int = 0
+    """The smallest group of samples that any other reply may describe."""
     release: Release | None = field(default=None, repr=False)
     """What the site does to a reply before it is kept and leaves: its policy's clipping, noise and account."""
     secret: str = field(default="", repr=False)
@@ -58,7 +58,7 @@ class SiteRuntime:
         return SiteFacts(
             name=self.name,
             samples=len(self.samples),
-            held_out=0 if self.held_out is None or len(self.held_out) < self.smallest else len(self.held_out),
+            held_out=0 if self.held_out is None or len(self.held_out) < self.min_count else len(self.held_out),
             model=self.model or model,
             annotated=self.annotated,
             public=0 if self.public is None else len(self.public),
@@ -97,7 +97,7 @@ class SiteRuntime:
             multilabel=self.multilabel,
             secret=self.secret,
             privacy_budget=self.privacy_budget,
-            floor=self.floor,
-            smallest=self.smallest,
+            audit_min_count=self.audit_min_count,
+            min_count=self.min_count,
             compute=ComputeSettings(device=self.device, trainer="one"),  # a cohort of one only costs
         )

@@ -1,4 +1,4 @@
-"""How requests reach their sites through a grid that loses, delays, spoils and renames."""
+"""How requests reach their sites through a grid that loses, delays, corrupts and renames."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ class Node:
     says: Callable[[Any], Any] | None = None
     """Another answer than the usual one; None is silence, an `Error` is Flower's."""
 
-    def answer(self, letter: Any) -> Any:
+    def answer(self, encoded: Any) -> Any:
         if self.says is not None:
-            return self.says(letter)
-        if isinstance(letter, IntroductionRequest):
+            return self.says(encoded)
+        if isinstance(encoded, IntroductionRequest):
             return introduction(self.site)
-        if isinstance(letter, SiteNotice):
+        if isinstance(encoded, SiteNotice):
             return Acknowledged()
-        return ReplyEnvelope(letter.run, self.site, letter.moment.id, counts(self.site))
+        return ReplyEnvelope(encoded.run, self.site, encoded.moment.id, counts(self.site))
 
 
 @dataclass
@@ -109,16 +109,16 @@ class FakeGrid:
         for message in messages:
             id = f"message-{len(self.sent)}"
             node = message.metadata.dst_node_id
-            letter = decode(from_records(message.content))
-            self.sent.append((self.now, node, letter))
+            encoded = decode(from_records(message.content))
+            self.sent.append((self.now, node, encoded))
             message.metadata.__dict__["_message_id"] = id
             if node in self.nodes:
-                self._plan_answer(id, node, letter, message)
+                self._plan_answer(id, node, encoded, message)
             ids.append(id)
         return ids
 
-    def _plan_answer(self, id: str, node: int, letter: Any, message: Message) -> None:
-        answer = self.nodes[node].answer(letter)
+    def _plan_answer(self, id: str, node: int, encoded: Any, message: Message) -> None:
+        answer = self.nodes[node].answer(encoded)
         if answer is None:
             return
         content = answer if isinstance(answer, Error) else to_records(encode(answer))
@@ -131,7 +131,9 @@ class FakeGrid:
         return [self.waiting.pop(id)[1] for id in ready]
 
     def requests_to(self, node: int) -> list[tuple[float, RequestEnvelope]]:
-        return [(when, letter) for when, to, letter in self.sent if to == node and isinstance(letter, RequestEnvelope)]
+        return [
+            (when, encoded) for when, to, encoded in self.sent if to == node and isinstance(encoded, RequestEnvelope)
+        ]
 
 
 def grid_of(*sites: str) -> FakeGrid:
@@ -154,7 +156,7 @@ def federation_of(grid: FakeGrid, deadline: float = 100.0, quorum: float = 0.5, 
         run="run",
         seed=1,
         model="mlp",
-        patience=QuorumPolicy(quorum=quorum, deadline=deadline),
+        quorum=QuorumPolicy(quorum=quorum, deadline=deadline),
     )
     federation.begin(Round("train", 0, 0), (Evaluate,))
     return federation
@@ -196,7 +198,7 @@ def test_the_late_reply_is_no_answer_to_the_next_question() -> None:
 def test_an_error_of_the_site_is_final_and_names_flowers_code() -> None:
     grid = grid_of()
     federation = federation_of(grid)
-    grid.nodes[100].says = lambda letter: Error(code=2, reason="it raised")
+    grid.nodes[100].says = lambda encoded: Error(code=2, reason="it raised")
     replies = ask(federation)
     assert replies.refused == {"north": "Flower reports error 2: it raised"}
     assert grid.now < 20.0
@@ -205,8 +207,8 @@ def test_an_error_of_the_site_is_final_and_names_flowers_code() -> None:
 def test_a_failure_that_the_site_reports_is_its_answer() -> None:
     grid = grid_of()
     federation = federation_of(grid)
-    grid.nodes[100].says = lambda letter: ReplyEnvelope(
-        "run", "north", letter.moment.id, None, "NotebookGone: it is gone"
+    grid.nodes[100].says = lambda encoded: ReplyEnvelope(
+        "run", "north", encoded.moment.id, None, "NotebookGone: it is gone"
     )
     assert ask(federation).refused == {"north": "NotebookGone: it is gone"}
 
@@ -214,7 +216,7 @@ def test_a_failure_that_the_site_reports_is_its_answer() -> None:
 def test_a_reply_that_cannot_be_read_is_set_aside() -> None:
     grid = grid_of()
     federation = federation_of(grid)
-    grid.nodes[100].says = lambda letter: IntroductionRequest()
+    grid.nodes[100].says = lambda encoded: IntroductionRequest()
     assert "IntroductionRequest" in ask(federation).refused["north"]
 
 
@@ -223,7 +225,7 @@ def test_a_reply_far_longer_than_what_was_asked_is_not_even_decoded(monkeypatch:
 
     grid = grid_of()
     federation = federation_of(grid)
-    grid.nodes[100].says = lambda letter: ReplyEnvelope("run", "north", letter.moment.id, None, "x" * 200_000)
+    grid.nodes[100].says = lambda encoded: ReplyEnvelope("run", "north", encoded.moment.id, None, "x" * 200_000)
     monkeypatch.setattr(module, "LARGEST_REPLY", 1000)
     refused = ask(federation).refused
     assert (
@@ -234,7 +236,7 @@ def test_a_reply_far_longer_than_what_was_asked_is_not_even_decoded(monkeypatch:
 def test_a_site_that_comes_back_as_another_node_is_asked_the_same_again() -> None:
     grid = grid_of()
     federation = federation_of(grid)
-    grid.nodes[101].says = lambda letter: None  # it takes the request and dies
+    grid.nodes[101].says = lambda encoded: None  # it takes the request and dies
 
     def restart() -> None:
         grid.nodes[777] = Node("south")  # the dead node is still listed for a while
@@ -253,7 +255,7 @@ def test_a_site_that_comes_back_as_another_node_is_asked_the_same_again() -> Non
 def test_a_site_that_comes_back_under_its_old_id_is_asked_again() -> None:
     grid = grid_of()
     federation = federation_of(grid, ask_again=1000.0)
-    grid.nodes[101].says = lambda letter: None
+    grid.nodes[101].says = lambda encoded: None
     grid.at(grid.now + 10.0, lambda: grid.nodes.pop(101) and None)
     grid.at(grid.now + 20.0, lambda: grid.nodes.update({101: Node("south")}))
     assert ask(federation).sites == list(SITES)
@@ -264,7 +266,7 @@ def test_a_silent_site_is_asked_again_more_and_more_patiently() -> None:
     grid = grid_of()
     federation = federation_of(grid, deadline=500.0)
     began = grid.now
-    grid.nodes[101].says = lambda letter: None
+    grid.nodes[101].says = lambda encoded: None
     ask(federation)
     asked = [round(when - began) for when, _ in grid.requests_to(101)]
     assert asked == [0, 60, 180, 420]
@@ -275,7 +277,7 @@ def test_a_lost_message_is_sent_again_soon() -> None:
     federation = federation_of(grid)
     answers: list[Any] = [Error(code=5, reason="node unavailable")]
     usual = Node("south")
-    grid.nodes[101].says = lambda letter: answers.pop() if answers else usual.answer(letter)
+    grid.nodes[101].says = lambda encoded: answers.pop() if answers else usual.answer(encoded)
     assert ask(federation).sites == list(SITES)
     assert grid.now < 30.0
 
@@ -296,7 +298,7 @@ def test_a_site_that_is_gone_is_waited_for_once_and_a_silent_one_until_the_deadl
     grid.sleep(10.0)
     ask(federation)  # it is heard while the others answer
     assert ask(federation).sites == list(SITES)
-    grid.nodes[101].says = lambda letter: None
+    grid.nodes[101].says = lambda encoded: None
     began = grid.now
     with pytest.raises(QuorumError):
         ask(federation_with_quorum(federation, 0.9))
@@ -306,7 +308,7 @@ def test_a_site_that_is_gone_is_waited_for_once_and_a_silent_one_until_the_deadl
 def test_a_site_that_is_lost_in_a_round_is_given_up_after_the_grace() -> None:
     grid = grid_of()
     federation = federation_of(grid, deadline=600.0, absent=1e9)
-    grid.nodes[102].says = lambda letter: None
+    grid.nodes[102].says = lambda encoded: None
     grid.at(grid.now + 40.0, lambda: grid.nodes.pop(102) and None)  # so long Flower takes to notice
     began = grid.now
     assert ask(federation).sites == ["north", "south"]
@@ -316,7 +318,7 @@ def test_a_site_that_is_lost_in_a_round_is_given_up_after_the_grace() -> None:
 def test_a_message_that_flower_calls_lost_starts_the_grace_too() -> None:
     grid = grid_of()
     federation = federation_of(grid, deadline=600.0, absent=20.0)
-    grid.nodes[102].says = lambda letter: Error(code=5, reason="node unavailable")
+    grid.nodes[102].says = lambda encoded: Error(code=5, reason="node unavailable")
     began = grid.now
     assert ask(federation).refused == {"west": "Flower reports error 5: node unavailable"}
     assert 20.0 <= grid.now - began < 30.0
@@ -326,7 +328,7 @@ def test_who_is_waited_for_is_told_and_since_when() -> None:
     grid, told = grid_of(), []
     federation = federation_of(grid, deadline=60.0, quorum=0.3)
     federation.directory.waiting.report, federation.directory.waiting.clock = told.append, lambda: grid.now
-    grid.nodes[101].says = lambda letter: None
+    grid.nodes[101].says = lambda encoded: None
     del grid.nodes[102]
     began = grid.now
     ask(federation)
@@ -342,7 +344,7 @@ def test_who_is_waited_for_is_told_and_since_when() -> None:
 def test_a_site_is_told_why_it_cannot_take_part() -> None:
     grid = grid_of()
     directory = directory_of(grid)
-    grid.nodes[100].says = lambda letter: introduction("north", version="0.0.1")
+    grid.nodes[100].says = lambda encoded: introduction("north", version="0.0.1")
     gather(directory, SITES, at_least=3, wait=50.0)
     with pytest.raises(ConfigError, match=r"'north' runs fedsift 0\.0\.1"):
         agree({site: directory.introductions[site] for site in SITES}, directory.set_aside)
@@ -352,7 +354,7 @@ def test_a_site_is_told_why_it_cannot_take_part() -> None:
 
 
 def federation_with_quorum(federation: RemoteFederation, quorum: float) -> RemoteFederation:
-    federation.patience = QuorumPolicy(quorum=quorum, deadline=federation.patience.deadline)
+    federation.quorum = QuorumPolicy(quorum=quorum, deadline=federation.quorum.deadline)
     return federation
 
 
@@ -361,7 +363,7 @@ def test_a_node_that_changes_its_facts_or_its_classes_is_not_taken_back() -> Non
     federation = federation_of(grid, deadline=60.0)
     del grid.nodes[101]
     other = introduction("south", facts=SiteFacts("south", 11, held_out=4, model="mlp", classes=2))
-    grid.nodes[300] = Node("south", says=lambda letter: other if isinstance(letter, IntroductionRequest) else None)
+    grid.nodes[300] = Node("south", says=lambda encoded: other if isinstance(encoded, IntroductionRequest) else None)
     grid.sleep(10.0)
     assert "samples=11" in ask(federation).refused["south"]
     assert not grid.requests_to(300)
@@ -371,7 +373,7 @@ def test_strangers_and_vacant_nodes_are_not_asked() -> None:
     grid = grid_of()
     federation = federation_of(grid)
     grid.nodes[300] = Node("east")
-    grid.nodes[301] = Node("", says=lambda letter: NoSite())
+    grid.nodes[301] = Node("", says=lambda encoded: NoSite())
     grid.sleep(10.0)
     assert ask(federation).sites == list(SITES)
     assert not grid.requests_to(300)
@@ -394,7 +396,7 @@ def test_what_the_coordinator_tells_besides_is_the_studys_network() -> None:
 
 def test_gathering_waits_for_named_sites_and_says_who_is_missing() -> None:
     grid = grid_of("north", "south")
-    grid.nodes[400] = Node("west", says=lambda letter: ReplyEnvelope("", "", "", None, "DataError: no file"))
+    grid.nodes[400] = Node("west", says=lambda encoded: ReplyEnvelope("", "", "", None, "DataError: no file"))
     with pytest.raises(QuorumError, match=r"2 of at least 3.*missing: west.*no file"):
         gather(directory_of(grid), SITES, at_least=3, wait=20.0)
     assert grid.now >= 20.0
@@ -470,7 +472,7 @@ def test_an_introduction_that_is_none_costs_that_site_its_place_and_no_more(
 ) -> None:
     monkeypatch.setattr("importlib.import_module", lambda name: pytest.fail(f"imported {name}"))
     grid = grid_of()
-    grid.nodes[100].says = lambda letter: introduction("north", **changes)
+    grid.nodes[100].says = lambda encoded: introduction("north", **changes)
     directory = directory_of(grid)
     assert gather(directory, [], at_least=2, wait=20.0) == ["south", "west"]
     assert word in directory.refused["node 100"]
@@ -498,10 +500,10 @@ def test_a_run_that_began_with_facts_of_no_sense_is_not_gone_on_with(tmp_path: P
     assert not grid.sent
 
 
-@pytest.mark.parametrize("letter", [SiteFacts("north", 10), torch.zeros(3), ["north"] * 1000, None, 7])
-def test_a_node_that_does_not_introduce_itself_is_left_out(letter: Any) -> None:
+@pytest.mark.parametrize("encoded", [SiteFacts("north", 10), torch.zeros(3), ["north"] * 1000, None, 7])
+def test_a_node_that_does_not_introduce_itself_is_left_out(encoded: Any) -> None:
     grid = grid_of()
-    grid.nodes[100].says = lambda asked: {"said": letter} if letter is None else letter
+    grid.nodes[100].says = lambda asked: {"said": encoded} if encoded is None else encoded
     directory = directory_of(grid)
     assert gather(directory, [], at_least=2, wait=20.0) == ["south", "west"]
     assert "introduced itself by a" in directory.refused["node 100"]
@@ -513,11 +515,11 @@ def test_an_answer_that_holds_tensors_for_words_costs_that_site_the_round(field:
     federation = federation_of(grid)
     honest = grid.nodes[100].answer
 
-    def says(letter: Any) -> Any:
-        parts = {"run": letter.run, "site": "north", "moment_id": letter.moment.id, "reply": counts("north")}
+    def says(encoded: Any) -> Any:
+        parts = {"run": encoded.run, "site": "north", "moment_id": encoded.moment.id, "reply": counts("north")}
         return (
-            honest(letter)
-            if isinstance(letter, IntroductionRequest)
+            honest(encoded)
+            if isinstance(encoded, IntroductionRequest)
             else ReplyEnvelope(**{**parts, field: torch.zeros(2)})
         )
 
@@ -529,17 +531,17 @@ def test_an_answer_that_holds_tensors_for_words_costs_that_site_the_round(field:
 
 def test_a_greeting_that_came_to_nothing_is_sent_again_until_it_is_answered() -> None:
     grid = grid_of()
-    grid.nodes[101].says = lambda letter: None  # e.g. a site that has not pinned the app yet
+    grid.nodes[101].says = lambda encoded: None  # e.g. a site that has not pinned the app yet
     grid.at(70.0, lambda: setattr(grid.nodes[101], "says", None))
     directory = directory_of(grid)
     assert gather(directory, SITES, at_least=3, wait=300.0) == list(SITES)
     assert 120.0 <= grid.now < 130.0
-    greetings = [when for when, node, letter in grid.sent if node == 101 and isinstance(letter, IntroductionRequest)]
+    greetings = [when for when, node, encoded in grid.sent if node == 101 and isinstance(encoded, IntroductionRequest)]
     assert greetings == pytest.approx([0.0, 60.0, 120.0], abs=4.0)
     for _ in range(200):
         directory.meet()
         directory.rest()
-    assert len([node for _, node, letter in grid.sent if isinstance(letter, IntroductionRequest)]) == 5
+    assert len([node for _, node, encoded in grid.sent if isinstance(encoded, IntroductionRequest)]) == 5
 
 
 class Keeper(NodeAuthorizer):
@@ -577,7 +579,7 @@ def test_a_node_that_was_started_again_under_its_number_is_asked_again_at_once()
     federation = federation_of(grid, deadline=300.0)
     keeper = federation.directory.authorizer = Counting()
     federation.directory.meet()
-    grid.nodes[101].says = lambda letter: None  # it dies over the request, which Flower does not notice
+    grid.nodes[101].says = lambda encoded: None  # it dies over the request, which Flower does not notice
 
     def restarted() -> None:
         grid.nodes[101].says, keeper.times[101] = None, 2
@@ -605,14 +607,14 @@ def test_a_site_counts_for_no_more_than_the_roster_says(everyone: float, wanted:
     assert federation.largest_share("west") == min(everyone, 0.2)
 
 
-def corrupt(federation: RemoteFederation, grid: FakeGrid, node: int, spoilt: Unreadable) -> None:
+def corrupt(federation: RemoteFederation, grid: FakeGrid, node: int, corrupted: Unreadable) -> None:
     """From now on whatever this node answers cannot be used."""
     look = federation.directory.channel.mailbox.look
 
-    def spoils(ids: set[str]) -> list[tuple[str, Message | Unreadable]]:
-        return [(id, spoilt if grid.sent[int(id.split("-")[1])][1] == node else said) for id, said in look(ids)]
+    def corrupts(ids: set[str]) -> list[tuple[str, Message | Unreadable]]:
+        return [(id, corrupted if grid.sent[int(id.split("-")[1])][1] == node else said) for id, said in look(ids)]
 
-    federation.directory.channel.mailbox.look = spoils  # type: ignore[method-assign]
+    federation.directory.channel.mailbox.look = corrupts  # type: ignore[method-assign]
 
 
 def test_an_answer_that_cannot_be_put_together_costs_that_site_the_round_and_no_other() -> None:
@@ -629,7 +631,7 @@ def test_an_answer_that_cannot_be_put_together_costs_that_site_the_round_and_no_
 def test_an_answer_under_way_is_not_asked_for_twice_and_ends_with_the_round() -> None:
     grid = grid_of()
     federation = federation_of(grid, deadline=200.0)
-    grid.nodes[102].says = lambda letter: None
+    grid.nodes[102].says = lambda encoded: None
     federation.directory.channel.mailbox.under_way = lambda ids: {  # type: ignore[method-assign]
         id for id in ids if grid.sent[int(id.split("-")[1])][1] == 102
     }

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedsift.benchmark import pool as crew
-from fedsift.benchmark import running
+from fedsift.benchmark import pool, running
 from fedsift.benchmark.eta import PastRuns, RunPace, TimeLeft, last_end
 from fedsift.benchmark.pool import JobNews, TableJob, do
 from fedsift.benchmark.running import TableProgress, run_table
@@ -110,10 +109,10 @@ def test_a_run_in_its_first_stage_is_forecast_as_plan_does(tmp_path: Path, monke
         "relabel the rest": 0.0,
         "usual training": 200.0,
     }
-    monkeypatch.setattr(crew, "TRIED_AFTER", 0.0)
-    monkeypatch.setattr(crew, "SAID_EVERY", 0.0)
-    monkeypatch.setattr("fedsift.study.planning.time_stages", lambda study, spread: StageTimes(by_stage, 1))
-    monkeypatch.setattr("fedsift.study.planning.time_stages", lambda study, spread: StageTimes(by_stage, 1))
+    monkeypatch.setattr(pool, "TRIED_AFTER", 0.0)
+    monkeypatch.setattr(pool, "SAID_EVERY", 0.0)
+    monkeypatch.setattr("fedsift.study.planning.time_stages", lambda study, federated: StageTimes(by_stage, 1))
+    monkeypatch.setattr("fedsift.study.planning.time_stages", lambda study, federated: StageTimes(by_stage, 1))
     add_round = RunPace.add_round
     monkeypatch.setattr(
         RunPace, "add_round", lambda self, row: add_round(self, {**row, "seconds": visits[row["stage"]]})
@@ -135,10 +134,10 @@ def test_a_trial_changes_no_byte_of_the_run_and_does_not_count_as_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = do(TableJob(0, TWO_STAGES, tmp_path / "alone")).record
-    monkeypatch.setattr(crew, "TRIED_AFTER", 0.0)
-    monkeypatch.setattr(crew, "SAID_EVERY", 0.0)
+    monkeypatch.setattr(pool, "TRIED_AFTER", 0.0)
+    monkeypatch.setattr(pool, "SAID_EVERY", 0.0)
     tried: list[float] = []
-    try_stages = crew._tried
+    try_stages = pool._tried
 
     def slow(job: TableJob, pace: RunPace) -> dict[str, float]:
         started = time.process_time()
@@ -147,7 +146,7 @@ def test_a_trial_changes_no_byte_of_the_run_and_does_not_count_as_its_time(
         tried.append(1.0)
         return try_stages(job, pace)
 
-    monkeypatch.setattr(crew, "_tried", slow)
+    monkeypatch.setattr(pool, "_tried", slow)
     watched = told_of(TWO_STAGES, tmp_path / "watched")[-1].record
     assert alone is not None and watched is not None
     assert tried == [1.0], "once a run"
@@ -165,8 +164,8 @@ def test_a_run_that_is_gone_on_with_knows_the_rounds_before(tmp_path: Path, monk
     with pytest.raises(KeyboardInterrupt):
         measure(Study.from_table(TWO_STAGES), tmp_path / "run", stop)
     paces: list[RunPace] = []
-    so_far = crew._pace_so_far
-    monkeypatch.setattr(crew, "_pace_so_far", lambda folder: paces.append(so_far(folder)) or paces[0])
+    so_far = pool._pace_so_far
+    monkeypatch.setattr(pool, "_pace_so_far", lambda folder: paces.append(so_far(folder)) or paces[0])
     told_of(TWO_STAGES, tmp_path / "run")
     assert {stage: len(seen) for stage, seen in paces[0].rounds.items()} == {
         "pre-processing": 10, "fine-tuning": 20, "relabel the rest": 1, "usual training": 20,

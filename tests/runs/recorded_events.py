@@ -8,7 +8,7 @@ from fedsift.runs.events import Answered, Asked, Checkpointed, Found, RoundDone,
 from fedsift.runs.folder import RunFolder
 
 
-def told(folder: RunFolder) -> list[Any]:
+def recorded_events(folder: RunFolder) -> list[Any]:
     found: list[Any] = []
     for event in (stamped.event for stamped in read_events(folder.path)):
         if isinstance(event, Answered):

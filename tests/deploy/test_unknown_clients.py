@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from fedsift.deploy.gateway.access_log import (
-    CALLERS_TOLD_APART,
     FIRST_FEW,
     FORGOTTEN_AFTER,
     KEPT,
+    MAX_CLIENTS_OF_A_KIND,
     SUMMED_UP_EVERY,
     AccessLog,
     ThrottledLog,
 )
-from fedsift.deploy.gateway.limits import MOST_CALLERS, PUSH, WRITTEN_EVERY, KeyLimits, UnknownClients, client_of
-from tests.deploy.test_door import PULL, Key, Setting
+from fedsift.deploy.gateway.limits import MAX_CLIENTS, PUSH, WRITTEN_EVERY, KeyLimits, UnknownClients, client_of
+from tests.deploy.test_gateway import PULL, Key, Setting
 
 FEW = KeyLimits(refusals=5, refusals_a_second=0.001, hold_seconds=0.0)
 
@@ -34,23 +34,23 @@ def test_requests_without_a_key_are_looked_at_a_few_times_only(tmp_path: Path) -
 
 def test_what_was_not_looked_at_is_written_down_as_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setting, now = Setting(tmp_path, limits=FEW), [0.0]
-    setting.door.callers = UnknownClients(FEW, clock=lambda: now[0])
+    setting.gateway.unknown_clients = UnknownClients(FEW, clock=lambda: now[0])
     for _ in range(5 + 1 + 40):
         setting.post(PULL, headers={})
-    setting.door.tick()
+    setting.gateway.tick()
     assert len(setting.lines()) == 6  # not before its time
     now[0] += WRITTEN_EVERY
-    setting.door.tick()
-    setting.door.tick()
+    setting.gateway.tick()
+    setting.gateway.tick()
     *_, last = setting.lines()
     assert (last["from"], last["status"], last["count"]) == ("127.0.0.1", 429, 40)
     setting.post(PULL, headers={})
     assert len(setting.lines()) == 7  # still counted: one line for each time
     now[0] += WRITTEN_EVERY
-    setting.door.tick()
+    setting.gateway.tick()
     assert setting.lines()[-1]["count"] == 1
     now[0] += WRITTEN_EVERY
-    setting.door.tick()
+    setting.gateway.tick()
     assert len(setting.lines()) == 8
 
 
@@ -70,20 +70,20 @@ def test_an_address_earns_its_way_back_and_addresses_do_not_fill_the_memory() ->
     now = [0.0]
     callers = UnknownClients(KeyLimits(refusals=2, refusals_a_second=1.0), clock=lambda: now[0])
     for _ in range(2):
-        callers.refused("a")
-    assert callers.spent("a")
-    assert not callers.spent("b")
+        callers.count_refusal("a")
+    assert callers.is_over_limit("a")
+    assert not callers.is_over_limit("b")
     now[0] += 1.0
-    assert not callers.spent("a")
-    for number in range(3 * MOST_CALLERS):
-        callers.refused(f"caller {number}")
-        callers.refused(f"caller {number}")
-        callers.first_of_many(f"caller {number}")
-    assert len(callers._allowances) <= MOST_CALLERS + 1
-    assert len(callers._turned_away) <= MOST_CALLERS + 1
-    assert callers.spent("one more")  # of those that share a place
-    now[0] += 3 * MOST_CALLERS
-    assert not callers.spent("one more still")
+    assert not callers.is_over_limit("a")
+    for number in range(3 * MAX_CLIENTS):
+        callers.count_refusal(f"caller {number}")
+        callers.count_refusal(f"caller {number}")
+        callers.should_log(f"caller {number}")
+    assert len(callers._allowances) <= MAX_CLIENTS + 1
+    assert len(callers._ignored) <= MAX_CLIENTS + 1
+    assert callers.is_over_limit("one more")  # of those that share a place
+    now[0] += 3 * MAX_CLIENTS
+    assert not callers.is_over_limit("one more still")
 
 
 @pytest.mark.parametrize(
@@ -100,23 +100,23 @@ def test_a_network_of_addresses_is_one_caller(address: str, caller: str) -> None
     assert client_of(address) == caller
 
 
-def test_a_flood_of_made_up_keys_does_not_silence_the_door(tmp_path: Path) -> None:
+def test_a_flood_of_made_up_keys_does_not_silence_the_gateway(tmp_path: Path) -> None:
     told: list[str] = []
     now = [0.0]
     limits = KeyLimits(refusals=10**6, hold_seconds=0.0)
     setting = Setting(tmp_path, limits=limits)
-    setting.door.telling = ThrottledLog(told.append, clock=lambda: now[0])
+    setting.gateway.operator_log = ThrottledLog(told.append, clock=lambda: now[0])
     keys = [Key() for _ in range(20)]
     for key in keys:
         setting.post(PULL, headers=key.headers())
     assert len(told) == FIRST_FEW
-    assert told[0].startswith(f"somebody (127.0.0.1) was refused: the key {keys[0].mark[:23]}...")
-    setting.door.tick()
+    assert told[0].startswith(f"an unknown client (127.0.0.1) was refused: the key {keys[0].mark[:23]}...")
+    setting.gateway.tick()
     assert len(told) == FIRST_FEW
     now[0] += SUMMED_UP_EVERY
-    setting.door.tick()
+    setting.gateway.tick()
     assert told[FIRST_FEW:] == [
-        f"17 more like that from 127.0.0.1 in 10 minutes, the last: somebody (127.0.0.1) was refused: the key "
+        f"17 more like that from 127.0.0.1 in 10 minutes, the last: an unknown client (127.0.0.1) was refused: the key "
         f"{keys[-1].mark[:23]}... is not on this federation's roster"
     ]
     setting.post(PULL, headers={})  # another kind is told at once
@@ -126,15 +126,15 @@ def test_a_flood_of_made_up_keys_does_not_silence_the_door(tmp_path: Path) -> No
 def test_many_addresses_share_a_place_and_are_not_forgotten() -> None:
     told: list[str] = []
     now = [0.0]
-    telling = ThrottledLog(told.append, clock=lambda: now[0])
-    for number in range(CALLERS_TOLD_APART + 50):
-        telling.tell("401", f"10.0.0.{number}", f"refused {number}")
-    assert len(told) == CALLERS_TOLD_APART + FIRST_FEW
+    log = ThrottledLog(told.append, clock=lambda: now[0])
+    for number in range(MAX_CLIENTS_OF_A_KIND + 50):
+        log.report("401", f"10.0.0.{number}", f"refused {number}")
+    assert len(told) == MAX_CLIENTS_OF_A_KIND + FIRST_FEW
     now[0] += SUMMED_UP_EVERY
-    telling.sum_up()
+    log.summarise()
     assert told[-1] == "47 more like that from other addresses in 10 minutes, the last: refused 113"
     now[0] += FORGOTTEN_AFTER
-    telling.tell("401", "10.9.9.9", "the next day")
+    log.report("401", "10.9.9.9", "the next day")
     assert told[-1] == "the next day"
 
 

@@ -1,4 +1,4 @@
-"""The door lets the fleet routes through for signed keys of the roster, and nothing else."""
+"""The gateway lets the fleet routes through for signed keys of the roster, and nothing else."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Upstream:
 
 
 class Setting:
-    """A door before an upstream, with one listed key."""
+    """A gateway before an upstream, with one listed key."""
 
     def __init__(self, folder: Path, answer: Callable[[str], bytes] = lambda path: b"", **options: Any) -> None:
         self.key = Key()
@@ -105,7 +105,7 @@ class Setting:
         client = httpx.AsyncClient(transport=httpx.ASGITransport(self.upstream))
         options.setdefault("limits", KeyLimits(hold_seconds=0.0))
         options.setdefault("roster", Roster(self.file))
-        self.door = Gateway("http://superlink", client, log=self.log, **options)
+        self.gateway = Gateway("http://superlink", client, log=self.log, **options)
 
     def list(self, *entries: RosterEntry) -> None:
         self.file.write_text(roster_text(entries), "utf-8")
@@ -115,8 +115,8 @@ class Setting:
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(self.door)) as client:
-                return await client.request(method, f"http://door{path}", **options)
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(self.gateway)) as client:
+                return await client.request(method, f"http://gateway{path}", **options)
 
         return run(ask())
 
@@ -198,47 +198,47 @@ def test_revoking_takes_effect_on_the_next_message(setting: Setting) -> None:
     setting.list(RosterEntry("north", setting.key.mark, 100, revoked=True))
     answer = setting.post(PULL)
     assert (answer.status_code, answer.text) == (403, "the key of site 'north' was revoked")
-    setting.list(RosterEntry("somebody else", "sha256:" + "0" * 64, 100))
+    setting.list(RosterEntry("an unknown client else", "sha256:" + "0" * 64, 100))
     assert setting.post(PULL).status_code == 403
 
 
 def test_a_roster_that_cannot_be_read_for_a_moment_changes_nothing(setting: Setting) -> None:
     setting.file.write_text("[[site]\nname =", "utf-8")
     assert setting.post(PULL).status_code == 200
-    assert setting.door.roster is not None
-    assert "cannot be read" in setting.door.roster.trouble
+    assert setting.gateway.roster is not None
+    assert "cannot be read" in setting.gateway.roster.trouble
 
 
 BROKEN = '[[site]]\nname = "north"\nkey = "{key}"\nsamples = 100\nrevoked = True\n'
 
 
-def test_a_roster_with_a_mistake_is_told_aloud_and_again_and_not_for_ever(tmp_path: Path) -> None:
+def test_a_roster_with_a_mistake_is_reported_repeatedly_but_not_for_ever(tmp_path: Path) -> None:
     told: list[str] = []
     now = [0.0]
-    setting = Setting(tmp_path, aloud=told.append)
-    setting.door._reminder = RepeatedWarning(clock=lambda: now[0])
-    setting.door.tick()
+    setting = Setting(tmp_path, notify=told.append)
+    setting.gateway._reminder = RepeatedWarning(clock=lambda: now[0])
+    setting.gateway.tick()
     assert told == []
     setting.file.write_text(BROKEN.format(key=setting.key.mark), "utf-8")  # True is Python's
     assert setting.post(PULL).status_code == 200  # the last that could be read stays in force
     assert len(told) == 1
     assert "federation.toml cannot be read: Invalid value (at line 5" in told[0]
-    assert "whoever was revoked since is still let in" in told[0]
+    assert "a site revoked since then is still let in" in told[0]
     assert setting.lines()[0]["reason"] == told[0]
     for seconds in (1, 58, 1):  # a minute in all, with and without anybody who comes
         now[0] += seconds
-        setting.door.tick()
+        setting.gateway.tick()
         setting.post(PULL)
     assert told == told[:1] * 2
     for _ in range(100):
         now[0] += 86400.0
-        setting.door.tick()
+        setting.gateway.tick()
     assert len(told) == 10
     setting.file.write_text("[[site]]\nname = 5\n", "utf-8")  # another mistake is told at once
-    setting.door.tick()
+    setting.gateway.tick()
     assert "site 1 has no name" in told[-1]
     setting.list(RosterEntry("north", setting.key.mark, 100, revoked=True))
-    setting.door.tick()
+    setting.gateway.tick()
     assert told[-1].endswith("federation.toml can be read again and is in force")
     assert setting.post(PULL).status_code == 403
     assert len(told) == 13
@@ -343,43 +343,43 @@ def test_all_pieces_of_a_message_count_together_however_often_it_is_announced(tm
 def test_the_largest_models_pass_piece_by_piece() -> None:
     """Two models of ResNet-50 in pieces of 5 MB, round after round, and a piece that is sent twice."""
     now = [0.0]
-    visitors = RateLimiter(KeyLimits(), clock=lambda: now[0])
+    limiter = RateLimiter(KeyLimits(), clock=lambda: now[0])
     for number in range(20):
-        visitors.announced("north", f"message {number}", f"session {number}", 4000)
+        limiter.open_session("north", f"message {number}", f"session {number}", 4000)
         for count in range(42):
             now[0] += 0.1
-            visitors.visit("north", f"{number}.{count}")
-            visitors.came("north", 5 * 10**6)
-            visitors.brings("north", f"session {number}", 5 * 10**6)
+            limiter.check_request("north", f"{number}.{count}")
+            limiter.count_bytes("north", 5 * 10**6)
+            limiter.check_piece("north", f"session {number}", 5 * 10**6)
 
 
 def test_who_brings_more_than_the_rate_waits_and_loses_nothing() -> None:
     now = [0.0]
-    visitors = RateLimiter(KeyLimits(message_bytes=100, bytes_a_second=10.0), clock=lambda: now[0])
-    visitors.came("north", 420)  # four messages are free
+    limiter = RateLimiter(KeyLimits(message_bytes=100, bytes_a_second=10.0), clock=lambda: now[0])
+    limiter.count_bytes("north", 420)  # four messages are free
     with pytest.raises(RequestRefused, match="too many bytes") as refused:
-        visitors.visit("north", "1")
-    assert refused.value.status == 429  # a site's door makes a 503 of it, after which its node tries again
+        limiter.check_request("north", "1")
+    assert refused.value.status == 429  # a site's gateway makes a 503 of it, after which its node tries again
     now[0] += 2.1
-    visitors.visit("north", "2")
+    limiter.check_request("north", "2")
 
 
 def test_messages_of_a_key_are_forgotten_in_their_turn() -> None:
-    visitors = RateLimiter(KeyLimits(message_bytes=100))
+    limiter = RateLimiter(KeyLimits(message_bytes=100))
     for number in range(MESSAGES_REMEMBERED + 1):
-        visitors.announced("north", f"message {number}", f"session {number}", 60)
+        limiter.open_session("north", f"message {number}", f"session {number}", 60)
     with pytest.raises(RequestRefused):
-        visitors.brings("north", "session 1", 60)
-    visitors.brings("north", "session 0", 60)  # one of no message now
+        limiter.check_piece("north", "session 1", 60)
+    limiter.check_piece("north", "session 0", 60)  # one of no message now
 
 
-def test_an_answer_that_is_packed_is_not_unpacked_and_not_handed_on(tmp_path: Path) -> None:
+def test_a_compressed_answer_is_neither_unpacked_nor_forwarded(tmp_path: Path) -> None:
     """110 bytes that would become 100 000."""
     setting = Setting(tmp_path, lambda path: gzip.compress(b"x" * 100_000), roster=None)
     setting.upstream.headers = [(b"content-encoding", b"gzip")]
     answer = setting.post("/v1/fleet/get-run")
     assert (answer.status_code, len(answer.content) < 200) == (502, True)
-    assert "packs its answers (gzip)" in answer.text
+    assert "compresses its answers (gzip)" in answer.text
     [(_, passed, _)] = setting.upstream.calls
     assert passed["accept-encoding"] == "identity"
     setting.upstream.headers = [(b"content-encoding", b"identity")]
@@ -396,7 +396,7 @@ def test_an_answer_is_cut_off_where_it_becomes_too_long(tmp_path: Path) -> None:
 
     setting = Setting(tmp_path, roster=None, egress=tmp_path / "e", limits=KeyLimits(answer_bytes=100))
     transport = httpx.MockTransport(lambda request: httpx.Response(200, content=pieces()))
-    setting.door.client = httpx.AsyncClient(transport=transport)
+    setting.gateway.client = httpx.AsyncClient(transport=transport)
     answer = setting.post("/v1/fleet/pull-object")
     assert (answer.status_code, answer.text) == (
         403,  # which drops one message; another answer would end the node
@@ -405,7 +405,7 @@ def test_an_answer_is_cut_off_where_it_becomes_too_long(tmp_path: Path) -> None:
     assert len(sent) == 2
 
 
-def test_a_packed_request_is_refused(setting: Setting) -> None:
+def test_a_compressed_request_is_refused(setting: Setting) -> None:
     answer = setting.post(OBJECT, headers={**setting.key.headers(), "content-encoding": "gzip"})
     assert (answer.status_code, setting.upstream.calls) == (415, [])
     plain = {**setting.key.headers(), "content-encoding": "identity"}
@@ -427,7 +427,7 @@ def test_a_body_longer_than_it_says_is_cut_off(tmp_path: Path) -> None:
 
     headers = [(name.encode(), value.encode()) for name, value in setting.key.headers().items()]
     scope = {"type": "http", "method": "POST", "path": OBJECT, "headers": headers, "query_string": b""}
-    asyncio.run(setting.door(scope, receive, send))
+    asyncio.run(setting.gateway(scope, receive, send))
     assert answers[0]["status"] == 413
     assert len(sent) == 2  # it did not read on for ever
 
@@ -445,7 +445,7 @@ def test_a_body_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
 
     headers = [(name.encode(), value.encode()) for name, value in setting.key.headers().items()]
     scope = {"type": "http", "method": "POST", "path": OBJECT, "headers": headers, "query_string": b""}
-    asyncio.run(setting.door(scope, receive, send))
+    asyncio.run(setting.gateway(scope, receive, send))
     assert answers[0]["status"] == 408
 
 
@@ -523,12 +523,12 @@ def test_an_upstream_that_is_gone_is_said_so(tmp_path: Path) -> None:
     def gone(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
-    setting.door.client = httpx.AsyncClient(transport=httpx.MockTransport(gone))
+    setting.gateway.client = httpx.AsyncClient(transport=httpx.MockTransport(gone))
     answer = setting.post(PULL)
     assert (answer.status_code, answer.text) == (502, "the other side does not answer (ConnectError)")
 
 
-# What a door writes down and tells -----------------------------------------------------------------------------------
+# What a gateway writes down and tells ---------------------------------------------------------------------------------
 
 
 def test_a_node_that_comes_back_before_it_was_missed_is_told_apart_from_one_that_may_not_come(
@@ -537,12 +537,12 @@ def test_a_node_that_comes_back_before_it_was_missed_is_told_apart_from_one_that
     setting = Setting(tmp_path)
     setting.upstream.status = 412
     assert setting.post(ACTIVATE).status_code == 412
-    assert (setting.door.joined, setting.door.too_early) == (False, True)
+    assert (setting.gateway.joined, setting.gateway.too_early) == (False, True)
     setting.post(PULL)
-    assert setting.door.too_early
+    assert setting.gateway.too_early
     setting.upstream.status = 403
     setting.post(ACTIVATE)
-    assert not setting.door.too_early
+    assert not setting.gateway.too_early
 
 
 def test_a_listed_key_is_made_known_and_its_node_written_down(tmp_path: Path) -> None:
@@ -579,20 +579,20 @@ def test_a_site_writes_down_every_body_before_it_leaves(tmp_path: Path) -> None:
 
 def test_the_operator_is_told_once_for_each_reason(tmp_path: Path) -> None:
     told: list[str] = []
-    setting = Setting(tmp_path, aloud=told.append)
+    setting = Setting(tmp_path, notify=told.append)
     for _ in range(3):
         setting.post("/v1/control/start-run")
         setting.post(PULL, headers={})
     assert len(told) == 2
-    assert "nowhere else" in told[0]
+    assert "no others" in told[0]
 
 
-def test_what_the_other_side_refuses_does_not_silence_what_this_door_refuses(tmp_path: Path) -> None:
+def test_what_the_other_side_refuses_does_not_silence_what_this_gateway_refuses(tmp_path: Path) -> None:
     """A SuperLink that ends a run refuses with ever new numbers in its words; an unpinned app must be told all the
     same."""
     told: list[str] = []
     app = GetFabResponse(fab=Fab(hash_str="whatever", content=b"another app")).SerializeToString()
-    setting = Setting(tmp_path, roster=None, pins=frozenset, aloud=told.append)
+    setting = Setting(tmp_path, roster=None, pins=frozenset, notify=told.append)
     setting.upstream.status = 403
     for number in range(8):
         setting.upstream.answer = lambda path, number=number: f"run {number} has ended".encode()
@@ -606,14 +606,14 @@ def test_what_the_other_side_refuses_does_not_silence_what_this_door_refuses(tmp
 def test_a_node_is_never_answered_what_would_end_it_for_good(tmp_path: Path, status: int, taken: int) -> None:
     setting = Setting(tmp_path, roster=None, egress=tmp_path / "egress.jsonl")
     transport = httpx.MockTransport(lambda request: httpx.Response(status, text="words"))
-    setting.door.client = httpx.AsyncClient(transport=transport)
+    setting.gateway.client = httpx.AsyncClient(transport=transport)
     answer = setting.post(PUSH)
     assert (answer.status_code, answer.text) == (taken, "words")
 
 
-def test_a_closing_door_lets_its_polls_go(tmp_path: Path) -> None:
+def test_a_closing_gateway_lets_its_polls_go(tmp_path: Path) -> None:
     setting = Setting(tmp_path, limits=KeyLimits(hold_seconds=3600.0, hold_every=0.001))
-    setting.door.closing = True
+    setting.gateway.closing = True
     assert setting.post(PULL).status_code == 200
     assert len(setting.upstream.calls) == 1
 
@@ -685,7 +685,7 @@ def test_a_body_is_let_go_as_soon_as_it_has_passed(setting: Setting) -> None:
             "headers": headers,
             "client": ("127.0.0.1", 1),
         }
-        await setting.door(scope, receive, send)
+        await setting.gateway(scope, receive, send)
         setting.upstream.calls.clear()
         return sys.getrefcount(body)
 

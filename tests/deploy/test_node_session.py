@@ -17,11 +17,11 @@ from fedsift.deploy.coordinator.roster import RosterEntry, fingerprint
 from fedsift.deploy.gateway.listener import GatewayServer, bind
 from fedsift.deploy.site.session import DEACTIVATE, LAST_NODE, announce_end, note_node, only_one
 from tests.deploy.keys import Authority, site_key
-from tests.deploy.test_door import Setting
+from tests.deploy.test_gateway import Setting
 
 
 class Standing:
-    """A coordinator's door that listens, with the site's key on its roster."""
+    """A coordinator's gateway that listens, with the site's key on its roster."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder / "authority")
@@ -30,7 +30,7 @@ class Standing:
         self.setting.list(RosterEntry("north", fingerprint(public.read_bytes()), 100))
         listener = bind("127.0.0.1", 0)
         self.address = f"127.0.0.1:{listener.getsockname()[1]}"
-        self.server = GatewayServer(self.setting.door, listener, server_context(self.authority.server()))
+        self.server = GatewayServer(self.setting.gateway, listener, server_context(self.authority.server()))
         self._thread = threading.Thread(target=self.server.run)
         self._thread.start()
 

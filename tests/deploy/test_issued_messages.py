@@ -34,13 +34,13 @@ from fedsift.deploy.gateway.limits import (
     PUSH,
 )
 from fedsift.deploy.gateway.proxy import PULL
-from tests.deploy.test_door import Key, Setting, handing
+from tests.deploy.test_gateway import Key, Setting, handing
 
 QUESTION, ANSWER, PIECE = "1" * 64, "2" * 64, "3" * 64
 
 
 class Flower:
-    """Flower's own state and handlers behind a door, with one run and two nodes: `mine` and `other`."""
+    """Flower's own state and handlers behind a gateway, with one run and two nodes: `mine` and `other`."""
 
     def __init__(self, folder: Path) -> None:
         self.state = InMemoryLinkState(NoOpFederationManager(), InMemoryObjectStore(verify=False))
@@ -79,7 +79,7 @@ class Flower:
         )
 
     def ask(self, node: int) -> None:
-        """The coordinator's own question to a node, which does not come through the door."""
+        """The coordinator's own question to a node, which does not come through the gateway."""
         question = self.message(message_id=QUESTION, dst_node_id=node)
         fleet_handlers.push_messages(question, self.state)
 
@@ -99,7 +99,7 @@ def flower(tmp_path: Path) -> Flower:
 
 def test_a_site_gives_no_orders_in_the_coordinators_name(flower: Flower) -> None:
     status, words = flower.push(flower.message())
-    assert (status, words) == (403, "a site answers messages that it was handed, and sends none of its own")
+    assert (status, words) == (403, "a site answers messages that were issued to it, and sends none of its own")
     assert not flower.state.message_ins_store  # Flower itself would have kept it, and handed it to the other
 
 

@@ -20,7 +20,7 @@ from fedsift.deploy.site.site_file import notebook_of, read_site_file
 from fedsift.deploy.trial_data import export_trial
 from fedsift.label_audit.corrections import forget
 from fedsift.label_audit.ledger import LabelLedger
-from fedsift.label_audit.running import audit, audit_spread, audit_study, notebooks_of
+from fedsift.label_audit.running import audit, audit_data, audit_study, notebooks_of
 from fedsift.label_audit.verdicts import ReviewVerdict, notes
 from fedsift.protocol.messages import ReplyEnvelope, Request, RequestEnvelope, RequestMoment
 from fedsift.protocol.notebook import Notebook
@@ -43,8 +43,8 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study, list
     place = tmp_path_factory.mktemp("deployed")
     study, _ = audit_study(Study.from_table(TABLES), folds=2, rounds=3, model="linear")
     audit(study, place / "out")
-    spread = audit_spread(study)
-    files = export_trial(spread, study.model.of_sites(spread.sites), place / "sites")
+    federated = audit_data(study)
+    files = export_trial(federated, study.model.of_sites(federated.sites), place / "sites")
     pages, _ = notebooks_of(RunFolder.open(place / "out" / "run"), study)
     for file in files:
         name = read_site_file(file).name
@@ -123,7 +123,7 @@ def test_verdicts_of_a_deployed_site_are_known_labels_too(
     said = ReviewVerdict(first.ids[doubtful], "given", first.names(first.given, doubtful), "Ann")
     LabelLedger(folder.ledger).append(notes([said], first, []), "Ann")
     told: list[str] = []
-    _, second = write_own_audit(files[0], tmp_path, tell=told.append)
+    _, second = write_own_audit(files[0], tmp_path, report=told.append)
     assert told == [f"site '{first.site}': 1 settled verdict is taken as known label"]
     assert second.probability_wrong[doubtful] < first.probability_wrong[doubtful]
     assert not second.flagged[doubtful]
@@ -145,7 +145,7 @@ def test_a_site_whose_labels_changed_since_gets_no_list_of_the_old_ones(
 
 def test_a_site_that_no_run_has_judged_says_so(audited: tuple[Path, Study, list[Path]], tmp_path: Path) -> None:
     _, study, _ = audited
-    spread = audit_spread(study)
-    [fresh, *_] = export_trial(spread, study.model.of_sites(spread.sites), tmp_path / "fresh")
+    federated = audit_data(study)
+    [fresh, *_] = export_trial(federated, study.model.of_sites(federated.sites), tmp_path / "fresh")
     with pytest.raises(RunError, match="no run has said anything about its labels"):
         write_own_audit(fresh, tmp_path / "out")

@@ -37,7 +37,7 @@ from tests.runtime.exported import (
     assert_one_public_set,
     assert_same_samples,
     pairs,
-    small_spread,
+    small_data,
 )
 
 BASE: dict[str, Any] = {
@@ -61,25 +61,25 @@ def write_site(folder: Path, arrays: dict[str, Any] | None = None, **changes: An
 
 
 @pytest.fixture(scope="module")
-def spread() -> FederatedDataset:
-    return small_spread()
+def federated() -> FederatedDataset:
+    return small_data()
 
 
 @pytest.fixture(scope="module")
-def trial(spread: FederatedDataset, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return export_trial(spread, {}, tmp_path_factory.mktemp("trial"))
+def trial(federated: FederatedDataset, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return export_trial(federated, {}, tmp_path_factory.mktemp("trial"))
 
 
 def test_a_trial_site_is_the_site_that_the_in_process_engine_serves(
-    spread: FederatedDataset, trial: list[Path]
+    federated: FederatedDataset, trial: list[Path]
 ) -> None:
-    for mine, theirs in pairs(spread, trial, open_site):
+    for mine, theirs in pairs(federated, trial, open_site):
         assert mine.facts == dataclasses.replace(theirs.facts, test=0)
         assert_same_samples(mine, theirs)
 
 
-def test_a_trials_public_set_is_the_same_at_every_site(spread: FederatedDataset, tmp_path: Path) -> None:
-    assert_one_public_set(spread, lambda chosen: export_trial(chosen, {}, tmp_path), open_site)
+def test_a_trials_public_set_is_the_same_at_every_site(federated: FederatedDataset, tmp_path: Path) -> None:
+    assert_one_public_set(federated, lambda chosen: export_trial(chosen, {}, tmp_path), open_site)
 
 
 def test_a_trial_site_has_no_test_set_and_a_secret_of_its_own(trial: list[Path]) -> None:
@@ -94,19 +94,19 @@ def test_a_trial_site_has_no_test_set_and_a_secret_of_its_own(trial: list[Path])
     assert first.secret not in repr(first)
 
 
-def test_the_truth_is_no_part_of_a_trial(spread: FederatedDataset, trial: list[Path]) -> None:
-    assert_no_truth(spread, trial[0].parent, trial[0])
+def test_the_truth_is_no_part_of_a_trial(federated: FederatedDataset, trial: list[Path]) -> None:
+    assert_no_truth(federated, trial[0].parent, trial[0])
 
 
 def test_a_site_may_lack_classes_of_the_federation(tmp_path: Path) -> None:
-    room = open_site(write_site(tmp_path, classes=["b", "c", "a"]))
-    assert room.given.tolist() == [2, 0, 0, 2, 0, 2]
-    assert room.introduction("mlp").classes == ("b", "c", "a")
+    opened = open_site(write_site(tmp_path, classes=["b", "c", "a"]))
+    assert opened.given.tolist() == [2, 0, 0, 2, 0, 2]
+    assert opened.introduction("mlp").classes == ("b", "c", "a")
 
 
 def test_a_share_is_held_out_for_evaluation(tmp_path: Path) -> None:
-    room = open_site(write_site(tmp_path, held_out=0.34))
-    assert (len(room.samples), room.facts("mlp").held_out) == (4, 2)
+    opened = open_site(write_site(tmp_path, held_out=0.34))
+    assert (len(opened.samples), opened.facts("mlp").held_out) == (4, 2)
 
 
 def test_changed_data_are_read_again(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_pictures_become_features_at_the_site(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(features, "_extractor", lambda name: features.Extractor(three_means()))
     monkeypatch.setattr(features, "cache_root", lambda: tmp_path / "cache")
     path = write_site(tmp_path / "site")
-    room = open_site(path, "features:three-means")
-    assert room.samples.shape == (3,)
-    assert room.introduction("features:three-means").facts.model == "features:three-means"
+    opened = open_site(path, "features:three-means")
+    assert opened.samples.shape == (3,)
+    assert opened.introduction("features:three-means").facts.model == "features:three-means"
     assert open_site(path, "mlp").samples.shape == (1, 2, 2)
 
 
@@ -264,7 +264,7 @@ def test_a_site_whose_data_are_a_table_of_numbers(tmp_path: Path) -> None:
     other = open_site(write_table(tmp_path / "two", ["z,60,142,b", "w,90,120,a"], scaling="../scaling.json"))
     assert own.classes == ("a", "b", "c")
     assert own.given.tolist() == [0, 0]
-    seen = [room.samples.pool[room.samples.rows] for room in (own, other)]
+    seen = [opened.samples.pool[opened.samples.rows] for opened in (own, other)]
     assert seen[0].tolist() == [[1.0, 1.0], [-1.0, 0.0]]
     assert seen[1][0].tolist() == seen[0][0].tolist()
 

@@ -14,7 +14,7 @@ from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.runtime.in_process import InProcess
 from tests.promises.federations import contract_study, play
 
-FLOOR = 10
+MIN_COUNT = 10
 FEW_OF_SOME = {"name": "bernoulli-dirichlet", "sites": 5, "p": 0.7, "alpha": 0.5}
 """Sites that hold a handful of samples of some classes."""
 OFTEN = ("fednoro", "fedmlp")
@@ -34,7 +34,7 @@ class Watched(InProcess):
         answers = super().deliver(envelopes, deadline)
         for answer in answers.values():
             Watched.seen += 1
-            Watched.small += tuple(policy.small_counts(answer.reply, FLOOR))
+            Watched.small += tuple(policy.small_counts(answer.reply, MIN_COUNT))
         return answers
 
 
@@ -43,8 +43,8 @@ def name_of(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", [name_of(name) for name in methods.names()])
-def test_a_method_keeps_the_sites_floor(name: str, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"federation": {"floor": FLOOR}, "model": {"name": "mlp"}}
+def test_a_method_keeps_the_sites_minimum_count(name: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"federation": {"min_count": MIN_COUNT}, "model": {"name": "mlp"}}
     if "multiclass" in methods.get(name).tasks:
         changes["partition"] = FEW_OF_SOME
     Watched.small, Watched.unfit, Watched.seen = (), (), 0

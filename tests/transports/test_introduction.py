@@ -30,7 +30,7 @@ from fedsift.transports.remote.introduction import (
     agree,
 )
 from fedsift.transports.remote.site_directory import GreetingIntervals
-from tests.transports.test_deliver import FakeGrid, Node, directory_of, grid_of
+from tests.transports.test_remote_federation import FakeGrid, Node, directory_of, grid_of
 
 
 @pytest.fixture(autouse=True)
@@ -115,8 +115,8 @@ def test_a_site_with_other_public_samples_is_set_aside_where_the_method_needs_th
 
 
 def says(own: Introduction) -> Any:
-    return lambda letter: (
-        own if isinstance(letter, IntroductionRequest) else Acknowledged() if isinstance(letter, SiteNotice) else None
+    return lambda encoded: (
+        own if isinstance(encoded, IntroductionRequest) else Acknowledged() if isinstance(encoded, SiteNotice) else None
     )
 
 

@@ -17,7 +17,7 @@ from fedsift.deploy.site.consent import allowed_runs
 from fedsift.deploy.site.worker import EscapedLines
 from fedsift.transports.remote.encoding import encode
 from tests.deploy.test_policy import OPEN
-from tests.deploy.test_sites import train, write_site
+from tests.deploy.test_site_data import train, write_site
 
 FAKE = "\n2026-01-01 00:00:00 fedsift.site all is well\x1b[2J"
 
@@ -52,9 +52,9 @@ def test_the_command_that_lets_a_run_in_can_be_pasted(
 ) -> None:
     path = write_site(tmp_path / "it's $(here)", policy={**OPEN, "ask_first": True})
     (path.parent / "notebook" / "north").mkdir(parents=True)
-    letter = encode(dataclasses.replace(train(), run=run)).with_note(model="mlp")
+    encoded = encode(dataclasses.replace(train(), run=run)).with_note(model="mlp")
     with caplog.at_level(logging.WARNING, "fedsift.site"):
-        worker._reply(letter, path)
+        worker._reply(encoded, path)
     [message] = caplog.messages
     program, *words = shlex.split(message.partition("To let it in: ")[2])
     assert program == "fedsift"
@@ -69,9 +69,9 @@ def test_a_foreign_name_never_becomes_a_command_or_an_entry(
 ) -> None:
     path = write_site(tmp_path, policy={**OPEN, "ask_first": True})
     (tmp_path / "notebook" / "north").mkdir(parents=True)
-    letter = encode(dataclasses.replace(train(), run=run)).with_note(model="mlp")
+    encoded = encode(dataclasses.replace(train(), run=run)).with_note(model="mlp")
     with caplog.at_level(logging.WARNING, "fedsift.site"):
-        worker._reply(letter, path)
+        worker._reply(encoded, path)
     [message] = caplog.messages
     assert message.isprintable() and "is no name of a run" in message and "flower allow" not in message
 

@@ -14,7 +14,7 @@ from fedsift.deploy.site.session import AGAIN_AFTER, NodeSession, attend
 from fedsift.deploy.site.site_file import read_site_file
 from fedsift.deploy.site.site_file_head import read_head
 from tests.deploy.keys import Authority, site_key
-from tests.deploy.test_sites import write_site
+from tests.deploy.test_site_data import write_site
 
 
 def test_a_node_that_had_joined_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,24 +60,24 @@ class Seen(Exception):
     """Enough was seen."""
 
 
-def test_a_sites_door_takes_answers_of_the_size_that_its_file_says_and_asks_no_environment(
+def test_a_sites_gateway_takes_answers_of_the_size_that_its_file_says_and_asks_no_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    doors: list[dict[str, Any]] = []
+    gateways: list[dict[str, Any]] = []
 
-    def door(upstream: str, client: Any, **options: Any) -> None:
-        doors.append({"client": client, **options})
+    def gateway(upstream: str, client: Any, **options: Any) -> None:
+        gateways.append({"client": client, **options})
         raise Seen
 
-    monkeypatch.setattr(attending, "Gateway", door)
+    monkeypatch.setattr(attending, "Gateway", gateway)
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     ca = Authority(tmp_path / "authority").ca
     for folder, changes in (("usual", {}), ("own", {"largest_answer": 3})):
         site = write_site(tmp_path / folder, **changes)
         with pytest.raises(Seen):
             attending._visit(site, "127.0.0.1:9", ca, ca, None, tmp_path / "home", print)  # type: ignore[arg-type]
-    assert [each["limits"].answer_bytes for each in doors] == [16 * 2**20, 3 * 2**20]
-    assert not any(each["client"].trust_env for each in doors)
+    assert [each["limits"].answer_bytes for each in gateways] == [16 * 2**20, 3 * 2**20]
+    assert not any(each["client"].trust_env for each in gateways)
     with pytest.raises(ConfigError, match="'largest_answer' = 0, in MB, must be a whole number above 0"):
         read_head(write_site(tmp_path / "none", largest_answer=0))
     assert read_site_file(tmp_path / "own" / "site.toml").largest_answer == 3

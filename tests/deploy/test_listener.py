@@ -1,4 +1,4 @@
-"""The door's line: TLS or a sentence that says so, certificates in plain words, one life with its companion."""
+"""The gateway's line: TLS or a sentence that says so, certificates in plain words, one life with its companion."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from fedsift.deploy.gateway.listener import PLAIN_TEXT_HINT, GatewayServer, bind
 from fedsift.deploy.gateway.proxy import FLEET, Gateway
 from tests.deploy.keys import Authority
 from tests.deploy.processes import wait_until
-from tests.deploy.test_door import Key, Upstream
+from tests.deploy.test_gateway import Key, Upstream
 
 
 @contextmanager
 def opened(
     pair: CertificatePair, program: Any, alive: Any = lambda: True
 ) -> Iterator[tuple[str, list[str], GatewayServer]]:
-    """A door's server on loopback: its address, what the operator is told, and itself."""
+    """A gateway's server on loopback: its address, what the operator is told, and itself."""
     told: list[str] = []
     listener = bind("127.0.0.1", 0)
     address = f"127.0.0.1:{listener.getsockname()[1]}"
-    server = GatewayServer(program, listener, server_context(pair), alive=alive, aloud=told.append)
+    server = GatewayServer(program, listener, server_context(pair), alive=alive, notify=told.append)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
     try:
-        wait_until(lambda: server.started, 20, "the door")
+        wait_until(lambda: server.started, 20, "the gateway")
         yield address, told, server
     finally:
         server.should_exit = True
@@ -59,7 +59,7 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "authority")
 
 
-def a_door(folder: Path, key: Key) -> tuple[Gateway, Upstream]:
+def a_gateway(folder: Path, key: Key) -> tuple[Gateway, Upstream]:
     file = folder / "federation.toml"
     file.write_text(roster_text([RosterEntry("north", key.mark, 100)]), "utf-8")
     upstream = Upstream()
@@ -69,8 +69,8 @@ def a_door(folder: Path, key: Key) -> tuple[Gateway, Upstream]:
 
 def test_with_the_certificate_alone_no_route_but_the_fleets_exists(authority: Authority, tmp_path: Path) -> None:
     key = Key()
-    door, upstream = a_door(tmp_path, key)
-    with opened(authority.server(), door) as (address, _, _):
+    gateway, upstream = a_gateway(tmp_path, key)
+    with opened(authority.server(), gateway) as (address, _, _):
         trusted = client_context(authority.ca)
         with httpx.Client(base_url=f"https://{address}", verify=trusted, trust_env=False) as attacker:
             for path in (
@@ -91,8 +91,8 @@ def test_with_the_certificate_alone_no_route_but_the_fleets_exists(authority: Au
 
 
 def test_plain_text_is_refused_with_a_hint_on_both_sides(authority: Authority, tmp_path: Path) -> None:
-    door, upstream = a_door(tmp_path, Key())
-    with opened(authority.server(), door) as (address, told, _):
+    gateway, upstream = a_gateway(tmp_path, Key())
+    with opened(authority.server(), gateway) as (address, told, _):
         answer = httpx.post(f"http://{address}/v1/fleet/pull-messages", content=b"x" * 5000, trust_env=False)
         assert (answer.status_code, answer.text) == (400, PLAIN_TEXT_HINT)
         assert any("without encryption" in line for line in told)
@@ -102,14 +102,14 @@ def test_plain_text_is_refused_with_a_hint_on_both_sides(authority: Authority, t
 
 
 def test_a_foreign_authority_is_told_in_words_on_both_sides(authority: Authority, tmp_path: Path) -> None:
-    door, _ = a_door(tmp_path, Key())
-    with opened(authority.server(), door) as (address, told, _):
+    gateway, _ = a_gateway(tmp_path, Key())
+    with opened(authority.server(), gateway) as (address, told, _):
         assert greet(address, authority.ca) is None
         foreign = Authority(tmp_path / "foreign", "another federation")
         with pytest.raises(ConfigError, match=r"was not signed by ca\.crt.*another coordinator"):
             greet(address, foreign.ca)
         wait_until(lambda: told, 10, "the operator's line")
-        assert "does not trust this door's certificate" in told[0]
+        assert "does not trust this gateway's certificate" in told[0]
 
 
 def test_an_expired_certificate_is_refused_at_its_own_side_first(authority: Authority) -> None:
@@ -127,11 +127,11 @@ def test_an_expired_certificate_is_refused_at_its_own_side_first(authority: Auth
 
 
 def test_a_site_tells_an_expired_certificate_and_another_name(authority: Authority, tmp_path: Path) -> None:
-    door, _ = a_door(tmp_path, Key())
+    gateway, _ = a_gateway(tmp_path, Key())
     expired = authority.server(days=(-60, -30))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(expired.certificate, expired.key)
-    with opened(authority.server(address="127.0.0.2"), door) as (address, _, server):
+    with opened(authority.server(address="127.0.0.2"), gateway) as (address, _, server):
         with pytest.raises(ConfigError, match="is for another name"):
             greet(address, authority.ca)
         server._context = context
@@ -165,34 +165,34 @@ def test_the_words_of_an_error_wrapped_by_the_client(tmp_path: Path) -> None:
     assert "has expired" in words_of(error, "fed:1", tmp_path / "ca.crt")
 
 
-def test_a_door_ends_with_its_companion(authority: Authority, tmp_path: Path) -> None:
-    door, _ = a_door(tmp_path, Key())
+def test_a_gateway_ends_with_its_companion(authority: Authority, tmp_path: Path) -> None:
+    gateway, _ = a_gateway(tmp_path, Key())
     lives = [True]
-    with opened(authority.server(), door, alive=lambda: lives[0]) as (address, _, server):
+    with opened(authority.server(), gateway, alive=lambda: lives[0]) as (address, _, server):
         lives.clear()
         lives.append(False)
-        wait_until(lambda: server._listener.fileno() == -1, 20, "the door's end")
-        assert door.closing
+        wait_until(lambda: server._listener.fileno() == -1, 20, "the gateway's end")
+        assert gateway.closing
         assert "nobody answers" in (greet(address, authority.ca) or "")
 
 
 def test_a_caller_who_says_nothing_is_let_go_and_one_cannot_take_all_lines(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "MOST_OF_ONE_CALLER", 2)
-    door, _ = a_door(tmp_path, Key())
+    monkeypatch.setattr(listening, "MAX_OF_ONE_CLIENT", 2)
+    gateway, _ = a_gateway(tmp_path, Key())
     trusted = client_context(authority.ca)
 
     def connect(address: str) -> ssl.SSLSocket:
         line = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20)
         return trusted.wrap_socket(line, server_hostname="127.0.0.1")
 
-    with opened(authority.server(), door) as (address, _, server):
+    with opened(authority.server(), gateway) as (address, _, server):
         lines = [connect(address) for _ in range(2)]
         wait_until(lambda: len(server.server_state.connections) == 2, 20, "two lines")
         with pytest.raises(OSError):  # reset or end, as the kernel likes
             connect(address)
-        monkeypatch.setattr(listening, "LET_IN_WITHIN", 0.0)
+        monkeypatch.setattr(listening, "AUTHORIZED_WITHIN", 0.0)
         wait_until(lambda: not server.server_state.connections, 20, "the silent ones to be let go")
         for line in lines:
             line.close()
@@ -211,7 +211,7 @@ def test_a_refusal_is_no_ticket_and_a_stranger_makes_room_for_a_site(
 ) -> None:
     """Uvicorn waits for ever for the rest of what has begun: 512 such lines would keep every site out."""
     key = Key()
-    door, _ = a_door(tmp_path, key)
+    gateway, _ = a_gateway(tmp_path, key)
     trusted = client_context(authority.ca)
     length = b"999999" if rest == "a body that nobody reads" else b"0"
 
@@ -226,17 +226,17 @@ def test_a_refusal_is_no_ticket_and_a_stranger_makes_room_for_a_site(
         line = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20)
         return trusted.wrap_socket(line, server_hostname="127.0.0.1")
 
-    with opened(authority.server(), door) as (address, _, server):
+    with opened(authority.server(), gateway) as (address, _, server):
         strangers = [connect(address) for _ in range(2)]
         site = connect(address)
         for line in strangers:
             assert asked(line, {}) == b"401"
             line.sendall(UNFINISHED[rest])
         asked(site, key.headers())
-        wait_until(lambda: len(server._strangers) == 2, 20, "the site to be no stranger")
+        wait_until(lambda: len(server._unauthorized) == 2, 20, "the site to be no stranger")
         monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
         assert greet(address, authority.ca) is None  # though all places are taken
-        monkeypatch.setattr(listening, "LET_IN_WITHIN", 0.0)
+        monkeypatch.setattr(listening, "AUTHORIZED_WITHIN", 0.0)
         wait_until(lambda: len(server.server_state.connections) == 1, 20, "the strangers to be let go")
         for line in (*strangers, site):
             line.close()
@@ -251,8 +251,8 @@ def test_a_throw_away_certificate_is_for_this_machine_and_this_user(tmp_path: Pa
     pair = temporary_certificate(tmp_path / "own")
     assert pair.key.stat().st_mode & 0o777 == 0o600
     assert pair.key.parent.stat().st_mode & 0o777 == 0o700
-    door, _ = a_door(tmp_path, Key())
-    with opened(pair, door) as (address, _, _):
+    gateway, _ = a_gateway(tmp_path, Key())
+    with opened(pair, gateway) as (address, _, _):
         assert greet(address, pair.certificate) is None
     old = temporary_certificate(tmp_path / "old", now=datetime.now(UTC) - timedelta(days=4000))
     with pytest.raises(ConfigError, match="expired"):
@@ -262,12 +262,12 @@ def test_a_throw_away_certificate_is_for_this_machine_and_this_user(tmp_path: Pa
 def test_lines_that_are_not_encrypted_yet_count_by_caller_and_the_oldest_makes_room(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "MOST_OF_ONE_CALLER", 3)
-    door, _ = a_door(tmp_path, Key())
+    monkeypatch.setattr(listening, "MAX_OF_ONE_CLIENT", 3)
+    gateway, _ = a_gateway(tmp_path, Key())
 
     def silent(address: str, own: str) -> socket.socket:
         place = ("127.0.0.1", int(address.rpartition(":")[2]))
-        # less than FIRST_BYTE_WITHIN, after which the door lets everyone go
+        # less than FIRST_BYTE_WITHIN, after which the gateway lets everyone go
         return socket.create_connection(place, timeout=5, source_address=(own, 0))
 
     def let_go(line: socket.socket) -> bool:
@@ -276,9 +276,9 @@ def test_lines_that_are_not_encrypted_yet_count_by_caller_and_the_oldest_makes_r
         except ConnectionResetError:
             return True
 
-    with opened(authority.server(), door) as (address, _, server):
+    with opened(authority.server(), gateway) as (address, _, server):
         lines = [silent(address, "127.0.0.2") for _ in range(3)]
-        wait_until(lambda: len(server._welcoming) == 3, 20, "three who say nothing")
+        wait_until(lambda: len(server._handshaking) == 3, 20, "three who say nothing")
         with silent(address, "127.0.0.2") as fourth:
             assert let_go(fourth)
         assert greet(address, authority.ca) is None  # another caller has its own places
@@ -290,20 +290,20 @@ def test_lines_that_are_not_encrypted_yet_count_by_caller_and_the_oldest_makes_r
 
 
 def test_plain_text_and_failed_handshakes_are_told_once_for_each_caller(authority: Authority, tmp_path: Path) -> None:
-    door, _ = a_door(tmp_path, Key())
+    gateway, _ = a_gateway(tmp_path, Key())
     foreign = Authority(tmp_path / "foreign", "another federation")
-    with opened(authority.server(), door) as (address, told, server):
+    with opened(authority.server(), gateway) as (address, told, server):
         for _ in range(3):
             httpx.post(f"http://{address}/", trust_env=False)
             with pytest.raises(ConfigError):
                 greet(address, foreign.ca)
-        wait_until(lambda: not server._welcoming, 20, "the last handshake")
+        wait_until(lambda: not server._handshaking, 20, "the last handshake")
     assert len(told) == 2
 
 
-def test_a_door_is_called_about_once_a_second_though_nobody_comes(authority: Authority, tmp_path: Path) -> None:
-    door, _ = a_door(tmp_path, Key())
+def test_a_gateway_is_called_about_once_a_second_though_nobody_comes(authority: Authority, tmp_path: Path) -> None:
+    gateway, _ = a_gateway(tmp_path, Key())
     calls: list[int] = []
-    door.tick = lambda: calls.append(1)  # type: ignore[method-assign]
-    with opened(authority.server(), door):
-        wait_until(lambda: calls, 20, "the door's turn")
+    gateway.tick = lambda: calls.append(1)  # type: ignore[method-assign]
+    with opened(authority.server(), gateway):
+        wait_until(lambda: calls, 20, "the gateway's turn")

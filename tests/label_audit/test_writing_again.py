@@ -37,7 +37,7 @@ def test_settled_verdicts_are_known_labels(tmp_path: Path) -> None:
     released = folder.release.read_bytes()
     say(folder, audit, ReviewVerdict("l", "given", ("a",), "Ann"), ReviewVerdict("n", "other", ("a",), "Ann"))
     told: list[str] = []
-    _, after = write_again(tmp_path, audit, tell=told.append)
+    _, after = write_again(tmp_path, audit, report=told.append)
     assert told == ["site 'A': 2 settled verdicts are taken as known labels"]
     stored = {row.id: row for row in read_labels(folder.labels)}
     assert [stored[name].reason for name in "ln"] == [SETTLED, SETTLED]
@@ -81,7 +81,7 @@ def test_a_queue_of_ones_own_stays_while_its_samples_do(tmp_path: Path) -> None:
     flagged = audit.flagged.copy()
     flagged[other] = False
     told: list[str] = []
-    write_again(tmp_path, replace(audit, flagged=flagged), tell=told.append)
+    write_again(tmp_path, replace(audit, flagged=flagged), report=told.append)
     kept = read_plan(folder.plan)
     assert (kept.items, kept.sizes) == (plan.items, plan.sizes)
     assert kept.fingerprint == open_site(folder.path)[1].fingerprint()
@@ -90,7 +90,7 @@ def test_a_queue_of_ones_own_stays_while_its_samples_do(tmp_path: Path) -> None:
     given = audit.given.copy()  # a label of the queue was corrected: the queue was drawn for another list
     changed = audit.row_of[plan.items[0].id]
     given[changed] = (given[changed] + 1) % 10
-    write_again(tmp_path, replace(audit, given=given), tell=told.append)
+    write_again(tmp_path, replace(audit, given=given), report=told.append)
     drawn = read_plan(folder.plan)
     assert [sum(item.arm == arm for item in drawn.items) for arm in plan.sizes] == [7, 3, 12]
     assert (drawn.blind, drawn.seed) == (0.5, 9)
@@ -102,7 +102,7 @@ def test_the_usual_queue_that_nobody_worked_on_is_drawn_anew_in_silence(tmp_path
     write_again(tmp_path, audit)
     flagged = ~audit.flagged
     told: list[str] = []
-    folder, fresh = write_again(tmp_path, replace(audit, flagged=flagged), tell=told.append)
+    folder, fresh = write_again(tmp_path, replace(audit, flagged=flagged), report=told.append)
     assert read_plan(folder.plan) == draw_plan(fresh)
     assert told == []
 
