@@ -179,7 +179,7 @@ def test_the_doctor_looks_at_columns(tmp_path: Path) -> None:
     source = made(tmp_path, "id,record,code,unit,x,label\n" + "\n".join(lines) + "\n")
     found = {finding.code: finding for finding in examine(source).findings}
     assert "column 'record'" in found["names"].text and 'ignore = ["record"]' in found["names"].fix
-    assert "column 'code' tells the label" in found["gives-away-the-label"].text
+    assert "column 'code' gives away the label" in found["gives-away-the-label"].text
     assert "unit" in found["constant"].text
     assert found["unknown-label"].examples == ("no label at all (1)",)
     assert "'x'" not in found["names"].text + found["gives-away-the-label"].text

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("flwr", reason="the Flower engine is not installed: pip install 'fedsift[flower]'")
+pytest.importorskip("flwr", reason="the Flower engine is not installed: pip install 'fedsift[deploy]'")

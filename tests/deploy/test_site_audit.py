@@ -20,7 +20,7 @@ from fedsift.deploy.site.site_file import notebook_of, read_site_file
 from fedsift.deploy.trial_data import export_trial
 from fedsift.label_audit.corrections import forget
 from fedsift.label_audit.ledger import LabelLedger
-from fedsift.label_audit.running import audit, audit_data, audit_study, notebooks_of
+from fedsift.label_audit.running import audit, audit_data, notebooks_of, prepare_audit
 from fedsift.label_audit.verdicts import ReviewVerdict, notes
 from fedsift.protocol.messages import ReplyEnvelope, Request, RequestEnvelope, RequestMoment
 from fedsift.protocol.notebook import Notebook
@@ -41,7 +41,7 @@ TABLES: dict[str, Any] = {
 def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study, list[Path]]:
     """A simulated audit, and the same sites as folders of their own with what the audit left in their notebooks."""
     place = tmp_path_factory.mktemp("deployed")
-    study, _ = audit_study(Study.from_table(TABLES), folds=2, rounds=3, model="linear")
+    study = prepare_audit(Study.from_table(TABLES), folds=2, rounds=3, model="linear").study
     audit(study, place / "out")
     federated = audit_data(study)
     files = export_trial(federated, study.model.of_sites(federated.sites), place / "sites")

@@ -73,7 +73,7 @@ def test_another_version_of_fedsift_is_refused(app: Path, tmp_path: Path, monkey
     with pytest.raises(ConfigError, match=r"app' was made by fedsift .*, this is 99\.0"):
         starting.prepare_run(app, tmp_path / "run", HERE)
     project = (app / "pyproject.toml").read_text("utf-8")
-    (app / "pyproject.toml").write_text(project.replace("fedsift[flower]==", "other=="), "utf-8")
+    (app / "pyproject.toml").write_text(project.replace("fedsift[deploy]==", "other=="), "utf-8")
     with pytest.raises(ConfigError, match=r"run began with fedsift .*, this is 99\.0"):
         starting.prepare_run(app, tmp_path / "run", HERE)
 

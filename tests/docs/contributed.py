@@ -1,4 +1,4 @@
-"""The files of docs/extending.md, written out and importable here and in every process that is started from here."""
+"""The files of a page of the documentation, written out and importable here and in every process that is started from here."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 import fedsift
 from tests.docs.blocks import files, write
 
-PAGE = Path(__file__).parents[2] / "docs/extending.md"
+EXTENDING = Path(__file__).parents[2] / "docs/extending.md"
 NAME = "mine.fedavgm:FedAvgM"
-"""The page's method, by its address."""
+"""The method of docs/extending.md, by its address."""
 SOURCE = str(Path(fedsift.__file__).parents[1])
 
 
 @contextmanager
-def contributed(root: Path) -> Iterator[Path]:
-    """A folder with the page's files, for as long as it is open."""
-    write(files(PAGE), root)
+def contributed(root: Path, page: Path = EXTENDING) -> Iterator[Path]:
+    """A folder with a page's files, for as long as it is open."""
+    write(files(page), root)
     (root / "mine/__init__.py").touch()
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(root), SOURCE])

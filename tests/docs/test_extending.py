@@ -21,7 +21,7 @@ from fedsift.training import processes
 from fedsift.training.requests import Train
 from tests.commands import typed
 from tests.docs.blocks import blocks, environment, files, perform, write
-from tests.docs.contributed import NAME, PAGE, SOURCE, contributed
+from tests.docs.contributed import EXTENDING, NAME, SOURCE, contributed
 from tests.promises import test_every_method as promises
 from tests.promises.federations import assert_close, assert_same_bits, contract_study, outcome, play
 
@@ -47,10 +47,10 @@ def output(folder: Path) -> dict[str, str]:
     env = environment(folder, PYTHONPATH=os.pathsep.join([str(folder), SOURCE]))
     printed: dict[str, str] = {}
     with chdir(folder):
-        for block in blocks(PAGE):
+        for block in blocks(EXTENDING):
             if block.kind == "python" and block.file is None:
                 with redirect_stdout(StringIO()) as lines:
-                    exec(compile(block.text, PAGE.name, "exec"), {})
+                    exec(compile(block.text, EXTENDING.name, "exec"), {})
                 printed["script"] = lines.getvalue()
             for command in block.text.splitlines() if block.kind == "sh" else ():
                 if command.startswith("fedsift "):
@@ -62,7 +62,7 @@ def output(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_an_exercise_is_one_file_that_uses_the_public_modules_alone(name: str) -> None:
-    tree = ast.parse(files(PAGE)[f"mine/{name}.py"])
+    tree = ast.parse(files(EXTENDING)[f"mine/{name}.py"])
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     own = {module for module in modules if module and module.split(".")[0] in ("fedsift", "mine")}
     assert own == {"fedsift.extend"}
@@ -70,7 +70,7 @@ def test_an_exercise_is_one_file_that_uses_the_public_modules_alone(name: str) -
 
 
 def test_the_page_names_all_of_the_public_modules() -> None:
-    text = PAGE.read_text("utf-8")
+    text = EXTENDING.read_text("utf-8")
     missing = [name for name in fedsift.extend.__all__ if f"`{name}`" not in text]
     assert not missing
     for name in fedsift.extend.__all__:
@@ -174,7 +174,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, root / name)
     command = "src/fedsift/cli/headline.py"
     texts = {
-        "src/fedsift/methods/fedavgm.py": registered(files(PAGE)["mine/fedavgm.py"]),
+        "src/fedsift/methods/fedavgm.py": registered(files(EXTENDING)["mine/fedavgm.py"]),
         command: files(CONTRIBUTING)[command],
     }
     write(texts, root)

@@ -11,7 +11,8 @@ import pytest
 from fedsift.study.tracking import TrackerThreads, read_track
 from fedsift.tracking.base import trackers
 from tests.docs import pictures
-from tests.docs.blocks import blocks, files, write
+from tests.docs.blocks import blocks
+from tests.docs.contributed import contributed
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tracking.md"
@@ -33,13 +34,12 @@ def test_the_study_of_the_page_names_real_keys() -> None:
 
 
 def test_a_tracker_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(files(PAGE), tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    following = TrackerThreads(read_track({"mine.tracker:Chat": True}), tmp_path / "first", {})
-    following.round({"round": 1, "accuracy": 0.5})
-    following.close("finished")
-    assert following.news() == []
+    with contributed(tmp_path, PAGE):
+        following = TrackerThreads(read_track({"mine.tracker:Chat": True}), tmp_path / "first", {})
+        following.round({"round": 1, "accuracy": 0.5})
+        following.close("finished")
+        assert following.news() == []
     assert Path("chat.txt").read_text() == "first, round 1: 50.0%\n"
 
 

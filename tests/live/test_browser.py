@@ -20,7 +20,7 @@ from fedsift.study.study import Study
 from tests.label_audit.browser import MISSING, Browser
 from tests.live.made import Made
 
-pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'fedsift[flower]'")
+pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'fedsift[live]'")
 
 from fedsift.live.companion import runs_page_beside
 

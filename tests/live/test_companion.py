@@ -19,7 +19,7 @@ from fedsift.core.errors import Stopped
 from fedsift.label_audit.site_files import SiteFolder
 from tests.live.made import Made
 
-pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'fedsift[flower]'")
+pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'fedsift[live]'")
 STUDY = """
 [partition]
 name = "iid"
@@ -74,7 +74,7 @@ def test_a_run_has_its_page_beside_it(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_coordinator_whose_run_was_stopped_from_the_page_says_so(tmp_path: Path) -> None:
-    pytest.importorskip("flwr", reason="the Flower engine is an extra: pip install 'fedsift[flower]'")
+    pytest.importorskip("flwr", reason="deployment is an extra: pip install 'fedsift[deploy]'")
     from fedsift.deploy.coordinator.starting import _outcome, follow
     from fedsift.deploy.waiting import StatusLine
 
@@ -87,7 +87,7 @@ def test_a_coordinator_whose_run_was_stopped_from_the_page_says_so(tmp_path: Pat
 
 
 def test_a_site_has_its_own_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("flwr", reason="the Flower engine is an extra: pip install 'fedsift[flower]'")
+    pytest.importorskip("flwr", reason="deployment is an extra: pip install 'fedsift[deploy]'")
     from fedsift.cli.flower import _site_page
 
     site_file = tmp_path / "site.toml"

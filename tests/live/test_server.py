@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from fedsift.cli.main import app as cli
 from tests.live.made import Made
 
-pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'fedsift[flower]'")
-pytest.importorskip("uvicorn", reason="the live page needs uvicorn: pip install 'fedsift[flower]'")
+pytest.importorskip("starlette", reason="the live page needs starlette: pip install 'fedsift[live]'")
+pytest.importorskip("uvicorn", reason="the live page needs uvicorn: pip install 'fedsift[live]'")
 
 from fedsift.core.errors import ConfigError
 from fedsift.live.access import AccessGuard
@@ -340,7 +340,7 @@ def test_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert "name another --port" in str(asked.exception)
     monkeypatch.setattr(serving, "find_spec", lambda name: None)
     asked = CliRunner().invoke(cli, ["serve", str(tmp_path)])
-    assert str(asked.exception) == "the live page needs starlette: pip install 'fedsift[flower]'"
+    assert str(asked.exception) == "the live page needs starlette: pip install 'fedsift[live]'"
 
 
 def test_the_server_needs_no_torch_and_little_memory(server: Server) -> None:

@@ -16,7 +16,7 @@ from fedsift.label_audit.at_site import JUDGED, JudgedLabels
 from fedsift.label_audit.messages import GridJudged, LabelsCounted, LabelsJudged
 from fedsift.label_audit.method import LabelAudit, is_linear
 from fedsift.label_audit.results import judged_site, site_rows
-from fedsift.label_audit.running import against_truth, audit_study
+from fedsift.label_audit.running import against_truth, prepare_audit
 from fedsift.label_audit.site_audit import SampleEvidence
 from fedsift.protocol.messages import ReplyEnvelope, RequestEnvelope
 from fedsift.runtime.in_process import InProcess
@@ -203,8 +203,9 @@ def test_what_follows_from_the_network() -> None:
 
 def test_an_audit_of_a_study_keeps_its_data_and_changes_its_method() -> None:
     study = Study.from_table({"data": {"name": "digits"}, "method": {"name": "fednoro", "rounds": 5}})
-    made, notes = audit_study(study, folds=3, rounds=2)
+    prepared = prepare_audit(study, folds=3, rounds=2)
+    made = prepared.study
     assert isinstance(made.method, LabelAudit)
     assert (made.method.folds, made.method.rounds) == (3, 2)
     assert made.source == study.source and made.partition == study.partition
-    assert notes == []
+    assert prepared.notes == ()

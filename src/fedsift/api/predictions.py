@@ -112,10 +112,8 @@ def normalisation(card: StoredModelCard) -> tuple[tuple[float, ...], tuple[float
 def _embedded(samples: NDArray[Any], card: StoredModelCard) -> NDArray[Any]:
     """Features in place of pictures where the model is a head on frozen features."""
     from fedsift.data.dataset import Dataset
-    from fedsift.training.features import is_features, with_features
+    from fedsift.training.features import with_features
 
-    if not is_features(card.model) or samples.ndim == 2:
-        return samples
     rows = np.arange(len(samples), dtype=np.int64)
     pictures = Dataset("pictures", samples, np.zeros(len(samples), np.int64), card.classes, rows, rows[:0])
     return with_features(pictures, card.model).images

@@ -209,7 +209,7 @@ def audit(
     """
     from fedsift.data.sources.base import Source
     from fedsift.label_audit.running import audit as carry_out
-    from fedsift.label_audit.running import audit_study
+    from fedsift.label_audit.running import prepare_audit
     from fedsift.study.study import names_data, study_of_data
 
     changes = {key: value for key, value in tables.items() if value is not None}
@@ -219,15 +219,15 @@ def audit(
         whole = assembled(study_of_data(study), changes)
     else:
         whole = assembled(study, changes)
-    made, _ = audit_study(whole, folds=1 if fast else folds, rounds=rounds, model=_network(model))
-    with api_progress("audit", made.method.total_rounds, wanted=progress) as show:
+    made = prepare_audit(whole, folds=1 if fast else folds, rounds=rounds, model=_network(model))
+    with api_progress("audit", made.study.method.total_rounds, wanted=progress) as show:
 
         def on_round(row: dict[str, Any]) -> None:
             show(row)
             if listen is not None:
                 listen(row)
 
-        return carry_out(made, Path(out), listen=on_round)
+        return carry_out(made.study, Path(out), listen=on_round, federated=made.federated)
 
 
 def _network(model: Any) -> str:

@@ -14,8 +14,7 @@ from fedsift.core.errors import ConfigError, FedsiftError
 from fedsift.core.text import argument
 
 if TYPE_CHECKING:
-    from fedsift.label_audit.running import Audit
-    from fedsift.study.study import Study
+    from fedsift.label_audit.running import Audit, PreparedAudit
 
 
 TRAINING = ("model", "folds", "rounds", "fast", "plan")
@@ -51,7 +50,7 @@ def audit(
     json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """Judge every label by a model that never saw it, and write each site's private list, page and review queue."""
-    from fedsift.label_audit.running import audit_study, write_audit
+    from fedsift.label_audit.running import prepare_audit, write_audit
     from fedsift.runs.folder import RunFolder
     from fedsift.study.study import Study, names_data, study_of_data
 
@@ -73,14 +72,14 @@ def audit(
         return
     settings = overrides or []
     asked = study_of_data(study, settings) if names_data(study) else Study.from_file(study, settings)
-    made, notes = audit_study(asked, folds=1 if fast else folds, rounds=rounds, model=model)
-    for note in (*asked.notes, *notes):
+    made = prepare_audit(asked, folds=1 if fast else folds, rounds=rounds, model=model)
+    for note in (*asked.notes, *made.notes):
         say(f"note: {note}", stderr)
     if plan:
         from fedsift.cli.run import print_plan
         from fedsift.study.planning import plan_study
 
-        print_plan(plan_study(made), as_json=json)
+        print_plan(plan_study(made.study, made.federated), as_json=json)
         return
     _show(_executed(made, out, silent=json), as_json=json)
 
@@ -118,13 +117,15 @@ def _judge_new(path: Path, options: list[str], out: Path, *, as_json: bool) -> N
     print_table("labels that came later", ["site", "samples", "to look at", "list"], cells)
 
 
-def _executed(study: Study, out: Path, *, silent: bool) -> Audit:
+def _executed(made: PreparedAudit, out: Path, *, silent: bool) -> Audit:
     from fedsift.api.progress import round_progress
     from fedsift.label_audit.running import audit as carry_out
 
     try:
-        with round_progress("audit", study.method.total_rounds, silent=silent) as listen:
-            return carry_out(study, out, listen=listen, report=lambda line: say(line, stderr))
+        with round_progress("audit", made.study.method.total_rounds, silent=silent) as listen:
+            return carry_out(
+                made.study, out, listen=listen, federated=made.federated, report=lambda line: say(line, stderr)
+            )
     except KeyboardInterrupt as stop:
         say("stopped; nothing is lost. The same command goes on", stderr)
         raise typer.Exit(exit_code_of(stop)) from None

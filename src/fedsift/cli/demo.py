@@ -95,8 +95,8 @@ def demo(
 
 def _audited(study: Study, out: Path, *, silent: bool) -> Audit:
     from fedsift.api.progress import round_progress
-    from fedsift.label_audit.running import audit, audit_study
+    from fedsift.label_audit.running import audit, prepare_audit
 
-    made, _ = audit_study(study, folds=AUDIT_FOLDS, rounds=AUDIT_ROUNDS)
-    with round_progress("audit", made.method.total_rounds, silent=silent) as listen:
-        return audit(made, out, listen=listen)
+    made = prepare_audit(study, folds=AUDIT_FOLDS, rounds=AUDIT_ROUNDS)
+    with round_progress("audit", made.study.method.total_rounds, silent=silent) as listen:
+        return audit(made.study, out, listen=listen, federated=made.federated)

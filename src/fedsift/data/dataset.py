@@ -39,6 +39,8 @@ class Dataset:
     std: tuple[float, ...] = (0.5,)
     ids: NDArray[np.str_] | None = None
     """A name for each sample, shown in audits (row numbers when None)."""
+    pictures: NDArray[Any] | None = None
+    """The pictures, where `images` holds features that a frozen network gave of them."""
     paths: NDArray[np.str_] | None = None
     """The file of each sample, for people to open."""
     groups: NDArray[Any] | None = None
@@ -70,6 +72,11 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample, e.g. (3, 32, 32)."""
         return tuple(int(side) for side in self.images.shape[1:])
+
+    @property
+    def holds_pictures(self) -> bool:
+        """Whether the samples are pictures; otherwise they are rows: of a table, or features that a network gave."""
+        return len(self.shape) == 3
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,11 @@ class PublicSet:
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(int(side) for side in self.images.shape[1:])
+
+    @property
+    def holds_pictures(self) -> bool:
+        """Whether the samples are pictures; otherwise they are rows: of a table, or features that a network gave."""
+        return len(self.shape) == 3
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def check_ids(dataset: Dataset) -> list[DataFinding]:
 
 def check_values(dataset: Dataset) -> list[DataFinding]:
     """Pictures as floats are used as they are: a range of 0..255 is far from what networks are made for."""
-    if dataset.images.ndim != 4 or dataset.images.dtype.kind != "f":
+    if not dataset.holds_pictures or dataset.images.dtype.kind != "f":
         return []
     largest = float(np.abs(dataset.images[dataset.train[:1024]]).max(initial=0.0))
     if largest <= 30:

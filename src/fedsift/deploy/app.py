@@ -147,7 +147,7 @@ A Flower app that runs **{method}** ({rounds} rounds, network `{model}`) across 
 travel: every site answers requests from its own disk, and the list at the end is all that leaves it. The tables
 `[data]`, `[partition]` and `[noise]` of study.toml are for simulations; a deployed site uses its own `site.toml`.
 
-Everybody needs Python 3.11 or newer and `pip install 'fedsift[flower]'`, the same version everywhere.
+Everybody needs Python 3.11 or newer and `pip install 'fedsift[deploy]'`, the same version everywhere.
 
 ## A trial on one machine
 
@@ -306,7 +306,7 @@ def _project(study: Study, name: str) -> dict[str, Any]:
             "version": "1.0.0",
             "description": f"{study.method_name}: {one_line(study.name)}",
             "license": "Apache-2.0",
-            "dependencies": [f"fedsift[flower]=={__version__}"],
+            "dependencies": [f"fedsift[deploy]=={__version__}"],
         },
         "tool": {"flwr": {"app": app}},
     }

@@ -42,16 +42,14 @@ TESTED = ("1.41.",)
 
 def program(name: str) -> str:
     """A Flower program, from this Python's own folder if it is there."""
-    require_flower()
+    require_flower("deploy")
     found_version = version("flwr")
     if not found_version.startswith(TESTED):
-        raise ConfigError(
-            f"flwr {found_version} was not tested across sites: pip install 'flwr[simulation]=={TESTED[0]}0'"
-        )
+        raise ConfigError(f"flwr {found_version} was not tested across sites: pip install 'flwr=={TESTED[0]}0'")
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.is_file() else shutil.which(name)
     if found is None:
-        raise ConfigError(f"the program '{name}' is missing: pip install 'fedsift[flower]'")
+        raise ConfigError(f"the program '{name}' is missing: pip install 'fedsift[deploy]'")
     return found
 
 

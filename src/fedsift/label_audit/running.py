@@ -78,7 +78,7 @@ def audit_model(study: Study, federated: FederatedDataset, named: str = "") -> t
         return named, ""
     rows = sum(len(own) for own in federated.rows.values())
     shape = federated.dataset.shape
-    if len(shape) == 1:
+    if not federated.dataset.holds_pictures:
         return ("linear", "") if not is_features(study.model.name) else (study.model.name, "")
     if rows * int(np.prod(shape)) <= LONG or is_features(study.model.name):
         return study.model.name, ""
@@ -93,28 +93,41 @@ def audit_model(study: Study, federated: FederatedDataset, named: str = "") -> t
     )
 
 
-def audit_study(
+@dataclass(frozen=True)
+class PreparedAudit:
+    """An audit before it runs: its study, the data, which are loaded once, and notes for the user."""
+
+    study: Study
+    federated: FederatedDataset
+    notes: tuple[str, ...] = ()
+
+
+def prepare_audit(
     study: Study, *, folds: int = 5, rounds: int = 12, model: str = "", own_recipe: bool = True
-) -> tuple[Study, list[str]]:
-    """The study of an audit: the same data, sites and noise, judged by the label audit. Also notes for the user."""
+) -> PreparedAudit:
+    """The audit of a study: the same data, sites and noise, judged by the label audit."""
     if study.engine.name != "inprocess":
         raise ConfigError(
             f"engine.name = '{study.engine.name}': an audit is simulated in process; across real sites it runs as a "
             "deployed study with method.name = 'label-audit'"
         )
     bare = replace(study, model=ModelTable(), method=LabelAudit(), public=None)
-    name, note = audit_model(study, bare.load_data(), model)
+    samples = bare.load_samples()
+    name, note = audit_model(study, samples, model)
     local = LabelAudit().local if own_recipe else study.train
     method = LabelAudit(folds=folds, rounds=rounds, local=local)
     made = replace(
         study, method=method, train=local, model=ModelTable(name), public=None, name=f"audit of {study.name}"
     )
-    return made, [note] if note else []
+    return PreparedAudit(made, audit_data(made, samples), (note,) if note else ())
 
 
-def audit_data(study: Study) -> FederatedDataset:
-    """The study's data with every test sample at its own site, where the data say which: it is judged there, apart."""
-    federated = study.load_data()
+def audit_data(study: Study, samples: FederatedDataset | None = None) -> FederatedDataset:
+    """The study's data with every test sample at its own site, where the data say which: it is judged there, apart.
+
+    samples: as `Study.load_data` takes them.
+    """
+    federated = study.load_data(samples)
     data = federated.dataset
     if data.sites is None or len(data.test) == 0 or federated.held_out or not set(federated.sites) <= set(data.sites):
         return federated
@@ -188,7 +201,8 @@ def _written(
     study: Study, folder: RunFolder, out: Path, federated: FederatedDataset, report: Callable[[str], None]
 ) -> Audit:
     notebooks, evidence = notebooks_of(folder, study)
-    pictures = pictures_of(study, federated)
+    data = federated.dataset
+    pictures = data.images if data.pictures is None else data.pictures
     judged: dict[str, SiteAudit] = {}
     for site in federated.sites:
         if site not in notebooks:
@@ -243,11 +257,6 @@ def state_of(folder: RunFolder) -> Any:
     if point is None:
         raise RunError(f"{folder.path} has no checkpoint")
     return codec.decoded(point.state, folder.checkpoint_file).state
-
-
-def pictures_of(study: Study, federated: FederatedDataset) -> Any:
-    """The pictures themselves, also where a model looks at features of them."""
-    return study.source.load().images if is_features(study.model.name) else federated.dataset.images
 
 
 def _write_consortium(folder: RunFolder, federated: FederatedDataset, out: Path, evidence: SampleEvidence) -> None:

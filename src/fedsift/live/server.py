@@ -35,7 +35,7 @@ class Address:
 def require_server() -> None:
     for name in ("starlette", "uvicorn"):
         if find_spec(name) is None:
-            raise ConfigError(f"the live page needs {name}: pip install 'fedsift[flower]'")
+            raise ConfigError(f"the live page needs {name}: pip install 'fedsift[live]'")
 
 
 def serve_runs(

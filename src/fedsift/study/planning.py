@@ -224,8 +224,9 @@ class _WatchedFederation(InProcess):
         return super().deliver(envelopes, deadline)
 
 
-def plan_study(study: Study) -> Forecast:
-    federated = study.load_data()
+def plan_study(study: Study, federated: FederatedDataset | None = None) -> Forecast:
+    """What the study will cost; `federated`: its data, if they are loaded already."""
+    federated = study.load_data() if federated is None else federated
     study = study.completed(study.facts(federated))
     notes = list(federated.notes)
     stages = _tried_stages(study, _shrink(federated), notes)

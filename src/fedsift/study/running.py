@@ -178,7 +178,6 @@ def complete(study: Study, folder: RunFolder, facts: FederationFacts) -> Study:
     done = study.completed(facts)
     if done != study:
         folder.write_text("study.toml", done.to_toml())
-        write_plan(done.method, folder)
     return done
 
 

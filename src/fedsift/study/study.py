@@ -387,8 +387,8 @@ class Study:
             raise ConfigError("frozen features serve one extractor and no public set: use another model")
         return replace(federated, dataset=with_features(federated.dataset, names[0], device=self.engine.device))
 
-    def load_data(self) -> FederatedDataset:
-        """Load, partition and corrupt the data; refuses a method that does not fit them."""
+    def load_samples(self) -> FederatedDataset:
+        """Load, partition and corrupt the data, whatever network and method look at them."""
         dataset, public = self.source.load(), None
         if self.public is not None:
             dataset, public = self.public.take(dataset, self.seed)
@@ -399,8 +399,15 @@ class Study:
             seed=self.seed,
             held_out=self.evaluate.held_out if self.method.holds_out else self.evaluate.held_out or None,
         )
-        notes = (*self.notes, *self.model.notes, *federated.notes)
-        federated = self._embedded(replace(federated, public=public, notes=notes))
+        return replace(federated, public=public)
+
+    def load_data(self, samples: FederatedDataset | None = None) -> FederatedDataset:
+        """The federated data as the networks see them; refuses a method that does not fit them.
+
+        samples: what `load_samples` gave, of this study or of one that differs in network alone; loaded here if absent.
+        """
+        federated = self.load_samples() if samples is None else samples
+        federated = self._embedded(replace(federated, notes=(*self.notes, *self.model.notes, *federated.notes)))
         for site in self.model.sites:
             if site not in federated.sites:
                 raise ConfigError(f"unknown site 'model.sites.{site}'.{nearest(site, list(federated.sites))}")

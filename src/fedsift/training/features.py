@@ -102,7 +102,7 @@ def with_features(
     Only rows for training and testing are embedded: a limit on the samples saves that time as well. `keeping` is told
     the file of the features before there is one.
     """
-    if not is_features(model) or dataset.images.ndim == 2:
+    if not is_features(model) or not dataset.holds_pictures:
         return dataset
     name, side = embedding_of(model)
     used = np.union1d(dataset.train, dataset.test)
@@ -120,7 +120,7 @@ def with_features(
         whole = np.zeros((len(dataset.images), features.shape[1]), features.dtype)
         whole[used] = features
         features = whole
-    return replace(dataset, images=features, mean=(0.0,), std=(1.0,))
+    return replace(dataset, images=features, pictures=dataset.images, mean=(0.0,), std=(1.0,))
 
 
 def embed(

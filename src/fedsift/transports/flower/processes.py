@@ -40,10 +40,11 @@ def offline(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {"RAY_worker_niceness": "0", **os.environ, "PATH": path, **SWITCHES, **(more or {})}
 
 
-def require_flower() -> None:
-    for package in ("flwr", "ray"):
+def require_flower(extra: str = "flower") -> None:
+    """Real sites need no Ray; the extra `flower`, whose sites are simulated, does."""
+    for package in ("flwr", "ray") if extra == "flower" else ("flwr",):
         if find_spec(package) is None:
-            raise ConfigError(f"the Flower engine needs '{package}': pip install 'fedsift[flower]'")
+            raise ConfigError(f"the Flower engine needs '{package}': pip install 'fedsift[{extra}]'")
 
 
 def begin_session(command: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> subprocess.Popen[bytes]:
