@@ -1,4 +1,4 @@
-"""The files of a page of the documentation, written out and importable here and in every process that is started from here."""
+"""The files of a page of the documentation, importable here and in every process that is started from here."""
 
 from __future__ import annotations
 
