@@ -140,6 +140,8 @@ def _bytes(data: bytes, chance: random.Random) -> bytes:
 def _tree(tree: Any, chance: random.Random) -> Any:
     """A tree with one node put in another's place, dropped, named otherwise or replaced by junk."""
     places = list(_places(tree))
+    if not places:  # an earlier change left nothing inside
+        return copy.deepcopy(chance.choice(JUNK))
     holder, key = chance.choice(places)
     kind = chance.random()
     if kind < 0.6:
