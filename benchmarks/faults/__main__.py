@@ -66,6 +66,7 @@ ON_FINDINGS: dict[str, OnStand] = {
 }
 ALONE: dict[str, Alone] = {
     "killed while writing": disks.killed_while_writing,
+    "disk changes bytes": disks.changed_bytes,
     "500 rounds": soak.many_rounds,
     "truncated data": before.truncated_data,
     "label out of range": before.label_out_of_range,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedsift.core.errors import ConfigError, DataError
-from fedsift.core.text import csv_text, visible
+from fedsift.core.text import visible
 
 Table = dict[str, list[str]]
 
@@ -105,8 +105,3 @@ def column(table: Table, name: str, where: Path) -> list[str]:
     close = difflib.get_close_matches(name, list(table), n=1)
     hint = f"did you mean '{visible(close[0])}'?" if close else f"it has {', '.join(map(visible, table))}"
     raise DataError(f"{where} has no column '{name}': {hint}")
-
-
-def write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A CSV file; text that a spreadsheet would compute is made harmless."""
-    path.write_text(csv_text(columns, rows), "utf-8", newline="")

@@ -391,6 +391,6 @@ def _from_run(run: Path, site: str, name: str) -> list[str]:
         known = Truth.load(truth)
         kept = tuple(change for change in known if (change.site, change.sample) != (site, name))
         if len(kept) < len(known):
-            Truth(kept).save(truth)
+            RunFolder(run).write_text(truth.name, Truth(kept).text())
             changed.append(str(truth))
     return changed

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedsift.core.errors import RunError
 from fedsift.core.text import uncell
 from fedsift.protocol.findings import Findings
 from fedsift.runs.events import FAILED, FINISHED, STOPPED, Ended, Started
@@ -410,6 +411,8 @@ def state_of(
 def _failure(folder: RunFolder) -> str:
     try:
         value = folder.read_json(FAILURE)
+    except RunError as error:
+        return str(error)
     except (OSError, ValueError):
         return ""
     return str(value.get("error", "")) if isinstance(value, dict) else ""
