@@ -70,6 +70,8 @@ ALONE: dict[str, Alone] = {
     "500 rounds": soak.many_rounds,
     "truncated data": before.truncated_data,
     "label out of range": before.label_out_of_range,
+    "hostile pictures": before.hostile_pictures,
+    "data that unpack": before.arrays_that_unpack,
     "read-only notebook": before.readonly_notebook,
     "long temporary path": before.long_temporary_path,
 }

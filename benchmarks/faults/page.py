@@ -38,7 +38,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "What leaves a site": ("messages read",),
     "Disks": ("disk", "read-only notebook", "killed while writing"),
     "Before the first round": (
-        "truncated data", "label out of range", "long temporary path", "changed study", "class order",
+        "truncated data", "label out of range", "hostile pictures", "data that unpack",
+        "long temporary path", "changed study", "class order",
         "site of another version", "app of another version", "run of another version",
     ),
     "Together, and for long": ("two runs at once", "never silent", "deployed soak", "500 rounds"),

@@ -25,7 +25,7 @@ from fedsift.core.files import cache_root
 from fedsift.core.text import visible
 from fedsift.data.dataset import Rows
 from fedsift.data.dicom import decode_dicom, pydicom
-from fedsift.data.picture_files import (
+from fedsift.data.input_files import (
     MAX_PIXELS,
     Picture,
     PictureFinder,
@@ -39,6 +39,8 @@ FORMAT = 2
 """Part of every cache key: raise it when decoding changes."""
 CHUNK = 1024
 
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
+"""What is decoded, whatever a file is called. Others run programs, as PostScript does Ghostscript, or are rare."""
 DARK = 16
 """A 16-bit picture whose brightest value is below this share (1/16) of its range would be almost black."""
 
@@ -102,7 +104,7 @@ def _decode(data: bytes, form: PictureForm) -> tuple[NDArray[np.uint8], bool]:
     if data[128:132] == b"DICM":
         picture = decode_dicom(data).convert(mode)
     else:
-        with Image.open(io.BytesIO(data)) as opened:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
             if opened.width * opened.height > MAX_PIXELS:
                 raise DataError(too_large(opened.width, opened.height))
             # A JPEG can be decoded at a half or a quarter of its size for much less work.
