@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -249,6 +250,41 @@ def test_a_killed_run_with_a_cut_line_and_no_checkpoint(tmp_path: Path) -> None:
         file.write('{"round": 3, "sta')
     page = read(run)
     assert "Not finished, 2 of 7 rounds done: FedNoRo reaches 70.0% accuracy and 68.0% BACC" in page.text
+
+
+def suppressed_rows(rounds: int = 4) -> list[dict[str, Any]]:
+    """As sites with a minimum count leave them: owl is lumped everywhere, cat is known, nobody has a dog."""
+    rows = []
+    for number in range(1, rounds + 1):
+        row = round_row(number, "train", 3)
+        del row["accuracy"], row["bacc"]
+        row.update(accuracy_low=0.702, accuracy_high=0.8334, bacc_low=0.41, bacc_high=0.985)
+        row.update(recall=[0.75, None, None], recall_low=[0.75, None, 0.0], recall_high=[0.75, None, 1.0])
+        rows.append(row)
+    return rows
+
+
+def test_scores_from_suppressed_counts_are_intervals_and_never_a_headline(tmp_path: Path) -> None:
+    run = make_run(tmp_path, rows=suppressed_rows(), found=None, truth=None, method="fedavg")
+    data = read_run(run)
+    assert data.curves == []
+    assert data.intervals == ["accuracy", "bacc"]
+    assert data.summary["intervals"] == {"accuracy": [0.702, 0.8334], "bacc": [0.41, 0.985]}
+    assert not {"accuracy", "bacc"} & set(data.summary)
+    said = headline(data)
+    assert "are intervals, since the sites withhold small counts" in said
+    assert "%" not in said
+    page = read(run)
+    assert "%" not in page.text.partition("Accuracy")[0]
+    assert "70.2 to 83.4%" in page.text
+    assert "41.0 to 98.5%" in page.text
+    recalls = next(table for table in page.data if table["kind"] == "classes")
+    assert recalls["series"][0][1] == [0.75, None, None]
+    assert recalls["ranges"] == [[None, None, [0.0, 1.0]]]
+    assert "0.0 to 100.0%" in page.text
+    [curve] = [one for one in page.data if one["kind"] == "curve" and one["share"]][:1]
+    assert curve["series"][0][1] == []
+    assert curve["bands"][0][0] == [1, 0.702, 0.8334]
 
 
 def test_a_damaged_summary_is_said(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def introduction(site: str, **changes: Any) -> Introduction:
 def counts(site: str) -> Evaluated:
     """A reply that tells which site gave it."""
     one, none = torch.ones(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
-    return Evaluated(one, one, none, float(SITES.index(site)), 2)
+    return Evaluated(one, one, none, float(SITES.index(site)), 2, 0)
 
 
 @dataclass
