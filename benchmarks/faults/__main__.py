@@ -34,6 +34,7 @@ ON_DIGITS: dict[str, OnStand] = {
     "never silent": together.never_silent,
     "two runs at once": together.two_runs,
     "start killed": together.start_dies,
+    "coordinator restored": together.coordinator_restored,
     "slow site": killed.slow_site,
     "flapping site": killed.flapping_site,
     "site back two rounds later": killed.site_back_two_rounds_later,

@@ -25,7 +25,9 @@ GATE = """The same messages without processes: what arrives is tampered with, an
 protection and the methods have to live with it. Every one of these rows is made by
 `python -m benchmarks.faults.inprocess`."""
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Programs that die": ("site killed", "coordinator killed", "superlink killed", "start killed", "Ctrl-C"),
+    "Programs that die": (
+        "site killed", "coordinator killed", "superlink killed", "start killed", "coordinator restored", "Ctrl-C",
+    ),
     "Sites that are slow, come and go": ("slow site", "flapping site", "site back two rounds later"),
     "Unknown clients at the gateway": (
         "only ca.crt", "plain text", "unlisted key", "taken name", "revoked in a run", "foreign certificate",

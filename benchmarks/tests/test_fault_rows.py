@@ -17,6 +17,7 @@ TOGETHER = (
     "coordinator killed, fednoro",
     "messages read, fednoro",
     "start killed",
+    "coordinator restored",
     "slow site",
     "only ca.crt",
     "plain text",
