@@ -46,6 +46,7 @@ ON_DIGITS: dict[str, OnStand] = {
     "expired certificate": strangers.expired_certificate,
     "taken name": strangers.taken_name,
     "revoked in a run": strangers.revoked_in_a_run,
+    "reinstated in a run": strangers.reinstated_in_a_run,
     "hostile app": strangers.hostile_app,
     "hostile coordinator": strangers.hostile_coordinator,
     "hostile site": hostile.hostile_site,

@@ -30,7 +30,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Sites that are slow, come and go": ("slow site", "flapping site", "site back two rounds later"),
     "Unknown clients at the gateway": (
-        "only ca.crt", "plain text", "unlisted key", "taken name", "revoked in a run", "foreign certificate",
+        "only ca.crt", "plain text", "unlisted key", "taken name", "revoked in a run", "reinstated in a run",
+        "foreign certificate",
         "expired certificate", "flood",
     ),
     "Members that mean harm": (
