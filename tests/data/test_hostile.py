@@ -201,6 +201,19 @@ def test_a_page_of_postscript_called_png_starts_no_program(tmp_path: Path, monke
     assert not ran.exists()
 
 
+def test_a_jpeg_that_takes_minutes_is_not_decoded() -> None:
+    """Scans of a progressive one are repeated: 3 kB more cost as much as another picture."""
+    file = io.BytesIO()
+    pixels = np.random.default_rng(1).integers(0, 256, (64, 64, 3), np.uint8)
+    Image.fromarray(pixels).save(file, "JPEG", progressive=True)
+    whole = file.getvalue()
+    assert decode(whole, PictureForm(8)).shape == (3, 8, 8)
+    last = whole.rindex(b"\xff\xda")
+    slow = whole[:-2] + whole[last:-2] * 200 + whole[-2:]
+    with pytest.raises(DataError, match=r"a JPEG of 2\d\d scans, 100 are decoded"):
+        decode(slow, PictureForm(8))
+
+
 @pytest.mark.parametrize("kind", ["PPM", "TGA", "ICO", "PCX", "JPEG2000", "SGI"])
 def test_formats_that_are_not_listed_are_not_decoded(kind: str) -> None:
     file = io.BytesIO()
